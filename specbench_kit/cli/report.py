@@ -36,8 +36,9 @@ class ComparisonOptions:
     columns: Annotated[
         str,
         Option(
-            "Columns of the method tables, separated by commas: speedup, headroom, throughput, acceptance-length, "
-            "acceptance, draft-efficiency, wdt, ttft, tpot, itl-p50, itl-p95, itl-p99, lossless."
+            "Columns of the method tables, separated by commas: speedup, typical-prompt, headroom, throughput, "
+            "acceptance-length, tokens-per-step, hit-rate, acceptance-rate, draft-efficiency, wdt, ttft, tpot, "
+            "itl-p50, itl-p95, itl-p99, lossless."
         ),
     ] = ""
     bare: Annotated[bool, Option("Draw figures without titles, for a paper.")] = False

@@ -11,9 +11,9 @@ import torch
 from specbench_kit.decoding.clock import Clock
 from specbench_kit.decoding.detail import FinishedRound
 from specbench_kit.decoding.lossy import LossyRule
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import UNLIMITED, RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
-from specbench_kit.decoding.session import UNLIMITED, Request, Session
+from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import REQUESTS
 
 

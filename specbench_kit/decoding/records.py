@@ -10,6 +10,8 @@ from specbench_kit.core.typed_json import Count, Number, convert, decode
 
 TimeKind = Literal["measured", "modelled"]
 FinishReason = Literal["eos", "length", "error"]
+UNLIMITED = 1 << 40
+"""More tokens than any request has."""
 EXPECTED_DIGITS = 3
 """Decimals of `RoundRecord.expected`: fewer than what a predictor's arithmetic leaves open."""
 if TYPE_CHECKING:

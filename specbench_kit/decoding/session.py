@@ -6,9 +6,6 @@ from dataclasses import dataclass, field
 from specbench_kit.decoding.records import FinishReason, RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom
 
-UNLIMITED = 1 << 40
-"""More tokens than any request has."""
-
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -6,7 +6,7 @@ from math import exp, inf
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from specbench_kit.decoding.session import UNLIMITED
+from specbench_kit.decoding.records import UNLIMITED
 from specbench_kit.methods.base import Capability, Latencies, Policy, methods
 from specbench_kit.methods.growth import GrowingTree, expand
 from specbench_kit.methods.latency_aware import LatencyAware

@@ -14,7 +14,7 @@ from specbench_kit.metrics.cost import device_cost, makespan_s
 from specbench_kit.metrics.losslessness import Verdict
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, lossless_counts, rows_of
-from specbench_kit.metrics.run_data import BenchmarkRun
+from specbench_kit.metrics.run_data import BenchmarkRun, placed
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import Units, units_of
 from specbench_kit.metrics.verdicts import is_undecided, may_win
@@ -224,7 +224,7 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
         makespan_s=sum(makespan_s(source.records) for source in sources) if timed else None,
         baseline_makespan_s=sum(makespan_s(source.baseline) for source in sources) if timed and baseline else None,
         cost=_cost(sources) if timed else None,
-        deployment=run.deployment,
+        deployment=placed(run.deployment, str(run.method)),
         verdicts=_kept_verdicts(by_dataset, has_prefixes=len(series.runs) > 1),
         is_sampled=bool(run.config.temperature),
         is_lossy=bool(run.config.lossy),

@@ -40,11 +40,16 @@ def device_cost(deployment: DeploymentDescription, records: Sequence[RequestReco
     return float(server * makespan_s(records) + edge * busy_s) / 3600
 
 
-def idle_shares(deployment: DeploymentDescription, records: Sequence[RequestRecord]) -> Metrics:
-    """Return the idle share of the verifier over the run and, of drafting devices at the edge, over their requests."""
+def idle_shares(
+    deployment: DeploymentDescription, records: Sequence[RequestRecord], makespan_s: float | None
+) -> Metrics:
+    """Return the idle share of the verifier over the run and, of drafting devices at the edge, over their requests.
+
+    That of the verifier is left out without a makespan.
+    """
     rounds = RequestGroup(records).rounds
     edge_s = sum(rounds.sum(f"{phase}_s") for phase in DRAFTING_PHASES)
-    busy = {"server_idle_share": ratio_of_sums(rounds.sum("verify_s"), makespan_s(records))}
+    busy = {"server_idle_share": ratio_of_sums(rounds.sum("verify_s"), makespan_s or 0.0)}
     if deployment.placement == "edge" and edge_s:
         busy["edge_idle_share"] = ratio_of_sums(edge_s, sum(request_seconds(records).values()))
     return {name: max(0.0, 1 - share) for name, share in busy.items() if share is not None}

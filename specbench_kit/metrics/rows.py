@@ -8,7 +8,7 @@ import numpy as np
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.colocation import colocation
-from specbench_kit.metrics.cost import headroom
+from specbench_kit.metrics.cost import headroom, idle_shares
 from specbench_kit.metrics.losslessness import KeptVerdicts, Verdict, check_all, count_outputs
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
@@ -29,7 +29,8 @@ class TableEntry:
 
     `verdicts` are those of the run's own check on outputs that differ from the baseline's, by request id and repeat.
 
-    Makespans and costs are None if the requests share a run's time with others; `deployment` is that of `run.json`.
+    Makespans and costs are None if the requests share a run's time with others; `deployment` is that of `run.json`,
+    with the draft model where the method has it.
     `may_win` is True if the outputs were found to be lossless, False if not, and None if they were not checked.
     The table was looked at `looks` times while it grew, and could have been the last each time. Its repeats are of so
     many `processes`, one after another; 1 if all are of the same process.
@@ -123,6 +124,8 @@ def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metric
     row["throughput_request_mean"] = _mean_rate(group.finished)
     if entry.makespan_s is not None:
         row |= whole_run_metrics(group, entry.makespan_s, entry.cost)
+        if entry.deployment:
+            row |= idle_shares(entry.deployment, entry.records, entry.makespan_s)
     if entry.baseline:
         side = Side.of(entry.records, entry.baseline)
         shared = side.own.keys() & side.baseline.keys()

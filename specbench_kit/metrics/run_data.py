@@ -5,14 +5,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import structs
+
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.typed_json import parse
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.methods.base import methods
+from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.pipeline import summarise_pipeline, summarise_states
+from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.run_summary import RunSummary, read_summary
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.runs.document import RunDocument
+from specbench_kit.runs.document import DeploymentDescription, RunDocument
 
 Records = list[RequestRecord]
 
@@ -141,19 +147,43 @@ def _summary(path: Path, fields: RunDocument, records: Records, baseline: Record
             return read_summary(content), []
         except ValueError as error:
             problem = f"{_short_path(file)} is not a summary of this kit ({error})"
-    planned = fields.requests or len(records)
+    summary = {**measured_summary(fields, records, baseline), "lossless": None}
+    return read_summary(summary), [f"{problem}; its metrics are computed from the requests at hand"]
+
+
+def measured_summary(
+    run: RunDocument, records: Records, baseline: Records, oracle_throughput: float | None = None
+) -> Metrics:
+    """Return what `summary.json` says of a run's requests, but for their losslessness."""
+    try:
+        method = parse_method(str(run.method))
+    except SkitError:  # a method of somebody's own that is not installed here
+        method = None
+    planned = run.requests or len(records)
     failed = sum(record.finish_reason == "error" for record in records)
-    summary = {
-        "method": fields.method,
+    measured = summarise_run(
+        records,
+        baseline or None,
+        placed(run.deployment, str(run.method)),
+        oracle_throughput=oracle_throughput,
+        timed=not run.spans_interruption,
+        batch_size=run.decoded_at_once,
+        processes=run.config.processes,
+    )
+    return {
+        "method": run.method,
         "partial": len(records) < planned,
         "requests": {"planned": planned, "finished": len(records) - failed, "failed": failed},
-        **summarise_run(
-            records,
-            baseline or None,
-            fields.deployment,
-            timed=not fields.spans_interruption,
-            batch_size=fields.decoded_at_once,
-        ),
-        "lossless": None,
+        "overlaps": method is not None and method.overlaps,
+        **measured,
+        "pipeline": summarise_pipeline(records, method.pipeline.stages) if method and method.pipeline else None,
+        **({"hidden_states": summarise_states(records, states)} if (states := run.hidden_states) else {}),
     }
-    return read_summary(summary), [f"{problem}; its metrics are computed from the requests at hand"]
+
+
+def placed(deployment: DeploymentDescription | None, method: str) -> DeploymentDescription | None:
+    """Return a deployment with the draft model where the method has it, whatever the deployment says."""
+    kind = methods.all().get(method.partition(":")[0])
+    if deployment is None or kind is None or kind.placement is None:
+        return deployment
+    return structs.replace(deployment, placement=kind.placement)

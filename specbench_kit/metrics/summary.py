@@ -76,11 +76,12 @@ def summarise_run(
     Set `timed` to False for a run that was interrupted: it has no metrics per makespan.
     """
     plain_records = baseline or ()
+    own_s, baseline_s = (makespan_s(side) if timed else None for side in (records, plain_records))
     summary = summarise(
         records,
         baseline,
-        makespan_s=makespan_s(records) if timed else None,
-        baseline_makespan_s=makespan_s(plain_records) if timed else None,
+        makespan_s=own_s,
+        baseline_makespan_s=baseline_s,
         oracle_throughput=oracle_throughput,
         device_cost=device_cost(deployment, records) if deployment else None,
         baseline_device_cost=device_cost(deployment, plain_records) if deployment else None,
@@ -89,12 +90,12 @@ def summarise_run(
     )
     overall = summary["overall"]
     if deployment:
-        overall |= idle_shares(deployment, records)
+        overall |= idle_shares(deployment, records, own_s)
     if records:
         colocated = colocation(records, plain_records, units_of(records, batch_size), deployment)
         overall |= colocated | {"intervals": overall["intervals"] | colocated.get("intervals", {})}
     if deployment and summary["baseline"]:
-        summary["baseline"]["overall"] |= idle_shares(deployment, plain_records)
+        summary["baseline"]["overall"] |= idle_shares(deployment, plain_records, baseline_s)
     return summary
 
 

@@ -218,8 +218,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "number",
             "accepted tokens per round that the policy predicted from its acceptance probabilities; mean over the "
-            "rounds "
-            "for which it predicts any",
+            "rounds for which it predicts any",
         ),
     ] = None
     accepted_length: Annotated[
@@ -309,8 +308,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "share",
             "of the rounds that drafted after a round of the same request without a draft, the share whose first "
-            "token was "
-            "accepted: a drafter whose state went stale in the pause is right less often there",
+            "token was accepted: a drafter whose state went stale in the pause is right less often there",
         ),
     ] = None
     proactive_hit_depth: Annotated[
@@ -338,8 +336,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "times",
             "time of autoregressive decoding / time of the same rounds with draft and target model on one server, "
-            "where a "
-            "request crosses the link once and drafting and verifying do not overlap",
+            "where a request crosses the link once and drafting and verifying do not overlap",
             traits=Traits(in_sweeps=True, topic="colocated"),
         ),
     ] = None
@@ -366,8 +363,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "seconds",
             "drafting time per round on the server: at a longer round-trip time, drafting beyond the link cannot be "
-            "faster "
-            "even if it overlaps fully with verifying",
+            "faster even if it overlaps fully with verifying",
             traits=Traits(in_sweeps=True, topic="colocated"),
         ),
     ] = None
@@ -386,8 +382,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "number",
             "1 + drafting time / verifying time of a server that does both: how many times as many clients it could "
-            "serve "
-            "if they drafted themselves",
+            "serve if they drafted themselves",
             traits=Traits(in_sweeps=True, topic="colocated"),
         ),
     ] = None
@@ -396,8 +391,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "share",
             "share of the throughput gap between autoregressive decoding and the oracle that the method closes; given "
-            "only "
-            "if the oracle is shown to be faster. The oracle bounds chains, so trees and overlap can exceed 1",
+            "only if the oracle is shown to be faster. The oracle bounds chains, so trees and overlap can exceed 1",
             Heading("headroom", "Headroom"),
         ),
     ] = None
@@ -465,8 +459,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "times",
             "time of the reference's baseline / time of this run's baseline: differs from 1 if machine or software "
-            "changed "
-            "between the runs",
+            "changed between the runs",
             traits=Traits(bounded=True, relative=True),
         ),
     ] = None
@@ -545,8 +538,7 @@ class MetricValues(Struct, kw_only=True):
         DistributionValues,
         Distribution(
             "inter-token latency: gap between committed tokens. Tokens that are committed together share the gap "
-            "before "
-            "them equally; the first tokens of a request have none",
+            "before them equally; the first tokens of a request have none",
             tuple(
                 Heading(f"ITL {rank}", f"ITL {rank}", "inter-token latency", lower_is_better=True, part=rank)
                 for rank in ("p50", "p95", "p99")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.distributions import Candidate, DraftForward, NodeStats
-from specbench_kit.decoding.session import UNLIMITED
+from specbench_kit.decoding.records import UNLIMITED
 from specbench_kit.traces.candidate_trees import BeyondRecord, Candidates, CandidateSource
 
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts, Drafting
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import UNLIMITED, RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
-from specbench_kit.decoding.session import UNLIMITED, Request, Session
+from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.traces.chain_replay import correct_tokens

@@ -12,10 +12,10 @@ from specbench_kit.decoding.drafting.base import Capability, DrafterParts, parse
 from specbench_kit.decoding.engine import Engine
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.loop import DecodingSetup
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import UNLIMITED, RequestRecord
 from specbench_kit.decoding.rules import walk
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.decoding.session import UNLIMITED, Request, Session
+from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.deployments.assembly import round_policy

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import asdict, replace
-from report_builders import failed_record, make_run
+from report_builders import failed_record, make_run, priced
 from run_builders import DRAFTS, in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.core.errors import SkitError
@@ -12,6 +13,7 @@ from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import Divergence, OutputCounts, SamplingCheck
 from specbench_kit.metrics.summary import summarise
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
+from specbench_kit.metrics.vocabulary import METRICS
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.sections import headlines
 from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP
@@ -55,6 +57,19 @@ def test_rows_hold_the_metrics_of_the_vocabulary(folder, comparison):
     assert row.intervals["acceptance_length"] == alone["intervals"]["acceptance_length"]
     (low, high), (inner_low, inner_high) = row.intervals["speedup"], alone["intervals"]["speedup"]
     assert low < inner_low < inner_high < high  # all rows of a table hold together
+
+
+def test_a_row_holds_every_number_that_the_summary_of_its_run_holds(tmp_path):
+    """A table has more numbers than a run: those that compare methods. It computes all others as the run did."""
+    records = in_turn(records_of(4, 0.7, 8, 24))
+    deployment = to_builtins(priced(4.0, 2.0))
+    path = write_run(tmp_path, "fixed-k:k=4", records, in_turn(plain(records)), deployment=deployment)
+    (run,), _ = load_runs([path])
+    row = compare([run]).overall["fixed-k:k=4"]
+    held = {metric.name: run.summary.overall.value(metric.name) for metric in METRICS}
+    held = {name: value for name, value in held.items() if value is not None}
+    assert {"server_idle_share", "edge_idle_share", "cost_efficiency", "throughput", "speedup"} <= held.keys()
+    assert {name: row.value(name) for name in held} == {name: pytest.approx(value) for name, value in held.items()}
 
 
 def test_the_reference_is_the_fastest_that_can_be_deployed(tmp_path):

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import UNLIMITED, RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
-from specbench_kit.decoding.session import UNLIMITED, Request, Session
+from specbench_kit.decoding.session import Request, Session
 from specbench_kit.live.connection_options import TEMPERATURES
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import LONGEST_NAME, Account, Caller, ServerLimits

@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Protocol
 
-from msgspec import structs
-
 from specbench_kit.core.typed_json import parse
 from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.loop import Loop
@@ -22,12 +20,10 @@ from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.cost import makespan_s
-from specbench_kit.metrics.pipeline import summarise_pipeline, summarise_states
 from specbench_kit.metrics.rounds import Metrics
-from specbench_kit.metrics.run_data import BenchmarkRun, load_runs
+from specbench_kit.metrics.run_data import BenchmarkRun, load_runs, measured_summary
 from specbench_kit.metrics.run_summary import RunSummary, read_summary
 from specbench_kit.metrics.setting import method_label
-from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison.files import ALL, write_reports
 from specbench_kit.reports.run import report
@@ -139,28 +135,8 @@ def _summarise(
     records = run_records.records
     baseline = run_records.baseline
     method = parse_method(str(run.method))
-    failed = sum(record.finish_reason == "error" for record in records)
-    deployment = run.deployment
-    if deployment and method.placement:
-        deployment = structs.replace(deployment, placement=method.placement)
-    planned = run.requests or 0
-    measured = summarise_run(
-        records,
-        baseline or None,
-        deployment,
-        oracle_throughput=oracle,
-        timed=not run.spans_interruption,
-        batch_size=run.decoded_at_once,
-        processes=run.config.processes,
-    )
     return {
-        "method": run.method,
-        "partial": len(records) < planned,
-        "requests": {"planned": planned, "finished": len(records) - failed, "failed": failed},
-        "overlaps": method.overlaps,
-        **measured,
-        "pipeline": summarise_pipeline(records, method.pipeline.stages) if method.pipeline else None,
-        **({"hidden_states": summarise_states(records, states)} if (states := run.hidden_states) else {}),
+        **measured_summary(run, records, baseline, oracle),
         **output_judge.judge(run, method, records, baseline),
     }
 

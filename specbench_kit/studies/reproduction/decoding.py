@@ -17,6 +17,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import described
 from specbench_kit.deployments.loading import load
+from specbench_kit.metrics.run_data import placed
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.serving.options import CapacityRule
@@ -64,7 +65,9 @@ class DecodingExperiment(SyntheticPrompts):
             baseline = _decode_baseline(prompts, series.deployment, series.replaced)
             is_baseline = series.method == BASELINE
             records = baseline if is_baseline else self.decode(series.method, deployment, series.draft)
-            summary = summarise_run(records, baseline, described(deployment), batch_size=self.batch_size)
+            summary = summarise_run(
+                records, baseline, placed(described(deployment), series.method), batch_size=self.batch_size
+            )
             yield {"series": label, **_estimates(summary["overall"])}
 
 

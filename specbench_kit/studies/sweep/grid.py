@@ -24,6 +24,7 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import described
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.run_data import placed
 from specbench_kit.metrics.run_summary import metric_values
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
@@ -197,7 +198,9 @@ class _Grid:
             self.baselines = {deployment: self._decode(BASELINE, deployment, draft)}
         baseline = self.baselines[deployment]
         records = baseline if spec == BASELINE else self._decode(spec, deployment, draft)
-        summary = summarise_run(records, baseline, described(deployment), batch_size=self.settings.batch_size)
+        summary = summarise_run(
+            records, baseline, placed(described(deployment), spec), batch_size=self.settings.batch_size
+        )
         return metric_values(summary["overall"])
 
     def _decode(self, spec: str, deployment: Deployment, draft: str) -> list[RequestRecord]:

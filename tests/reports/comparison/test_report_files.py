@@ -5,19 +5,21 @@ import re
 import shutil
 import subprocess
 from io import StringIO
+from typing import get_type_hints
 
 import pytest
 from PIL import Image
 from report_builders import autoregressive_like, comparison_of, make_run, simulate_chain, summary_of
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
+from specbench_kit.cli.report import ComparisonOptions
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports import render_latex
 from specbench_kit.reports.comparison.files import write_reports
-from specbench_kit.reports.comparison.report import Look, parse_columns
+from specbench_kit.reports.comparison.report import Look, parse_columns, short_names
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.document import Table
 from specbench_kit.reports.render_latex import latex
@@ -203,6 +205,12 @@ def test_latex_has_names_in_rows_and_their_options_below():
         r"\texttt{autoregressive}",
     }
     assert "Options: fixed-k (k=4)." in text.partition(r"\parbox")[2]
+
+
+def test_the_help_of_columns_names_each_of_them() -> None:
+    option = get_type_hints(ComparisonOptions, include_extras=True)["columns"].__metadata__[0]
+    _, _, named = option.help.rstrip(".").partition(": ")
+    assert named.split(", ") == list(short_names())
 
 
 def test_latex_names_units_marks_the_best_and_can_be_pointed_to(comparison):
