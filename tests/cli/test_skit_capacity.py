@@ -41,6 +41,7 @@ def test_capacities_of_systems_and_classes_side_by_side(two_systems: tuple[Path,
         assert 0 < capacities[name, "4"] < capacities[name, "3"]
     assert all(capacities["wisp", slo] > capacities["sled", slo] for slo in ("3", "4"))
     assert "MODELLED TIME" in terminal
+    assert (folder / "report.md").read_text().startswith("# Capacity of `wisp` and `sled`\n")
     assert {path.name for path in folder.iterdir()} == {
         "run.json", "summary.json", "capacity.csv", "report.md", "report.html", "plots",
     }  # fmt: skip

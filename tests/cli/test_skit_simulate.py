@@ -81,6 +81,7 @@ def test_series_are_compared_seed_by_seed(side_by_side: tuple[Path, JsonObject, 
 def test_the_report_says_what_was_assumed(side_by_side: tuple[Path, JsonObject, str]) -> None:
     folder = side_by_side[0]
     report = (folder / "report.md").read_text()
+    assert report.startswith("# Simulation of 3 systems\n")
     for section in (
         "Results (modelled)",
         "By class",

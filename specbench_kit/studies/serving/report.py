@@ -169,13 +169,18 @@ LONGEST_TABLE = 8
 """Rows from which on a table is folded."""
 
 
+NAMED_IN_TITLE = 2
+
+
 def serving_report(
     run: ServingDescription, summary: ServingSummary, figures: Sequence[Figure], links: Sequence[str]
 ) -> Document:
     """Return the report with its figures; `links` are further files of the folder."""
     preset = run.preset
     subject = "Capacity of" if isinstance(summary, CapacitySummary) else "Simulation of"
-    names = ", ".join(code(entry.label) for entry in run.series)
+    # The labels of more systems would fill a phone's first screen; the first table has them.
+    labels = [code(entry.label) for entry in run.series]
+    names = " and ".join(labels) if len(labels) <= NAMED_IN_TITLE else f"{len(labels)} systems"
     guards = [wording.guard_sentence(guard) for guard in summary.guards]
     # One sentence comes first: the others follow the first table.
     sentence, *others = wording.headlines(run, summary) or ["No series has a result."]
