@@ -228,14 +228,24 @@ def test_a_server_that_may_go_on_by_itself_is_told_where_a_response_ends(
     assert ([*frame.prompt], [*frame.output], frame.sampling.seed) == ([1] * 3, [1, 5, 6], 3)
 
 
-def test_the_round_that_came_last_says_where_the_wait_went() -> None:
+def test_the_round_that_came_last_says_where_the_wait_went(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafts are sent at 100 s, the wait lasts from 101 to 104, and the answers came at 101, 103 and 102."""
+    now = SimpleNamespace(s=100.0)
+    monkeypatch.setattr("specbench_kit.live.verifier.monotonic_s", lambda: now.s)
     device = Device()
     pending = device.verifier.send(device.drafts, [[1, 2]] * 3)
-    for request, arrived_s in ((0, 1e9 + 1), (1, 1e9 + 3), (2, 1e9 + 2)):
-        device.answer(request, arrived_s, queue_us=1000 * (request + 1), verify_us=5000 * (request + 1))
+    for request, arrived_s in ((0, 101.0), (1, 103.0), (2, 102.0)):
+        times = {"queue_us": 250_000 * (request + 1), "verify_us": 500_000 * (request + 1)}
+        device.answer(request, arrived_s, **times)
+    now.s, receive = 101.0, device.connection.receive
+
+    def late(timeout_s: float = 0.0) -> tuple[float, Down]:
+        now.s = 104.0
+        return receive(timeout_s)
+
+    device.connection.receive = late  # type: ignore[method-assign]
     pending()
-    ((phase, verify_s, _, parts),) = device.splits
-    assert (phase, verify_s, parts[1]) == ("verify", 0.010, ("queue", 0.002, 1))
+    assert device.splits == [("verify", 1.0, 3.0, [("link", 1.5, 2), ("queue", 0.5, 1)])]
 
 
 def test_an_answer_is_known_before_only_if_it_is_for_all() -> None:

@@ -128,6 +128,18 @@ def test_bytes_are_counted_with_the_next_verdict_and_once() -> None:
     assert second.tokens == [21, 22, 23]
 
 
+def test_all_chunks_that_no_longer_stand_are_counted_when_the_connection_is_lost() -> None:
+    """Two chunks behind a wrong token have no answer yet."""
+    device = Device()
+    pending = device.send(11, 12, 13, 14, 15, 16)
+    device.answer(1, bonus=99)
+    device.take(pending)
+    pending = device.send()
+    device.connection.answers.append(LOST)
+    device.answer(base=5, bonus=7)
+    assert device.take(pending).stale_bytes == device.bytes(2, 3)
+
+
 @pytest.mark.parametrize(
     ("chunk_of_last", "link_s"),
     [(1, 1.5), (0, 0.0)],  # nobody asked for a token that the server decoded by itself

@@ -1,5 +1,6 @@
 """The device's end of a stream: which server is tried when and for how long, its hello, and what ends a stream."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -176,6 +177,9 @@ def stream() -> tuple[Any, Channel]:
 
 def test_frames_go_both_ways_until_the_stream_is_ended() -> None:
     ours, channel = stream()
+    readers = [thread for thread in threading.enumerate() if thread.name == "answers"]
+    assert readers
+    assert all(thread.daemon for thread in readers), "a program ends though its server goes on"
     assert ours.poll(0) is None
     assert ours.poll(0.001) is None
     channel.answers.frames.put(PONG)

@@ -44,6 +44,7 @@ class ScoringServer(Scripted):
         super().__init__(welcome=messages.Welcome(scored=3))
         self.says: Iterator[object] = iter(says)
         self.stays_away = ""
+        self.retry_ms = 250
 
     def send(self, frame: Up) -> None:
         super().send(frame)
@@ -56,10 +57,14 @@ class ScoringServer(Scripted):
         self.answers.append((0.0, Down(scored={"session": "other"})))
         self.answers.append((0.0, Down(refused={"session": "other", "status": Status.FAILED})))
         if isinstance(says, Status):
-            refused = {"session": name, "status": says, "reason": "why", "retry_ms": 250}
+            refused = {"session": name, "status": says, "reason": "why", "retry_ms": self.retry_ms}
             self.answers.append((0.0, Down(refused=refused)))
         else:
             self.answers.append((0.0, Down(scored={"session": name, **says})))  # type: ignore[dict-item]
+
+    def receive(self, timeout_s: float = 0.0) -> tuple[float, Down]:
+        assert timeout_s == 1800, "so long the slowest of servers may take for one output"
+        return super().receive()
 
     def reconnect(self) -> None:
         super().reconnect()
@@ -111,6 +116,18 @@ def test_an_output_that_a_server_does_not_score_is_left_open(
     result = judge.judge(OTHER, PLAIN, 1)
     assert (result.verdict, result.reason, judge.cost.outputs) == ("unjudged", reason, 0)
     assert len(server.sent) == len(says)
+
+
+def test_a_server_that_is_busy_for_half_an_hour_leaves_an_output_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks for ten minutes of patience each time, and is asked three times."""
+    waits_s: list[float] = []
+    monkeypatch.setattr("specbench_kit.live.verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    monkeypatch.setattr("specbench_kit.live.verifier.monotonic_s", lambda: sum(waits_s))
+    server = ScoringServer(*[Status.OVERLOADED] * 9)
+    server.retry_ms = 600_000
+    result = server.judge().judge(OTHER, PLAIN, 1)
+    assert (result.verdict, result.reason) == ("unjudged", "the server had no time to score the output")
+    assert len(server.sent) == 3
 
 
 def test_a_server_that_stays_away_is_asked_no_more() -> None:

@@ -18,8 +18,16 @@ from specbench_kit.live.free_running import FreeRunningVerifier
 from specbench_kit.live.pair import DraftModels, TargetDescription
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server_address import ServerAddress
-from specbench_kit.live.servers import EngineServer, EngineStream, EngineVerifier, SkitServer, VerifierSetup, connect
-from specbench_kit.live.verifier import WireStream, WireVerifier
+from specbench_kit.live.servers import (
+    EngineJudge,
+    EngineServer,
+    EngineStream,
+    EngineVerifier,
+    SkitServer,
+    VerifierSetup,
+    connect,
+)
+from specbench_kit.live.verifier import ScoringJudge, WireStream, WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.methods.base import SendsAhead
 from specbench_kit.methods.spec import parse_method
@@ -90,6 +98,9 @@ def test_the_verifier_of_a_server_is_that_of_the_method() -> None:
     ahead = server.verifier(VerifierSetup(SAMPLED, 5, CLOCK, ahead=SendsAhead(3, 4)))
     assert isinstance(ahead, FreeRunningVerifier)
     assert (ahead.sampler, ahead.seed, ahead.clock, ahead.chunk) == (SAMPLED, 5, CLOCK, 3)
+    scorer = server.judge(SAMPLED, 5)
+    assert isinstance(scorer, ScoringJudge)
+    assert (scorer.connection, scorer.sampler, scorer.seed) == (server.connection, SAMPLED, 5)
     stream = server.stream(SAMPLED, 5, "suffix")
     assert isinstance(stream, WireStream)
     assert (stream.sampler, stream.seed, stream.method) == (SAMPLED, 5, "suffix")
@@ -99,6 +110,9 @@ def test_the_verifier_of_a_server_is_that_of_the_method() -> None:
     assert (scores.engine, scores.sampler, scores.seed, scores.clock) == (engine.engine, SAMPLED, 5, CLOCK)
     assert isinstance(decodes, EngineStream)
     assert (decodes.engine, decodes.sampler, decodes.seed) == (engine.engine, SAMPLED, 5)
+    judge = engine.judge(SAMPLED, 5)
+    assert isinstance(judge, EngineJudge)
+    assert (judge.engine, judge.sampler) == (engine.engine, SAMPLED)
 
 
 @pytest.mark.parametrize(
