@@ -104,6 +104,10 @@ def _empty_table(number: int, rows: int) -> Floats:
     return table
 
 
+DEADLINE_NUMBERS = {"round": 0.0, "promise": 1.0}
+"""What the compiled schedulers read for the deadline that they go by; no other option of theirs is a text."""
+
+
 class CoreLibrary(Protocol):
     """The functions of core.cpp; `Any` is a core."""
 
@@ -241,7 +245,7 @@ def _settings(scenario: Scenario, server: SimulatedServer, table: RoundTable) ->
         kv_capacity=memory.tokens,
         longest_response=scenario.longest_response,
         idle_s=server.estimator.idle_s,
-        options=tuple(float(option == "promise" if isinstance(option, str) else option) for option in options),
+        options=tuple(DEADLINE_NUMBERS[option] if isinstance(option, str) else float(option) for option in options),
     )
 
 
