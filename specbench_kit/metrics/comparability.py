@@ -135,6 +135,10 @@ def _config(name: str) -> Property:
     return lambda run: _text(getattr(run.fields.config, name))
 
 
+def _executor(role: str) -> Property:
+    return lambda run: _text((run.fields.config.executors or {}).get(role))
+
+
 def _effective_batch_size(run: BenchmarkRun) -> str:
     requested = run.fields.config.batch_size
     effective = run.fields.config.effective_batch_size
@@ -142,6 +146,10 @@ def _effective_batch_size(run: BenchmarkRun) -> str:
     if effective is None and requested == 1:
         effective = 1
     return "as requested" if effective == requested else f"{_text(effective)} where {requested} was requested"
+
+
+def _likeliest(number: int) -> str:
+    return f"the {number} most probable" if number else "all"
 
 
 def _hardware(name: str) -> Property:
@@ -188,6 +196,7 @@ NOTABLE: dict[str, Property] = {
     "CPU": _hardware("cpu"),
     "GPU": _hardware("gpu"),
     "threads": _hardware("torch_threads"),
+    "draft tokens drawn from": lambda run: _likeliest(run.fields.config.draft_top_n),
     "git commit": lambda run: _text(run.fields.git_commit)[:12],
 }
 """Properties whose differences are reported."""
@@ -200,6 +209,8 @@ CONDITIONS: dict[str, Property] = {
     "operating system": _if_measured(lambda run: _text(run.fields.platform)),
     "cores": _if_measured(_cores),
     "memory in GB": _if_measured(lambda run: _text(run.fields.hardware and run.fields.hardware.memory_gb)),
+    "executor of the target": _if_measured(_executor("target")),
+    "executor of the draft model": _if_measured(_executor("draft")),
     "launch": _if_measured(lambda run: run.fields.config.launch),
     "repeats": _config("repeats"),
     "processes": _if_measured(_config("processes")),

@@ -9,12 +9,15 @@ from report_builders import render_comparison as render
 from run_builders import in_turn, plain, records_of, write_run
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import options_in
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.loading import load
+from specbench_kit.metrics.comparability import obstacles, remarks
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.tables import to_csv
+from specbench_kit.studies.bench.settings import BenchSettings
 
 BASE = make_run()
 
@@ -34,6 +37,36 @@ def pair(tmp_path, second, first=None):
 
 def model(role, digest):
     return BASE["models"] | {role: BASE["models"][role] | {"hash": digest}}
+
+
+OTHERWISE = {
+    "device": {"device": "cuda:0"},
+    "dtype": {"dtype": "bfloat16"},
+    "executor": {"executors": {"target": "transformers", "draft": "native"}},
+    "max_new_tokens": {"max_new_tokens": 7},
+    "batch_size": {"batch_size": 3, "effective_batch_size": 3},
+    "temperature": {"temperature": 0.5},
+    "top_p": {"top_p": 0.9},
+    "top_k": {"top_k": 5},
+    "seed": {"seed": 4},
+    "repeats": {"repeats": 3},
+    "processes": {"processes": 3},
+    "draft_top_n": {"draft_top_n": 6},
+    "lossy": {"lossy": "typical:epsilon=0.2"},
+    "launch": {"launch": "processes"},
+}
+"""Another value of every option that a run records, as its run.json has it."""
+SEEN_OTHERWISE = {"limit": "the prompts differ", "baseline": "a run without one has no speedup"}
+
+
+def test_every_option_that_a_run_records_is_named_where_runs_differ_in_it(tmp_path):
+    names = {field.name for field, _, option in options_in(BenchSettings) if option.recorded != "no"}
+    assert names == OTHERWISE.keys() | SEEN_OTHERWISE.keys()
+    config = BASE["config"] | {"temperature": 0.7, "repeats": 1, "executors": {"target": "native", "draft": "native"}}
+    for name, changed in OTHERWISE.items():
+        runs = pair(tmp_path / name, {"config": config | changed}, {"config": config})
+        labelled = [(run.method, run) for run in runs]
+        assert obstacles(labelled) + remarks(labelled), name
 
 
 @pytest.mark.parametrize(
