@@ -224,6 +224,7 @@ def server(tokenizer: PreTrainedTokenizerBase) -> Iterator[ProfilingServer]:
             yield server
 
 
+@pytest.mark.nightly  # test_profile_server.py profiles a server, and refuses what it cannot do
 def test_the_options_of_a_profile_change_how_a_server_is_loaded(
     server: ProfilingServer, tiny: TinyPair, tmp_path: Path
 ) -> None:

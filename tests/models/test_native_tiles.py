@@ -21,6 +21,7 @@ FLAGS = (
 VARIED = ("llama", "heads of 80", "bf16 weights", "qwen3, norms of queries and keys")
 
 pytestmark = [
+    pytest.mark.nightly,  # compiles the extension anew; other tests try the kernels that this processor has
     pytest.mark.slow,
     pytest.mark.skipif(library.load_narrow_library() is None, reason="no processor with AVX512-BF16"),
 ]
