@@ -25,7 +25,7 @@ from specbench_kit.metrics.serving_rows import (
     SteadyState,
     TimeSeries,
 )
-from specbench_kit.metrics.summary import request_metrics, summarise
+from specbench_kit.metrics.summary import own_metrics, summarise
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison import report as comparison_report
 from specbench_kit.reports.run import report as run_report
@@ -58,7 +58,7 @@ def run_summary(content: Mapping[str, object]) -> RunSummary:
 
 def make_row(**values: object) -> MethodRow:
     """A row of a table with these values, of a method without requests."""
-    return method_row(request_metrics(RequestGroup([]), {}) | {"intervals": {}} | values)
+    return method_row(own_metrics(RequestGroup([]), (), {}, None) | {"intervals": {}} | values)
 
 
 N = TypeVar("N")

@@ -13,7 +13,7 @@ from specbench_kit.metrics.comparability import MethodSeries, arrange, obstacles
 from specbench_kit.metrics.cost import device_cost, makespan_s
 from specbench_kit.metrics.losslessness import Verdict
 from specbench_kit.metrics.rounds import RequestGroup
-from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, lossless_counts, rows_of
+from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.run_data import BenchmarkRun, placed
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import Units, units_of
@@ -237,14 +237,16 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
         is_undecided=all(may_win(source.run.summary) or is_undecided(source.run.summary) for source in sources)
         and None in checked,
     )
-    wrong = (lossless_counts(entry) or {}).get("errors")
-    return replace(entry, may_win=False) if wrong else entry
+    is_wrong = entry.outputs is not None and entry.outputs.errors > 0
+    return replace(entry, may_win=False) if is_wrong else entry
 
 
 def _cost(sources: Sequence[Source]) -> float | None:
     """Return the dollars of all runs; None unless every run has a deployment with prices."""
     costs = [
-        device_cost(deployment, source.records) if (deployment := source.run.fields.deployment) else None
+        device_cost(deployment, RequestGroup(source.records), makespan_s(source.records))
+        if (deployment := source.run.fields.deployment)
+        else None
         for source in sources
     ]
     return None if None in costs else sum(cost or 0.0 for cost in costs)

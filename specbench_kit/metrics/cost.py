@@ -26,7 +26,7 @@ def per_makespan(group: RequestGroup, makespan_s: float | None, slo_tpot_s: floa
     return metrics
 
 
-def device_cost(deployment: DeploymentDescription, records: Sequence[RequestRecord]) -> float | None:
+def device_cost(deployment: DeploymentDescription, group: RequestGroup, makespan_s: float) -> float | None:
     """Return the dollars of a run by the prices per hour in its `run.json`; None if the deployment has no prices.
 
     The verifier is paid for the makespan, a drafter for the time in which it works.
@@ -35,23 +35,22 @@ def device_cost(deployment: DeploymentDescription, records: Sequence[RequestReco
     edge = deployment.drafter.price_per_hour
     if not server and not edge:
         return None
-    rounds = RequestGroup(records).rounds
-    busy_s = sum(rounds.sum(f"{phase}_s") for phase in DRAFTING_PHASES)
-    return float(server * makespan_s(records) + edge * busy_s) / 3600
+    return float(server * makespan_s + edge * _drafting_s(group)) / 3600
 
 
-def idle_shares(
-    deployment: DeploymentDescription, records: Sequence[RequestRecord], makespan_s: float | None
-) -> Metrics:
+def _drafting_s(group: RequestGroup) -> float:
+    return sum(group.rounds.sum(f"{phase}_s") for phase in DRAFTING_PHASES)
+
+
+def idle_shares(deployment: DeploymentDescription, group: RequestGroup, makespan_s: float | None) -> Metrics:
     """Return the idle share of the verifier over the run and, of drafting devices at the edge, over their requests.
 
     That of the verifier is left out without a makespan.
     """
-    rounds = RequestGroup(records).rounds
-    edge_s = sum(rounds.sum(f"{phase}_s") for phase in DRAFTING_PHASES)
-    busy = {"server_idle_share": ratio_of_sums(rounds.sum("verify_s"), makespan_s or 0.0)}
+    edge_s = _drafting_s(group)
+    busy = {"server_idle_share": ratio_of_sums(group.rounds.sum("verify_s"), makespan_s or 0.0)}
     if deployment.placement == "edge" and edge_s:
-        busy["edge_idle_share"] = ratio_of_sums(edge_s, sum(request_seconds(records).values()))
+        busy["edge_idle_share"] = ratio_of_sums(edge_s, sum(request_seconds(group.records).values()))
     return {name: max(0.0, 1 - share) for name, share in busy.items() if share is not None}
 
 

@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics import derived_range, paired
-from specbench_kit.metrics.colocation import colocation
-from specbench_kit.metrics.cost import headroom, idle_shares
+from specbench_kit.metrics.cost import headroom
 from specbench_kit.metrics.losslessness import KeptVerdicts, Verdict, check_all, count_outputs
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
-from specbench_kit.metrics.run_summary import MethodRow, method_row
+from specbench_kit.metrics.run_summary import MethodRow, OutputCounts, method_row
 from specbench_kit.metrics.statistics import LEVEL, Array, Units, ratio_of_sums, units_of
-from specbench_kit.metrics.summary import request_metrics, whole_run_metrics
+from specbench_kit.metrics.summary import add_speedup, own_metrics, whole_run_metrics
 from specbench_kit.metrics.typical import ProcessSpread, TypicalFamily
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
 from specbench_kit.runs.document import DeploymentDescription
@@ -55,6 +55,14 @@ class TableEntry:
     is_undecided: bool = False
     looks: int = 1
     processes: int = 1
+
+    @cached_property
+    def outputs(self) -> OutputCounts | None:
+        """How many outputs equal the baseline's; None for sampled outputs and without a baseline."""
+        if not self.baseline or self.is_sampled:
+            return None
+        checks = check_all(self.records, self.baseline, KeptVerdicts(self.verdicts))
+        return OutputCounts(**count_outputs(checks), lossy=self.is_lossy)
 
     @property
     def side(self) -> Side:
@@ -106,7 +114,7 @@ def rows_of(
 ) -> tuple[dict[str, MethodRow], dict[str, RequestGroup]]:
     """Return every entry's metrics by label, and the requests that they are computed from."""
     groups = {entry.label: RequestGroup(entry.records) for entry in entries}
-    rows = {entry.label: _own_metrics(entry, groups[entry.label], units) for entry in entries}
+    rows = {entry.label: _metrics_of(entry, groups[entry.label], units) for entry in entries}
     _add_comparisons(rows, entries, reference, units)
     _add_headroom(rows, entries)
     deployable = {entry.label: entry.side for entry in entries if not entry.is_baseline and not entry.is_bound}
@@ -115,43 +123,18 @@ def rows_of(
     return {label: method_row(row) for label, row in rows.items()}, groups
 
 
-def _own_metrics(entry: TableEntry, group: RequestGroup, units: Units) -> Metrics:
+def _metrics_of(entry: TableEntry, group: RequestGroup, units: Units) -> Metrics:
     """Return the metrics that need no other entry of the table."""
-    row = request_metrics(group, units) | {"lossless": lossless_counts(entry), "lossy": entry.is_lossy}
+    row = own_metrics(group, entry.baseline, units, entry.deployment)
+    row |= {"lossless": entry.outputs, "lossy": entry.is_lossy}
     was_checked = entry.may_win is not None or entry.is_undecided  # no check is made of drafts by another vocabulary
     if entry.is_sampled and not entry.is_baseline and was_checked:
         row["sampling_consistent"] = entry.may_win
-    row["throughput_request_mean"] = _mean_rate(group.finished)
     if entry.makespan_s is not None:
-        row |= whole_run_metrics(group, entry.makespan_s, entry.cost)
-        if entry.deployment:
-            row |= idle_shares(entry.deployment, entry.records, entry.makespan_s)
+        row |= whole_run_metrics(group, entry.makespan_s, entry.cost, entry.deployment)
     if entry.baseline:
-        side = Side.of(entry.records, entry.baseline)
-        shared = side.own.keys() & side.baseline.keys()
-        rate = _mean_rate([record for record in entry.records if record.key in shared])
-        baseline_rate = _mean_rate([record for record in entry.baseline if record.key in shared])
-        row |= repeats(entry) | {
-            "speedup_request_mean": paired.request_mean(side),
-            "speedup_of_mean_rates": ratio_of_sums(rate or 0.0, baseline_rate) if baseline_rate else None,
-        }
-    if entry.records:
-        colocated = colocation(entry.records, entry.baseline, units, entry.deployment)
-        row |= colocated | {"intervals": row["intervals"] | colocated.get("intervals", {})}
+        row |= repeats(entry)
     return row
-
-
-def _mean_rate(finished: Records) -> float | None:
-    rates = [len(record.output_ids) / record.e2e_s for record in finished if record.e2e_s]
-    return float(np.mean(rates)) if rates else None
-
-
-def lossless_counts(entry: TableEntry) -> Metrics | None:
-    """Return how many outputs equal the baseline's; None for sampled outputs and without a baseline."""
-    if not entry.baseline or entry.is_sampled:
-        return None
-    checks = check_all(entry.records, entry.baseline, KeptVerdicts(entry.verdicts))
-    return {**count_outputs(checks), "lossy": entry.is_lossy}
 
 
 def repeats(entry: TableEntry) -> Metrics:
@@ -186,12 +169,10 @@ def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Refer
     reference_entry = next((entry for entry in entries if entry.label == reference.label), None)
     for entry in entries:
         row = rows[entry.label]
-        if entry.baseline and (speed := paired.speedup(sides[entry.label], units, spread)):
-            row |= paired.speedup_metrics(speed)
-            row["intervals"] |= paired.speedup_intervals(speed, limit)
+        speed = paired.speedup(sides[entry.label], units, spread) if entry.baseline else None
+        add_speedup(row, entry.records, entry.baseline, speed, units, limit)
+        if speed:
             row["speedup_verdict"] = as_allowed(speed.verdict(limit), entry.may_win, undecided=entry.is_undecided)
-            row |= derived_range.speedup_range(at_ends[entry.label], units)
-        row |= derived_range.time_range(entry.records, at_ends[entry.label])
         if reference_entry is not None and reference_entry is not entry:
             relative = paired.relative_speed(sides[entry.label], sides[reference.label], units, spread)
             _add_relative_speed(row, entry, reference_entry, relative, limit)

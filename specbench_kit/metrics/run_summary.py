@@ -206,10 +206,7 @@ class MethodRow(MetricValues, kw_only=True):
 
 def method_row(metrics: Metrics) -> MethodRow:
     """Return computed metrics as a row."""
-    values = _with_parts(metrics)
-    if values.get("lossless"):
-        values["lossless"] = OutputCounts(**values["lossless"])
-    return MethodRow(**values)
+    return MethodRow(**_with_parts(metrics))
 
 
 def metric_values(metrics: Metrics) -> MetricValues:

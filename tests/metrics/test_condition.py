@@ -9,6 +9,7 @@ from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.gate import Condition, require_readable, violations
 from specbench_kit.metrics.latency import PHASES
 from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.metrics.run_summary import OutputCounts
 
 ROW = make_row(
     speedup=1.2,
@@ -17,7 +18,7 @@ ROW = make_row(
     intervals={"speedup": [1.1, 1.3]},
     itl={"mean": 0.02, "p50": 0.01, "p95": 0.03, "p99": 0.04},
     phase_seconds=dict.fromkeys(PHASES, 0.0) | {"draft": 2.0},
-    lossless={"errors": 1, "ties": 0, "identical": 7, "compared": 8},
+    lossless=OutputCounts(errors=1, ties=0, identical=7, compared=8),
 )
 
 

@@ -3,7 +3,15 @@ import math
 
 import numpy as np
 import pytest
-from report_builders import autoregressive_like, failed_record, make_record, make_round, make_row, simulate_chain
+from report_builders import (
+    autoregressive_like,
+    failed_record,
+    make_record,
+    make_round,
+    make_row,
+    priced,
+    simulate_chain,
+)
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.summary import summarise
@@ -169,7 +177,9 @@ def test_goodput_counts_the_requests_that_met_the_slo(two_requests):
 
 def test_cost_efficiency_is_tokens_per_unit_of_price(two_requests):
     assert "cost_efficiency" not in overall(two_requests)
-    assert overall(two_requests, device_cost=0.004)["cost_efficiency"] == 8 / 0.004
+    assert overall(two_requests, deployment=priced(7.2, 0.0))["cost_efficiency"] == pytest.approx(
+        8 / (2.0 * 7.2 / 3600)
+    )
 
 
 def test_headroom_is_the_share_of_the_gap_to_the_oracle(two_requests):
@@ -239,7 +249,9 @@ def test_the_baseline_is_summarised_in_the_same_way(two_requests):
 
 @pytest.mark.parametrize("records", [[], [failed_record("a")], autoregressive_like(simulate_chain(1, 2, 3, 0.5))])
 def test_metrics_without_a_meaning_are_none_and_never_nan(records):
-    summary = summarise(records, records, makespan_s=0.0, oracle_throughput=1.0, slo_tpot_s=1.0, device_cost=0.0)
+    summary = summarise(
+        records, records, makespan_s=0.0, oracle_throughput=1.0, slo_tpot_s=1.0, deployment=priced(1.0, 0.0)
+    )
     json.dumps(summary, allow_nan=False)
     metrics = summary["overall"]
     assert metrics["acceptance_rate"] is None
