@@ -61,11 +61,11 @@ def tell_training(
 ) -> None:
     """Print what a draft reached, live before anything computed on answers."""
     if live is not None:
-        rates = ", ".join(f"{100 * rate:.0f}" for rate in live["acceptance"])
+        rates = ", ".join(f"{rate:.0%}" for rate in live["acceptance"])
         say(
             console,
             f"live, on {live['prompts']} held-out prompts: {live['acceptance_length']:.2f} tokens per verification, "
-            f"{live['speedup']:.2f} times autoregressive decoding; accepted by position: {rates}%",
+            f"{live['speedup']:.2f} times autoregressive decoding; accepted by position: {rates}",
         )
     else:
         say(console, f"on held-out answers: {held_out['acceptance_length']} tokens per verification")

@@ -170,17 +170,10 @@ class ModelVerifier:
     def _verdicts(
         self, drafts: Sequence[Draft], chosen: Sequence[list[int]], rows: Sequence[Append], forward: Forward
     ) -> list[Verdict]:
-        best = likeliest_tokens(forward) if self._sampler.greedy else []
+        verified = verified_rows(forward, rows, greedy=self._sampler.greedy)
         verdicts = [
-            verdict_on(
-                draft,
-                nodes,
-                VerifiedRow(forward, number, len(row.tokens), best[number] if best else ()),
-                self._sampler,
-                self._layers,
-                self._lossy,
-            )
-            for number, (draft, nodes, row) in enumerate(zip(drafts, chosen, rows, strict=True))
+            verdict_on(draft, nodes, row, self._sampler, self._layers, self._lossy)
+            for draft, nodes, row in zip(drafts, chosen, verified, strict=True)
         ]
         return with_candidates(verdicts, rows, forward, self._candidates) if self._candidates else verdicts
 
@@ -195,12 +188,6 @@ def with_candidates(
         replace(verdict, candidates=after[-1 - len(verdict.submitted) :])
         for verdict, after in zip(verdicts, kept, strict=True)
     ]
-
-
-def likeliest_tokens(forward: Forward) -> list[list[int]]:
-    """Return the most likely token after every token of each row of a forward."""
-    refuse_nan(forward)
-    return forward.argmax()
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +211,18 @@ class VerifiedRow:
         """The `Padding` of the row in a batch of several rows; empty where there is none."""
         padding = self.forward.padding[self.number] if self.forward.padding else None
         return padding if padding is not None and padding.rows > 1 else ()
+
+
+def verified_rows(forward: Forward, rows: Sequence[Append], *, greedy: bool) -> list[VerifiedRow]:
+    """Return what a forward says of each of its rows; `greedy` if one of them at least is decoded greedily."""
+    likeliest: Sequence[Sequence[int]] = [()] * len(rows)
+    if greedy:
+        refuse_nan(forward)
+        likeliest = forward.argmax()
+    return [
+        VerifiedRow(forward, number, len(row.tokens), best)
+        for number, (row, best) in enumerate(zip(rows, likeliest, strict=True))
+    ]
 
 
 def verdict_on(

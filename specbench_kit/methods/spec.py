@@ -2,6 +2,7 @@
 
 from math import isfinite
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import init_fields, parse_spec
 from specbench_kit.methods.base import Method, methods
 from specbench_kit.runs import provenance
@@ -12,6 +13,19 @@ def parse_method(spec: str) -> Method:
     method = parse_spec(spec, methods)
     method.require_drafter()
     return method
+
+
+def known_class(spec: str) -> type[Method] | None:
+    """Return the class of a spec's method; None for one of another tool, or of somebody's own that is not installed."""
+    return methods.all().get(spec.partition(":")[0])
+
+
+def known_method(spec: str) -> Method | None:
+    """Return the method of a spec; None where this kit does not know it, or not with these options."""
+    try:
+        return parse_method(spec)
+    except SkitError:
+        return None
 
 
 def resolved_options(spec: str) -> dict[str, object]:

@@ -11,10 +11,9 @@ from hashlib import sha256
 
 from msgspec import structs, to_builtins
 
-from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import flat
-from specbench_kit.methods.base import Group, methods
-from specbench_kit.methods.spec import parse_method
+from specbench_kit.methods.base import Group, Method
+from specbench_kit.methods.spec import known_class, known_method
 from specbench_kit.metrics.paired import request_seconds
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.setting import (
@@ -253,28 +252,29 @@ class MethodSeries:
         return next(iter(self.runs.values())).method
 
     @property
+    def method(self) -> type[Method] | None:
+        """The method's class; None for a method that this kit does not know."""
+        return known_class(self.spec)
+
+    @property
     def group(self) -> Group:
         """The method's group; `other` for a method that this kit does not know."""
-        method = methods.all().get(self.name)
-        return method.group if method else "other"
+        return self.method.group if self.method else "other"
 
     @property
     def drafts_on_server(self) -> bool:
         """True if the method has its draft model beside the target, whatever a deployment says."""
-        method = methods.all().get(self.name)
-        return method is not None and method.placement == "server"
+        return self.method is not None and self.method.placement == "server"
 
     @property
     def reads_answers(self) -> bool:
         """True for an oracle, which reads the target's answers."""
-        method = methods.all().get(self.name)
-        return method is not None and method.needs_reference
+        return self.method is not None and self.method.needs_reference
 
     @property
     def is_rung(self) -> bool:
         """True if the method shows how much of the oracle's gap a rule over the draft's own signals can close."""
-        method = methods.all().get(self.name)
-        return method is not None and method.is_rung
+        return self.method is not None and self.method.is_rung
 
     @property
     def name(self) -> str:
@@ -298,7 +298,12 @@ def arrange(runs: Sequence[BenchmarkRun]) -> list[MethodSeries]:
         for index, name in enumerate(names)
     ]
     own = [
-        MethodSeries(label, by_dataset, is_baseline=first.method == BASELINE, is_bound=_is_bound(first.method))
+        MethodSeries(
+            label,
+            by_dataset,
+            is_baseline=first.method == BASELINE,
+            is_bound=(method := known_method(first.method)) is not None and method.is_bound,
+        )
         for label, (first, by_dataset) in zip(labels, groups, strict=True)
     ]
     baselines = [series for series in own if series.is_baseline]
@@ -309,13 +314,6 @@ def _same_method(first: BenchmarkRun, second: BenchmarkRun) -> bool:
     """Compare by name and resolved options, or by the spec if a run does not hold its options."""
     names = [run.method.partition(":")[0] if run.fields.options is not None else run.method for run in (first, second)]
     return names[0] == names[1] and first.fields.options == second.fields.options
-
-
-def _is_bound(spec: str) -> bool:
-    try:
-        return parse_method(spec).is_bound
-    except SkitError:  # a method of another tool, or of a newer kit
-        return False
 
 
 def _derived_baselines(own: Sequence[MethodSeries], baselines: Sequence[MethodSeries]) -> list[MethodSeries]:

@@ -11,8 +11,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.typed_json import parse
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.methods.base import methods
-from specbench_kit.methods.spec import parse_method
+from specbench_kit.methods.spec import known_class, known_method
 from specbench_kit.metrics.pipeline import summarise_pipeline, summarise_states
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.run_summary import RunSummary, read_summary
@@ -155,10 +154,7 @@ def measured_summary(
     run: RunDocument, records: Records, baseline: Records, oracle_throughput: float | None = None
 ) -> Metrics:
     """Return what `summary.json` says of a run's requests, but for their losslessness."""
-    try:
-        method = parse_method(str(run.method))
-    except SkitError:  # a method of somebody's own that is not installed here
-        method = None
+    method = known_method(str(run.method))
     planned = run.requests or len(records)
     failed = sum(record.finish_reason == "error" for record in records)
     measured = summarise_run(
@@ -183,7 +179,7 @@ def measured_summary(
 
 def placed(deployment: DeploymentDescription | None, method: str) -> DeploymentDescription | None:
     """Return a deployment with the draft model where the method has it, whatever the deployment says."""
-    kind = methods.all().get(method.partition(":")[0])
-    if deployment is None or kind is None or kind.placement is None:
+    known = known_class(method)
+    if deployment is None or known is None or known.placement is None:
         return deployment
-    return structs.replace(deployment, placement=kind.placement)
+    return structs.replace(deployment, placement=known.placement)

@@ -2,18 +2,10 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.decoding.verification import (
-    Verdict,
-    VerifiedRow,
-    appended_row,
-    commit_verdict,
-    likeliest_tokens,
-    verdict_on,
-)
+from specbench_kit.decoding.verification import Verdict, appended_row, commit_verdict, verdict_on, verified_rows
 from specbench_kit.live.server.rounds import PendingRound
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.states import to_bytes
-from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.runner import Append, Runner
 
 
@@ -56,7 +48,7 @@ class BatchVerifier:
         try:
             rows = [self._row(pending) for pending in rounds]
             forward = self._runner.forward(rows, sorted({n for pending in rounds for n in pending.session.layers}))
-            best = self._likeliest(forward, rounds)
+            verified = verified_rows(forward, rows, greedy=any(pending.session.sampler.greedy for pending in rounds))
         except Exception as error:  # the runner is a model's code, its compiler's and its driver's
             for pending in rounds:
                 self._drop_provisional(pending.session)
@@ -67,24 +59,17 @@ class BatchVerifier:
             for half in (rounds[:middle], rounds[middle:]):
                 self._verify(half, verdicts, faults)
             return
-        for number, (pending, row) in enumerate(zip(rounds, rows, strict=True)):
+        for pending, row in zip(rounds, verified, strict=True):
+            session = pending.session
             try:
-                verified = VerifiedRow(forward, number, len(row.tokens), best[number] if best else ())
-                session = pending.session
-                verdicts[pending] = verdict_on(pending.draft, pending.nodes, verified, session.sampler, session.layers)
+                verdicts[pending] = verdict_on(pending.draft, pending.nodes, row, session.sampler, session.layers)
             except Exception as error:
-                self._drop_provisional(pending.session)
+                self._drop_provisional(session)
                 faults[pending] = fault_of(error)
 
     def _row(self, pending: PendingRound) -> Append:
         session = pending.session
         return appended_row(self._runner, self._slots[session], pending.draft, pending.nodes, bool(session.layers))
-
-    def _likeliest(self, forward: Forward, rounds: Sequence[PendingRound]) -> list[list[int]]:
-        """Return the most likely tokens of every row if a session decodes greedily."""
-        if not any(pending.session.sampler.greedy for pending in rounds):
-            return []
-        return likeliest_tokens(forward)
 
     def _drop_provisional(self, session: ServerSession) -> None:
         """Drop what a failed forward appended; the committed KV before it is untouched."""

@@ -50,10 +50,10 @@ class Checkpoint:
     @property
     def sentence(self) -> str:
         """Return one line for people."""
-        rates = " ".join(f"{100 * rate:.0f}" for rate in self.acceptance)
+        rates = ", ".join(f"{rate:.0%}" for rate in self.acceptance)
         return (
             f"{self.minutes:5.1f} min, {self.tokens:,} tokens, loss {self.loss:.3f}; held out: "
-            f"{self.acceptance_length:.2f} tokens per verification, accepted by position {rates}%"
+            f"{self.acceptance_length:.2f} tokens per verification, accepted by position: {rates}"
         )
 
 
