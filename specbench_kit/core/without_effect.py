@@ -21,15 +21,15 @@ class WithoutEffect:
     because: str
 
 
-def beside(name: str, flag: str = "") -> Callable[[GivenValues], str]:
-    """Return the case in which the option `name` is given, whose flag may differ from it."""
-    words = f"with {flag or _flag(name)}"
+def beside(name: str, written: str = "") -> Callable[[GivenValues], str]:
+    """Return the case in which the option `name` is given, whose flag may be `written` otherwise."""
+    words = f"with {written or flag(name)}"
     return lambda given: words if name in given else ""
 
 
 def unless(*names: str) -> Callable[[GivenValues], str]:
     """Return the case in which none of these options is given, or only as an empty value, 0 or false."""
-    words = f"without {' or '.join(map(_flag, names))}"
+    words = f"without {' or '.join(map(flag, names))}"
     return lambda given: "" if any(given.get(name) for name in names) else words
 
 
@@ -47,8 +47,9 @@ def refuse_without_effect(
 
 def flag_of(name: str, value: object) -> str:
     """Return the flag that gives a field of this name the value, where the flag is named as the field is."""
-    return f"--no-{_flag(name)[2:]}" if value is False else _flag(name)
+    return f"--no-{flag(name)[2:]}" if value is False else flag(name)
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
+    """Return the flag of an option whose field has this name."""
     return f"--{name.replace('_', '-')}"

@@ -134,7 +134,7 @@ def test_an_edge_that_is_killed_between_a_verdict_and_its_arrival_goes_on_where_
     ("option", "reason"),
     [
         (("--link", "rtt_s=0.1"), "--link and the options that begin with --server go with --server"),
-        (("--server", "127.0.0.1:1", "--deployment", "wan"), "leave out --deployment and --launch"),
+        (("--server", "127.0.0.1:1", "--deployment", "wan"), "--server cannot go with --deployment"),
         (("--server", "127.0.0.1:1", "--link", "rtt_s=-1"), "times are 0 or more seconds"),
         (("--server-silence", "1"), "options that begin with --server go with --server"),
         (("--server", "127.0.0.1:1", "--server-silence", "0.001"), "--server-silence is 0 or from 0.05 to 3600 s"),

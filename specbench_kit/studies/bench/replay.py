@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.option import recorded_values
 from specbench_kit.decoding.records import RequestRecord
@@ -44,30 +44,6 @@ class Replayed(NamedTuple):
     lost: list[str]
 
 
-def _require_replayable(settings: BenchSettings) -> None:
-    """Raise SkitError for options that only live decoding has."""
-    require(
-        not (settings.temperature or settings.resume),
-        "--replay runs a recorded greedy trace from its start: leave out --temperature and --resume",
-    )
-    require(
-        not settings.exclude_seen,
-        "--exclude-seen selects prompts, but the prompts of a trace are fixed: leave out one of them",
-    )
-    require(
-        not settings.token_view,
-        "--token-view shows the trees of a live run, which a trace does not contain: leave out --replay",
-    )
-    require(
-        settings.until_decided is None,
-        "--until-decided saves decoding, but a replay decodes nothing: leave out one of them",
-    )
-    require(
-        settings.repeats == 1,
-        "--repeats measures again, but a replay gives the same result every time: leave out one of them",
-    )
-
-
 def with_recorded_target(settings: BenchSettings, trace: Path) -> BenchSettings:
     """Return the settings with the target whose answers a trace holds, for which tuned options may be bundled."""
     name = str(TraceFile(trace).provenance("models", "target", "name"))
@@ -87,7 +63,7 @@ def bench_replay(
     Methods of `all` that cannot be replayed are left out, and those whose drafts grow beyond what the trace holds; an
     error if these are all. `tell` receives notes before anything is replayed.
     """
-    _require_replayable(settings)
+    settings.require_together(replayed=True)
     if settings.tuned is not None:
         settings = with_recorded_target(settings, path)
     trace = TraceFile(path, settings.limit)

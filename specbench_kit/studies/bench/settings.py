@@ -1,7 +1,7 @@
 """The options of one benchmark."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal, get_args
@@ -30,6 +30,7 @@ from specbench_kit.core.common_options import (
 )
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
+from specbench_kit.core.without_effect import flag
 from specbench_kit.datasets.answers import RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.lossy import LossyRule, parse_lossy
@@ -48,6 +49,29 @@ RECORDED_TOGETHER = 8
 
 Launch = Literal["virtual", "processes"]
 """`virtual` runs all stages of a pipeline in this process, `processes` runs each stage in its own process."""
+
+
+CANNOT_GO_TOGETHER = (
+    ("processes", "deployment", "modelled time is the same in every process"),
+    ("processes", "server", "the server's process, which verifies, goes on"),
+    ("processes", "repeats", "each process is a repeat"),
+    ("processes", "until_decided", "it goes on with new prompts, not with processes"),
+    ("processes", "timeline", "a timeline shows one process"),
+    ("until_decided", "repeats", "it goes on with new prompts, not with repeats"),
+    ("repeats", "deployment", "modelled time never varies"),
+    ("lossy", "server", "it is a rule of a target in this process, and a server has its own"),
+    ("server", "deployment", "it measures a real target elsewhere"),
+    ("server", "launch", "the target runs elsewhere"),
+    ("launch", "deployment", "it measures this machine"),
+    ("replay", "temperature", "a recorded trace is greedy"),
+    ("replay", "resume", "it runs a trace from its start"),
+    ("replay", "exclude_seen", "the prompts of a trace are fixed"),
+    ("replay", "token_view", "it shows the trees of a live run, which a trace does not contain"),
+    ("replay", "until_decided", "it saves decoding, and a replay decodes nothing"),
+    ("replay", "repeats", "a replay gives the same result every time"),
+)
+"""Two options that cannot both have another value than their default, and why. Options that a user gives without any
+effect are listed in `studies/without_effect.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,16 +272,9 @@ class BenchSettings(ConnectionOptions):
         require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}")
         require_minutes(self.minutes)
         require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
-        require(
-            self.until_decided is None or self.repeats == 1,
-            "--until-decided goes on with new prompts, not with repeats: leave out one of them",
-        )
+        require(self.processes >= 1, f"--processes must be at least 1, not {self.processes}")
+        self.require_together()
         require(self.resume or not self.force, "--force goes with --resume: it mixes two conditions in one run")
-        require(
-            self.repeats == 1 or self.deployment is None,
-            "--repeats measures again, but modelled time never varies: leave out --repeats or --deployment",
-        )
-        self._require_process_options()
         require(self.max_new_tokens >= 1, f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
         require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
         temperature_fits = isfinite(self.temperature) and self.temperature >= 0
@@ -272,45 +289,28 @@ class BenchSettings(ConnectionOptions):
         )
         require(self.draft_top_n >= 0, f"--draft-top-n must not be negative, but is {self.draft_top_n}")
         self._require_server_options()
-        require(
-            self.server is None or self.lossy is None,
-            "--lossy is a rule of a target in this process, and a server has its own: leave out --lossy or --server",
-        )
-        require(
-            self.server is None or (self.deployment is None and self.launch == "virtual"),
-            "--server measures a real target elsewhere: leave out --deployment and --launch",
-        )
-        require(
-            self.launch == "virtual" or self.deployment is None,
-            "--launch processes measures this machine: leave out --launch or --deployment",
-        )
 
     @property
     def passes(self) -> int:
         """The number of times that each request is decoded: repeats in one process, or one in each of several."""
         return self.repeats * self.processes
 
-    def _require_process_options(self) -> None:
-        """Raise SkitError for options that cannot go with several processes."""
-        require(self.processes >= 1, f"--processes must be at least 1, not {self.processes}")
-        if self.processes == 1:
-            return
-        reasons = {
-            "--deployment": self.deployment is not None and "modelled time is the same in every process",
-            "--server": self.server is not None and "the server's process, which verifies, goes on",
-            "--repeats": self.repeats > 1 and "each process is a repeat",
-            "--until-decided": self.until_decided is not None and "it goes on with new prompts, not with processes",
-            "--timeline": self.timeline and "a timeline shows one process",
-        }
-        for flag, reason in reasons.items():
-            require(not reason, f"--processes cannot go with {flag}: {reason}; leave out one of them")
+    def require_together(self, *, replayed: bool = False) -> None:
+        """Raise SkitError for two options that cannot go together, or for one that cannot go with a replay."""
+        changed = {field.name for field in fields(self) if getattr(self, field.name) != field.default}
+        changed |= {"replay"} if replayed else set()
+        for name, other, because in CANNOT_GO_TOGETHER:
+            require(
+                not {name, other} <= changed,
+                f"{flag(name)} cannot go with {flag(other)}: {because}; leave out one of them",
+            )
 
     def require_answers_in(self, dataset: LoadedDataset) -> None:
         """Raise SkitError for options about right answers if the dataset has none."""
-        for flag, is_given in (("draft-answers", self.draft_answers), ("answer-rule", self.answer_rule)):
+        for name, is_given in (("draft_answers", self.draft_answers), ("answer_rule", self.answer_rule)):
             require(
                 not is_given or any(prompt.gold for prompt in dataset.prompts),
-                f"--{flag}: {dataset.name} does not say which answers are right; leave it out",
+                f"{flag(name)}: {dataset.name} does not say which answers are right; leave it out",
             )
 
     def _require_server_options(self) -> None:

@@ -256,4 +256,7 @@ def test_a_replay_has_a_timeline_and_no_tokens(tmp_path: Path) -> None:
     assert set(names(trace["traceEvents"], "thread_name", "tid").values()) >= {"server", "drafter"}
     assert (run / "plots/timeline.png").exists()
     line = error_line(skit_here("bench", *options, "--token-view"))
-    assert line == "--token-view shows the trees of a live run, which a trace does not contain: leave out --replay"
+    assert line == (
+        "--replay cannot go with --token-view: it shows the trees of a live run, which a trace does not contain; "
+        "leave out one of them"
+    )

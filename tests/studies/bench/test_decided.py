@@ -101,5 +101,5 @@ def test_a_run_ends_when_it_is_decided_and_is_whole(tiny: TinyPair, tmp_path: Pa
 
 
 def test_repeats_and_replays_refuse_it(tiny: TinyPair, tmp_path: Path) -> None:
-    with pytest.raises(SkitError, match="--until-decided goes on with new prompts, not with repeats"):
+    with pytest.raises(SkitError, match="--until-decided cannot go with --repeats: it goes on with new prompts"):
         bench("fixed-k", target=str(tiny.target), repeats=2, until_decided=0.05, out=tmp_path)

@@ -89,7 +89,7 @@ def test_warm_up_is_stated_and_in_no_record(tiny: TinyPair, tmp_path: Path) -> N
 
 
 def test_modelled_time_is_not_measured_again(tiny: TinyPair, tmp_path: Path) -> None:
-    with pytest.raises(SkitError, match="--repeats measures again, but modelled time never varies"):
+    with pytest.raises(SkitError, match="--repeats cannot go with --deployment: modelled time never varies"):
         settings(tiny, tmp_path, "fixed-k", repeats=2, deployment=load("wan"))
     with pytest.raises(SkitError, match="--repeats must be at least 1, not 0"):
         settings(tiny, tmp_path, "fixed-k", repeats=0)
