@@ -24,7 +24,7 @@ from specbench_kit.metrics.setting import (
     sampling_sentence,
 )
 from specbench_kit.metrics.vocabulary import BASELINE
-from specbench_kit.runs.document import ModelDescription
+from specbench_kit.runs.document import Compared, ModelDescription, compared_settings
 
 LabelledRuns = Sequence[tuple[str, BenchmarkRun]]
 Property = Callable[[BenchmarkRun], str]
@@ -130,8 +130,13 @@ def _draft_model(run: BenchmarkRun) -> str:
     return NOT_STATED if "target" in models and "draft" not in models else _model("draft")(run)
 
 
-def _config(name: str) -> Property:
-    return lambda run: _text(getattr(run.fields.config, name))
+def _setting(name: str, compared: Compared) -> Property:
+    words = compared.words or _text
+
+    def value(run: BenchmarkRun) -> str:
+        return words(getattr(run.fields.config, name))
+
+    return _if_measured(value) if compared.difference == "is named if measured" else value
 
 
 def _executor(role: str) -> Property:
@@ -145,10 +150,6 @@ def _effective_batch_size(run: BenchmarkRun) -> str:
     if effective is None and requested == 1:
         effective = 1
     return "as requested" if effective == requested else f"{_text(effective)} where {requested} was requested"
-
-
-def _likeliest(number: int) -> str:
-    return f"the {number} most probable" if number else "all"
 
 
 def _hardware(name: str) -> Property:
@@ -180,22 +181,17 @@ def _is_measured(run: BenchmarkRun) -> bool:
 DECISIVE: dict[str, Property] = {
     "target model": _model("target"),
     "engine": lambda run: _text(run.fields.engine and run.fields.engine.name),
-    "dtype": _config("dtype"),
-    "rounding of products": _config("products"),
-    "max_new_tokens": _config("max_new_tokens"),
-    "batch size": _config("batch_size"),
+    **{entry.title: _setting(name, entry) for name, entry in compared_settings() if entry.difference == "forbids"},
     "effective batch size": _effective_batch_size,
     "sampling": lambda run: sampling_sentence(run.fields.config),
-    "verification": lambda run: run.fields.config.lossy or "lossless",
     "time": lambda run: _text(run.fields.time_kind),
 }
 """Properties in which runs must agree."""
 NOTABLE: dict[str, Property] = {
-    "device": lambda run: _config("device")(run) if _is_measured(run) else MODELLED,
+    "device": lambda run: _text(run.fields.config.device) if _is_measured(run) else MODELLED,
     "CPU": _hardware("cpu"),
     "GPU": _hardware("gpu"),
     "threads": _hardware("torch_threads"),
-    "draft tokens drawn from": lambda run: _likeliest(run.fields.config.draft_top_n),
     "git commit": lambda run: _text(run.fields.git_commit)[:12],
 }
 """Properties whose differences are reported."""
@@ -210,9 +206,7 @@ CONDITIONS: dict[str, Property] = {
     "memory in GB": _if_measured(lambda run: _text(run.fields.hardware and run.fields.hardware.memory_gb)),
     "executor of the target": _if_measured(_executor("target")),
     "executor of the draft model": _if_measured(_executor("draft")),
-    "launch": _if_measured(lambda run: run.fields.config.launch),
-    "repeats": _config("repeats"),
-    "processes": _if_measured(_config("processes")),
+    **{entry.title: _setting(name, entry) for name, entry in compared_settings() if entry.difference != "forbids"},
 }
 """Properties whose differences are reported among the runs that state them."""
 

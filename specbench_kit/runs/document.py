@@ -5,7 +5,9 @@ out, or states as null, is not known. Fields that only one command writes, such 
 part of it: the report of that command reads them.
 """
 
-from typing import Annotated, Literal, Self
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from msgspec import Meta, Struct, field
 
@@ -19,6 +21,18 @@ ENVIRONMENT = ("git_commit", "git_dirty", "versions", "platform", "hardware")
 def doc(text: str) -> Meta:
     """Return the description that a field has in the JSON Schema."""
     return Meta(description=text)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What a comparison makes of runs that differ in a setting: it `forbids` them to share a table, or names it.
+
+    `title` stands before the values, and `words` says one of them. Some settings affect measured times alone.
+    """
+
+    difference: Literal["forbids", "is named", "is named if measured"]
+    title: str
+    words: Callable[[Any], str] | None = None
 
 
 class ModelDescription(Struct):
@@ -66,24 +80,52 @@ class RunConfig(Struct):
     """The settings that were asked for."""
 
     device: Annotated[str | None, doc("torch device")] = None
-    dtype: Annotated[str | None, doc("number format of the weights")] = None
+    dtype: Annotated[str | None, doc("number format of the weights"), Compared("forbids", "dtype")] = None
     executor: Annotated[str, doc("executor that was asked for")] = "auto"
     executors: Annotated[dict[str, str | None] | None, doc("executor of each model, by role")] = None
-    products: Annotated[str | None, doc("how products are rounded, if not by the dtype alone")] = None
-    max_new_tokens: Annotated[int | None, doc("most output tokens per request")] = None
-    batch_size: Annotated[int | None, doc("requests that may be decoded at once")] = None
+    products: Annotated[
+        str | None,
+        doc("how products are rounded, if not by the dtype alone"),
+        Compared("forbids", "rounding of products"),
+    ] = None
+    max_new_tokens: Annotated[
+        int | None, doc("most output tokens per request"), Compared("forbids", "max_new_tokens")
+    ] = None
+    batch_size: Annotated[
+        int | None, doc("requests that may be decoded at once"), Compared("forbids", "batch size")
+    ] = None
     effective_batch_size: Annotated[int | None, doc("requests that were decoded at once")] = None
-    repeats: Annotated[int | None, doc("times that each request is decoded")] = None
-    processes: Annotated[int, doc("processes, one after another, that each decoded every request once")] = 1
+    repeats: Annotated[int | None, doc("times that each request is decoded"), Compared("is named", "repeats")] = None
+    processes: Annotated[
+        int,
+        doc("processes, one after another, that each decoded every request once"),
+        Compared("is named if measured", "processes"),
+    ] = 1
     limit: Annotated[int | None, doc("prompts that were asked for; null is all")] = None
     seed: Annotated[int | None, doc("seed of all random numbers")] = None
     temperature: Annotated[Number | None, doc("sampling temperature; 0 is greedy, null is not stated")] = 0.0
     top_p: Annotated[Number | None, doc("top-p sampling; 1 disables it")] = None
     top_k: Annotated[int | None, doc("top-k sampling; 0 disables it")] = None
-    draft_top_n: Annotated[int, doc("most probable tokens that a draft is drawn from; 0 is all")] = 0
+    draft_top_n: Annotated[
+        int,
+        doc("most probable tokens that a draft is drawn from; 0 is all"),
+        Compared("is named", "draft tokens drawn from", lambda n: f"the {n} most probable" if n else "all"),
+    ] = 0
     baseline: Annotated[bool | None, doc("whether the target also decoded alone")] = None
-    lossy: Annotated[str | None, doc("rule of lossy verification, if the run had one")] = None
-    launch: Annotated[str, doc("how the stages of a pipeline ran")] = "virtual"
+    lossy: Annotated[
+        str | None,
+        doc("rule of lossy verification, if the run had one"),
+        Compared("forbids", "verification", lambda rule: rule or "lossless"),
+    ] = None
+    launch: Annotated[str, doc("how the stages of a pipeline ran"), Compared("is named if measured", "launch")] = (
+        "virtual"
+    )
+
+
+def compared_settings() -> Iterator[tuple[str, Compared]]:
+    """Yield the settings that say what a comparison makes of runs that differ in them."""
+    for name, hint in get_type_hints(RunConfig, include_extras=True).items():
+        yield from ((name, entry) for entry in get_args(hint)[1:] if isinstance(entry, Compared))
 
 
 class HardwareDescription(Struct):
