@@ -1,5 +1,6 @@
 """Whose rounds come first at a server, and who gives up KV for whom."""
 
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
@@ -8,12 +9,15 @@ from offline_server import ANSWER, PROMPT, device, offline, open_session, read, 
 
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.tree import TokenTree
+from specbench_kit.decoding.verification import VerifiedRow, verified_rows
 from specbench_kit.live.server import batches
 from specbench_kit.live.server.batches import Backlog
 from specbench_kit.live.server.handler import FrameHandler
 from specbench_kit.live.server.rounds import PendingRound
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.states import from_bytes
+from specbench_kit.models.executors.base import Forward
+from specbench_kit.models.runner import Append
 
 
 def pending(session: ServerSession, arrived_s: float) -> PendingRound:
@@ -187,14 +191,14 @@ def test_what_a_failed_forward_appended_is_dropped_before_the_next(fails: int, m
     """A batch fails so many times and is verified by halves; each session gets its verdict, or its failure, once."""
     from specbench_kit.live.server import verifiers
 
-    likeliest, calls = verifiers.likeliest_tokens, count(1)
+    calls = count(1)
 
-    def failing(forward: object) -> object:
+    def failing(forward: Forward, rows: Sequence[Append], *, greedy: bool) -> list[VerifiedRow]:
         if next(calls) <= fails:
             raise RuntimeError("out of memory")
-        return likeliest(forward)  # type: ignore[arg-type]
+        return verified_rows(forward, rows, greedy=greedy)
 
-    monkeypatch.setattr(verifiers, "likeliest_tokens", failing)
+    monkeypatch.setattr(verifiers, "verified_rows", failing)
     handler = offline()
     stream = device(handler)
     for name in "abcd":
