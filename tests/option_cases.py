@@ -7,6 +7,7 @@ A table is a TOML file in `cli/option_tables` with the name of its command:
 - `cases` are lines such as `{ option = "--top-k", to = ["5"], base = "sampled" }`: the option and its values are added
   to the base, or `instead` replaces the base's arguments; `with` is added on both sides. Something in what the case
   `shows` has to change, or the command ends with a line that contains what it `says`.
+  What needs a processor with AVX512-BF16 is `narrow`.
 - `[refused.BASE]` maps options to values that the base refuses, in one line that names the option.
 - `[exempt]` maps options that cannot be tried so to the reason.
 
@@ -50,6 +51,8 @@ class OptionCase:
     nightly: bool = False
     after_work: bool = False
     """Nothing but the work shows that the command cannot go on."""
+    narrow: bool = False
+    """It needs the executor for narrow products, which not every processor can run."""
 
     @property
     def name(self) -> str:
@@ -87,13 +90,13 @@ def _read_table(file: Path) -> OptionTable:
         texts = {name: row.pop(name) for name in ("option", "flag", "shows", "says") if name in row}
         texts["shows"] = texts.get("shows") or bases[base].get("shows", "")
         to, besides = tuple(row.pop("to", ())), tuple(row.pop("with", ()))
-        instead, nightly = (
-            row.pop("instead", None),
-            row.pop("nightly", bases[base].get("nightly", False) and not texts.get("says")),
-        )
-        after_work = row.pop("after_work", False)
-        settings: dict[str, Any] = {"instead": None if instead is None else tuple(instead), "nightly": nightly}
-        settings["after_work"] = after_work
+        instead = row.pop("instead", None)
+        settings: dict[str, Any] = {
+            "instead": None if instead is None else tuple(instead),
+            "nightly": row.pop("nightly", bases[base].get("nightly", False) and not texts.get("says")),
+            "after_work": row.pop("after_work", False),
+            "narrow": row.pop("narrow", False),
+        }
         assert not row, f"{file.name}: unknown {', '.join(row)}"
         cases.append(OptionCase(command=command, base=base, to=to, besides=besides, **texts, **settings))
     for base, refused in content.pop("refused", {}).items():

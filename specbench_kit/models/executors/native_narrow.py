@@ -98,5 +98,5 @@ def require_fast(model: Any) -> None:
         require(
             not NativeBf16Executor.missing(),
             f"--dtype bfloat16 on a CPU is computed by 'native-bf16', which {NativeBf16Executor.missing()}: leave out "
-            "--dtype, or give --executor transformers, which takes several times as long",
+            "--dtype, or give --executor transformers where the command has it, which takes several times as long",
         )
