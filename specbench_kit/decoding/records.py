@@ -1,6 +1,7 @@
 """What one decoded request leaves behind: the lines of `requests.jsonl`."""
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from msgspec import Struct, field, to_builtins
@@ -190,6 +191,9 @@ class RequestRecord(Struct):
         self.request_id, self.category = one_line(self.request_id), one_line(self.category)
         self.error = self.error and one_line(self.error)
         return self
+
+
+Records: TypeAlias = Sequence[RequestRecord]
 
 
 class _HasRounds(Struct):

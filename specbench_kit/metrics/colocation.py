@@ -15,18 +15,14 @@ is faster than a co-located method beyond r = k t_s (ibid.). A server that also 
 instead of t_v: without drafting, it serves 1 + k t_s / t_v times as many clients if they keep it busy (ibid.).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import Side, request_seconds
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.statistics import Units
 from specbench_kit.runs.document import DeploymentDescription
-
-Records = Sequence[RequestRecord]
-
 
 ROUNDING_S = 1e-9
 """Largest difference of two sums of many seconds that counts as zero."""

@@ -11,7 +11,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import GROUPS
 from specbench_kit.metrics.comparability import MethodSeries, arrange, obstacles, remarks
 from specbench_kit.metrics.cost import device_cost, makespan_s
-from specbench_kit.metrics.losslessness import Verdict
+from specbench_kit.metrics.losslessness import OutputVerdict
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.run_data import BenchmarkRun, placed
@@ -252,7 +252,7 @@ def _cost(sources: Sequence[Source]) -> float | None:
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def _kept_verdicts(by_dataset: Sources, *, has_prefixes: bool) -> dict[tuple[str, int], Verdict]:
+def _kept_verdicts(by_dataset: Sources, *, has_prefixes: bool) -> dict[tuple[str, int], OutputVerdict]:
     """Return what the run's own check found of the outputs that differ, by request id and repeat."""
     verdicts = {}
     for name, source in by_dataset.items():

@@ -2,13 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import PairedSpeed, Seconds, Side
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.statistics import Units
-
-Records = Sequence[RequestRecord]
 
 
 def seconds_at_ends(records: Records) -> list[Seconds]:

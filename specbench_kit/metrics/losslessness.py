@@ -9,7 +9,7 @@ from specbench_kit.decoding.records import RequestRecord
 
 CLEARLY_ABOVE = 4.0
 """Ratio of a margin to what an engine's measured rounding explains from which it is an error, and no rare rounding."""
-Verdict = Literal["identical", "tie", "error", "unjudged", "prompt differs", "not compared"]
+OutputVerdict = Literal["identical", "tie", "error", "unjudged", "prompt differs", "not compared"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Losslessness:
     """
 
     request_id: str
-    verdict: Verdict
+    verdict: OutputVerdict
     position: int | None = None
     method_token: int | None = None
     baseline_token: int | None = None
@@ -51,7 +51,7 @@ class DivergenceJudge(Protocol):
 class KeptVerdicts:
     """Judges by what the run's own check found, by request and repeat; a difference that it did not see is an error."""
 
-    by_request: Mapping[tuple[str, int], Verdict]
+    by_request: Mapping[tuple[str, int], OutputVerdict]
 
     def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
         verdict = self.by_request.get(record.key, "error")

@@ -6,7 +6,7 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import Records
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array, Interval, Ratio, Units, student
 from specbench_kit.metrics.typical import ProcessSpread, Typical, level_of
@@ -15,7 +15,6 @@ from specbench_kit.metrics.verdicts import BY_PROMPT, FASTER, SLOWER, TOO_FEW, v
 Key = tuple[str, int]
 Seconds = Mapping[Key, float]
 """End-to-end seconds by the request's id and its repeat."""
-Records = Sequence[RequestRecord]
 
 
 def request_seconds(records: Records) -> dict[Key, float]:

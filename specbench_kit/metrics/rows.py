@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.cost import headroom
-from specbench_kit.metrics.losslessness import KeptVerdicts, Verdict, check_all, count_outputs
+from specbench_kit.metrics.losslessness import KeptVerdicts, OutputVerdict, check_all, count_outputs
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.run_summary import MethodRow, OutputCounts, method_row
@@ -19,7 +19,6 @@ from specbench_kit.metrics.typical import ProcessSpread, TypicalFamily
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
 from specbench_kit.runs.document import DeploymentDescription
 
-Records = Sequence[RequestRecord]
 Rows = Mapping[str, Metrics]
 
 
@@ -45,7 +44,7 @@ class TableEntry:
     baseline_makespan_s: float | None = None
     cost: float | None = None
     deployment: DeploymentDescription | None = None
-    verdicts: Mapping[tuple[str, int], Verdict] = field(default_factory=dict)
+    verdicts: Mapping[tuple[str, int], OutputVerdict] = field(default_factory=dict)
     is_sampled: bool = False
     is_lossy: bool = False
     is_bound: bool = False

@@ -10,7 +10,7 @@ from msgspec import structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.typed_json import parse
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import Records, RequestRecord
 from specbench_kit.methods.spec import known_class, known_method
 from specbench_kit.metrics.pipeline import summarise_pipeline, summarise_states
 from specbench_kit.metrics.rounds import Metrics
@@ -18,8 +18,6 @@ from specbench_kit.metrics.run_summary import RunSummary, read_summary
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import DeploymentDescription, RunDocument
-
-Records = list[RequestRecord]
 
 FILES = ("requests", "baseline")
 
@@ -33,8 +31,8 @@ class BenchmarkRun:
 
     path: Path
     fields: RunDocument
-    records: Records
-    baseline: Records
+    records: list[RequestRecord]
+    baseline: list[RequestRecord]
     summary: RunSummary
     problems: tuple[str, ...] = ()
 
@@ -53,7 +51,7 @@ class RunReader:
     """Reads runs; files with the same content, such as the baseline of methods that ran together, are read once."""
 
     def __init__(self) -> None:
-        self._by_content: dict[str, tuple[Records, list[str]]] = {}
+        self._by_content: dict[str, tuple[list[RequestRecord], list[str]]] = {}
 
     def read(self, path: Path) -> BenchmarkRun:
         """Return the run in a folder; SkitError if nothing of it can be read."""
@@ -67,7 +65,7 @@ class RunReader:
         all_problems = (*problems, *baseline_problems, *summary_problems)
         return BenchmarkRun(path, fields, records, baseline, summary, all_problems)
 
-    def _records(self, path: Path) -> tuple[Records, list[str]]:
+    def _records(self, path: Path) -> tuple[list[RequestRecord], list[str]]:
         try:
             content = path.read_bytes()
         except FileNotFoundError:
@@ -112,7 +110,7 @@ def _short_path(file: Path) -> str:
     return f"{file.parent.resolve().name}/{file.name}"
 
 
-def _parse_records(content: bytes) -> tuple[Records, list[str]]:
+def _parse_records(content: bytes) -> tuple[list[RequestRecord], list[str]]:
     """Return the records of the lines that hold one, and a remark on every other line."""
     *lines, partial_line = content.split(b"\n")
     records: dict[tuple[str, int], RequestRecord] = {}
@@ -151,7 +149,10 @@ def _summary(path: Path, fields: RunDocument, records: Records, baseline: Record
 
 
 def measured_summary(
-    run: RunDocument, records: Records, baseline: Records, oracle_throughput: float | None = None
+    run: RunDocument,
+    records: Records,
+    baseline: Records,
+    oracle_throughput: float | None = None,
 ) -> Metrics:
     """Return what `summary.json` says of a run's requests, but for their losslessness."""
     method = known_method(str(run.method))

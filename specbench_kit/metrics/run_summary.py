@@ -6,7 +6,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.typed_json import Count, JsonObject, convert
-from specbench_kit.metrics.losslessness import Verdict
+from specbench_kit.metrics.losslessness import OutputVerdict
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, DistributionValues, MetricValues, PhaseValues
 
@@ -23,7 +23,7 @@ class Divergence(Struct, kw_only=True):
     """An output that differs from the baseline's, with what the verdict on it rests on."""
 
     request_id: str
-    verdict: Verdict
+    verdict: OutputVerdict
     repeat: int = 0
     position: int | None = None
     method_token: int | None = None

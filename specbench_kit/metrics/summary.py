@@ -4,12 +4,10 @@ Every metric is over finished requests: a request that ended in an error counts 
 meaning for the records at hand (an acceptance rate with nothing submitted) is None. All times are in seconds.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from specbench_kit.core.errors import require
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.acceptance import acceptance_by_position, counts, pooled, ratio_intervals
 from specbench_kit.metrics.colocation import colocation
@@ -19,8 +17,6 @@ from specbench_kit.metrics.paired import PairedSpeed, Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup, by_category
 from specbench_kit.metrics.statistics import Units, ratio_of_sums, units_of
 from specbench_kit.runs.document import DeploymentDescription
-
-Records = Sequence[RequestRecord]
 
 
 def summarise(
