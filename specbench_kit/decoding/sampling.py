@@ -83,7 +83,11 @@ def draw_several(probabilities: Tensor, uniforms: Sequence[Sequence[float]], *, 
         drawn.append(token)  # the one behind the last where nothing is left
         remaining = remaining.scatter(1, token.clamp(max=vocabulary - 1), 0.0)
     tokens = torch.cat(drawn, dim=1).tolist()
-    return [[token for token in row if token < vocabulary] for row in tokens]
+    return [_below(vocabulary, row) for row in tokens]
+
+
+def _below(vocabulary: int, tokens: Sequence[int]) -> list[int]:
+    return [token for token in tokens if token < vocabulary]
 
 
 def _by_inversion(weights: Tensor, levels: Tensor) -> Tensor:

@@ -274,7 +274,7 @@ def judge(profile: Profile) -> RooflineVerdict:
         is_sum = profile.form not in LOOKED_UP
         seconds = sum(terms(profile.form, coefficients, sums)) if is_sum else latency.of_sums(sums)
         predicted.setdefault(configuration.regime, []).append((seconds, roofline.floor_of(sums)))
-    regimes = {name: sum(s for s, _ in pairs) / sum(f for _, f in pairs) for name, pairs in predicted.items()}
+    regimes = {name: _times_floor(pairs) for name, pairs in predicted.items()}
     slow = {name: ratio for name, ratio in regimes.items() if ratio > SLOW and not roofline.device.is_cpu}
     # Large batches lie beyond what was measured: they tell whether a profile is slow, not whether it is possible.
     del predicted["batched"], regimes["batched"]
@@ -291,3 +291,8 @@ def judge(profile: Profile) -> RooflineVerdict:
     return RooflineVerdict(
         "impossible" if impossible else "doubtful", regimes=regimes, short=short, coefficients=low, slow=slow
     )
+
+
+def _times_floor(steps: Sequence[tuple[float, float]]) -> float:
+    """Return how many times the physical limit all steps take together; each is its seconds and its limit."""
+    return sum(seconds for seconds, _ in steps) / sum(floor_s for _, floor_s in steps)

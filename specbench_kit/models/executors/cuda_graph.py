@@ -28,7 +28,7 @@ from specbench_kit.models.executors.graph_work import (
     recording,
 )
 from specbench_kit.models.executors.kv import BAND, KVStore
-from specbench_kit.models.executors.padded import Computed, ForwardInput
+from specbench_kit.models.executors.padded import Computed, ForwardInput, in_order
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
 from specbench_kit.models.executors.transformers import TransformersExecutor, WindowCache
 
@@ -129,17 +129,17 @@ class CudaGraphExecutor(TransformersExecutor):
         together = [number for number, row in enumerate(rows) if _is_captured(row)]
         groups = [*([together] if together else []), *([n] for n in range(len(rows)) if n not in together)]
         logits: dict[int, Tensor] = {}
-        hidden: dict[int, dict[int, Tensor]] = {}
+        hidden: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}
         padding: dict[int, Padding] = {}
         for members in groups:
             part = self.forward([rows[member] for member in members], layers)
             for index, member in enumerate(members):
                 logits[member] = part[index]
-                hidden[member] = {layer: part.states(index, [layer]) for layer in layers}
                 padding[member] = part.padding[index]
-        order = range(len(rows))
-        states = {layer: [hidden[number][layer] for number in order] for layer in layers}
-        return Forward([logits[n] for n in order], states, padding=[padding[n] for n in order])
+                for layer in layers:
+                    hidden[layer][member] = part.states(index, [layer])
+        states = {layer: in_order(states_of_layer) for layer, states_of_layer in hidden.items()}
+        return Forward(in_order(logits), states, padding=in_order(padding))
 
     def _is_prompt(self, row: Row, layers: Sequence[int]) -> bool:
         """Return whether a row is a prompt of which a graph computes what follows it."""
@@ -271,7 +271,7 @@ class CudaGraphExecutor(TransformersExecutor):
             for column, part in enumerate(parts_of(row.tokens))
             if isinstance(part, PendingToken) and not part.known
         ]
-        return [[_number(part) for part in parts_of(row.tokens)] for row in work.rows]
+        return [_numbers(row.tokens) for row in work.rows]
 
     def _take_board(self, work: Work) -> None:
         """Make the board free for the results of the work: what is on it and still needed is read before."""
@@ -352,6 +352,11 @@ def _source_of(rows: Sequence[Row], reader: CudaGraphExecutor) -> Work | None:
     return source if fits and source.executor.shows(source) else None
 
 
+def _numbers(tokens: Sequence[int]) -> list[int]:
+    """Return tokens, or in place of those on another board the numbers below 0 under which they are known."""
+    return [_number(part) for part in parts_of(tokens)]
+
+
 def _number(part: AnyToken) -> int:
     """Return a token, or the number below 0 under which one on another board is known."""
     if isinstance(part, PendingToken) and not part.known and isinstance(part.source, GraphForward):
@@ -415,7 +420,9 @@ class InvariantExecutor(CudaGraphExecutor):
             return super().forward(rows, layers)
         results = [self._in_parts(row, layers) for row in rows]
         logits = [result[0] for result in results]
-        hidden = {layer: [result.hidden[layer] for result in results] for layer in layers}
+        hidden = {}
+        for layer in layers:
+            hidden[layer] = [result.hidden[layer] for result in results]
         return Forward(logits, hidden)
 
     def _in_parts(self, row: Row, layers: Sequence[int]) -> Forward:

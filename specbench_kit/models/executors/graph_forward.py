@@ -141,11 +141,10 @@ def side_by_side(*products: nn.Linear) -> tuple[Tensor, Tensor | None]:
     if found is not None and products[0].weight.data_ptr() == found[0].data_ptr():
         return found
     sizes = [product.out_features for product in products]
-    parts = {
-        name: torch.cat([getattr(product, name).detach() for product in products])
-        for name in ("weight", "bias")
-        if getattr(products[0], name) is not None
-    }
+    parts = {}
+    for name in ("weight", "bias"):
+        if getattr(products[0], name) is not None:
+            parts[name] = torch.cat([getattr(product, name).detach() for product in products])
     for name, whole in parts.items():
         for product, part in zip(products, whole.split(sizes), strict=True):
             getattr(product, name).data = part
