@@ -25,8 +25,8 @@ from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.connection import Connection, ConnectionLostError
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.verifier import MAX_TRIES, add_distributions, catch_up, open_frame
 from specbench_kit.live.wire import RETRYABLE, Down, Status, Up, text_hash
+from specbench_kit.live.wire_verifier import MAX_TRIES, add_distributions, catch_up, open_frame
 
 
 @dataclass(slots=True)

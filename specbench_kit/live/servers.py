@@ -31,8 +31,8 @@ from specbench_kit.live.free_running import FreeRunningVerifier, require_ahead
 from specbench_kit.live.pair import DraftModels, TargetDescription
 from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.streaming import StreamedRound, TokenStream
-from specbench_kit.live.verifier import ScoringJudge, WireStream, WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
+from specbench_kit.live.wire_verifier import ScoringJudge, WireStream, WireVerifier
 from specbench_kit.methods.base import Method, SendsAhead
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.evidence import NoEvidence, RemoteJudge

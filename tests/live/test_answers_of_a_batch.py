@@ -26,8 +26,8 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.servers import EngineStream, EngineVerifier
 from specbench_kit.live.states import to_bytes
 from specbench_kit.live.streaming import StreamedLoop, StreamedRound
-from specbench_kit.live.verifier import MAX_TRIES, WireStream, WireVerifier, open_frame
 from specbench_kit.live.wire import Down, Status, Up
+from specbench_kit.live.wire_verifier import MAX_TRIES, WireStream, WireVerifier, open_frame
 
 LOST = ConnectionLostError("away")
 
@@ -155,7 +155,7 @@ def test_a_round_that_is_refused_for_the_time_being_is_sent_again() -> None:
 
 def test_a_device_waits_as_long_as_a_refusal_says(monkeypatch: pytest.MonkeyPatch) -> None:
     waits_s: list[float] = []
-    monkeypatch.setattr("specbench_kit.live.verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    monkeypatch.setattr("specbench_kit.live.wire_verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
     device, streaming = Device(), Streaming()
     for number, (sender, name) in enumerate(((device, device.names[0]), (streaming, streaming.names[0])), 1):
         refused = {"session": name, "status": Status.OVERLOADED, "retry_ms": 250 * number}
@@ -231,7 +231,7 @@ def test_a_server_that_may_go_on_by_itself_is_told_where_a_response_ends(
 def test_the_round_that_came_last_says_where_the_wait_went(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts are sent at 100 s, the wait lasts from 101 to 104, and the answers came at 101, 103 and 102."""
     now = SimpleNamespace(s=100.0)
-    monkeypatch.setattr("specbench_kit.live.verifier.monotonic_s", lambda: now.s)
+    monkeypatch.setattr("specbench_kit.live.wire_verifier.monotonic_s", lambda: now.s)
     device = Device()
     pending = device.verifier.send(device.drafts, [[1, 2]] * 3)
     for request, arrived_s in ((0, 101.0), (1, 103.0), (2, 102.0)):

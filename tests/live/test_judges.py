@@ -18,8 +18,8 @@ from specbench_kit.live.connection import ConnectionLostError
 from specbench_kit.live.engines.base import EngineAdapter
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.servers import EngineJudge
-from specbench_kit.live.verifier import ScoringJudge
 from specbench_kit.live.wire import Down, Status, Up
+from specbench_kit.live.wire_verifier import ScoringJudge
 
 PLAIN = RequestRecord("a", "", [1, 2, 3, 4], [5, 6, 7])
 OTHER = RequestRecord("a", "", [1, 2, 3, 4], [5, 9, 7])
@@ -93,7 +93,7 @@ def test_a_server_that_is_busy_or_gone_for_a_moment_is_asked_again(
 ) -> None:
     """A server that refuses says after how many milliseconds."""
     waits_s: list[float] = []
-    monkeypatch.setattr("specbench_kit.live.verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    monkeypatch.setattr("specbench_kit.live.wire_verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
     server = ScoringServer(says, says, says, SCORES)
     assert server.judge().judge(OTHER, PLAIN, 1).verdict == "tie"
     frames = server.frames("score")
@@ -121,8 +121,8 @@ def test_an_output_that_a_server_does_not_score_is_left_open(
 def test_a_server_that_is_busy_for_half_an_hour_leaves_an_output_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks for ten minutes of patience each time, and is asked three times."""
     waits_s: list[float] = []
-    monkeypatch.setattr("specbench_kit.live.verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
-    monkeypatch.setattr("specbench_kit.live.verifier.monotonic_s", lambda: sum(waits_s))
+    monkeypatch.setattr("specbench_kit.live.wire_verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    monkeypatch.setattr("specbench_kit.live.wire_verifier.monotonic_s", lambda: sum(waits_s))
     server = ScoringServer(*[Status.OVERLOADED] * 9)
     server.retry_ms = 600_000
     result = server.judge().judge(OTHER, PLAIN, 1)

@@ -27,8 +27,8 @@ from specbench_kit.live.servers import (
     VerifierSetup,
     connect,
 )
-from specbench_kit.live.verifier import ScoringJudge, WireStream, WireVerifier
 from specbench_kit.live.wire import tokenizer_hash
+from specbench_kit.live.wire_verifier import ScoringJudge, WireStream, WireVerifier
 from specbench_kit.methods.base import SendsAhead
 from specbench_kit.methods.spec import parse_method
 
