@@ -21,9 +21,9 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.live.connection import ConnectionLostError
+from specbench_kit.live.engine_verifier import EngineStream, EngineVerifier
 from specbench_kit.live.engines.base import EngineAdapter, GenerationRequest, ScoringRequest
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.servers import EngineStream, EngineVerifier
 from specbench_kit.live.states import to_bytes
 from specbench_kit.live.streaming import StreamedLoop, StreamedRound
 from specbench_kit.live.wire import Down, Status, Up
@@ -515,7 +515,7 @@ def test_an_engine_has_answered_once_it_has_answered_all() -> None:
 
 def test_the_answer_that_came_last_says_how_long_the_link_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock counts how often it is read: sending, the first answer and its end are read before the second."""
-    monkeypatch.setattr("specbench_kit.live.servers.monotonic_s", count(1).__next__)
+    monkeypatch.setattr("specbench_kit.live.engine_verifier.monotonic_s", count(1).__next__)
     engine, splits = ChosenEngine({1: [7, 8, 5], 2: [7, 8, 5]}), []
     engine.link = SimpleNamespace(take_server_s=lambda: 0.0)  # type: ignore[assignment]
     clock = SimpleNamespace(split=lambda *parts: splits.append(parts))
@@ -534,7 +534,7 @@ def test_the_whole_wait_for_an_engine_is_charged(monkeypatch: pytest.MonkeyPatch
     """Asked at 100 s, waited for from 101 s on, when the answer is there, to 104 s; the engine says it took 0.25 s."""
     now, splits = SimpleNamespace(s=0.0), []
     reads_s = iter([100.0, 104.0])
-    monkeypatch.setattr("specbench_kit.live.servers.monotonic_s", lambda: now.s)
+    monkeypatch.setattr("specbench_kit.live.engine_verifier.monotonic_s", lambda: now.s)
 
     def take_server_s() -> float:
         now.s = next(reads_s)

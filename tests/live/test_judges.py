@@ -15,9 +15,9 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.connection import ConnectionLostError
+from specbench_kit.live.engine_verifier import EngineJudge
 from specbench_kit.live.engines.base import EngineAdapter
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.servers import EngineJudge
 from specbench_kit.live.wire import Down, Status, Up
 from specbench_kit.live.wire_verifier import ScoringJudge
 
@@ -242,7 +242,7 @@ def test_rounding_is_measured_before_the_divergence(prompt: int, output: int, le
 
 def test_scoring_by_an_engine_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock counts how often it is read."""
-    monkeypatch.setattr("specbench_kit.live.servers.monotonic_s", count(1).__next__)
+    monkeypatch.setattr("specbench_kit.live.engine_verifier.monotonic_s", count(1).__next__)
     judge = EngineJudge(ShapedEngine(0.1), GREEDY)
     for _ in range(3):
         judge.judge(OTHER, PLAIN, 1)
