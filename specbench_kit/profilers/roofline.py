@@ -15,8 +15,14 @@ from specbench_kit.decoding.latency import BatchSums, RoundedModel, Row, sums_of
 from specbench_kit.profilers import workload
 from specbench_kit.profilers.architectures import Architecture, bundled_architectures
 from specbench_kit.profilers.base import COEFFICIENTS, LOOKED_UP, Form, Profile, terms
-from specbench_kit.profilers.cards import EXCHANGES_PER_LAYER, REDUCTIONS_PER_LAYER, Interconnect
-from specbench_kit.profilers.devices import BYTES, Device, bundled_device
+from specbench_kit.profilers.devices import (
+    BYTES,
+    EXCHANGES_PER_LAYER,
+    REDUCTIONS_PER_LAYER,
+    Device,
+    Interconnect,
+    bundled_device,
+)
 from specbench_kit.profilers.software import Software
 from specbench_kit.profilers.workload import Configuration
 
