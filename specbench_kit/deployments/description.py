@@ -1,7 +1,6 @@
 """A deployment as `run.json` holds it: every number that decides its time and its price.
 
-Also here: the forms of latency models that a deployment may describe: those of profiles, and one more; the range of a
-deployment whose times are derived: the same deployment at the ends of what they may be.
+Times that are derived have a range, and `corners` yields the deployment at its ends.
 """
 
 import json

@@ -3,8 +3,6 @@
 The device drafts on as if every token were accepted, and sends each chunk with a hash of the text before it. The server
 verifies a chunk that fits its text when its turn comes, drops any other, and decodes by itself meanwhile. A verdict
 that differs from the chain ends the chain: what was drafted behind it is rolled back, and drafting begins anew.
-
-Also here: a drafter that can tell whether a remote verifier has answered, so that drafting stops when it has.
 """
 
 from collections import deque

@@ -1,7 +1,4 @@
-"""The expected seconds of a round: drafting, the link where one lies between, and verification.
-
-Also here: the duration of a round, for policies that learn from it.
-"""
+"""The seconds of a round, as policies plan with them: expected ones of each part, and measured ones of the whole."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -1,7 +1,6 @@
-"""A profiling run on a device of this machine.
+"""A profiling run on a device of this machine, which is watched while each part of a profile is timed.
 
-Also here: the cost of a stop rule per drafted token: of the draft statistics, and of a predictor's score if there is
-one; readings of the machine while a part of a profile is timed.
+A stop rule is timed too: its cost per drafted token is that of the draft statistics, and of a predictor's score.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Timed forwards on the real Runner, after prompts whose KV was really computed.
 
-Also here: raw timings in a CSV file, one line each, appended as they are made.
+Every timing is appended to a CSV file as it is made.
 """
 
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """The physical limit: no forward is faster than its operations at peak, nor than its bytes at full bandwidth.
 
-Also here: the host beside a card: the time that it takes to prepare a step, and how far both work in parallel.
+The host beside a card adds the time that it takes to prepare a step, as far as both do not work in parallel.
 """
 
 from collections.abc import Mapping, Sequence

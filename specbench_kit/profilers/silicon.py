@@ -1,6 +1,6 @@
 """Measured kernels of GPUs, from the database of the package `aiconfigurator-core` (extra `silicon`).
 
-Also here: measured kernels that come with the kit: one TOML file per model, card, number of cards and engine.
+Those that come with the kit are stored in one TOML file per model, card, number of cards and engine.
 """
 
 import json

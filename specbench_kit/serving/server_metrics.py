@@ -1,7 +1,4 @@
-"""Metrics of the server and of cost; means and distributions after the warm-up.
-
-Also here: checks for a steady state: where the warm-up ends, and if throughput drifts afterwards.
-"""
+"""The load and the cost of a simulation's servers after the warm-up, and checks that they were in a steady state."""
 
 from math import sqrt
 

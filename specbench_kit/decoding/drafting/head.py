@@ -1,6 +1,6 @@
 """Drafts of an EAGLE head: one layer over the target's hidden states, in the manner of EAGLE-3.
 
-Also here: tree levels of an EAGLE head, which drafts on from the target's hidden states of the committed tokens.
+A head drafts round by round, or level by level for the requests of a pipeline.
 """
 
 from collections import defaultdict

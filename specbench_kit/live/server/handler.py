@@ -1,8 +1,4 @@
-"""The frames of devices: sessions are opened, rounds queued, and faulty frames refused without harm to others.
-
-Also here: the frame that answers a draft; the event loop's side of generations: they begin, their tokens are
-streamed, and they pause, resume and end.
-"""
+"""The frames of devices: sessions are opened, rounds queued, generations begun, and faulty frames refused."""
 
 from collections.abc import Sequence
 from math import inf

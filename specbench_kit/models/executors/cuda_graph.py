@@ -1,9 +1,8 @@
-"""An executor for GPUs: forwards are captured as CUDA graphs, and chains of drafts stay on the card.
+"""Executors for GPUs: forwards are captured as CUDA graphs, and chains of drafts and moves of KV stay on the card.
 
-Also here: moves of KV that wait for the next forward, and then happen on the card as one graph; and an executor that
-computes everything in one shape, so that outputs do not depend on how tokens are split. Kernels of a GPU round
-differently for different numbers of tokens. Where plain decoding and every verification run through one captured graph,
-with the same padding, a token's logits are the same in all of them.
+One of them computes everything in one shape, so that outputs do not depend on how tokens are split. Kernels of a GPU
+round differently for different numbers of tokens. Where plain decoding and every verification run through one captured
+graph, with the same padding, a token's logits are the same in all of them.
 """
 
 from collections.abc import Sequence

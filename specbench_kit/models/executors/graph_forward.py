@@ -1,8 +1,8 @@
 """The computations that graphs capture: forwards over static KV that read static inputs alone.
 
-Also here: the forward of Llama-like models in few kernels. On an H100 a layer of Qwen3 in transformers' own code is
-some sixty kernels, most of which take longer to start than to compute, and attention copies the KV of every head that
-shares it. Here it is about twenty, and KV is read where it is.
+Llama-like models are computed in few kernels. On an H100 a layer of Qwen3 in transformers' own code is some sixty
+kernels, most of which take longer to start than to compute, and attention copies the KV of every head that shares it.
+Here it is about twenty, and KV is read where it is.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """What a graph executor was asked for: begun when somebody needs it, and read from the card in one copy.
 
-Also here: CUDA graphs by shape: each is captured when its shape first occurs, and replayed from then on.
+A graph is captured when its shape first occurs, and replayed from then on.
 """
 
 from collections import OrderedDict
