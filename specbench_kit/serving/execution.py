@@ -105,8 +105,10 @@ class RoundDrafting:
         ]
         forwards = []
         for step in range(max(steps for steps, _ in drafts)):
-            going_on = [cached for (_, cached), (steps, _) in zip(rows, drafts, strict=True) if steps > step]
-            forwards.append(sums_of((1, cached + step) for cached in going_on))
+            going_on = [
+                (1, cached + step) for (_, cached), (steps, _) in zip(rows, drafts, strict=True) if steps > step
+            ]
+            forwards.append(sums_of(going_on))
         verified = sums_of(
             (new + submitted, cached) for (new, cached), (_, submitted) in zip(rows, drafts, strict=True)
         )

@@ -270,7 +270,7 @@ class CudaGraphExecutor(TransformersExecutor):
             for column, part in enumerate(parts_of(row.tokens))
             if isinstance(part, PendingToken) and not part.known
         ]
-        return [_numbers(row.tokens) for row in work.rows]
+        return [list(map(_number, parts_of(row.tokens))) for row in work.rows]
 
     def _take_board(self, work: Work) -> None:
         """Make the board free for the results of the work: what is on it and still needed is read before."""
@@ -349,11 +349,6 @@ def _source_of(rows: Sequence[Row], reader: CudaGraphExecutor) -> Work | None:
         forward.launch()
     fits = source.executor is not reader and source.executor.slots <= reader.slots
     return source if fits and source.executor.shows(source) else None
-
-
-def _numbers(tokens: Sequence[int]) -> list[int]:
-    """Return tokens, or in place of those on another board the numbers below 0 under which they are known."""
-    return [_number(part) for part in parts_of(tokens)]
 
 
 def _number(part: AnyToken) -> int:
