@@ -9,8 +9,7 @@ from typing import NamedTuple
 from benchmarks.common import Bound, Figure, Outcome, Setting
 from specbench_kit.decoding.latency import Row
 from specbench_kit.profilers.architectures import bundled_architectures
-from specbench_kit.profilers.cards import find_interconnect
-from specbench_kit.profilers.devices import BYTES, find_device
+from specbench_kit.profilers.devices import BYTES, find_device, find_interconnect
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.software import KERNELS, Software, find_software
 

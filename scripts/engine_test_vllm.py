@@ -25,7 +25,7 @@ from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.session import Request
 from specbench_kit.engines import vllm as face
-from specbench_kit.engines.recorder import request_id
+from specbench_kit.engines.drafter import request_id
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.directory import RunDirectory

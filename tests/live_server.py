@@ -27,7 +27,7 @@ from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.run import make_frame_handler, run_loop
 from specbench_kit.live.server.scoring import OutputScorer
 from specbench_kit.live.server.service import VerificationService
-from specbench_kit.live.verifier import WireStream, WireVerifier
+from specbench_kit.live.wire_verifier import WireStream, WireVerifier
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner

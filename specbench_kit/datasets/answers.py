@@ -1,7 +1,7 @@
 r"""Rules that read an answer out of a text and compare it; nothing that a model wrote is executed.
 
-Also here: numbers as people and models write them, read as decimals of any length; the places of a text that state
-its answer: after `####` or "answer is", in `\boxed{...}`, or in bold.
+A text states its answer after `####` or "answer is", in `\boxed{...}`, or in bold. Numbers are read as people and
+models write them, as decimals of any length.
 """
 
 import re

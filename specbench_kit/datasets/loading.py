@@ -1,7 +1,7 @@
 """Prompts of a dataset or a file: from the data directory, the Hugging Face hub, or a bundled sample.
 
-Also here: any dataset of the Hugging Face hub: `hub:owner/name?split=test&prompt=question`; the reader of a row of a
-user's own prompt file; rows from the Hugging Face hub or, where it is out of reach, from its library's cache.
+Any dataset of the hub can be named: `hub:owner/name?split=test&prompt=question`. Where the hub is out of reach, its
+library's cache takes its place.
 """
 
 import hashlib

@@ -1,7 +1,4 @@
-"""Reading rows from the files that hold prompts.
-
-Also here: the turns of the user in a conversation, and the system's message before them, in the forms of files.
-"""
+"""Reading rows from the files that hold prompts, and the turns of the user in them."""
 
 import json
 import re

@@ -1,7 +1,6 @@
-"""The distributions that draft tokens come from: of a forward of the draft model, or of a recorded trace.
+"""The distributions that draft tokens come from, their statistics, and the most probable tokens of many rows at once.
 
-Also here: the best children of many nodes at once, which a growing tree needs at every level; statistics of a draft
-forward's distributions, if the executor has not computed them on the way.
+A distribution is one of a forward of the draft model, or of a recorded trace.
 """
 
 from collections import defaultdict

@@ -102,15 +102,15 @@ def _entropy(probabilities: "Tensor") -> float:
     return float(-probabilities.xlogy(probabilities).sum())
 
 
-RULES: dict[str, type[LossyRule]] = {rule.display_name: rule for rule in (TypicalAcceptance, LooseAcceptance)}
+LOSSY_RULES: dict[str, type[LossyRule]] = {rule.display_name: rule for rule in (TypicalAcceptance, LooseAcceptance)}
 
 
 def parse_lossy(spec: str) -> LossyRule:
     """Return the rule that `NAME:key=value,key=value` describes; SkitError for an unknown one."""
     name, _, options = spec.partition(":")
-    if name not in RULES:
-        raise SkitError(f"--lossy: unknown rule '{name}'; known: {', '.join(RULES)}")
-    return from_options(f"--lossy {name}", RULES[name], options)
+    if name not in LOSSY_RULES:
+        raise SkitError(f"--lossy: unknown rule '{name}'; known: {', '.join(LOSSY_RULES)}")
+    return from_options(f"--lossy {name}", LOSSY_RULES[name], options)
 
 
 def lossy_verdict(

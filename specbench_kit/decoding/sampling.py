@@ -82,8 +82,11 @@ def draw_several(probabilities: Tensor, uniforms: Sequence[Sequence[float]], *, 
         token = _by_inversion(remaining, levels[:, column : column + 1])
         drawn.append(token)  # the one behind the last where nothing is left
         remaining = remaining.scatter(1, token.clamp(max=vocabulary - 1), 0.0)
-    tokens = torch.cat(drawn, dim=1).tolist()
-    return [[token for token in row if token < vocabulary] for row in tokens]
+    rows = []
+    for tokens in torch.cat(drawn, dim=1).tolist():
+        distinct = [token for token in tokens if token < vocabulary]
+        rows.append(distinct)
+    return rows
 
 
 def _by_inversion(weights: Tensor, levels: Tensor) -> Tensor:

@@ -1,7 +1,6 @@
 """A deployment as `run.json` holds it: every number that decides its time and its price.
 
-Also here: the forms of latency models that a deployment may describe: those of profiles, and one more; the range of a
-deployment whose times are derived: the same deployment at the ends of what they may be.
+Times that are derived have a range, and `corners` yields the deployment at its ends.
 """
 
 import json
@@ -70,10 +69,17 @@ def digest(deployment: Deployment) -> str:
     deployment stays the same when later versions describe it with more fields.
     """
     content = describe(deployment)
-    parts = {role: {part: content[role][part] for part in TIMED} for role in ("drafter", "verifier")}
-    link = {**content["link"], "seed": None}
-    numbers = {**parts, "link": link, **{name: content[name] for name in ("placement", "predictor_s")}}
+    numbers = {
+        "drafter": _fields(content["drafter"], TIMED),
+        "verifier": _fields(content["verifier"], TIMED),
+        "link": {**content["link"], "seed": None},
+        **_fields(content, ("placement", "predictor_s")),
+    }
     return sha256(json.dumps(_without_zeros(numbers), sort_keys=True).encode()).hexdigest()[:DIGITS]
+
+
+def _fields(content: JsonObject, names: Iterable[str]) -> JsonObject:
+    return {name: content[name] for name in names}
 
 
 def _without_zeros(value: object) -> object:

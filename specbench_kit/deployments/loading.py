@@ -1,7 +1,4 @@
-"""Deployments on disk: bundled ones by name, the user's own by path, with fields replaced.
-
-Also here: the entries of `skit list deployments`.
-"""
+"""Deployments on disk: bundled ones by name, the user's own by path, with fields replaced."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace

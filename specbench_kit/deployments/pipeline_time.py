@@ -53,7 +53,7 @@ class PipelineTime:
         drafting: Phase = "prefill" if any(stream.level.prefix for stream in streams) else "draft"
         drafted = [rows[1]] if forwards is None and 1 in rows else forwards or ()
         draft_s = sum(map(self._drafter.latency.seconds, drafted)) if self._drafts else 0.0
-        tokens = max((sum(new for new, _ in batch) for batch in rows.values()), default=0)
+        tokens = max(map(_new_tokens, rows.values()), default=0)
         link_s = hand_over.seconds(tokens) + self._messages_s(streams)
         between_s = hand_over.prune_s + hand_over.batching_s * (len(streams) - 1)
         self._clock.charge(drafting, draft_s)
@@ -134,3 +134,7 @@ class PipelineTime:
         up_s = self._link.message_s(tokens, self._link.up_bytes_per_s, random)
         states = self._state_bytes * (stream.flight.prefixes[-1] + stream.flight.root_in_last_stage)
         return up_s + self._link.message_s(1, self._link.down_bytes_per_s, random, states)
+
+
+def _new_tokens(batch: Sequence[Row]) -> int:
+    return sum(new for new, _ in batch)

@@ -1,7 +1,7 @@
 """Places a method on a deployment: the time that its loop takes there, and the environment that it plans with.
 
-Also here: drafters and verifiers that charge the time of a deployment, whatever time they really take; and the
-comparison for a method that drafts at the edge: the same rounds with its draft model on the server.
+Drafters and verifiers charge the deployment's time, whatever time they really take. A method that drafts at the edge is
+compared with the same rounds with its draft model on the server.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from specbench_kit.engines.drafter import EngineDrafter
 from specbench_kit.engines.options import EngineFacts, EngineOptions
 from specbench_kit.engines.rows import EngineRow, Tokens
-from specbench_kit.engines.speculator import EngineDrafter
 from specbench_kit.models.catalogue import locate, read_config
 
 

@@ -1,7 +1,4 @@
-"""The options of a policy inside an engine, which come from the environment or from a file.
-
-Also here: what an engine tells about itself and its target, in the kit's words.
-"""
+"""What a policy inside an engine is given: options from the environment or a file, and facts about the engine."""
 
 import tomllib
 from collections.abc import Mapping

@@ -1,48 +1,27 @@
 """The core of a drafter inside an engine: settle what was verified, then draft for the requests of the batch.
 
-Also here: what puts a method, its draft models and the recording together for an engine, or says in one line why it
-cannot; from new tokens of a request to the rounds that made them: an engine does not say what it verified; the
-clock of a drafter inside an engine, which also counts the steps that the engine does between two calls.
+An engine shows its batch after every step and does not say what it verified: the rounds follow from the new tokens.
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from multiprocessing.util import Finalize
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
-from transformers import AutoTokenizer
 
-from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.boundary import CheckedPolicy
-from specbench_kit.decoding.clock import MeasuringClock
+from specbench_kit.decoding.clock import MeasuringClock, Phase
 from specbench_kit.decoding.drafter import Draft, Drafter
-from specbench_kit.decoding.drafting.base import DRAFT, Capability
 from specbench_kit.decoding.engine import RoundOutcome, record_rounds
-from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import FinishReason, RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.deployments import loading
-from specbench_kit.deployments.assembly import round_drafter, round_policy
-from specbench_kit.deployments.placing import environment
-from specbench_kit.engines.options import EngineFacts, EngineOptions
-from specbench_kit.engines.recorder import Overhead, RunRecorder
 from specbench_kit.engines.rows import EngineRow, FollowedRequest, Proposal, RequestFollower
-from specbench_kit.methods.base import Environment, Latencies, Method
-from specbench_kit.methods.spec import describe_method, parse_method
-from specbench_kit.models.catalogue import ModelSource, from_pretrained, locate
-from specbench_kit.models.draft_library import HEAD, find_draft
-from specbench_kit.models.executors.base import make_executor, name_of
-from specbench_kit.models.pair import SLACK, LoadedModel, load_apart, load_draft_tokenizer
-from specbench_kit.models.runner import Runner
-from specbench_kit.models.vocabulary_map import unshared
-from specbench_kit.predictors.library import PairHashes
-from specbench_kit.runs import provenance
+
+MS = 1e3
 
 
 class EngineClock(MeasuringClock):
@@ -72,6 +51,46 @@ class Limits:
     eager: bool
     eos_ids: frozenset[int]
     max_new_tokens: int
+
+
+@dataclass(slots=True)
+class Overhead:
+    """Sums over all calls; `total_s` is the time inside of the drafter, `engine_s` that of the engine's steps."""
+
+    calls: int = 0
+    rounds: int = 0
+    drafted: int = 0
+    submitted: int = 0
+    accepted: int = 0
+    policy_s: float = 0.0
+    draft_s: float = 0.0
+    total_s: float = 0.0
+    engine_s: float = 0.0
+
+    def add_phases(self, seconds: Mapping[Phase, float]) -> None:
+        """Add the seconds of one call by phase; the prefill of the draft model counts as drafting."""
+        self.policy_s += seconds.get("policy", 0.0)
+        self.draft_s += seconds.get("draft", 0.0) + seconds.get("prefill", 0.0)
+        self.engine_s += seconds.get("verify", 0.0)
+
+    def document(self) -> dict[str, object]:
+        """Return the sums as `run.json` holds them."""
+        return asdict(self)
+
+    def line(self, engine: str) -> str:
+        """Return the sums in one line for people."""
+        if not self.calls:
+            return f"skit in {engine}: nothing was drafted"
+        policy, draft, total, step = (
+            seconds / self.calls * MS for seconds in (self.policy_s, self.draft_s, self.total_s, self.engine_s)
+        )
+        share = total / (total + step) if total + step else 0.0
+        return (
+            f"skit in {engine}: {self.calls} calls, {self.accepted} of {self.submitted} draft tokens accepted in "
+            f"{self.rounds} rounds; per call {policy:.2f} ms policy, {draft:.2f} ms drafting and "
+            f"{max(0.0, total - policy - draft):.2f} ms bookkeeping beside {step:.2f} ms of {engine} "
+            f"({share:.1%} of the time)"
+        )
 
 
 class Speculator:
@@ -330,184 +349,3 @@ def finish_record(session: Session, now_s: float) -> RequestRecord:
     prompt = len(session.request.prompt_ids)
     record.finish(session.tokens[prompt : prompt + length], reason, now_s)
     return record
-
-
-GIB = 1 << 30
-REMEMBERED = 1 << 18
-"""Tokens of finished outputs that a look-up drafter keeps: a server runs for long, and a look-up reads them all."""
-CLOSING = 10
-"""The priority of closing among what a process does at its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Models:
-    """The draft models by name, the tokens that they must not produce, and the hashes of target and draft."""
-
-    loaded: Mapping[str, LoadedModel]
-    masked: tuple[int, ...]
-    hashes: PairHashes
-
-    def runners(self, facts: EngineFacts, kv_bytes: float) -> dict[str, Runner]:
-        """Return a runner per model with as many slots as the engine has rows, or as many as the memory allows."""
-        runners = {}
-        for name, model in self.loaded.items():
-            capacity = min(facts.context + SLACK, model.context)
-            vocabulary = min(facts.vocabulary, int(model.text_config.vocab_size))
-            executor = make_executor(model.shell, 1, capacity, vocabulary)
-            fitting = int(kv_bytes / len(self.loaded) / max(1, executor.kv_bytes(1, capacity)))
-            slots = max(1, min(facts.batch_size, fitting))
-            runners[name] = Runner(executor.with_slots(slots, capacity))
-            runners[name].masked = self.masked
-        return runners
-
-
-class EngineDrafter:
-    """A method inside an engine: its speculator, and the run that it leaves when the process ends."""
-
-    def __init__(self, facts: EngineFacts, options: EngineOptions) -> None:
-        method = checked_method(options.method, facts)
-        models = _load_models(method, facts, options)
-        runners = models.runners(facts, options.kv_gib * GIB)
-        method = method.prepare(_environment(options, facts, models.hashes))
-        clock = EngineClock(next((runner.device for runner in runners.values()), torch.device("cpu")))
-        # Sampled drafts would need the engine to know the draft model's probabilities: it takes the tokens alone.
-        drafter = round_drafter(method, runners, clock, DecodingSetup(capacity=facts.context), REMEMBERED)
-        slots = min([facts.batch_size, *(runner.executor.slots for runner in runners.values())])
-        limits = Limits(
-            facts.longest_draft,
-            slots,
-            eager=not runners,
-            eos_ids=frozenset() if options.ignore_eos else facts.eos_ids,
-            max_new_tokens=options.max_new_tokens or ENDLESS,
-        )
-        policy = CheckedPolicy(round_policy(method), method.display_name, clock)
-        description = _describe(facts, options, method, models, runners)
-        self._facts = facts
-        self.speculator = Speculator(policy, drafter, clock, limits, lambda record: self.recorder.add(record))
-        out = options.out if facts.recorded else None
-        self.recorder = RunRecorder(out, description, options.records, self.speculator.overhead)
-        for line in _remarks(method, facts, slots):
-            _say(line)
-        # Runs at the end of this process even where the engine has made it by multiprocessing, which skips atexit.
-        self._finalizer = Finalize(self, self.close, exitpriority=CLOSING)
-
-    def close(self) -> Path | None:
-        """Finish all requests, complete the run and return its folder; say what drafting took."""
-        self._finalizer.cancel()
-        self.speculator.close()
-        folder = self.recorder.close()
-        if self._facts.recorded:
-            _say(self.speculator.overhead.line(self._facts.engine))
-        if folder is not None:
-            _say(f"run: {folder}")
-        return folder
-
-
-def checked_method(spec: str, facts: EngineFacts) -> Method:
-    """Return the method of a spec; SkitError if it needs what the engine does not give to a drafter."""
-    method = parse_method(spec)
-    name = method.display_name
-    engine = facts.engine
-    require(method.pipeline is None, f"{name} fills a pipeline, and {engine} decodes in rounds: name another method")
-    require(
-        method.required_capability < Capability.TREES,
-        f"{name} drafts trees, and {engine} verifies chains alone: name a method such as fixed-k, threshold or suffix",
-    )
-    require(
-        not method.overlaps, f"{name} drafts while the target verifies, and {engine} calls its drafter only afterwards"
-    )
-    require(not method.needs_reference, f"{name} reads the target's answer, which only a benchmark has")
-    if any(model.startswith(HEAD) for model in method.drafting.models):
-        raise SkitError(
-            f"{name} drafts with a head, which reads the target's hidden states, and {engine} does not hand these to "
-            "a drafter of one's own: choose a draft model, suffix or prompt-lookup"
-        )
-    return method
-
-
-def _load_models(method: Method, facts: EngineFacts, options: EngineOptions) -> _Models:
-    target = locate(facts.target, "target")
-    sources = {
-        name: find_draft(options.draft, target) if name == DRAFT else locate(name, "draft")
-        for name in method.drafting.models
-    }
-    masked = set[int]()
-    if sources:
-        tokenizer = from_pretrained(AutoTokenizer, target)
-        for source in sources.values():
-            own = load_draft_tokenizer(source, target)
-            masked |= set(unshared(tokenizer, own, (target.label, source.label)))
-    loaded = {
-        name: load_apart(source, target, device=options.device, dtype=options.dtype) for name, source in sources.items()
-    }
-    draft = _hash(sources[DRAFT]) if DRAFT in sources else ""
-    return _Models(loaded, tuple(sorted(masked)), PairHashes(_hash(target), draft))
-
-
-def _hash(source: ModelSource) -> str:
-    folder = Path(source.location)
-    return provenance.hash_model(folder) if folder.is_dir() else source.label
-
-
-def _environment(options: EngineOptions, facts: EngineFacts, hashes: PairHashes) -> Environment:
-    """Return what a method may plan with: latencies come from a deployment alone, as no profile knows the engine."""
-    deployment = loading.load(options.deployment)
-    known = environment(hashes, deployment)
-
-    def latencies() -> Latencies:
-        if deployment is None:
-            raise SkitError(
-                f"{options.method} plans with the latencies of {facts.engine}: describe them in a deployment file, "
-                "and name it in SKIT_DEPLOYMENT"
-            )
-        return known.latencies()._replace(link=None)  # the drafter runs inside the engine
-
-    return replace(known, latencies=latencies, modelled=False, server_decodes=False)
-
-
-def _describe(
-    facts: EngineFacts,
-    options: EngineOptions,
-    method: Method,
-    models: _Models,
-    runners: Mapping[str, Runner],
-) -> dict[str, object]:
-    """Return the content of `run.json`; null stands for what an engine does not tell its drafter."""
-    target = locate(facts.target, "target")
-    return {
-        **describe_method(options.method, method),
-        "dataset": {"name": options.dataset, "source": "engine"},
-        "models": {
-            "target": {"name": target.label, "hash": models.hashes.target, "parameters": None},
-            **{name: model.describe(provenance.hash_model) for name, model in models.loaded.items()},
-        },
-        "config": {
-            "max_new_tokens": options.max_new_tokens,
-            "batch_size": facts.batch_size,
-            "temperature": None,
-            "device": facts.device,
-            "dtype": facts.dtype,
-            "executors": {name: name_of(runner.executor) for name, runner in runners.items()},
-            "longest_draft": facts.longest_draft,
-            "baseline": False,
-        },
-        "engine": {"name": facts.engine, "version": facts.version},
-        "time_kind": "measured",
-        **provenance.collect(sys.argv),
-    }
-
-
-def _remarks(method: Method, facts: EngineFacts, slots: int) -> list[str]:
-    lines = [f"{method.display_name} drafts in {facts.engine} {facts.version}"]
-    if (longest := method.longest_draft or 0) > facts.longest_draft:
-        lines.append(f"drafts have up to {longest} tokens, and {facts.engine} takes {facts.longest_draft} of them")
-    if slots < facts.batch_size:
-        lines.append(
-            f"there is draft KV for {slots} of {facts.batch_size} requests, and the others are decoded without drafts: "
-            "raise SKIT_KV_GIB, or lower the engine's context length"
-        )
-    return lines
-
-
-def _say(line: str) -> None:
-    print(f"skit: {line}", file=sys.stderr, flush=True)

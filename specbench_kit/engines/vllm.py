@@ -7,9 +7,9 @@ from typing import Protocol
 
 from torch import nn
 
+from specbench_kit.engines.drafter import EngineDrafter
 from specbench_kit.engines.options import EngineFacts, EngineOptions
 from specbench_kit.engines.rows import EngineRow, Tokens
-from specbench_kit.engines.speculator import EngineDrafter
 
 
 class ModelConfig(Protocol):

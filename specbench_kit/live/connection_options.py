@@ -1,8 +1,4 @@
-"""The options of every command that connects to a `skit serve`. Imports nothing heavy.
-
-Also here: the value of `--link`: the network link that messages to a server are delayed by; addresses and small files
-of a network connection.
-"""
+"""The options of every command that connects to a `skit serve`, and how their texts are read. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from math import inf, isfinite

@@ -3,8 +3,6 @@
 The device drafts on as if every token were accepted, and sends each chunk with a hash of the text before it. The server
 verifies a chunk that fits its text when its turn comes, drops any other, and decodes by itself meanwhile. A verdict
 that differs from the chain ends the chain: what was drafted behind it is rolled back, and drafting begins anew.
-
-Also here: a drafter that can tell whether a remote verifier has answered, so that drafting stops when it has.
 """
 
 from collections import deque
@@ -25,8 +23,8 @@ from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.connection import Connection, ConnectionLostError
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.verifier import MAX_TRIES, add_distributions, catch_up, open_frame
 from specbench_kit.live.wire import RETRYABLE, Down, Status, Up, text_hash
+from specbench_kit.live.wire_verifier import MAX_TRIES, add_distributions, catch_up, open_frame
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
-"""A pair whose target is on a server: local draft models, and a description of the target.
+"""A pair whose target is on a server: local draft models and heads, and a description of the target.
 
-Also here: EAGLE heads on a device whose target is on a server: they draft from the hidden states that verdicts bring.
+Heads draft from the hidden states that verdicts bring.
 """
 
 from collections.abc import Callable, Iterable, Sequence

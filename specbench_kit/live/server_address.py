@@ -1,7 +1,4 @@
-"""The servers that the user names, and the connection to them.
-
-Also here: why a server cannot be reached: what a plain connection to it shows, in words.
-"""
+"""The servers that the user names, the connection to them, and in words what keeps a client from one."""
 
 import socket
 import ssl

@@ -1,6 +1,6 @@
-"""The wire format: the messages of protocol/verification.proto, the statuses and the version of both.
+"""The wire format: the messages of protocol/verification.proto, the statuses, and the version of both.
 
-Also here: the error that refuses a frame.
+A status from `UNKNOWN_SESSION` on refuses a frame.
 """
 
 from collections.abc import Sequence

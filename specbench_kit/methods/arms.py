@@ -141,7 +141,8 @@ class ArmsPolicy(Policy):
         """The arm of this round, by request."""
 
     def draft(self, drafter: "Drafter") -> None:
-        arms = {scope: self.pick(scope) for scope in {self.scope(draft.request_id): None for draft in drafter.drafts}}
+        scopes = dict.fromkeys(self.scope(draft.request_id) for draft in drafter.drafts)
+        arms = {scope: self.pick(scope) for scope in scopes}
         self.played = {draft.request_id: arms[self.scope(draft.request_id)] for draft in drafter.drafts}
         for arm, drafts in self._by_arm(drafter.drafts):
             self.policies[arm].draft(ArmDrafter(drafter, drafts, self.longest))  # type: ignore[arg-type]

@@ -1,7 +1,4 @@
-"""The expected seconds of a round: drafting, the link where one lies between, and verification.
-
-Also here: the duration of a round, for policies that learn from it.
-"""
+"""The seconds of a round, as policies plan with them: expected ones of each part, and measured ones of the whole."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -23,7 +20,11 @@ def forward_s(latencies: Latencies, rows: "Sequence[Row]") -> float:
 def draft_s(latencies: Latencies, drafts: "Sequence[Draft]", steps: int) -> float:
     """Return the seconds of `steps` draft forwards, each of one token per request."""
     cached = [draft.context_length - 1 for draft in drafts]
-    return sum(forward_s(latencies, [(1, before + step) for before in cached]) for step in range(steps))
+
+    def step_s(step: int) -> float:
+        return forward_s(latencies, [(1, before + step) for before in cached])
+
+    return sum(map(step_s, range(steps)))
 
 
 def link_s(latencies: Latencies, requests: int, drafted: int) -> float:

@@ -1,7 +1,4 @@
-"""Model names: the bundled pair, named pairs, local folders, GGUF files, hub ids. Imports nothing heavy.
-
-Also here: the named pairs as `skit list models` shows them.
-"""
+"""The models that a name can stand for: bundled or named pairs, folders, GGUF files, hub ids. Imports nothing heavy."""
 
 from dataclasses import dataclass
 from pathlib import Path

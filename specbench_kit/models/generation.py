@@ -1,8 +1,4 @@
-"""Settings of a model's generation config that this kit does not apply.
-
-Also here: the tokens that end an answer: those that a model states, and control tokens whose name says that a text
-ends.
-"""
+"""The generation settings of a model: the tokens that end an answer, and the settings that this kit does not apply."""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -547,11 +547,17 @@ def write_weights(path: Path, tensors: Mapping[str, "ReaderTensor"], config: Any
     import torch
 
     heads = heads_of(tensors, config, architecture)
+    shapes = {name: _shape(tensor) for name, tensor in tensors.items()}
     with path.open("wb") as file:
-        file.write(header_of({name: [int(size) for size in reversed(own.shape)] for name, own in tensors.items()}))
+        file.write(header_of(shapes))
         for name, tensor in tensors.items():
             for part in _dequantised(tensor, heads.get(name, 0)):
                 file.write(part.to(torch.bfloat16).view(torch.uint8).numpy().tobytes())
+
+
+def _shape(tensor: "ReaderTensor") -> list[int]:
+    """Return the sizes of a tensor in the order of torch, which is the reverse of the file's."""
+    return [int(size) for size in reversed(tensor.shape)]
 
 
 def header_of(shapes: Mapping[str, Sequence[int]]) -> bytes:

@@ -1,6 +1,6 @@
-"""Makes the shells of models: see `models/weights/stored.py`.
+"""Models of transformers that read their weights when they are needed; see `models/weights/stored.py`.
 
-Also here: rotary embeddings whose frequencies depend on the longest request of a forward.
+Their rotary frequencies may be fixed, where they would depend on the longest request of a forward.
 """
 
 from collections.abc import Mapping

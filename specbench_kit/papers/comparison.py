@@ -60,11 +60,7 @@ def _point(published: Published) -> tuple[str, frozenset[tuple[str, object]]]:
 
 def _pair(published: Published, rows: Sequence[JsonObject], goal: float) -> ComparedNumber:
     """Return one published number with the figure of the first simulated row that has it."""
-    figures = (
-        look_up(row, published.metric)
-        for row in rows
-        if row["series"] == published.series and all(row.get(axis) == value for axis, value in published.where.items())
-    )
+    figures = (look_up(row, published.metric) for row in rows if _is_about(row, published))
     found = next((figure for figure in figures if figure is not None), None)
     simulated = None if found is None else Interval(found["mean"], found.get("low"), found.get("high"))
     mean = None if simulated is None else simulated.mean
@@ -83,6 +79,12 @@ def _pair(published: Published, rows: Sequence[JsonObject], goal: float) -> Comp
         passed_by_no_effect=shows_nothing,
         counted=published.role == PREDICTED and within is not None and not shows_nothing,
     )
+
+
+def _is_about(row: JsonObject, published: Published) -> bool:
+    """Return whether a simulated row is of the series and at the point of a published number."""
+    at_point = all(row.get(axis) == value for axis, value in published.where.items())
+    return row["series"] == published.series and at_point
 
 
 def holds(published: Published, simulated: float | None) -> bool | None:

@@ -256,8 +256,8 @@ def _published_numbers(table: JsonObject) -> Iterator[Published]:
         f"{table['series']}, {table['metric']}: a fitted number, and no other, says in fitted_to what was chosen",
     )
     where: JsonObject = table.get("where", {})
-    axes = [axis for axis, value in where.items() if isinstance(value, list)]
-    points = [dict(zip(axes, values, strict=True)) for values in product(*(where[axis] for axis in axes))]
+    axes = {axis: values for axis, values in where.items() if isinstance(values, list)}
+    points = [dict(zip(axes, values, strict=True)) for values in product(*axes.values())]
     bound = next((bound for bound in BOUNDS if bound.replace(" ", "_") in table), "")
     single = table[bound.replace(" ", "_")] if bound else table.get("value", False)
     values: Sequence[float | bool] = table.get("values", [single] * len(points))

@@ -68,9 +68,12 @@ def count_ranks(requests: Sequence[Sequence[int]], depths: int) -> tuple[list[fl
         for rank in ranks:
             if rank < RANKS:
                 overall[rank] += 1
-    token_count = sum(map(len, requests))
-    by_depth = [[n / total for n in row] for row, total in zip(counts, totals, strict=True) if total]
-    return [n / token_count for n in overall], by_depth
+    by_depth = [_shares(row, total) for row, total in zip(counts, totals, strict=True) if total]
+    return _shares(overall, sum(map(len, requests))), by_depth
+
+
+def _shares(counts: Sequence[int], total: int) -> list[float]:
+    return [count / total for count in counts]
 
 
 def save(table: RankTable, folder: Path | None = None) -> Path:

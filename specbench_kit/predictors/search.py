@@ -1,7 +1,4 @@
-"""Random search over a family's hyper-parameters.
-
-Also here: search spaces as text: `mlp.batch_size=32,64,128`.
-"""
+"""Random search over a family's hyper-parameters, whose space may be given as text: `mlp.batch_size=32,64,128`."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

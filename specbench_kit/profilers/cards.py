@@ -1,17 +1,13 @@
-"""TOML files, and the checks of the tables in them that devices, architectures, software and deployments share.
-
-Also here: interconnects between the cards that hold one model, and the duration of an all-reduce over them.
-"""
+"""TOML files, and the checks of the tables in them that devices, architectures, software and deployments share."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
 from inspect import signature
 from pathlib import Path
 from sys import float_info
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta
 
 from specbench_kit.core.errors import SkitError, did_you_mean, require
 from specbench_kit.core.typed_json import JsonObject, convert, shown
@@ -105,59 +101,3 @@ def unknown_name(kind: str, name: str, valid_names: Iterable[str], hint: str = "
     """Return the error for a name that is not among the valid ones; `hint` follows their list."""
     choices = list(valid_names)
     return SkitError(f"unknown {kind} '{name}'{did_you_mean(name.lower(), choices)}; known: {', '.join(choices)}{hint}")
-
-
-REDUCTIONS_PER_LAYER = 2
-"""One all-reduce after the attention, one after the feed-forward network (Megatron-LM)."""
-EXCHANGES_PER_LAYER = 2
-"""One all-to-all that takes tokens to their experts, one that brings the results back (GShard)."""
-_FILE = Path(__file__).with_name("interconnects.toml")
-
-
-class Interconnect(Struct, frozen=True, forbid_unknown_fields=True):
-    """Bytes per second of one card in one direction, and the latency of an all-reduce.
-
-    The fields that begin with `slow_` are those of the slow end of the range: of cards without peer access, say.
-    """
-
-    name: Text
-    title: Text
-    bytes_per_s: Rate
-    latency_s: Amount
-    slow_bytes_per_s: Rate
-    slow_latency_s: Amount
-
-    def per_byte_s(self, members: int) -> float:
-        """Return the seconds per byte of a ring all-reduce: each member sends all but its own share, twice."""
-        return 2 * (members - 1) / members / self.bytes_per_s
-
-    def exchange_per_byte_s(self, members: int, experts: int) -> float:
-        """Return the seconds per byte of the tokens that are sent to the members with their experts, and back.
-
-        The members begin with equal shares of the tokens. A token of several `experts`, each of which is with any
-        member as likely, crosses once to every other member that has one of them.
-        """
-        other_members = (members - 1) * (1 - (1 - 1 / members) ** experts)
-        return 2 * other_members / members / self.bytes_per_s
-
-    @property
-    def slow(self) -> "Interconnect":
-        """The interconnect at the slow end of its range."""
-        return structs.replace(self, bytes_per_s=self.slow_bytes_per_s, latency_s=self.slow_latency_s)
-
-
-@cache
-def bundled_interconnects() -> dict[str, Interconnect]:
-    """Return every interconnect that the kit knows, by name."""
-    return {
-        name: parse_table(Interconnect, {"name": name, **entry}, f"the interconnect '{name}' in {_FILE}")
-        for name, entry in read_toml(_FILE).items()
-    }
-
-
-def find_interconnect(name: str) -> Interconnect:
-    """Return the interconnect of that name; an unknown name lists the known ones."""
-    interconnects = bundled_interconnects()
-    if name not in interconnects:
-        raise unknown_name("interconnect", name, interconnects)
-    return interconnects[name]

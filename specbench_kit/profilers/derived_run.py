@@ -8,8 +8,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import RoundedModel
 from specbench_kit.profilers.base import Corner, Form, Profile, Role, Source
-from specbench_kit.profilers.cards import Interconnect, find_interconnect
-from specbench_kit.profilers.devices import Device, bundled_device
+from specbench_kit.profilers.devices import Device, Interconnect, bundled_device, find_interconnect
 from specbench_kit.profilers.fit import Observation, evaluated
 from specbench_kit.profilers.parts import ProfiledDevice, ProfiledPart, ProfileResult, name_profile
 from specbench_kit.profilers.roofline import STEP_RANGE_S, Host, Roofline

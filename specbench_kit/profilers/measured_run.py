@@ -1,7 +1,6 @@
-"""A profiling run on a device of this machine.
+"""A profiling run on a device of this machine, which is watched while each part of a profile is timed.
 
-Also here: the cost of a stop rule per drafted token: of the draft statistics, and of a predictor's score if there is
-one; readings of the machine while a part of a profile is timed.
+A stop rule is timed too: its cost per drafted token is that of the draft statistics, and of a predictor's score.
 """
 
 import json
@@ -9,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from random import Random
 from statistics import mean, median, pstdev
@@ -253,9 +253,13 @@ def measure_policy(vocabulary: int, device: str, pair: PairHashes | None) -> Pol
         return PolicyCosts(statistics_s=statistics_s, per_token_s=statistics_s)
     predictor = artefact.load(folders[0], pair=pair)
     random = Random(0)
-    rows = [[random.random() for _ in predictor.features] for _ in range(SAMPLES)]
+    rows = [_random_row(random, len(predictor.features)) for _ in range(SAMPLES)]
     predictor_s = time_scores(predictor.scorer, rows)["median"]
     return PolicyCosts(statistics_s, predictor.family, predictor_s, statistics_s + predictor_s)
+
+
+def _random_row(random: Random, features: int) -> list[float]:
+    return [random.random() for _ in range(features)]
 
 
 @contextmanager
@@ -268,5 +272,5 @@ def machine_recorded(
     try:
         yield
     finally:
-        steps = [[seconds for run in runs for seconds in run] for runs in samples.runs().values()]
+        steps = [list(chain(*runs)) for runs in samples.runs().values()]
         keep(watch.end({f"the {part.role}": LaneTimes(read_processor_time().since(before), steps)}))

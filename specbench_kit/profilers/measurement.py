@@ -1,10 +1,10 @@
 """Timed forwards on the real Runner, after prompts whose KV was really computed.
 
-Also here: raw timings in a CSV file, one line each, appended as they are made.
+Every timing is appended to a CSV file as it is made.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -237,23 +237,26 @@ def choose_factor(
     """
     pilot = _pilot(rig, budget_s)
     narrow = [configuration for configuration in configurations if configuration.regime != "batched"]
-    fitting = [factor for factor in FACTORS if rig.fits([configuration.scaled(factor) for configuration in narrow])]
+    fitting = [factor for factor in FACTORS if rig.fits(_scaled(narrow, factor))]
     if not fitting:
         raise SkitError(
             f"the workload does not fit: {rig.loaded.source.label} takes {rig.loaded.context} positions and "
             f"{free_bytes(rig.device) / 1e9:.1f} GB are free, which is too little even for lengths / 32"
         )
     for factor in fitting:
-        scaled = [configuration.scaled(factor) for configuration in configurations]
-        if planned_s(scaled, pilot) * rig.runs <= SPARE * budget_s:
+        if planned_s(_scaled(configurations, factor), pilot) * rig.runs <= SPARE * budget_s:
             return factor
-    enough_s = _least_share(narrow) * planned_s([one.scaled(fitting[-1]) for one in narrow], pilot) / SPARE
+    enough_s = _least_share(narrow) * planned_s(_scaled(narrow, fitting[-1]), pilot) / SPARE
     if ends_there and enough_s > budget_s:
         raise SkitError(
             f"the budget ends before there is enough for a fit: {rig.loaded.source.label} takes about {enough_s:.0f} s "
             f"here, and may take {budget_s:.0f}; give a --budget at least {enough_s / budget_s:.1f} times as long"
         )
     return fitting[-1]
+
+
+def _scaled(configurations: Iterable[Configuration], factor: float) -> list[Configuration]:
+    return [configuration.scaled(factor) for configuration in configurations]
 
 
 def _least_share(configurations: Sequence[Configuration]) -> float:

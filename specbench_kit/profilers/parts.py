@@ -1,7 +1,4 @@
-"""The models that a run profiles, each in its role, and the result for each of them.
-
-Also here: the device that is profiled: one of this machine, or the data sheet of one that this machine lacks.
-"""
+"""What a run profiles: a device, the models in their roles, and the result for each of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """The physical limit: no forward is faster than its operations at peak, nor than its bytes at full bandwidth.
 
-Also here: the host beside a card: the time that it takes to prepare a step, and how far both work in parallel.
+The host beside a card adds the time that it takes to prepare a step, as far as both do not work in parallel.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,14 @@ from specbench_kit.decoding.latency import BatchSums, RoundedModel, Row, sums_of
 from specbench_kit.profilers import workload
 from specbench_kit.profilers.architectures import Architecture, bundled_architectures
 from specbench_kit.profilers.base import COEFFICIENTS, LOOKED_UP, Form, Profile, terms
-from specbench_kit.profilers.cards import EXCHANGES_PER_LAYER, REDUCTIONS_PER_LAYER, Interconnect
-from specbench_kit.profilers.devices import BYTES, Device, bundled_device
+from specbench_kit.profilers.devices import (
+    BYTES,
+    EXCHANGES_PER_LAYER,
+    REDUCTIONS_PER_LAYER,
+    Device,
+    Interconnect,
+    bundled_device,
+)
 from specbench_kit.profilers.software import Software
 from specbench_kit.profilers.workload import Configuration
 
@@ -274,7 +280,7 @@ def judge(profile: Profile) -> RooflineVerdict:
         is_sum = profile.form not in LOOKED_UP
         seconds = sum(terms(profile.form, coefficients, sums)) if is_sum else latency.of_sums(sums)
         predicted.setdefault(configuration.regime, []).append((seconds, roofline.floor_of(sums)))
-    regimes = {name: sum(s for s, _ in pairs) / sum(f for _, f in pairs) for name, pairs in predicted.items()}
+    regimes = {name: _times_floor(pairs) for name, pairs in predicted.items()}
     slow = {name: ratio for name, ratio in regimes.items() if ratio > SLOW and not roofline.device.is_cpu}
     # Large batches lie beyond what was measured: they tell whether a profile is slow, not whether it is possible.
     del predicted["batched"], regimes["batched"]
@@ -291,3 +297,8 @@ def judge(profile: Profile) -> RooflineVerdict:
     return RooflineVerdict(
         "impossible" if impossible else "doubtful", regimes=regimes, short=short, coefficients=low, slow=slow
     )
+
+
+def _times_floor(steps: Sequence[tuple[float, float]]) -> float:
+    """Return how many times the physical limit all steps take together; each is its seconds and its limit."""
+    return sum(seconds for seconds, _ in steps) / sum(floor_s for _, floor_s in steps)

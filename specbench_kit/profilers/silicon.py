@@ -1,6 +1,6 @@
 """Measured kernels of GPUs, from the database of the package `aiconfigurator-core` (extra `silicon`).
 
-Also here: measured kernels that come with the kit: one TOML file per model, card, number of cards and engine.
+Those that come with the kit are stored in one TOML file per model, card, number of cards and engine.
 """
 
 import json
@@ -173,13 +173,15 @@ class KernelDatabase:
             rows_s=_rounded(self._output_s(rows) for rows in TOKENS),
             requests=REQUESTS,
             contexts=CONTEXTS,
-            decode_s=tuple(
-                _rounded(self._decode(requests, context).attention_s for context in CONTEXTS) for requests in REQUESTS
-            ),
+            decode_s=tuple(map(self._decode_s, REQUESTS)),
             lengths=LENGTHS,
             lengths_s=_rounded(lengths_s),
             attention_s=_rounded([shortest_s])[0],
         )
+
+    def _decode_s(self, requests: int) -> tuple[float, ...]:
+        """Return the seconds of attention in a plain step of so many requests, by context length."""
+        return _rounded(self._decode(requests, context).attention_s for context in CONTEXTS)
 
     def _decode(self, requests: int, context: int) -> MeasuredStep:
         _, decode = self._handle.run_static_per_op(batch_size=requests, isl=context, osl=2)

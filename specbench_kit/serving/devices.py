@@ -1,6 +1,6 @@
 """All devices as arrays: when they request, draft, send, and have their answers.
 
-Also here: arrival times of messages over links that change with time, or that devices share.
+Messages may cross links that change with time, or that devices share.
 """
 
 from collections.abc import Mapping, Sequence

@@ -76,7 +76,8 @@ def _round_spans(row: dict[str, float], end_s: float) -> Iterator[Span]:
     """Yield the phases of a round one after the other, cut at the end of the simulation."""
     device = f"device {row['client']:.0f}"
     names = ("sent_s", "arrived_s", "started_s", "ended_s", "answered_s")
-    moments = [min(moment, end_s) for moment in (row["sent_s"] - row["draft_s"], *(row[name] for name in names))]
+    moments = [row["sent_s"] - row["draft_s"], *(row[name] for name in names)]
+    moments = [min(moment, end_s) for moment in moments]
     phases = (
         ("edge", "draft"),
         ("link", "transfer"),

@@ -99,14 +99,16 @@ class RoundDrafting:
         rows = rows_of(batch, chunks)
         if chunks or any(not cached for _, cached in rows):
             return self.seconds(sums_of(rows), None), 0
+        clients = [request.client for request in batch]
         drafts = [
-            (min(steps, self.longest), min(submitted, self.longest))
-            for steps, submitted in self._drafts([request.client for request in batch])
+            (min(steps, self.longest), min(submitted, self.longest)) for steps, submitted in self._drafts(clients)
         ]
-        forwards = [
-            sums_of((1, cached + step) for (_, cached), (steps, _) in zip(rows, drafts, strict=True) if steps > step)
-            for step in range(max(steps for steps, _ in drafts))
-        ]
+        forwards = []
+        for step in range(max(steps for steps, _ in drafts)):
+            going_on = [
+                (1, cached + step) for (_, cached), (steps, _) in zip(rows, drafts, strict=True) if steps > step
+            ]
+            forwards.append(sums_of(going_on))
         verified = sums_of(
             (new + submitted, cached) for (new, cached), (_, submitted) in zip(rows, drafts, strict=True)
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.plain_text import first_line
-from specbench_kit.core.typed_json import convert
+from specbench_kit.core.typed_json import JsonObject, convert
 
 GOLDEN = "golden"
 CURVES = Path(__file__).with_name("golden.toml")
@@ -31,14 +31,12 @@ class GoldenCurve:
 def golden_curves() -> Mapping[str, GoldenCurve]:
     """Return the curves that come with the kit by name."""
     entries = tomllib.loads(CURVES.read_text(encoding="utf-8"))
-    return {
-        name: GoldenCurve(
-            entry["summary"],
-            entry["source"],
-            *(dict(enumerate(entry.get(mode, ()), 1)) for mode in MODES.values()),
-        )
-        for name, entry in entries.items()
-    }
+    return {name: _bundled_curve(entry) for name, entry in entries.items()}
+
+
+def _bundled_curve(entry: JsonObject) -> GoldenCurve:
+    by_mode = {mode: dict(enumerate(entry.get(mode, ()), 1)) for mode in MODES.values()}
+    return GoldenCurve(entry["summary"], entry["source"], **by_mode)
 
 
 def golden_length(name: str, drafted: int, *, thinking: bool) -> float:

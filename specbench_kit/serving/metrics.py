@@ -1,6 +1,6 @@
 """The metrics of one simulation: SLO violations, goodput, acceptance length, latencies, server load and cost.
 
-Also here: the course of a simulation: draft length, batch size, queue, load and throughput in equal spans of time.
+They are those of the whole simulation after its warm-up; the course of some is given in equal spans of time too.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,4 @@
-"""What delays messages and verifications besides each device's own link: recorded links, shared links, the host.
-
-Also here: recorded links: round trip and bandwidth over time, from a file; the time that a server's processor takes
-besides verifications: sending answers, gaps between batches, scatter.
-"""
+"""What delays messages and verifications besides each device's own link: recorded links, shared links, the host."""
 
 import csv
 import json

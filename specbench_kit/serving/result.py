@@ -1,7 +1,4 @@
-"""What a simulation leaves behind: rounds, responses and batches, in tables by column.
-
-Also here: Collects what happens to devices, in a simulation or at a real server, into a `SimulationResult`.
-"""
+"""What a simulation, or a load on a real server, leaves behind: rounds, responses and batches, in tables by column."""
 
 from array import array
 from collections.abc import Mapping, Sequence

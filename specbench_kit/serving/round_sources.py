@@ -1,6 +1,6 @@
 """The rounds of simulated responses: drawn from acceptance rates, or taken from recorded requests.
 
-Also here: the confidence that a draft model states for each token, where only acceptance rates are known.
+Where only acceptance rates are known, a model draws the confidence that a draft model would state for each token.
 """
 
 from collections import defaultdict

@@ -2,8 +2,6 @@
 
 Lengths, drafts, acceptance and link times of a device's next rounds follow from its random numbers alone; only their
 start does not. So they are computed for all devices in blocks of array operations, and the event loop looks them up.
-
-Also here: rounds that are set up ahead, one per row.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,4 @@
-"""Metrics of the server and of cost; means and distributions after the warm-up.
-
-Also here: checks for a steady state: where the warm-up ends, and if throughput drifts afterwards.
-"""
+"""The load and the cost of a simulation's servers after the warm-up, and checks that they were in a steady state."""
 
 from math import sqrt
 
@@ -26,7 +23,7 @@ def pool_metrics(scenario: Scenario, result: SimulationResult) -> dict[str, Serv
     window_s = result.end_s - scenario.warmup_s
     servers: dict[str, ServerShare[Real]] = {}
     for index, server in enumerate(scenario.pool):
-        own = {name: column[batches["server"] == index] for name, column in batches.items()}
+        own = _of_server(batches, index)
         here = verifies == index
         tokens = rounds["committed"]
         servers[server.name] = ServerShare(
@@ -51,6 +48,11 @@ def servers_of(batches: Table) -> Integers:
     if "server" not in batches:
         return np.zeros(len(batches["size"]), dtype=np.int64)
     return batches["server"].astype(np.int64)
+
+
+def _of_server(batches: Table, index: int) -> Table:
+    here = servers_of(batches) == index
+    return {name: column[here] for name, column in batches.items()}
 
 
 def verifying_servers(result: SimulationResult, verified: Table) -> Integers:
@@ -110,10 +112,8 @@ def _servers_j(scenario: Scenario, result: SimulationResult) -> float | None:
     if not all(server_w):
         return None
     batches = rows_after(result.batches, "started_s", scenario.warmup_s)
-    own = servers_of(batches)
     return sum(
-        watts * _busy_s(scenario, {name: column[own == index] for name, column in batches.items()}, result.end_s)
-        for index, watts in enumerate(server_w)
+        watts * _busy_s(scenario, _of_server(batches, index), result.end_s) for index, watts in enumerate(server_w)
     )
 
 

@@ -1,6 +1,6 @@
-"""Records a trace: the target's greedy answer and, at every offset, the drafter's greedy continuation.
+"""Records a trace: the target's greedy answer and, at every offset, the greedy continuation of the draft model.
 
-Also here: the drafts of any other drafter, and the removal of the text from traces that others may read.
+Any other drafter may take the draft model's place, and the text can be removed from a trace that others may read.
 """
 
 from collections.abc import Mapping, Sequence

@@ -69,7 +69,9 @@ class TraceWriter:
 
         if not self._rows:
             return
-        table = {name: [getattr(row, name) for row in self._rows] for name in PLAIN}
+        table = {}
+        for name in PLAIN:
+            table[name] = [getattr(row, name) for row in self._rows]
         table["drafted"] = [row.drafted.ravel() for row in self._rows]
         for index, name in enumerate(STATISTICS):
             # A slice, not an index: a trace without statistics has empty ones.

@@ -15,7 +15,7 @@ from specbench_kit.deployments.loading import LIBRARY, LOCAL, bundled, entries, 
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.architectures import bundled_architectures
-from specbench_kit.profilers.cards import find_interconnect
+from specbench_kit.profilers.devices import find_interconnect
 from specbench_kit.profilers.loading import read
 from specbench_kit.profilers.roofline import Roofline, judge, roofline_of
 from specbench_kit.profilers.silicon import find_kernels

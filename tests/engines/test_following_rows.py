@@ -12,9 +12,9 @@ from tiny_models import plain_greedy, random_prompts
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.engines.drafter import EngineDrafter
 from specbench_kit.engines.options import EngineFacts, EngineOptions
 from specbench_kit.engines.rows import EngineRow, FollowedRequest
-from specbench_kit.engines.speculator import EngineDrafter
 from specbench_kit.models.catalogue import locate
 from specbench_kit.models.pair import load_model
 from specbench_kit.runs.directory import RunDirectory

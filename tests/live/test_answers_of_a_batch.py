@@ -21,13 +21,13 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.live.connection import ConnectionLostError
+from specbench_kit.live.engine_verifier import EngineStream, EngineVerifier
 from specbench_kit.live.engines.base import EngineAdapter, GenerationRequest, ScoringRequest
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.servers import EngineStream, EngineVerifier
 from specbench_kit.live.states import to_bytes
 from specbench_kit.live.streaming import StreamedLoop, StreamedRound
-from specbench_kit.live.verifier import MAX_TRIES, WireStream, WireVerifier, open_frame
 from specbench_kit.live.wire import Down, Status, Up
+from specbench_kit.live.wire_verifier import MAX_TRIES, WireStream, WireVerifier, open_frame
 
 LOST = ConnectionLostError("away")
 
@@ -155,7 +155,7 @@ def test_a_round_that_is_refused_for_the_time_being_is_sent_again() -> None:
 
 def test_a_device_waits_as_long_as_a_refusal_says(monkeypatch: pytest.MonkeyPatch) -> None:
     waits_s: list[float] = []
-    monkeypatch.setattr("specbench_kit.live.verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    monkeypatch.setattr("specbench_kit.live.wire_verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
     device, streaming = Device(), Streaming()
     for number, (sender, name) in enumerate(((device, device.names[0]), (streaming, streaming.names[0])), 1):
         refused = {"session": name, "status": Status.OVERLOADED, "retry_ms": 250 * number}
@@ -231,7 +231,7 @@ def test_a_server_that_may_go_on_by_itself_is_told_where_a_response_ends(
 def test_the_round_that_came_last_says_where_the_wait_went(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafts are sent at 100 s, the wait lasts from 101 to 104, and the answers came at 101, 103 and 102."""
     now = SimpleNamespace(s=100.0)
-    monkeypatch.setattr("specbench_kit.live.verifier.monotonic_s", lambda: now.s)
+    monkeypatch.setattr("specbench_kit.live.wire_verifier.monotonic_s", lambda: now.s)
     device = Device()
     pending = device.verifier.send(device.drafts, [[1, 2]] * 3)
     for request, arrived_s in ((0, 101.0), (1, 103.0), (2, 102.0)):
@@ -515,7 +515,7 @@ def test_an_engine_has_answered_once_it_has_answered_all() -> None:
 
 def test_the_answer_that_came_last_says_how_long_the_link_took(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock counts how often it is read: sending, the first answer and its end are read before the second."""
-    monkeypatch.setattr("specbench_kit.live.servers.monotonic_s", count(1).__next__)
+    monkeypatch.setattr("specbench_kit.live.engine_verifier.monotonic_s", count(1).__next__)
     engine, splits = ChosenEngine({1: [7, 8, 5], 2: [7, 8, 5]}), []
     engine.link = SimpleNamespace(take_server_s=lambda: 0.0)  # type: ignore[assignment]
     clock = SimpleNamespace(split=lambda *parts: splits.append(parts))
@@ -534,7 +534,7 @@ def test_the_whole_wait_for_an_engine_is_charged(monkeypatch: pytest.MonkeyPatch
     """Asked at 100 s, waited for from 101 s on, when the answer is there, to 104 s; the engine says it took 0.25 s."""
     now, splits = SimpleNamespace(s=0.0), []
     reads_s = iter([100.0, 104.0])
-    monkeypatch.setattr("specbench_kit.live.servers.monotonic_s", lambda: now.s)
+    monkeypatch.setattr("specbench_kit.live.engine_verifier.monotonic_s", lambda: now.s)
 
     def take_server_s() -> float:
         now.s = next(reads_s)

@@ -14,8 +14,8 @@ from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.free_running import AnswerPollingDrafter, FreeRunningDrafter, FreeRunningVerifier
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.verifier import MAX_TRIES
 from specbench_kit.live.wire import Down, Status, text_hash
+from specbench_kit.live.wire_verifier import MAX_TRIES
 
 
 class Polled(Scripted):

@@ -10,11 +10,12 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.assembly import remote_loop, streamed_loop
+from specbench_kit.live.engine_verifier import CLEAR_MARGIN, EngineJudge, EngineStream, EngineVerifier
 from specbench_kit.live.engines.base import ScoringRequest, engines
 from specbench_kit.live.engines.llama_cpp import LlamaCpp
 from specbench_kit.live.pair import DraftModels, ServedHeads
 from specbench_kit.live.server_address import ServerAddress
-from specbench_kit.live.servers import CLEAR_MARGIN, EngineJudge, EngineStream, EngineVerifier, connect
+from specbench_kit.live.servers import connect
 from specbench_kit.methods.spec import parse_method
 
 REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 7)

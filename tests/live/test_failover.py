@@ -29,8 +29,8 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.metrics import EventLog
 from specbench_kit.live.server_address import ServerAddress
-from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire import Status, Up
+from specbench_kit.live.wire_verifier import WireVerifier
 from specbench_kit.methods.spec import parse_method
 
 CHAIN = parse_method("fixed-k:k=3")

@@ -15,11 +15,11 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.connection import ConnectionLostError
+from specbench_kit.live.engine_verifier import EngineJudge
 from specbench_kit.live.engines.base import EngineAdapter
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.servers import EngineJudge
-from specbench_kit.live.verifier import ScoringJudge
 from specbench_kit.live.wire import Down, Status, Up
+from specbench_kit.live.wire_verifier import ScoringJudge
 
 PLAIN = RequestRecord("a", "", [1, 2, 3, 4], [5, 6, 7])
 OTHER = RequestRecord("a", "", [1, 2, 3, 4], [5, 9, 7])
@@ -93,7 +93,7 @@ def test_a_server_that_is_busy_or_gone_for_a_moment_is_asked_again(
 ) -> None:
     """A server that refuses says after how many milliseconds."""
     waits_s: list[float] = []
-    monkeypatch.setattr("specbench_kit.live.verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    monkeypatch.setattr("specbench_kit.live.wire_verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
     server = ScoringServer(says, says, says, SCORES)
     assert server.judge().judge(OTHER, PLAIN, 1).verdict == "tie"
     frames = server.frames("score")
@@ -121,8 +121,8 @@ def test_an_output_that_a_server_does_not_score_is_left_open(
 def test_a_server_that_is_busy_for_half_an_hour_leaves_an_output_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks for ten minutes of patience each time, and is asked three times."""
     waits_s: list[float] = []
-    monkeypatch.setattr("specbench_kit.live.verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
-    monkeypatch.setattr("specbench_kit.live.verifier.monotonic_s", lambda: sum(waits_s))
+    monkeypatch.setattr("specbench_kit.live.wire_verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    monkeypatch.setattr("specbench_kit.live.wire_verifier.monotonic_s", lambda: sum(waits_s))
     server = ScoringServer(*[Status.OVERLOADED] * 9)
     server.retry_ms = 600_000
     result = server.judge().judge(OTHER, PLAIN, 1)
@@ -242,7 +242,7 @@ def test_rounding_is_measured_before_the_divergence(prompt: int, output: int, le
 
 def test_scoring_by_an_engine_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock counts how often it is read."""
-    monkeypatch.setattr("specbench_kit.live.servers.monotonic_s", count(1).__next__)
+    monkeypatch.setattr("specbench_kit.live.engine_verifier.monotonic_s", count(1).__next__)
     judge = EngineJudge(ShapedEngine(0.1), GREEDY)
     for _ in range(3):
         judge.judge(OTHER, PLAIN, 1)

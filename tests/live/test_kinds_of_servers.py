@@ -14,21 +14,14 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments.base import Link
 from specbench_kit.live import servers
 from specbench_kit.live.connection_options import ConnectionOptions
+from specbench_kit.live.engine_verifier import EngineJudge, EngineStream, EngineVerifier
 from specbench_kit.live.free_running import FreeRunningVerifier
 from specbench_kit.live.pair import DraftModels, TargetDescription
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server_address import ServerAddress
-from specbench_kit.live.servers import (
-    EngineJudge,
-    EngineServer,
-    EngineStream,
-    EngineVerifier,
-    SkitServer,
-    VerifierSetup,
-    connect,
-)
-from specbench_kit.live.verifier import ScoringJudge, WireStream, WireVerifier
+from specbench_kit.live.servers import EngineServer, SkitServer, VerifierSetup, connect
 from specbench_kit.live.wire import tokenizer_hash
+from specbench_kit.live.wire_verifier import ScoringJudge, WireStream, WireVerifier
 from specbench_kit.methods.base import SendsAhead
 from specbench_kit.methods.spec import parse_method
 

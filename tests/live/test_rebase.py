@@ -14,8 +14,8 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.live.assembly import remote_loop
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.verifier import WireVerifier
 from specbench_kit.live.wire import Down, Status, Up
+from specbench_kit.live.wire_verifier import WireVerifier
 from specbench_kit.methods.spec import parse_method
 
 REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 24)

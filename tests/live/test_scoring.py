@@ -20,8 +20,8 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.scoring import score_frame
 from specbench_kit.live.server import verifiers
 from specbench_kit.live.server.service import VerificationService
-from specbench_kit.live.verifier import ScoringJudge
 from specbench_kit.live.wire import Status, Up
+from specbench_kit.live.wire_verifier import ScoringJudge
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
 

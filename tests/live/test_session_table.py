@@ -7,13 +7,8 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.server.drafts import read_draft
-from specbench_kit.live.server.generation import (
-    Generation,
-    GenerationEvent,
-    GenerationState,
-    SilenceBound,
-    read_silence_bound,
-)
+from specbench_kit.live.server.generation import Generation, GenerationEvent, GenerationState
+from specbench_kit.live.server.sessions import SilenceBound, read_silence_bound
 from specbench_kit.live.wire import Refusal, Status
 
 

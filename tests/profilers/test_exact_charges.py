@@ -8,8 +8,7 @@ import pytest
 
 from specbench_kit.decoding.latency import Row, sums_of
 from specbench_kit.profilers.architectures import Architecture
-from specbench_kit.profilers.cards import Interconnect
-from specbench_kit.profilers.devices import Device
+from specbench_kit.profilers.devices import Device, Interconnect
 from specbench_kit.profilers.fit import Observation, fit
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.software import AchievedSpeed, Software

@@ -8,8 +8,7 @@ import pytest
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import RoundedModel, Row, sums_of
 from specbench_kit.profilers.architectures import bundled_architectures
-from specbench_kit.profilers.cards import Interconnect, find_interconnect
-from specbench_kit.profilers.devices import find_device
+from specbench_kit.profilers.devices import Interconnect, find_device, find_interconnect
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.settings import VerifierProfileSettings
 from specbench_kit.profilers.software import KERNELS, AchievedSpeed, Software, find_software

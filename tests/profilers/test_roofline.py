@@ -8,8 +8,7 @@ from msgspec import structs
 from specbench_kit.decoding.latency import Row, sums_of
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.base import COEFFICIENTS, MODELS, Form, features
-from specbench_kit.profilers.cards import find_interconnect
-from specbench_kit.profilers.devices import find_device
+from specbench_kit.profilers.devices import find_device, find_interconnect
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline, judge, roofline_of
 from specbench_kit.profilers.software import KERNELS, AchievedSpeed, Software, find_software

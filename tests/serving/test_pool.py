@@ -25,13 +25,12 @@ from specbench_kit.serving.arrivals import NextRequests, Poisson, ReplayedArriva
 from specbench_kit.serving.memory import UNLIMITED_KV, KvCapacity, kv_capacity
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.options import CapacityRule
-from specbench_kit.serving.pool import ServerPool
 from specbench_kit.serving.pool_spec import Outage, PoolServer, parse_outage, parse_servers
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.routers.base import RoutedServer, parse_router, routers
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
-from specbench_kit.serving.simulation import Simulation, simulate
+from specbench_kit.serving.simulation import ServerPool, Simulation, simulate
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.serving_run import ServingRun

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.serving.arrival_traces import Levels, VaryingRate, Waves
+from specbench_kit.serving.arrivals import Levels, VaryingRate, Waves
 from specbench_kit.studies.serving.scenario_builder import parse_arrivals
 
 DEVICES = 4

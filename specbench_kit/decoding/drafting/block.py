@@ -114,7 +114,8 @@ class BlockDrafter(ReportingChainDrafter):
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Append the next token to each chain, and return the drafts that had room for it."""
-        grown_ids = {chain.request_id for chain in self._model.extend([self._chain(draft) for draft in drafts])}
+        chains = [self._chain(draft) for draft in drafts]
+        grown_ids = {chain.request_id for chain in self._model.extend(chains)}
         grown = [draft for draft in drafts if draft.request_id in grown_ids]
         self._report([draft for draft in grown if draft.tree.last % self._options.size == 0])
         for draft in grown:

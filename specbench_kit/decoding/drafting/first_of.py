@@ -109,7 +109,8 @@ class _Member:
         """Append the member's next token to each chain, and return the drafts that got one."""
         if not drafts:
             return []
-        grown_ids = {own.request_id for own in self.drafter.extend([self.drafts[d.request_id] for d in drafts])}
+        own_drafts = [self.drafts[draft.request_id] for draft in drafts]
+        grown_ids = {own.request_id for own in self.drafter.extend(own_drafts)}
         grown = [draft for draft in drafts if draft.request_id in grown_ids]
         for draft in grown:
             own = self.drafts[draft.request_id].tree

@@ -1,6 +1,6 @@
 """Drafts of an EAGLE head: one layer over the target's hidden states, in the manner of EAGLE-3.
 
-Also here: tree levels of an EAGLE head, which drafts on from the target's hidden states of the committed tokens.
+A head drafts round by round, or level by level for the requests of a pipeline.
 """
 
 from collections import defaultdict
@@ -113,8 +113,12 @@ class _Branch:
         levels = [list(flight.bottom)]
         while levels[-1][0] > 0:
             levels.append(sorted({flight.parents[node] for node in levels[-1]}))
-        pending = ([node for node in level if flight.ids[node] not in self._nodes] for level in reversed(levels))
-        return [level for level in pending if level]
+        pending: list[Sequence[int]] = []
+        for level in reversed(levels):
+            missing = [node for node in level if flight.ids[node] not in self._nodes]
+            if missing:
+                pending.append(missing)
+        return pending
 
     def append(self, stream: RequestStream, nodes: Sequence[int]) -> Append:
         """Return what is to be computed: the root with all committed tokens that are missing, or a level's nodes."""

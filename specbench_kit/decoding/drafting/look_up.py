@@ -1,7 +1,4 @@
-"""What drafters without a model share: they look up the next tokens in text that exists already.
-
-Also here: N-gram drafting: the tokens that followed the last few tokens where these occurred before.
-"""
+"""Drafting without a model: the next tokens are looked up in text that exists already, such as the request's own."""
 
 from abc import abstractmethod
 from collections import defaultdict

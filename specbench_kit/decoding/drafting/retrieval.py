@@ -89,7 +89,7 @@ def load_corpus(path: str) -> Corpus:
             json.loads(line, parse_int=whole_number)
             for line in Path(path).expanduser().read_text(encoding="utf-8").splitlines()
         ]
-        texts = [[int(token) for token in row["output_ids"]] for row in rows]
+        texts = [list(map(int, row["output_ids"])) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SkitError(f"cannot read the corpus '{path}': give the requests.jsonl of a run of this target") from error
     if not any(texts):

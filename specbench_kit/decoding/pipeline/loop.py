@@ -1,6 +1,6 @@
 """The pipeline loop: a step feeds a level of every tree, and yields a token if the true one is in flight.
 
-Also here: the clock's phases, divided among the requests that go through a pipeline together.
+The time of a step is divided among the requests that go through the pipeline together.
 """
 
 from collections import defaultdict

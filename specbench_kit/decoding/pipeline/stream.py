@@ -68,9 +68,13 @@ class RequestStream:
     def trim(self, limit: int) -> None:
         """Cut the level to its likeliest nodes; nodes that are not fed are drafted again if they are still needed."""
         level = self.level
-        rows = self.level.best(limit, self.scores)
+        rows = level.best(limit, self.scores)
         self.tally.drafted -= len(level.tokens) - len(rows)
-        self.level = Level(*([column[row] for row in rows] for column in (level.ids, level.tokens, level.parents)))
+        self.level = Level(
+            ids=[level.ids[row] for row in rows],
+            tokens=[level.tokens[row] for row in rows],
+            parents=[level.parents[row] for row in rows],
+        )
         self.scores = [self.scores[row] for row in rows]
 
     def refill(self, root: int) -> None:

@@ -1,6 +1,6 @@
-"""How the ranks of a pipeline find each other.
+"""The ranks of a pipeline as one group: they find each other, and exchange messages over torch.distributed.
 
-Also here: messages between ranks over torch.distributed: JSON, and tensors whose shape both sides know.
+A message is JSON, or a tensor whose shape both sides know.
 """
 
 import json

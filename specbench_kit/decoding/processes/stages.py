@@ -1,6 +1,7 @@
-"""The stages of a pipeline as rank 0 sees them, if each is a process of its own.
+"""A pipeline whose stages are processes of their own, as rank 0 sees it.
 
-Also here: a pipeline as verification by rounds uses it: a batch passes through all stages before the next one begins.
+The loop of a pipeline keeps all stages busy; in verification by rounds, a batch passes through all of them before the
+next one begins.
 """
 
 import os

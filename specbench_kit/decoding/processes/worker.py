@@ -1,7 +1,4 @@
-"""What a rank that holds a stage does: load its slice, then serve rank 0's commands until it says stop.
-
-Also here: one stage of a pipeline: its slice of the target, its KV, and what it holds for the next stage.
-"""
+"""A rank that holds a stage of a pipeline: it loads its slice of the target, and serves rank 0 until it says stop."""
 
 import os
 import sys

@@ -1,7 +1,6 @@
 """The client of a server under test: one request is one stream, whose events are stamped as they arrive.
 
-Also here: how many tokens each event of a stream brought; counters of speculation that servers give to Prometheus,
-read before and after a load.
+The server's own counters of speculation, which it gives to Prometheus, are read before and after a load.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
-"""HTTP to inference servers of others: the environment's keys and proxies, connections that went stale, and errors.
+"""HTTP to inference servers of others: the environment's keys and proxies, stale connections, streamed events, errors.
 
-Also here: server-sent events: the lines of a stream in which each `data:` line holds one JSON document; and an
-emulated link in front of a server: requests and answers arrive as late as they would over the link.
+A link may be emulated in front of a server: requests and answers then arrive as late as they would over it.
 """
 
 import os

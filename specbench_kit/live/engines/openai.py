@@ -1,6 +1,6 @@
 """OpenAI's completions and chat, by any server: their streams, and completions as a verifier.
 
-Also here: the counts of vLLM and llama.cpp in such streams.
+The streams of vLLM and llama.cpp also hold counts of speculation.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """The verification thread: rounds wait in the scheduler's queue, and a batch is what the scheduler takes from it.
 
-Also here: rounds that have arrived and that the scheduler does not see yet; the target's KV slots: which sessions
-hold one, and who has to give one up; the priority of the verification thread.
+A session needs one of the target's KV slots. While other accounts use the server, the rounds of an account beyond its
+share of the slots stay behind the queue.
 """
 
 import os

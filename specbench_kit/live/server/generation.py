@@ -1,18 +1,12 @@
-"""A response that the server decodes by itself: its limits, and the states between which the event loop moves it.
-
-Also here: devices that are silent: the server goes on with their responses, and they get its tokens when they return.
-"""
+"""A response that the server decodes by itself: its limits, and the states between which the event loop moves it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from math import inf
 
-from specbench_kit.live.connection_options import SHORTEST_SILENCE_S
-from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server.admission import ServerLimits
-from specbench_kit.live.server.drafts import require_ends
-from specbench_kit.live.wire import Refusal, Status
+DEFAULT_ROUND_S = 60.0
+"""The time in which each round of a generation should be answered if its device names none."""
 
 
 class GenerationState(Enum):
@@ -107,55 +101,3 @@ class Generation:
     def move(self, event: GenerationEvent) -> None:
         """Move to the state that follows an event."""
         self.state = TRANSITIONS.get((self.state, event), self.state)
-
-
-SHORTEST_MS = round(SHORTEST_SILENCE_S * 1e3)
-DEFAULT_ROUND_S = 60.0
-
-
-@dataclass(slots=True)
-class SilenceBound:
-    """After how long a silence the server decodes by itself, and up to where.
-
-    `end` is the length of the whole text, prompt included, that the response may reach.
-    """
-
-    silence_s: float
-    end: int
-    ends: frozenset[int]
-
-    def is_reached(self, text: Sequence[int], prompt: int) -> bool:
-        """Return True if a text, of which the prompt has so many tokens, has come to its end."""
-        return len(text) >= self.end or not self.ends.isdisjoint(text[prompt:])
-
-    def generation(self, round_number: int, text: list[int], prompt: int) -> Generation | None:
-        """Return the rest of a response as one generation; None if the response has ended."""
-        room = self.end - len(text)
-        if self.is_reached(text, prompt):
-            return None
-        return Generation(round_number, room, self.ends, DEFAULT_ROUND_S, unasked=True)
-
-
-def read_silence_bound(frame: messages.Open, limits: ServerLimits, vocabulary: int) -> SilenceBound | None:
-    """Return the bound that a device gives with its session; raise Refusal if it is none that a server can keep.
-
-    A device that sends drafts ahead is never waited for: no silence is too long, and only the end counts.
-    """
-    end = min(limits.context, len(frame.prompt) + frame.max_tokens)
-    if frame.ahead:
-        if frame.ahead > limits.ahead:
-            raise Refusal(Status.TOO_MANY_AHEAD, f"{frame.ahead} drafts ahead; this server takes {limits.ahead}")
-        if frame.layers or frame.max_tokens == 0 or frame.silence_ms:
-            reason = "a session with drafts ahead needs max_tokens, and goes with no hidden states and no silence"
-            raise Refusal(Status.BROKEN_DEADLINE, reason)
-        require_ends(frame.ends, vocabulary)
-        return SilenceBound(inf, end, frozenset(frame.ends))
-    if frame.silence_ms == 0:
-        return None
-    if frame.silence_ms < SHORTEST_MS or frame.max_tokens == 0 or frame.layers:
-        raise Refusal(
-            Status.BROKEN_DEADLINE,
-            f"a silence has at least {SHORTEST_MS} ms, needs max_tokens, and goes with no hidden states",
-        )
-    require_ends(frame.ends, vocabulary)
-    return SilenceBound(frame.silence_ms / 1e3, end, frozenset(frame.ends))

@@ -1,8 +1,4 @@
-"""The frames of devices: sessions are opened, rounds queued, and faulty frames refused without harm to others.
-
-Also here: the frame that answers a draft; the event loop's side of generations: they begin, their tokens are
-streamed, and they pause, resume and end.
-"""
+"""The frames of devices: sessions are opened, rounds queued, generations begun, and faulty frames refused."""
 
 from collections.abc import Sequence
 from math import inf
@@ -13,7 +9,7 @@ from specbench_kit.live.server.admission import BACKOFF_MS, DEFAULT_DEADLINE_S, 
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafts import read_draft, require_ends, require_times
 from specbench_kit.live.server.free_running import FreeRunning
-from specbench_kit.live.server.generation import Generation, GenerationEvent, GenerationState
+from specbench_kit.live.server.generation import DEFAULT_ROUND_S, Generation, GenerationEvent, GenerationState
 from specbench_kit.live.server.metrics import EventLog, ServerMetrics
 from specbench_kit.live.server.rounds import PendingRound, VerifiedRound, generated_round
 from specbench_kit.live.server.scoring import read_task
@@ -227,8 +223,6 @@ class FrameHandler:
         return Down(refused=failed)
 
 
-DEFAULT_ROUND_S = 60.0
-"""The time in which each round of a generation should be answered if its device names none."""
 IN_FLIGHT_RETRY_MS = 10
 
 

@@ -1,6 +1,6 @@
 """The gRPC server: its address and certificate, its options, and the services that it offers.
 
-Also here: the services that need no token: health checks and reflection.
+Health checks and reflection need no token.
 """
 
 import asyncio

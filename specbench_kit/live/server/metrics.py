@@ -1,7 +1,4 @@
-"""The server's metrics: counters for Prometheus and the status line of the terminal.
-
-Also here: the log of a server's events: streams and sessions with their ends, refusals, start and end.
-"""
+"""What a server tells of itself: counters for Prometheus, the status line of the terminal, and a log of events."""
 
 import json
 from dataclasses import dataclass

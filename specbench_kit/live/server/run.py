@@ -1,7 +1,7 @@
 """`skit serve`: a server made from its settings, and its run until a signal.
 
-Also here: the event loop of the server: libuv's where it is installed, since it takes less time per message; the
-verification times that the server's scheduler plans with.
+The scheduler plans with the times of a profile, or of a few forwards at the start. The event loop is libuv's where it
+is installed, since it takes less time per message.
 """
 
 import asyncio

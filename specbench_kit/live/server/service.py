@@ -1,6 +1,6 @@
 """The gRPC service: one task per device stream, and an orderly start and end of the server.
 
-Also here: one device's stream: its frames are served, and faulty ones refused without harm to others.
+A stream serves its device's frames, and refuses faulty ones without harm to others.
 """
 
 import asyncio

@@ -3,21 +3,23 @@
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Protocol
 
 from specbench_kit.decoding.records import UNLIMITED, RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
-from specbench_kit.live.connection_options import TEMPERATURES
+from specbench_kit.live.connection_options import SHORTEST_SILENCE_S, TEMPERATURES
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import LONGEST_NAME, Account, Caller, ServerLimits
-from specbench_kit.live.server.drafts import require_tokens
-from specbench_kit.live.server.generation import Generation, SilenceBound, read_silence_bound
+from specbench_kit.live.server.drafts import require_ends, require_tokens
+from specbench_kit.live.server.generation import DEFAULT_ROUND_S, Generation
 from specbench_kit.live.wire import Down, Refusal, Status
 
 MOST_LAYERS = 8
 """Layers whose hidden states a session may ask for; an EAGLE head reads three."""
 LEAST_TOP_P = 1e-4
+SHORTEST_MS = round(SHORTEST_SILENCE_S * 1e3)
 
 
 class AnswerStream(Protocol):
@@ -38,6 +40,30 @@ class QueuedDraft:
     frame: messages.Draft
     arrived_s: float
     degraded: bool
+
+
+@dataclass(slots=True)
+class SilenceBound:
+    """After how long a silence of its device the server goes on with a response by itself, and up to where.
+
+    The device gets the tokens when it returns. `end` is the length of the whole text, prompt included, that the
+    response may reach.
+    """
+
+    silence_s: float
+    end: int
+    ends: frozenset[int]
+
+    def is_reached(self, text: Sequence[int], prompt: int) -> bool:
+        """Return True if a text, of which the prompt has so many tokens, has come to its end."""
+        return len(text) >= self.end or not self.ends.isdisjoint(text[prompt:])
+
+    def generation(self, round_number: int, text: list[int], prompt: int) -> Generation | None:
+        """Return the rest of a response as one generation; None if the response has ended."""
+        room = self.end - len(text)
+        if self.is_reached(text, prompt):
+            return None
+        return Generation(round_number, room, self.ends, DEFAULT_ROUND_S, unasked=True)
 
 
 @dataclass(slots=True, eq=False)
@@ -247,6 +273,31 @@ class SessionTable:
             return self.drop(unused[0])
         most = min(self.limits.sessions, account.most_sessions)
         raise Refusal(Status.TOO_MANY_SESSIONS, f"this server holds {most} for {account.name}", retry_ms=1000)
+
+
+def read_silence_bound(frame: messages.Open, limits: ServerLimits, vocabulary: int) -> SilenceBound | None:
+    """Return the bound that a device gives with its session; raise Refusal if it is none that a server can keep.
+
+    A device that sends drafts ahead is never waited for: no silence is too long, and only the end counts.
+    """
+    end = min(limits.context, len(frame.prompt) + frame.max_tokens)
+    if frame.ahead:
+        if frame.ahead > limits.ahead:
+            raise Refusal(Status.TOO_MANY_AHEAD, f"{frame.ahead} drafts ahead; this server takes {limits.ahead}")
+        if frame.layers or frame.max_tokens == 0 or frame.silence_ms:
+            reason = "a session with drafts ahead needs max_tokens, and goes with no hidden states and no silence"
+            raise Refusal(Status.BROKEN_DEADLINE, reason)
+        require_ends(frame.ends, vocabulary)
+        return SilenceBound(inf, end, frozenset(frame.ends))
+    if frame.silence_ms == 0:
+        return None
+    if frame.silence_ms < SHORTEST_MS or frame.max_tokens == 0 or frame.layers:
+        raise Refusal(
+            Status.BROKEN_DEADLINE,
+            f"a silence has at least {SHORTEST_MS} ms, needs max_tokens, and goes with no hidden states",
+        )
+    require_ends(frame.ends, vocabulary)
+    return SilenceBound(frame.silence_ms / 1e3, end, frozenset(frame.ends))
 
 
 def read_sampler(sampling: messages.Sampling) -> Sampler:

@@ -1,13 +1,12 @@
-"""Draft models made for one target: a few layers that read the target's embedding and draft a part of its tokens.
+"""Draft models made of a few layers of one target, which read its embedding and may draft only a part of its tokens.
 
 A folder holds `config.json`, whose `draft_vocab_size` is the number of tokens that the model can draft, and
 `model.safetensors` without an embedding, with `lm_head.weight` [draft tokens, hidden size] and `d2t`, the offset from
 the number of each of these tokens to the target's token id. Matrices may be stored in 8 bits, one scale per row.
 
-Also here: self-speculation, the target's own first layers as a draft model that exits early (LayerSkip, arXiv
-2404.16710). The weights are the target's, so that no second model is loaded. Its KV is kept apart from the target's:
-the first layers are computed again in verification, which LayerSkip saves, and a draft's time is a little longer than
-there.
+A draft that exits early (LayerSkip, arXiv 2404.16710) is the target's own first layers with the target's weights, so
+that no second model is loaded. Its KV is kept apart from the target's: the first layers are computed again in
+verification, which LayerSkip saves, and a draft's time is a little longer than there.
 """
 
 import json

@@ -1,9 +1,8 @@
-"""An executor for GPUs: forwards are captured as CUDA graphs, and chains of drafts stay on the card.
+"""Executors for GPUs: forwards are captured as CUDA graphs, and chains of drafts and moves of KV stay on the card.
 
-Also here: moves of KV that wait for the next forward, and then happen on the card as one graph; and an executor that
-computes everything in one shape, so that outputs do not depend on how tokens are split. Kernels of a GPU round
-differently for different numbers of tokens. Where plain decoding and every verification run through one captured graph,
-with the same padding, a token's logits are the same in all of them.
+One of them computes everything in one shape, so that outputs do not depend on how tokens are split. Kernels of a GPU
+round differently for different numbers of tokens. Where plain decoding and every verification run through one captured
+graph, with the same padding, a token's logits are the same in all of them.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from specbench_kit.models.executors.graph_work import (
     recording,
 )
 from specbench_kit.models.executors.kv import BAND, KVStore
-from specbench_kit.models.executors.padded import Computed, ForwardInput
+from specbench_kit.models.executors.padded import Computed, ForwardInput, in_order
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
 from specbench_kit.models.executors.transformers import TransformersExecutor, WindowCache
 
@@ -129,17 +128,17 @@ class CudaGraphExecutor(TransformersExecutor):
         together = [number for number, row in enumerate(rows) if _is_captured(row)]
         groups = [*([together] if together else []), *([n] for n in range(len(rows)) if n not in together)]
         logits: dict[int, Tensor] = {}
-        hidden: dict[int, dict[int, Tensor]] = {}
+        hidden: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}
         padding: dict[int, Padding] = {}
         for members in groups:
             part = self.forward([rows[member] for member in members], layers)
             for index, member in enumerate(members):
                 logits[member] = part[index]
-                hidden[member] = {layer: part.states(index, [layer]) for layer in layers}
                 padding[member] = part.padding[index]
-        order = range(len(rows))
-        states = {layer: [hidden[number][layer] for number in order] for layer in layers}
-        return Forward([logits[n] for n in order], states, padding=[padding[n] for n in order])
+                for layer in layers:
+                    hidden[layer][member] = part.states(index, [layer])
+        states = {layer: in_order(states_of_layer) for layer, states_of_layer in hidden.items()}
+        return Forward(in_order(logits), states, padding=in_order(padding))
 
     def _is_prompt(self, row: Row, layers: Sequence[int]) -> bool:
         """Return whether a row is a prompt of which a graph computes what follows it."""
@@ -271,7 +270,7 @@ class CudaGraphExecutor(TransformersExecutor):
             for column, part in enumerate(parts_of(row.tokens))
             if isinstance(part, PendingToken) and not part.known
         ]
-        return [[_number(part) for part in parts_of(row.tokens)] for row in work.rows]
+        return [list(map(_number, parts_of(row.tokens))) for row in work.rows]
 
     def _take_board(self, work: Work) -> None:
         """Make the board free for the results of the work: what is on it and still needed is read before."""
@@ -415,7 +414,9 @@ class InvariantExecutor(CudaGraphExecutor):
             return super().forward(rows, layers)
         results = [self._in_parts(row, layers) for row in rows]
         logits = [result[0] for result in results]
-        hidden = {layer: [result.hidden[layer] for result in results] for layer in layers}
+        hidden = {}
+        for layer in layers:
+            hidden[layer] = [result.hidden[layer] for result in results]
         return Forward(logits, hidden)
 
     def _in_parts(self, row: Row, layers: Sequence[int]) -> Forward:

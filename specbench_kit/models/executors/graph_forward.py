@@ -1,8 +1,8 @@
 """The computations that graphs capture: forwards over static KV that read static inputs alone.
 
-Also here: the forward of Llama-like models in few kernels. On an H100 a layer of Qwen3 in transformers' own code is
-some sixty kernels, most of which take longer to start than to compute, and attention copies the KV of every head that
-shares it. Here it is about twenty, and KV is read where it is.
+Llama-like models are computed in few kernels. On an H100 a layer of Qwen3 in transformers' own code is some sixty
+kernels, most of which take longer to start than to compute, and attention copies the KV of every head that shares it.
+Here it is about twenty, and KV is read where it is.
 """
 
 from collections.abc import Sequence
@@ -141,11 +141,10 @@ def side_by_side(*products: nn.Linear) -> tuple[Tensor, Tensor | None]:
     if found is not None and products[0].weight.data_ptr() == found[0].data_ptr():
         return found
     sizes = [product.out_features for product in products]
-    parts = {
-        name: torch.cat([getattr(product, name).detach() for product in products])
-        for name in ("weight", "bias")
-        if getattr(products[0], name) is not None
-    }
+    parts = {}
+    for name in ("weight", "bias"):
+        if getattr(products[0], name) is not None:
+            parts[name] = torch.cat([getattr(product, name).detach() for product in products])
     for name, whole in parts.items():
         for product, part in zip(products, whole.split(sizes), strict=True):
             getattr(product, name).data = part

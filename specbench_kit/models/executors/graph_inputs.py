@@ -1,6 +1,6 @@
-"""The inputs of a captured forward: pinned memory that the host fills, which the graph itself copies to the card.
+"""What a captured forward reads, and what it says of a distribution beside its most probable token.
 
-Also here: what a graph says of a distribution beside its most likely token: statistics and the best candidates.
+The inputs lie in pinned memory that the host fills, and the graph itself copies them to the card.
 """
 
 from collections.abc import Sequence

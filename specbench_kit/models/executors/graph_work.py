@@ -1,6 +1,6 @@
 """What a graph executor was asked for: begun when somebody needs it, and read from the card in one copy.
 
-Also here: CUDA graphs by shape: each is captured when its shape first occurs, and replayed from then on.
+A graph is captured when its shape first occurs, and replayed from then on.
 """
 
 from collections import OrderedDict
@@ -341,8 +341,10 @@ class GraphForward(Forward):
     @property
     def hidden(self) -> dict[int, Tensor]:
         """Return the hidden states [kept, width] of all rows by layer."""
-        by_layer = self._results[0].hidden.items()
-        return {layer: torch.cat([self._of_row(states, row) for row in self.rows]) for layer, states in by_layer}
+        kept = {}
+        for layer, states in self._results[0].hidden.items():
+            kept[layer] = torch.cat([self._of_row(states, row) for row in self.rows])
+        return kept
 
     @property
     def _parts(self) -> Sequence[Tensor]:

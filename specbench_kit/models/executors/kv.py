@@ -1,7 +1,4 @@
-"""Preallocated KV memory of all layers and slots, and the windows that a forward sees of it.
-
-Also here: attention masks: additive, 4-D, one row per request, for chains and for trees.
-"""
+"""Preallocated KV memory of all layers and slots, and the windows and masks through which a forward sees it."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -93,7 +93,11 @@ class ReducedForward(Forward):
         if self._cut:
             best = iter(self.logits.argmax(-1).tolist())
             return [list(islice(best, count)) for count in self._forward.counts]
-        return [[self._token_ids[token] for token in row] for row in self._forward.argmax()]
+        rows = []
+        for tokens in self._forward.argmax():
+            token_ids = [self._token_ids[token] for token in tokens]
+            rows.append(token_ids)
+        return rows
 
     def mask(self, tokens: Sequence[int]) -> None:
         self.logits[:, list(tokens)] = self.logits.amin(-1, keepdim=True)

@@ -1,9 +1,8 @@
-"""The native executors that round the weights of heads and of trained draft models to 8 bits.
+"""The native executors whose weights are blocks that share a scale: those of a GGUF file, or rounded to 8 bits here.
 
-A draft need not be exact, and a step of one takes as long as its weights take to be read. Weights and activations are
-rounded like those of Q8_0 in GGUF files: 32 neighbouring ones share a scale.
-
-Also here: the native executor for GGUF files, which multiplies by the blocks of the file as they are.
+A draft need not be exact, and a step of one takes as long as its weights take to be read, so that heads and trained
+draft models are rounded. Weights and activations are rounded like those of Q8_0 in GGUF files: 32 neighbouring ones
+share a scale.
 """
 
 import ctypes

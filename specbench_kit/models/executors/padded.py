@@ -91,8 +91,8 @@ class PaddedExecutor(Executor):
                 padding[member] = Padding(len(group), index, batch.kv.width, batch.first, batch.kv.length)
                 for layer in layers:
                     hidden[layer][member] = computed.hidden[layer][index, end - row.keep : end]
-        states = {layer: _in_order(parts_of_layer) for layer, parts_of_layer in hidden.items()}
-        return Forward(_in_order(parts), states, padding=_in_order(padding))
+        states = {layer: in_order(parts_of_layer) for layer, parts_of_layer in hidden.items()}
+        return Forward(in_order(parts), states, padding=in_order(padding))
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         self.store.move(slot, list(sources), to)
@@ -130,7 +130,8 @@ class PaddedExecutor(Executor):
         return torch.from_numpy(self._key_positions[[row.slot for row in rows], :length]).to(self.device)
 
 
-def _in_order(parts: Mapping[int, Found]) -> list[Found]:
+def in_order(parts: Mapping[int, Found]) -> list[Found]:
+    """Return what belongs to each row, in the order of the rows."""
     return [parts[row] for row in range(len(parts))]
 
 

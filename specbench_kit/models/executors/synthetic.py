@@ -62,7 +62,7 @@ class SyntheticExecutor(Executor):
         if self._body is not None:
             known = int(self._model.body.config.get_text_config().vocab_size)
             # The host chooses the tokens, so that every forward is waited for.
-            self._body.forward([row._replace(tokens=[token % known for token in row.tokens]) for row in rows]).argmax()
+            self._body.forward([_within(known, row) for row in rows]).argmax()
         return Forward([self._logits(self._write(row)) for row in rows])
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
@@ -128,6 +128,11 @@ class SyntheticExecutor(Executor):
             if remainder < 0:
                 return rank
         return len(shares)
+
+
+def _within(vocabulary: int, row: Row) -> Row:
+    """Return a row whose tokens a model with so many of them knows."""
+    return row._replace(tokens=[token % vocabulary for token in row.tokens])
 
 
 @lru_cache

@@ -1,6 +1,6 @@
-"""Heads on disk: config.json and model.safetensors, as the `speculators` library writes them.
+"""Heads on disk, as the `speculators` library writes them: config.json and model.safetensors.
 
-Also here: the input embeddings of a model, read from its files without the rest of it.
+A head without an embedding of its own gets the target's, which is read without the rest of the target.
 """
 
 import json

@@ -1,6 +1,7 @@
 """WISP's Algorithm 1 on the promises to whole responses, with a lane for requests that are late.
 
-Also here: requests that can still meet their deadline, in the two orders in which `wisp-promise` serves them.
+Requests that can still meet their deadline are kept in two orders: by deadline, and by the expected tokens per second
+that they add to a batch.
 """
 
 from bisect import insort

@@ -27,8 +27,7 @@ from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, RoundedModel
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.profilers.base import Corner, Profile
-from specbench_kit.profilers.cards import Interconnect, find_interconnect
-from specbench_kit.profilers.devices import Device, bundled_device, find_device
+from specbench_kit.profilers.devices import Device, Interconnect, bundled_device, find_device, find_interconnect
 from specbench_kit.profilers.loading import data_folder, save
 from specbench_kit.profilers.parts import SHORT
 from specbench_kit.profilers.roofline import Roofline

@@ -31,8 +31,8 @@ from specbench_kit.serving.acceptance_spec import (
     require_replayable,
     trace_source,
 )
-from specbench_kit.serving.arrival_traces import Levels, Waves, read_arrivals
-from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Poisson
+from specbench_kit.serving.arrival_traces import read_arrivals
+from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Levels, Poisson, Waves
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.free_devices import RightTokens, require_on_devices
 from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths

@@ -1,6 +1,6 @@
 """The target on a `skit serve`: drafts go out as frames and verdicts come back, or the server decodes by itself.
 
-Also here: the judge of outputs that differ, which has the server score them again.
+Where an output differs from plain decoding, the server is asked to score it again.
 """
 
 from collections.abc import Iterable, Sequence
