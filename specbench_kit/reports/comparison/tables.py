@@ -1,7 +1,7 @@
 """A comparison's tables for other programs (CSV) and for papers (LaTeX)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET
 from msgspec.structs import asdict
@@ -63,11 +63,7 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
     """Return a table of the methods over all requests, from fast to slow."""
     comparison = comparison.from_fast_to_slow()
     rows = comparison.overall
-    columns = [
-        column
-        for column in look.table_columns("paper")
-        if any(column.text(column.cell(row)) != ABSENT for row in rows.values())
-    ]
+    columns = [column for column in look.table_columns("paper") if _has_value(column, rows.values())]
     labels = short_labels(comparison)
     cells: list[list[Cell]] = [[code(labels[label])] for label in rows]
     for column in columns:
@@ -81,6 +77,10 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
     options = options_note(comparison).replace("options", "Options", 1)
     note = " ".join(f"{part}." for part in (where(comparison), options) if part)
     return render_latex.render(table, _caption(comparison, columns), slug, note)
+
+
+def _has_value(column: MetricColumn, rows: Iterable[MethodRow]) -> bool:
+    return any(column.text(column.cell(row)) != ABSENT for row in rows)
 
 
 def _best(comparison: Comparison, column: MetricColumn) -> list[str]:

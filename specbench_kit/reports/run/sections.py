@@ -50,7 +50,7 @@ from specbench_kit.reports.document import (
     with_more_columns,
 )
 from specbench_kit.reports.sections import cautions, wording
-from specbench_kit.reports.sections.columns import leading_columns, value_with_interval
+from specbench_kit.reports.sections.columns import cells_of, leading_columns, value_with_interval
 from specbench_kit.reports.writing.formatting import (
     ABSENT,
     count,
@@ -81,7 +81,7 @@ OUTPUT_CHARACTERS = 600
 def results(sides: Mapping[str, MetricValues]) -> Blocks:
     """Return the table of the method and its baseline, with seven columns before all others."""
     columns = leading_columns("run", "run, folded")
-    rows = [[_name(label), *(column.cell(row) for column in columns)] for label, row in sides.items()]
+    rows = [[_name(label), *cells_of(row, columns)] for label, row in sides.items()]
     first = ["method", *(column.title for column in leading_columns("run"))]
     return with_more_columns(Table(("method", *columns), rows), first)
 
@@ -113,10 +113,7 @@ def latency(run: RunDocument, sides: Mapping[str, MetricValues]) -> Blocks:
 def categories(summary: RunSummary) -> Blocks:
     """Return the table of the dataset's categories."""
     columns = leading_columns("categories of a run")
-    rows = [
-        (name, part.finished, part.tokens, *(column.cell(part) for column in columns))
-        for name, part in summary.categories.items()
-    ]
+    rows = [[name, part.finished, part.tokens, *cells_of(part, columns)] for name, part in summary.categories.items()]
     header: list[Column | str] = ["category", Column("requests", "count"), Column("tokens", "count"), *columns]
     return [Heading("By category"), Table(header, rows)] if rows else []
 
@@ -252,7 +249,7 @@ def _comparison(lossless: LosslessCounts) -> Blocks:
                 divergence.request_id,
                 divergence.verdict,
                 divergence.position,
-                *("(ended)" if token is None else str(token) for token in _tokens(divergence)),
+                *map(_token, (divergence.method_token, divergence.baseline_token)),
                 *map(_short, (divergence.margin, divergence.noise, divergence.control)),
             ]
             for divergence in lossless.divergences
@@ -280,8 +277,8 @@ def _comparison(lossless: LosslessCounts) -> Blocks:
     return blocks
 
 
-def _tokens(divergence: Divergence) -> tuple[int | None, int | None]:
-    return divergence.method_token, divergence.baseline_token
+def _token(token: int | None) -> str:
+    return "(ended)" if token is None else str(token)
 
 
 def _published_format_sentence(run: RunDocument) -> str:

@@ -142,20 +142,24 @@ def leading_columns(*tables: TableKind) -> list[MetricColumn]:
     return [column for column in COLUMNS.values() if not set(tables).isdisjoint(column.leads)]
 
 
+def cells_of(row: MetricValues, columns: Iterable[MetricColumn]) -> list[Cell]:
+    """Return the cells of a row of metrics in these columns."""
+    return [column.cell(row) for column in columns]
+
+
 def method_table(rows: Mapping[str, MetricValues], columns: Iterable[MetricColumn]) -> Table:
     """Return a table with a row for each label in `rows`, less the columns in which no row has a value."""
     columns = list(columns)
-    cells = [(code(label), *(column.cell(row) for column in columns)) for label, row in rows.items()]
+    cells = [[code(label), *cells_of(row, columns)] for label, row in rows.items()]
     return Table(("method", *columns), cells).without_empty_columns()
 
 
 def all_numbers(rows: Mapping[str, MetricValues]) -> Block:
     """Return a table of every metric of these rows with its interval, to open on a click."""
-    lines = [
-        (code(metric.name), *(value_with_interval(metric.name, metric.unit, row) for row in rows.values()))
-        for metric in METRICS
-        if any(row.value(metric.name) is not None for row in rows.values()) or metric.name in NEVER_MISSING
-    ]
+    lines = []
+    for name, unit in ((metric.name, metric.unit) for metric in METRICS):
+        if name in NEVER_MISSING or any(row.value(name) is not None for row in rows.values()):
+            lines.append([code(name), *(value_with_interval(name, unit, row) for row in rows.values())])
     return Folded("All numbers, with 95% intervals", [Table(("metric", *map(code, rows)), lines)])
 
 
