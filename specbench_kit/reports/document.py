@@ -1,4 +1,4 @@
-"""The document model of all reports: blocks that five renderers turn into Markdown, HTML, terminal, LaTeX and CSV.
+"""The document model of all reports: blocks that renderers turn into Markdown, HTML, LaTeX and terminal output.
 
 A report is written in three steps:
 
@@ -15,7 +15,7 @@ A report is written in three steps:
    of facts (name, value) has no titles: `facts(rows)`. What opens on a click is `Folded(title, blocks)`.
 2. `Document.of(title, *sections)` joins the sections. `render_markdown.render(document)` and
    `render_html.render(document, drawings)` write its files, `render_terminal.show(console, blocks)` prints blocks,
-   `render_latex.render(table, ...)` and `render_csv.render(records)` write tables for papers and for other programs.
+   `render_latex.render(table, ...)` writes a table for a paper.
 3. The sentence that states the result stands in `sections/headlines.py`, or in the folder of its kind of report;
    `sections/columns.py` declares every metric column once.
 
