@@ -45,8 +45,11 @@ def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption =
     if failed or doubts:
         raise typer.Exit(FAILED if failed else INCONCLUSIVE)
     if strict:
-        loads = outcome.summary.loads
-        require_all({name: sum(load.servers[name].failed for load in loads) for name in outcome.summary.names})
+        failures = dict.fromkeys(outcome.summary.names, 0)
+        for load in outcome.summary.loads:
+            for name in failures:
+                failures[name] += load.servers[name].failed
+        require_all(failures)
 
 
 def _judge(outcome: "AbOutcome", conditions: "Sequence[AbCondition]") -> tuple[list[str], list[str]]:

@@ -22,6 +22,6 @@ def calibrate(settings: CalibrationSettings, as_json: JsonOption = False) -> Non
     render_terminal.show(console, blocks(outcome))
     say(console, f"profile: {outcome.path}")
     if as_json:
-        agreements = {name: [asdict(metric) for metric in rest] for name, rest in outcome.agreements.items()}
+        agreements = {name: list(map(asdict, rest)) for name, rest in outcome.agreements.items()}
         content = {"file": str(outcome.path), "fitted": fitted_numbers(outcome.speed), "rest": agreements}
         print(json.dumps(content, allow_nan=False))

@@ -192,11 +192,11 @@ def matching_lines(text: str, parameters: Sequence[Any], options: Mapping[str, C
     """Yield the lines of those options whose heading, name or meaning has the text, in any case; nothing for none."""
     sought, width = text.casefold(), min(shutil.get_terminal_size().columns, WIDEST)
     for heading, members in _by_panel(parameters, options).items():
-        matching = [
-            parameter
-            for parameter in members
-            if any(sought in part.casefold() for part in (heading, *parameter.opts, _meaning(parameter)))
-        ]
+        matching = []
+        for parameter in members:
+            texts = (heading, *parameter.opts, _meaning(parameter))
+            if any(sought in text.casefold() for text in texts):
+                matching.append(parameter)
         if matching:
             yield from _option_lines(heading, matching, options, width)
 

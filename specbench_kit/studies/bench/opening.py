@@ -5,6 +5,7 @@ Also here: the number formats of a run's models: in which each computes, and in 
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,8 @@ def open_runs(
         directories = [RunDirectory.create(settings.out, run) for run in described]
     notes = take_up(directories, described[0], force=settings.force)
     remaining = iter(directories)
-    return [{spec: next(remaining) for spec in bench.methods} for _ in datasets], notes
+    count = len(bench.methods)
+    return [dict(zip(bench.methods, islice(remaining, count), strict=True)) for _ in datasets], notes
 
 
 def count_turns(dataset: LoadedDataset) -> int:

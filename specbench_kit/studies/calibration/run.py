@@ -446,11 +446,11 @@ def blocks(outcome: Calibration) -> list[Block]:
     )
     metrics = [metric.metric for metric in outcome.agreements["calibrated"]]
     columns = [title for metric in metrics for title in (f"mean {metric}", "P95")]
-    rows = [
-        (title, *(f"{value:.2f}" for metric in outcome.agreements[name] for value in (metric.mean, metric.tail)))
-        for name, title in TITLES.items()
-        if name in outcome.agreements
-    ]
+    rows = []
+    for name, title in TITLES.items():
+        if name in outcome.agreements:
+            ratios = [ratio for metric in outcome.agreements[name] for ratio in (metric.mean, metric.tail)]
+            rows.append([title, *(f"{ratio:.2f}" for ratio in ratios)])
     title = f"simulated over measured, all requests after the first {outcome.fitted}"
     return [Paragraph(numbers), Paragraph(title), Table(("", *columns), rows)]
 

@@ -315,7 +315,10 @@ def _times_table(profile: ProfileSummary, *, with_range: bool = True) -> Table:
     new = list(dict.fromkeys(time.new for time in profile.times))
     cells = {(time.requests, time.new): _time(time, with_range) for time in profile.times}
     requests = dict.fromkeys(time.requests for time in profile.times)
-    rows: list[list[Cell]] = [[number, *(cells[number, tokens] for tokens in new)] for number in requests]
+    rows: list[list[Cell]] = []
+    for number in requests:
+        times = [cells[number, tokens] for tokens in new]
+        rows.append([number, *times])
     titles = [f"{tokens} new token{'s' * (tokens > 1)}" for tokens in new]
     return Table(("requests", *titles), rows)
 

@@ -41,6 +41,7 @@ from specbench_kit.studies.reproduction.wording import (
     main_claim,
     metric_in_words,
     percent,
+    predicted_counts,
     published,
     role,
     role_counts,
@@ -163,10 +164,7 @@ def _tally(folder: Path, page: str, groups: Mapping[str, Sequence[ReproducedExpe
 
     Without predictions it shows the other numbers by what they are; nothing if no number is compared.
     """
-    counts = {
-        name: (sum(member.within for member in members), sum(member.compared for member in members))
-        for name, members in groups.items()
-    }
+    counts = {name: predicted_counts(members) for name, members in groups.items()}
     tally = PREDICTIONS
     if not any(compared for _, compared in counts.values()):
         tally = NOT_PREDICTED
@@ -251,13 +249,14 @@ def _within_the_goal(result: ReproducedExperiment) -> str:
 
 def _paper_row(paper: str, members: Sequence[ReproducedExperiment]) -> tuple[Cell, ...]:
     """Return how many numbers of a paper are predicted, how many of these come out, and what the others are."""
+    within, compared = predicted_counts(members)
     by_role = {name: role_counts(members, name) for name in ("identity", "fitted", "input")}
     idle = sum(member.roles["predicted"].passed_by_no_effect for member in members)
     return (
         link(PAPERS.get(paper, paper), f"{paper}.md"),
-        str(sum(member.compared for member in members)),
-        str(sum(member.within for member in members)),
-        *(f"{within} / {compared}" for within, compared in by_role.values()),
+        str(compared),
+        str(within),
+        *(f"{met} / {of_role}" for met, of_role in by_role.values()),
         str(idle),
     )
 

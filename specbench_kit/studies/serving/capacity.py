@@ -145,6 +145,10 @@ class SeedCapacity:
         """The trial of the capacity; None if nothing is served."""
         return next((trial for trial in self.trials if trial.load == self.load and trial.holds), None)
 
+    def describe(self) -> SeedSearch:
+        """Return the search as `summary.json` holds it."""
+        return SeedSearch(self.load, [trial.describe() for trial in self.trials])
+
 
 def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedCapacity:
     """Return the highest load that is served: doubled until it is not, then found by bisection.
@@ -296,9 +300,7 @@ class CapacityRow:
             bounded=any(capacity.bounded for capacity in self.by_seed),
             settled=sum(trial.settled for trial in trials) / len(trials),
             simulated_s=sum(trial.simulated_s for trial in trials),
-            seeds=[
-                SeedSearch(capacity.load, [trial.describe() for trial in capacity.trials]) for capacity in self.by_seed
-            ],
+            seeds=[capacity.describe() for capacity in self.by_seed],
         )
 
 

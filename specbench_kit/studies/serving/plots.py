@@ -304,7 +304,7 @@ def _attainment(lines: Simulated) -> Picture:
         return Interval(100 * (1 - rate.mean), 100 * (1 - high), 100 * (1 - low))
 
     def paint(axes: "Axes") -> None:
-        estimates = {label: [attainment(groups.get(name)) for name in names] for label, groups in classes.items()}
+        estimates = {label: list(map(attainment, map(groups.get, names))) for label, groups in classes.items()}
         bars(axes, lines, estimates, names)
         axes.set(xlabel="SLO class", ylabel="SLO attainment (% of responses)")
         axes.set_ylim(0, 103)

@@ -103,8 +103,11 @@ def correlations(examples: Examples) -> CorrelationMatrix:
     columns = {**_columns(examples), "accepted": examples.labels}
     with np.errstate(divide="ignore", invalid="ignore"):
         matrix = np.atleast_2d(np.corrcoef([np.asarray(values, np.float64) for values in columns.values()]))
-    cells = [[float(cell) if np.isfinite(cell) else None for cell in row] for row in matrix]
-    return CorrelationMatrix(list(columns), cells)
+    return CorrelationMatrix(list(columns), [list(map(_finite, row)) for row in matrix])
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if np.isfinite(number) else None
 
 
 def _columns(examples: Examples) -> dict[str, NDArray[Any]]:
