@@ -1,8 +1,4 @@
-"""The sections of the report on one run.
-
-Also here: the section on how outputs compare with autoregressive decoding; the section on the steps of a pipeline;
-how many answers are right, and how many the token limit cut, for reports on one run and on several.
-"""
+"""The sections of the report on one run; those on right answers also serve reports on several."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -49,7 +45,7 @@ from specbench_kit.reports.document import (
     paragraphs,
     with_more_columns,
 )
-from specbench_kit.reports.sections import cautions, wording
+from specbench_kit.reports.sections import wording
 from specbench_kit.reports.sections.columns import cells_of, leading_columns, value_with_interval
 from specbench_kit.reports.writing.formatting import (
     ABSENT,
@@ -226,7 +222,7 @@ def lossless_section(run: RunDocument, summary: RunSummary) -> Blocks:
         blocks += _comparison(lossless)
     blocks += paragraphs(_published_format_sentence(run))
     if sampling and sampling.rule != "match":
-        blocks.append(cautions.tests(sampling))
+        blocks.append(wording.sampling_tests(sampling))
     return blocks
 
 

@@ -18,7 +18,7 @@ from specbench_kit.metrics.vocabulary import (
     Unit,
 )
 from specbench_kit.reports.document import Block, Cell, Column, Estimate, Folded, Table, code
-from specbench_kit.reports.sections import cautions, wording
+from specbench_kit.reports.sections import wording
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, share
 
 UNDECIDED = (NO_DIFFERENCE, BY_PROMPT, TOO_FEW)
@@ -91,7 +91,7 @@ def _lossless_cell(row: MetricValues) -> str:
     if not isinstance(row, MethodRow):
         return ABSENT
     if row.sampling_consistent is not UNSET:
-        return cautions.CONSISTENT[row.sampling_consistent, row.lossy]
+        return wording.CONSISTENT[row.sampling_consistent, row.lossy]
     return ", ".join(wording.lossless_parts(row.lossless)) if row.lossless and row.lossless.compared else ABSENT
 
 
