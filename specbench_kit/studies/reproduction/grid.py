@@ -1,8 +1,4 @@
-"""Experiments of any command over a grid of inputs, with the figures derived from their rows.
-
-Also here: figures derived from the rows of an experiment: ratios, differences, minima or maxima, and means over a
-time span; replacement of inputs of an experiment.
-"""
+"""Experiments of any command over a grid: the inputs that a point replaces, and the figures derived from its rows."""
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,8 +1,4 @@
-"""One page per paper and a table over all papers; on the terminal, one experiment.
-
-Also here: the figures of how many numbers come out, predicted ones where there are any, and of what each assumed input
-does to every published number.
-"""
+"""One page per paper and a table over all papers, with their figures; on the terminal, one experiment."""
 
 import re
 from collections.abc import Mapping, Sequence
