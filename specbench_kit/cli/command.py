@@ -4,9 +4,8 @@
 dataclasses and its own. A dataclass parameter is constructed from the options that were given; `Given[...]` leaves
 that to the function, for a dataclass which takes more than options.
 
-Also here: `--config options.toml`, options from a file, with `--save-config`, which writes such a file; and the help of
-one command, by `--help` the options that matter with an example, by `--help-all` all, by `--help=TEXT` those that have
-the text.
+Every command takes `--config options.toml`, options from a file, and `--save-config`, which writes such a file. Of its
+help, `--help` shows the options that matter with an example, `--help-all` all, and `--help=TEXT` those with the text.
 """
 
 import shutil

@@ -1,7 +1,4 @@
-"""Steps that several commands take before and after their work.
-
-Also here: the option that only the command line has.
-"""
+"""Steps that several commands take before and after their work, and the option `--json` that they share."""
 
 import json
 import sys

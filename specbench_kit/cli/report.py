@@ -1,6 +1,6 @@
-"""`skit report`: one or several runs as Markdown, HTML, CSV, LaTeX and figures.
+"""`skit report` and `skit compare`: runs side by side on the terminal, and as Markdown, HTML, CSV, LaTeX and figures.
 
-Also here: `skit compare`: runs side by side, refused if they are not comparable.
+`skit compare` refuses runs that are not comparable.
 """
 
 import json

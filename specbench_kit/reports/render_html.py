@@ -1,6 +1,6 @@
 """Documents as self-contained HTML pages: no network, no script but the kit's own, pictures inline.
 
-Also here: a report as `report.md` and as `report.html`, a page that holds its figures and needs no network.
+`write_page` writes a report's files: the page, and the same as Markdown.
 """
 
 import re

@@ -1,7 +1,4 @@
-"""The figures of a comparison, drawn once for PNG, SVG and the HTML page.
-
-Also here: the figures of a comparison in which every method is a curve.
-"""
+"""The figures of a comparison, drawn once for PNG, SVG and the HTML page."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,8 +1,4 @@
-"""The report on several runs side by side.
-
-Also here: the sections of the report on several runs; the user's choices on how a comparison's tables and figures
-look.
-"""
+"""The report on several runs side by side, section by section, in the columns and the look that the user chose."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

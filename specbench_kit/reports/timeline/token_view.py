@@ -1,8 +1,6 @@
 """A page per request: where each committed token comes from, and the token tree of its round.
 
 The pages need no network and no script; every text from a model or a prompt is escaped.
-
-Also here: the style sheet of the token view: light and dark, and readable without colour.
 """
 
 import re

@@ -1,7 +1,4 @@
-"""Run directories that are created or resumed: one writer each, under the conditions in which they were begun.
-
-Also here: the number formats of a run's models: in which each computes, and in which it was published.
-"""
+"""Run directories that are created or resumed: one writer each, under the conditions in which they were begun."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256

@@ -1,6 +1,6 @@
 """One run of `skit plan`: from options to a folder with the fleet, its range, its alternatives and a report.
 
-Also here: the chosen replica as a deployment of its own, with which `skit capacity` and `skit simulate` check the plan.
+The chosen replica is written as a deployment, on which `skit capacity` and `skit simulate` check the plan.
 """
 
 import shlex

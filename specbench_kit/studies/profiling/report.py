@@ -1,7 +1,4 @@
-"""The report of a profiling run: what a forward costs, and how far the fitted latency model can be trusted.
-
-Also here: its plots, as PNG and SVG files that can be read without colour.
-"""
+"""The report of a profiling run with plots: what a forward costs, and how far to trust the fitted latency model."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Record the trace of a dataset with a pair of models, and the trees of the methods that it is recorded for.
 
-Also here: what a stop rule costs per drafted token, measured in the decoding loop: it can be much of a draft step.
+A trace also has the times of its models' steps, and what a stop rule adds to each drafted token in the decoding loop.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

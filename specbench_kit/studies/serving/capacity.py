@@ -1,7 +1,6 @@
 """The search for a server's capacity: the most devices with a violation rate of at most epsilon (WISP, Eq. 20).
 
-Also here: the load that a search for capacity raises: devices of a closed loop, or the rate of an open arrival
-process.
+Where requests arrive whether or not others are done, it is the highest rate of arrivals instead.
 """
 
 from collections.abc import Mapping, Sequence

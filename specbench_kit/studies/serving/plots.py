@@ -1,8 +1,4 @@
-"""The figures of a simulation and of a search for capacity, drawn once for PNG, SVG and the HTML page.
-
-Also here: a simulation's report as files: Markdown, one HTML page, and plots; parts that the figures of simulations
-share: curves with intervals, bars, frames and legends.
-"""
+"""The figures of a simulation and of a search for capacity, and the files of the report that shows them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

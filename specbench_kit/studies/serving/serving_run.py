@@ -1,7 +1,6 @@
 """One run of `skit simulate` or `skit capacity`: from settings to a folder with tables, plots and report.
 
-Also here: figures that papers state and that follow from the rows of a grid; simulations and searches at the ends of
-what derived times may be, beside those of a grid.
+Rows get the figures that papers derive from them, and their ranges between the ends of what derived times may be.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""Run policies in the cells of a suite: recorded pairs are replayed, and synthetic ones decode.
-
-Also here: devices at one server: a policy's rounds in a simulation of many devices that were promised token speeds.
-"""
+"""Run policies in a suite: recorded pairs are replayed, synthetic ones decode, and fleets of devices are simulated."""
 
 import importlib.util
 import platform

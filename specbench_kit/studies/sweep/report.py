@@ -1,8 +1,4 @@
-"""The report of a sweep: how each method's speedup changes, and where it is used up.
-
-Also here: what a sweep finds, as its `summary.json` holds it but for the rows, which are flat there; its plots, as PNG
-and SVG files that can be read without colour, with the map of the fastest method over two axes.
-"""
+"""What a sweep finds, and its report with plots: how each method's speedup changes, and where it is used up."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

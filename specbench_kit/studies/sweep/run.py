@@ -1,7 +1,6 @@
 """One sweep: from a trace, which is recorded first if there is none, to a table, plots and break-even points.
 
-Also here: points at which a method stops, or starts, to be faster than autoregressive decoding at the server;
-summaries of a sweep: lines along its first axis, their break-even points, and a table for other programs.
+At a break-even point a method stops, or starts, to be faster than autoregressive decoding at the server.
 """
 
 from collections.abc import Iterator, Sequence

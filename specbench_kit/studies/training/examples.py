@@ -1,7 +1,4 @@
-"""Labelled examples made of offsets, and their split by prompt.
-
-Also here: descriptions of the examples: counts, acceptance by feature (WISP Fig.
-"""
+"""Labelled examples made of offsets: their split by prompt, their counts, and the acceptance by feature."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

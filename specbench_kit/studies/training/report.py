@@ -1,9 +1,4 @@
-"""The report of a training run: is a predictor worth its cost, and how good is it?
-
-Also here: the sections on which method to use, how certain that is, and what it depends on; the sections on what a
-predictor was trained on: prompts, features and hyper-parameters; the sections on a predictor's scores:
-classification, calibration, latency and WISP's Theorem 1.
-"""
+"""The report of a training run: is a predictor worth its cost, how good is it, and what was it trained on?"""
 
 from itertools import starmap
 from typing import TYPE_CHECKING

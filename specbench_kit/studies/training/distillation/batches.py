@@ -1,7 +1,4 @@
-"""Batches of a target's answers, read from a store a few shards at a time.
-
-Also here: acceptance on recorded answers: where each round of drafting would start, and how far it would get.
-"""
+"""Batches of a target's answers, read a few shards at a time, to train on or to measure a draft's acceptance on."""
 
 import random
 from bisect import bisect_left
