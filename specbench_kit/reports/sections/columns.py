@@ -74,13 +74,17 @@ def even_mark(row: MetricValues) -> str:
     return f" {EVEN}" if isinstance(row, MethodRow) and is_marked_even(row) else ""
 
 
+def estimate_of(row: MetricValues, metric: str, mark: str = "") -> Estimate:
+    """Return a metric's value with its interval, if that is known, and a mark behind both."""
+    return Estimate(row.value(metric), row.bounds(metric), mark)
+
+
 def _speedup_cell(row: MetricValues) -> Estimate:
-    return Estimate(row.speedup, row.bounds("speedup"), even_mark(row))
+    return estimate_of(row, "speedup", even_mark(row))
 
 
-def typical_cell(row: MetricValues) -> Estimate:
-    """Return the speedup of a typical prompt with its interval."""
-    return Estimate(row.typical_speedup, row.bounds("typical_speedup"))
+def _typical_cell(row: MetricValues) -> Estimate:
+    return estimate_of(row, "typical_speedup")
 
 
 def _wdt_cell(row: MetricValues) -> str:
@@ -97,7 +101,7 @@ def _lossless_cell(row: MetricValues) -> str:
 
 CELLS: Mapping[str, Callable[[MetricValues], Cell]] = {
     "speedup": _speedup_cell,
-    "typical_speedup": typical_cell,
+    "typical_speedup": _typical_cell,
     "wdt_share": _wdt_cell,
 }
 """Cells that are more than the metric's value."""
@@ -165,4 +169,4 @@ def all_numbers(rows: Mapping[str, MetricValues]) -> Block:
 
 def value_with_interval(metric: str, unit: Unit, row: MetricValues) -> str:
     """Return a metric's value, followed by its interval if that has any width."""
-    return Column(metric, unit).text(Estimate(row.value(metric), row.bounds(metric)))
+    return Column(metric, unit).text(estimate_of(row, metric))

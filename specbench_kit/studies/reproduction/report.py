@@ -75,9 +75,8 @@ INTRODUCTION = (
 
 def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
     """Write `README.md` over all experiments, a page per paper, and a figure per experiment with varied inputs."""
-    by_paper: dict[str, list[ReproducedExperiment]] = {}
+    by_paper = _by_paper(results)
     for result in results:
-        by_paper.setdefault(result.name.partition("/")[0], []).append(result)
         if result.sensitivity:
             replace_file(folder / _figure_path(result), sensitivity(result))
     rows = [
@@ -115,6 +114,13 @@ def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
         ]
         document = Document.of(PAPERS.get(paper, paper), head, *map(_section, members))
         _write_page(folder, paper, document)
+
+
+def _by_paper(results: Sequence[ReproducedExperiment]) -> dict[str, list[ReproducedExperiment]]:
+    by_paper: dict[str, list[ReproducedExperiment]] = {}
+    for result in results:
+        by_paper.setdefault(result.name.partition("/")[0], []).append(result)
+    return by_paper
 
 
 def _main_claims(by_paper: Mapping[str, Sequence[ReproducedExperiment]]) -> Blocks:
@@ -259,9 +265,7 @@ def _paper_row(paper: str, members: Sequence[ReproducedExperiment]) -> tuple[Cel
 
 def print_totals(console: "Console", results: Sequence[ReproducedExperiment]) -> None:
     """Print for every paper how many numbers are predicted and how many of these come out."""
-    by_paper: dict[str, list[ReproducedExperiment]] = {}
-    for result in results:
-        by_paper.setdefault(result.name.partition("/")[0], []).append(result)
+    by_paper = _by_paper(results)
     lines = [f"**{PAPERS.get(paper, paper)}: {totals(members)}**" for paper, members in by_paper.items()]
     render_terminal.show(console, [*map(Paragraph, lines), *_main_claims(by_paper)])
 

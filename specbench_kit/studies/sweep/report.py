@@ -34,6 +34,7 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.sections import colocation, deployment
 from specbench_kit.reports.sections.cautions import predictor_cautions, setting_cautions
+from specbench_kit.reports.sections.columns import estimate_of
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import (
     dataset_sentence,
@@ -288,7 +289,7 @@ def _results(summary: SweepSummary) -> Blocks:
     rows: list[list[Cell]] = []
     for row in summary.rows:
         overall = row.overall
-        speedup = Estimate(overall.speedup, overall.bounds("speedup"))
+        speedup = estimate_of(overall, "speedup")
         acceptance = (overall.acceptance_length, overall.acceptance_rate)
         cells = (code(row.spec), speedup, overall.throughput, *acceptance, overall.ttft.mean, overall.tpot.mean)
         rows.append([*_point(row.values, summary), *cells, *([overall.cost_efficiency] if priced else [])])
