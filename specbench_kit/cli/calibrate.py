@@ -1,9 +1,8 @@
 """`skit calibrate`: what a step costs on a server, fitted to its log."""
 
-import json
 from dataclasses import asdict
 
-from specbench_kit.cli.common import JsonOption, say
+from specbench_kit.cli.common import JsonOption, print_json, say
 from specbench_kit.studies.calibration.settings import CalibrationSettings
 
 
@@ -24,4 +23,4 @@ def calibrate(settings: CalibrationSettings, as_json: JsonOption = False) -> Non
     if as_json:
         agreements = {name: list(map(asdict, rest)) for name, rest in outcome.agreements.items()}
         content = {"file": str(outcome.path), "fitted": fitted_numbers(outcome.speed), "rest": agreements}
-        print(json.dumps(content, allow_nan=False))
+        print_json(content)

@@ -1,11 +1,10 @@
 """`skit suite`: run a frozen suite, check a file of its results, and make its board."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from specbench_kit.cli.common import JsonOption, command_line, say
+from specbench_kit.cli.common import JsonOption, command_line, print_json, say
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import OUTPUT, RUN, SERVER, Option
 
@@ -94,11 +93,10 @@ def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
     for path in submitted:
         say(console, f"submission: {path}")
     if as_json:
-        print(json.dumps({"run_dirs": [str(outcome.folder)], "summary": outcome.summary}, allow_nan=False))
+        print_json({"run_dirs": [str(outcome.folder)], "summary": outcome.summary})
 
 
 def _measure(suite: "Suite", options: SuiteOptions, console: "Console", as_json: bool) -> None:
-    from msgspec import to_builtins
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.reports import render_terminal
@@ -122,8 +120,8 @@ def _measure(suite: "Suite", options: SuiteOptions, console: "Console", as_json:
     if options.submit is not None:
         say(console, f"submission: {save_measured(measured.result, options.submit)}")
     if as_json:
-        document = {"run_dirs": [str(measured.folder)], "summary": to_builtins(measured.result)}
-        print(json.dumps(document, allow_nan=False))
+        document = {"run_dirs": [str(measured.folder)], "summary": measured.result}
+        print_json(document)
 
 
 def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
@@ -147,7 +145,7 @@ def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
             "was not trained on the suite's prompts",
         )
     if as_json:
-        print(json.dumps({"differences": list(found.differences), "numbers": found.numbers}))
+        print_json({"differences": list(found.differences), "numbers": found.numbers})
     if found.differences:
         raise typer.Exit(1)
 
@@ -158,4 +156,4 @@ def _board(options: SuiteOptions, console: "Console", as_json: bool) -> None:
     page = make_board(options.subject, options.out or Path("board"))
     say(console, f"board: {page}")
     if as_json:
-        print(json.dumps({"board": str(page)}))
+        print_json({"board": str(page)})
