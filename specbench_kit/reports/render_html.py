@@ -153,7 +153,7 @@ def _table(table: Table) -> str:
     body = ""
     for name, (first, *cells) in zip(names, rows, strict=True):
         body += f"<tr><th scope=row{_whole(plain(name))}{labels[0]}>{first}</th>"
-        body += "".join(f"<td{marks}>{cell}</td>" for cell, marks in zip(cells, attributes, strict=True)) + "</tr>"
+        body += "".join(f"<td{of_cell}>{cell}</td>" for cell, of_cell in zip(cells, attributes, strict=True)) + "</tr>"
     layout = f"{kind} stacked" if stacked else kind
     return f'<div class="scroll" tabindex="0"><table class="{layout}">{head}<tbody>{body}</tbody></table></div>'
 
