@@ -14,7 +14,8 @@ from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.silicon import find_kernels
 from specbench_kit.profilers.software import KERNELS, find_software
 from specbench_kit.serving.memory import KvCapacity
-from specbench_kit.studies.calibration.run import EngineSettings, ServedLog, agreement, read_log
+from specbench_kit.studies.calibration.logs import read_log
+from specbench_kit.studies.calibration.run import EngineSettings, ServedLog, agreement
 
 LOG = Path("serving_logs/vllm-rtx4090-llama3.1-8b.jsonl")
 DEPLOYMENT = "vllm-rtx4090"

@@ -1,7 +1,4 @@
-"""Benchmark runs on disk, with their comparison as tables, sentences and reports.
-
-Also here: the results of sweeps, simulations and trainings as tables; figures inside a notebook.
-"""
+"""Results on disk as tables, sentences, reports and figures: of benchmarks, sweeps, simulations and trainings."""
 
 import re
 from base64 import b64encode

@@ -1,11 +1,19 @@
 """`skit ab`: two running servers compared request by request."""
 
-import json
 from typing import TYPE_CHECKING
 
 import typer
 
-from specbench_kit.cli.common import FAILED, INCONCLUSIVE, JsonOption, command_line, load_dataset, require_all, say
+from specbench_kit.cli.common import (
+    FAILED,
+    INCONCLUSIVE,
+    JsonOption,
+    command_line,
+    load_dataset,
+    print_json,
+    require_all,
+    say,
+)
 from specbench_kit.core.common_options import DatasetOptions, Strict
 from specbench_kit.core.option import Given
 from specbench_kit.studies.ab.settings import AbSettings
@@ -21,7 +29,6 @@ if TYPE_CHECKING:
 
 def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption = False) -> None:
     """Measure both servers in turns, print the verdicts, and end with an error if a server was lost."""
-    from msgspec import to_builtins
     from rich.console import Console
 
     from specbench_kit.metrics.ab.summary import AbCondition
@@ -33,8 +40,8 @@ def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption =
     _tell(outcome, console)
     failed, doubts = _judge(outcome, conditions)
     if as_json:
-        document = {"run_dirs": [str(outcome.folder)], "summary": to_builtins(outcome.summary)}
-        print(json.dumps({**document, "failed": failed, "inconclusive": doubts}, allow_nan=False))
+        document = {"run_dirs": [str(outcome.folder)], "summary": outcome.summary}
+        print_json({**document, "failed": failed, "inconclusive": doubts})
     if outcome.problem is not None:
         raise outcome.problem
     errors = Console(stderr=True)
@@ -45,8 +52,11 @@ def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption =
     if failed or doubts:
         raise typer.Exit(FAILED if failed else INCONCLUSIVE)
     if strict:
-        loads = outcome.summary.loads
-        require_all({name: sum(load.servers[name].failed for load in loads) for name in outcome.summary.names})
+        failures = dict.fromkeys(outcome.summary.names, 0)
+        for load in outcome.summary.loads:
+            for name in failures:
+                failures[name] += load.servers[name].failed
+        require_all(failures)
 
 
 def _judge(outcome: "AbOutcome", conditions: "Sequence[AbCondition]") -> tuple[list[str], list[str]]:

@@ -1,11 +1,19 @@
 """`skit bench`: benchmark methods on datasets and write reports."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.cli.common import JsonOption, command_line, load_dataset, require_all, say, say_left_out, say_target
+from specbench_kit.cli.common import (
+    JsonOption,
+    command_line,
+    load_dataset,
+    print_json,
+    require_all,
+    say,
+    say_left_out,
+    say_target,
+)
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import Given
@@ -66,7 +74,7 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
     folder = _report(console, settings.out, conclusions)
     say_left_out(console, left_out)
     if as_json:
-        print(json.dumps(_document(conclusions, left_out, folder), allow_nan=False))
+        print_json(_document(conclusions, left_out, folder))
     if problem is not None:
         raise problem
     if sources.strict:

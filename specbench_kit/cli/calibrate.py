@@ -1,9 +1,8 @@
 """`skit calibrate`: what a step costs on a server, fitted to its log."""
 
-import json
 from dataclasses import asdict
 
-from specbench_kit.cli.common import JsonOption, say
+from specbench_kit.cli.common import JsonOption, print_json, say
 from specbench_kit.studies.calibration.settings import CalibrationSettings
 
 
@@ -22,6 +21,6 @@ def calibrate(settings: CalibrationSettings, as_json: JsonOption = False) -> Non
     render_terminal.show(console, blocks(outcome))
     say(console, f"profile: {outcome.path}")
     if as_json:
-        agreements = {name: [asdict(metric) for metric in rest] for name, rest in outcome.agreements.items()}
+        agreements = {name: list(map(asdict, rest)) for name, rest in outcome.agreements.items()}
         content = {"file": str(outcome.path), "fitted": fitted_numbers(outcome.speed), "rest": agreements}
-        print(json.dumps(content, allow_nan=False))
+        print_json(content)

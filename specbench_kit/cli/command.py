@@ -4,9 +4,8 @@
 dataclasses and its own. A dataclass parameter is constructed from the options that were given; `Given[...]` leaves
 that to the function, for a dataclass which takes more than options.
 
-Also here: `--config options.toml`, options from a file, with `--save-config`, which writes such a file; and the help of
-one command, by `--help` the options that matter with an example, by `--help-all` all, by `--help=TEXT` those that have
-the text.
+Every command takes `--config options.toml`, options from a file, and `--save-config`, which writes such a file. Of its
+help, `--help` shows the options that matter with an example, `--help-all` all, and `--help=TEXT` those with the text.
 """
 
 import shutil
@@ -192,11 +191,11 @@ def matching_lines(text: str, parameters: Sequence[Any], options: Mapping[str, C
     """Yield the lines of those options whose heading, name or meaning has the text, in any case; nothing for none."""
     sought, width = text.casefold(), min(shutil.get_terminal_size().columns, WIDEST)
     for heading, members in _by_panel(parameters, options).items():
-        matching = [
-            parameter
-            for parameter in members
-            if any(sought in part.casefold() for part in (heading, *parameter.opts, _meaning(parameter)))
-        ]
+        matching = []
+        for parameter in members:
+            texts = (heading, *parameter.opts, _meaning(parameter))
+            if any(sought in text.casefold() for text in texts):
+                matching.append(parameter)
         if matching:
             yield from _option_lines(heading, matching, options, width)
 

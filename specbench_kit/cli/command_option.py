@@ -1,7 +1,4 @@
-"""One option of a command, as Typer declares it and as its help shows it.
-
-Also here: names with which a shell completes the values of options.
-"""
+"""One option of a command, as Typer declares it, as its help shows it, and as a shell completes its values."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass

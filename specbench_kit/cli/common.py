@@ -1,7 +1,4 @@
-"""Steps that several commands take before and after their work.
-
-Also here: the option that only the command line has.
-"""
+"""Steps that several commands take before and after their work, and the option `--json` that they share."""
 
 import json
 import sys
@@ -45,10 +42,14 @@ def tell_report(
     """Print the path of the report and, if asked for, the summary as JSON on the last line of stdout."""
     say(console, f"report: {folder / name}")
     if as_json:
-        from msgspec import to_builtins
+        print_json({"run_dirs": [str(folder)], "summary": summary})
 
-        content = {"run_dirs": [str(folder)], "summary": summary}
-        print(json.dumps(content, allow_nan=False, default=to_builtins))
+
+def print_json(content: object) -> None:
+    """Print the result of a command as JSON on the last line of stdout; structs become objects."""
+    from msgspec import to_builtins
+
+    print(json.dumps(content, allow_nan=False, default=to_builtins))
 
 
 def say_left_out(console: "Console", left_out: "Mapping[str, str]") -> None:

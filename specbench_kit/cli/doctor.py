@@ -1,6 +1,5 @@
 """`skit doctor`: check the installation and the machine."""
 
-import json
 import os
 import platform
 import sys
@@ -11,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from specbench_kit.cli.common import JsonOption
+from specbench_kit.cli.common import JsonOption, print_json
 from specbench_kit.core.common_options import DataDir
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.extras import EXTRA_OF_MODULE, PURPOSES
@@ -53,7 +52,7 @@ def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
     with Console(stderr=True).status("checking") as status:
         findings = list(examine(data_dir, begins=lambda name: status.update(f"checking {name}")))
     if as_json:
-        print(json.dumps([asdict(finding) for finding in findings]))
+        print_json([asdict(finding) for finding in findings])
     else:
         console = Console()
         width = max(len(mark) for mark, _ in MARKS.values())

@@ -1,11 +1,10 @@
 """`skit import` and `skit export`: result files of other tools."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli.common import JsonOption, command_line, say
+from specbench_kit.cli.common import JsonOption, command_line, print_json, say
 from specbench_kit.core.common_options import RunFolder
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import OUTPUT, RUN, Option
@@ -60,7 +59,7 @@ def _import_trace(console: "Console", options: ImportOptions, names: ImportNames
         say(console, f"note: {note}")
     say(console, f"trace: {trace.path} ({trace.requests} requests, {trace.offsets} offsets)")
     if as_json:
-        print(json.dumps({"trace": str(trace.path), "requests": trace.requests, "notes": list(trace.notes)}))
+        print_json({"trace": str(trace.path), "requests": trace.requests, "notes": list(trace.notes)})
 
 
 def _import_run(console: "Console", options: ImportOptions, names: ImportNames, as_json: bool) -> None:
@@ -77,7 +76,7 @@ def _import_run(console: "Console", options: ImportOptions, names: ImportNames, 
     say(console, f"report: {directory.path / 'report.md'}")
     if as_json:
         document = {"run_dirs": [str(directory.path)], "summary": {conclusion.summary.method: conclusion.document}}
-        print(json.dumps(document, allow_nan=False))
+        print_json(document)
 
 
 def export_run(run: RunFolder, name: FormatName, out: Annotated[Path, Option("File to write.", OUTPUT)]) -> None:

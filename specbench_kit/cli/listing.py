@@ -1,6 +1,5 @@
 """`skit list`: the names that options take."""
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +9,7 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
+from specbench_kit.cli.common import print_json
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.option import Option
 from specbench_kit.core.plain_text import one_line
@@ -47,7 +47,7 @@ def list_entries(
     kinds = [kind] if kind else [name for name in KINDS if name not in SLOW]
     entries = {name: KINDS[name]() for name in kinds}
     if as_json:
-        print(json.dumps(entries[kind] if kind else entries))
+        print_json(entries[kind] if kind else entries)
         return
     if kind:
         print_list(kind, entries[kind])

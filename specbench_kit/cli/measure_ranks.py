@@ -1,13 +1,12 @@
 """`skit measure-ranks`: how often the target's token is the draft model's 1st, 2nd, ... choice, for method sequoia."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 from msgspec import to_builtins
 
-from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say, say_target
+from specbench_kit.cli.common import JsonOption, command_line, load_dataset, print_json, say, say_target
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import DECODING, OUTPUT, Option, select_fields
@@ -55,7 +54,7 @@ def measure_ranks(options: RankOptions, dataset: DatasetOptions, as_json: JsonOp
         table = measure(settings, prompts, report)
     path = ranks.save(table, options.save_to)
     if as_json:
-        print(json.dumps({"file": str(path), **to_builtins(table)}))
+        print_json({"file": str(path), **to_builtins(table)})
         return
     # The first row is the rate over all tokens; row n of by_depth is that n tokens after the last first choice.
     for depth, row in enumerate((table.shares, *table.by_depth)):

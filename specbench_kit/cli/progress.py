@@ -83,14 +83,7 @@ def stepping_bar_with_lines(
     """Show bars as `stepping_bar` does; the second function prints a line above them."""
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), time or TimeElapsedColumn())
     with _Bar(*columns, console=Console(stderr=True)) as bar:
-        tasks: dict[str, TaskID] = {}
-
-        def report(step: str, done: int, planned: int) -> None:
-            if step not in tasks:
-                tasks[step] = bar.add_task(step)
-            bar.update(tasks[step], completed=done, total=planned)
-
-        yield report, lambda line: bar.console.print(line, highlight=False, markup=False)
+        yield _by_task(bar), lambda line: bar.console.print(line, highlight=False, markup=False)
 
 
 @contextmanager
@@ -98,14 +91,19 @@ def download_bar() -> Iterator[ProgressCallback]:
     """Show one bar per file: its name, its bytes that are here, and the remaining time."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with _Bar(*columns, console=Console(stderr=True)) as bar:
-        tasks: dict[str, TaskID] = {}
+        yield _by_task(bar)
 
-        def report(file: str, done: int, size: int) -> None:
-            if file not in tasks:
-                tasks[file] = bar.add_task(file)
-            bar.update(tasks[file], completed=done, total=size)
 
-        yield report
+def _by_task(bar: Progress) -> ProgressCallback:
+    """Return a callback that shows each step, or each file, in a line of its own."""
+    tasks: dict[str, TaskID] = {}
+
+    def report(task: str, done: int, planned: int) -> None:
+        if task not in tasks:
+            tasks[task] = bar.add_task(task)
+        bar.update(tasks[task], completed=done, total=planned)
+
+    return report
 
 
 @contextmanager

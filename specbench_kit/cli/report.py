@@ -1,16 +1,15 @@
-"""`skit report`: one or several runs as Markdown, HTML, CSV, LaTeX and figures.
+"""`skit report` and `skit compare`: runs side by side on the terminal, and as Markdown, HTML, CSV, LaTeX and figures.
 
-Also here: `skit compare`: runs side by side, refused if they are not comparable.
+`skit compare` refuses runs that are not comparable.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from specbench_kit.cli.common import FAILED, INCONCLUSIVE, JsonOption
+from specbench_kit.cli.common import FAILED, INCONCLUSIVE, JsonOption, print_json
 from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Option
@@ -117,7 +116,7 @@ def report(options: ReportOptions, as_json: JsonOption = False) -> None:
         folder = unused_folder(runs[0].path.parent, "report", "-".join(comparison.datasets), identity)
     write(console, comparison, folder, formats, look)
     if as_json:
-        print(json.dumps(as_document(comparison), allow_nan=False))
+        print_json(as_document(comparison))
 
 
 def _index(options: ReportOptions, as_json: bool) -> None:
@@ -131,7 +130,7 @@ def _index(options: ReportOptions, as_json: bool) -> None:
     page = write_index(options.index)
     say(Console(stderr=as_json), f"index: {page}")
     if as_json:
-        print(json.dumps({"index": str(page)}))
+        print_json({"index": str(page)})
 
 
 def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str], look: "Look") -> None:
@@ -210,7 +209,7 @@ def compare(options: CheckOptions, as_json: JsonOption = False) -> None:
             failed += violations(comparison, condition)
     if as_json:
         document = as_document(comparison) | {"failed": failed, "inconclusive": inconclusive}
-        print(json.dumps(document, allow_nan=False))
+        print_json(document)
     for line in failed:
         say(Console(stderr=True), f"failed: {line}", style="bold red")
     for line in inconclusive:

@@ -1,10 +1,9 @@
 """`skit reproduce`: experiments of papers, with published numbers next to ours."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.cli.common import JsonOption, command_line, say
+from specbench_kit.cli.common import JsonOption, command_line, print_json, say
 from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core.common_options import Out
 from specbench_kit.core.option import OUTPUT, RUN, Option
@@ -34,7 +33,6 @@ def reproduce(
     as_json: JsonOption = False,
 ) -> None:
     """Run the experiments and print ours next to the published numbers."""
-    from msgspec import to_builtins
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
@@ -52,4 +50,4 @@ def reproduce(
     say(console, f"report: {outcome.folder / 'README.md'}")
     if as_json:
         content = {"run_dirs": [str(outcome.folder)], "summary": {"experiments": outcome.experiments}}
-        print(json.dumps(content, allow_nan=False, default=to_builtins))
+        print_json(content)

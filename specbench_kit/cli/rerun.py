@@ -1,9 +1,8 @@
 """`skit rerun`: repeat a run and report what differs."""
 
-import json
 from pathlib import Path
 
-from specbench_kit.cli.common import JsonOption, command_line, say
+from specbench_kit.cli.common import JsonOption, command_line, print_json, say
 from specbench_kit.core.common_options import Out, RunFolder
 from specbench_kit.studies.rerun.options import RerunOptions
 
@@ -29,4 +28,4 @@ def rerun(run: RunFolder, options: RerunOptions, out: Out = Path("results"), as_
             "summary": {result.conclusion.summary.method: result.conclusion.document},
             "differences": result.differences.to_dict(),
         }
-        print(json.dumps(document, allow_nan=False))
+        print_json(document)

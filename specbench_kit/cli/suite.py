@@ -1,17 +1,58 @@
 """`skit suite`: run a frozen suite, check a file of its results, and make its board."""
 
-import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from specbench_kit.cli.common import JsonOption, command_line, say
+from specbench_kit.cli.common import JsonOption, command_line, print_json, say
 from specbench_kit.core.errors import require
-from specbench_kit.studies.suite.settings import SuiteOptions
+from specbench_kit.core.option import OUTPUT, RUN, SERVER, Option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.studies.suite.definition import Suite
+
+Action = Literal["run", "check", "board"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteOptions:
+    """What to do with which suite, file or folder, and with which policies."""
+
+    action: Annotated[
+        Action,
+        Option("run a suite, check a file of results, or make the board of a folder of such files.", argument=True),
+    ]
+    subject: Annotated[Path, Option("The suite (v1), the file or the folder.", argument=True)]
+    methods: Annotated[
+        tuple[str, ...],
+        Option(
+            "Policy to run: name or name:key=value,..., or 'all' for those of the kit; may be given several times.",
+            RUN,
+            flag="method",
+        ),
+    ] = ()
+    servers: Annotated[
+        tuple[str, ...],
+        Option(
+            "Running server in place of policies, NAME=KIND://HOST:PORT as in skit ab; given twice, first the one that "
+            "does not speculate.",
+            SERVER,
+            flag="server",
+        ),
+    ] = ()
+    hardware: Annotated[
+        str, Option("What the servers run on, such as '1 x H100'; by default this machine, if they are here.", SERVER)
+    ] = ""
+    quick: Annotated[bool, Option("Take a fifth of the requests; the results compare with nothing.", RUN)] = False
+    submit: Annotated[Path | None, Option("Folder into which one file with the results is written.", OUTPUT)] = None
+    resume: Annotated[bool, Option("Run no policy again whose file is in the folder of --submit.", OUTPUT)] = False
+    jobs: Annotated[int, Option("Number of processes; -1 for one on every core.", RUN)] = 1
+    out: Annotated[
+        Path | None,
+        Option("Folder for the report's folder (default: results), or of the board's site (default: board).", OUTPUT),
+    ] = None
 
 
 def suite(options: SuiteOptions, as_json: JsonOption = False) -> None:
@@ -52,11 +93,10 @@ def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
     for path in submitted:
         say(console, f"submission: {path}")
     if as_json:
-        print(json.dumps({"run_dirs": [str(outcome.folder)], "summary": outcome.summary}, allow_nan=False))
+        print_json({"run_dirs": [str(outcome.folder)], "summary": outcome.summary})
 
 
 def _measure(suite: "Suite", options: SuiteOptions, console: "Console", as_json: bool) -> None:
-    from msgspec import to_builtins
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.reports import render_terminal
@@ -80,8 +120,8 @@ def _measure(suite: "Suite", options: SuiteOptions, console: "Console", as_json:
     if options.submit is not None:
         say(console, f"submission: {save_measured(measured.result, options.submit)}")
     if as_json:
-        document = {"run_dirs": [str(measured.folder)], "summary": to_builtins(measured.result)}
-        print(json.dumps(document, allow_nan=False))
+        document = {"run_dirs": [str(measured.folder)], "summary": measured.result}
+        print_json(document)
 
 
 def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
@@ -105,7 +145,7 @@ def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
             "was not trained on the suite's prompts",
         )
     if as_json:
-        print(json.dumps({"differences": list(found.differences), "numbers": found.numbers}))
+        print_json({"differences": list(found.differences), "numbers": found.numbers})
     if found.differences:
         raise typer.Exit(1)
 
@@ -116,4 +156,4 @@ def _board(options: SuiteOptions, console: "Console", as_json: bool) -> None:
     page = make_board(options.subject, options.out or Path("board"))
     say(console, f"board: {page}")
     if as_json:
-        print(json.dumps({"board": str(page)}))
+        print_json({"board": str(page)})

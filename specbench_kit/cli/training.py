@@ -1,12 +1,11 @@
 """What `skit train-head` and `skit train-draft` print."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specbench_kit.cli.common import load_dataset, say, say_target
+from specbench_kit.cli.common import load_dataset, print_json, say, say_target
 from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.progress import ProgressCallback
@@ -74,4 +73,4 @@ def tell_training(
 
 def print_training(folder: Path, summary: Mapping[str, object]) -> None:
     """Print the result as one line of JSON."""
-    print(json.dumps({"run_dirs": [str(folder)], "summary": summary}, allow_nan=False))
+    print_json({"run_dirs": [str(folder)], "summary": summary})

@@ -1,11 +1,10 @@
 """`skit tune`: choose the options of each method by replaying a trace."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli.common import JsonOption, command_line, require_file, say, say_left_out
+from specbench_kit.cli.common import JsonOption, command_line, print_json, require_file, say, say_left_out
 from specbench_kit.core.common_options import DeploymentOptions
 from specbench_kit.core.option import OUTPUT, Option, select_fields
 from specbench_kit.studies.tuning.options import TuningOptions
@@ -51,7 +50,7 @@ def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption
     say(console, f"report: {page}")
     say(console, f"tuned: {options.out}; run it with skit bench --tuned {options.out}")
     if as_json:
-        print(json.dumps({"file": str(options.out), **asdict(tuned), "left_out": left_out}))
+        print_json({"file": str(options.out), **asdict(tuned), "left_out": left_out})
 
 
 def _print_gains(console: "Console", tuned: "TunedOptions") -> None:

@@ -1,4 +1,4 @@
-"""The document model of all reports: blocks that five renderers turn into Markdown, HTML, terminal, LaTeX and CSV.
+"""The document model of all reports: blocks that renderers turn into Markdown, HTML, LaTeX and terminal output.
 
 A report is written in three steps:
 
@@ -15,7 +15,7 @@ A report is written in three steps:
    of facts (name, value) has no titles: `facts(rows)`. What opens on a click is `Folded(title, blocks)`.
 2. `Document.of(title, *sections)` joins the sections. `render_markdown.render(document)` and
    `render_html.render(document, drawings)` write its files, `render_terminal.show(console, blocks)` prints blocks,
-   `render_latex.render(table, ...)` and `render_csv.render(records)` write tables for papers and for other programs.
+   `render_latex.render(table, ...)` writes a table for a paper.
 3. The sentence that states the result stands in `sections/headlines.py`, or in the folder of its kind of report;
    `sections/columns.py` declares every metric column once.
 
@@ -25,8 +25,9 @@ is. The renderers neutralise tags and links to other hosts, since names and text
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from itertools import starmap
+from typing import Literal, TypeVar
 
 from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.reports.writing.formatting import (
@@ -41,6 +42,7 @@ from specbench_kit.reports.writing.formatting import (
     times,
 )
 
+T = TypeVar("T")
 FORMATS: Mapping[str, Callable[[float | None], str]] = {
     "count": count,
     "number": significant,
@@ -165,24 +167,29 @@ class Table:
         """The titles of all columns."""
         return [column.title for column in self.typed_columns]
 
-    def texts(self) -> list[list[str]]:
-        """Return every row as inline texts."""
+    def texts(self, show: Callable[[Column, Cell], str] = Column.text) -> list[list[str]]:
+        """Return every row as texts, each cell as `show` writes it in its column: as inline text if not given."""
         columns = self.typed_columns
-        return [[column.text(cell) for column, cell in zip(columns, row, strict=True)] for row in self.rows]
+        rows = [zip(columns, row, strict=True) for row in self.rows]
+        return [list(starmap(show, row)) for row in rows]
 
     def without_empty_columns(self) -> "Table":
         """Return the table less the columns in which no row has a value."""
-        texts = self.texts()
-        return self._select([index for index in range(len(self.columns)) if any(row[index] != ABSENT for row in texts)])
+        columns = zip(*self.texts(), strict=True)
+        return self.select([index for index, texts in enumerate(columns) if set(texts) != {ABSENT}])
 
     def columns_of(self, titles: Sequence[str]) -> "Table":
         """Return the table less the columns whose titles are not among these."""
-        return self._select([index for index, title in enumerate(self.titles) if title in titles])
+        return self.select([index for index, title in enumerate(self.titles) if title in titles])
 
-    def _select(self, kept: Sequence[int]) -> "Table":
-        """Return the columns at these places."""
-        rows = [[row[index] for index in kept] for row in self.rows]
-        return replace(self, columns=[self.columns[index] for index in kept], rows=rows)
+    def select(self, places: Sequence[int]) -> "Table":
+        """Return a table of the columns at these places."""
+        return Table(_at(places, self.columns), [_at(places, row) for row in self.rows])
+
+
+def _at(places: Sequence[int], values: Sequence[T]) -> list[T]:
+    """Return the values at these places."""
+    return [values[place] for place in places]
 
 
 @dataclass(frozen=True, slots=True)

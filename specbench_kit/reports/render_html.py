@@ -1,6 +1,6 @@
 """Documents as self-contained HTML pages: no network, no script but the kit's own, pictures inline.
 
-Also here: a report as `report.md` and as `report.html`, a page that holds its figures and needs no network.
+`write_page` writes a report's files: the page, and the same as Markdown.
 """
 
 import re
@@ -130,30 +130,30 @@ def _figure(figure: Figure, drawings: Mapping[str, str]) -> str:
 
 def _table(table: Table) -> str:
     """Return the table in a box of its own, which scrolls where the table is wider than the page."""
-    header, rows = [[[inline(text) for text in line] for line in lines] for lines in ([table.titles], table.texts())]
-    has_header = any(header[0])
+    header = list(map(inline, table.titles))
+    rows = [list(map(inline, row)) for row in table.texts()]
+    has_header = any(header)
     sentences = any(len(cell) > LONG_CELL for row in rows for cell in row[1:])
-    kind = "facts" if not has_header else "numbers" if any(header[0][1:2]) and not sentences else "words"
+    kind = "facts" if not has_header else "numbers" if any(header[1:2]) and not sentences else "words"
     # Beside numbers, words keep to the left and break between each other, so that no number is pushed off the page.
     columns = list(zip(*table.texts(), strict=True))
     names = columns[0] if columns else ()
-    marks = [""] * len(header[0])
+    marks = [""] * len(header)
     if kind == "numbers" and columns:
         marks = [" class=text" if index and _holds_words(column) else "" for index, column in enumerate(columns)]
     elif kind == "words":
         marks = ["" if column.unit == "text" else " class=number" for column in table.typed_columns]
-    few = len(header[0]) < (STACKED_WORDS if kind == "words" else STACKED_COLUMNS)
+    few = len(header) < (STACKED_WORDS if kind == "words" else STACKED_COLUMNS)
     stacked = has_header and not few and (kind == "words" or len(rows) <= STACKED_ROWS)
     # Where the head of such a table is hidden, every cell names its column.
     labels = [f' data-title="{escape(plain(title))}"' if stacked and title else "" for title in table.titles]
-    of_cells = [mark + label for mark, label in zip(marks, labels, strict=True)][1:]
-    titles = "".join(f"<th scope=col{mark}>{title}</th>" for title, mark in zip(header[0], marks, strict=True))
+    attributes = [mark + label for mark, label in zip(marks, labels, strict=True)][1:]
+    titles = "".join(f"<th scope=col{mark}>{title}</th>" for title, mark in zip(header, marks, strict=True))
     head = f"<thead><tr>{titles}</tr></thead>" if has_header else ""
-    body = "".join(
-        f"<tr><th scope=row{_whole(plain(name))}{labels[0]}>{row[0]}</th>"
-        f"{''.join(f'<td{mark}>{cell}</td>' for cell, mark in zip(row[1:], of_cells, strict=True))}</tr>"
-        for name, row in zip(names, rows, strict=True)
-    )
+    body = ""
+    for name, (first, *cells) in zip(names, rows, strict=True):
+        body += f"<tr><th scope=row{_whole(plain(name))}{labels[0]}>{first}</th>"
+        body += "".join(f"<td{of_cell}>{cell}</td>" for cell, of_cell in zip(cells, attributes, strict=True)) + "</tr>"
     layout = f"{kind} stacked" if stacked else kind
     return f'<div class="scroll" tabindex="0"><table class="{layout}">{head}<tbody>{body}</tbody></table></div>'
 

@@ -106,14 +106,13 @@ class _Part:
 
     @classmethod
     def of(cls, table: Table, columns: Sequence[int]) -> "_Part":
-        typed = table.typed_columns
-        rows = [[_cell(typed[index], row[index]) for index in columns] for row in table.rows]
+        part = table.select(columns)
         lines = [
             f"\\begin{{tabular}}{{@{{}}l{'r' * (len(columns) - 1)}@{{}}}}",
             "\\toprule",
-            f"{' & '.join(latex(_title(typed[index])) for index in columns)} \\\\",
+            f"{' & '.join(latex(_title(column)) for column in part.typed_columns)} \\\\",
             "\\midrule",
-            *(" & ".join(row) + " \\\\" for row in rows),
+            *(" & ".join(row) + " \\\\" for row in part.texts(_cell)),
             "\\bottomrule",
             "\\end{tabular}",
         ]

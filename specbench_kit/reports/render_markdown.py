@@ -35,7 +35,7 @@ def blocks(parts: Iterable[Block]) -> str:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table of texts, for a page that is not made as a document."""
-    return blocks([Table(header, [[str(cell) for cell in row] for row in rows])])
+    return blocks([Table(header, [list(map(str, row)) for row in rows])])
 
 
 def _block(block: Block) -> str:
@@ -58,10 +58,13 @@ def _block(block: Block) -> str:
             return " ".join(map(_picture, block.figures))
         case Table():
             lines = [block.titles, ["---"] * len(block.columns), *block.texts()]
-            cells = [[_inline(text).replace("|", "\\|") for text in line] for line in lines]
-            return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+            return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
         case Folded():
             return f"<details>\n<summary>{_inline(block.title)}</summary>\n\n{blocks(block.blocks)}\n\n</details>"
+
+
+def _cell(text: str) -> str:
+    return _inline(text).replace("|", "\\|")
 
 
 def _picture(figure: Figure) -> str:

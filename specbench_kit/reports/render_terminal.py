@@ -71,10 +71,8 @@ def _columns(table: Table) -> list["TerminalColumn"]:
     has_titles = any(table.titles)
     if has_titles:
         rows.insert(0, [Text(plain(title), style="bold") for title in table.titles])
-    return [
-        TerminalColumn([row[index] for row in rows], column.unit != "text", has_titles)
-        for index, column in enumerate(table.typed_columns)
-    ]
+    columns = zip(table.typed_columns, zip(*rows, strict=True), strict=True)
+    return [TerminalColumn(cells, column.unit != "text", has_titles) for column, cells in columns]
 
 
 def _inline(text: str) -> "Text":

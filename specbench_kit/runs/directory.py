@@ -1,7 +1,6 @@
 """A run's folder: what was run, one line per finished request, and the summary and reports made from them.
 
-Errors name the damaged file and line. Also here: one writer per folder, by a lock that the operating system releases
-when its process ends, however it ends.
+It has one writer at a time, by a lock that ends with the writer's process. Errors name the damaged file and line.
 """
 
 import os

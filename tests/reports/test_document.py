@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from specbench_kit.metrics.vocabulary import Unit
-from specbench_kit.reports import render_csv, render_latex, render_markdown, render_terminal
+from specbench_kit.reports import render_latex, render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Caution,
     Cell,
@@ -135,10 +135,6 @@ def test_latex_is_ascii_in_which_nothing_is_a_command_of_the_texts(text: str) ->
 def test_latex_keeps_letters_that_it_can_set() -> None:
     assert render_latex.latex("Žilina é ½ 通") == r"\v{Z}ilina \'{e} 12 U+901A"
     assert render_latex.latex("--limit --- [x]") == "-{}-limit -{}-{}- {[}x{]}"
-
-
-def test_csv_has_nine_digits() -> None:
-    assert render_csv.render([{"a": 1 / 3, "b": "x"}, {"c": 2}]) == "a,b,c\n0.333333333,x,\n,,2\n"
 
 
 def test_plain_drops_all_marks() -> None:

@@ -1,10 +1,8 @@
-"""The figures of a comparison, drawn once for PNG, SVG and the HTML page.
-
-Also here: the figures of a comparison in which every method is a curve.
-"""
+"""The figures of a comparison, drawn once for PNG, SVG and the HTML page."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +13,7 @@ from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.latency import inter_token_gaps
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.run_summary import MethodRow
+from specbench_kit.metrics.vocabulary import PhaseValues
 from specbench_kit.reports.comparison.scene import (
     Scene,
     assign,
@@ -279,7 +278,7 @@ def _drafting_ms(row: MethodRow) -> tuple[float, float, float]:
 def phases(scene: Scene) -> Picture | None:
     """Return the figure of each method's busy time per committed token by phase."""
     seconds = {label: asdict(row.phase_seconds) for label, row in scene.rows.items() if row.tokens}
-    names = [name for name in next(iter(seconds.values()), {}) if any(busy[name] for busy in seconds.values())]
+    names = [name for name in PhaseValues.__struct_fields__ if any(map(itemgetter(name), seconds.values()))]
     if not names:
         return None
     labels = list(seconds)

@@ -1,8 +1,4 @@
-"""The report on several runs side by side.
-
-Also here: the sections of the report on several runs; the user's choices on how a comparison's tables and figures
-look.
-"""
+"""The report on several runs side by side, section by section, in the columns and the look that the user chose."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +17,6 @@ from specbench_kit.reports.document import (
     Cell,
     Column,
     Document,
-    Estimate,
     Figure,
     Folded,
     Heading,
@@ -41,6 +36,7 @@ from specbench_kit.reports.sections.columns import (
     SPEEDUP,
     MetricColumn,
     all_numbers,
+    estimate_of,
     is_marked_even,
     leading_columns,
     method_table,
@@ -220,10 +216,10 @@ def differences(comparison: Comparison) -> Blocks:
     ]
     rows: list[list[Cell]] = [
         [
-            _ratio(row, "relative_speed"),
-            _ratio(row, "typical_relative_speed"),
+            estimate_of(row, "relative_speed"),
+            estimate_of(row, "typical_relative_speed"),
             row.verdict,
-            _ratio(row, "baseline_ratio"),
+            estimate_of(row, "baseline_ratio"),
             row.win_share_against,
             row.win_share,
             row.fastest_share,
@@ -251,10 +247,6 @@ def differences(comparison: Comparison) -> Blocks:
         note += f" {reference} itself is the fastest on {share(fastest_share)} of prompts."
     labelled = [[code(label), *cells] for label, cells in zip(against, rows, strict=True)]
     return [Heading(f"Against {reference}"), Table(("method", *columns), labelled), Paragraph(note)]
-
-
-def _ratio(row: MethodRow, metric: str) -> Estimate:
-    return Estimate(row.value(metric), row.bounds(metric))
 
 
 def averages(comparison: Comparison) -> Blocks:

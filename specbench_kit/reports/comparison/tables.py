@@ -1,17 +1,18 @@
 """A comparison's tables for other programs (CSV) and for papers (LaTeX)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import UNSET
 from msgspec.structs import asdict
 
+from specbench_kit.core.plain_text import csv_text
 from specbench_kit.metrics import setting
 from specbench_kit.metrics.comparison import Comparison, ComparisonTable
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
-from specbench_kit.reports import render_csv, render_latex
+from specbench_kit.reports import render_latex
 from specbench_kit.reports.comparison.report import USUAL, Look
 from specbench_kit.reports.comparison.wording import options_note, short_labels, where
 from specbench_kit.reports.document import Cell, Column, Estimate, Table, code
@@ -19,14 +20,22 @@ from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP, TYPICAL, MetricColumn
 from specbench_kit.reports.writing.formatting import ABSENT
 
+CSV_DIGITS = 9
+"""Significant digits of numbers in CSV: beyond them, processors differ in how they add up."""
 CSV_UNITS = {"seconds": "_s", "rate": "_tok_per_s"}
 
 
 def to_csv(comparison: Comparison) -> str:
     """Return one line per table and method, with every metric; what has no value is left empty."""
-    return render_csv.render(
-        [_record(comparison, part, label, row) for part in comparison.parts for label, row in part.rows.items()]
-    )
+    records = [_record(comparison, part, label, row) for part in comparison.parts for label, row in part.rows.items()]
+    return csv_text(list(map(_rounded, records)))
+
+
+def _rounded(record: Mapping[str, object]) -> dict[str, object]:
+    """Return the record with all its numbers to `CSV_DIGITS` significant digits."""
+    return {
+        name: float(f"{value:.{CSV_DIGITS}g}") if isinstance(value, float) else value for name, value in record.items()
+    }
 
 
 def _record(comparison: Comparison, part: ComparisonTable, label: str, row: MethodRow) -> dict[str, object]:
@@ -63,11 +72,7 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
     """Return a table of the methods over all requests, from fast to slow."""
     comparison = comparison.from_fast_to_slow()
     rows = comparison.overall
-    columns = [
-        column
-        for column in look.table_columns("paper")
-        if any(column.text(column.cell(row)) != ABSENT for row in rows.values())
-    ]
+    columns = [column for column in look.table_columns("paper") if _has_value(column, rows.values())]
     labels = short_labels(comparison)
     cells: list[list[Cell]] = [[code(labels[label])] for label in rows]
     for column in columns:
@@ -81,6 +86,10 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
     options = options_note(comparison).replace("options", "Options", 1)
     note = " ".join(f"{part}." for part in (where(comparison), options) if part)
     return render_latex.render(table, _caption(comparison, columns), slug, note)
+
+
+def _has_value(column: MetricColumn, rows: Iterable[MethodRow]) -> bool:
+    return any(column.text(column.cell(row)) != ABSENT for row in rows)
 
 
 def _best(comparison: Comparison, column: MetricColumn) -> list[str]:

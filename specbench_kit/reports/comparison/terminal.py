@@ -31,9 +31,9 @@ from specbench_kit.reports.sections.columns import (
     SPEEDUP,
     TYPICAL,
     MetricColumn,
+    estimate_of,
     even_mark,
     is_marked_even,
-    typical_cell,
 )
 from specbench_kit.reports.writing.formatting import ABSENT, times
 
@@ -63,7 +63,7 @@ UNDECIDED_NOTE = f"{WINNER} fastest deployable method, with its distribution und
 
 BRIEF = {
     SPEEDUP: MetricColumn("speedup", "times", metric="speedup"),
-    TYPICAL: replace(TYPICAL, show=lambda row: replace(typical_cell(row), mark=even_mark(row))),
+    TYPICAL: replace(TYPICAL, show=lambda row: estimate_of(row, "typical_speedup", even_mark(row))),
 }
 
 

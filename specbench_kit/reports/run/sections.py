@@ -1,8 +1,4 @@
-"""The sections of the report on one run.
-
-Also here: the section on how outputs compare with autoregressive decoding; the section on the steps of a pipeline;
-how many answers are right, and how many the token limit cut, for reports on one run and on several.
-"""
+"""The sections of the report on one run; those on right answers also serve reports on several."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -49,8 +45,8 @@ from specbench_kit.reports.document import (
     paragraphs,
     with_more_columns,
 )
-from specbench_kit.reports.sections import cautions, wording
-from specbench_kit.reports.sections.columns import leading_columns, value_with_interval
+from specbench_kit.reports.sections import wording
+from specbench_kit.reports.sections.columns import cells_of, leading_columns, value_with_interval
 from specbench_kit.reports.writing.formatting import (
     ABSENT,
     count,
@@ -81,7 +77,7 @@ OUTPUT_CHARACTERS = 600
 def results(sides: Mapping[str, MetricValues]) -> Blocks:
     """Return the table of the method and its baseline, with seven columns before all others."""
     columns = leading_columns("run", "run, folded")
-    rows = [[_name(label), *(column.cell(row) for column in columns)] for label, row in sides.items()]
+    rows = [[_name(label), *cells_of(row, columns)] for label, row in sides.items()]
     first = ["method", *(column.title for column in leading_columns("run"))]
     return with_more_columns(Table(("method", *columns), rows), first)
 
@@ -113,10 +109,7 @@ def latency(run: RunDocument, sides: Mapping[str, MetricValues]) -> Blocks:
 def categories(summary: RunSummary) -> Blocks:
     """Return the table of the dataset's categories."""
     columns = leading_columns("categories of a run")
-    rows = [
-        (name, part.finished, part.tokens, *(column.cell(part) for column in columns))
-        for name, part in summary.categories.items()
-    ]
+    rows = [[name, part.finished, part.tokens, *cells_of(part, columns)] for name, part in summary.categories.items()]
     header: list[Column | str] = ["category", Column("requests", "count"), Column("tokens", "count"), *columns]
     return [Heading("By category"), Table(header, rows)] if rows else []
 
@@ -229,7 +222,7 @@ def lossless_section(run: RunDocument, summary: RunSummary) -> Blocks:
         blocks += _comparison(lossless)
     blocks += paragraphs(_published_format_sentence(run))
     if sampling and sampling.rule != "match":
-        blocks.append(cautions.tests(sampling))
+        blocks.append(wording.sampling_tests(sampling))
     return blocks
 
 
@@ -252,7 +245,7 @@ def _comparison(lossless: LosslessCounts) -> Blocks:
                 divergence.request_id,
                 divergence.verdict,
                 divergence.position,
-                *("(ended)" if token is None else str(token) for token in _tokens(divergence)),
+                *map(_token, (divergence.method_token, divergence.baseline_token)),
                 *map(_short, (divergence.margin, divergence.noise, divergence.control)),
             ]
             for divergence in lossless.divergences
@@ -280,8 +273,8 @@ def _comparison(lossless: LosslessCounts) -> Blocks:
     return blocks
 
 
-def _tokens(divergence: Divergence) -> tuple[int | None, int | None]:
-    return divergence.method_token, divergence.baseline_token
+def _token(token: int | None) -> str:
+    return "(ended)" if token is None else str(token)
 
 
 def _published_format_sentence(run: RunDocument) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.reports.document import Blocks, Column, Estimate, Heading, Paragraph, Table, code
+from specbench_kit.reports.sections.columns import estimate_of
 from specbench_kit.reports.writing.formatting import seconds, times
 from specbench_kit.runs.document import DeploymentDescription
 
@@ -62,7 +63,7 @@ def section(methods: Mapping[str, MetricValues], deployment: DeploymentDescripti
 
 def cells(overall: MetricValues) -> list[Estimate | float | None]:
     """Return a method's cells below `COLUMNS`."""
-    ratios = [Estimate(overall.value(name), overall.bounds(name)) for name in RATIOS]
+    ratios = [estimate_of(overall, name) for name in RATIOS]
     return [*ratios, *map(overall.value, WINDOWS), overall.capacity_factor]
 
 

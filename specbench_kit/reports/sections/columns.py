@@ -18,7 +18,7 @@ from specbench_kit.metrics.vocabulary import (
     Unit,
 )
 from specbench_kit.reports.document import Block, Cell, Column, Estimate, Folded, Table, code
-from specbench_kit.reports.sections import cautions, wording
+from specbench_kit.reports.sections import wording
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, share
 
 UNDECIDED = (NO_DIFFERENCE, BY_PROMPT, TOO_FEW)
@@ -74,13 +74,17 @@ def even_mark(row: MetricValues) -> str:
     return f" {EVEN}" if isinstance(row, MethodRow) and is_marked_even(row) else ""
 
 
+def estimate_of(row: MetricValues, metric: str, mark: str = "") -> Estimate:
+    """Return a metric's value with its interval, if that is known, and a mark behind both."""
+    return Estimate(row.value(metric), row.bounds(metric), mark)
+
+
 def _speedup_cell(row: MetricValues) -> Estimate:
-    return Estimate(row.speedup, row.bounds("speedup"), even_mark(row))
+    return estimate_of(row, "speedup", even_mark(row))
 
 
-def typical_cell(row: MetricValues) -> Estimate:
-    """Return the speedup of a typical prompt with its interval."""
-    return Estimate(row.typical_speedup, row.bounds("typical_speedup"))
+def _typical_cell(row: MetricValues) -> Estimate:
+    return estimate_of(row, "typical_speedup")
 
 
 def _wdt_cell(row: MetricValues) -> str:
@@ -91,13 +95,13 @@ def _lossless_cell(row: MetricValues) -> str:
     if not isinstance(row, MethodRow):
         return ABSENT
     if row.sampling_consistent is not UNSET:
-        return cautions.CONSISTENT[row.sampling_consistent, row.lossy]
+        return wording.CONSISTENT[row.sampling_consistent, row.lossy]
     return ", ".join(wording.lossless_parts(row.lossless)) if row.lossless and row.lossless.compared else ABSENT
 
 
 CELLS: Mapping[str, Callable[[MetricValues], Cell]] = {
     "speedup": _speedup_cell,
-    "typical_speedup": typical_cell,
+    "typical_speedup": _typical_cell,
     "wdt_share": _wdt_cell,
 }
 """Cells that are more than the metric's value."""
@@ -142,23 +146,27 @@ def leading_columns(*tables: TableKind) -> list[MetricColumn]:
     return [column for column in COLUMNS.values() if not set(tables).isdisjoint(column.leads)]
 
 
+def cells_of(row: MetricValues, columns: Iterable[MetricColumn]) -> list[Cell]:
+    """Return the cells of a row of metrics in these columns."""
+    return [column.cell(row) for column in columns]
+
+
 def method_table(rows: Mapping[str, MetricValues], columns: Iterable[MetricColumn]) -> Table:
     """Return a table with a row for each label in `rows`, less the columns in which no row has a value."""
     columns = list(columns)
-    cells = [(code(label), *(column.cell(row) for column in columns)) for label, row in rows.items()]
+    cells = [[code(label), *cells_of(row, columns)] for label, row in rows.items()]
     return Table(("method", *columns), cells).without_empty_columns()
 
 
 def all_numbers(rows: Mapping[str, MetricValues]) -> Block:
     """Return a table of every metric of these rows with its interval, to open on a click."""
-    lines = [
-        (code(metric.name), *(value_with_interval(metric.name, metric.unit, row) for row in rows.values()))
-        for metric in METRICS
-        if any(row.value(metric.name) is not None for row in rows.values()) or metric.name in NEVER_MISSING
-    ]
+    lines = []
+    for name, unit in ((metric.name, metric.unit) for metric in METRICS):
+        if name in NEVER_MISSING or any(row.value(name) is not None for row in rows.values()):
+            lines.append([code(name), *(value_with_interval(name, unit, row) for row in rows.values())])
     return Folded("All numbers, with 95% intervals", [Table(("metric", *map(code, rows)), lines)])
 
 
 def value_with_interval(metric: str, unit: Unit, row: MetricValues) -> str:
     """Return a metric's value, followed by its interval if that has any width."""
-    return Column(metric, unit).text(Estimate(row.value(metric), row.bounds(metric)))
+    return Column(metric, unit).text(estimate_of(row, metric))

@@ -1,6 +1,6 @@
-"""What a busy machine means for a run: its times are void, or its ratios hold and only its speeds are in doubt.
+"""How far a run's numbers are to be trusted by where they come from: the state of its machine, and its provenance.
 
-Also here: the section on where the numbers of a report come from.
+On a busy machine all times are void, or ratios hold and only speeds are in doubt.
 """
 
 import shlex

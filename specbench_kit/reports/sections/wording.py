@@ -1,13 +1,12 @@
-"""Sentences that reports of several kinds share."""
+"""Sentences that reports of several kinds share, and the table of the tests of sampled outputs."""
 
 from collections.abc import Mapping, Sequence
 
-from specbench_kit.metrics.run_summary import OutputCounts, RunSummary
+from specbench_kit.metrics.run_summary import OutputCounts, RunSummary, SamplingCheck, SamplingTest
 from specbench_kit.metrics.typical import LASTING
 from specbench_kit.papers.comparison import ComparedNumber
-from specbench_kit.reports.document import code
-from specbench_kit.reports.sections import cautions
-from specbench_kit.reports.writing.formatting import count, seconds, significant, times
+from specbench_kit.reports.document import Table, code
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
 from specbench_kit.runs.document import (
     DatasetDescription,
     HardwareDescription,
@@ -85,7 +84,7 @@ def lossless_sentence(run: RunDocument, summary: RunSummary) -> str:
     """Return the verdict on losslessness."""
     lossless = summary.lossless
     if summary.sampling:
-        return cautions.sentence(summary.sampling)
+        return sampling_sentence(summary.sampling)
     if not lossless:
         if run.imported:
             return f"Not compared: {run.imported.tool} does not record output tokens."
@@ -107,6 +106,101 @@ def lossless_sentence(run: RunDocument, summary: RunSummary) -> str:
         return f"It is not known if this is lossless: {equal}{ties}."
     bitwise = "; bitwise: a token's logits do not depend on the rest of its forward" if lossless.bitwise else ""
     return f"{'Lossless up to rounding' if ties else 'Lossless'}: {equal}{ties}{bitwise}."
+
+
+CONSISTENT = {
+    (True, False): "consistent",
+    (True, True): "no difference",
+    (False, False): "WRONG",
+    (False, True): "differs",
+    (None, False): "undecided",
+    (None, True): "undecided",
+}
+"""What the test of sampled outputs found, without and with a rule that lets outputs differ."""
+
+
+def sampling_sentence(sampling: SamplingCheck) -> str:
+    """Return the verdict on whether sampled outputs follow the target's distribution."""
+    return (_same_seed if sampling.rule == "match" else _distribution)(sampling)
+
+
+def sampling_tests(sampling: SamplingCheck) -> Table:
+    """Return the statistical tests of sampled outputs, one per row."""
+    acceptance = sampling.acceptance or SamplingTest()
+    softness = sampling.softness or SamplingTest()
+    tokens = sampling.tokens or SamplingTest()
+    statistic = tokens.chi_square
+    rates = share(acceptance.rate), share(acceptance.expected_rate)
+    rows = [
+        ("acceptance, 1 - total variation", count(acceptance.places), *rates, *_strength(acceptance)),
+        (
+            "which drafted tokens were accepted, score against the softened rule min(1, p/q)^0.8",
+            count(softness.places),
+            significant(softness.score),
+            "0",
+            *_strength(softness),
+        ),
+        (
+            f"committed tokens in {tokens.classes} classes of the ratio of target to draft probability, chi-square",
+            count(tokens.drawn),
+            ABSENT if statistic is None else f"{statistic:.1f}",
+            ABSENT if statistic is None else str(tokens.degrees),
+            *_strength(tokens),
+        ),
+    ]
+    of_tokens_alone = sampling.acceptance is None
+    return Table(("test", "drawn", "observed", "expected", "p-value", "power"), rows[-1:] if of_tokens_alone else rows)
+
+
+def _strength(test: SamplingTest) -> tuple[str, str]:
+    p_value = test.p_value
+    return ABSENT if p_value is None else f"{p_value:.2g}", share(test.power)
+
+
+def _same_seed(sampling: SamplingCheck) -> str:
+    if not sampling.compared:
+        return "Not checked: no sampled request finished both here and in the baseline."
+    equal = (
+        f"{sampling.identical} of {sampling.compared} sampled outputs equal those of autoregressive decoding "
+        "with the same seed, token for token"
+    )
+    ties = f"; differing only by rounding: {sampling.ties}" if sampling.ties else ""
+    ties += f"; differing, cannot be judged: {sampling.unjudged}" if sampling.unjudged else ""
+    if sampling.lossy:
+        return f"Lossy verification: {equal}; {sampling.errors} differ{ties}."
+    if sampling.errors:
+        return f"Sampling differs from autoregressive decoding: {equal}; errors: {sampling.errors}{ties}."
+    if sampling.unjudged:
+        return f"It is not known if sampling is lossless: {equal}{ties}."
+    return f"Sampling is lossless: {equal}{ties}."
+
+
+def _distribution(sampling: SamplingCheck) -> str:
+    verdict = {
+        True: "Sampling is consistent with the target's distribution",
+        False: "Sampling does not follow the target's distribution",
+        None: "Sampling is undecided: too few tokens were drawn",
+    }[sampling.consistent]
+    if sampling.lossy:
+        verdict = {
+            True: "Lossy verification, of which too little shows in this run to tell it from the target's distribution",
+            False: "Lossy verification: sampling does not follow the target's distribution, as the rule lets it",
+            None: "Lossy verification: too few tokens were drawn to show how it changes the target's distribution",
+        }[sampling.consistent]
+    if sampling.acceptance is None:
+        power = share((sampling.tokens or SamplingTest()).power)
+        return (
+            f"{verdict}: tokens are tested at {sampling.level:.1%} against the target's distribution; power against "
+            f"one token in ten from the draft model {power}."
+        )
+    level = f"acceptance and tokens are tested at {sampling.level:.1%} against both models' distributions"
+    softness = sampling.softness or SamplingTest()
+    tokens = sampling.tokens or SamplingTest()
+    powers = (
+        f"power against a softened acceptance {share(softness.power)}, against bonus tokens from the "
+        f"wrong distribution {share(tokens.power)}"
+    )
+    return f"{verdict}: {level}; {powers}."
 
 
 def lossless_parts(lossless: OutputCounts) -> list[str]:

@@ -115,10 +115,11 @@ def _rows(spans: Sequence[Span], rounds: Sequence[Span], request_id: str) -> dic
         and _kind(span.resource) != REQUESTS
         and (not span.request_ids or request_id in span.request_ids)
     ]
-    return {
-        name.removesuffix(f"/{request_id}").replace("/", " "): [span for span in shown if span.resource == name]
-        for name in _ordered(span.resource for span in shown)
-    }
+    resources = _ordered(span.resource for span in shown)
+    rows: dict[str, list[Span]] = {name: [] for name in resources}
+    for span in shown:
+        rows[span.resource].append(span)
+    return {name.removesuffix(f"/{request_id}").replace("/", " "): row for name, row in rows.items()}
 
 
 def _draw(axes: "Axes", rows: Mapping[str, Sequence[Span]], rounds: Sequence[Span]) -> None:

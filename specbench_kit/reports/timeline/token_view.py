@@ -1,8 +1,6 @@
 """A page per request: where each committed token comes from, and the token tree of its round.
 
 The pages need no network and no script; every text from a model or a prompt is escaped.
-
-Also here: the style sheet of the token view: light and dark, and readable without colour.
 """
 
 import re
@@ -10,7 +8,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from itertools import chain, count
+from itertools import count
 from typing import TYPE_CHECKING
 from unicodedata import category
 
@@ -78,8 +76,11 @@ def pages(records: Sequence[RequestRecord], details: Sequence[RequestDetail]) ->
 def _free_name(request_id: str, taken: Container[str]) -> str:
     """Return a file name that is allowed on every system and that no other page has."""
     slug = re.sub(r"[^a-z0-9._-]+", "-", request_id.lower()).strip("-.")[:80] or "request"
-    candidates = (f"{slug}{suffix}.html" for suffix in chain([""], (f"-{number}" for number in count(2))))
-    return next(name for name in candidates if name not in taken and name != INDEX)
+    name = f"{slug}.html"
+    numbers = count(2)
+    while name in taken or name == INDEX:
+        name = f"{slug}-{next(numbers)}.html"
+    return name
 
 
 def render_index(run: RunDocument, shown: Sequence[TokenPage], finished: int) -> str:

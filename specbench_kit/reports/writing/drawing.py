@@ -1,8 +1,6 @@
-"""Drawing of figures, and writing them as SVG, PNG and PDF.
+"""Drawing of figures, with names beside marks and values under the pointer, and writing them as SVG, PNG and PDF.
 
-Also here: names beside the marks of a figure, in place of a legend, where they fit; values that a drawing shows under
-the pointer: SVG titles, which need no script; drawings from folders of others, reduced to what can neither run nor
-load anything.
+Drawings from folders of others are reduced to what can neither run nor load anything.
 """
 
 import re

@@ -60,8 +60,11 @@ def interval(bounds: Sequence[float] | None) -> str:
     """Return both ends of an interval with as many digits as tell them apart, one if none do: 1.55–1.70."""
     if bounds is None:
         return ABSENT
-    shown = [[significant(bound, digits) for bound in bounds] for digits in range(3, 7)]
-    return "–".join(next((ends for ends in shown if ends[0] != ends[1]), shown[0][:1]))
+    for digits in range(3, 7):
+        low, high = (significant(bound, digits) for bound in bounds)
+        if low != high:
+            return f"{low}–{high}"
+    return significant(bounds[0])
 
 
 def span(low: str, high: str) -> str:

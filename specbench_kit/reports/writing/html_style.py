@@ -1,7 +1,4 @@
-"""The style sheet of HTML reports: light and dark, from a phone's width up.
-
-Also here: the script of HTML pages: tables that can be sorted and filtered, methods that can be hidden.
-"""
+"""Style sheet and script of HTML reports: light and dark, tables that sort and filter, methods that can be hidden."""
 
 from base64 import b64encode
 from hashlib import sha256

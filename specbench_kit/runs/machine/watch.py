@@ -1,7 +1,4 @@
-"""Watch the machine while something is timed.
-
-Also here: identical steps of a run: the same number of new tokens after about the same number of cached tokens.
-"""
+"""Watch the machine while something is timed: its readings, and how far the times of identical steps are apart."""
 
 import os
 from collections import defaultdict

@@ -131,9 +131,9 @@ def _require_same_prompts(pairs: Sequence[Pair], label: str) -> None:
 
 def _records(names: Sequence[str], label: str, pairs: Sequence[Pair]) -> list[AnswerRecord]:
     """Return the records of a load, whose turns are as many requests as were in flight at once."""
-    sides: list[list[ImportedAnswer]] = [[a for a in side if a is not None] for side in zip(*pairs, strict=True)]
+    sides = [list(filter(None, side)) for side in zip(*pairs, strict=True)]
     at_once = max(map(_most_at_once, sides))
-    begins = [min((answer.sent_s for answer in side), default=0.0) for side in sides]
+    begins = list(map(_begin_s, sides))
     order = sorted(range(len(pairs)), key=lambda number: next(p.sent_s for p in pairs[number] if p is not None))
     turns = {number: place // at_once for place, number in enumerate(order)}
     records = []
@@ -143,6 +143,11 @@ def _records(names: Sequence[str], label: str, pairs: Sequence[Pair]) -> list[An
                 key = AnswerKey(label, name, f"request {number}", 0)
                 records.append(AnswerRecord(key, turns[number], answer.sent_s - begin_s, answer.answer, answer.error))
     return records
+
+
+def _begin_s(answers: Sequence[ImportedAnswer]) -> float:
+    """Return when the first request was sent; 0 without requests."""
+    return min((answer.sent_s for answer in answers), default=0.0)
 
 
 def _most_at_once(answers: Sequence[ImportedAnswer]) -> int:

@@ -1,8 +1,4 @@
-"""The report of `skit ab` as a document: the result in one sentence and one picture, then the tables.
-
-Also here: the files of the report of `skit ab`: Markdown, a page, and the picture; the picture of `skit ab`: how much
-faster the second server is, in every figure and at every load; the sentences of the report of `skit ab`.
-"""
+"""The report of `skit ab` and its files: the result in one sentence and one picture, then the tables."""
 
 from collections.abc import Sequence
 from pathlib import Path

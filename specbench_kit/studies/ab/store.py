@@ -1,7 +1,6 @@
-"""The folder of a run of `skit ab`: its description, a line for each answer, and what was made of them.
+"""What a run of `skit ab` asks and keeps: the turns of its loads, and a folder with all answers, summary and report.
 
-Also here: the order of a load: turns of requests, which both servers take one after the other, ABBA; from the records
-of a run of `skit ab` to its summary and report.
+Both servers take every turn, one after the other, in the order ABBA.
 """
 
 import json

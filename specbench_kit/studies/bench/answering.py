@@ -1,8 +1,4 @@
-"""Answers of one model alone, without drafts and outside of every comparison.
-
-Also here: counts of right answers for datasets with reference answers: of the methods, the target and the draft
-model.
-"""
+"""Answers of one model alone, outside of every comparison, and how many answers are right by their references."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

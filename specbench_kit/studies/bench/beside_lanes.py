@@ -54,7 +54,8 @@ class Control:
         `speed_in_all` is the ratio of the summed times, which one held-up request may move.
         """
         shared = {key: seconds for key, seconds in self._again_s.items() if key in self._plain_s}
-        units = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in shared))}
+        names = dict.fromkeys(name for name, _ in shared)
+        units = {name: number for number, name in enumerate(names)}
         speed = speedup(Side(shared, self._plain_s), units) if shared else None
         interval = speed.typical.interval() if speed else None
         if speed is None or interval is None:

@@ -1,7 +1,4 @@
-"""The work of one `skit bench`: a benchmark per dataset, with one pair of models.
-
-Also here: the time that a benchmark of many methods will take, estimated from a few tokens of each.
-"""
+"""The work of one `skit bench`: a benchmark per dataset with one pair of models, and an estimate of its time."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

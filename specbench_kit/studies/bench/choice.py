@@ -33,11 +33,14 @@ def expand(specs: Sequence[str], baseline: bool) -> dict[str, bool]:
     unnamed = [
         name
         for name, kind in methods.all().items()
-        if kind.group in groups
-        and all(field.default is not MISSING or field.default_factory is not MISSING for field in fields(kind))
-        and not (baseline and name == BASELINE)
+        if kind.group in groups and _has_defaults(kind) and not (baseline and name == BASELINE)
     ]
     return {name: False for name in unnamed if name in named or parse_method(name) not in distinct} | named
+
+
+def _has_defaults(kind: type[Method]) -> bool:
+    """Return True if a method can be made without options."""
+    return all(field.default is not MISSING or field.default_factory is not MISSING for field in fields(kind))
 
 
 def chosen(settings: BenchSettings) -> dict[str, bool]:

@@ -1,8 +1,4 @@
-"""From the records on disk to summary and report.
-
-Also here: the report that compares the runs of one command, in a folder of its own; optional exports of a run: its
-timeline, and an HTML page per request that shows where each token came from.
-"""
+"""From the records on disk to the summary, report and exports of each run, and to the report that compares them."""
 
 import json
 from collections.abc import Callable, Sequence

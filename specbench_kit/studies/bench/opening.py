@@ -1,10 +1,8 @@
-"""Run directories that are created or resumed: one writer each, under the conditions in which they were begun.
-
-Also here: the number formats of a run's models: in which each computes, and in which it was published.
-"""
+"""Run directories that are created or resumed: one writer each, under the conditions in which they were begun."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +60,8 @@ def open_runs(
         directories = [RunDirectory.create(settings.out, run) for run in described]
     notes = take_up(directories, described[0], force=settings.force)
     remaining = iter(directories)
-    return [{spec: next(remaining) for spec in bench.methods} for _ in datasets], notes
+    count = len(bench.methods)
+    return [dict(zip(bench.methods, islice(remaining, count), strict=True)) for _ in datasets], notes
 
 
 def count_turns(dataset: LoadedDataset) -> int:

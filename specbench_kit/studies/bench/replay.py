@@ -180,13 +180,13 @@ class _Replays:
     def _decided_anew(self, spec: str, methods: Sequence[Method]) -> list[dict[str, float]]:
         """Return the seconds of every request at each end; none if the trace does not hold what is drafted there."""
         try:
-            return [
-                {record.request_id: record.e2e_s or 0.0 for record in self._replayed(method, end)}
-                for method, end in zip(methods, self._ends, strict=False)
-            ]
+            return list(map(self._seconds, methods, self._ends))
         except SkitError as error:
             self.missing[spec] = str(error).removeprefix(f"{spec}: ")
             return []
+
+    def _seconds(self, method: Method, end: Deployment) -> dict[str, float]:
+        return {record.request_id: record.e2e_s or 0.0 for record in self._replayed(method, end)}
 
     def _replayed(
         self,

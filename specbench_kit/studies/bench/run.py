@@ -1,6 +1,6 @@
 """One benchmark: methods over a dataset, with the autoregressive baseline, into run directories."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -26,6 +26,10 @@ WARM_UP_TOKENS = 16
 
 StoredRecords = Mapping[tuple[str, int], RequestRecord]
 """Records by request id and repeat."""
+
+
+def _by_key(records: Iterable[RequestRecord]) -> StoredRecords:
+    return {record.key: record for record in records}
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +264,13 @@ class Benchmark:
         stores = [(run.append, run.records()) for name, run in self.runs.items() if name == spec]
         if spec == BASELINE:
             stores += [(run.append_baseline, run.baseline_records()) for name, run in self.runs.items() if name != spec]
-        return [(sink, {record.key: record for record in records}) for sink, records in stores]
+        return [(sink, _by_key(records)) for sink, records in stores]
 
     def _finished(self, spec: str) -> StoredRecords:
         """Return a method's records that all of its stores have from before an interruption."""
         first, *further = (stored for _, stored in self._stores[spec])
-        return {key: record for key, record in first.items() if all(key in stored for stored in further)}
+        in_all = set(first).intersection(*further)
+        return {key: record for key, record in first.items() if key in in_all}
 
     @property
     def _starts_over(self) -> bool:

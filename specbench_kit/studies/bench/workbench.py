@@ -1,6 +1,6 @@
 """The resources that the benchmarks of one command share: a pair of models, prepared methods, and room for them all.
 
-Also here: prompts that a method of the benchmark was trained on, or the draft model or head that it uses.
+Prompts that a method was trained on are left out of its datasets, or counted.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""The contract of a file format that other tools read or write.
-
-Also here: grouping requests that are turns of one dialogue.
-"""
+"""The contract of a file format that other tools read or write, and what such a file holds."""
 
 from abc import ABC
 from collections.abc import Sequence

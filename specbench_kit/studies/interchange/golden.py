@@ -31,16 +31,19 @@ class GoldenLengths(Format):
         from specbench_kit.metrics.statistics import interval_of_ratio
 
         records = [record for record in run.records() if record.finish_reason != "error"]
-        drafts = [[step for step in record.rounds if step.submitted] for record in records]
-        lengths = Counter(step.submitted for steps in drafts for step in steps)
+        lengths: Counter[int] = Counter()
+        accepted, sent = np.zeros((2, len(records)))
+        for index, record in enumerate(records):
+            drafts = [step for step in record.rounds if step.submitted]
+            lengths.update(step.submitted for step in drafts)
+            accepted[index] = sum(step.accepted for step in drafts)
+            sent[index] = len(drafts)
         (drafted, often), *_ = lengths.most_common(1) or [(0, 0)]
         require(
             often > 0 and often >= SAME_LENGTH * lengths.total(),
             "an acceptance length is of one number of drafted tokens, and this run's drafts differ in length: export a "
             "run of fixed-k",
         )
-        accepted = np.array([sum(step.accepted for step in steps) for steps in drafts], dtype=np.float64)
-        sent = np.array([len(steps) for steps in drafts], dtype=np.float64)
         interval = interval_of_ratio(accepted, sent)
         bounds = f"{1 + interval[0]:.2f} to {1 + interval[1]:.2f}" if interval else "unknown"
         dataset = run.run.get("dataset") or {}

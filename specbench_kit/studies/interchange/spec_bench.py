@@ -1,10 +1,11 @@
 """Spec-Bench's answer files: per question its turns, tokens, steps, wall time and accept lengths."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import accumulate
+from itertools import accumulate, chain, groupby, starmap
 from math import inf
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,11 +58,10 @@ class SpecBenchAnswers(Format):
         return ForeignRun(next(iter(names)), records, started_at, {"batch_size": 1}, [note] if unexplained else [])
 
     def write(self, run: "RunDirectory") -> str:
-        records = run.records()
-        repeats = sorted({record.repeat for record in records})
-        by_repeat = [dialogues([record for record in records if record.repeat == repeat]) for repeat in repeats]
-        names = dict.fromkeys(name for by_name in by_repeat for name in by_name)
-        rows = (_row(name, [by_name.get(name, []) for by_name in by_repeat], run) for name in names)
+        of_repeat = attrgetter("repeat")
+        records = sorted(run.records(), key=of_repeat)
+        repeats = [dialogues(list(group)) for _, group in groupby(records, of_repeat)]
+        rows = (_row(name, repeats, run) for name in dict.fromkeys(chain.from_iterable(repeats)))
         return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
@@ -135,15 +135,17 @@ def _rounds(lengths: Sequence[int], tokens: int) -> list[dict[str, object]]:
     return rounds
 
 
-def _row(name: str, repeats: Sequence[Sequence[RequestRecord]], run: "RunDirectory") -> dict[str, object]:
-    first = next(turns[0] for turns in repeats if turns)
+def _row(name: str, repeats: Sequence[Mapping[str, Sequence[RequestRecord]]], run: "RunDirectory") -> dict[str, object]:
+    """Return the line of one question, with a choice for every repeat that holds its dialogue."""
+    choices = {index: turns[name] for index, turns in enumerate(repeats) if name in turns}
+    first = next(iter(choices.values()))[0]
     started_at = run.run.get("started_at")
     return {
         "question_id": int(name) if name.isdigit() else name,
         "category": first.category,
         "answer_id": f"{run.path.resolve().name}/{name}",
         "model_id": run.run["method"],
-        "choices": [_choice(index, turns) for index, turns in enumerate(repeats) if turns],
+        "choices": list(starmap(_choice, choices.items())),
         "tstamp": datetime.fromisoformat(started_at).timestamp() if started_at else None,
     }
 

@@ -94,7 +94,8 @@ def trace_of(requests: Sequence[VerifiedRequest]) -> ForeignTrace:
     if len({request.request_id for request in verified}) < len(verified):
         raise SkitError("two requests have one id: import the responses of one run")
     rate = rate_of_right_tokens(step for request in verified for step in request.rounds)
-    max_draft = max(max(request.longest, *(step.drafted for step in request.rounds)) for request in verified)
+    drafted = (step.drafted for request in verified for step in request.rounds)
+    max_draft = max(*(request.longest for request in verified), *drafted)
     traces = []
     for request in verified:
         # The first token of the answer counts to the prompt.

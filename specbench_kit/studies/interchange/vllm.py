@@ -1,5 +1,6 @@
 """vLLM's counters of speculative decoding, as its `/metrics` endpoint gives them to Prometheus."""
 
+from bisect import bisect
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import require
@@ -38,13 +39,13 @@ class VLLM(Format):
         drafts = [step for step in rounds if step.submitted]
         # A pipeline's rounds submit many tokens of one depth: their positions end with the accepted tokens.
         longest = max((step.submitted if not step.steps else step.accepted for step in drafts), default=0)
+        accepted = sorted(step.accepted for step in drafts)
         counters: dict[str, int | list[int]] = {
             "drafts": len(drafts),
             "draft_tokens": sum(step.submitted for step in drafts),
-            "accepted_tokens": sum(step.accepted for step in drafts),
-            "accepted_tokens_per_pos": [
-                sum(step.accepted > position for step in drafts) for position in range(longest)
-            ],
+            "accepted_tokens": sum(accepted),
+            # Accepted lengths beyond a position are the last of all in their order.
+            "accepted_tokens_per_pos": [len(drafts) - bisect(accepted, position) for position in range(longest)],
         }
         labels = {"engine": "0", "model_name": str(run.run["models"]["target"]["name"])}
         return "".join(_counter(name, labels, values) for name, values in counters.items())

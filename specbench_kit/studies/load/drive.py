@@ -1,6 +1,6 @@
 """Drives a real server with the simulator's devices in real time; only drafting and the link are modelled.
 
-Also here: how the server's answers relate to the trace whose drafts the devices send.
+The server's answers are compared with those of the trace whose drafts the devices send.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,4 @@
-"""The reports on a load that was measured at a server, and on how far the simulator is off, with their figures.
-
-Also here: what a load finds and says of itself, as reports read it; what a reader must know of a load before its times
-or their simulation are quoted.
-"""
+"""What a load at a server finds, and the reports on it and on how far the simulator is off, with their figures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""`skit load`: a server under the load of many devices.
-
-Also here: how fast the server verified during a load, compared with a profile of it, and how evenly.
-"""
+"""One run of `skit load`: a server under the load of many devices, and how fast it verified beside its profile."""
 
 import shutil
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """One run of `skit plan`: from options to a folder with the fleet, its range, its alternatives and a report.
 
-Also here: the chosen replica as a deployment of its own, with which `skit capacity` and `skit simulate` check the plan.
+The chosen replica is written as a deployment, on which `skit capacity` and `skit simulate` check the plan.
 """
 
 import shlex
@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from math import ceil, inf
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from msgspec import structs, to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import csv_text
-from specbench_kit.core.progress import CountCallback, ProgressCallback
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.description import corners, describe
 from specbench_kit.metrics.plan_summary import (
@@ -147,7 +148,7 @@ class PlanRun:
         require_possible(market, ranked)
         parts = self._parts()
         workers = Workers(self.options.jobs, self.options.backend, parts)
-        search = Search(market, self._step, workers)
+        search = Search(market, self.report, workers)
         found = {
             placement: search.best(ranked[placement], placement, f"trying {NAMES[placement]}")
             for placement in PLACEMENTS
@@ -156,7 +157,7 @@ class PlanRun:
         plan = cheapest(fleets.values())
         if plan is None:
             raise SkitError(impossible(market))
-        by_seed = search.served(plan, self._step("seed by seed"))
+        by_seed = search.served(plan, partial(self.report, "seed by seed"))
         described = self._planned(plan, by_seed, self._ends(plan, search, by_seed[0]))
         summary = PlanSummary(
             devices=self.options.devices,
@@ -205,11 +206,8 @@ class PlanRun:
             return unfinished_parts(options.out, "plan", run_key(defining))
         return KeptParts(unused_folder(options.out, "plan", f"{options.devices}-devices", defining))
 
-    def _step(self, step: str) -> CountCallback:
-        return lambda done, planned: self.report(step, done, planned)
-
     def _judged(self, search: Search, found: Found, placement: Placement) -> Fleet | None:
-        report = self._step(f"judging {NAMES[placement]}")
+        report = partial(self.report, f"judging {NAMES[placement]}")
         fleets = []
         for done, finalist in enumerate(found.finalists, 1):
             fleets.append(search.judge(finalist))
@@ -246,7 +244,7 @@ class PlanRun:
 
     def _moved(self, market: Market, search: Search, plan: Fleet, first: int) -> list[MovedAssumption]:
         """Return the weightiest assumptions, each moved, with what the chosen configuration would then need."""
-        report = self._step("moving assumptions")
+        report = partial(self.report, "moving assumptions")
         moved = by_weight(market, plan)[:MOVED]
         trials = search.trials(self.options.seed)
         work = [
@@ -275,13 +273,13 @@ class PlanRun:
 
         At each promise that is the replica that the law prefers, with the scheduler that was best at the plan's.
         """
-        report = self._step("other promises")
+        report = partial(self.report, "other promises")
         points: list[ParetoPoint] = []
         preferred: list[tuple[int, Candidate]] = []
         searches = []
         for scale in SCALES:
             scaled = market.promising(tuple((speed * scale, share) for speed, share in self.options.classes))
-            trials = Search(scaled, lambda _: lambda *_: None, workers).trials(self.options.seed, COARSE)
+            trials = Search(scaled, lambda *_: None, workers).trials(self.options.seed, COARSE)
             for placement in PLACEMENTS:
                 candidate, first = _preferred(scaled, placement, found[placement], scale)
                 if candidate is not None:

@@ -4,12 +4,13 @@ What a replica serves is searched for with one seed, from the law's estimate on;
 judged with all seeds, at the load that each replica of the fleet would have.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil, floor, inf, log2
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.progress import CountCallback
+from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.metrics.serving_rows import Figures, Interval, SeedFigures
 from specbench_kit.serving.metrics import compute_metrics, slo_violations
 from specbench_kit.serving.options import CapacityRule
@@ -229,7 +230,7 @@ class Search:
     """Simulates candidates of a market; `report` counts them."""
 
     market: Market
-    report: Callable[[str], CountCallback]
+    report: ProgressCallback
     workers: Workers
 
     def trials(self, seed: int, resolution: float = RESOLUTION) -> Trials:
@@ -259,7 +260,7 @@ class Search:
         One candidate of every kind of replica is simulated first, in the order of the estimate, at the load with which
         it would be cheaper than the best so far; then schedulers, methods and limits of the best one are varied.
         """
-        report = self.report(step)
+        report = partial(self.report, step)
         firsts = list({entry.candidate.server.label: entry for entry in reversed(ranked)}.values())
         firsts.sort(key=lambda entry: (entry.estimated_price, entry.candidate.label))
         simulated: list[Simulated] = []

@@ -1,7 +1,4 @@
-"""The report of a profiling run: what a forward costs, and how far the fitted latency model can be trusted.
-
-Also here: its plots, as PNG and SVG files that can be read without colour.
-"""
+"""The report of a profiling run with plots: what a forward costs, and how far to trust the fitted latency model."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -315,7 +312,10 @@ def _times_table(profile: ProfileSummary, *, with_range: bool = True) -> Table:
     new = list(dict.fromkeys(time.new for time in profile.times))
     cells = {(time.requests, time.new): _time(time, with_range) for time in profile.times}
     requests = dict.fromkeys(time.requests for time in profile.times)
-    rows: list[list[Cell]] = [[number, *(cells[number, tokens] for tokens in new)] for number in requests]
+    rows: list[list[Cell]] = []
+    for number in requests:
+        times = [cells[number, tokens] for tokens in new]
+        rows.append([number, *times])
     titles = [f"{tokens} new token{'s' * (tokens > 1)}" for tokens in new]
     return Table(("requests", *titles), rows)
 

@@ -1,6 +1,6 @@
 """Record the trace of a dataset with a pair of models, and the trees of the methods that it is recorded for.
 
-Also here: what a stop rule costs per drafted token, measured in the decoding loop: it can be much of a draft step.
+A trace also has the times of its models' steps, and what a stop rule adds to each drafted token in the decoding loop.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,11 +41,12 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
+from specbench_kit.runs.parts import KeptParts
 from specbench_kit.studies.bench.answering import answer_dataset
 from specbench_kit.studies.bench.conversations import Conversation, max_conversation_tokens
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.recording import DrafterTraceRecorder, Redactor, TraceRecorder, slot_length
-from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceHeader
+from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
 from specbench_kit.traces.tree_recording import PROVISIONAL, TREE_TOKENS, TreeRecorder
 from specbench_kit.traces.writing import TraceWriter, UnfinishedTrace, require_same
 
@@ -280,6 +281,28 @@ def record(
             unfinished.remove()
         warnings = machine_wording.warnings(RunDescription.read(header.run))
         return RecordedTrace(path, requests, offsets, failed, len(names), resumable, warnings)
+
+
+def record_once(
+    parts: KeptParts,
+    settings: BenchSettings,
+    dataset: LoadedDataset,
+    max_draft: int,
+    report: CountCallback,
+    *,
+    resume: bool,
+) -> TraceFile:
+    """Return the trace in the folder of a study; it is recorded there, or to its end, if it is not whole."""
+    path = parts.folder / "trace.parquet"
+    if not path.exists():
+
+        def begin(done: int, planned: int) -> None:
+            parts.begin()  # not before: what cannot be recorded leaves no file
+            report(done, planned)
+
+        with parts.kept_when_interrupted():
+            record(settings, dataset, path, max_draft, begin, resume=resume)
+    return TraceFile(path)
 
 
 def _request_ids(dataset: LoadedDataset) -> list[str]:

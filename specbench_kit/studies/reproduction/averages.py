@@ -17,12 +17,14 @@ SHARES = ("_rate", "_share")
 
 def averaged(draws: Sequence[JsonObject]) -> dict[str, object]:
     """Return objects of one shape as one object whose numbers are estimates; omit what is not always a number."""
-    columns = {name: [draw[name] for draw in draws] for name in draws[0]}
-    return {
-        name: averaged(values) if isinstance(values[0], Mapping) else structs.asdict(estimate(list(map(float, values))))
-        for name, values in columns.items()
-        if isinstance(values[0], Mapping) or all(isinstance(value, int | float) for value in values)
-    }
+    averages: dict[str, object] = {}
+    for name in draws[0]:
+        values = [draw[name] for draw in draws]
+        if isinstance(values[0], Mapping):
+            averages[name] = averaged(values)
+        elif all(isinstance(value, int | float) for value in values):
+            averages[name] = structs.asdict(estimate(list(map(float, values))))
+    return averages
 
 
 def over_seeds(rows_by_seed: Sequence[Rows]) -> Rows:

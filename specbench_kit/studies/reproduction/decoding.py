@@ -1,7 +1,4 @@
-"""Experiments of the command `bench`: a synthetic pair, decoded by any method in the time of a deployment.
-
-Also here: experiments of the commands `simulate` and `capacity`: many devices and one server.
-"""
+"""Experiments in modelled time: `bench` decodes with a synthetic pair, `simulate` and `capacity` serve many devices."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields

@@ -1,8 +1,4 @@
-"""Experiments of any command over a grid of inputs, with the figures derived from their rows.
-
-Also here: figures derived from the rows of an experiment: ratios, differences, minima or maxima, and means over a
-time span; replacement of inputs of an experiment.
-"""
+"""Experiments of any command over a grid: the inputs that a point replaces, and the figures derived from its rows."""
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,14 +65,11 @@ def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallba
 
 def _points(axes: Mapping[str, JsonObject], options: JsonObject) -> Iterator[tuple[dict[str, object], JsonObject]]:
     """Yield every point of the grid: its value names by axis, and its options."""
-    values_by_name = [
-        axis["values"] if isinstance(axis["values"], Mapping) else {value: value for value in axis["values"]}
-        for axis in axes.values()
-    ]
-    for names in product(*values_by_name):
+    for names in product(*(axis["values"] for axis in axes.values())):
         point_options = options
-        for axis, values, name in zip(axes.values(), values_by_name, names, strict=True):
-            point_options = replace_input(point_options, axis["key"], values[name])
+        for axis, name in zip(axes.values(), names, strict=True):
+            value = axis["values"][name] if isinstance(axis["values"], Mapping) else name
+            point_options = replace_input(point_options, axis["key"], value)
         yield dict(zip(axes, names, strict=True)), point_options
 
 
@@ -106,10 +99,7 @@ class GridRows:
 
     def averages(self, specs: Specs) -> Rows:
         """Return the mean of several figures, as papers state a gain over all of their settings."""
-        return [
-            {"series": label, "value": {"mean": fmean(self._figure(name, {}) for name in spec["of"])}}
-            for label, spec in specs.items()
-        ]
+        return [{"series": label, "value": {"mean": self._average(spec["of"])}} for label, spec in specs.items()]
 
     def means(self, specs: Specs) -> Rows:
         """Return the mean of a figure over the times at which the figure `by` lies `between` two numbers."""
@@ -142,6 +132,9 @@ class GridRows:
         row, value = (min if pick == "least" else max)(figures, key=lambda figure: figure[1])
         return float(row[axis] if axis else value)
 
+    def _average(self, of: Sequence[str]) -> float:
+        return fmean(self._figure(name, {}) for name in of)
+
     def _mean(self, of: str, by: str, between: Sequence[float], at: Point | None = None) -> float:
         series, _, metric = of.rpartition("/")
         low, high = between
@@ -166,11 +159,7 @@ class GridRows:
 
     def _rows_with(self, series: str, metric: str, at: Point) -> list[JsonObject]:
         rows = [
-            row
-            for row in self.rows
-            if row["series"] == series
-            and look_up(row, metric)
-            and all(row.get(axis) == value for axis, value in at.items())
+            row for row in self.rows if row["series"] == series and look_up(row, metric) and at.items() <= row.items()
         ]
         require(bool(rows), f"no figure {series}/{metric} at {dict(at)}")
         return rows

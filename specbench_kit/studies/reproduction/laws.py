@@ -1,8 +1,15 @@
-"""Experiments of the command `law`: closed forms of numbers that the paper prints itself."""
+"""Experiments of the commands `law` and `profile`, which neither decode nor simulate.
+
+A law is the closed form of a number that a paper prints; a profile is fitted to its own times with noise.
+"""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import ceil, log, log1p
 from statistics import fmean
+
+import numpy as np
+from msgspec import to_builtins
 
 from specbench_kit.core.errors import require
 from specbench_kit.core.progress import CountCallback
@@ -13,11 +20,13 @@ from specbench_kit.models.executors.agreement import LEAST, Agreement
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.base import MODELS
 from specbench_kit.profilers.devices import find_device
+from specbench_kit.profilers.fit import Fit, Observation, fit
 from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.software import KERNELS, find_software
+from specbench_kit.profilers.workload import verification
 from specbench_kit.serving.round_sources import acceptance_rate_of
-from specbench_kit.studies.reproduction.averages import Rows
+from specbench_kit.studies.reproduction.averages import Rows, averaged
 
 POSITIONS = 1000
 """Positions over which the probability of the target's top token is averaged."""
@@ -230,3 +239,45 @@ def _level_acceptance(tokens: float, levels: int) -> float:
     """Return the acceptance probability at which `levels` levels give `tokens` tokens a round."""
     require(1 <= tokens <= levels + 1, f"{levels} levels bring 1 to {levels + 1} tokens a round, not {tokens:g}")
     return acceptance_rate_of(tokens - 1, levels)
+
+
+@dataclass(frozen=True)
+class NoisyProfile:
+    """A profile whose times of WISP's 173 configurations carry normal noise.
+
+    `noise_s` is the standard deviation in seconds; `noise_share` adds noise in proportion to each time.
+    """
+
+    profile: str
+    noise_s: float
+    noise_share: float = 0.0
+
+    def fit(self, seed: int) -> Fit:
+        """Return a fit of the profile's own form to one draw of noisy times."""
+        profile = load(self.profile)
+        random = np.random.default_rng(seed)
+        model = MODELS[profile.form](**profile.coefficients)
+        times = [(configuration, model.seconds(configuration.rows)) for configuration in verification()]
+        noise = random.normal(size=(len(times), 2))
+        observations = [
+            Observation(configuration, max(0.0, seconds + a * self.noise_s + b * self.noise_share * seconds))
+            for (configuration, seconds), (a, b) in zip(times, noise, strict=True)
+        ]
+        return fit(profile.form, observations, seed)
+
+
+def profile(options: JsonObject, report: CountCallback) -> Rows:
+    """Return what the fits of every series find, averaged over `seeds` draws, with the widths of their intervals."""
+    rows: Rows = []
+    for done, (label, entry) in enumerate(options["series"].items()):
+        report(done, len(options["series"]))
+        descriptions = []
+        for seed in range(options["seeds"]):
+            fitted = NoisyProfile(**entry).fit(seed)
+            widths = {name: high - low for name, (low, high) in fitted.intervals.items()}
+            described = to_builtins(fitted.describe())
+            parts = ("coefficients", "train", "test", "cross_validation", "shares")
+            descriptions.append({**{part: described[part] for part in parts}, "widths": widths})
+        rows.append({"series": label, **averaged(descriptions)})
+    report(len(rows), len(rows))
+    return rows

@@ -1,8 +1,4 @@
-"""One page per paper and a table over all papers; on the terminal, one experiment.
-
-Also here: the figures of how many numbers come out, predicted ones where there are any, and of what each assumed input
-does to every published number.
-"""
+"""One page per paper and a table over all papers, with their figures; on the terminal, one experiment."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -41,6 +37,7 @@ from specbench_kit.studies.reproduction.wording import (
     main_claim,
     metric_in_words,
     percent,
+    predicted_counts,
     published,
     role,
     role_counts,
@@ -78,9 +75,8 @@ INTRODUCTION = (
 
 def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
     """Write `README.md` over all experiments, a page per paper, and a figure per experiment with varied inputs."""
-    by_paper: dict[str, list[ReproducedExperiment]] = {}
+    by_paper = _by_paper(results)
     for result in results:
-        by_paper.setdefault(result.name.partition("/")[0], []).append(result)
         if result.sensitivity:
             replace_file(folder / _figure_path(result), sensitivity(result))
     rows = [
@@ -118,6 +114,13 @@ def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
         ]
         document = Document.of(PAPERS.get(paper, paper), head, *map(_section, members))
         _write_page(folder, paper, document)
+
+
+def _by_paper(results: Sequence[ReproducedExperiment]) -> dict[str, list[ReproducedExperiment]]:
+    by_paper: dict[str, list[ReproducedExperiment]] = {}
+    for result in results:
+        by_paper.setdefault(result.name.partition("/")[0], []).append(result)
+    return by_paper
 
 
 def _main_claims(by_paper: Mapping[str, Sequence[ReproducedExperiment]]) -> Blocks:
@@ -163,10 +166,7 @@ def _tally(folder: Path, page: str, groups: Mapping[str, Sequence[ReproducedExpe
 
     Without predictions it shows the other numbers by what they are; nothing if no number is compared.
     """
-    counts = {
-        name: (sum(member.within for member in members), sum(member.compared for member in members))
-        for name, members in groups.items()
-    }
+    counts = {name: predicted_counts(members) for name, members in groups.items()}
     tally = PREDICTIONS
     if not any(compared for _, compared in counts.values()):
         tally = NOT_PREDICTED
@@ -251,22 +251,21 @@ def _within_the_goal(result: ReproducedExperiment) -> str:
 
 def _paper_row(paper: str, members: Sequence[ReproducedExperiment]) -> tuple[Cell, ...]:
     """Return how many numbers of a paper are predicted, how many of these come out, and what the others are."""
+    within, compared = predicted_counts(members)
     by_role = {name: role_counts(members, name) for name in ("identity", "fitted", "input")}
     idle = sum(member.roles["predicted"].passed_by_no_effect for member in members)
     return (
         link(PAPERS.get(paper, paper), f"{paper}.md"),
-        str(sum(member.compared for member in members)),
-        str(sum(member.within for member in members)),
-        *(f"{within} / {compared}" for within, compared in by_role.values()),
+        str(compared),
+        str(within),
+        *(f"{met} / {of_role}" for met, of_role in by_role.values()),
         str(idle),
     )
 
 
 def print_totals(console: "Console", results: Sequence[ReproducedExperiment]) -> None:
     """Print for every paper how many numbers are predicted and how many of these come out."""
-    by_paper: dict[str, list[ReproducedExperiment]] = {}
-    for result in results:
-        by_paper.setdefault(result.name.partition("/")[0], []).append(result)
+    by_paper = _by_paper(results)
     lines = [f"**{PAPERS.get(paper, paper)}: {totals(members)}**" for paper, members in by_paper.items()]
     render_terminal.show(console, [*map(Paragraph, lines), *_main_claims(by_paper)])
 

@@ -1,8 +1,6 @@
-"""Run an experiment: published numbers next to simulated ones, a verdict, and the effect of each assumed input.
+"""One call of `skit reproduce`: published numbers next to simulated ones, a verdict, and the effect of each input.
 
-Also here: one call of `skit reproduce`: from the names of experiments to a folder of pages; the commands of
-experiments, each loaded when an experiment needs it: arithmetic need not wait for a decoder; experiments of the
-command `profile`: how well a fit recovers a profile from its own times with noise.
+The command of an experiment is loaded when an experiment needs it: arithmetic need not wait for a decoder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,8 +8,7 @@ from dataclasses import dataclass, fields
 from math import exp, log
 from pathlib import Path
 
-import numpy as np
-from msgspec import Struct, to_builtins
+from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
@@ -19,14 +16,9 @@ from specbench_kit.core.typed_json import JsonObject, decode
 from specbench_kit.papers.comparison import ComparedNumber, compare_published
 from specbench_kit.papers.experiment import ROLES, Experiment, experiments, find_experiments
 from specbench_kit.predictors.latency import stopwatch
-from specbench_kit.profilers.base import MODELS
-from specbench_kit.profilers.fit import Fit, Observation, fit
-from specbench_kit.profilers.loading import load
-from specbench_kit.profilers.workload import verification
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.reproduction import grid
-from specbench_kit.studies.reproduction.averages import Rows, averaged
 from specbench_kit.studies.reproduction.grid import ExperimentCommand, replace_input
 from specbench_kit.studies.reproduction.report import write
 from specbench_kit.studies.reproduction.wording import MovedInput, ReproducedExperiment, RoleCounts, verdict
@@ -220,23 +212,17 @@ COMMANDS = ("simulate", "capacity", "bench", "train", "profile", "law")
 
 def find_command(name: str) -> ExperimentCommand:
     """Return the function that runs experiments of a command."""
-    if name == "law":
-        from specbench_kit.studies.reproduction.laws import law
+    if name in ("law", "profile"):
+        from specbench_kit.studies.reproduction import laws
 
-        return law
-    if name == "profile":
-        return profile
+        return laws.law if name == "law" else laws.profile
     if name == "train":
         from specbench_kit.studies.reproduction.training import train
 
         return train
-    if name == "bench":
-        from specbench_kit.studies.reproduction.decoding import bench
-
-        return bench
     from specbench_kit.studies.reproduction import decoding
 
-    return {"simulate": decoding.simulate, "capacity": decoding.capacity}[name]
+    return {"bench": decoding.bench, "simulate": decoding.simulate, "capacity": decoding.capacity}[name]
 
 
 def option_names(name: str) -> frozenset[str]:
@@ -256,45 +242,3 @@ def option_names(name: str) -> frozenset[str]:
     from specbench_kit.studies.reproduction import decoding
 
     return frozenset(decoding.OPTIONS if name == "simulate" else decoding.OPTIONS | decoding.RULE)
-
-
-@dataclass(frozen=True)
-class NoisyProfile:
-    """A profile whose times of WISP's 173 configurations carry normal noise.
-
-    `noise_s` is the standard deviation in seconds; `noise_share` adds noise in proportion to each time.
-    """
-
-    profile: str
-    noise_s: float
-    noise_share: float = 0.0
-
-    def fit(self, seed: int) -> Fit:
-        """Return a fit of the profile's own form to one draw of noisy times."""
-        profile = load(self.profile)
-        random = np.random.default_rng(seed)
-        model = MODELS[profile.form](**profile.coefficients)
-        times = [(configuration, model.seconds(configuration.rows)) for configuration in verification()]
-        noise = random.normal(size=(len(times), 2))
-        observations = [
-            Observation(configuration, max(0.0, seconds + a * self.noise_s + b * self.noise_share * seconds))
-            for (configuration, seconds), (a, b) in zip(times, noise, strict=True)
-        ]
-        return fit(profile.form, observations, seed)
-
-
-def profile(options: JsonObject, report: CountCallback) -> Rows:
-    """Return what the fits of every series find, averaged over `seeds` draws, with the widths of their intervals."""
-    rows: Rows = []
-    for done, (label, entry) in enumerate(options["series"].items()):
-        report(done, len(options["series"]))
-        descriptions = []
-        for seed in range(options["seeds"]):
-            fitted = NoisyProfile(**entry).fit(seed)
-            widths = {name: high - low for name, (low, high) in fitted.intervals.items()}
-            described = to_builtins(fitted.describe())
-            parts = ("coefficients", "train", "test", "cross_validation", "shares")
-            descriptions.append({**{part: described[part] for part in parts}, "widths": widths})
-        rows.append({"series": label, **averaged(descriptions)})
-    report(len(rows), len(rows))
-    return rows

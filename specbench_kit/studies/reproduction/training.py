@@ -1,7 +1,6 @@
 """Experiments of the command `train`: predictor families that learn from the recorded drafts of a pair.
 
-Also here: predictors as their own libraries score with them, for WISP's Table 11; the kit's scorers need none of
-them.
+For WISP's Table 11 a family's own library is timed as well, which the kit's scorers do without.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -89,6 +89,11 @@ NOT_PREDICTED = {"input": ("input", "inputs"), "fitted": ("fitted", "fitted"), "
 """Roles of numbers that could not have come out differently, in words for one and for several."""
 
 
+def predicted_counts(results: Sequence[ReproducedExperiment]) -> tuple[int, int]:
+    """Return how many predictions of some experiments come out, and how many were compared."""
+    return sum(result.within for result in results), sum(result.compared for result in results)
+
+
 def role_counts(results: Sequence[ReproducedExperiment], role: str) -> tuple[int, int]:
     """Return how many numbers of a role come out in some experiments, and how many were compared."""
     counts = [result.roles[role] for result in results]
@@ -156,8 +161,7 @@ def duration(wall_s: float) -> str:
 
 def totals(results: Sequence[ReproducedExperiment]) -> str:
     """Return in a sentence how many numbers of some experiments are predicted, and how many of these come out."""
-    within = sum(result.within for result in results)
-    compared = sum(result.compared for result in results)
+    within, compared = predicted_counts(results)
     if not compared:
         others = [
             f"{counts[0]} of {counts[1]} {words[1]}"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ RecordPairs = Sequence[tuple[RequestRecord, RequestRecord]]
 
 ENVIRONMENT = ("git_commit", "git_dirty", "platform", "versions", "hardware", "options", "uses")
 """Keys of `run.json` that describe the conditions of a run."""
-COUNTS = ("drafted", "submitted", "accepted", "committed")
+COUNTS = attrgetter("drafted", "submitted", "accepted", "committed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +144,8 @@ def compare(first: RunDirectory, second: RunDirectory, summary: Document) -> Dif
     """Return the differences between two runs of the same work; `summary` belongs to the second."""
     pairs, missing = _pair(first.records(), second.records())
     baselines, _ = _pair(first.baseline_records(), second.baseline_records())
-    conditions = [flat({name: run.run.get(name) for name in ENVIRONMENT}) for run in (first, second)]
-    values = {name: (conditions[0].get(name), conditions[1].get(name)) for name in conditions[0] | conditions[1]}
+    original, repeated = _environment(first), _environment(second)
+    values = {name: (original.get(name), repeated.get(name)) for name in original | repeated}
     return Differences(
         environment={name: pair for name, pair in values.items() if pair[0] != pair[1]},
         outputs=_count(before.output_ids == after.output_ids for before, after in pairs),
@@ -167,8 +168,13 @@ def _pair(first: Records, second: Records) -> tuple[RecordPairs, int]:
     return [(record, after[key]) for key, record in before.items() if key in after], len(before.keys() ^ after.keys())
 
 
-def _counts(record: RequestRecord) -> list[list[int]]:
-    return [[getattr(round, name) for name in COUNTS] for round in record.rounds]
+def _environment(run: RunDirectory) -> dict[str, object]:
+    """Return what a run states of its environment, nested names joined by dots."""
+    return flat({name: run.run.get(name) for name in ENVIRONMENT})
+
+
+def _counts(record: RequestRecord) -> list[tuple[int, ...]]:
+    return list(map(COUNTS, record.rounds))
 
 
 def _count(agreements: Iterable[bool]) -> EqualCount:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import count
+from itertools import chain, count
 from random import Random
 from secrets import token_hex
 from statistics import fmean, median
@@ -308,7 +308,7 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
         done += 1
     connection.close()
     progress("done", done, len(order))
-    measured = [[load for load in part if batches[load]] for part in (train, test)]
+    measured = [list(filter(batches.get, part)) for part in (train, test)]
     enough = all(len(part) >= LEAST_SHARE * len(all_) for part, all_ in zip(measured, (train, test), strict=True))
     if not (enough and single):
         needed = (settings.minutes or 0.0) * len(loads) / max(done, 1)
@@ -408,10 +408,10 @@ def _overhead(
     wire_s = max(0.0, median(answered.trip_s - answered.verify_s for answered in single))
     frame_s = median(spacings_s) if spacings_s else 0.0
     # Of each number of devices on its own: many devices have many rounds, which would decide the mean of all.
-    transit_s = {
-        sessions: fmean(seconds for rounds in measured for seconds in transit_times(rounds, frame_s))
-        for sessions, measured in sorted(warm.items())
-    }
+    transit_s = {}
+    for sessions, measured in sorted(warm.items()):
+        times_s = (transit_times(rounds, frame_s) for rounds in measured)
+        transit_s[sessions] = fmean(chain.from_iterable(times_s))
     turn_s, turn_answer_s = _gap_line(gaps)
     return {
         "wire_s": wire_s,
@@ -485,10 +485,14 @@ def _accuracy(times: Floats, trained: Loads, tested: Loads) -> dict[str, object]
     """Return the errors of the fit over the average batches of the fitted and of the test loads."""
     accuracy = {}
     for name, loads in {"train": trained, "test": tested}.items():
-        matrix = np.array([np.mean([_features(batch) for batch in load], axis=0) for load in loads])
-        seconds = np.array([np.mean([batch.verify_s for batch in load]) for load in loads])
-        accuracy[name] = to_builtins(metrics(seconds, matrix @ times, len(times) - 1))
+        features, seconds = zip(*map(_average, loads), strict=True)
+        accuracy[name] = to_builtins(metrics(np.array(seconds), np.array(features) @ times, len(times) - 1))
     return accuracy
+
+
+def _average(batches: Sequence[ObservedBatch]) -> tuple[Floats, float]:
+    """Return the features and the seconds of the average batch of a load."""
+    return np.mean(list(map(_features, batches)), axis=0), float(np.mean([batch.verify_s for batch in batches]))
 
 
 def _text(profile: Profile) -> str:

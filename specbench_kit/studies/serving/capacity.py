@@ -1,7 +1,6 @@
 """The search for a server's capacity: the most devices with a violation rate of at most epsilon (WISP, Eq. 20).
 
-Also here: the load that a search for capacity raises: devices of a closed loop, or the rate of an open arrival
-process.
+Where requests arrive whether or not others are done, it is the highest rate of arrivals instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -144,6 +143,10 @@ class SeedCapacity:
     def at_capacity(self) -> LoadTrial | None:
         """The trial of the capacity; None if nothing is served."""
         return next((trial for trial in self.trials if trial.load == self.load and trial.holds), None)
+
+    def describe(self) -> SeedSearch:
+        """Return the search as `summary.json` holds it."""
+        return SeedSearch(self.load, [trial.describe() for trial in self.trials])
 
 
 def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedCapacity:
@@ -296,9 +299,7 @@ class CapacityRow:
             bounded=any(capacity.bounded for capacity in self.by_seed),
             settled=sum(trial.settled for trial in trials) / len(trials),
             simulated_s=sum(trial.simulated_s for trial in trials),
-            seeds=[
-                SeedSearch(capacity.load, [trial.describe() for trial in capacity.trials]) for capacity in self.by_seed
-            ],
+            seeds=[capacity.describe() for capacity in self.by_seed],
         )
 
 

@@ -1,8 +1,4 @@
-"""The figures of a simulation and of a search for capacity, drawn once for PNG, SVG and the HTML page.
-
-Also here: a simulation's report as files: Markdown, one HTML page, and plots; parts that the figures of simulations
-share: curves with intervals, bars, frames and legends.
-"""
+"""The figures of a simulation and of a search for capacity, and the files of the report that shows them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -304,7 +300,7 @@ def _attainment(lines: Simulated) -> Picture:
         return Interval(100 * (1 - rate.mean), 100 * (1 - high), 100 * (1 - low))
 
     def paint(axes: "Axes") -> None:
-        estimates = {label: [attainment(groups.get(name)) for name in names] for label, groups in classes.items()}
+        estimates = {label: list(map(attainment, map(groups.get, names))) for label, groups in classes.items()}
         bars(axes, lines, estimates, names)
         axes.set(xlabel="SLO class", ylabel="SLO attainment (% of responses)")
         axes.set_ylim(0, 103)

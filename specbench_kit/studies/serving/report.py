@@ -1,7 +1,4 @@
-"""The report of a simulation or a search for capacity, as a document.
-
-Also here: the sections on how a simulation was set up.
-"""
+"""The report of a simulation or a search for capacity, as a document: how it was set up, and what came out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """One run of `skit simulate` or `skit capacity`: from settings to a folder with tables, plots and report.
 
-Also here: figures that papers state and that follow from the rows of a grid; simulations and searches at the ends of
-what derived times may be, beside those of a grid.
+Rows get the figures that papers derive from them, and their ranges between the ends of what derived times may be.
 """
 
 import json
@@ -38,7 +37,6 @@ from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.studies.serving.summary import CapacitySummary, ServingDescription, ServingSummary
 from specbench_kit.traces.draft_limits import LoweredLimit
-from specbench_kit.traces.trace import TraceFile
 
 FEW_DEVICE_S = 20_000.0
 """Seconds of devices that take less than a second to simulate."""
@@ -104,9 +102,11 @@ class ServingRun:
             workers,
             lambda point, seed: events or in_timeline(point, seed),
             sink,
-            self._step("simulating"),
+            partial(self.report, "simulating"),
         )
-        ranges = simulate_ranges(self.settings, builder, workers, self._step("simulating the range of derived times"))
+        ranges = simulate_ranges(
+            self.settings, builder, workers, partial(self.report, "simulating the range of derived times")
+        )
         summary = simulation_grid.summarise(rows, ranges)
         write_text(folder / "simulate.csv", simulation_grid.to_csv(summary.rows))
         return self._finish("simulate", parts, builder, summary)
@@ -115,8 +115,8 @@ class ServingRun:
         """Search the capacity of every series under every SLO."""
         parts, builder = self._begin("capacity", asdict(rule))
         workers = Workers(self.settings.jobs, self.settings.backend, parts)
-        rows = capacity.find_capacities(self.settings, rule, builder, workers, self._step("searching"))
-        report = self._step("searching the range of derived times")
+        rows = capacity.find_capacities(self.settings, rule, builder, workers, partial(self.report, "searching"))
+        report = partial(self.report, "searching the range of derived times")
         ranges = search_ranges(self.settings, rule, builder, rows, workers, report)
         summary = capacity.summarise(rows, rule, ranges)
         write_text(parts.folder / "capacity.csv", capacity.to_csv(summary.rows))
@@ -158,19 +158,12 @@ class ServingRun:
                 scenario.check_due(settings.objective, recorded_tokens)
         self._require_predictors(series, builder)
         # Recording loads models; a stated acceptance needs none.
-        from specbench_kit.studies.recording.trace import record
+        from specbench_kit.studies.recording.trace import record_once
 
-        path = parts.folder / "trace.parquet"
-        if not path.exists():
-            tell = self._step("recording")
-
-            def report(done: int, planned: int) -> None:
-                parts.begin()  # not before: what cannot be recorded leaves no file
-                tell(done, planned)
-
-            with parts.kept_when_interrupted():
-                record(settings.recording, self.dataset, path, settings.max_draft, report, resume=settings.resume)
-        return parts, ScenarioBuilder(settings, TraceFile(path))
+        report = partial(self.report, "recording")
+        recording, longest = settings.recording, settings.max_draft
+        trace = record_once(parts, recording, self.dataset, longest, report, resume=settings.resume)
+        return parts, ScenarioBuilder(settings, trace)
 
     def _require_predictors(self, series: Sequence[ServingSeries], builder: ScenarioBuilder) -> None:
         """Raise SkitError for methods that are to replay the recording and lack what they need of its pair."""
@@ -181,9 +174,6 @@ class ServingRun:
         for entry in series:
             if entry.acceptance is None:
                 parse_method(entry.method).prepare(environment(pair, builder.deployment(entry)))
-
-    def _step(self, step: str) -> CountCallback:
-        return lambda done, planned: self.report(step, done, planned)
 
     def _finish(
         self, command: str, parts: KeptParts, builder: ScenarioBuilder, summary: ServingSummary

@@ -179,8 +179,14 @@ def _labels(rows: Sequence[Row]) -> list[str]:
         return [system if method == systems.get(system).method else f"{system}, {method}"]
     if len({row[0] for row in rows}) == len(rows):
         return [row[0] for row in rows]
-    varied = [index for index in range(1, len(SERIES_OPTIONS)) if len({row[index] for row in rows}) > 1]
-    return [", ".join([row[0], *(_in_label(index, row[index] or RECORD) for index in varied)]) for row in rows]
+    columns = list(zip(*rows, strict=True))
+    varied = [index for index in range(1, len(SERIES_OPTIONS)) if len(set(columns[index])) > 1]
+    return [_label(row, varied) for row in rows]
+
+
+def _label(row: Row, varied: Sequence[int]) -> str:
+    """Return the label of a series: its system, and the values of the options that vary."""
+    return ", ".join([row[0], *(_in_label(index, row[index] or RECORD) for index in varied)])
 
 
 def _in_label(index: int, value: str) -> str:

@@ -106,7 +106,11 @@ def summarise(rows: Sequence[GridRow], ranges: Sequence[FigureRange] = ()) -> Si
 
 def axes_of(rows: Sequence[ServingPoint], axes: Sequence[str] = AXES) -> dict[str, list[AxisValue]]:
     """Return the values that rows have on each axis."""
-    return {axis: list(dict.fromkeys(row.at(axis) for row in rows)) for axis in axes}
+    return {axis: _values(rows, axis) for axis in axes}
+
+
+def _values(rows: Sequence[ServingPoint], axis: str) -> list[AxisValue]:
+    return list(dict.fromkeys(row.at(axis) for row in rows))
 
 
 def differences(rows: Sequence[GridRow]) -> list[SeriesDifference]:

@@ -1,7 +1,4 @@
-"""What a simulation and a search for capacity find and say of themselves, as reports read it.
-
-Also here: the lines of a figure: which rows of a summary form a line, and what the horizontal axis is.
-"""
+"""What a simulation and a search for capacity find and say of themselves, as reports and their figures read it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -110,8 +112,9 @@ def build(run: SuiteRun) -> tuple[Document, dict[str, str]]:
 
 def by_batch_size(board: Scoreboard) -> dict[int, list[SuiteCell]]:
     """Return the cells of recorded pairs by their batch size."""
-    cells = [cell for cell in board.cells.values() if cell.is_recorded]
-    return {size: [cell for cell in cells if cell.batch_size == size] for size in sorted({c.batch_size for c in cells})}
+    of_size = attrgetter("batch_size")
+    cells = sorted((cell for cell in board.cells.values() if cell.is_recorded), key=of_size)
+    return {size: list(group) for size, group in groupby(cells, of_size)}
 
 
 def best_first(board: Scoreboard, specs: Sequence[str]) -> list[str]:

@@ -105,22 +105,24 @@ def outline_of(suite: Suite) -> SuiteOutline:
 
 def summarise(board: Scoreboard, specs: Sequence[str]) -> dict[str, object]:
     """Return the content of `summary.json`: the scores of policies by cell, and what they serve by fleet."""
-    return {
-        spec: {
-            cell: {
-                "speedup": score.speedup,
-                "interval": score.interval,
-                "regret": score.regret,
-                "acceptance_length": score.result.tokens_per_verification,
-                "wdt": score.result.wdt,
-                "wdt_share": score.result.wdt_share,
-                "rank": board.rank(spec, cell),
-            }
-            for cell, score in board.scores(spec).items()
+    return {spec: _scores(board, spec) for spec in specs}
+
+
+def _scores(board: Scoreboard, spec: str) -> dict[str, object]:
+    """Return a policy's scores by cell, and what it serves by fleet."""
+    scores: dict[str, object] = {
+        cell: {
+            "speedup": score.speedup,
+            "interval": score.interval,
+            "regret": score.regret,
+            "acceptance_length": score.result.tokens_per_verification,
+            "wdt": score.result.wdt,
+            "wdt_share": score.result.wdt_share,
+            "rank": board.rank(spec, cell),
         }
-        | {fleet: _served(board, spec, fleet) for fleet in board.fleets if board.fleet(spec, fleet)}
-        for spec in specs
+        for cell, score in board.scores(spec).items()
     }
+    return scores | {fleet: _served(board, spec, fleet) for fleet in board.fleets if board.fleet(spec, fleet)}
 
 
 def _served(board: Scoreboard, spec: str, fleet: str) -> dict[str, object]:

@@ -1,7 +1,4 @@
-"""Run policies in the cells of a suite: recorded pairs are replayed, and synthetic ones decode.
-
-Also here: devices at one server: a policy's rounds in a simulation of many devices that were promised token speeds.
-"""
+"""Run policies in a suite: recorded pairs are replayed, synthetic ones decode, and fleets of devices are simulated."""
 
 import importlib.util
 import platform
@@ -78,10 +75,13 @@ def fleet_result(
             if devices == fleet.devices:
                 at_devices.append(metrics)
         late.append(tuple(shares))
-    classes = zip(*(metrics.classes.values() for metrics in at_devices), strict=True)
+    late_by_class = []
+    for groups in zip(*(metrics.classes.values() for metrics in at_devices), strict=True):
+        rates = [group.violation_rate or 0.0 for group in groups]
+        late_by_class.append(rounded(fmean(rates)))
     return FleetResult(
         late=tuple(late),
-        late_by_class=tuple(rounded(fmean(group.violation_rate or 0.0 for group in groups)) for groups in classes),
+        late_by_class=tuple(late_by_class),
         goodput=rounded(fmean(metrics.overall.goodput for metrics in at_devices)),
     )
 

@@ -128,11 +128,11 @@ def group_labels(labels: Sequence[str]) -> dict[str, list[str]]:
         return {"": list(labels)}
     types = methods.all()
     groups = {label: types[name].group for label in labels if (name := label.partition(":")[0]) in types}
-    members = {
-        group: [label for label in labels if groups.get(label, "other") == group and label != BASELINE]
-        for group in GROUPS
-    }
-    baseline = [label for label in labels if label == BASELINE]
+    members: dict[str, list[str]] = {group: [] for group in GROUPS}
+    baseline: list[str] = []
+    for label in labels:
+        of_label = baseline if label == BASELINE else members[groups.get(label, "other")]
+        of_label.append(label)
     return {group: [*baseline, *own] for group, own in members.items() if own}
 
 

@@ -1,7 +1,4 @@
-"""Replay, or decode with a synthetic pair, every point of a sweep's grid.
-
-Also here: a synthetic pair decoded by any method in the time of a deployment, without prompts, tokenizer or weights.
-"""
+"""Every point of a sweep's grid in the time of its deployment: a trace is replayed, or a synthetic pair decodes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

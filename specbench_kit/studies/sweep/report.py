@@ -1,8 +1,4 @@
-"""The report of a sweep: how each method's speedup changes, and where it is used up.
-
-Also here: what a sweep finds, as its `summary.json` holds it but for the rows, which are flat there; its plots, as PNG
-and SVG files that can be read without colour, with the map of the fastest method over two axes.
-"""
+"""What a sweep finds, and its report with plots: how each method's speedup changes, and where it is used up."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +34,7 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.sections import colocation, deployment
 from specbench_kit.reports.sections.cautions import predictor_cautions, setting_cautions
+from specbench_kit.reports.sections.columns import estimate_of
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import (
     dataset_sentence,
@@ -292,7 +289,7 @@ def _results(summary: SweepSummary) -> Blocks:
     rows: list[list[Cell]] = []
     for row in summary.rows:
         overall = row.overall
-        speedup = Estimate(overall.speedup, overall.bounds("speedup"))
+        speedup = estimate_of(overall, "speedup")
         acceptance = (overall.acceptance_length, overall.acceptance_rate)
         cells = (code(row.spec), speedup, overall.throughput, *acceptance, overall.ttft.mean, overall.tpot.mean)
         rows.append([*_point(row.values, summary), *cells, *([overall.cost_efficiency] if priced else [])])

@@ -1,7 +1,6 @@
 """One sweep: from a trace, which is recorded first if there is none, to a table, plots and break-even points.
 
-Also here: points at which a method stops, or starts, to be faster than autoregressive decoding at the server;
-summaries of a sweep: lines along its first axis, their break-even points, and a table for other programs.
+At a break-even point a method stops, or starts, to be faster than autoregressive decoding at the server.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from msgspec import structs, to_builtins
 
 from specbench_kit.core.errors import require
 from specbench_kit.core.plain_text import csv_text
-from specbench_kit.core.progress import CountCallback, ProgressCallback
+from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
@@ -28,7 +27,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, unfinished_parts
 from specbench_kit.serving.parallel import Workers, require_cluster
-from specbench_kit.studies.recording.trace import record
+from specbench_kit.studies.recording.trace import record_once
 from specbench_kit.studies.sweep.axes import SweepAxis, with_options
 from specbench_kit.studies.sweep.grid import replay_grid, synthetic_prompts
 from specbench_kit.studies.sweep.report import (
@@ -77,7 +76,8 @@ def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: Pr
         return _finish(parts, settings, _describe(settings, None, points), rows)
     if dataset is not None:
         parts = _parts(settings, dataset.digest)
-        trace = _recorded(settings, dataset, parts, partial(report, "recording"))
+        recording, longest = settings.recording, settings.max_draft
+        trace = record_once(parts, recording, dataset, longest, partial(report, "recording"), resume=settings.resume)
     else:
         assert settings.trace is not None
         trace = TraceFile(settings.trace)
@@ -100,20 +100,6 @@ def _parts(settings: SweepSettings, digest: str) -> KeptParts:
 
 def _workers(settings: SweepSettings, parts: KeptParts) -> Workers:
     return Workers(settings.jobs, settings.backend, parts)
-
-
-def _recorded(settings: SweepSettings, dataset: LoadedDataset, parts: KeptParts, report: CountCallback) -> TraceFile:
-    """Return the trace in the folder of a sweep; it is recorded there, or to its end, if it is not whole."""
-    path = parts.folder / "trace.parquet"
-    if not path.exists():
-
-        def begin(done: int, planned: int) -> None:
-            parts.begin()  # not before: what cannot be recorded leaves no file
-            report(done, planned)
-
-        with parts.kept_when_interrupted():
-            record(settings.recording, dataset, path, settings.max_draft, begin, resume=settings.resume)
-    return TraceFile(path)
 
 
 def _finish(parts: KeptParts, settings: SweepSettings, run: dict[str, Any], rows: list[SweepRow]) -> SweepOutcome:

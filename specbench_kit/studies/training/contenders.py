@@ -1,7 +1,6 @@
 """The stop rules that are compared: classifiers, thresholds on one feature, fixed lengths and the oracle.
 
-Also here: the classifiers tuned for one deployment, and what the tuning is worth there, by differences on the same
-prompts.
+Their parameters are chosen at one operating point, and those of classifiers once more for each deployment.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -79,11 +79,10 @@ def _initial(
         return draft
     text = target.config.get_text_config()
     counts = distillation.token_counts(store)
-    body = sum(
-        weight.numel()
-        for name, weight in target.named_parameters()
-        if any(f".layers.{layer}." in name for layer in settings.layers)
-    )
+    body = 0
+    for name, weight in target.named_parameters():
+        if any(f".layers.{layer}." in name for layer in settings.layers):
+            body += weight.numel()
     active = target.num_parameters(exclude_embeddings=True) + text.vocab_size * text.hidden_size
     size = settings.vocabulary or choose_size(counts, text.vocab_size, text.hidden_size, body, active)
     return new_draft(target, settings.layers, choose_tokens(counts, size, text.vocab_size, pair.eos_ids))

@@ -1,7 +1,6 @@
 """An experiment on one split: families are trained, contenders chosen, and their effect on decoding evaluated.
 
-The evaluation uses prompts that no parameter was chosen on. Also here: WISP's Theorem 1: a bound on the tokens that a
-stop rule wastes in a round.
+The evaluation uses prompts that no parameter was chosen on, and holds the wasted tokens against WISP's Theorem 1.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,4 @@
-"""Labelled examples made of offsets, and their split by prompt.
-
-Also here: descriptions of the examples: counts, acceptance by feature (WISP Fig.
-"""
+"""Labelled examples made of offsets: their split by prompt, their counts, and the acceptance by feature."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +10,13 @@ from numpy.typing import NDArray
 from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import ALL_FEATURES, FEATURES, Examples
 from specbench_kit.studies.training.offsets import Offsets
-from specbench_kit.studies.training.wording import CorrelationMatrix, CurvePoint, PartCounts, SplitCounts
+from specbench_kit.studies.training.wording import (
+    CorrelationMatrix,
+    CurvePoint,
+    PartCounts,
+    SplitCounts,
+    prompts_in_words,
+)
 
 SHARES = (0.6, 0.2, 0.2)
 """Shares of the prompts for training, validation and test."""
@@ -38,8 +41,10 @@ def split_by_prompt(offsets: Offsets, seed: int) -> Split:
     """Return a random split by `seed` that keeps all turns of a dialogue together."""
     prompts = np.unique(offsets.conversation)
     if len(prompts) < MIN_PROMPTS:
-        count = f"{len(prompts)} prompt{'s' if len(prompts) != 1 else ''}"
-        raise SkitError(f"the trace holds {count}, which cannot be split: record at least {MIN_PROMPTS}, better 100")
+        raise SkitError(
+            f"the trace holds {prompts_in_words(len(prompts))}, which cannot be split: record at least {MIN_PROMPTS}, "
+            "better 100"
+        )
     shuffled = np.random.default_rng(seed).permutation(prompts)
     ends = np.rint(np.cumsum(SHARES) * len(prompts)).astype(int)
     parts = np.split(shuffled, ends[:-1])
@@ -103,8 +108,11 @@ def correlations(examples: Examples) -> CorrelationMatrix:
     columns = {**_columns(examples), "accepted": examples.labels}
     with np.errstate(divide="ignore", invalid="ignore"):
         matrix = np.atleast_2d(np.corrcoef([np.asarray(values, np.float64) for values in columns.values()]))
-    cells = [[float(cell) if np.isfinite(cell) else None for cell in row] for row in matrix]
-    return CorrelationMatrix(list(columns), cells)
+    return CorrelationMatrix(list(columns), [list(map(_finite, row)) for row in matrix])
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if np.isfinite(number) else None
 
 
 def _columns(examples: Examples) -> dict[str, NDArray[Any]]:

@@ -1,7 +1,7 @@
 """From prompts or a trace to a draft head in its folder, and what it reaches on held-out prompts.
 
-Also here: training as the head will draft: from the second step on, its own states replace those of the target; and
-training of Medusa heads, which learn the target's distribution some tokens ahead from its last state.
+An EAGLE head trains as it will draft: from the second step on its own states replace those of the target. Medusa heads
+learn the target's distribution some tokens ahead from its last state.
 """
 
 from collections.abc import Callable, Iterator, Sequence

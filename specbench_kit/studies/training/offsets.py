@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import Any, Self
 
 import numpy as np
@@ -79,9 +80,8 @@ def read_offsets(file: TraceFile) -> Offsets:
     parts = [_request_offsets(number, conversations.index(trace), trace) for number, trace in enumerate(file)]
     if not sum(map(len, parts)):
         raise SkitError(f"the trace {file.path} is empty: record prompts with 'skit record'")
-    return Offsets(
-        **{field.name: np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Offsets)}
-    )
+    names = [field.name for field in fields(Offsets)]
+    return Offsets(**{name: np.concatenate(list(map(attrgetter(name), parts))) for name in names})
 
 
 def _request_offsets(number: int, conversation: int, trace: RequestTrace) -> Offsets:

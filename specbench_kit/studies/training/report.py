@@ -1,10 +1,6 @@
-"""The report of a training run: is a predictor worth its cost, and how good is it?
+"""The report of a training run: is a predictor worth its cost, how good is it, and what was it trained on?"""
 
-Also here: the sections on which method to use, how certain that is, and what it depends on; the sections on what a
-predictor was trained on: prompts, features and hyper-parameters; the sections on a predictor's scores:
-classification, calibration, latency and WISP's Theorem 1.
-"""
-
+from itertools import starmap
 from typing import TYPE_CHECKING
 
 from specbench_kit.papers.quoted import WISP_MLP_CONFUSION
@@ -359,6 +355,10 @@ def feature_section(summary: TrainingSummary) -> Blocks:
     return [Heading("Features"), Paragraph(text), Table(columns, rows), FigureRow(plots)]
 
 
+def _parameter(name: str, value: object) -> str:
+    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={str(value).lower()}"
+
+
 def search_section(summary: TrainingSummary) -> Blocks:
     """Return the result of each family's search for hyper-parameters."""
     rows = [
@@ -367,10 +367,7 @@ def search_section(summary: TrainingSummary) -> Blocks:
             f"{count(family.trials)} of {count(family.grid)}",
             f"{family.default_loss:.4f}",
             f"{family.validation_loss:.4f}",
-            ", ".join(
-                f"{key}={value:g}" if isinstance(value, float) else f"{key}={str(value).lower()}"
-                for key, value in family.params.items()
-            ),
+            ", ".join(starmap(_parameter, family.params.items())),
         )
         for name, family in summary.families.items()
     ]

@@ -1,7 +1,6 @@
 """One training run: from prompts or a trace to saved predictors and a report on what they are worth.
 
-Also here: the same training on other splits with other seeds: how much of its worth is luck; trained families saved
-as predictors on disk; the numbers of an experiment, ready for JSON.
+Trainings on other splits with other seeds say how much of that is luck.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

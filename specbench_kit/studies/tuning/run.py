@@ -223,5 +223,8 @@ def _speed(records: Sequence[RequestRecord]) -> float:
 
 def _gain_interval(tuned: Sequence[RequestRecord], default: Sequence[RequestRecord]) -> list[float] | None:
     """Return the interval of the ratio of speeds, from the times of the same requests, answered one by one."""
-    default_s, tuned_s = ([record.e2e_s or 0.0 for record in records] for records in (default, tuned))
-    return interval_of_ratio(default_s, tuned_s)
+    return interval_of_ratio(_seconds(default), _seconds(tuned))
+
+
+def _seconds(records: Sequence[RequestRecord]) -> list[float]:
+    return [record.e2e_s or 0.0 for record in records]

@@ -182,6 +182,13 @@ def test_csv_has_a_line_per_table_and_method(comparison):
             assert float(row["speedup_low"]) <= float(row["speedup"]) <= float(row["speedup_high"])
 
 
+def test_csv_has_nine_significant_digits(comparison):
+    rows = list(csv.DictReader(StringIO(to_csv(comparison))))
+    for row in rows[: len(comparison.overall)]:
+        throughput = comparison.overall[row["method"]].throughput
+        assert row["throughput_tok_per_s"] == str(float(f"{throughput:.9g}")) != str(throughput)
+
+
 def test_latex_is_a_table_of_booktabs_with_nothing_unescaped(comparison):
     text = to_latex(comparison)
     for command in (r"\toprule", r"\midrule", r"\bottomrule", r"\usepackage{booktabs}"):

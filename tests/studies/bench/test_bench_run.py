@@ -14,7 +14,7 @@ from specbench_kit.decoding.lossy import parse_lossy
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import RequestCounts
-from specbench_kit.reports.sections import cautions
+from specbench_kit.reports.sections import cautions, wording
 from specbench_kit.runs.directory import config_key
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.run import Benchmark
@@ -82,7 +82,8 @@ def test_a_lossy_rule_that_shows_in_sampled_outputs_is_not_called_wrong(tiny: Ti
     sampling = conclusion.summary.sampling
     assert sampling.consistent is False
     assert sampling.lossy
-    assert "sampling does not follow the target's distribution, as the rule lets it" in cautions.sentence(sampling)
+    sentence = wording.sampling_sentence(sampling)
+    assert "sampling does not follow the target's distribution, as the rule lets it" in sentence
     assert cautions.result_cautions(conclusion.summary) == []
     compared = compare(load_runs([conclusion.directory.path])[0])
     (row,) = (row for row in compared.overall.values() if row.sampling_consistent is False)

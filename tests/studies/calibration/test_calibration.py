@@ -13,7 +13,8 @@ from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline, judge
 from specbench_kit.profilers.software import KERNELS, find_software
 from specbench_kit.serving.memory import KvCapacity
-from specbench_kit.studies.calibration.run import EngineSettings, LoggedRequest, ServedLog, Server, agreement, fit_speed
+from specbench_kit.studies.calibration.logs import LoggedRequest
+from specbench_kit.studies.calibration.run import EngineSettings, ServedLog, Server, agreement, fit_speed
 
 SERVER = Server(Roofline(find_device("rtx4090"), bundled_architectures()["llama3.1-8b"], "bfloat16"))
 ENGINE = EngineSettings(max_batch=32, batch_tokens=512, memory=KvCapacity(40_000, 8192))

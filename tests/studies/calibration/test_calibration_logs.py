@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.studies.calibration.run import LEAST_REQUESTS, LoggedRequest, read_log
+from specbench_kit.studies.calibration.logs import LEAST_REQUESTS, LoggedRequest, read_log
 
 REQUESTS = [LoggedRequest(0.5 * n, 0.5 * n + 0.25, 0.5 * n + 1.25, 100 + n, 5) for n in range(LEAST_REQUESTS)]
 """Each has its first token after a quarter of a second, and four more in a second."""

@@ -117,7 +117,7 @@ def test_the_law_is_close_to_the_simulator_where_all_responses_are_alike() -> No
     candidate = Candidate(server, "edge", "fixed-k:k=1", "fcfs", 16)
     scenario = market.scenario(candidate)
     law = Law(scenario, draw_responses(scenario), 0.05).estimate()
-    served = most_devices(scenario, Search(market, lambda _: lambda *_: None, Workers()).trials(0), round(law.devices))
+    served = most_devices(scenario, Search(market, lambda *_: None, Workers()).trials(0), round(law.devices))
     assert 0.7 * served < law.devices < 1.4 * served
     assert served <= law.bound
 
@@ -159,7 +159,7 @@ def test_the_law_of_a_pipeline_is_close_to_the_simulator(placement: Placement) -
     method = "fixed-k:k=1" if placement == "edge" else "autoregressive"
     scenario = market.scenario(Candidate(server, placement, method, "fcfs", 16))
     law = Law(scenario, draw_responses(scenario), 0.05).estimate()
-    served = most_devices(scenario, Search(market, lambda _: lambda *_: None, Workers()).trials(0), round(law.devices))
+    served = most_devices(scenario, Search(market, lambda *_: None, Workers()).trials(0), round(law.devices))
     assert 0.7 * served < law.devices < 1.4 * served
     assert served <= law.bound
 

@@ -1,9 +1,7 @@
-"""Batches of a target's answers, read from a store a few shards at a time.
-
-Also here: acceptance on recorded answers: where each round of drafting would start, and how far it would get.
-"""
+"""Batches of a target's answers, read a few shards at a time, to train on or to measure a draft's acceptance on."""
 
 import random
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -138,7 +136,7 @@ class Acceptance:
     @classmethod
     def of(cls, counts: Iterable[int], steps: int) -> "Acceptance":
         """Return the acceptance of rounds of `steps` drafted tokens."""
-        rounds: Sequence[int] = list(counts)
-        reached = [sum(count >= position for count in rounds) for position in range(steps + 1)]
+        rounds = sorted(counts)
+        reached = [len(rounds) - bisect_left(rounds, position) for position in range(steps + 1)]
         rates = [after / before if before else 0.0 for before, after in pairwise(reached)]
         return cls(1 + sum(rounds) / max(1, len(rounds)), rates)
