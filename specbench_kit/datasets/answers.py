@@ -59,7 +59,7 @@ class Gold:
 
     def matches(self, text: str) -> bool:
         """Return True if the text's answer equals one of the right answers, all read by the rule."""
-        rule = RULES[self.rule]
+        rule = ANSWER_RULES[self.rule]
         answer = rule.read(text)
         return bool(answer) and answer in {(rule.read_gold or rule.read)(gold) for gold in self.answers}
 
@@ -136,7 +136,7 @@ def _harness_form(text: str) -> str:
     return IGNORED_BY_HARNESS.sub("", text.strip()).strip().lower()
 
 
-RULES: Mapping[str, AnswerRule] = {
+ANSWER_RULES: Mapping[str, AnswerRule] = {
     "number": AnswerRule(
         _number, "the number that is stated last (after `####` or `answer is`, boxed or bold), else the last number"
     ),

@@ -22,7 +22,7 @@ from urllib.parse import unquote_plus
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.hub import hub_reachable, is_reachable
 from specbench_kit.core.plain_text import one_line
-from specbench_kit.datasets.answers import RULES, Gold
+from specbench_kit.datasets.answers import ANSWER_RULES, Gold
 from specbench_kit.datasets.base import RESERVED, Hub, LoadedDataset, Prompt, Row, Source, datasets
 from specbench_kit.datasets.rows import PARQUET, LocatedRow, parse_rows, read_rows, system_text, user_turns
 
@@ -345,8 +345,8 @@ def _gold(row: Row) -> Gold | None:
     answer = row["answer"]
     rule = row.get("rule", "phrase")
     answers = tuple(answer) if isinstance(answer, list) else (answer,)
-    if rule not in RULES or not all(isinstance(text, str) for text in answers):
-        raise ValueError(f"'answer' must be a text or a list of texts, and 'rule' one of {', '.join(RULES)}")
+    if rule not in ANSWER_RULES or not all(isinstance(text, str) for text in answers):
+        raise ValueError(f"'answer' must be a text or a list of texts, and 'rule' one of {', '.join(ANSWER_RULES)}")
     return Gold(rule, answers)
 
 

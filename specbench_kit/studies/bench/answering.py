@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TypedDict
 
 from specbench_kit.core.errors import require
-from specbench_kit.datasets.answers import RULES, RuleName
+from specbench_kit.datasets.answers import ANSWER_RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
@@ -86,7 +86,7 @@ class GoldAnswers:
         """Return the part `exact_match` of a summary, or nothing if no prompt has a reference answer."""
         if not self._golds:
             return {}
-        rules = dict.fromkeys(RULES[gold.rule].words for gold in self._golds.values())
+        rules = dict.fromkeys(ANSWER_RULES[gold.rule].words for gold in self._golds.values())
         target = self.count(baseline) if baseline else None
         counts = {"method": self.count(records), "target": target, "draft": self._draft}
         return {"exact_match": {"rule": "; ".join(rules), "max_new_tokens": self._max_new_tokens, **counts}}

@@ -31,7 +31,7 @@ from specbench_kit.core.common_options import (
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.core.without_effect import flag
-from specbench_kit.datasets.answers import RULES, RuleName
+from specbench_kit.datasets.answers import ANSWER_RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.lossy import LossyRule, parse_lossy
 from specbench_kit.deployments.base import Deployment, Link
@@ -284,8 +284,8 @@ class BenchSettings(ConnectionOptions):
         launches = get_args(Launch)
         require(self.launch in launches, f"--launch must be {' or '.join(launches)}, not '{self.launch}'")
         require(
-            self.answer_rule is None or self.answer_rule in RULES,
-            f"--answer-rule must be one of {', '.join(RULES)}, not '{self.answer_rule}'",
+            self.answer_rule is None or self.answer_rule in ANSWER_RULES,
+            f"--answer-rule must be one of {', '.join(ANSWER_RULES)}, not '{self.answer_rule}'",
         )
         require(self.draft_top_n >= 0, f"--draft-top-n must not be negative, but is {self.draft_top_n}")
         self._require_server_options()
