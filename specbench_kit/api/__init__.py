@@ -37,7 +37,7 @@ from specbench_kit.studies.sweep.run import run_sweep
 from specbench_kit.studies.sweep.settings import SweepSettings
 from specbench_kit.studies.training.run import run_training
 from specbench_kit.studies.training.settings import PredictorTrainingSettings
-from specbench_kit.studies.without_effect import RULES
+from specbench_kit.studies.without_effect import WITHOUT_EFFECT
 
 __all__ = ["Result", "Study", "bench", "load", "replay", "simulate", "sweep", "train"]
 
@@ -63,7 +63,7 @@ def _with_effect(
             bound = parameters.bind(*arguments, **keywords).arguments
             options = {**bound, **bound.get("options", {})}
             given = {trace if name == "trace" else name: value for name, value in options.items() if value is not None}
-            refuse_without_effect(RULES.get(command, ()), given, flag_of)
+            refuse_without_effect(WITHOUT_EFFECT.get(command, ()), given, flag_of)
             return function(*arguments, **keywords)
 
         return checked

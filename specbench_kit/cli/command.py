@@ -37,7 +37,7 @@ from specbench_kit.core.option import (
 from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.without_effect import refuse_without_effect
 from specbench_kit.runs.folder import write_text
-from specbench_kit.studies.without_effect import RULES
+from specbench_kit.studies.without_effect import WITHOUT_EFFECT
 
 USER_SOURCES = ("COMMANDLINE", "DEFAULT_MAP")
 """Names of Typer's parameter sources for values that the user gave."""
@@ -350,7 +350,7 @@ class Command(TyperCommand):
         values = {
             name: option.read(ctx.params[name]) for name, option in self.options.items() if ctx.params[name] is not None
         }
-        rules = RULES.get(self.name or "", ())
+        rules = WITHOUT_EFFECT.get(self.name or "", ())
         refuse_without_effect(rules, values, lambda name, value: self.options[name].written(value))
         return values
 

@@ -106,7 +106,7 @@ DISTILLATION = (
     WithoutEffect(("epochs",), beside("minutes"), "training ends with that time; leave out one of them"),
 )
 
-RULES: Mapping[str, Sequence[WithoutEffect]] = {
+WITHOUT_EFFECT: Mapping[str, Sequence[WithoutEffect]] = {
     "bench": (
         WithoutEffect((*DATASET, "minutes", *LIVE), beside("replay"), RECORDED),
         WithoutEffect(("processes",), beside("replay"), "a trace was recorded in one; leave out one of them"),

@@ -39,7 +39,7 @@ class LocalOutputJudge:
         if not sampler.greedy and draws_drafts(method):
             # The draft's distributions are computed again, which needs a draft that follows from the text alone.
             by_model = list(method.drafting.models) == [DRAFT] and self._pair.needed_draft.translation is None
-            rule = RULES.get(method.verification, "siblings")
+            rule = TESTED_RULES.get(method.verification, "siblings")
             rule = "own-distributions" if method.own_distributions else rule
             sampling = (
                 summarise_tally(self._tally(records, sampler, sampler.of_likeliest(config.draft_top_n), rule))
@@ -73,7 +73,7 @@ class LocalOutputJudge:
         return tally
 
 
-RULES = {"token": RESIDUAL, "block": "block"}
+TESTED_RULES = {"token": RESIDUAL, "block": "block"}
 """The rule for drawn drafts by what a method calls its verification; the children of a tree's node are `siblings`."""
 
 MakeJudge = Callable[[Sampler, int], RemoteJudge]
