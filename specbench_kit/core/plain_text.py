@@ -60,7 +60,8 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     text = StringIO()
     writer = csv.DictWriter(text, list(map(_as_text, names)), lineterminator="\n", restval="")
     writer.writeheader()
-    writer.writerows({_as_text(name): _as_text(value) for name, value in row.items()} for row in rows)
+    for row in rows:
+        writer.writerow({_as_text(name): _as_text(value) for name, value in row.items()})
     return text.getvalue()
 
 

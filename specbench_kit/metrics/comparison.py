@@ -68,10 +68,10 @@ class Comparison:
         paired = any(row.speedup for row in rows.values())
         speeds = {label: row.speedup or 1.0 if paired else row.throughput or 0.0 for label, row in rows.items()}
         labels = sorted(rows, key=lambda label: -speeds[label])
-        parts = [
-            replace(part, rows={label: part.rows[label] for label in labels if label in part.rows})
-            for part in self.parts
-        ]
+        parts = []
+        for part in self.parts:
+            ordered = {label: part.rows[label] for label in labels if label in part.rows}
+            parts.append(replace(part, rows=ordered))
         series = sorted(self.series, key=lambda series: labels.index(series.label))
         return replace(self, parts=parts, series=series)
 
@@ -80,7 +80,9 @@ class Comparison:
         """The labels of every group of methods; empty if there are few enough rows for one table."""
         if len(self.series) <= MANY:
             return {}
-        labels = {group: [series.label for series in self.series if series.group == group] for group in GROUPS}
+        labels: dict[str, list[str]] = {group: [] for group in GROUPS}
+        for series in self.series:
+            labels[series.group].append(series.label)
         return {group: members for group, members in labels.items() if members}
 
     @property

@@ -18,7 +18,11 @@ def seconds_at_ends(records: Records) -> list[Seconds]:
     counts = {len(record.ends_s) for record in finished}
     if len(counts) != 1:
         return []
-    return [{record.key: record.ends_s[end] for record in finished} for end in range(counts.pop())]
+    at_ends: list[Seconds] = []
+    for end in range(counts.pop()):
+        seconds = {record.key: record.ends_s[end] for record in finished}
+        at_ends.append(seconds)
+    return at_ends
 
 
 def sides_at_ends(records: Records, baseline: Records) -> list[Side]:

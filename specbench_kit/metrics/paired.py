@@ -112,8 +112,11 @@ def _by_process(side: Side, units: Units, processes: int) -> Array:
     baseline = [side.baseline] if side.baseline else []
     # A baseline may have finished requests of a partial run that no method has.
     keys = [key for key in side.own if key[0] in units and (not baseline or key in side.baseline)]
-    by_process = ([key for key in keys if key[1] == process] for process in range(processes))
-    return np.array([unit_logs(baseline, [side.own], own_keys, units) for own_keys in by_process])
+    logs = []
+    for process in range(processes):
+        own_keys = [key for key in keys if key[1] == process]
+        logs.append(unit_logs(baseline, [side.own], own_keys, units))
+    return np.array(logs)
 
 
 def speedup(side: Side, units: Units, spread: ProcessSpread | None = None) -> PairedSpeed | None:
@@ -156,7 +159,8 @@ def _compare(
     logs = unit_logs(numerators, denominators, keys, units, spread)
     typical = Typical.of(logs[np.isfinite(logs)])
     assert typical is not None, "requests with times are units with a ratio"
-    prompts = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in keys))}
+    names = dict.fromkeys(name for name, _ in keys)
+    prompts = {name: number for number, name in enumerate(names)}
     top = np.prod([_sums(side, keys, prompts) for side in numerators], axis=0)
     bottom = np.prod([_sums(side, keys, prompts) for side in denominators], axis=0)
     advantage = top / bottom - 1

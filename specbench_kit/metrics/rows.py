@@ -1,5 +1,6 @@
 """The rows of one table: every method's metrics, and their comparison over the same prompts."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -149,9 +150,11 @@ def repeats(entry: TableEntry) -> Metrics:
         speedups.append(paired.speedup(Side.of(records, baseline), prompts))
     # The spread is over the requests that finished in all repeats.
     seconds = paired.request_seconds(entry.records)
-    names = dict.fromkeys(key[0] for key in seconds)
-    ids = [name for name in names if all((name, number) in seconds for number in range(count))]
-    totals = np.array([sum(seconds[name, number] for name in ids) for number in range(count)])
+    finished = Counter(request_id for request_id, _ in seconds)
+    ids = [request_id for request_id, times in finished.items() if times == count]
+    totals = np.zeros(count)
+    for number in range(count):
+        totals[number] = sum(seconds[request_id, number] for request_id in ids)
     return {
         "repeats": count,
         "speedup_by_repeat": [speed.ratio.value if speed else None for speed in speedups],

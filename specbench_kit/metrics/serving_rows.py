@@ -302,7 +302,12 @@ class CapacityRange(ServingPoint, kw_only=True):
 
 def varied(rows: Sequence[ServingPoint]) -> list[str]:
     """Return the axes that take several values."""
-    return [axis for axis in AXES if len({row.at(axis) for row in rows if row.at(axis) is not None}) > 1]
+    axes = []
+    for axis in AXES:
+        values = {row.at(axis) for row in rows}
+        if len(values - {None}) > 1:
+            axes.append(axis)
+    return axes
 
 
 def look_up(row: object, path: str) -> Any:

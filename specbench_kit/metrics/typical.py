@@ -153,7 +153,7 @@ class ProcessSpread:
         freedom = (methods - (not apart)) * (processes - 1)
         if not freedom or whole.sum() < FEWEST_UNITS:
             return None
-        speeds = np.array([[_typical_log(units) for units in method] for method in logs[:, :, whole]])
+        speeds = np.apply_along_axis(_typical_log, 2, logs[:, :, whole])
         residuals = speeds - speeds.mean(axis=1, keepdims=True)
         if not apart:
             residuals -= residuals.mean(axis=0)

@@ -72,7 +72,10 @@ def limit_of_turns(loads: Sequence[Sequence[Array]], level: float = LEVEL, seed:
     left = [list(figures) for figures in loads]
     while True:
         limit = _largest(left, level, np.random.default_rng(seed))
-        kept = [[logs for logs in figures if _deviation(logs) <= max(limit, _limit_of(logs))] for figures in left]
+        kept = []
+        for figures in left:
+            near = [logs for logs in figures if _deviation(logs) <= max(limit, _limit_of(logs))]
+            kept.append(near)
         if sum(map(len, kept)) == sum(map(len, left)):
             return limit
         left = kept
@@ -196,10 +199,13 @@ def summarise(
         if change.load in by_change:
             by_change[change.load].append(change)
     ratios = {load: _ratios(plan, load, own, by_change[load]) for load, own in by_load.items()}
-    level = _level([[entry.ratio for entry in of_load.values() if entry.ratio] for of_load in ratios.values()])
-    limit = limit_of_turns(
-        [[entry.turns for entry in of_load.values() if entry.turns is not None] for of_load in ratios.values()]
-    )
+    known_ratios = []
+    known_turns = []
+    for of_load in ratios.values():
+        known_ratios.append([entry.ratio for entry in of_load.values() if entry.ratio])
+        known_turns.append([entry.turns for entry in of_load.values() if entry.turns is not None])
+    level = _level(known_ratios)
+    limit = limit_of_turns(known_turns)
     loads = []
     for load, own in by_load.items():
         outputs = check_outputs(records, load, plan.loads, plan.names, sampled=plan.sampled)
@@ -292,8 +298,12 @@ def _figure_ratio(
         turns = [turn for _, turn in values]
         return np.bincount(turns, weights=list(values.values()), minlength=rows).astype(np.float64)
 
-    parts = [(place, prod(part[place] for part in above), prod(part[place] for part in below)) for place in above[0]]
-    by_place = {place: top / bottom for place, top, bottom in parts if top > 0 and bottom > 0}
+    by_place = {}
+    for place in above[0]:
+        top = prod(part[place] for part in above)
+        bottom = prod(part[place] for part in below)
+        if top > 0 and bottom > 0:
+            by_place[place] = top / bottom
     return _FigureRatio(Ratio.of(list(map(by_turn, above)), list(map(by_turn, below))), turn_logs(by_place, rows))
 
 
@@ -352,16 +362,25 @@ def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> _FigureRatio:
     places = [place for place in seconds[0] if place in seconds[1] and place not in broken]
     if not places:
         return _FigureRatio(None)
-    first_s, second_s = ({place: of_server[place] for place in places} for of_server in seconds)
-    first, second = ({place: float(of_server[place]) for place in places} for of_server in tokens)
+
+    def at_places(of_server: Mapping[Place, float]) -> dict[Place, float]:
+        return {place: float(of_server[place]) for place in places}
+
+    first_s, second_s = map(at_places, seconds)
+    first, second = map(at_places, tokens)
     return _figure_ratio([second, first_s], [first, second_s], 1 + max(record.turn for record in records))
 
 
 def _level(ratios: Sequence[Sequence[Ratio]]) -> float:
     """Return the level of each interval at which those of all comparisons hold, from the ratios of each load."""
     # The figures of one load share its turns, so that a slow turn moves all of them; other loads have other turns.
-    blocks = [np.column_stack([ratio.residuals for ratio in of_load]) for of_load in ratios if of_load]
-    rows, columns = (sum(block.shape[axis] for block in blocks) for axis in (0, 1))
+    blocks = []
+    for of_load in ratios:
+        columns_of_load = [ratio.residuals for ratio in of_load]
+        if columns_of_load:
+            blocks.append(np.column_stack(columns_of_load))
+    rows = sum(block.shape[0] for block in blocks)
+    columns = sum(block.shape[1] for block in blocks)
     residuals = np.zeros((rows, columns))
     row = 0
     column = 0

@@ -197,7 +197,9 @@ def _token_differences(pairs: Sequence[tuple[Dialogue, Dialogue]], signs: Array)
     turns = min(len(dialogue) for pair in pairs for dialogue in pair)
     differences = []
     for turn in range(turns):
-        sides = [[pair[side][turn] for pair in pairs] for side in (0, 1)]
+        first = [pair[0][turn] for pair in pairs]
+        second = [pair[1][turn] for pair in pairs]
+        sides = [first, second]
         # Token ids tell more than words, but both servers must name them.
         has_ids = all(answer.token_ids is not None for side in sides for answer in side)
         for position in range(POSITIONS):
