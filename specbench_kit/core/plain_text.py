@@ -1,7 +1,4 @@
-"""Make text from foreign files safe to print: one line, without characters that control a terminal.
-
-Also here: CSV for spreadsheets and other programs.
-"""
+"""Make text from foreign files safe to print, in one line without what controls a terminal, and to write as CSV."""
 
 import csv
 import re

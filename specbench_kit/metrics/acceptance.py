@@ -1,6 +1,6 @@
-"""Counts of drafted, submitted, accepted and committed tokens, their ratios, and acceptance by draft position.
+"""Counts of drafted, submitted, accepted and committed tokens, their ratios, and acceptance by position and drafter.
 
-Also here: the rounds of a run by the drafter that drafted for them, where a method has several to choose from.
+Those by drafter are of methods that have several to choose from.
 """
 
 from collections.abc import Iterable

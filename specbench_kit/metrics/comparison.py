@@ -9,13 +9,14 @@ from msgspec import structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import GROUPS
-from specbench_kit.metrics.comparability import MethodSeries, arrange, obstacles, remarks
+from specbench_kit.metrics.comparability import obstacles, remarks
 from specbench_kit.metrics.cost import device_cost, makespan_s
 from specbench_kit.metrics.losslessness import OutputVerdict
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.run_data import BenchmarkRun, placed
 from specbench_kit.metrics.run_summary import MethodRow
+from specbench_kit.metrics.series import MethodSeries, arrange
 from specbench_kit.metrics.statistics import Units, units_of
 from specbench_kit.metrics.verdicts import is_undecided, may_win
 

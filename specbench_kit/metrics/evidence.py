@@ -1,7 +1,6 @@
 """Evidence on outputs that differ: scores computed again in the shapes of all forwards, and the judgement by them.
 
-Also here: how a token follows from logits: the likeliest one, or drawn by a number of the request's own random
-stream.
+The token that follows from scores is the likeliest one, or drawn by a number of the request's own random stream.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """What --fail-if asks of a comparison: conditions on metrics, such as `speedup<0.95`, and the gate `slower by 5%`.
 
-The gate is a one-sided test on the typical prompt, whose level and power are known. Also here: what a comparison could
-have shown: the smallest difference, and how many prompts tell the first from the second.
+The gate is a one-sided test on the typical prompt, whose level and power are known: it also says the smallest
+difference that a comparison could have shown, and how many prompts tell the first from the second.
 """
 
 import re

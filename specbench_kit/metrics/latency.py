@@ -1,6 +1,6 @@
-"""Where the time of requests went: until tokens were committed, by phase, and into drafts that were wasted.
+"""The times of requests: until tokens were committed, by phase, in drafts that were wasted, and against an SLO.
 
-Also here: SLO attainment: the share of requests that keep a time per output token derived from plain decoding.
+The SLO is a time per output token that follows from plain decoding.
 """
 
 from collections.abc import Sequence

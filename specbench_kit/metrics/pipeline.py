@@ -1,7 +1,4 @@
-"""Metrics of a pipeline: hit rate, stalls, steps per token and seconds per step.
-
-Also here: hidden states that a server sends to a drafter beyond a link.
-"""
+"""Metrics of what only some runs have: steps of a pipeline, and hidden states that a server sent to a drafter."""
 
 from collections.abc import Sequence
 

@@ -3,8 +3,8 @@
 The estimate is that of Hodges and Lehmann: the median of the means of all pairs of units' logarithmic ratios, beside
 Wilcoxon's signed ranks. A unit that the machine disturbed is one of many, however long it took.
 
-Also here: how far apart fresh processes are. What lasts as long as a process, such as where its memory lies, favours a
-method in all of its requests: more prompts do not show it, and only further processes do.
+What lasts as long as a process, such as where its memory lies, favours a method in all of its requests: more prompts
+do not show it, and only further processes do. So differences are also held against how far apart processes are.
 """
 
 from collections.abc import Collection, Iterator, Sequence

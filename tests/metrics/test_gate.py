@@ -7,10 +7,10 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord, TimeKind
-from specbench_kit.metrics.comparability import MethodSeries
 from specbench_kit.metrics.comparison import Comparison, ComparisonTable
 from specbench_kit.metrics.gate import SlowerGate
 from specbench_kit.metrics.rows import Reference, TableEntry, rows_of
+from specbench_kit.metrics.series import MethodSeries
 
 
 def gate(text: str) -> SlowerGate:

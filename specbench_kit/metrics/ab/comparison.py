@@ -1,7 +1,7 @@
 """Two servers compared over all loads: paired ratios, in a typical turn and in all, whose intervals hold together.
 
-Also here: how many times as fast a server is in a typical turn, whatever the few turns took in which the machine was
-slow; and the load from which on a server is over-saturated: it gets more requests than it can answer.
+The ratio of a typical turn says how many times as fast a server is, whatever the few turns took in which the machine
+was slow. From some load on a server is over-saturated: it gets more requests than it can answer.
 """
 
 from collections import Counter, defaultdict

@@ -1,7 +1,7 @@
 """The correctness gate: are the outputs of two servers the same, and is a server's own output the same every time?
 
-Also here: sampled outputs of two servers compared: do the same prompts get tokens and lengths of the same
-distribution? A pair is the answers of both servers to one prompt in one repeat.
+Of sampled outputs it asks whether the same prompts get tokens and lengths of the same distribution. A pair is the
+answers of both servers to one prompt in one repeat.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
