@@ -26,7 +26,7 @@ from specbench_kit.papers.experiment import (
     in_world,
     worlds,
 )
-from specbench_kit.studies.reproduction import report, reproduction, training
+from specbench_kit.studies.reproduction import laws, report, reproduction, training
 from specbench_kit.studies.reproduction.averages import over_seeds
 from specbench_kit.studies.reproduction.decoding import DecodedSeries, DecodingExperiment, bench
 from specbench_kit.studies.reproduction.grid import GridRows, estimated_rows_of, parse_changes, replace_input, rows_of
@@ -491,7 +491,7 @@ def test_a_deeper_tree_of_the_same_pair_brings_more_tokens() -> None:
 
 def test_a_fit_to_undisturbed_times_finds_the_published_coefficients() -> None:
     options = {"seeds": 2, "series": {"table 12": {"profile": "wisp-table-12", "noise_s": 0.0}}}
-    (row,) = reproduction.profile(options, lambda *_: None)
+    (row,) = laws.profile(options, lambda *_: None)
     results = {name: value["mean"] for name, value in row["coefficients"].items()}
     assert results == pytest.approx({"a_s": 33.14e-6, "b_compute_s": 34.5e-9, "b_read_s": 4.62e-6, "c_s": 14.86e-3})
     assert row["test"]["rmse_s"]["mean"] == pytest.approx(0.0, abs=1e-9)
