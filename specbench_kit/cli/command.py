@@ -194,7 +194,7 @@ def matching_lines(text: str, parameters: Sequence[Any], options: Mapping[str, C
         matching = []
         for parameter in members:
             texts = (heading, *parameter.opts, _meaning(parameter))
-            if any(sought in text.casefold() for text in texts):
+            if any(sought in part.casefold() for part in texts):
                 matching.append(parameter)
         if matching:
             yield from _option_lines(heading, matching, options, width)

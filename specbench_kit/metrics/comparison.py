@@ -11,14 +11,14 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import GROUPS
 from specbench_kit.metrics.comparability import obstacles, remarks
 from specbench_kit.metrics.cost import device_cost, makespan_s
-from specbench_kit.metrics.losslessness import OutputVerdict
+from specbench_kit.metrics.losslessness import KeptVerdicts, OutputVerdict, check_all, count_outputs
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.run_data import BenchmarkRun, placed
-from specbench_kit.metrics.run_summary import MethodRow
+from specbench_kit.metrics.run_summary import MethodRow, OutputCounts
 from specbench_kit.metrics.series import MethodSeries, arrange
 from specbench_kit.metrics.statistics import Units, units_of
-from specbench_kit.metrics.verdicts import is_undecided, may_win
+from specbench_kit.metrics.verdicts import joint_check
 
 Kind = Literal["overall", "dataset", "category"]
 MANY = 10
@@ -219,29 +219,31 @@ def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> 
     run = sources[0].run.fields
     timed = timed and not any(source.run.fields.spans_interruption for source in sources)
     baseline = [record for source in sources for record in source.baseline]
-    checked = [may_win(source.run.summary) for source in sources]
-    entry = TableEntry(
+    records = [record for source in sources for record in source.records]
+    outputs = None
+    if baseline and not run.config.temperature:
+        kept = KeptVerdicts(_kept_verdicts(by_dataset, has_prefixes=len(series.runs) > 1))
+        outputs = OutputCounts(**count_outputs(check_all(records, baseline, kept)), lossy=bool(run.config.lossy))
+    allowed, undecided = joint_check([source.run.summary for source in sources], outputs)
+    return TableEntry(
         series.label,
-        [record for source in sources for record in source.records],
+        records,
         baseline,
         makespan_s=sum(makespan_s(source.records) for source in sources) if timed else None,
         baseline_makespan_s=sum(makespan_s(source.baseline) for source in sources) if timed and baseline else None,
         cost=_cost(sources) if timed else None,
         deployment=placed(run.deployment, str(run.method)),
-        verdicts=_kept_verdicts(by_dataset, has_prefixes=len(series.runs) > 1),
+        outputs=outputs,
         is_sampled=bool(run.config.temperature),
         is_lossy=bool(run.config.lossy),
         is_bound=series.is_bound,
         reads_answers=series.reads_answers,
         is_baseline=series.is_baseline,
-        may_win=False if False in checked else None if None in checked else True,
         looks=max(source.run.fields.looks or 1 for source in sources),
+        may_win=allowed,
+        is_undecided=undecided,
         processes=min(source.run.fields.config.processes for source in sources),
-        is_undecided=all(may_win(source.run.summary) or is_undecided(source.run.summary) for source in sources)
-        and None in checked,
     )
-    is_wrong = entry.outputs is not None and entry.outputs.errors > 0
-    return replace(entry, may_win=False) if is_wrong else entry
 
 
 def _cost(sources: Sequence[Source]) -> float | None:

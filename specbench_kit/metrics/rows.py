@@ -2,15 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 
 from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.cost import headroom
-from specbench_kit.metrics.losslessness import KeptVerdicts, OutputVerdict, check_all, count_outputs
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.run_summary import MethodRow, OutputCounts, method_row
@@ -27,10 +25,9 @@ Rows = Mapping[str, Metrics]
 class TableEntry:
     """One method's side of a table.
 
-    `verdicts` are those of the run's own check on outputs that differ from the baseline's, by request id and repeat.
-
     Makespans and costs are None if the requests share a run's time with others; `deployment` is that of `run.json`,
     with the draft model where the method has it.
+    `outputs` says how many of its outputs equal the baseline's, which sampled ones need not.
     `may_win` is True if the outputs were found to be lossless, False if not, and None if they were not checked.
     The table was looked at `looks` times while it grew, and could have been the last each time. Its repeats are of so
     many `processes`, one after another; 1 if all are of the same process.
@@ -45,7 +42,7 @@ class TableEntry:
     baseline_makespan_s: float | None = None
     cost: float | None = None
     deployment: DeploymentDescription | None = None
-    verdicts: Mapping[tuple[str, int], OutputVerdict] = field(default_factory=dict)
+    outputs: OutputCounts | None = None
     is_sampled: bool = False
     is_lossy: bool = False
     is_bound: bool = False
@@ -55,14 +52,6 @@ class TableEntry:
     is_undecided: bool = False
     looks: int = 1
     processes: int = 1
-
-    @cached_property
-    def outputs(self) -> OutputCounts | None:
-        """How many outputs equal the baseline's; None for sampled outputs and without a baseline."""
-        if not self.baseline or self.is_sampled:
-            return None
-        checks = check_all(self.records, self.baseline, KeptVerdicts(self.verdicts))
-        return OutputCounts(**count_outputs(checks), lossy=self.is_lossy)
 
     @property
     def side(self) -> Side:

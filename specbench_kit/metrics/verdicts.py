@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.metrics.run_summary import RunSummary
+from specbench_kit.metrics.run_summary import OutputCounts, RunSummary
 from specbench_kit.metrics.statistics import FEWEST_UNITS, NO_WIDTH
 
 FASTER = "faster"
@@ -42,6 +42,16 @@ def may_win(summary: RunSummary) -> bool | None:
 def is_undecided(summary: RunSummary) -> bool:
     """Return True if a run's sampling was checked, but too few tokens were drawn to tell, and no check failed."""
     return summary.sampling is not None and summary.sampling.consistent is None and may_win(summary) is None
+
+
+def joint_check(summaries: Sequence[RunSummary], outputs: OutputCounts | None) -> tuple[bool | None, bool]:
+    """Return `may_win` and `is_undecided` of a method with several runs, whose `outputs` a table has compared anew."""
+    checks = [may_win(summary) for summary in summaries]
+    if False in checks or (outputs is not None and outputs.errors):
+        return False, False
+    if None not in checks:
+        return True, False
+    return None, all(may_win(summary) or is_undecided(summary) for summary in summaries)
 
 
 def as_allowed(verdict: str, allowed: bool | None, rival: bool | None = True, undecided: bool = False) -> str:

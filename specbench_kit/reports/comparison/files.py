@@ -11,7 +11,6 @@ from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.reports import render_html, render_markdown
 from specbench_kit.reports.comparison import plots, report
-from specbench_kit.reports.comparison import report as comparison_report
 from specbench_kit.reports.comparison.report import USUAL, Look
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.comparison.wording import where
@@ -135,7 +134,7 @@ class _ReportFiles:
 
     def _document(self, figures: Blocks) -> Document:
         if len(self.comparison.runs) > 1:
-            return comparison_report.build(self.comparison, figures, self.look)
+            return report.build(self.comparison, figures, self.look)
         (run,) = self.comparison.runs
         averages = report.averages(self.comparison)
         repeats = report.repeats(self.comparison)
