@@ -426,7 +426,7 @@ def sample(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "draws"),
-    nightly_except([(spec, ENOUGH) for spec in SAMPLED], product(SAMPLED, (ENOUGH, DRAWS))),
+    nightly_except([(spec, ENOUGH) for spec in SAMPLED[::2]], product(SAMPLED, (ENOUGH, DRAWS))),
     indirect=["method"],
 )
 def test_sampling_keeps_the_targets_distribution(method: Method, draws: int, small: ModelPair) -> None:
@@ -437,7 +437,7 @@ def test_sampling_keeps_the_targets_distribution(method: Method, draws: int, sma
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
-    nightly_except(SAMPLED_WITH_DRAFTERS, [spec for spec in DRAFTED if parse_method(spec).drafting.models]),
+    nightly_except(SAMPLED_WITH_DRAFTERS[::2], [spec for spec in DRAFTED if parse_method(spec).drafting.models]),
     indirect=True,
 )
 def test_sampling_keeps_the_targets_distribution_with_every_drafter(method: Method, small: ModelPair) -> None:

@@ -44,6 +44,7 @@ def test_its_options_run_with_the_small_pair(tmp_path: Path) -> None:
         assert {row["finish_reason"] for row in read_rows(run / "requests.jsonl")} <= {"length", "eos"}
 
 
+@pytest.mark.nightly  # the test above runs the same options with the small pair
 @pytest.mark.skipif(os.name != "posix", reason="make and a shell")
 def test_make_bench_without_a_package_index_says_so_and_runs_the_small_pair(tmp_path: Path) -> None:
     installed = tmp_path / "installed"

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from command_line import Rows, TinyPair, error_line, read_object, read_rows, skit_here, write_rows
+from nightly import nightly_except
 
 from specbench_kit.traces.trace import TraceFile
 
@@ -35,7 +36,7 @@ def rounds(run: Path) -> dict[str, list[list[float]]]:
     }
 
 
-@pytest.mark.parametrize("drafter", ["head", "suffix", "first-of"])
+@pytest.mark.parametrize("drafter", nightly_except(["first-of"], ["head", "suffix", "first-of"]))
 def test_a_replay_has_the_rounds_and_seconds_of_the_live_run(drafter: str, prompts: Path, tmp_path: Path) -> None:
     """The trace is recorded in a batch, whose requests end in another order than one after the other."""
     trace, prompt_options = tmp_path / "trace.parquet", ["--dataset", prompts, "--max-new-tokens", 24]

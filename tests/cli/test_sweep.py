@@ -187,6 +187,7 @@ def test_a_deployment_may_propose_its_own_sweep(trace: Path, tmp_path: Path) -> 
     assert summary["axes"] == {"link.rtt_s": [0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32]}
 
 
+@pytest.mark.nightly  # test_interrupted_commands.py compares the rows of two sweeps
 def test_the_same_sweep_leaves_the_same_bytes(trace: Path, tmp_path: Path) -> None:
     command = ["sweep", "--replay", trace, "--deployment", "wan", "--set", "link.rtt_s=0.01,0.1", "--method", "fixed-k"]
     for name in ("a", "b"):

@@ -63,7 +63,7 @@ def differing(bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch, faults
     return checks
 
 
-@pytest.mark.parametrize("engine", nightly_except(["vllm", "llama-cpp"], engines.all()))
+@pytest.mark.parametrize("engine", nightly_except(["llama-cpp"], engines.all()))
 def test_differences_within_the_rounding_that_an_engine_shows_are_ties(
     bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,7 +77,7 @@ def test_differences_within_the_rounding_that_an_engine_shows_are_ties(
         assert case["verdict"] == ("tie" if case["margin"] <= 2 * case["noise"] else "unjudged")
 
 
-@pytest.mark.parametrize("engine", nightly_except(["completions", "llama-cpp"], engines.all()))
+@pytest.mark.parametrize("engine", nightly_except(["completions"], engines.all()))
 def test_differences_far_above_the_rounding_are_errors(
     bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

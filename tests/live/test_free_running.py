@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from live_server import CALLER, CAPACITY, DRAFT, TARGET, VOCABULARY, decode_here, decode_remotely, make_server, serving
+from nightly import nightly_except
 from report_builders import make_record
 from tiny_models import (
     AUTOREGRESSIVE,
@@ -68,8 +70,13 @@ def models(request: pytest.FixtureRequest) -> dict[str, Runner]:
     return {"draft": make_runner(request.param, 2, CAPACITY)}
 
 
-@pytest.mark.parametrize("link", [None, Link(rtt_s=0.02)], ids=["next to it", "far away"])
-@pytest.mark.parametrize("batch_size", [1, 2])
+FAR = Link(rtt_s=0.02)
+
+
+@pytest.mark.parametrize(
+    ("link", "batch_size"),
+    nightly_except([(None, 2), (FAR, 1)], product([None, FAR], [1, 2])),
+)
 def test_the_output_is_plain_decodings(models: dict[str, Runner], link: Link | None, batch_size: int) -> None:
     with serving() as (_, address):
         connection = Connection(address, CALLER, link)
@@ -389,6 +396,7 @@ def test_the_window_is_bounded_where_nothing_comes_back() -> None:
     assert outputs(records)["000"] == PLAIN["000"]
 
 
+@pytest.mark.nightly  # tests/live/test_failover.py does it for devices that wait
 def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first(models: dict[str, Runner]) -> None:
     decoded: dict[str, list[int]] = {}
     with serving() as (_, address):
@@ -535,6 +543,7 @@ def test_tokens_that_are_not_drawn_give_the_tokens_of_plain_sampling() -> None:
     assert outputs(remote) == outputs(decode_here(AUTOREGRESSIVE, repeating, sampler=SAMPLED))
 
 
+@pytest.mark.nightly  # drawn rules are enumerated in tests/decoding/test_drawn_rules.py
 def test_drawn_tokens_keep_the_distribution_of_plain_sampling() -> None:
     """The fifth token of many responses, which chunks and the server's own rounds decide by turns."""
     number, length = 300, 5

@@ -17,6 +17,7 @@ from hostile_devices import (
     until,
 )
 from live_server import CAPACITY
+from nightly import nightly_except
 
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import Status, Up
@@ -151,7 +152,7 @@ def a_context_that_makes_the_runner_raise(attacker: Attacker, _: Neighbour) -> N
     until(lambda: attacker.sample("skit_failed_rounds_total") == len(sessions))
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", nightly_except([*ATTACKS][::2], ATTACKS))
 def test_a_neighbour_gets_what_it_gets_alone(name: str, tmp_path: Path) -> None:
     limits, function = ATTACKS[name]
     with attacked_server(tmp_path, **limits) as (attacker, neighbour):

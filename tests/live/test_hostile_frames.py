@@ -22,6 +22,7 @@ from hostile_devices import (
     until,
 )
 from live_server import VOCABULARY
+from nightly import nightly_except
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.live.connection import ConnectionLostError
@@ -160,7 +161,7 @@ def names_and_numbers_without_measure(attacker: Attacker, _: Neighbour) -> None:
     assert Status(ask(connection, generate=generate).status) is Status.CONTEXT_FULL
 
 
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", nightly_except([*ATTACKS][::2], ATTACKS))
 def test_a_neighbour_gets_what_it_gets_alone(name: str, tmp_path: Path) -> None:
     limits, function = ATTACKS[name]
     with attacked_server(tmp_path, **limits) as (attacker, neighbour):

@@ -16,6 +16,7 @@ import pytest
 from command_line import TinyPair, copy_model, read_object, skit_here
 from live_server import DESCRIPTION, serving
 from load_inputs import LENGTH, MODELS, PROFILE, PROMPTS, request
+from nightly import nightly_except
 from option_cases import read_tables
 from tiny_models import tiny_llama
 from trace_builders import write_trace
@@ -167,7 +168,7 @@ def runs(inputs: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> It
         yield LoadRuns(tmp_path_factory.mktemp("runs"), address, inputs)
 
 
-@pytest.mark.parametrize("option", CASES)
+@pytest.mark.parametrize("option", nightly_except([*CASES][::2], CASES))
 def test_an_option_of_a_load_changes_what_is_measured(option: str, runs: LoadRuns) -> None:
     besides, changed_options, is_changed = CASES[option]
     base, changed = runs.run(*besides), runs.run(*besides, *changed_options)

@@ -1,6 +1,7 @@
 """What a comparison says that it could have shown."""
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 from report_builders import make_row
 
@@ -22,6 +23,7 @@ def row(logs: Array) -> dict[str, float]:
     )
 
 
+@pytest.mark.nightly  # python -m benchmarks calibration measures it
 def test_the_smallest_difference_is_found_in_about_four_of_five_runs() -> None:
     """Two methods on 20 prompts whose times vary by a tenth: what the mean run says, tried on 250 others."""
     rng = np.random.default_rng(2)

@@ -127,7 +127,7 @@ def _gpt2_build() -> PreTrainedModel:
 
 @pytest.mark.parametrize(
     "name",
-    nightly_except(["llama", "qwen2, mixed", "gemma3", "gpt2", "gpt_oss"], ARCHITECTURES),
+    nightly_except(["llama", "gemma3", "gpt_oss"], ARCHITECTURES),
 )
 def test_every_architecture_equals_generate(name: str, tmp_path: Path) -> None:
     model = _gpt2_build() if name == "gpt2" else ARCHITECTURES[name].build()

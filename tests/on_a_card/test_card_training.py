@@ -26,6 +26,7 @@ def test_a_head_is_trained_and_drafts(command: Command, tiny: TinyPair, prompts:
         assert_lossless(command("bench", "--target", tiny.target, *shared, "--method", "eagle:k=3", *options))
 
 
+@pytest.mark.nightly  # a head is trained by the same loop
 def test_a_draft_is_trained_and_drafts(command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
     command("train-draft", "--target", tiny.target, *SMALL, "--layers", "0", "--save-to", tmp_path / "draft")
     pair = ["--target", tiny.target, "--draft", tmp_path / "draft"]

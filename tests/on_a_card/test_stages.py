@@ -46,6 +46,7 @@ def test_two_stages_on_two_cards_compute_what_the_model_does(tmp_path: Path) -> 
     torch.testing.assert_close(logits.cpu(), expected)
 
 
+@pytest.mark.nightly  # tests/decoding/test_pipeline_processes.py has stages that fail
 def test_a_stage_that_raises_ends_with_its_error(tmp_path: Path) -> None:
     """A thread waits at its standard input, whose lock must not keep Python from ending."""
     store = meeting_point(world=2)

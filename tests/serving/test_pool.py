@@ -130,7 +130,10 @@ def test_a_session_that_moves_is_computed_from_its_first_token_on() -> None:
         assert 0 <= sum(result.pool.moved) - changes.sum() <= 6
 
 
-@pytest.mark.parametrize("system", ["wisp", "sled", "specedge", "wisp-cache", "centralized"])
+SYSTEMS = ("wisp", "sled", "specedge", "wisp-cache", "centralized")
+
+
+@pytest.mark.parametrize("system", nightly_except(["wisp", "centralized"], SYSTEMS))
 @pytest.mark.parametrize("changes", [{}, {"memory": KvCapacity(1500), "arrivals": Poisson(2.0)}])
 def test_a_pool_of_one_server_does_what_a_single_server_does(system: str, changes: dict[str, object]) -> None:
     """The loop of pools takes every arrival by itself, and comes to the same rounds, batches and responses."""

@@ -45,7 +45,7 @@ def runners() -> tuple[Runner, Runner]:
 
 
 @pytest.mark.parametrize(
-    ("settled", "temperature"), nightly_except([(0, 0.0), (1, 1.0), (2, 0.0)], product([0, 1, 2], [0.0, 1.0]))
+    ("settled", "temperature"), nightly_except([(1, 1.0), (2, 0.0)], product([0, 1, 2], [0.0, 1.0]))
 )
 def test_outputs_are_those_of_plain_decoding(settled: int, temperature: float, runners: tuple[Runner, Runner]) -> None:
     """Drawn tokens are matched, so that the same seed draws the same tokens; prompts begin in several ways."""

@@ -238,6 +238,7 @@ def test_a_run_has_a_timeline_if_it_is_asked_for(prompts: Path, tiny: TinyPair, 
         assert "timeline" not in (run / "report.md").read_text()
 
 
+@pytest.mark.nightly  # the test below writes one, and modelled time is compared to the bit where reports are
 def test_a_modelled_run_has_the_same_timeline_every_time(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
     options = ("--timeline", "--deployment", "specedge")
     first, second = (bench(prompts, tiny, tmp_path / name, *options) for name in ("a", "b"))

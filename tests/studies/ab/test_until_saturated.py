@@ -27,6 +27,7 @@ def run_of(prompts: Path) -> Path:
     return folder
 
 
+@pytest.mark.nightly  # tests/metrics/test_ab_saturation.py says where that is
 def test_a_sweep_ends_where_both_servers_are_over_saturated(prompts: Path) -> None:
     # They answer in .09 s, so that a client that a busy machine holds up for some .05 s sees them queue all the same.
     with streaming_server(slow_s=0.03) as (first_address, engine), streaming_server(slow_s=0.03) as (second_address, _):

@@ -3,10 +3,12 @@
 import json
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
 from environments import DEPLOYMENT
+from nightly import nightly_except
 from tiny_models import clear_prompts, decode, disturbed, make_requests, make_runner, tiny_llama
 from trace_builders import made_requests, write_trace
 
@@ -51,8 +53,13 @@ def seconds_at(trace: TraceFile, spec: str, end: Deployment, batch_size: int) ->
     return [seconds for _, seconds in sorted((record.request_id, record.e2e_s) for record in records)]
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize("spec", ["fixed-k:k=3", "threshold:max_draft=5", "sglang-ema", "goodput:max_draft=5"])
+SPECS = ("fixed-k:k=3", "threshold:max_draft=5", "sglang-ema", "goodput:max_draft=5")
+
+
+@pytest.mark.parametrize(
+    ("spec", "batch_size"),
+    nightly_except([("fixed-k:k=3", 1), ("sglang-ema", 3), ("goodput:max_draft=5", 3)], product(SPECS, [1, 3])),
+)
 def test_every_end_takes_what_a_replay_of_that_deployment_takes(
     spec: str, batch_size: int, trace: TraceFile, tmp_path: Path
 ) -> None:

@@ -41,7 +41,6 @@ def decode(
     return decode_in_processes(asked, [prompts(asked.out)], tell, report)
 
 
-@pytest.mark.nightly  # the test of a killed process sees the same in a run that goes on
 def test_each_process_decodes_every_request_once(tiny: TinyPair, tmp_path: Path) -> None:
     reported: list[Progress] = []
     (conclusion,) = decode(options(tiny, tmp_path), reported.append).conclusions()
@@ -89,6 +88,7 @@ def planted(dataset: LoadedDataset, folder: Path, record: int, number: int) -> L
     return dataset
 
 
+@pytest.mark.nightly  # the test above runs processes, and tests/studies/bench/test_resume.py kills a run
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_a_killed_process_is_one_line_and_its_run_goes_on(tiny: TinyPair, tmp_path: Path) -> None:

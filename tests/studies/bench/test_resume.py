@@ -165,6 +165,7 @@ def test_an_interruption_between_requests_is_resumed_to_the_same_end(
     assert_same_as(whole, tmp_path)
 
 
+@pytest.mark.nightly  # tests/runs/test_run_lock.py holds the lock that this rests on
 def test_a_run_that_is_being_written_is_not_taken_up(
     command: list[str], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def test_a_fit_to_the_first_requests_predicts_the_others(log: ServedLog) -> None
     assert (speed.corner, speed.layer_s) == (start.corner, start.layer_s)
 
 
+@pytest.mark.nightly  # the other tests fit the same logs, and test_every_option.py runs the command
 @pytest.mark.slow
 def test_the_command_saves_a_profile_that_deployments_can_use(log: ServedLog, tmp_path: Path) -> None:
     names = ("queued_ts", "first_token_ts", "last_token_ts", "input_toks", "output_toks")
