@@ -22,7 +22,7 @@ and on a terminal; of one run, what opens below it on a click, and that run's ca
 
 
 @dataclass(frozen=True, slots=True)
-class Heading:
+class ColumnHeading:
     """The column of a metric in tables that compare methods: its title, its title in a paper, and a caption's words.
 
     `part` names the one of a distribution's numbers that the column holds. Every table that compares methods can open
@@ -59,7 +59,7 @@ class Metric:
 
     unit: Unit
     definition: str
-    heading: Heading | None = None
+    heading: ColumnHeading | None = None
     traits: Traits = Traits()
     name: str = ""
 
@@ -69,7 +69,7 @@ class Distribution:
     """A metric in seconds with a mean and percentiles, and its columns in tables that compare methods."""
 
     definition: str
-    headings: tuple[Heading, ...] = ()
+    headings: tuple[ColumnHeading, ...] = ()
     name: str = ""
 
 
@@ -148,7 +148,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "number",
             "committed tokens per verification: committed tokens / rounds, over all requests together",
-            Heading(
+            ColumnHeading(
                 "acceptance length",
                 "τ",
                 "committed tokens per verification",
@@ -163,7 +163,9 @@ class MetricValues(Struct, kw_only=True):
             "number",
             "committed tokens / steps of all stages of a pipeline, which has no rounds and so no acceptance length or "
             "rate",
-            Heading("tokens per step", "Tok/step", "committed tokens per pipeline step", leads=("comparison", "paper")),
+            ColumnHeading(
+                "tokens per step", "Tok/step", "committed tokens per pipeline step", leads=("comparison", "paper")
+            ),
         ),
     ] = None
     hit_rate: Annotated[
@@ -171,7 +173,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "share",
             "share of a pipeline's committed tokens that were in flight when they were committed",
-            Heading("hit rate", "Hits", "committed tokens that were in flight in a pipeline"),
+            ColumnHeading("hit rate", "Hits", "committed tokens that were in flight in a pipeline"),
         ),
     ] = None
     acceptance_length_sd: Annotated[
@@ -191,7 +193,9 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "share",
             "accepted tokens / submitted tokens",
-            Heading("acceptance rate", "Accept.", "accepted of submitted tokens", leads=("run", "categories of a run")),
+            ColumnHeading(
+                "acceptance rate", "Accept.", "accepted of submitted tokens", leads=("run", "categories of a run")
+            ),
             Traits(timeless=True, bounded=True, in_sweeps=True),
         ),
     ]
@@ -204,7 +208,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "share",
             "accepted tokens / drafted tokens",
-            Heading(
+            ColumnHeading(
                 "draft efficiency",
                 "Draft eff.",
                 "accepted of drafted tokens",
@@ -246,7 +250,9 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "share",
             "wasted drafting time / all drafting time",
-            Heading("WDT", "WDT", "drafting time spent on wasted tokens", lower_is_better=True, leads=("run, folded",)),
+            ColumnHeading(
+                "WDT", "WDT", "drafting time spent on wasted tokens", lower_is_better=True, leads=("run, folded",)
+            ),
             Traits(in_sweeps=True),
         ),
     ]
@@ -268,7 +274,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "rate",
             "committed tokens / makespan",
-            Heading("throughput", "Throughput", leads=("comparison", "terminal", "run")),
+            ColumnHeading("throughput", "Throughput", leads=("comparison", "terminal", "run")),
             Traits(in_sweeps=True),
         ),
     ] = None
@@ -392,7 +398,7 @@ class MetricValues(Struct, kw_only=True):
             "share",
             "share of the throughput gap between autoregressive decoding and the oracle that the method closes; given "
             "only if the oracle is shown to be faster. The oracle bounds chains, so trees and overlap can exceed 1",
-            Heading("headroom", "Headroom"),
+            ColumnHeading("headroom", "Headroom"),
         ),
     ] = None
     speedup: Annotated[
@@ -400,7 +406,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "times",
             "time of autoregressive decoding / time of the method, both summed over the requests that finished in both",
-            Heading(
+            ColumnHeading(
                 "speedup (95%)",
                 "Speedup",
                 "time of autoregressive decoding over the method's",
@@ -416,7 +422,7 @@ class MetricValues(Struct, kw_only=True):
             "the speedup of a typical prompt, which verdicts go by: exp of the median of the means of all pairs of "
             "prompts' logarithmic speedups (Hodges and Lehmann), so that no prompt counts for more because it took "
             "long",
-            Heading(
+            ColumnHeading(
                 "typical prompt (95%)",
                 "Typical",
                 "speedup of a typical prompt",
@@ -515,7 +521,11 @@ class MetricValues(Struct, kw_only=True):
         DistributionValues,
         Distribution(
             "time to first token: from a request's arrival to its first committed token",
-            (Heading("TTFT", "TTFT", "time to the first token", lower_is_better=True, part="mean", leads=("run",)),),
+            (
+                ColumnHeading(
+                    "TTFT", "TTFT", "time to the first token", lower_is_better=True, part="mean", leads=("run",)
+                ),
+            ),
         ),
     ]
     tpot: Annotated[
@@ -523,7 +533,7 @@ class MetricValues(Struct, kw_only=True):
         Distribution(
             "time per output token of a request: (last commit - first commit) / (output tokens - 1)",
             (
-                Heading(
+                ColumnHeading(
                     "TPOT",
                     "TPOT",
                     "time per output token after the first",
@@ -540,7 +550,7 @@ class MetricValues(Struct, kw_only=True):
             "inter-token latency: gap between committed tokens. Tokens that are committed together share the gap "
             "before them equally; the first tokens of a request have none",
             tuple(
-                Heading(f"ITL {rank}", f"ITL {rank}", "inter-token latency", lower_is_better=True, part=rank)
+                ColumnHeading(f"ITL {rank}", f"ITL {rank}", "inter-token latency", lower_is_better=True, part=rank)
                 for rank in ("p50", "p95", "p99")
             ),
         ),

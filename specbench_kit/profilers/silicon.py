@@ -96,7 +96,7 @@ Operations = Sequence[tuple[str, float, float, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredStep:
+class KernelSeconds:
     """Seconds of a step's kernels by what they compute."""
 
     matrices_s: float
@@ -137,7 +137,7 @@ class KernelDatabase:
                     f"{PACKAGE} has no kernels of this model on {device} under {engine}: {reason}"
                 ) from error
 
-    def step(self, requests: int, drafted: int, context: int) -> MeasuredStep:
+    def step(self, requests: int, drafted: int, context: int) -> KernelSeconds:
         """Return a verification of `drafted` tokens for each request after `context` cached ones; 0 is a plain step.
 
         A verification is the package's prefill after a prefix, with three corrections: its output layer, which the
@@ -150,13 +150,13 @@ class KernelDatabase:
         new = drafted + 1
         prefill, _ = self._handle.run_static_per_op(batch_size=requests, isl=context + new, osl=2, prefix=context)
         attention_s = max(_seconds(prefill, _is_attention), decode.attention_s)
-        return MeasuredStep(self._matrices_s(prefill, requests * new), self._output_s(requests * new), attention_s)
+        return KernelSeconds(self._matrices_s(prefill, requests * new), self._output_s(requests * new), attention_s)
 
-    def prompts(self, tokens: int, requests: int = 1) -> MeasuredStep:
+    def prompts(self, tokens: int, requests: int = 1) -> KernelSeconds:
         """Return the forward of prompts of so many tokens each."""
         prefill, _ = self._handle.run_static_per_op(batch_size=requests, isl=tokens, osl=2)
         matrices_s = self._matrices_s(prefill, requests * tokens)
-        return MeasuredStep(matrices_s, self._output_s(requests), _seconds(prefill, _is_attention))
+        return KernelSeconds(matrices_s, self._output_s(requests), _seconds(prefill, _is_attention))
 
     def tables(self) -> KernelTables:
         """Return the times in the form that a profile holds, as measured: other kernels may make more tokens faster."""
@@ -183,10 +183,10 @@ class KernelDatabase:
         """Return the seconds of attention in a plain step of so many requests, by context length."""
         return _rounded(self._decode(requests, context).attention_s for context in CONTEXTS)
 
-    def _decode(self, requests: int, context: int) -> MeasuredStep:
+    def _decode(self, requests: int, context: int) -> KernelSeconds:
         _, decode = self._handle.run_static_per_op(batch_size=requests, isl=context, osl=2)
         matrices_s = self._matrices_s(decode, requests)
-        return MeasuredStep(matrices_s, _seconds(decode, _is_output), _seconds(decode, _is_attention))
+        return KernelSeconds(matrices_s, _seconds(decode, _is_output), _seconds(decode, _is_attention))
 
     def _matrices_s(self, operations: Operations, tokens: int) -> float:
         return max(_seconds(operations, _is_matrix), self._limit.matrices_s(tokens))

@@ -38,7 +38,7 @@ class Batch:
     expected_s: float
 
 
-class Stages:
+class ServerStages:
     """The stages of a pipeline, through which batches pass one behind the other; a server without one has one stage.
 
     Every stage takes an equal share of a pass without its transfers, and none waits for room in the next one: a batch
@@ -114,7 +114,7 @@ class SimulatedServer:
         self._devices = devices
         self.execution = execution
         self._recorder = recorder
-        self._stages = Stages(scenario.depth(server))
+        self._stages = ServerStages(scenario.depth(server))
         self.admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache and not server.memory.lru
 
     def receive(self, requests: Sequence[WaitingRound]) -> None:

@@ -9,7 +9,7 @@ from specbench_kit.methods.spec import parse_method, with_option
 from specbench_kit.traces.trace import TraceHeader
 
 
-class LoweredLimit(TypedDict):
+class LoweredOption(TypedDict):
     """A method's option that limits its drafts, its default, and the lower value with which a trace is replayed."""
 
     option: str
@@ -26,7 +26,7 @@ def fit_spec(spec: str, header: TraceHeader) -> str:
     return spec if limit is None else with_option(spec, limit["option"], limit["lowered"])
 
 
-def lowered_limit(spec: str, header: TraceHeader) -> LoweredLimit | None:
+def lowered_limit(spec: str, header: TraceHeader) -> LoweredOption | None:
     """Return what `fit_spec` lowers; None if the limit is stated in the spec or within what the trace holds."""
     method = parse_method(spec)
     option = type(method).draft_limit
@@ -49,7 +49,7 @@ def _fits(spec: str, header: TraceHeader) -> bool:
         return False
 
 
-def lowered_limits(specs: Iterable[str], header: TraceHeader) -> dict[str, dict[str, LoweredLimit]]:
+def lowered_limits(specs: Iterable[str], header: TraceHeader) -> dict[str, dict[str, LoweredOption]]:
     """Return the part `lowered_limits` of `run.json`, by spec; empty if no limit is lowered."""
     lowered = {spec: limit for spec in specs if (limit := lowered_limit(spec, header)) is not None}
     return {"lowered_limits": lowered} if lowered else {}

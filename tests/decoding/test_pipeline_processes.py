@@ -30,7 +30,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.decoding.processes.stages import PipelineTarget, ProcessStages, Workers, telling_line
+from specbench_kit.decoding.processes.stages import PipelineTarget, ProcessStages, StageWorkers, telling_line
 from specbench_kit.decoding.processes.worker import CarriedLevel, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
@@ -237,7 +237,7 @@ def test_the_stage_that_raised_an_error_is_named_and_not_the_one_that_lost_it() 
     """The other aborted first, in a thread of the library that connects them."""
     aborting = "import os, time\nif os.environ['RANK'] == '1': os.abort()\n"
     raising = "time.sleep(0.2); raise RuntimeError('no room on the card')"
-    workers = Workers(2, [sys.executable, "-c", aborting + raising])
+    workers = StageWorkers(2, [sys.executable, "-c", aborting + raising])
     assert workers.died.wait(PATIENCE_S)
     second = workers._processes[1].pid
     expected = f"stage 2 of 2 (process {second}) ended with exit code 1: RuntimeError: no room on the card"

@@ -18,7 +18,7 @@ from specbench_kit.decoding.engine import Engine, RoundOutcome
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.budget import StepBudget
 from specbench_kit.decoding.pipeline.flight import Flight, Level
-from specbench_kit.decoding.pipeline.loop import Admission
+from specbench_kit.decoding.pipeline.loop import StepAdmission
 from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import TokenTree
@@ -118,7 +118,7 @@ def stream(name: int, prompt: int = 1) -> RequestStream:
 
 def test_the_root_that_has_waited_longest_enters_first() -> None:
     """One root may enter per step; a request whose pipeline is refilled at once waits for both others."""
-    streams, admission = [stream(name) for name in range(3)], Admission(StepBudget(groups=3), batch_size=3)
+    streams, admission = [stream(name) for name in range(3)], StepAdmission(StepBudget(groups=3), batch_size=3)
     entered = []
     for _ in range(7):
         admission.choose(streams)
@@ -132,7 +132,7 @@ def test_the_root_that_has_waited_longest_enters_first() -> None:
 def entering(budget: StepBudget, prompts: Sequence[int], steps: int) -> list[list[int]]:
     """Return, step by step, how many tokens of each prompt enter."""
     streams, entered = [stream(name, prompt) for name, prompt in enumerate(prompts)], []
-    admission = Admission(budget, len(streams))
+    admission = StepAdmission(budget, len(streams))
     for _ in range(steps):
         admission.choose(streams)
         entered.append(

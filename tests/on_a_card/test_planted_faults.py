@@ -268,7 +268,7 @@ def one_graph_serves_all_slots(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def _at_0(shape: graph_inputs.Shape) -> graph_inputs.Shape:
+def _at_0(shape: graph_inputs.GraphShape) -> graph_inputs.GraphShape:
     return shape._replace(first=0)
 
 

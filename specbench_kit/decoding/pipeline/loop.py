@@ -73,7 +73,7 @@ class PipelineEngine(Loop):
         self._depth = depth
         self._time = time
         self._state_layers = () if drafter is None else drafter.state_layers
-        self._admission = Admission(budget or StepBudget(), setup.batch_size)
+        self._admission = StepAdmission(budget or StepBudget(), setup.batch_size)
         self._phases = PhaseShares(clock)
         self._streams: dict[str, RequestStream] = {}
         self._steps = 0
@@ -210,7 +210,7 @@ class PipelineEngine(Loop):
         mark_round(self.clock, stream.session)
 
 
-class Admission:
+class StepAdmission:
     """Admits prompts, roots and levels as far as a step's budget goes.
 
     A request that gets nothing waits, while what it has in flight moves on.

@@ -46,7 +46,7 @@ class ProcessStages:
         self._vocabulary = sizes["vocabulary"]
         self._width = int(loaded.text_config.hidden_size)
         self._free = list(range(sizes["slots"]))[::-1]
-        self._workers: Workers | None = None
+        self._workers: StageWorkers | None = None
         self._broken = False
         self._channel = self._open(stages, loaded.device)
         dtype = str(loaded.dtype).removeprefix("torch.")
@@ -144,7 +144,7 @@ class ProcessStages:
         store = meeting_point(world=stages + 1)
         worker = "specbench_kit.decoding.processes.worker"
         command = [sys.executable, "-m", worker, str(store.port), device.type]
-        workers = self._workers = Workers(stages, command)
+        workers = self._workers = StageWorkers(stages, command)
         channels: list[Channel] = []
         # In a thread, since the meeting waits for all ranks, and would wait forever for one that died on its way.
         joining = Thread(target=lambda: channels.append(join(Rank(0, stages + 1, 0), device, store)), daemon=True)
@@ -179,7 +179,7 @@ LAST_WORDS_S = 3.0
 """Time for a process to end by itself, and for the news of its death to arrive."""
 
 
-class Workers:
+class StageWorkers:
     """The processes that hold the stages. When one dies, the others are ended, which breaks every wait for them.
 
     Each runs the `command`, and reads in its environment which stage it is.

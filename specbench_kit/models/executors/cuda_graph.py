@@ -15,7 +15,14 @@ from torch import Tensor
 
 from specbench_kit.models.executors.base import Forward, Padding, Row, executors
 from specbench_kit.models.executors.graph_forward import CardDecoder, GraphComputations, GraphMemory, is_computable
-from specbench_kit.models.executors.graph_inputs import NODES, Details, GraphInputs, Shape, pending_in, power_of_two
+from specbench_kit.models.executors.graph_inputs import (
+    NODES,
+    Details,
+    GraphInputs,
+    GraphShape,
+    pending_in,
+    power_of_two,
+)
 from specbench_kit.models.executors.graph_work import (
     COLUMNS,
     CapturedGraph,
@@ -49,7 +56,7 @@ MOST_STEPS = 8
 class GraphKey(NamedTuple):
     """What a graph computes: a forward with `steps` 0, else a chain; one that `goes_on` needs no inputs."""
 
-    shape: Shape
+    shape: GraphShape
     layers: tuple[int, ...] = ()
     steps: int = 0
     goes_on: bool = False
@@ -241,7 +248,7 @@ class CudaGraphExecutor(TransformersExecutor):
         work.results += [(results, step) for step in range(max(1, key.steps))]
         work.started += max(1, key.steps)
 
-    def _inputs(self, shape: Shape) -> GraphInputs:
+    def _inputs(self, shape: GraphShape) -> GraphInputs:
         return GraphInputs(shape, self._memory.trash, self.device)
 
     def _capture(self, key: GraphKey, inputs: GraphInputs | None) -> CapturedGraph:
@@ -286,14 +293,14 @@ class CudaGraphExecutor(TransformersExecutor):
         if chain is not None and chain.started < chain.steps:
             self.launch(chain)
 
-    def _shape(self, work: Work) -> Shape:
+    def _shape(self, work: Work) -> GraphShape:
         slots = [row.slot for row in work.rows]
         if not _is_captured(work.rows[0]):
-            return Shape(slots[0], 1, padded_width(1, len(work.rows[0].tokens)), 0)
+            return GraphShape(slots[0], 1, padded_width(1, len(work.rows[0].tokens)), 0)
         rows = min(power_of_two(max(slots) - min(slots) + 1), self.slots)
         first = min(min(slots), self.slots - rows)
         width = min(COLUMNS, padded_width(rows, max(len(row.tokens) for row in work.rows)))
-        return Shape(first, rows, width, self._length(work), _nodes(work.rows, width))
+        return GraphShape(first, rows, width, self._length(work), _nodes(work.rows, width))
 
     def _length(self, work: Work) -> int:
         """Return how many keys the work attends to, rounded up: attention reads all of them, whatever the mask says."""
@@ -439,5 +446,5 @@ class InvariantExecutor(CudaGraphExecutor):
                     hidden[layer].append(part.hidden[layer])
         return Forward([torch.cat(logits)], {layer: [torch.cat(states)] for layer, states in hidden.items()})
 
-    def _shape(self, work: Work) -> Shape:
-        return Shape(0, self.slots, INVARIANT_WIDTH, self._memory.trash + 1, NODES)
+    def _shape(self, work: Work) -> GraphShape:
+        return GraphShape(0, self.slots, INVARIANT_WIDTH, self._memory.trash + 1, NODES)

@@ -10,7 +10,7 @@ from torch import Tensor
 from specbench_kit.models.executors.base import Forward, Row, executors
 from specbench_kit.models.executors.cuda_graph import ROTATIONS, CudaGraphExecutor
 from specbench_kit.models.executors.graph_forward import GraphComputations, GraphMemory
-from specbench_kit.models.executors.graph_inputs import GraphInputs, Shape
+from specbench_kit.models.executors.graph_inputs import GraphInputs, GraphShape
 from specbench_kit.models.executors.head import HeadExecutor, HeadStates, logits_of, outputs_of
 from specbench_kit.models.executors.padded import Computed, ForwardInput
 from specbench_kit.models.heads.model import HeadModel
@@ -69,7 +69,7 @@ class CudaGraphHeadExecutor(CudaGraphExecutor, HeadExecutor):
         self.store.blocks.append(self.states.own[None, :, None])
         self._computations = _HeadComputations(self.model, self.states, self._memory, self.vocabulary)
 
-    def _inputs(self, shape: Shape) -> GraphInputs:
+    def _inputs(self, shape: GraphShape) -> GraphInputs:
         return _HeadInputs(shape, self._memory.trash, self.device, self.states)
 
     def _take_states(self) -> None:
@@ -85,7 +85,7 @@ class CudaGraphHeadExecutor(CudaGraphExecutor, HeadExecutor):
 class _HeadInputs(GraphInputs):
     """Inputs that also say where the state is that each token reads."""
 
-    def __init__(self, shape: Shape, trash: int, device: torch.device, states: HeadStates) -> None:
+    def __init__(self, shape: GraphShape, trash: int, device: torch.device, states: HeadStates) -> None:
         super().__init__(shape, trash, device)
         self._states = states
         self._host_sources = torch.zeros((shape.rows, shape.width), dtype=torch.int64, pin_memory=True)
@@ -112,7 +112,7 @@ class _HeadComputations(GraphComputations):
 
     def _forward(
         self,
-        shape: Shape,
+        shape: GraphShape,
         tokens: Tensor,
         cells: Tensor,
         places: Tensor,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
 from transformers.cache_utils import Cache
 
-from specbench_kit.models.executors.graph_inputs import DETAILS, Details, GraphInputs, Shape, describe
+from specbench_kit.models.executors.graph_inputs import DETAILS, Details, GraphInputs, GraphShape, describe
 from specbench_kit.models.executors.graph_work import COLUMNS, FIELDS
 from specbench_kit.models.executors.kv import KV, KVStore
 from specbench_kit.models.executors.native_weights import LLAMA_LIKE, has_plain_layers
@@ -155,7 +155,7 @@ def side_by_side(*products: nn.Linear) -> tuple[Tensor, Tensor | None]:
 class StaticKV(Cache):
     """Gives a transformers model the slots of one shape, and places on the card into which new KV is written."""
 
-    def __init__(self, store: KVStore, shape: Shape, cells: Tensor, slots: Tensor) -> None:
+    def __init__(self, store: KVStore, shape: GraphShape, cells: Tensor, slots: Tensor) -> None:
         super().__init__(layers=[])
         self._store = store
         self._shape = shape
@@ -221,11 +221,11 @@ class GraphMemory:
         """Return the tensors that a forward changes besides KV."""
         return [self.board, self.details, self.token, self.cell, self.column]
 
-    def window(self, shape: Shape, cells: Tensor) -> StaticKV:
+    def window(self, shape: GraphShape, cells: Tensor) -> StaticKV:
         """Return the KV of the slots of a shape, whose new tokens are written to `cells` [rows, width]."""
         return StaticKV(self.store, shape, cells, self.slots_of(shape))
 
-    def slots_of(self, shape: Shape) -> Tensor:
+    def slots_of(self, shape: GraphShape) -> Tensor:
         """Return the numbers [rows, 1] of the slots of a shape."""
         return self._slots[shape.first : shape.first + shape.rows]
 
@@ -253,7 +253,7 @@ class GraphMemory:
 
     def write(
         self,
-        shape: Shape,
+        shape: GraphShape,
         columns: Tensor | slice,
         logits: Tensor,
         tokens: Tensor,
@@ -347,7 +347,7 @@ class GraphComputations:
         memory.column.fill_(1)
         return logits.transpose(0, 1), {}
 
-    def steps(self, shape: Shape, steps: int, details: Details) -> tuple[Tensor, dict[int, Tensor]]:
+    def steps(self, shape: GraphShape, steps: int, details: Details) -> tuple[Tensor, dict[int, Tensor]]:
         """Compute steps of a chain from the token and the cell of every slot, and leave those of the next step."""
         memory = self._memory
         shape = shape._replace(width=1)
@@ -367,7 +367,7 @@ class GraphComputations:
 
     def _forward(
         self,
-        shape: Shape,
+        shape: GraphShape,
         tokens: Tensor,
         cells: Tensor,
         places: Tensor,

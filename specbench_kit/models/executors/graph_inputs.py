@@ -17,7 +17,7 @@ NODES = 256
 """The most nodes of a tree, provisional ones of earlier forwards included, that a graph can attend to."""
 
 
-class Shape(NamedTuple):
+class GraphShape(NamedTuple):
     """The shape of a captured forward.
 
     It computes `width` new tokens in each of the slots `first`, `first + 1`, ..., `first + rows - 1`, which attend to
@@ -40,7 +40,7 @@ class GraphInputs:
     padding is written to the last cell, `trash`, which nothing attends to.
     """
 
-    def __init__(self, shape: Shape, trash: int, device: torch.device) -> None:
+    def __init__(self, shape: GraphShape, trash: int, device: torch.device) -> None:
         self.shape = shape
         self._trash = trash
         rows = shape.rows

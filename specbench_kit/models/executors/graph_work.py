@@ -24,7 +24,7 @@ from specbench_kit.models.executors.graph_inputs import (
     Details,
     Fields,
     GraphInputs,
-    Shape,
+    GraphShape,
     best_candidates,
     describe,
 )
@@ -208,7 +208,7 @@ class Work:
         self.steps = 1
         self.started = 0
         """The steps of the chain that were launched; 1 for a single forward that was."""
-        self.shape: Shape | None = None
+        self.shape: GraphShape | None = None
         self.results: list[tuple[Results, int]] = []
         """For every step the results of the graph that computed it, and its index in them."""
         self.links: list[tuple[PendingToken, int, int]] = []

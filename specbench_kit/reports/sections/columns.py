@@ -12,7 +12,7 @@ from specbench_kit.metrics.vocabulary import (
     DISTRIBUTIONS,
     METRICS,
     NEVER_MISSING,
-    Heading,
+    ColumnHeading,
     MetricValues,
     TableKind,
     Unit,
@@ -109,7 +109,7 @@ FIRST = ("speedup", "typical_speedup", "headroom", "throughput")
 """The metrics whose columns stand first; the others follow as the vocabulary has them."""
 
 
-def _column(metric: str, unit: Unit, heading: Heading) -> MetricColumn:
+def _column(metric: str, unit: Unit, heading: ColumnHeading) -> MetricColumn:
     return MetricColumn(
         heading.title,
         unit,

@@ -56,7 +56,7 @@ def answer_dataset(
             return
 
 
-class AnswerCounts(TypedDict):
+class RightAnswers(TypedDict):
     """Numbers of requests that have a reference answer: those judged, right ones, and ones cut by the token limit."""
 
     judged: int
@@ -74,7 +74,7 @@ class GoldAnswers:
         self,
         prompts: Iterable[Prompt],
         max_new_tokens: int,
-        draft: AnswerCounts | None = None,
+        draft: RightAnswers | None = None,
         rule: RuleName | None = None,
     ) -> None:
         golds = {prompt.id: prompt.gold for prompt in prompts if prompt.gold}
@@ -91,7 +91,7 @@ class GoldAnswers:
         counts = {"method": self.count(records), "target": target, "draft": self._draft}
         return {"exact_match": {"rule": "; ".join(rules), "max_new_tokens": self._max_new_tokens, **counts}}
 
-    def count(self, records: Sequence[RequestRecord]) -> AnswerCounts:
+    def count(self, records: Sequence[RequestRecord]) -> RightAnswers:
         """Count the records that have a reference answer, those that match it, and those that the limit cut short."""
         judged = [record for record in records if record.request_id in self._golds and record.finish_reason != "error"]
         correct = sum(self._golds[record.request_id].matches(record.text or "") for record in judged)

@@ -29,7 +29,7 @@ def count_looks(requests: int) -> int:
 
 
 @dataclass
-class Decision:
+class EarlyDecision:
     """Collects the records of all methods, and says when their comparison is decided.
 
     That is when every method is shown to differ from the fastest, or is shown to lie within `share` of its speed.

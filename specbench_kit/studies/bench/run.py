@@ -16,7 +16,7 @@ from specbench_kit.studies.bench.answering import gold_answers
 from specbench_kit.studies.bench.beside_lanes import CONTROL, PROMPTS, Control, MachineMonitor, ServerOnly
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
-from specbench_kit.studies.bench.decided import Decision, count_looks
+from specbench_kit.studies.bench.decided import EarlyDecision, count_looks
 from specbench_kit.studies.bench.lanes import MethodLane, Progress, Sink, run_in_turns
 from specbench_kit.studies.bench.opening import Runs, count_turns, open_runs, release_locks
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -140,7 +140,7 @@ class Benchmark:
                 if spec in self.runs:
                     self.runs[spec].amend(server_only=counts)
 
-    def _make_decision(self) -> Decision | None:
+    def _make_decision(self) -> EarlyDecision | None:
         """Return what ends the benchmark once it is decided; None if all prompts are to be decoded."""
         share = self.settings.until_decided
         if share is None:
@@ -148,7 +148,7 @@ class Benchmark:
         for run in self.runs.values():
             run.amend(looks=count_looks(self._requests))
         bounds = [spec for spec, method in self.bench.lanes.items() if method.is_bound]
-        decision = Decision(share, self._requests, bounds, self.settings.batch_size)
+        decision = EarlyDecision(share, self._requests, bounds, self.settings.batch_size)
         decision.resume({spec: reused.values() for spec, reused in self._reused.items()})
         return decision
 

@@ -101,7 +101,7 @@ class ServedLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class FitAgreement:
     """Simulated over measured times of one metric: of the means, and of the 95th percentiles."""
 
     metric: str
@@ -109,10 +109,10 @@ class Agreement:
     tail: float
 
 
-def agreement(simulated: Times, measured: Times, part: slice) -> list[Agreement]:
+def agreement(simulated: Times, measured: Times, part: slice) -> list[FitAgreement]:
     """Return how simulated times compare with measured ones, over a part of the requests."""
     return [
-        Agreement(
+        FitAgreement(
             name,
             float(simulated[name][part].mean() / values[part].mean()),
             float(np.quantile(simulated[name][part], TAIL) / np.quantile(values[part], TAIL)),
@@ -134,7 +134,7 @@ FITTED_SHARE = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class CalibrationOutcome:
     """The fitted speed and its profile, and how simulated times compare with measured ones on the rest of the log.
 
     `agreements` are those of the calibrated profile, of the law before it, and of measured kernels if there are such.
@@ -144,10 +144,10 @@ class Calibration:
     path: Path
     speed: AchievedSpeed
     fitted: int
-    agreements: Mapping[str, Sequence[Agreement]]
+    agreements: Mapping[str, Sequence[FitAgreement]]
 
 
-def calibrate(settings: CalibrationSettings, report: CountCallback) -> Calibration:
+def calibrate(settings: CalibrationSettings, report: CountCallback) -> CalibrationOutcome:
     """Fit the speed to the first third of the log and save the profile."""
     card = find_device(settings.gpu)
     subject = find_subject(settings.target, "target")
@@ -161,7 +161,7 @@ def calibrate(settings: CalibrationSettings, report: CountCallback) -> Calibrati
     if settings.expert_parallel:
         shapes.require_shared_experts(settings.cards, subject.name)
     roofline = Roofline(card.combined(settings.cards), shapes, dtype)
-    server = Server(roofline, settings.cards, interconnect, settings.expert_parallel)
+    server = LoggedServer(roofline, settings.cards, interconnect, settings.expert_parallel)
     before = server.latency(start)
     unfitted = _profile(settings, card, subject, dtype, before)
     memory = KvCapacity(settings.kv_tokens, shapes.max_positions) if settings.kv_tokens else kv_capacity(unfitted)
@@ -177,7 +177,7 @@ def calibrate(settings: CalibrationSettings, report: CountCallback) -> Calibrati
     profile = _calibrated(settings, unfitted, server.latency(speed), fitted, agreements["calibrated"])
     path = settings.save_to or data_folder() / f"{profile.name}.toml"
     save(path, profile)
-    return Calibration(profile, path, speed, fitted, agreements)
+    return CalibrationOutcome(profile, path, speed, fitted, agreements)
 
 
 def _profile(
@@ -206,7 +206,7 @@ def _calibrated(
     profile: Profile,
     latency: RoundedModel,
     fitted: int,
-    rest: Sequence[Agreement],
+    rest: Sequence[FitAgreement],
 ) -> Profile:
     """Return the profile with what was fitted; its range is that of the means on the rest of the log."""
     means = [metric.mean for metric in rest]
@@ -234,7 +234,7 @@ TITLES = {
 }
 
 
-def blocks(outcome: Calibration) -> list[Block]:
+def blocks(outcome: CalibrationOutcome) -> list[Block]:
     """Return the numbers and a table of the requests that were not fitted: simulated over measured."""
     speed = outcome.speed
     profile = outcome.profile
@@ -270,7 +270,7 @@ SINGLE_WEIGHT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class LoggedServer:
     """The card, or the cards, and the model of a log, by their data sheet; with `expert_parallel`, as in `estimate`."""
 
     roofline: Roofline
@@ -285,7 +285,7 @@ class Server:
 
 
 def fit_speed(
-    served: ServedLog, fitted: int, server: Server, start: AchievedSpeed, report: CountCallback
+    served: ServedLog, fitted: int, server: LoggedServer, start: AchievedSpeed, report: CountCallback
 ) -> AchievedSpeed:
     """Return the speed at which the simulated times of a log's first requests are closest to its measured ones.
 

@@ -31,7 +31,7 @@ from specbench_kit.traces.trace import NO_TOKEN, RequestTrace
 
 
 @dataclass(slots=True)
-class AnswerCounts:
+class ServerAnswerCounts:
     """Counts of a server's answers, of which `AnswerShares` says what each means."""
 
     rounds: int = 0
@@ -103,7 +103,7 @@ class DrivenLoad:
 
     result: SimulationResult
     late_s: tuple[float, float]
-    answers: AnswerCounts
+    answers: ServerAnswerCounts
     batch_rows: Sequence[Sequence[Row]]
 
 
@@ -141,7 +141,7 @@ class LoadDriver:
         self._nonce = token_hex(8)
         self._recorder = ResultRecorder(self._devices)
         self._began_s = 0.0
-        self._answers = AnswerCounts()
+        self._answers = ServerAnswerCounts()
 
     def run(self) -> DrivenLoad:
         """Run until the scenario's end; raise SkitError if the connection is lost before."""

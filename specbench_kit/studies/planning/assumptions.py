@@ -12,7 +12,7 @@ from specbench_kit.serving.round_sources import RecordedRounds, RoundSource
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.planning.candidates import Candidate, Market, pausing
 from specbench_kit.studies.planning.law import Law, draw_responses
-from specbench_kit.studies.planning.search import Fleet
+from specbench_kit.studies.planning.search import ReplicaFleet
 from specbench_kit.traces.draft_limits import fit_spec
 
 LONGER = 4
@@ -36,7 +36,7 @@ class Assumption:
     epsilon: float
 
 
-def assumptions(market: Market, fleet: Fleet) -> Iterator[Assumption]:
+def assumptions(market: Market, fleet: ReplicaFleet) -> Iterator[Assumption]:
     """Yield every assumption of a fleet that can be moved."""
     options = market.options
     candidate = fleet.candidate
@@ -128,7 +128,7 @@ def _harder(market: Market, candidate: Candidate) -> tuple[str, str, RoundSource
     return assumed, f"{tokens:.2f}, as in its task '{hardest}' alone", sources[hardest]
 
 
-def by_weight(market: Market, fleet: Fleet) -> list[Assumption]:
+def by_weight(market: Market, fleet: ReplicaFleet) -> list[Assumption]:
     """Return the assumptions in the order in which they change the rent by the law, the weightiest first."""
     scenario = market.scenario(fleet.candidate)
     before = _served(scenario, market.options.epsilon)

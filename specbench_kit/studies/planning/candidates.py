@@ -45,7 +45,7 @@ BITS = {16: None, 8: 8.0, 4: 4.125}
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class CandidateServer:
     """One replica: `members` cards of one kind that hold the target with so many bits per weight, in equal `stages`."""
 
     device: Device
@@ -70,7 +70,7 @@ class Server:
 class Candidate:
     """A server, where drafts are made and by which method, the scheduler, and the largest batch."""
 
-    server: Server
+    server: CandidateServer
     placement: Placement
     method: str
     scheduler: str
@@ -102,7 +102,7 @@ class Market:
     """Servers, deployments and scenarios of a plan; profiles and replays are made once."""
 
     options: PlanOptions
-    _servers: list[Server] = field(default_factory=list)
+    _servers: list[CandidateServer] = field(default_factory=list)
     _profiles: dict[tuple[str, str], Profile] = field(default_factory=dict)
     _sources: dict[str, RoundSource] = field(default_factory=dict)
     _deployments: dict[tuple[str, Placement], Deployment] = field(default_factory=dict)
@@ -164,27 +164,27 @@ class Market:
         """The draft model of a server that drafts."""
         return find_subject(self.options.draft, "draft")
 
-    def servers(self) -> list[Server]:
+    def servers(self) -> list[CandidateServer]:
         """Return every replica in whose memory the target fits, and leaves room for KV."""
         if not self._servers:
             self._servers += self._fitting()
         return self._servers
 
-    def _fitting(self) -> list[Server]:
+    def _fitting(self) -> list[CandidateServer]:
         options = self.options
         prices = read_prices(options.prices)
         devices = [find_device(name) for name in options.gpus]
         priced = [(device, price_of(device, prices, options.prices)) for device in devices]
         architecture = require_architecture(self.target)
         servers = [
-            Server(device, members, bits, price, stages)
+            CandidateServer(device, members, bits, price, stages)
             for device, price in priced
             for members in options.cards
             for stages in options.stages
             if members % stages == 0 == architecture.layers % stages and architecture.heads % (members // stages) == 0
             for bits in options.bits
             # Stages are no faster than a card that holds the model: they are for models that no card holds.
-            if stages == 1 or self.kv_tokens(Server(device, 1, bits, price), "edge") < 1
+            if stages == 1 or self.kv_tokens(CandidateServer(device, 1, bits, price), "edge") < 1
         ]
         fitting = [server for server in servers if self.kv_tokens(server, "edge") >= 1]
         if not fitting:
@@ -230,7 +230,7 @@ class Market:
             self._sources[method] = parse_acceptance(self.options.acceptance, method, self._base)
         return self._sources[method]
 
-    def deployment(self, server: Server, placement: Placement) -> Deployment:
+    def deployment(self, server: CandidateServer, placement: Placement) -> Deployment:
         """Return the deployment with this server as verifier."""
         key = server.label, placement
         if key not in self._deployments:
@@ -272,15 +272,15 @@ class Market:
             network=self.network,
         )
 
-    def profile(self, server: Server) -> Profile:
+    def profile(self, server: CandidateServer) -> Profile:
         """Return the latency profile of the target on a server."""
         return self._profile(server, self._with_bits(self.target, server.bits), "verifier")
 
-    def draft_profile(self, server: Server) -> Profile:
+    def draft_profile(self, server: CandidateServer) -> Profile:
         # The draft model is small: it runs on one of the cards, in full precision.
         return self._profile(replace(server, members=1, stages=1), self.draft, "drafter")
 
-    def _profile(self, server: Server, subject: Subject, role: Literal["verifier", "drafter"]) -> Profile:
+    def _profile(self, server: CandidateServer, subject: Subject, role: Literal["verifier", "drafter"]) -> Profile:
         key = server.label, role
         if key not in self._profiles:
             each = server.members // server.stages
@@ -293,7 +293,7 @@ class Market:
         architecture: Architecture = structs.replace(require_architecture(subject), weight_bits=BITS[bits])
         return replace(subject, name=f"{subject.name}-{bits}bit", architecture=architecture)
 
-    def kv_tokens(self, server: Server, placement: Placement) -> float:
+    def kv_tokens(self, server: CandidateServer, placement: Placement) -> float:
         """Return the tokens of KV that fit beside the weights; a server that drafts holds two models and their KV."""
         profiles = [self.profile(server)]
         if placement == "server":

@@ -77,7 +77,7 @@ def _lengths(given: Lengths | None, recorded: Integers, random: np.random.Genera
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DeviceEstimate:
     """Devices that a replica serves by the law: as estimated, and at most; and the fastest promise to one device."""
 
     devices: float
@@ -93,7 +93,7 @@ class Law:
     responses: Responses
     epsilon: float
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> DeviceEstimate:
         """Return what the law says of the replica."""
         slo = self.scenario.slo
         strictest = max(range(len(slo.speeds)), key=lambda index: slo.speeds[index])
@@ -101,7 +101,7 @@ class Law:
         share = min(self.epsilon / slo.shares[strictest], 0.5)
         cycle_s = 1 / (slo.speeds[strictest] * self._rounds_per_token(self.responses.rounds_at(share)))
         fair_cycle_s = 1 / (slo.mean_speed * self._rounds_per_token(1 / self.responses.committed))
-        return Estimate(
+        return DeviceEstimate(
             self._most_devices(cycle_s, wait=1.5),
             self._most_devices(fair_cycle_s, wait=1.0) / (1 - self.epsilon),
             1 / (self._rounds_per_token(self.responses.rounds_at(share)) * self.cycle_s(1.0, 1.0)),

@@ -42,9 +42,9 @@ from specbench_kit.studies.planning.assumptions import by_weight
 from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement, pausing
 from specbench_kit.studies.planning.options import PlanOptions
 from specbench_kit.studies.planning.search import (
-    Fleet,
     Found,
     Ranked,
+    ReplicaFleet,
     Search,
     Simulated,
     cheapest,
@@ -60,7 +60,7 @@ DRAFTER = "drafter.toml"
 LINK = "link"
 
 
-def write_deployment(folder: Path, market: Market, plan: Fleet) -> str:
+def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> str:
     """Write the deployment of a replica and its profiles; return the command that simulates a full replica there."""
     candidate = plan.candidate
     server = candidate.server
@@ -89,7 +89,7 @@ def write_deployment(folder: Path, market: Market, plan: Fleet) -> str:
     return shlex.join(["skit", "simulate", *check_arguments(Path(DEPLOYMENT), market, plan)])
 
 
-def check_arguments(deployment: Path, market: Market, plan: Fleet) -> list[str]:
+def check_arguments(deployment: Path, market: Market, plan: ReplicaFleet) -> list[str]:
     """Return the options of `skit simulate` for a full replica of a plan."""
     options = market.options
     candidate = plan.candidate
@@ -206,7 +206,7 @@ class PlanRun:
             return unfinished_parts(options.out, "plan", run_key(defining))
         return KeptParts(unused_folder(options.out, "plan", f"{options.devices}-devices", defining))
 
-    def _judged(self, search: Search, found: Found, placement: Placement) -> Fleet | None:
+    def _judged(self, search: Search, found: Found, placement: Placement) -> ReplicaFleet | None:
         report = partial(self.report, f"judging {NAMES[placement]}")
         fleets = []
         for done, finalist in enumerate(found.finalists, 1):
@@ -214,7 +214,7 @@ class PlanRun:
             report(done, len(found.finalists))
         return cheapest(fleets)
 
-    def _planned(self, fleet: Fleet, by_seed: Sequence[int], ends: dict[str, int]) -> PlannedFleet:
+    def _planned(self, fleet: ReplicaFleet, by_seed: Sequence[int], ends: dict[str, int]) -> PlannedFleet:
         """Return the plan's fleet with its range over seeds and over what step times may be."""
         devices = self.options.devices
         served = estimate([float(number) for number in by_seed], 0.0)
@@ -228,7 +228,7 @@ class PlanRun:
             most_price_per_hour=max(rents) if max(rents) < inf else None,
         )
 
-    def _ends(self, fleet: Fleet, search: Search, first: int) -> dict[str, int]:
+    def _ends(self, fleet: ReplicaFleet, search: Search, first: int) -> dict[str, int]:
         """Return what a replica serves at the ends of what its step times may be, with the first seed."""
         ends: dict[str, int] = {}
         work = []
@@ -242,7 +242,7 @@ class PlanRun:
         served = search.workers.map(most_devices, [arguments for _, arguments in work], int)
         return ends | {end: devices for (end, _), devices in zip(work, served, strict=True)}
 
-    def _moved(self, market: Market, search: Search, plan: Fleet, first: int) -> list[MovedAssumption]:
+    def _moved(self, market: Market, search: Search, plan: ReplicaFleet, first: int) -> list[MovedAssumption]:
         """Return the weightiest assumptions, each moved, with what the chosen configuration would then need."""
         report = partial(self.report, "moving assumptions")
         moved = by_weight(market, plan)[:MOVED]
@@ -305,7 +305,7 @@ class PlanRun:
             )
         return points
 
-    def _write(self, parts: KeptParts, market: Market, plan: Fleet, summary: PlanSummary) -> PlanOutcome:
+    def _write(self, parts: KeptParts, market: Market, plan: ReplicaFleet, summary: PlanSummary) -> PlanOutcome:
         from specbench_kit.studies.planning.report import PlanDescription, write_reports
 
         options = self.options
@@ -371,7 +371,7 @@ def impossible(market: Market) -> str:
     )
 
 
-def _described(fleet: Fleet) -> FleetSummary:
+def _described(fleet: ReplicaFleet) -> FleetSummary:
     """Return a fleet as `summary.json` holds it."""
     overall = fleet.figures.overall
     energy = fleet.figures.cost

@@ -19,7 +19,7 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.server_metrics import is_drifting
 from specbench_kit.serving.simulation import Simulation, simulate
 from specbench_kit.studies.planning.candidates import Candidate, Market, Placement
-from specbench_kit.studies.planning.law import Estimate, Law, Responses, draw_responses
+from specbench_kit.studies.planning.law import DeviceEstimate, Law, Responses, draw_responses
 from specbench_kit.studies.serving.seeds import estimate, over_seeds
 
 RESOLUTION = 0.04
@@ -55,7 +55,7 @@ class Ranked:
     """A candidate with the law's estimate of what it serves."""
 
     candidate: Candidate
-    law: Estimate
+    law: DeviceEstimate
 
     @property
     def estimated_price(self) -> float:
@@ -82,7 +82,7 @@ class Simulated:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class ReplicaFleet:
     """Replicas of a candidate for all devices, judged with all seeds at the load of a full replica.
 
     `violation_rate` is that of the load `devices_per_replica`, and `figures` are its metrics, over the seeds.
@@ -110,7 +110,7 @@ class Fleet:
         throughput = self.figures.overall.throughput.mean
         return self.candidate.server.price_per_hour / throughput / 3600 * 1e6 if throughput else None
 
-    def with_load(self, devices: int, per_replica: float) -> "Fleet | None":
+    def with_load(self, devices: int, per_replica: float) -> "ReplicaFleet | None":
         """Return the fleet for so many devices if a replica serves so many; None if it serves none."""
         return replace(self, replicas=ceil(devices / per_replica)) if per_replica >= 1 else None
 
@@ -313,7 +313,7 @@ class Search:
         alternatives = sorted(methods.values(), key=lambda entry: entry.estimated_price)
         return [*limits[:2], *alternatives[:METHODS_TRIED]]
 
-    def judge(self, simulated: Simulated) -> Fleet | None:
+    def judge(self, simulated: Simulated) -> ReplicaFleet | None:
         """Return the smallest fleet of a candidate with which all seeds keep the promise; None if there is none."""
         options = self.market.options
         candidate = simulated.ranked.candidate
@@ -327,11 +327,11 @@ class Search:
             rate = estimate([metrics.overall.violation_rate or 0.0 for metrics, _ in outcomes], 0.0, 1.0)
             if rate.high is not None and rate.high <= options.epsilon and all(steady for _, steady in outcomes):
                 figures = over_seeds([metrics for metrics, _ in outcomes])
-                return Fleet(candidate, replicas, load, rate, figures)
+                return ReplicaFleet(candidate, replicas, load, rate, figures)
             replicas += max(1, ceil(REPLICAS_STEP * replicas))
         return None
 
-    def served(self, fleet: Fleet, report: CountCallback) -> list[int]:
+    def served(self, fleet: ReplicaFleet, report: CountCallback) -> list[int]:
         """Return the most devices that a replica of a fleet serves, seed by seed."""
         options = self.market.options
         scenario = self.market.scenario(fleet.candidate)
@@ -344,6 +344,6 @@ class Search:
         return by_seed
 
 
-def cheapest(fleets: Iterable[Fleet | None]) -> Fleet | None:
+def cheapest(fleets: Iterable[ReplicaFleet | None]) -> ReplicaFleet | None:
     """Return the fleet with the least rent; None if there is none."""
     return min(filter(None, fleets), key=lambda fleet: fleet.price_per_hour, default=None)

@@ -44,7 +44,7 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_with_profile
 from specbench_kit.serving.slo import SloMix, parse_slo
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
-from specbench_kit.traces.draft_limits import LoweredLimit, fit_spec, lowered_limit
+from specbench_kit.traces.draft_limits import LoweredOption, fit_spec, lowered_limit
 from specbench_kit.traces.trace import TraceFile
 
 NO_PAIR = PairHashes("", "")
@@ -144,7 +144,7 @@ class ScenarioBuilder:
         at_server = replace(self.deployment(point.series), placement="server")
         return method.prepare(replace(environment(NO_PAIR, at_server), round_s=round_s))
 
-    def lowered_limits(self, series: ServingSeries) -> dict[str, LoweredLimit]:
+    def lowered_limits(self, series: ServingSeries) -> dict[str, LoweredOption]:
         """Return the default draft limit of the series' method if its trace holds shorter drafts."""
         trace = self.trace if series.acceptance is None else named_trace(series.acceptance)
         limit = None if trace is None else lowered_limit(series.method, trace.header)

@@ -36,7 +36,7 @@ from specbench_kit.studies.serving.presets import describe_preset
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.studies.serving.summary import CapacitySummary, ServingDescription, ServingSummary
-from specbench_kit.traces.draft_limits import LoweredLimit
+from specbench_kit.traces.draft_limits import LoweredOption
 
 FEW_DEVICE_S = 20_000.0
 """Seconds of devices that take less than a second to simulate."""
@@ -186,7 +186,7 @@ class ServingRun:
             summary.published = compare_published(self.chosen.preset, flat_rows(summary))
         series = self.settings.series()
         recorded = builder.trace.header.run if builder.trace else {}
-        lowered: dict[str, LoweredLimit] = {}
+        lowered: dict[str, LoweredOption] = {}
         for entry in series:
             lowered |= builder.lowered_limits(entry)
         run = {

@@ -25,7 +25,7 @@ from specbench_kit.predictors.thresholds import (
 from specbench_kit.studies.training.offsets import Offsets
 from specbench_kit.studies.training.operating_point import OperatingPoint
 from specbench_kit.studies.training.rounds import (
-    Plan,
+    PlannedDrafts,
     PlayedRounds,
     Scores,
     Seconds,
@@ -61,7 +61,7 @@ class ThresholdJudge:
         """Return the values that the rule compares with the threshold, [n, max_draft]."""
         return self.rule.compared(self.score(offsets))
 
-    def plan(self, offsets: Offsets) -> Plan:
+    def plan(self, offsets: Offsets) -> PlannedDrafts:
         """Return the tokens drafted and submitted from each offset."""
         scores = self.stopping_scores(offsets)[:, : self.longest]
         return stop_below(scores, self.threshold, send_last=self.rule.send_last)
@@ -74,7 +74,7 @@ class Contender:
     name: str
     kind: Kind
     policy_s: float
-    plan: Callable[[Offsets], Plan]
+    plan: Callable[[Offsets], PlannedDrafts]
     judge: ThresholdJudge | None = None
 
     @classmethod

@@ -16,8 +16,8 @@ from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.models.draft_library import trained_folder
 from specbench_kit.models.drafts.reduced import is_reduced_draft, load_draft, new_draft, require_layers, save_draft
 from specbench_kit.models.pair import Pair, load_pair
-from specbench_kit.studies.training.distillation.answers import Answer, AnswerStore
-from specbench_kit.studies.training.distillation.batches import Acceptance, TextBatch, accepted_counts
+from specbench_kit.studies.training.distillation.answers import Answer, TrainingAnswerStore
+from specbench_kit.studies.training.distillation.batches import RoundAcceptance, TextBatch, accepted_counts
 from specbench_kit.studies.training.distillation.live import evaluate_live
 from specbench_kit.studies.training.distillation.loop import (
     LossReport,
@@ -69,7 +69,7 @@ def train_draft(
 
 
 def _initial(
-    settings: DraftTrainingSettings, pair: Pair, distillation: Distillation, store: AnswerStore, folder: Path
+    settings: DraftTrainingSettings, pair: Pair, distillation: Distillation, store: TrainingAnswerStore, folder: Path
 ) -> Any:
     """Return the draft model to train: that of the folder with --resume, else a new one cut out of the target."""
     target = pair.target.model
@@ -107,7 +107,7 @@ class DraftLoss:
             targets.loss(logits, self._recipe.best_token_weight), [float(targets.hits(logits).float().mean())]
         )
 
-    def acceptance(self, batches: Sequence[list[Answer]], length: int = EVALUATED_LENGTH) -> Acceptance:
+    def acceptance(self, batches: Sequence[list[Answer]], length: int = EVALUATED_LENGTH) -> RoundAcceptance:
         """Return the acceptance of drafts of `length` tokens on greedy answers, round after round."""
         counts: list[int] = []
         for batch in batches:
@@ -116,7 +116,7 @@ class DraftLoss:
             hits[rows.cpu(), columns.cpu()] = targets.hits(logits).cpu()
             for row, answer in enumerate(batch):
                 counts += accepted_counts(hits[row, len(answer.prompt) : len(answer)].expand(length, -1), 0)
-        return Acceptance.of(counts, length)
+        return RoundAcceptance.of(counts, length)
 
     def _compute(self, answers: list[Answer]) -> tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]:
         """Return logits over the draft's vocabulary at all tokens of the answers, the targets, and their places."""

@@ -25,8 +25,8 @@ from specbench_kit.models.heads.files import load_head, load_medusa, save_head, 
 from specbench_kit.models.heads.medusa import MedusaConfig, MedusaModel, save_medusa
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import Pair, load_pair
-from specbench_kit.studies.training.distillation.answers import Answer, AnswerStore
-from specbench_kit.studies.training.distillation.batches import Acceptance, TextBatch, accepted_counts
+from specbench_kit.studies.training.distillation.answers import Answer, TrainingAnswerStore
+from specbench_kit.studies.training.distillation.batches import RoundAcceptance, TextBatch, accepted_counts
 from specbench_kit.studies.training.distillation.live import evaluate_live
 from specbench_kit.studies.training.distillation.loop import (
     LossReport,
@@ -71,7 +71,7 @@ class MedusaLoss:
             rates.append(float(targets.hits(logits).float().mean()))
         return LossReport(total, rates)
 
-    def acceptance(self, batches: Sequence[list[Answer]]) -> Acceptance:
+    def acceptance(self, batches: Sequence[list[Answer]]) -> RoundAcceptance:
         """Return the acceptance on greedy answers, each round beginning where the one before ended."""
         heads = self._model.config.heads
         counts: list[int] = []
@@ -81,7 +81,7 @@ class MedusaLoss:
                 hits[head, rows.cpu(), columns.cpu()] = targets.hits(logits).cpu()
             for row, answer in enumerate(batch):
                 counts += accepted_counts(hits[:, row, len(answer.prompt) : len(answer)], 1)
-        return Acceptance.of(counts, heads)
+        return RoundAcceptance.of(counts, heads)
 
     def _heads(self, answers: list[Answer]) -> Iterator[tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]]:
         """Yield each head's logits, the targets, and where in [answers, tokens] the drafted tokens are."""
@@ -159,7 +159,7 @@ def _initial(
     pair: Pair,
     layers: tuple[int, ...],
     distillation: Distillation,
-    store: AnswerStore,
+    store: TrainingAnswerStore,
     folder: Path,
 ) -> HeadModel:
     """Return the head to train: that of the folder with --resume, else a new one."""
@@ -186,7 +186,7 @@ def _initial_medusa(
     pair: Pair,
     heads: int,
     distillation: Distillation,
-    store: AnswerStore,
+    store: TrainingAnswerStore,
     folder: Path,
 ) -> MedusaModel:
     """Return the Medusa heads to train: those of the folder with --resume, else new ones."""
@@ -203,7 +203,7 @@ def _initial_medusa(
 
 
 def _drafted_tokens(
-    settings: HeadTrainingSettings, pair: Pair, distillation: Distillation, store: AnswerStore, body: int
+    settings: HeadTrainingSettings, pair: Pair, distillation: Distillation, store: TrainingAnswerStore, body: int
 ) -> Tensor:
     """Return the tokens that a head will draft, whose weights without the output matrix are `body`."""
     text = pair.target.text_config
@@ -270,7 +270,7 @@ class HeadLoss:
             rates.append(float(targets.hits(logits).float().mean()))
         return LossReport(total, rates)
 
-    def acceptance(self, batches: Sequence[list[Answer]], steps: int = EVALUATED_STEPS) -> Acceptance:
+    def acceptance(self, batches: Sequence[list[Answer]], steps: int = EVALUATED_STEPS) -> RoundAcceptance:
         """Return the acceptance on greedy answers, each round beginning where the one before ended."""
         counts: list[int] = []
         for batch in batches:
@@ -280,7 +280,7 @@ class HeadLoss:
                 hits[step, rows.cpu(), columns.cpu()] = targets.hits(logits).cpu()
             for row, answer in enumerate(batch):
                 counts += accepted_counts(hits[:, row, len(answer.prompt) : len(answer)], 1)
-        return Acceptance.of(counts, steps)
+        return RoundAcceptance.of(counts, steps)
 
     def _steps(self, answers: list[Answer], steps: int) -> "list[tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]]":
         """Return for each draft step its logits, the targets, and where in [answers, tokens] the drafted tokens are."""

@@ -14,7 +14,7 @@ Seconds = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlannedDrafts:
     """The tokens that a stop rule drafts and submits in a round from each offset, each array [n]."""
 
     drafted: Integers
@@ -32,43 +32,43 @@ class PlayedRounds:
     committed: Integers
 
 
-def fixed_length(offsets: Offsets, count: int) -> Plan:
+def fixed_length(offsets: Offsets, count: int) -> PlannedDrafts:
     """Return a plan that always drafts `count` tokens; 0 is plain decoding."""
     constant = np.full(len(offsets), count)
-    return Plan(constant, constant)
+    return PlannedDrafts(constant, constant)
 
 
-def stop_at_rejection(offsets: Offsets) -> Plan:
+def stop_at_rejection(offsets: Offsets) -> PlannedDrafts:
     """Return the oracle's plan, which stops at the first token that the target rejects and does not submit it."""
     agreed = np.minimum(offsets.matched, offsets.remaining)
-    return Plan(np.minimum(agreed + 1, offsets.max_draft), agreed)
+    return PlannedDrafts(np.minimum(agreed + 1, offsets.max_draft), agreed)
 
 
-def stop_below(scores: Scores, threshold: float, *, send_last: bool = False) -> Plan:
+def stop_below(scores: Scores, threshold: float, *, send_last: bool = False) -> PlannedDrafts:
     """Return a plan that stops at the first score below the threshold.
 
     That token is not submitted, as with the method `wisp`, unless `send_last`.
     """
     passed = np.logical_and.accumulate(scores >= threshold, axis=1).sum(axis=1)
     drafted = np.minimum(passed + 1, scores.shape[1])
-    return Plan(drafted, drafted if send_last else passed)
+    return PlannedDrafts(drafted, drafted if send_last else passed)
 
 
-def stop_below_each(scores: Scores, thresholds: Sequence[float], *, send_last: bool = False) -> Plan:
+def stop_below_each(scores: Scores, thresholds: Sequence[float], *, send_last: bool = False) -> PlannedDrafts:
     """Return the plans of `stop_below` for several thresholds, as arrays [thresholds, n]."""
     # A score passes together with all scores before it if their minimum passes, which is the same for all thresholds.
     lowest = np.minimum.accumulate(scores, axis=1)
     passed = np.stack([(lowest >= threshold).sum(axis=1) for threshold in thresholds])
     drafted = np.minimum(passed + 1, scores.shape[1])
-    return Plan(drafted, drafted if send_last else passed)
+    return PlannedDrafts(drafted, drafted if send_last else passed)
 
 
-def possible(offsets: Offsets, plan: Plan) -> Plan:
+def possible(offsets: Offsets, plan: PlannedDrafts) -> PlannedDrafts:
     """Return the plan without the tokens that nobody drafted: some drafts end before the plan does."""
-    return Plan(np.minimum(plan.drafted, offsets.drafted), np.minimum(plan.submitted, offsets.drafted))
+    return PlannedDrafts(np.minimum(plan.drafted, offsets.drafted), np.minimum(plan.submitted, offsets.drafted))
 
 
-def total_seconds(offsets: Offsets, plans: Plan, seconds: Seconds) -> Seconds:
+def total_seconds(offsets: Offsets, plans: PlannedDrafts, seconds: Seconds) -> Seconds:
     """Return the time of all rounds of several plans, [plans].
 
     `plans` holds arrays [plans, n]; a round from each offset takes `seconds` [plans, n].
@@ -90,7 +90,7 @@ def total_seconds(offsets: Offsets, plans: Plan, seconds: Seconds) -> Seconds:
     return total
 
 
-def play(offsets: Offsets, plan: Plan) -> PlayedRounds:
+def play(offsets: Offsets, plan: PlannedDrafts) -> PlayedRounds:
     """Return the rounds from each request's first offset to its end, exactly those of `traces.replay.replay`."""
     plan = possible(offsets, plan)
     accepted = np.minimum(plan.submitted, offsets.matched)

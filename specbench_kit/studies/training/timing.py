@@ -6,7 +6,7 @@ import numpy as np
 
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment
 from specbench_kit.studies.training.offsets import Integers, Offsets
-from specbench_kit.studies.training.rounds import Plan, PlayedRounds, Seconds, play, possible, total_seconds
+from specbench_kit.studies.training.rounds import PlannedDrafts, PlayedRounds, Seconds, play, possible, total_seconds
 from specbench_kit.traces.replay import recording_deployment
 from specbench_kit.traces.trace import TraceHeader
 
@@ -62,12 +62,12 @@ class Timing:
         """Return the seconds of each round if a decision costs `policy_s` per drafted token."""
         return self._seconds(rounds.drafted, rounds.submitted, policy_s)
 
-    def speed(self, offsets: Offsets, plan: Plan, policy_s: float) -> float:
+    def speed(self, offsets: Offsets, plan: PlannedDrafts, policy_s: float) -> float:
         """Return the committed tokens per second of a plan."""
         rounds = play(offsets, plan)
         return float(rounds.committed.sum() / self.seconds(rounds, policy_s).sum())
 
-    def speeds(self, offsets: Offsets, plans: Plan, policy_s: Seconds) -> list[float]:
+    def speeds(self, offsets: Offsets, plans: PlannedDrafts, policy_s: Seconds) -> list[float]:
         """Return the speed of several plans [plans, n], each with its own cost of a decision, [plans]."""
         plans = possible(offsets, plans)
         seconds = self._seconds(plans.drafted, plans.submitted, policy_s[:, None])

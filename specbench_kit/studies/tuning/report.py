@@ -37,7 +37,7 @@ FEW_REQUESTS = 20
 """Test requests below which a reader is warned."""
 
 
-class Choice(Protocol):
+class TunedChoice(Protocol):
     """The chosen options of one method with their speed, as `skit tune` writes them."""
 
     @property
@@ -69,7 +69,7 @@ class Tuning(Protocol):
     """The content of a file of `skit tune`."""
 
     @property
-    def methods(self) -> Mapping[str, Choice]: ...
+    def methods(self) -> Mapping[str, TunedChoice]: ...
     @property
     def deployment(self) -> str: ...
     @property
@@ -84,7 +84,7 @@ class Tuning(Protocol):
     def disturbed(self) -> Sequence[str]: ...
 
 
-def gain(choice: Choice) -> Estimate:
+def gain(choice: TunedChoice) -> Estimate:
     """Return the speed of the chosen options over that of the defaults; without a value if these cannot run."""
     ratio = choice.tokens_per_s / choice.default_tokens_per_s if choice.default_tokens_per_s else None
     return Estimate(ratio, choice.gain_interval)

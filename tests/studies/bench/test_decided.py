@@ -10,7 +10,7 @@ from command_line import TinyPair, read_object, read_rows, write_rows
 from specbench_kit.api import bench
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.studies.bench.decided import Decision, count_looks
+from specbench_kit.studies.bench.decided import EarlyDecision, count_looks
 from specbench_kit.studies.bench.settings import parse_share
 
 PROMPTS = [{"id": f"q{number}", "prompt": f"How many are {number} and {number}?"} for number in range(24)]
@@ -34,7 +34,7 @@ def test_looks_double() -> None:
 def decide(seed: int, speeds: list[float], requests: int = 80, share: float = 0.05, noise: float = 0.1) -> int:
     """Return after how many requests of each method a benchmark with these speeds is decided; 0 if it is not."""
     rng = np.random.default_rng([seed, requests])
-    decision = Decision(share, requests)
+    decision = EarlyDecision(share, requests)
     for number in range(requests):
         if decision.is_made():
             return number
@@ -65,7 +65,7 @@ def test_looking_often_makes_no_more_false_verdicts() -> None:
 def test_a_resumed_run_counts_what_is_finished_and_looks_no_more_often() -> None:
     """15 requests were finished before: the next look is at 20, and the table has all of them."""
     rng = np.random.default_rng(1)
-    decision = Decision(0.05, 80)
+    decision = EarlyDecision(0.05, 80)
 
     def timed(number: int, speed: float) -> RequestRecord:
         return RequestRecord(str(number), "", [1], [2], e2e_s=float(rng.lognormal(0, 0.01) / speed))

@@ -14,9 +14,9 @@ from specbench_kit.profilers.roofline import Roofline, judge
 from specbench_kit.profilers.software import KERNELS, find_software
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.studies.calibration.logs import LoggedRequest
-from specbench_kit.studies.calibration.run import EngineSettings, ServedLog, Server, agreement, fit_speed
+from specbench_kit.studies.calibration.run import EngineSettings, LoggedServer, ServedLog, agreement, fit_speed
 
-SERVER = Server(Roofline(find_device("rtx4090"), bundled_architectures()["llama3.1-8b"], "bfloat16"))
+SERVER = LoggedServer(Roofline(find_device("rtx4090"), bundled_architectures()["llama3.1-8b"], "bfloat16"))
 ENGINE = EngineSettings(max_batch=32, batch_tokens=512, memory=KvCapacity(40_000, 8192))
 TRUE = structs.replace(find_software(KERNELS).on("rtx4090"), compute=0.6, bandwidth=0.9, step_s=2e-3, request_s=5e-5)
 LOAD = [LoggedRequest(0.3 * n, 0.0, 0.0, 200 + 197 * n % 1500, 20 + 13 * n % 60) for n in range(90)]

@@ -17,9 +17,9 @@ from specbench_kit.serving.simulation import Simulation
 from specbench_kit.studies.planning import run, search
 from specbench_kit.studies.planning.assumptions import assumptions
 from specbench_kit.studies.planning.candidates import Candidate, Market, Placement
-from specbench_kit.studies.planning.law import Estimate, Law, draw_responses
+from specbench_kit.studies.planning.law import DeviceEstimate, Law, draw_responses
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes, parse_link
-from specbench_kit.studies.planning.search import Fleet, Search, Trials, most_devices, rank
+from specbench_kit.studies.planning.search import ReplicaFleet, Search, Trials, most_devices, rank
 
 
 def options(promise: str, **others: object) -> PlanOptions:
@@ -71,9 +71,9 @@ def test_every_power_says_where_it_comes_from() -> None:
         assert bool(device.power_w) == bool(device.power_date) == bool(device.power_source)
 
 
-def planned(candidate: Candidate) -> Fleet:
+def planned(candidate: Candidate) -> ReplicaFleet:
     """Return a fleet of one replica that was not judged."""
-    return Fleet(candidate, 1, 9, Interval(0.0), None)  # type: ignore[arg-type]
+    return ReplicaFleet(candidate, 1, 9, Interval(0.0), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["4:0.5,8:0.6", "4:0.5,4:0.5", "0", "-1", "fast", "4:1.5,8:-0.5", "4:x"])
@@ -88,7 +88,7 @@ def test_a_link_that_is_no_time_is_refused(text: str) -> None:
         parse_link(text)
 
 
-def estimates(promise: str, **others: object) -> dict[str, Estimate]:
+def estimates(promise: str, **others: object) -> dict[str, DeviceEstimate]:
     market = Market(options(promise, **others))
     ranked = (entry for placement in run.PLACEMENTS for entry in rank(market, placement))
     return {f"{entry.candidate.placement} {entry.candidate.label}": entry.law for entry in ranked}

@@ -20,15 +20,21 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.pair import load_apart, load_pair
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.profilers.subject import find_draft_subject, find_subject
-from specbench_kit.studies.training.distillation.answers import Answer, AnswerKey, AnswerStore, require_fresh, teach
-from specbench_kit.studies.training.distillation.batches import Acceptance, accepted_counts, batches, epoch
+from specbench_kit.studies.training.distillation.answers import (
+    Answer,
+    TrainingAnswerKey,
+    TrainingAnswerStore,
+    require_fresh,
+    teach,
+)
+from specbench_kit.studies.training.distillation.batches import RoundAcceptance, accepted_counts, batches, epoch
 from specbench_kit.studies.training.distillation.options import DraftRecipe, HeadRecipe
 from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
 from specbench_kit.studies.training.draft_training import DraftLoss
 from specbench_kit.studies.training.head_training import HeadLoss, new_head
 
 LAYERS = (0, 1, 2)
-KEY = AnswerKey("target", "prompts", 24, 0.5, 0, LAYERS)
+KEY = TrainingAnswerKey("target", "prompts", 24, 0.5, 0, LAYERS)
 
 
 def greedy_answers(model: PreTrainedModel, lengths: Sequence[int], count: int = 24) -> list[Answer]:
@@ -53,10 +59,10 @@ def answers(model: PreTrainedModel) -> list[Answer]:
 def test_a_store_returns_what_was_written_and_knows_which_prompts_are_answered(
     answers: list[Answer], tmp_path: Path
 ) -> None:
-    store = AnswerStore.open(tmp_path, KEY)
+    store = TrainingAnswerStore.open(tmp_path, KEY)
     store.append(answers[:3])
     store.append(answers[3:])
-    again = AnswerStore.open(tmp_path, KEY)
+    again = TrainingAnswerStore.open(tmp_path, KEY)
     assert again.key == KEY
     assert again.answered() == set(range(5))
     read = [answer for path in again.shards for answer in again.read(path)]
@@ -69,11 +75,11 @@ def test_a_store_returns_what_was_written_and_knows_which_prompts_are_answered(
 
 
 def test_answers_with_states_serve_who_needs_none_and_other_seeds_have_folders_of_their_own(tmp_path: Path) -> None:
-    with_states = AnswerStore.open(tmp_path, KEY)
-    without = AnswerKey("target", "prompts", 24, 0.5, 0)
-    assert AnswerStore.open(tmp_path, without).folder == with_states.folder
-    other_seed = AnswerKey("target", "prompts", 24, 0.5, 1)
-    assert AnswerStore.open(tmp_path, other_seed).folder != with_states.folder
+    with_states = TrainingAnswerStore.open(tmp_path, KEY)
+    without = TrainingAnswerKey("target", "prompts", 24, 0.5, 0)
+    assert TrainingAnswerStore.open(tmp_path, without).folder == with_states.folder
+    other_seed = TrainingAnswerKey("target", "prompts", 24, 0.5, 1)
+    assert TrainingAnswerStore.open(tmp_path, other_seed).folder != with_states.folder
 
 
 def test_kept_tops_and_states_are_those_of_the_model(model: PreTrainedModel, answers: list[Answer]) -> None:
@@ -89,7 +95,7 @@ def test_kept_tops_and_states_are_those_of_the_model(model: PreTrainedModel, ans
 
 
 def test_states_of_another_model_are_refused(model: PreTrainedModel, answers: list[Answer], tmp_path: Path) -> None:
-    store = AnswerStore.open(tmp_path, KEY)
+    store = TrainingAnswerStore.open(tmp_path, KEY)
     store.append(answers)
     require_fresh(store, make_runner(model, 1, 128), LAYERS)
     with pytest.raises(SkitError, match="delete the folder"):
@@ -105,7 +111,7 @@ def test_rounds_begin_where_the_one_before_ended() -> None:
         counts.append(accepted)
         start += accepted + 1
     assert list(accepted_counts(hits, 1)) == counts
-    acceptance = Acceptance.of(counts, 3)
+    acceptance = RoundAcceptance.of(counts, 3)
     assert acceptance.length == pytest.approx(1 + sum(counts) / len(counts))
     assert acceptance.by_position[0] == pytest.approx(sum(count > 0 for count in counts) / len(counts))
 
@@ -157,7 +163,7 @@ def test_a_heads_acceptance_on_answers_is_what_it_reaches_live(model: PreTrained
     put_beside(target, head)
     live = live_counts("eagle:k=2", (target, target), answers, 2)
     assert sum(live) > 0
-    assert computed == Acceptance.of(live, 2)
+    assert computed == RoundAcceptance.of(live, 2)
 
 
 def test_a_drafts_acceptance_on_answers_is_what_it_reaches_live(model: PreTrainedModel, answers: list[Answer]) -> None:
@@ -166,7 +172,7 @@ def test_a_drafts_acceptance_on_answers_is_what_it_reaches_live(model: PreTraine
     runners = make_runner(model, 1, 128), make_runner(draft, 1, 128)
     live = live_counts("fixed-k:k=3", runners, answers, 3)
     assert sum(live) > 0
-    assert computed == Acceptance.of(live, 3)
+    assert computed == RoundAcceptance.of(live, 3)
 
 
 def test_a_draft_of_all_layers_and_tokens_is_the_target(model: PreTrainedModel) -> None:
@@ -216,7 +222,7 @@ def test_a_draft_for_another_target_or_with_damaged_tokens_is_refused(model: Pre
 
 
 def test_every_answer_but_those_left_out_is_trained_on_once_per_epoch(answers: list[Answer], tmp_path: Path) -> None:
-    store = AnswerStore.open(tmp_path, KEY)
+    store = TrainingAnswerStore.open(tmp_path, KEY)
     store.append(answers[:2])
     store.append(answers[2:])
     drawn = [answer.index for batch in epoch(store, {3}, 64, False, random.Random(0)) for answer in batch]

@@ -20,7 +20,7 @@ from specbench_kit.studies.training.contenders import feature_score
 from specbench_kit.studies.training.evaluation import to_records
 from specbench_kit.studies.training.examples import extract
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
-from specbench_kit.studies.training.rounds import Plan, fixed_length, play, stop_at_rejection, stop_below
+from specbench_kit.studies.training.rounds import PlannedDrafts, fixed_length, play, stop_at_rejection, stop_below
 from specbench_kit.studies.training.timing import Timing
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceFile
@@ -44,7 +44,7 @@ def rounds_of(records: list[RequestRecord]) -> list[list[tuple[int, ...]]]:
     return [[tuple(getattr(r, column) for column in COLUMNS) for r in record.rounds] for record in records]
 
 
-def threshold_plan(offsets: Offsets, threshold: float) -> Plan:
+def threshold_plan(offsets: Offsets, threshold: float) -> PlannedDrafts:
     return stop_below(feature_score(offsets, name="confidence"), threshold, send_last=True)
 
 

@@ -54,7 +54,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerKey:
+class TrainingAnswerKey:
     """What the answers in a folder depend on; `target` and `prompts` are hashes of the model and of the prompts."""
 
     target: str
@@ -72,14 +72,14 @@ class AnswerKey:
         return "-".join([digest, *map(str, self.layers)])
 
 
-class AnswerStore:
+class TrainingAnswerStore:
     """A folder of shards, each with some finished answers; a shard that exists is complete."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @classmethod
-    def open(cls, parent: Path, key: AnswerKey) -> "AnswerStore":
+    def open(cls, parent: Path, key: TrainingAnswerKey) -> "TrainingAnswerStore":
         """Return the store for a key below `parent`; without layers, one that keeps states will do as well."""
         exact = parent / key.name
         if not key.layers and not exact.is_dir():
@@ -92,10 +92,10 @@ class AnswerStore:
         return cls(exact)
 
     @cached_property
-    def key(self) -> AnswerKey:
+    def key(self) -> TrainingAnswerKey:
         """Return what the answers depend on."""
         try:
-            return decode(AnswerKey, (self.folder / MANIFEST).read_bytes())
+            return decode(TrainingAnswerKey, (self.folder / MANIFEST).read_bytes())
         except (OSError, ValueError) as error:
             raise SkitError(f"the folder '{self.folder}' holds no answers ({error}): delete it") from error
 
@@ -290,7 +290,7 @@ class AnswerGenerator:
 
 
 def fill(
-    store: AnswerStore,
+    store: TrainingAnswerStore,
     generator: AnswerGenerator,
     conversations: Sequence[Conversation],
     until_s: float,
@@ -332,7 +332,7 @@ def teach(runner: Runner, index: int, prompt: Sequence[int], output: Sequence[in
     return Answer(index, prompt, output, top_tokens.int().cpu(), top_logits.half().cpu(), states)
 
 
-def require_fresh(store: AnswerStore, runner: Runner, layers: Sequence[int]) -> None:
+def require_fresh(store: TrainingAnswerStore, runner: Runner, layers: Sequence[int]) -> None:
     """Raise SkitError if the states of a kept answer are not what the target computes now."""
     kept = next(store.read(store.shards[0]), None)
     if kept is None or kept.states is None or not layers:

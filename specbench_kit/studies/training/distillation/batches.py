@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from specbench_kit.studies.training.distillation.answers import Answer, AnswerStore
+from specbench_kit.studies.training.distillation.answers import Answer, TrainingAnswerStore
 
 PADDING = 0
 POOLED_SHARDS = 4
@@ -56,7 +56,7 @@ class TextBatch:
 
 
 def epoch(
-    store: AnswerStore, left_out: Collection[int], tokens: int, states: bool, rng: random.Random
+    store: TrainingAnswerStore, left_out: Collection[int], tokens: int, states: bool, rng: random.Random
 ) -> Iterator[list[Answer]]:
     """Yield all answers of a store but those to the prompts `left_out` once, in batches of at most `tokens`."""
     shards = store.shards
@@ -127,14 +127,14 @@ def accepted_counts(hits: Tensor, start: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
+class RoundAcceptance:
     """The acceptance length of some rounds, and the share of rounds that accept at least n + 1 tokens of n accepted."""
 
     length: float
     by_position: list[float]
 
     @classmethod
-    def of(cls, counts: Iterable[int], steps: int) -> "Acceptance":
+    def of(cls, counts: Iterable[int], steps: int) -> "RoundAcceptance":
         """Return the acceptance of rounds of `steps` drafted tokens."""
         rounds = sorted(counts)
         reached = [len(rounds) - bisect_left(rounds, position) for position in range(steps + 1)]

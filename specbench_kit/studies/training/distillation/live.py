@@ -12,7 +12,7 @@ from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.base import Method
 from specbench_kit.models.pair import Pair
 from specbench_kit.studies.bench.conversations import Conversation
-from specbench_kit.studies.training.distillation.batches import Acceptance, is_held_out
+from specbench_kit.studies.training.distillation.batches import RoundAcceptance, is_held_out
 
 MOST_PROMPTS = 24
 ANSWER_TOKENS = 96
@@ -76,7 +76,7 @@ def evaluate_live(
         done += 1
     if not counts or not drafted_s:
         return None
-    acceptance = Acceptance.of(counts, length)
+    acceptance = RoundAcceptance.of(counts, length)
     return {
         "prompts": done,
         "acceptance_length": round(acceptance.length, 4),

@@ -26,14 +26,14 @@ from specbench_kit.studies.training.distillation.answers import (
     SHARD_TEXTS,
     Answer,
     AnswerGenerator,
-    AnswerKey,
-    AnswerStore,
+    TrainingAnswerKey,
+    TrainingAnswerStore,
     fill,
     require_fresh,
     teach,
 )
 from specbench_kit.studies.training.distillation.batches import (
-    Acceptance,
+    RoundAcceptance,
     batches,
     epoch,
     is_greedy,
@@ -128,7 +128,7 @@ class DrafterLoss(Protocol):
     def __call__(self, answers: list[Answer], /) -> LossReport:
         """Return the loss on a batch."""
 
-    def acceptance(self, batches: Sequence[list[Answer]], /) -> Acceptance:
+    def acceptance(self, batches: Sequence[list[Answer]], /) -> RoundAcceptance:
         """Return what would be accepted of the drafts for these answers."""
 
 
@@ -150,26 +150,26 @@ class Distillation:
         self._report = report
         self.sources: dict[str, object] = {}
 
-    def answer(self, dataset: LoadedDataset | None) -> AnswerStore:
+    def answer(self, dataset: LoadedDataset | None) -> TrainingAnswerStore:
         """Return the store with the answers to the prompts, or those of the trace that the settings name."""
         store = self._from_trace() if dataset is None else self._from_prompts(dataset)
         usable = sum(1 for answer in self._all(store) if not is_held_out(answer.index))
         require(usable >= MIN_ANSWERS, f"{usable} answers are too few to train on: give more prompts or --minutes")
         return store
 
-    def _open(self, prompts: str) -> AnswerStore:
+    def _open(self, prompts: str) -> TrainingAnswerStore:
         settings = self._settings
-        key = AnswerKey(
+        key = TrainingAnswerKey(
             self.target_hash, prompts, settings.max_new_tokens, settings.sampled_share, settings.seed, self._layers
         )
-        return AnswerStore.open(settings.answers or user_folder("answers"), key)
+        return TrainingAnswerStore.open(settings.answers or user_folder("answers"), key)
 
     @cached_property
     def target_hash(self) -> str:
         """Return the hash of the target's files."""
         return str(self._pair.describe(provenance.hash_model)["target"]["hash"])
 
-    def _from_prompts(self, dataset: LoadedDataset) -> AnswerStore:
+    def _from_prompts(self, dataset: LoadedDataset) -> TrainingAnswerStore:
         settings = self._settings
         pair = self._pair
         # `head_library.training_prompts` reads these keys, so that a benchmark can leave the prompts out.
@@ -190,7 +190,7 @@ class Distillation:
         require_fresh(store, runner, self._layers)
         return store
 
-    def _from_trace(self) -> AnswerStore:
+    def _from_trace(self) -> TrainingAnswerStore:
         """Forward the answers of a trace once; raise SkitError if another target gave them."""
         path = self._settings.trace
         assert path is not None
@@ -219,14 +219,14 @@ class Distillation:
         pair = self._pair
         return Runner(make_executor(pair.target.shell, slots, min(length, pair.target.context), pair.vocabulary))
 
-    def _all(self, store: AnswerStore) -> Iterator[Answer]:
+    def _all(self, store: TrainingAnswerStore) -> Iterator[Answer]:
         return (answer for path in store.shards for answer in store.read(path, states=False) if teaches(answer))
 
-    def token_counts(self, store: AnswerStore) -> Counter[int]:
+    def token_counts(self, store: TrainingAnswerStore) -> Counter[int]:
         """Return how often the target chose each token in the answers that are trained on."""
         return count_tokens(answer for answer in self._all(store) if not is_held_out(answer.index))
 
-    def held_out(self, store: AnswerStore, tokens_per_batch: int) -> list[list[Answer]]:
+    def held_out(self, store: TrainingAnswerStore, tokens_per_batch: int) -> list[list[Answer]]:
         """Return batches of greedy answers that are not trained on; without any held out, of some that are."""
         greedy = (
             answer
@@ -239,7 +239,7 @@ class Distillation:
         self.held_out_indices = {answer.index for answer in chosen}
         return list(batches(chosen, tokens_per_batch, Random(0)))
 
-    def training_batches(self, store: AnswerStore, recipe: Recipe) -> Iterator[list[Answer]]:
+    def training_batches(self, store: TrainingAnswerStore, recipe: Recipe) -> Iterator[list[Answer]]:
         """Yield batches, epoch after epoch: as many as the recipe says, or without end if the time is limited."""
         rng = Random(self._settings.seed)
         left_out = {index for index in store.answered() if is_held_out(index)} | self.held_out_indices
@@ -248,7 +248,7 @@ class Distillation:
             yield from epoch(store, left_out, recipe.tokens_per_batch, bool(self._layers), rng)
             passes += 1
 
-    def planned_batches(self, store: AnswerStore, recipe: Recipe) -> int:
+    def planned_batches(self, store: TrainingAnswerStore, recipe: Recipe) -> int:
         """Return about how many batches the recipe's epochs have."""
         tokens = sum(len(answer) for answer in self._all(store) if not is_held_out(answer.index))
         return max(1, round(1.1 * recipe.epochs * tokens / recipe.tokens_per_batch))
@@ -259,7 +259,7 @@ class Distillation:
         optimizer: StepOptimizer,
         loss: DrafterLoss,
         held_out: Sequence[list[Answer]],
-        store: AnswerStore,
+        store: TrainingAnswerStore,
         recipe: Recipe,
         unfinished: UnfinishedDraft,
         save: Callable[[Path], None],
@@ -288,7 +288,7 @@ class Distillation:
         )
         return loop.run(self.training_batches(store, recipe))
 
-    def record(self, folder: Path, file: str, store: AnswerStore, contents: dict[str, Any]) -> None:
+    def record(self, folder: Path, file: str, store: TrainingAnswerStore, contents: dict[str, Any]) -> None:
         """Write what a draft was made of and how."""
         answers = [answer for answer in self._all(store) if not is_held_out(answer.index)]
         record = {
