@@ -1,6 +1,6 @@
 """Simulate experiments: how often is a verdict on equally fast methods false, and a true difference of 10% found?"""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +9,7 @@ from math import log
 import numpy as np
 
 from benchmarks.common import Bound, Figure, Outcome, Setting
-from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.decoding.records import RequestRecord, TimeKind
 from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.statistics import Array
 from specbench_kit.metrics.typical import LASTING
@@ -84,6 +84,62 @@ class Lasting:
     noise: float = NOISE
 
 
+TABLES: dict[str, tuple[Sequence[float], Sequence[int]]] = {
+    "equal": ((1.0,) * 8, range(1, 9)),
+    "all different": ([1 + 0.1 * place for place in range(1, 9)], range(1, 9)),
+    "half different": ([1.0] * 4 + [1.2, 1.4, 1.6, 1.8], range(1, 9)),
+    "two are the baseline": ([1.0, 1.0, 1.2, 1.4, 1.4, 1.4], [0, 0, 1, 2, 3, 4]),
+    "two are one method": ([1.2, 1.2, 1.4, 1.4, 1.5, 1.5], [1, 1, 2, 3, 4, 5]),
+}
+"""Methods' true speedups, and the lane whose noise each of them has; lane 0 is the baseline's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of methods, equal or not: do all of its intervals hold, in all and on a typical prompt?"""
+
+    name: str
+    noise: str
+    prompts: int
+
+    def simulate(self, seed: int) -> tuple[bool, bool]:
+        """Simulate one table: do all of its intervals hold, and is a false difference claimed?"""
+        speeds, lanes = TABLES[self.name]
+        rng = np.random.default_rng([seed, len(speeds), self.prompts])
+        logs = rng.normal(0, NOISE, (self.prompts, 1 + max(lanes)))
+        if disturb := KINDS[self.noise]:
+            disturb(rng, logs)
+        plain_s = rng.lognormal(5, 0.8, self.prompts)
+        baseline = _records(plain_s * np.exp(logs[:, 0]), 0)
+        entries = [TableEntry("autoregressive", baseline, is_baseline=True)]
+        for number, (speed, lane) in enumerate(zip(speeds, lanes, strict=True)):
+            records = _records(plain_s * np.exp(logs[:, lane]) / speed, 0, "modelled")
+            entries.append(TableEntry(str(number), records, baseline))
+        reference = choose_reference(entries)
+        rows, _ = rows_of(entries, reference, {str(prompt): prompt for prompt in range(self.prompts)})
+        of_reference = speeds[int(reference.label)]
+        all_hold = True
+        claims_false = False
+        for number, speed in enumerate(speeds):
+            row = rows[str(number)]
+            true = {"speedup": speed, "typical_speedup": speed}
+            claims = [(row.speedup_verdict, speed)]
+            if str(number) != reference.label:
+                true |= dict.fromkeys(("relative_speed", "typical_relative_speed"), speed / of_reference)
+                claims.append((row.verdict, speed / of_reference))
+            for metric, ratio in true.items():
+                bounds = row.bounds(metric)
+                all_hold &= bounds is None or bounds[0] <= ratio <= bounds[1]
+            for claim, ratio in claims:
+                claims_false |= (claim == FASTER and ratio <= 1) or (claim == SLOWER and ratio >= 1)
+        return all_hold, claims_false
+
+    def rates(self, experiments: int) -> tuple[float, float]:
+        """Return the shares of tables whose intervals all hold, and of tables with a false verdict."""
+        hold, false = np.array([self.simulate(seed) for seed in range(experiments)]).mean(axis=0)
+        return float(hold), float(false)
+
+
 @dataclass(frozen=True, slots=True)
 class Scene:
     """Methods on `prompts` prompts, `SPEEDUP` times as fast as their baseline, the first of them faster by `gain`."""
@@ -141,9 +197,11 @@ class Scene:
         return float(false), float(found), float(hold)
 
 
-def _records(seconds: Array, process: int) -> list[RequestRecord]:
+def _records(seconds: Array, process: int, time_kind: TimeKind = "measured") -> list[RequestRecord]:
     return [
-        RequestRecord(str(prompt), "", [1], [2], repeat=process, e2e_s=float(value), ttft_s=float(value))
+        RequestRecord(
+            str(prompt), "", [1], [2], repeat=process, e2e_s=float(value), ttft_s=float(value), time_kind=time_kind
+        )
         for prompt, value in enumerate(seconds)
     ]
 
@@ -161,6 +219,7 @@ OFFSETS = (LASTING, 0.01, 0.03)
 PROCESSES = (1, 3, 5)
 QUIET_NOISE = 0.03
 """Standard deviation of the logarithm of a time where nothing disturbs the machine, so that lasting offsets count."""
+TABLE_NOISE = ("log-normal", "outliers", "method x prompt")
 LEAST_POWER_LASTING = {LASTING: 90.0, 0.01: 90.0, 0.03: 50.0}
 """Per cent of experiments in several processes that find the true difference, by the offsets of a lane."""
 
@@ -197,12 +256,23 @@ def run(setting: Setting) -> Outcome:  # noqa: ARG001
         figures.append(Figure(f"intervals that hold: {name}", 100 * hold, "%", Bound(least=93) if is_covered else None))
         bound = Bound(least=LEAST_POWER_LASTING[own.offset]) if is_covered else None
         figures.append(Figure(f"10% found: {name}", 100 * found, "%", bound))
+    tables = [Table(name, noise, prompts) for noise in TABLE_NOISE for name in TABLES for prompts in SIZES]
+    with ProcessPoolExecutor() as pool:
+        table_rates = list(pool.map(partial(_table_rates, EXPERIMENTS), tables))
+    for table, (whole, false) in zip(tables, table_rates, strict=True):
+        name = f"{table.noise}, {table.name}, {table.prompts} prompts"
+        figures.append(Figure(f"tables whose intervals all hold: {name}", 100 * whole, "%", Bound(least=93)))
+        figures.append(Figure(f"tables with a false verdict: {name}", 100 * false, "%", Bound(most=8.25)))
     note = (
         f"{EXPERIMENTS} experiments each; times vary by {NOISE:.0%} around those that follow from lengths, which are "
         "log-normal, and by what the name says. Found: the first method is shown to be faster than the second. Lasting "
         f"offsets are of 20 prompts, whose times vary by {QUIET_NOISE:.0%} beside them."
     )
     return Outcome("Verdicts on methods of equal speed, and of a true difference", figures, [note])
+
+
+def _table_rates(experiments: int, table: Table) -> tuple[float, float]:
+    return table.rates(experiments)
 
 
 def _rates(experiments: int, scene: Scene) -> tuple[float, float, float]:

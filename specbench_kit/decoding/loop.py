@@ -115,6 +115,7 @@ class Loop(ABC):
     def _begin(self, request: Request) -> None:
         prompt_tokens = len(request.prompt_ids)
         record = RequestRecord(request.id, request.category, list(request.prompt_ids), time_kind=self.clock.time_kind)
+        record.dialogue = request.dialogue
         capacity = self.setup.capacity
         room = capacity - prompt_tokens
         if not prompt_tokens or room < 1:

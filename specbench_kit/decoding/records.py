@@ -109,7 +109,7 @@ class RequestRecord(Struct):
     over the same rounds, and `colocated_draft_s` the part of it spent drafting.
 
     If times are derived, `ends_s` is what `e2e_s` would be at each end of their range, in the order in which `run.json`
-    names the ends; a line has the field only then.
+    names the ends; a line has the field only then. It has `dialogue` only if the request is a turn of one.
 
     In a record made of another tool's file, None stands for what the tool does not record: each token of `output_ids`,
     whose length is known, and fields of the rounds.
@@ -132,6 +132,7 @@ class RequestRecord(Struct):
     colocated_s: Number | None = None
     colocated_draft_s: Number | None = None
     ends_s: list[Number] = field(default_factory=list)
+    dialogue: str = ""
 
     @property
     def key(self) -> tuple[str, int]:
@@ -156,8 +157,9 @@ class RequestRecord(Struct):
     def to_json(self) -> str:
         """Return the line of `requests.jsonl`, without its end; raise ValueError if a number is not finite."""
         fields = to_builtins(self)
-        if not fields["ends_s"]:
-            del fields["ends_s"]
+        for name in ("ends_s", "dialogue"):
+            if not fields[name]:
+                del fields[name]
         for round_fields in fields["rounds"]:
             if round_fields["expected"] is None:
                 del round_fields["expected"]
@@ -189,6 +191,7 @@ class RequestRecord(Struct):
     def _with_plain_names(self) -> "RequestRecord":
         """Make the fields that tables and terminals print safe to print, whoever wrote the file."""
         self.request_id, self.category = one_line(self.request_id), one_line(self.category)
+        self.dialogue = one_line(self.dialogue)
         self.error = self.error and one_line(self.error)
         return self
 

@@ -9,13 +9,18 @@ from specbench_kit.decoding.sampling import RequestRandom
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt to decode. `reference` is the target's answer, for methods that may read it."""
+    """A prompt to decode.
+
+    `reference` is the target's answer, for methods that may read it, and `dialogue` names the dialogue of which the
+    prompt is a turn.
+    """
 
     id: str
     category: str
     prompt_ids: tuple[int, ...]
     max_new_tokens: int
     reference: tuple[int, ...] = ()
+    dialogue: str = ""
 
 
 @dataclass(slots=True, eq=False)

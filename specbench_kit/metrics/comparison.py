@@ -158,7 +158,11 @@ def _sources(series: MethodSeries) -> dict[str, Source]:
     def unique(records: Sequence[RequestRecord], dataset: str) -> Sequence[RequestRecord]:
         if len(series.runs) == 1:
             return records
-        return [structs.replace(record, request_id=f"{dataset}/{record.request_id}") for record in records]
+        prefixed = []
+        for record in records:
+            dialogue = f"{dataset}/{record.dialogue}" if record.dialogue else ""
+            prefixed.append(structs.replace(record, request_id=f"{dataset}/{record.request_id}", dialogue=dialogue))
+        return prefixed
 
     return {
         name: Source(run, unique(run.records, name), unique(run.baseline, name)) for name, run in series.runs.items()

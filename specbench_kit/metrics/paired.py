@@ -8,8 +8,9 @@ import numpy as np
 
 from specbench_kit.decoding.records import Records
 from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.metrics.simultaneous import TableLimits
 from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array, Interval, Ratio, Units, student
-from specbench_kit.metrics.typical import ProcessSpread, Typical, level_of
+from specbench_kit.metrics.typical import ProcessSpread, Typical, level_of, limit_of_one
 from specbench_kit.metrics.verdicts import BY_PROMPT, FASTER, SLOWER, TOO_FEW, verdict
 
 Key = tuple[str, int]
@@ -54,18 +55,22 @@ class PairedSpeed:
     raw: bool = False
     spread: ProcessSpread | None = None
 
-    def interval(self, limit: float | None = None) -> Interval | None:
-        """Return the confidence interval of the ratio of sums, by default a 95 % interval.
+    def interval(self, limits: TableLimits | None = None) -> Interval | None:
+        """Return the confidence interval of the ratio of sums: that of a table, or a 95 % interval by itself."""
+        return self._interval(limits.level, limits.typical) if limits else self._interval(LEVEL, None)
 
-        `limit` are the standard errors beyond which a table's differences are shown.
-        """
-        bounds = self.ratio.interval(level_of(limit))
+    def typical_interval(self, limits: TableLimits | None = None) -> Interval | None:
+        """Return the confidence interval of the typical ratio in the same way."""
+        return self._typical_interval(limits.typical if limits else None)
+
+    def _interval(self, level: float, limit: float | None) -> Interval | None:
+        bounds = self.ratio.interval(level)
         return self.spread.widen(self.ratio.value, bounds, limit) if self.spread and bounds else bounds
 
-    def typical_interval(self, limit: float | None = None) -> Interval | None:
-        """Return the confidence interval of the typical ratio in the same way."""
+    def _typical_interval(self, limit: float | None) -> Interval | None:
         value = self.typical.value
-        bounds = self.typical.interval(limit)
+        # A method may lack some units of its table, which makes the limit of a single comparison larger.
+        bounds = self.typical.interval(limit and max(limit, limit_of_one(self.typical.units)))
         if self.spread and self.typical.is_constant and self.typical.units >= FEWEST_UNITS:
             bounds = [value, value]
         return self.spread.widen(value, bounds, limit) if self.spread and bounds else bounds
@@ -79,14 +84,18 @@ class PairedSpeed:
         half_width = student(2 * LEVEL - 1, self.spread.freedom) * self.spread.standard_error
         return value * exp(sqrt(log(bound / value) ** 2 + half_width**2))
 
-    def verdict(self, limit: float | None = None) -> str:
-        """Return which side is shown to be faster on a typical prompt, unless the summed times show the opposite."""
+    def verdict(self, limits: TableLimits | None = None) -> str:
+        """Return which side is shown to be faster on a typical prompt, unless the summed times show the opposite.
+
+        Within a table, verdicts step down and intervals do not: a difference may be shown whose interval contains 1.
+        """
         typical = self.typical
-        bounds = self.typical_interval(limit)
+        limit = limits.shown if limits else None
+        bounds = self._typical_interval(limit)
         if bounds is None and not typical.is_constant:
             return TOO_FEW
         shown = verdict(typical.value, bounds, typical.units)
-        in_all = verdict(self.ratio.value, self.interval(limit), self.ratio.units)
+        in_all = verdict(self.ratio.value, self._interval(level_of(limit), limit), self.ratio.units)
         return BY_PROMPT if {shown, in_all} == {FASTER, SLOWER} else shown
 
 
@@ -245,8 +254,8 @@ def speedup_metrics(speed: PairedSpeed | None) -> Metrics:
     }
 
 
-def speedup_intervals(speed: PairedSpeed | None, limit: float | None = None) -> dict[str, Interval | None]:
-    """Return the intervals of the speedup and of a typical prompt's, which hold together beyond `limit`."""
+def speedup_intervals(speed: PairedSpeed | None, limits: TableLimits | None = None) -> dict[str, Interval | None]:
+    """Return the intervals of the speedup and of a typical prompt's, which hold together with those of a table."""
     if speed is None:
         return {"speedup": None, "typical_speedup": None}
-    return {"speedup": speed.interval(limit), "typical_speedup": speed.typical_interval(limit)}
+    return {"speedup": speed.interval(limits), "typical_speedup": speed.typical_interval(limits)}

@@ -12,9 +12,10 @@ from specbench_kit.metrics.cost import headroom
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.run_summary import MethodRow, OutputCounts, method_row
+from specbench_kit.metrics.simultaneous import TableLimits, TypicalFamily
 from specbench_kit.metrics.statistics import LEVEL, Array, Units, ratio_of_sums, units_of
 from specbench_kit.metrics.summary import add_speedup, own_metrics, whole_run_metrics
-from specbench_kit.metrics.typical import ProcessSpread, TypicalFamily
+from specbench_kit.metrics.typical import ProcessSpread
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
 from specbench_kit.runs.document import DeploymentDescription
 
@@ -155,23 +156,23 @@ def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Refer
     """Add the speeds relative to the baselines and to the reference, with verdicts that hold together."""
     sides = {entry.label: entry.side for entry in entries}
     spread = _process_spread(entries, sides, units)
-    limit = _family(entries, sides, reference, units, spread).limit()
+    limits = _family(entries, sides, reference, units, spread).limits()
     at_ends = {entry.label: entry.sides_at_ends for entry in entries}
     reference_entry = next((entry for entry in entries if entry.label == reference.label), None)
     for entry in entries:
         row = rows[entry.label]
         speed = paired.speedup(sides[entry.label], units, spread) if entry.baseline else None
-        add_speedup(row, entry.records, entry.baseline, speed, units, limit)
+        add_speedup(row, entry.records, entry.baseline, speed, units, limits)
         if speed:
-            row["speedup_verdict"] = as_allowed(speed.verdict(limit), entry.may_win, undecided=entry.is_undecided)
+            row["speedup_verdict"] = as_allowed(speed.verdict(limits), entry.may_win, undecided=entry.is_undecided)
         if reference_entry is not None and reference_entry is not entry:
             relative = paired.relative_speed(sides[entry.label], sides[reference.label], units, spread)
-            _add_relative_speed(row, entry, reference_entry, relative, limit)
+            _add_relative_speed(row, entry, reference_entry, relative, limits)
             machines = paired.baseline_ratio(sides[entry.label], sides[reference.label], units)
             if machines and not entry.is_baseline:
                 bounds = machines.ratio.interval(1 - (1 - LEVEL) / len(entries))
                 if spread and bounds:
-                    bounds = spread.widen(machines.ratio.value, bounds, limit)
+                    bounds = spread.widen(machines.ratio.value, bounds, limits.typical)
                 row["baseline_ratio"] = machines.ratio.value
                 row["intervals"]["baseline_ratio"] = bounds
                 row["baseline_verdict"] = verdict(machines.ratio.value, bounds, machines.ratio.units)
@@ -189,7 +190,7 @@ def _process_spread(entries: Sequence[TableEntry], sides: Mapping[str, Side], un
 
 
 def _add_relative_speed(
-    row: Metrics, entry: TableEntry, reference: TableEntry, speed: paired.PairedSpeed | None, limit: float
+    row: Metrics, entry: TableEntry, reference: TableEntry, speed: paired.PairedSpeed | None, limits: TableLimits
 ) -> None:
     if speed is None:
         return
@@ -198,20 +199,20 @@ def _add_relative_speed(
     row |= {
         "typical_relative_speed_upper": speed.typical_upper_bound(),
         "typical_relative_speed_error": speed.typical.standard_error,
-        "typical_relative_speed_limit": limit,
+        "typical_relative_speed_limit": limits.shown,
     }
     if speed.spread is not None:
         row |= {
             "process_error": speed.spread.standard_error,
-            "process_half_width": speed.spread.half_width(limit),
+            "process_half_width": speed.spread.half_width(limits.shown),
             "process_seen": speed.spread.is_seen,
         }
     row["intervals"] |= {
-        "relative_speed": speed.interval(limit),
-        "typical_relative_speed": speed.typical_interval(limit),
+        "relative_speed": speed.interval(limits),
+        "typical_relative_speed": speed.typical_interval(limits),
     }
     allowed, rival = (competitor.is_baseline or competitor.may_win for competitor in (entry, reference))
-    row["verdict"] = as_allowed(speed.verdict(limit), allowed, rival, entry.is_undecided)
+    row["verdict"] = as_allowed(speed.verdict(limits), allowed, rival, entry.is_undecided)
 
 
 def _family(

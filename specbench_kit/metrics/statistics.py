@@ -1,16 +1,17 @@
-"""Ratios of sums over units, their intervals, and the level at which a table's intervals hold together.
+"""Ratios of sums over units, and their intervals.
 
-A unit is what varies independently: a prompt with its repeats, or the requests of a batch.
+A unit is what varies independently: a prompt with its repeats, all turns of a dialogue, or what shares a batch.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import erfc, exp, isfinite, log, sqrt
+from math import exp, isfinite, log, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.decoding.records import RequestRecord
 
 Units = Mapping[str, int]
@@ -18,9 +19,10 @@ Units = Mapping[str, int]
 
 
 def units_of(records: Sequence[RequestRecord], batch_size: int = 1, first: int = 0) -> dict[str, int]:
-    """Return units of `batch_size` requests that were admitted one after the other, numbered from `first`.
+    """Return units of `batch_size` prompts that were admitted one after the other, numbered from `first`.
 
-    Requests of one batch share the time of every forward, so that a slow moment affects all of them.
+    Requests of one batch share the time of every forward, so that a slow moment affects all of them. The turns of a
+    dialogue are one prompt: what drafts well in one of them does so in the others.
     """
     admitted_s: dict[str, float] = {}
     for record in records:
@@ -30,7 +32,29 @@ def units_of(records: Sequence[RequestRecord], batch_size: int = 1, first: int =
     # Another tool may not record times: then its requests are taken in the order of their records.
     if all(record.finished_s is not None for record in records if record.finish_reason != "error"):
         names.sort(key=admitted_s.__getitem__)
-    return {name: first + position // max(1, batch_size) for position, name in enumerate(names)}
+    dialogues = _dialogues(records)
+    places: dict[int, int] = {}
+    for name in names:
+        places.setdefault(dialogues[name], len(places))
+    return {name: first + places[dialogues[name]] // max(1, batch_size) for name in names}
+
+
+def _dialogues(records: Sequence[RequestRecord]) -> dict[str, int]:
+    """Return the number of each request's dialogue, which a single prompt has for itself."""
+
+    def turn(record: RequestRecord) -> int:
+        number = record.request_id.rpartition("/")[2]
+        return int(number) if number.isdecimal() else 0
+
+    dialogues = Dialogues()
+    numbers: dict[str, int] = {}
+    # A dialogue's turns come in order, whatever order they finished in.
+    for record in sorted(records, key=turn):
+        if record.request_id not in numbers:
+            numbers[record.request_id] = dialogues.index(
+                record.request_id, record.prompt_ids, record.output_ids, record.dialogue
+            )
+    return numbers
 
 
 Array = NDArray[np.float64]
@@ -41,8 +65,6 @@ FEWEST_UNITS = 6
 """Fewer units cannot show a difference with 95% confidence even if all of them agree (2 x 0.5^5 > 5%)."""
 NO_WIDTH = 1e-9
 """Relative width up to which an interval is due to rounding; no interval is given then."""
-DRAWS = 6000
-"""Random draws from which the level of a family of intervals is estimated."""
 
 
 def ratio_of_sums(numerator: float, denominator: float) -> float | None:
@@ -148,22 +170,3 @@ def range_of_equals(level: float, methods: int, freedom: float) -> float:
     from scipy.stats import studentized_range
 
     return float(studentized_range.ppf(level, methods, freedom)) / sqrt(2)
-
-
-def simultaneous_level(residuals: Array, freedom: float, level: float = LEVEL, seed: int = 0) -> float:
-    """Return the level of each interval at which all of them hold jointly with probability `level` (max-T).
-
-    `residuals` [units, ratios] are those of the ratios, and `freedom` is their number of degrees of freedom.
-    """
-    if residuals.shape[1] <= 1:
-        return level
-    # Rows of independent noise shrink the correlations, which few units show even if there are none.
-    share = 1 / (freedom + 1)
-    independent = np.diag(np.sqrt(share * (residuals**2).sum(axis=0)))
-    table = np.concatenate([sqrt(1 - share) * residuals, independent])
-    # Sums of the residuals times independent normal numbers, drawn through a root of their covariance.
-    draws = np.random.default_rng(seed).standard_normal((DRAWS, min(table.shape))) @ np.linalg.qr(table, mode="r")
-    spread = np.sqrt((table**2).sum(axis=0))
-    # A ratio of a run and its copy has no spread.
-    scaled = np.divide(np.abs(draws), spread, out=np.zeros_like(draws), where=spread > NO_WIDTH)
-    return max(level, 1 - erfc(float(np.quantile(scaled.max(axis=1), level)) / sqrt(2)))

@@ -17,6 +17,7 @@ from msgspec import Struct, field
 from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import PairedSpeed, Side
+from specbench_kit.metrics.simultaneous import TableLimits
 from specbench_kit.metrics.statistics import LEVEL, Interval
 from specbench_kit.metrics.typical import limit_of_one
 from specbench_kit.metrics.verdicts import SLOWER
@@ -34,7 +35,10 @@ def rounded(value: float) -> float:
 
 
 class SuiteCell(Struct, frozen=True):
-    """A cell: its name, what is deployed in words, its round trip, and the task of each of its requests."""
+    """A cell: its name, what is deployed in words, its round trip, and the task of each of its requests.
+
+    `dialogues` are the numbers of the dialogues that the requests are turns of, counted in the order of the requests.
+    """
 
     name: str
     pair: str
@@ -43,6 +47,7 @@ class SuiteCell(Struct, frozen=True):
     rtt_s: float
     batch_size: int
     tasks: tuple[str, ...]
+    dialogues: tuple[int, ...]
     is_recorded: bool
     """True for the recorded pair by which policies are ranked, false for others beside it."""
 
@@ -321,12 +326,12 @@ class Scoreboard:
         ranked = sorted(speeds, key=lambda spec: -speeds[spec])
         units = self._units(cell)
         pairs = max(1, len(ranked) * (len(ranked) - 1) // 2)
-        limit = limit_of_one(1 + max(units.values()), 1 - (1 - LEVEL) / pairs)
+        limits = TableLimits.of(limit_of_one(1 + max(units.values()), 1 - (1 - LEVEL) / pairs))
         sides = {spec: self._side(spec, cell) for spec in ranked}
         standings = []
         for place, spec in enumerate(ranked):
             speed = paired.relative_speed(sides[spec], sides[ranked[0]], units)
-            is_slower = place > 0 and speed is not None and speed.verdict(limit) == SLOWER
+            is_slower = place > 0 and speed is not None and speed.verdict(limits) == SLOWER
             standings.append(Standing(spec, 1 + place, not is_slower))
         return standings
 
@@ -383,9 +388,9 @@ class Scoreboard:
         return Side(dict(_by_request(own)), dict(_by_request(baseline)))
 
     def _units(self, cell: str) -> dict[str, int]:
-        """Return the unit of each request: those that are admitted to a batch together share one."""
+        """Return the unit of each request: the turns of a dialogue share one, and what is in a batch together."""
         size = self.cells[cell].batch_size
-        return {str(number): number // size for number in range(len(self.cells[cell].tasks))}
+        return {str(number): dialogue // size for number, dialogue in enumerate(self.cells[cell].dialogues)}
 
 
 def _by_request(result: CellResult) -> Iterator[tuple[paired.Key, float]]:

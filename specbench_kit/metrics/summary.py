@@ -15,6 +15,7 @@ from specbench_kit.metrics.cost import device_cost, headroom, idle_shares, makes
 from specbench_kit.metrics.latency import attainment, latency, phases, wasted_time
 from specbench_kit.metrics.paired import PairedSpeed, Side
 from specbench_kit.metrics.rounds import Metrics, RequestGroup, by_category
+from specbench_kit.metrics.simultaneous import TableLimits
 from specbench_kit.metrics.statistics import Units, ratio_of_sums, units_of
 from specbench_kit.runs.document import DeploymentDescription
 
@@ -136,17 +137,17 @@ def add_speedup(
     baseline: Records,
     speed: PairedSpeed | None,
     units: Units,
-    limit: float | None = None,
+    limits: TableLimits | None = None,
 ) -> None:
     """Add the paired speed over the baseline with its intervals, and what derived times may make of it and of times.
 
-    `limit` are the standard errors beyond which a table's differences are shown.
+    `limits` are those of the table that the speed stands in, if it stands in one.
     """
     at_ends = derived_range.sides_at_ends(records, baseline)
     metrics |= derived_range.time_range(records, at_ends)
     if baseline:
         metrics |= derived_range.speedup_range(at_ends, units) | paired.speedup_metrics(speed)
-        metrics["intervals"] |= paired.speedup_intervals(speed, limit)
+        metrics["intervals"] |= paired.speedup_intervals(speed, limits)
 
 
 def whole_run_metrics(

@@ -1,4 +1,4 @@
-"""How many times as fast a method is on a typical prompt, and which differences of a whole table are shown.
+"""How many times as fast a method is on a typical prompt.
 
 The estimate is that of Hodges and Lehmann: the median of the means of all pairs of units' logarithmic ratios, beside
 Wilcoxon's signed ranks. A unit that the machine disturbed is one of many, however long it took.
@@ -7,7 +7,6 @@ What lasts as long as a process, such as where its memory lies, favours a method
 do not show it, and only further processes do. So differences are also held against how far apart processes are.
 """
 
-from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import ceil, erfc, exp, inf, log, sqrt
@@ -17,12 +16,8 @@ import numpy as np
 
 from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array, Interval, range_of_equals, student
 
-SHUFFLES = 1000
-"""Random orders of the methods from which the largest deviation of equal methods is taken."""
-AT_ONCE = 4_000_000
-"""Numbers that are shuffled at once, which bounds the memory."""
 MOST_UNITS = 1000
-"""Units up to which every pair counts, chances are exact and all times are shuffled; of more, a part stands for all."""
+"""Units up to which every pair counts, chances are exact and all units are drawn; of more, a part stands for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,119 +199,3 @@ def _typical_log(logs: Array) -> float:
 def level_of(limit: float | None) -> float:
     """Return the level of intervals that show what exceeds `limit` standard errors; at least, and by default, 95 %."""
     return LEVEL if limit is None else max(LEVEL, 1 - erfc(limit / sqrt(2)))
-
-
-@dataclass(frozen=True, slots=True)
-class TypicalFamily:
-    """The comparisons of one table: every method with its baseline, and with the reference.
-
-    `speeds` [units, methods] are logarithms of the methods' speeds relative to their baselines, nan where one is
-    missing, and `seconds` [units] how long the baseline took. The reference is the fastest of the `candidates` in all;
-    a single candidate was fixed in advance, and without any the methods are compared with their baselines alone.
-    """
-
-    speeds: Array
-    seconds: Array
-    candidates: Sequence[int]
-    has_baseline: Sequence[bool]
-    reference: int | None = None
-    is_baseline: Sequence[bool] = ()
-    """Methods that are the baseline itself: they are compared with the others as these are with their baselines."""
-    level: float = LEVEL
-    """The share of tables of equal methods that contain no false verdict."""
-    spread: ProcessSpread | None = None
-
-    def limit(self, seed: int = 0) -> float:
-        """Return the deviation beyond which differences are shown, such that all verdicts hold together.
-
-        Equal methods could have had each other's times of a prompt, so that shuffling these says how far apart equal
-        methods come out. What is shown is set aside, and the others are compared among themselves again.
-        """
-        beside_baseline = {m for m, has_one in enumerate(self.has_baseline) if has_one}
-        beside_reference = self._rivals()
-        while True:
-            limit = self._largest(beside_baseline, beside_reference, np.random.default_rng(seed))
-            left = {m for m in beside_baseline if not self._is_shown(m, None, limit)}
-            rivals = {m for m in beside_reference if not self._is_shown(m, self.reference, limit)}
-            if (left, rivals) == (beside_baseline, beside_reference):
-                return limit
-            beside_baseline = left
-            beside_reference = rivals
-
-    def _rivals(self) -> set[int]:
-        """Return the methods whose comparison with the reference is none with a baseline."""
-        baselines = {method for method, is_one in enumerate(self.is_baseline) if is_one}
-        if self.reference is None or self.reference in baselines:
-            return set()
-        return set(range(self.speeds.shape[1])) - baselines - {self.reference}
-
-    def _is_shown(self, method: int, rival: int | None, limit: float) -> bool:
-        logs = self.speeds[:, method] - (0 if rival is None else self.speeds[:, rival])
-        typical = Typical.of(logs[np.isfinite(logs)])
-        if typical is None or abs(typical.deviation) <= limit:
-            return False
-        bounds = typical.interval(limit)
-        if self.spread is None or bounds is None:
-            return True
-        low, high = self.spread.widen(typical.value, bounds, limit)
-        return not low <= 1 <= high
-
-    def _largest(
-        self, beside_baseline: Collection[int], beside_reference: Collection[int], rng: np.random.Generator
-    ) -> float:
-        """Return what the largest deviation of equal methods exceeds in no more tables than the level allows."""
-        missing = np.isnan(self.speeds)
-        # Units of other tables have no times in this one.
-        present = ~missing.all(axis=1)
-        if present.sum() > MOST_UNITS:
-            present = np.flatnonzero(present)[np.linspace(0, present.sum() - 1, MOST_UNITS).astype(int)]
-        speeds = self.speeds[present]
-        missing = missing[present]
-        units = len(speeds)
-        # So few units show nothing, whatever the limit is.
-        if units < FEWEST_UNITS or len(beside_baseline) + len(beside_reference) < 2:
-            return limit_of_one(max(1, units), self.level)
-        # Place 0 is the baseline; a missing unit counts as an average one.
-        average = np.where(missing, 0, speeds).sum(axis=1) / (~missing).sum(axis=1)
-        lanes = np.column_stack([np.zeros(units), np.where(missing, average[:, None], speeds)])
-        own = [1 + method for method in sorted(beside_baseline)]
-        compared = sorted(1 + method for method in beside_reference)
-        if compared and self.reference is not None:
-            compared.append(1 + self.reference)
-        equal = [[0, *own], compared]
-        if set(own) & set(compared):
-            equal = [sorted({0, *own, *compared})]
-        candidates = [place for place in compared if place - 1 in self.candidates] or compared[-1:]
-        largest = []
-        for size in _portions(SHUFFLES, AT_ONCE // lanes.size):
-            shuffled = np.broadcast_to(lanes, (size, *lanes.shape)).copy()
-            for places in equal:
-                order = rng.random((size, units, len(places))).argsort(axis=2)
-                shuffled[:, :, places] = np.take_along_axis(shuffled[:, :, places], order, axis=2)
-            found = np.zeros(size)
-            if own:
-                found = np.maximum(found, _deviations(shuffled[:, :, own] - shuffled[:, :, :1]).max(axis=1))
-            if compared:
-                totals = np.einsum("u,suc->sc", self.seconds[present], np.exp(-shuffled[:, :, candidates]))
-                fastest = np.asarray(candidates)[totals.argmin(axis=1)]
-                rival = np.take_along_axis(shuffled, fastest[:, None, None], axis=2)
-                found = np.maximum(found, _deviations(shuffled[:, :, compared] - rival).max(axis=1))
-            largest.append(found)
-        return float(np.quantile(np.concatenate(largest), self.level, method="higher"))
-
-
-def _portions(total: int, most: int) -> Iterator[int]:
-    """Yield sizes of at most `most` that add up to the total."""
-    most = max(1, most)
-    yield from (min(most, total - done) for done in range(0, total, most))
-
-
-def _deviations(logs: Array) -> Array:
-    """Return how far sums of positive ranks lie from those of equal sides: [shuffles, units, pairs] -> [.., pairs]."""
-    units = logs.shape[1]
-    order = np.abs(logs).argsort(axis=1)
-    ranks = np.empty_like(logs)
-    np.put_along_axis(ranks, order, np.arange(1.0, units + 1)[None, :, None], axis=1)
-    above = (ranks * ((logs > NO_WIDTH) + 0.5 * (np.abs(logs) <= NO_WIDTH))).sum(axis=1)
-    deviations: Array = np.abs(above - units * (units + 1) / 4) / spread_of_ranks(units)
-    return deviations

@@ -513,8 +513,8 @@ class MetricValues(Struct, kw_only=True):
         int | None,
         Metric(
             "count",
-            "independent units over which the speedup is computed: prompts, or batches of prompts that shared their "
-            "time",
+            "independent units over which the speedup is computed: prompts, where all turns of a dialogue are one, or "
+            "batches of prompts that shared their time",
         ),
     ] = None
     ttft: Annotated[

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench_kit.decoding.clock import ModelledClock
+from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts, Drafting
 from specbench_kit.decoding.records import UNLIMITED, RequestRecord
@@ -21,7 +22,6 @@ from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.traces.chain_replay import correct_tokens
-from specbench_kit.traces.conversations import Conversations
 from specbench_kit.traces.outcome_traces import ANY_TOKEN
 from specbench_kit.traces.trace import NO_TOKEN, STATISTICS, RequestTrace
 
@@ -202,15 +202,15 @@ class Redactor:
     """
 
     def __init__(self) -> None:
-        self._conversations = Conversations()
+        self._dialogues = Dialogues()
 
     def redact(self, trace: RequestTrace) -> RequestTrace:
         """Return the request with ids that stand for any token."""
-        # Prompts of one conversation keep a common beginning, by which its turns are recognised.
-        conversation = ANY_TOKEN + 1 + self._conversations.index(trace)
+        # Prompts of one dialogue consist of one token, by which its turns are recognised.
+        dialogue = ANY_TOKEN + 1 + self._dialogues.index(trace.request_id, trace.prompt_ids, trace.output_ids)
         return replace(
             trace,
-            prompt_ids=[conversation] * len(trace.prompt_ids),
+            prompt_ids=[dialogue] * len(trace.prompt_ids),
             output_ids=[ANY_TOKEN] * len(trace.output_ids),
             continuation=[ANY_TOKEN] * len(trace.continuation),
             drafted=np.where(correct_tokens(trace), ANY_TOKEN, np.minimum(trace.drafted, 0)).astype(np.int32),

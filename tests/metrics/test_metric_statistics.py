@@ -11,7 +11,6 @@ from specbench_kit.metrics.statistics import (
     interval_of_estimate,
     interval_of_ratio,
     ratio_of_sums,
-    simultaneous_level,
     student,
 )
 
@@ -62,13 +61,6 @@ def test_an_interval_without_width_is_none():
     lengths = RNG.lognormal(3, 1, 12)
     assert interval_of_ratio(1.1 * lengths, lengths) is None
     assert interval_of_ratio(np.zeros(12), lengths) is None
-
-
-def test_the_level_of_one_ratio_is_its_own_and_rises_with_their_number():
-    noise = RNG.normal(0, 0.1, (20, 9))
-    levels = [simultaneous_level(noise[:, :n], 19) for n in (1, 2, 9)]
-    assert levels[0] == 0.95
-    assert 0.95 < levels[1] < levels[2] < 1 - 0.05 / 18
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from scipy.stats import wilcoxon
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.paired import Side, speedup
+from specbench_kit.metrics.simultaneous import TypicalFamily
 from specbench_kit.metrics.statistics import FEWEST_UNITS
-from specbench_kit.metrics.typical import Typical, TypicalFamily, limit_of_one
+from specbench_kit.metrics.typical import Typical, limit_of_one
 from specbench_kit.metrics.verdicts import BY_PROMPT, FASTER, NO_DIFFERENCE, TOO_FEW
 
 RNG = np.random.default_rng(11)
@@ -110,13 +111,13 @@ def family(speeds: list[float], candidates: list[int], reference: int, noise: fl
 
 
 def test_a_table_asks_for_more_the_more_it_compares() -> None:
-    errors = [family([1.0] * n, list(range(n)), 0).limit() for n in (2, 3, 8)]
+    errors = [family([1.0] * n, list(range(n)), 0).limits().shown for n in (2, 3, 8)]
     assert errors[0] == limit_of_one(20)
     assert errors[0] < errors[1] < errors[2] < 3.5
 
 
 def test_a_reference_that_was_fixed_costs_less_than_one_chosen_by_the_data() -> None:
-    assert family([1.0] * 8, [0], 0).limit() < family([1.0] * 8, list(range(8)), 0).limit()
+    assert family([1.0] * 8, [0], 0).limits().shown < family([1.0] * 8, list(range(8)), 0).limits().shown
 
 
 def test_many_units_go_by_a_part_of_their_pairs() -> None:
@@ -130,12 +131,12 @@ def test_many_units_go_by_a_part_of_their_pairs() -> None:
     assert np.array([low, high]) == pytest.approx(logs.mean() + np.array([-half, half]), abs=5e-4)
     assert typical.deviation > limit_of_one(20_000) == pytest.approx(1.96, abs=0.001)
     speeds = RNG.normal(0, 0.1, (20_000, 3))
-    assert 2 < TypicalFamily(speeds, np.ones(20_000), [0, 1, 2], [False] * 3, 0).limit() < 2.6
+    assert 2 < TypicalFamily(speeds, np.ones(20_000), [0, 1, 2], [False] * 3, 0).limits().shown < 2.6
 
 
 def test_methods_without_a_time_show_nothing() -> None:
     absent = np.full((30, 3), np.nan)
-    assert TypicalFamily(absent, np.zeros(30), [0, 1, 2], [True] * 3, 0).limit() == limit_of_one(1)
+    assert TypicalFamily(absent, np.zeros(30), [0, 1, 2], [True] * 3, 0).limits().shown == limit_of_one(1)
 
 
 def test_units_of_other_tables_change_nothing() -> None:
@@ -144,12 +145,12 @@ def test_units_of_other_tables_change_nothing() -> None:
     larger = TypicalFamily(
         np.concatenate([absent, small.speeds]), np.ones(50), small.candidates, small.has_baseline, small.reference
     )
-    assert larger.limit() == small.limit()
+    assert larger.limits().shown == small.limits().shown
 
 
 def test_what_is_shown_is_set_aside() -> None:
     """Six methods that are far behind leave one comparison, whose limit is that of a single one."""
-    assert family([1.5, 1.48, *[1.0] * 6], list(range(8)), 0).limit() == limit_of_one(20)
+    assert family([1.5, 1.48, *[1.0] * 6], list(range(8)), 0).limits().shown == limit_of_one(20)
 
 
 def test_a_table_shows_what_exceeds_the_largest_deviation_of_equal_methods_from_their_baselines() -> None:
@@ -157,7 +158,7 @@ def test_a_table_shows_what_exceeds_the_largest_deviation_of_equal_methods_from_
     logs = np.random.default_rng(3).normal(0, 0.1, (20, 8))
 
     def limit_of(methods: int) -> float:
-        return TypicalFamily(logs[:, :methods], np.ones(20), [], [True] * methods).limit()
+        return TypicalFamily(logs[:, :methods], np.ones(20), [], [True] * methods).limits().shown
 
     assert limit_of(1) == limit_of_one(20)
     assert limit_of(1) < limit_of(2) < limit_of(4) < limit_of(8) < 3.5
@@ -169,7 +170,7 @@ def test_few_tables_of_equal_methods_show_a_difference_from_a_baseline() -> None
     for _ in range(100):
         times = random.normal(0, 0.1, (12, 9))
         family = TypicalFamily(times[:, 1:] - times[:, :1], np.ones(12), [], [True] * 8)
-        limit = family.limit()
+        limit = family.limits().shown
         deviations = [abs(t.deviation) for t in map(Typical.of, family.speeds.T) if t is not None]
         false += max(deviations) > limit
     assert false <= 11

@@ -8,6 +8,7 @@ from command_line import TinyPair, error_line, skit_here, write_rows
 from report_builders import run_document
 from trace_builders import made_request, made_requests, write_trace
 
+from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.deployments.loading import load
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.artefact import load as load_predictor
@@ -77,11 +78,16 @@ def test_a_trace_without_text_learns_replays_and_serves_as_with_it(
 
 def test_turns_stay_together_and_other_prompts_apart() -> None:
     """Turn 2 continues turn 1; `x/1` and `x/2` are separate problems."""
-    prompts = {"d/1": (5, 6), "d/2": (5, 6, 7, 8), "x/1": (9, 4), "x/2": (4, 9, 9)}
+    first = made_request("d/1", 8, (5, 6))
+    prompts = {"d/2": (5, 6, *first.output_ids, 8), "x/1": (9, 4), "x/2": (4, 9, 9)}
+    requests = [first, *(made_request(name, 8, prompt) for name, prompt in prompts.items())]
     redactor = Redactor()
-    redacted_ids = {name: redactor.redact(made_request(name, 8, prompt)).prompt_ids for name, prompt in prompts.items()}
-    assert redacted_ids["d/2"][:2] == redacted_ids["d/1"]
-    assert len({ids[0] for ids in redacted_ids.values()}) == 3
+    redacted = [redactor.redact(request) for request in requests]
+    assert redacted[1].prompt_ids[:2] == redacted[0].prompt_ids
+    assert len({request.prompt_ids[0] for request in redacted}) == 3
+    dialogues = Dialogues()
+    numbers = [dialogues.index(turn.request_id, turn.prompt_ids, turn.output_ids) for turn in redacted]
+    assert numbers == [0, 0, 1, 2], "turns are recognised without their tokens, too"
 
 
 def test_who_needs_the_text_is_refused(pair_of_traces: tuple[TraceFile, TraceFile], tmp_path: Path) -> None:

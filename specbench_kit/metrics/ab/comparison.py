@@ -30,16 +30,15 @@ from specbench_kit.metrics.ab.summary import (
     LoadSummary,
     OutputCheck,
 )
+from specbench_kit.metrics.simultaneous import DRAWS, Flips, TableLimits, evenly, joint_limits
 from specbench_kit.metrics.statistics import (
     FEWEST_UNITS,
     LEVEL,
-    NO_WIDTH,
     Array,
     Ratio,
     interval_of_estimate,
-    simultaneous_level,
 )
-from specbench_kit.metrics.typical import MOST_UNITS, SHUFFLES, Typical, limit_of_one, spread_of_ranks
+from specbench_kit.metrics.typical import Typical, limit_of_one
 from specbench_kit.metrics.verdicts import FASTER, SLOWER, TOO_FEW, as_allowed, verdict
 
 Ratios = Mapping[tuple[int, int], float]
@@ -62,56 +61,103 @@ def typical_of(logs: Array) -> Typical | None:
     return Typical.of(logs[np.isfinite(logs)])
 
 
-def limit_of_turns(loads: Sequence[Sequence[Array]], level: float = LEVEL, seed: int = 0) -> float:
-    """Return the deviation beyond which differences are shown, such that all verdicts of a report hold together.
+@dataclass(frozen=True, slots=True)
+class _FigureRatio:
+    """How many times faster the second server is in one figure: in all, and the logarithm in each turn [turns].
 
-    `loads` holds, for each load, the logarithmic ratios [turns] of its figures. Equal servers could have had each
-    other's times of any turn, all figures at once: exchanging them turn by turn says how far apart equal servers come
-    out. What is shown is set aside, and the others are compared among themselves again.
+    The turns of an acceptance length, by whose sums alone the servers are compared, are None.
     """
-    left = [list(figures) for figures in loads]
+
+    ratio: Ratio | None
+    turns: Array | None = None
+
+    def is_shown(self, limit: float) -> bool:
+        """Return True if the typical turn deviates by more than the limit, which few turns make larger."""
+        typical = typical_of(self.turns) if self.turns is not None else None
+        return typical is not None and abs(typical.deviation) > max(limit, limit_of_one(typical.units))
+
+
+def limits_of_turns(loads: Sequence[Sequence[_FigureRatio]], level: float = LEVEL, seed: int = 0) -> TableLimits:
+    """Return what the verdicts and intervals of a report go by, such that all of them hold together.
+
+    `loads` holds the figures of each load. Equal servers could have had each other's times of any turn, all figures at
+    once: exchanging them turn by turn says how far apart equal servers come out.
+    """
+    rng = np.random.default_rng(seed)
+    turns = [_Turns(figures, rng) for figures in loads if figures]
+    units = max((load.units for load in turns), default=1)
+    left = [list(load.typical) for load in turns]
     while True:
-        limit = _largest(left, level, np.random.default_rng(seed))
-        kept = []
-        for figures in left:
-            near = [logs for logs in figures if _deviation(logs) <= max(limit, _limit_of(logs))]
-            kept.append(near)
+        shown = _largest_of(turns, left, level)
+        kept = [_not_shown(figures, shown) for figures in left]
         if sum(map(len, kept)) == sum(map(len, left)):
-            return limit
+            break
         left = kept
+    typical = np.max(
+        [np.zeros(DRAWS), *(load.typical_deviations(load.typical, centred=True) for load in turns)], axis=0
+    )
+    in_all = np.max([np.zeros(DRAWS), *(load.sum_deviations() for load in turns)], axis=0)
+    limit, level_in_all = joint_limits(typical, in_all, level, units)
+    return TableLimits(shown, limit, level_in_all)
 
 
-def _limit_of(logs: Array) -> float:
-    return limit_of_one(max(1, int(np.isfinite(logs).sum())))
+def _not_shown(figures: Sequence[_FigureRatio], limit: float) -> list[_FigureRatio]:
+    return [figure for figure in figures if not figure.is_shown(limit)]
 
 
-def _deviation(logs: Array) -> float:
-    typical = typical_of(logs)
-    return abs(typical.deviation) if typical else 0.0
-
-
-def _largest(loads: Sequence[Sequence[Array]], level: float, rng: np.random.Generator) -> float:
+def _largest_of(turns: Sequence["_Turns"], left: Sequence[Sequence[_FigureRatio]], level: float) -> float:
     """Return what the largest deviation of equal servers exceeds in no more reports than the level allows."""
-    largest = np.zeros(SHUFFLES)
-    for figures in filter(None, loads):
-        table = np.column_stack(figures)
-        if len(table) > MOST_UNITS:
-            table = table[np.linspace(0, len(table) - 1, MOST_UNITS).astype(int)]
-        exchanged = rng.choice([-1.0, 1.0], size=(SHUFFLES, len(table)))
-        for logs in table.T:
-            present = np.isfinite(logs)
-            units = int(present.sum())
-            if units >= FEWEST_UNITS:
-                sums = exchanged[:, present] @ _signed_ranks(logs[present])
-                largest = np.maximum(largest, np.abs(sums) / 2 / spread_of_ranks(units))
+    largest = np.zeros(DRAWS)
+    for load, figures in zip(turns, left, strict=True):
+        largest = np.maximum(largest, load.typical_deviations(figures))
     return float(np.quantile(largest, level, method="higher"))
 
 
-def _signed_ranks(logs: Array) -> Array:
-    """Return Wilcoxon's signed ranks; a turn in which both servers took the same time has none."""
-    ranks = np.abs(logs).argsort().argsort() + 1.0
-    signed: Array = np.where(np.abs(logs) > NO_WIDTH, np.sign(logs), 0.0) * ranks
-    return signed
+class _Turns:
+    """The turns of one load, whose figures move together, with random signs for them."""
+
+    def __init__(self, figures: Sequence[_FigureRatio], rng: np.random.Generator) -> None:
+        self.typical = [figure for figure in figures if figure.turns is not None and _is_enough(figure.turns)]
+        self._ratios = [figure.ratio for figure in figures if figure.ratio is not None]
+        by_turn = [figure.turns for figure in self.typical if figure.turns is not None]
+        by_turn += [ratio.residuals for ratio in self._ratios]
+        self._rows = evenly(max(map(len, by_turn), default=0))
+        self._flips = Flips.of(len(self._rows), rng)
+        # Figures of one load have no side in common, so that each has noise of its own.
+        self._noise = {id(figure): rng.standard_normal((DRAWS, 1)) for figure in figures}
+        self._noise_of_ratios = rng.standard_normal((DRAWS, len(self._ratios)))
+
+    @property
+    def units(self) -> int:
+        """The number of turns."""
+        return len(self._rows)
+
+    def typical_deviations(self, figures: Sequence[_FigureRatio], *, centred: bool = False) -> Array:
+        """Return the largest deviation of typical turns in each draw, `centred` without what the turns show."""
+        if not figures:
+            return np.zeros(DRAWS)
+        columns = []
+        for figure in figures:
+            assert figure.turns is not None
+            typical = typical_of(figure.turns)
+            columns.append(figure.turns - (log(typical.value) if centred and typical else 0.0))
+        logs = np.column_stack(columns)[self._rows]
+        noise = np.hstack([self._noise[id(figure)] for figure in figures])
+        largest: Array = self._flips.rank_deviations(logs, noise).max(axis=1)
+        return largest
+
+    def sum_deviations(self) -> Array:
+        """Return the largest deviation of ratios of sums in each draw."""
+        if not self._ratios:
+            return np.zeros(DRAWS)
+        residuals = np.column_stack([ratio.residuals for ratio in self._ratios])[self._rows]
+        freedom = min(ratio.freedom for ratio in self._ratios)
+        largest: Array = self._flips.sum_deviations(residuals, self._noise_of_ratios, freedom).max(axis=1)
+        return largest
+
+
+def _is_enough(turns: Array) -> bool:
+    return int(np.isfinite(turns).sum()) >= FEWEST_UNITS
 
 
 MAY_WIN: Mapping[Gate, bool | None] = {
@@ -174,17 +220,6 @@ class _Pair:
     second: StreamedAnswer
 
 
-@dataclass(frozen=True, slots=True)
-class _FigureRatio:
-    """How many times faster the second server is in one figure: in all, and the logarithm in each turn [turns].
-
-    The turns of an acceptance length, by whose sums alone the servers are compared, are None.
-    """
-
-    ratio: Ratio | None
-    turns: Array | None = None
-
-
 def summarise(
     plan: Plan, records: Sequence[AnswerRecord], changes: Sequence[CounterChange] = (), cautions: Sequence[str] = ()
 ) -> AbSummary:
@@ -199,13 +234,7 @@ def summarise(
         if change.load in by_change:
             by_change[change.load].append(change)
     ratios = {load: _ratios(plan, load, own, by_change[load]) for load, own in by_load.items()}
-    known_ratios = []
-    known_turns = []
-    for of_load in ratios.values():
-        known_ratios.append([entry.ratio for entry in of_load.values() if entry.ratio])
-        known_turns.append([entry.turns for entry in of_load.values() if entry.turns is not None])
-    level = _level(known_ratios)
-    limit = limit_of_turns(known_turns)
+    limits = limits_of_turns([list(of_load.values()) for of_load in ratios.values()])
     loads = []
     for load, own in by_load.items():
         outputs = check_outputs(records, load, plan.loads, plan.names, sampled=plan.sampled)
@@ -215,9 +244,7 @@ def summarise(
             counters = [change for change in by_change[load] if change.server == name]
             figures[name] = server_figures(answers, plan.targets, counters)
         is_doubtful = any(own.speculation and own.speculation.doubts for own in figures.values())
-        comparisons = [
-            _compared(figure, ratio, level, limit, outputs, is_doubtful) for figure, ratio in ratios[load].items()
-        ]
+        comparisons = [_compared(figure, ratio, limits, outputs, is_doubtful) for figure, ratio in ratios[load].items()]
         turns = {record.turn for record in own}
         firsts = Counter(record.turn for record in own if record.key.repeat == 0 and record.key.dialogue_turn == 0)
         largest = max(firsts.values(), default=0)
@@ -230,7 +257,7 @@ def summarise(
         plan.planned,
         len(records) - failed,
         failed,
-        level,
+        limits.level,
         loads,
         [*cautions, *_constant_rates(plan.names, loads)],
         saturation(plan, records),
@@ -371,35 +398,14 @@ def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> _FigureRatio:
     return _figure_ratio([second, first_s], [first, second_s], 1 + max(record.turn for record in records))
 
 
-def _level(ratios: Sequence[Sequence[Ratio]]) -> float:
-    """Return the level of each interval at which those of all comparisons hold, from the ratios of each load."""
-    # The figures of one load share its turns, so that a slow turn moves all of them; other loads have other turns.
-    blocks = []
-    for of_load in ratios:
-        columns_of_load = [ratio.residuals for ratio in of_load]
-        if columns_of_load:
-            blocks.append(np.column_stack(columns_of_load))
-    rows = sum(block.shape[0] for block in blocks)
-    columns = sum(block.shape[1] for block in blocks)
-    residuals = np.zeros((rows, columns))
-    row = 0
-    column = 0
-    for block in blocks:
-        residuals[row : row + block.shape[0], column : column + block.shape[1]] = block
-        row = row + block.shape[0]
-        column = column + block.shape[1]
-    freedom = min((ratio.freedom for of_load in ratios for ratio in of_load), default=1.0)
-    return simultaneous_level(residuals, freedom)
-
-
 def _compared(
-    figure: Figure, entry: _FigureRatio, level: float, limit: float, outputs: OutputCheck, is_doubtful: bool
+    figure: Figure, entry: _FigureRatio, limits: TableLimits, outputs: OutputCheck, is_doubtful: bool
 ) -> FigureComparison:
     """Return what a figure shows: times by a typical turn, unless all turns together show the opposite."""
     ratio = entry.ratio
     if ratio is None:
         return FigureComparison(figure, None, None, 0, verdict(None, None, 0))
-    bounds = ratio.interval(level)
+    bounds = ratio.interval(limits.level)
     in_all = verdict(ratio.value, bounds, ratio.units)
     if entry.turns is None:
         # A longer acceptance wins nothing by itself, so that outputs need not agree for it.
@@ -408,13 +414,14 @@ def _compared(
     typical = typical_of(entry.turns)
     if typical is None:
         return FigureComparison(figure, ratio.value, bounds, ratio.units, TOO_FEW)
-    typical_bounds = typical.interval(max(limit, limit_of_one(typical.units)))
     shown = TOO_FEW
-    if typical_bounds is not None or typical.is_constant:
-        shown = verdict(typical.value, typical_bounds, typical.units)
+    shown_bounds = typical.interval(max(limits.shown, limit_of_one(typical.units)))
+    if shown_bounds is not None or typical.is_constant:
+        shown = verdict(typical.value, shown_bounds, typical.units)
     if {shown, in_all} == {FASTER, SLOWER}:
         shown = BY_TURN
     shown = as_allowed(shown, MAY_WIN[outputs.gate])
+    typical_bounds = typical.interval(max(limits.typical, limit_of_one(typical.units)))
     return FigureComparison(figure, ratio.value, bounds, ratio.units, shown, typical.value, typical_bounds)
 
 

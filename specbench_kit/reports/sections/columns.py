@@ -25,7 +25,7 @@ UNDECIDED = (NO_DIFFERENCE, BY_PROMPT, TOO_FEW)
 """Verdicts that name neither side as the faster one."""
 EVEN = "≈"
 EVEN_NOTE = (
-    f"{EVEN}: a tie with autoregressive decoding on a typical prompt: its interval contains 1, or too few prompts (or "
+    f"{EVEN}: a tie with autoregressive decoding on a typical prompt: no difference is shown, or too few prompts (or "
     f"batches of them) were compared, fewer than {FEWEST_UNITS} for one method."
 )
 

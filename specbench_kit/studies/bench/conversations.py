@@ -32,12 +32,19 @@ class Conversation:
             return None
         self._messages.append({"role": "user", "content": self.prompt.turns[self._turn]})
         self._turn += 1
-        request_id = self.prompt.id if len(self.prompt.turns) == 1 else f"{self.prompt.id}/{self._turn}"
+        is_dialogue = len(self.prompt.turns) > 1
+        request_id = f"{self.prompt.id}/{self._turn}" if is_dialogue else self.prompt.id
         templated = self.prompt.chat and bool(self._tokenizer.chat_template)
         text = self._templated() if templated else "\n\n".join(message["content"] for message in self._messages)
         # verbose=False: a prompt that is too long is recorded as failed, so the library need not warn of it.
         token_ids = self._tokenizer(text, add_special_tokens=not templated, verbose=False)["input_ids"]
-        return Request(request_id, self.prompt.category, tuple(token_ids), self._max_new_tokens)
+        return Request(
+            request_id,
+            self.prompt.category,
+            tuple(token_ids),
+            self._max_new_tokens,
+            dialogue=self.prompt.id if is_dialogue else "",
+        )
 
     def answer(self, text: str) -> None:
         """Add the answer to the last turn."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.option import recorded_values
+from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.assembly import round_policy
@@ -27,7 +28,6 @@ from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, RunRe
 from specbench_kit.studies.bench.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.traces.conversations import Conversations
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import describe_replayed, prepare_for_replay, recording_deployment, replay
 from specbench_kit.traces.trace import TraceFile
@@ -234,8 +234,8 @@ def _dataset(trace: TraceFile) -> dict[str, object]:
     dataset = dict(trace.provenance("dataset"))
     if len(trace) == trace.recorded or not dataset.get("count"):
         return dataset
-    conversations = Conversations()
-    prompts = len({conversations.index(request) for request in trace})
+    dialogues = Dialogues()
+    prompts = len({dialogues.index(turn.request_id, turn.prompt_ids, turn.output_ids) for turn in trace})
     # The header counts the chat messages of all prompts together: of some of them it is known if all are or none is.
     chat = {dataset["count"]: prompts, 0: 0}.get(dataset.get("chat"))
     return {**dataset, "count": prompts, "total": dataset.get("total") or dataset["count"], "chat": chat}

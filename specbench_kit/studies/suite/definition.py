@@ -1,6 +1,6 @@
 """A suite as its file defines it: which requests of which pair are decoded under which deployment, checked by hash."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError, did_you_mean, require
+from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.loading import Definition
@@ -189,17 +190,19 @@ class Suite:
     def _cells(self) -> Iterator[SuiteCell]:
         for group in self.table.cells:
             for pair in group.pairs:
-                tasks = (
-                    tuple(request.category for request in self.requests(pair))
-                    if self.table.pairs[pair].trace
-                    else ("synthetic",) * self.prompts(pair, 1).requests
-                )
+                if self.table.pairs[pair].trace:
+                    tasks = tuple(request.category for request in self.requests(pair))
+                    dialogues = _dialogues(self.requests(pair))
+                else:
+                    tasks = ("synthetic",) * self.prompts(pair, 1).requests
+                    dialogues = tuple(range(len(tasks)))
                 for name in group.deployments:
                     words = self.table.deployments[name].words
                     rtt_s = self.deployment(name).link.rtt_s
                     for size in group.batch_sizes:
                         is_main = pair == self.recorded_pair
-                        yield SuiteCell(f"{pair}/{name}/{size}", pair, name, words, rtt_s, size, tasks, is_main)
+                        cell = f"{pair}/{name}/{size}"
+                        yield SuiteCell(cell, pair, name, words, rtt_s, size, tasks, dialogues, is_main)
 
 
 @cache
@@ -220,6 +223,11 @@ def load(name: str, quick: bool = False) -> Suite:
 def suite_names() -> list[str]:
     """Return the names of all suites of the kit."""
     return sorted(path.parent.name for path in FOLDER.glob(f"*/{FILE}"))
+
+
+def _dialogues(requests: Sequence[RequestTrace]) -> tuple[int, ...]:
+    dialogues = Dialogues()
+    return tuple(dialogues.index(turn.request_id, turn.prompt_ids, turn.output_ids) for turn in requests)
 
 
 _read: dict[tuple[Path, bool], list[RequestTrace]] = {}

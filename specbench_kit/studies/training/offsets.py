@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.predictors.base import DRAFT_POSITION
 from specbench_kit.traces.chain_replay import correct_tokens
-from specbench_kit.traces.conversations import Conversations
 from specbench_kit.traces.trace import STATISTICS, RequestTrace, TraceFile
 
 Integers = NDArray[np.integer[Any]]
@@ -76,8 +76,11 @@ class Offsets:
 
 def read_offsets(file: TraceFile) -> Offsets:
     """Return all offsets of a trace; raise SkitError if it has none."""
-    conversations = Conversations()
-    parts = [_request_offsets(number, conversations.index(trace), trace) for number, trace in enumerate(file)]
+    dialogues = Dialogues()
+    parts = []
+    for number, trace in enumerate(file):
+        dialogue = dialogues.index(trace.request_id, trace.prompt_ids, trace.output_ids)
+        parts.append(_request_offsets(number, dialogue, trace))
     if not sum(map(len, parts)):
         raise SkitError(f"the trace {file.path} is empty: record prompts with 'skit record'")
     names = [field.name for field in fields(Offsets)]

@@ -33,7 +33,8 @@ def test_every_method_of_a_replay_keeps_the_baseline_and_is_compared_with_it(tmp
 
 
 def test_a_limited_replay_says_how_many_prompts_its_requests_are_of(tmp_path: Path) -> None:
-    turns = [made_request(f"talk/{n}", 20, prompt=tuple(range(1, 3 + n)), seed=n) for n in (1, 2)]
+    first = made_request("talk/1", 20, prompt=(1, 2, 3), seed=1)
+    turns = [first, made_request("talk/2", 20, prompt=(1, 2, 3, *first.output_ids, 4), seed=2)]
     dataset = {"name": "made", "total": 5, "count": 5, "chat": 5, "source": "file"}
     trace = write_trace(tmp_path / "t.parquet", [*turns, *made_requests(4)], dataset=dataset)
     described = {}
