@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import paired
-from specbench_kit.metrics.paired import Side, request_seconds
+from specbench_kit.metrics.paired import Side, request_seconds, request_tokens
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.statistics import Units
 from specbench_kit.runs.document import DeploymentDescription
@@ -77,13 +77,16 @@ def colocation(records: Records, baseline: Records, units: Units, deployment: De
         return {}
     colocated_seconds = {record.key: record.colocated_s for record in timed if record.colocated_s}
     rtt_s = deployment.link.rtt_s if deployment else 0.0
-    totals = _totals(timed, plain_seconds, rtt_s)
+    plain_tokens = request_tokens(baseline)
+    totals = _totals(timed, plain_seconds, plain_tokens, rtt_s)
     speeds = {"colocated_ratio": paired.speedup(Side(edge_seconds, colocated_seconds), units)}
     windows = {"rtt_window_overlapped_s": totals.overlapped_s}
     if deployment:
         windows["rtt_window_s"] = totals.window_s(totals.colocated_s)
     if totals.plain_s is not None:
-        speeds["colocated_speedup"] = paired.speedup(Side(colocated_seconds, plain_seconds), units)
+        own_tokens = request_tokens(timed)
+        beside = Side(colocated_seconds, plain_seconds, own_tokens=own_tokens, baseline_tokens=plain_tokens)
+        speeds["colocated_speedup"] = paired.speedup(beside, units)
         if deployment:
             windows["rtt_window_autoregressive_s"] = totals.window_s(totals.plain_s)
     defined = {name: speed for name, speed in speeds.items() if speed is not None}
@@ -95,8 +98,13 @@ def colocation(records: Records, baseline: Records, units: Units, deployment: De
     }
 
 
-def _totals(timed: Records, plain_seconds: paired.Seconds, rtt_s: float) -> Totals:
+def _totals(timed: Records, plain_seconds: paired.Seconds, plain_tokens: paired.Tokens, rtt_s: float) -> Totals:
     shared = [record for record in timed if record.key in plain_seconds] if plain_seconds else timed
+    plain_s = None
+    if plain_seconds:
+        # Sampled answers differ in length: plain decoding is given as many tokens as were committed here.
+        tokens = sum(len(record.output_ids) for record in shared) / sum(plain_tokens[record.key] for record in shared)
+        plain_s = sum(plain_seconds[record.key] for record in shared) * tokens
     return Totals(
         requests=len(shared),
         rounds=sum(len(record.rounds) for record in shared),
@@ -105,5 +113,5 @@ def _totals(timed: Records, plain_seconds: paired.Seconds, rtt_s: float) -> Tota
         colocated_s=sum(record.colocated_s or 0.0 for record in shared),
         drafting_s=sum(record.colocated_draft_s or 0.0 for record in shared),
         verifying_s=sum(step.verify_s for record in shared for step in record.rounds),
-        plain_s=sum(plain_seconds[record.key] for record in shared) if plain_seconds else None,
+        plain_s=plain_s,
     )

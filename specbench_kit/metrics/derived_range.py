@@ -1,6 +1,7 @@
 """What times and speeds are at the ends of what a deployment's derived times may be."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import paired
@@ -28,10 +29,11 @@ def seconds_at_ends(records: Records) -> list[Seconds]:
 def sides_at_ends(records: Records, baseline: Records) -> list[Side]:
     """Return a run's seconds beside its baseline's at each end; empty where either is not known."""
     own = seconds_at_ends(records)
-    if not baseline:
-        return [Side(seconds, {}) for seconds in own]
-    plain = seconds_at_ends(baseline)
-    return [Side(*pair) for pair in zip(own, plain, strict=True)] if len(own) == len(plain) else []
+    plain: list[Seconds] = seconds_at_ends(baseline) if baseline else [{} for _ in own]
+    if len(own) != len(plain):
+        return []
+    side = Side.of(records, baseline)
+    return [replace(side, own=seconds, baseline=plain_s) for seconds, plain_s in zip(own, plain, strict=True)]
 
 
 def time_range(records: Records, sides: Sequence[Side]) -> Metrics:

@@ -1,8 +1,12 @@
-"""Times of the same requests compared with each other: with a run's own baseline, and between runs."""
+"""Times of the same requests compared with each other: with a run's own baseline, and between runs.
+
+Greedy answers are equal, and sampled ones differ in length. Where they do, a speed is the time that a token takes: a
+method whose answers happened to be shorter is not faster for that.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import exp, log, sqrt
+from dataclasses import dataclass, field, replace
+from math import exp, log, prod, sqrt
 
 import numpy as np
 
@@ -16,6 +20,12 @@ from specbench_kit.metrics.verdicts import BY_PROMPT, FASTER, SLOWER, TOO_FEW, v
 Key = tuple[str, int]
 Seconds = Mapping[Key, float]
 """End-to-end seconds by the request's id and its repeat."""
+Quantity = Mapping[Key, float] | Mapping[Key, int]
+"""Seconds or tokens."""
+
+
+Tokens = Mapping[Key, int]
+"""Output tokens by the request's id and its repeat."""
 
 
 def request_seconds(records: Records) -> dict[Key, float]:
@@ -23,20 +33,52 @@ def request_seconds(records: Records) -> dict[Key, float]:
     return {r.key: r.e2e_s for r in records if r.finish_reason != "error" and r.e2e_s}
 
 
+def request_tokens(records: Records) -> dict[Key, int]:
+    """Return the number of output tokens of the requests that finished."""
+    return {r.key: len(r.output_ids) for r in records if r.finish_reason != "error" and r.e2e_s}
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One run's requests, and the same requests decoded plainly in between, under the same state of the machine."""
+    """One run's requests, and the same requests decoded plainly in between, under the same state of the machine.
+
+    Answers without a number of tokens are as long as the baseline's.
+    """
 
     own: Seconds
     baseline: Seconds
     is_measured: bool = False
     """Whether a clock has measured the seconds, so that they depend on the process."""
+    own_tokens: Tokens = field(default_factory=dict)
+    baseline_tokens: Tokens = field(default_factory=dict)
 
     @classmethod
     def of(cls, records: Records, baseline: Records) -> "Side":
-        """Return the seconds of both."""
+        """Return the seconds and tokens of both."""
         is_measured = bool(records) and records[0].time_kind == "measured"
-        return cls(request_seconds(records), request_seconds(baseline), is_measured)
+        return cls(
+            request_seconds(records),
+            request_seconds(baseline),
+            is_measured,
+            request_tokens(records),
+            request_tokens(baseline),
+        )
+
+    @property
+    def differs_in_length(self) -> bool:
+        """Whether an answer has another number of tokens than the baseline's."""
+        tokens = self.baseline_tokens
+        return any(key in tokens and tokens[key] != count for key, count in self.own_tokens.items())
+
+    @property
+    def above(self) -> list[Quantity]:
+        """What the speed over the baseline is proportional to."""
+        return [self.own_tokens, self.baseline] if self.differs_in_length else [self.baseline]
+
+    @property
+    def below(self) -> list[Quantity]:
+        """What the speed over the baseline is inversely proportional to."""
+        return [self.baseline_tokens, self.own] if self.differs_in_length else [self.own]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +86,9 @@ class PairedSpeed:
     """The speed of one side relative to another, over the requests that both finished.
 
     `ratio` is that of the summed times and `typical` that of a typical unit, which verdicts go by. `raw` if they are
-    of times alone, because a side has no baseline. `win_share` is the share of prompts on which the side is faster; a
-    prompt with equal times counts half. The `spread` over processes widens every interval of measured times.
+    of times alone, because a side has no baseline. `time_ratio` is the ratio of total times where answers differ in
+    length, so that `ratio` is one of times per token. `win_share` is the share of prompts on which the side is faster;
+    a prompt with equal times counts half. The `spread` over processes widens every interval of measured times.
     """
 
     ratio: Ratio
@@ -54,6 +97,7 @@ class PairedSpeed:
     win_share: float
     raw: bool = False
     spread: ProcessSpread | None = None
+    time_ratio: float | None = None
 
     def interval(self, limits: TableLimits | None = None) -> Interval | None:
         """Return the confidence interval of the ratio of sums: that of a table, or a 95 % interval by itself."""
@@ -118,19 +162,27 @@ def process_spread(sides: Sequence[Side], units: Units, processes: int) -> Proce
 
 def _by_process(side: Side, units: Units, processes: int) -> Array:
     """Return the logarithmic speed of a method in each process, relative to its baseline: [processes, units]."""
-    baseline = [side.baseline] if side.baseline else []
     # A baseline may have finished requests of a partial run that no method has.
-    keys = [key for key in side.own if key[0] in units and (not baseline or key in side.baseline)]
+    above = side.above if side.baseline else []
+    keys = [key for key in side.own if key[0] in units and (not above or key in side.baseline)]
     logs = []
     for process in range(processes):
         own_keys = [key for key in keys if key[1] == process]
-        logs.append(unit_logs(baseline, [side.own], own_keys, units))
+        logs.append(unit_logs(above, side.below, own_keys, units))
     return np.array(logs)
 
 
 def speedup(side: Side, units: Units, spread: ProcessSpread | None = None) -> PairedSpeed | None:
-    """Return baseline seconds / own seconds; None without a request that finished in both."""
-    return _compare([side.baseline], [side.own], units, spread)
+    """Return baseline seconds / own seconds, per token where answers differ in length.
+
+    None without a request that finished in both.
+    """
+    speed = _compare(side.above, side.below, units, spread)
+    if speed is None or not side.differs_in_length:
+        return speed
+    shared = side.own.keys() & side.baseline.keys()
+    total_s, own_s = (sum(seconds[key] for key in shared) for seconds in (side.baseline, side.own))
+    return replace(speed, time_ratio=total_s / own_s)
 
 
 def relative_speed(
@@ -141,8 +193,9 @@ def relative_speed(
     If a side has no baseline, it is the reference's seconds / own seconds.
     """
     if side.baseline and reference.baseline:
-        return _compare([side.baseline, reference.own], [side.own, reference.baseline], units, spread)
-    speed = _compare([reference.own], [side.own], units, spread)
+        return _compare([*side.above, *reference.below], [*side.below, *reference.above], units, spread)
+    raw = Side(side.own, reference.own, own_tokens=side.own_tokens, baseline_tokens=reference.own_tokens)
+    speed = _compare(raw.above, raw.below, units, spread)
     return replace(speed, raw=True) if speed else None
 
 
@@ -152,8 +205,8 @@ def baseline_ratio(side: Side, reference: Side, units: Units) -> PairedSpeed | N
 
 
 def _compare(
-    numerators: Sequence[Seconds],
-    denominators: Sequence[Seconds],
+    numerators: Sequence[Quantity],
+    denominators: Sequence[Quantity],
     units: Units,
     spread: ProcessSpread | None = None,
 ) -> PairedSpeed | None:
@@ -178,8 +231,8 @@ def _compare(
 
 
 def unit_logs(
-    numerators: Sequence[Seconds],
-    denominators: Sequence[Seconds],
+    numerators: Sequence[Quantity],
+    denominators: Sequence[Quantity],
     keys: Sequence[Key],
     units: Units,
     spread: ProcessSpread | None = None,
@@ -206,16 +259,18 @@ def unit_logs(
     return logs
 
 
-def _sums(seconds: Seconds, keys: Sequence[Key], units: Units) -> Array:
+def _sums(quantity: Quantity, keys: Sequence[Key], units: Units) -> Array:
     """Return the sum of each unit, shape (units,)."""
     numbers = np.fromiter((units[name] for name, _ in keys), np.int64, len(keys))
-    sums = np.bincount(numbers, weights=[seconds[key] for key in keys])
+    sums = np.bincount(numbers, weights=[quantity[key] for key in keys])
     return sums.astype(np.float64)
 
 
 def request_mean(side: Side) -> float | None:
     """Return the mean over requests of their own speedups."""
-    speedups = [side.baseline[key] / seconds for key, seconds in side.own.items() if key in side.baseline]
+    keys = [key for key in side.own if key in side.baseline]
+    above, below = side.above, side.below
+    speedups = [prod(part[key] for part in above) / prod(part[key] for part in below) for key in keys]
     return float(np.mean(speedups)) if speedups else None
 
 
@@ -232,9 +287,12 @@ def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
         return {}
     units = {name: number for number, name in enumerate(names)}
     keys = sorted(shared)
-    times = [
-        _sums(side.own, keys, units) / (1 if raw else _sums(side.baseline, keys, units)) for side in sides.values()
-    ]
+    times = []
+    for side in sides.values():
+        above = [side.own_tokens] if raw and side.own_tokens else [] if raw else side.above
+        below = [side.own] if raw else side.below
+        speed = np.prod([_sums(part, keys, units) for part in above], axis=0)
+        times.append(np.prod([_sums(part, keys, units) for part in below], axis=0) / speed)
     table = np.column_stack(times)
     first = table <= table.min(axis=1, keepdims=True) * (1 + NO_WIDTH)
     shares = (first / first.sum(axis=1, keepdims=True)).mean(axis=0)
@@ -250,6 +308,7 @@ def speedup_metrics(speed: PairedSpeed | None) -> Metrics:
         "typical_speedup": speed.typical.value,
         "speedup_pairs": speed.pairs,
         "speedup_units": speed.ratio.units,
+        "time_ratio": speed.time_ratio,
         "win_share": speed.win_share,
     }
 

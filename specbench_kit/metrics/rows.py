@@ -241,8 +241,10 @@ def _family(
 def _speeds(side: Side, units: Units, spread: ProcessSpread | None, *, is_paired: bool) -> Array:
     """Return the logarithm of a method's speed on each unit, relative to its baseline's if that counts."""
     keys = [key for key in side.own if not is_paired or key in side.baseline]
-    baselines = [side.baseline] if is_paired else []
-    return paired.unit_logs(baselines, [side.own], keys, units, spread)
+    if is_paired:
+        return paired.unit_logs(side.above, side.below, keys, units, spread)
+    # Tokens cancel between methods whose answers are equally long.
+    return paired.unit_logs([side.own_tokens], [side.own], keys, units, spread)
 
 
 def _seconds(baselines: Sequence[paired.Seconds], units: Units) -> Array:

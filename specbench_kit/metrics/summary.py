@@ -58,7 +58,7 @@ def summarise(
         metrics = own_metrics(part, baseline or (), units, deployment)
         if baseline is not None:
             side = Side.of(part.records, baseline)
-            sides = [side, Side(side.baseline, side.baseline)]
+            sides = [side, Side.of(baseline, baseline)]
             speed = paired.speedup(side, units, paired.process_spread(sides, units, processes))
             add_speedup(metrics, part.records, baseline, speed, units)
         return derived_range.without_ends(metrics)

@@ -405,7 +405,8 @@ class MetricValues(Struct, kw_only=True):
         float | None,
         Metric(
             "times",
-            "time of autoregressive decoding / time of the method, both summed over the requests that finished in both",
+            "time of autoregressive decoding / time of the method, both summed over the requests that finished in "
+            "both; where sampled answers differ in length, both are times per token",
             ColumnHeading(
                 "speedup (95%)",
                 "Speedup",
@@ -429,6 +430,14 @@ class MetricValues(Struct, kw_only=True):
                 leads=("comparison", "paper", "terminal"),
             ),
             Traits(bounded=True),
+        ),
+    ] = None
+    time_ratio: Annotated[
+        float | None,
+        Metric(
+            "times",
+            "total time of autoregressive decoding / total time of the method, where their answers differ in length "
+            "so that the speedup is of times per token",
         ),
     ] = None
     speedup_request_mean: Annotated[float | None, Metric("times", "mean over requests of each request's speedup")] = (

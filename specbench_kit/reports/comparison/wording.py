@@ -1,9 +1,13 @@
 """Sentences that every form of a comparison shares."""
 
+from collections.abc import Mapping
+from math import log
+
 from msgspec.structs import replace
 
 from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.gate import resolution
+from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER
 from specbench_kit.reports.document import code
@@ -22,6 +26,19 @@ from specbench_kit.runs.document import LoweredLimit
 
 UNSTEADY = 0.1
 """Spread of repeats from which a reader is warned."""
+
+
+def _different_lengths(rows: Mapping[str, MethodRow]) -> list[str]:
+    """Return a line if sampled answers differ in length, which speedups do not count as a gain or a loss."""
+    apart = {label: row for label, row in rows.items() if row.time_ratio and row.speedup}
+    if not apart:
+        return []
+    label = max(apart, key=lambda label: abs(log((apart[label].time_ratio or 1.0) / (apart[label].speedup or 1.0))))
+    row = apart[label]
+    return [
+        f"ANSWERS DIFFER IN LENGTH: they were sampled, so that speedups are of times per token. By total times "
+        f"{code(label)} would be {times(row.time_ratio)} where it is {times(row.speedup)}."
+    ]
 
 
 def cautions(comparison: Comparison) -> list[str]:
@@ -44,6 +61,7 @@ def cautions(comparison: Comparison) -> list[str]:
     lines += derived_range.of_comparison(comparison)
     reference = comparison.reference
     lines += colocation.cautions(code(reference), rows[reference])
+    lines += _different_lengths(rows)
     lines += _on_the_server(comparison)
     spread = max((row.repeat_spread for row in rows.values() if row.repeat_spread is not None), default=0.0)
     if spread >= UNSTEADY:

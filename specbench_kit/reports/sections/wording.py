@@ -21,11 +21,15 @@ from specbench_kit.runs.machine.limits import MachineReadings
 
 
 def speedup_note(run: RunDocument, summary: RunSummary) -> str:
-    """Return what limits the meaning of the speedup of a sampled run, or nothing for a greedy one."""
-    if not run.config.temperature or summary.overall.speedup is None or not summary.baseline:
+    """Return what the speedup of a sampled run is of where answers differ in length, or nothing where they do not."""
+    time_ratio = summary.overall.time_ratio
+    if not run.config.temperature or time_ratio is None or not summary.baseline:
         return ""
     lengths = f"{count(summary.overall.tokens)} against {count(summary.baseline.overall.tokens)} tokens"
-    return f"Both sides sampled their own outputs, so the speedup also reflects their difference in length ({lengths})."
+    return (
+        f"Both sides sampled their own outputs, which differ in length ({lengths}), so the speedup is of times per "
+        f"token. In total times it would be {times(time_ratio)}, which is partly luck."
+    )
 
 
 def process_words(runs: Sequence[RunDocument], is_seen: bool) -> str:
