@@ -12,12 +12,13 @@ from math import exp, log
 from statistics import fmean
 from typing import NamedTuple
 
+import numpy as np
 from msgspec import Struct, field
 
 from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import PairedSpeed, Side
-from specbench_kit.metrics.simultaneous import TableLimits
+from specbench_kit.metrics.simultaneous import TableLimits, TypicalFamily
 from specbench_kit.metrics.statistics import LEVEL, Interval
 from specbench_kit.metrics.typical import limit_of_one
 from specbench_kit.metrics.verdicts import SLOWER
@@ -235,12 +236,14 @@ class MeasuredResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class CellScore:
     """A policy's scores in one cell.
 
-    `speed` is its speed relative to autoregressive decoding, paired by prompt or by batch. `regret` is the share of its
-    time that the oracle of the cell would have saved: 0 where it is as fast, below 0 where it is faster.
+    `speed` is its speed relative to autoregressive decoding, paired by prompt or by batch. By `limits` its interval
+    holds together with those of all policies of the cell. `regret` is the share of its time that the oracle of the cell
+    would have saved: 0 where it is as fast, below 0 where it is faster.
     """
 
     result: CellResult
     speed: PairedSpeed
+    limits: TableLimits
     regret: float | None
 
     @property
@@ -249,7 +252,7 @@ class CellScore:
 
     @property
     def interval(self) -> Interval | None:
-        return self.speed.interval()
+        return self.speed.interval(self.limits)
 
 
 @dataclass(frozen=True)
@@ -281,6 +284,7 @@ class Scoreboard:
         # An oracle that always drafts is slower than not to draft at all where nothing pays.
         self._bounds = [spec for spec in (*bounds, BASELINE) if spec in self.policies]
         self._scores: dict[tuple[str, str], CellScore | None] = {}
+        self._limits_by_cell: dict[str, TableLimits] = {}
 
     def score(self, spec: str, cell: str) -> CellScore | None:
         """Return the scores of a policy in a cell; None if it, or the baseline, has no result there."""
@@ -376,7 +380,21 @@ class Scoreboard:
             return None
         bounds = [bound for name in self._bounds if (bound := self._result(name, cell))]
         least_s = min((sum(bound.seconds) for bound in bounds), default=None)
-        return CellScore(result, speed, None if least_s is None else 1 - least_s / sum(result.seconds))
+        return CellScore(
+            result, speed, self._limits(cell), None if least_s is None else 1 - least_s / sum(result.seconds)
+        )
+
+    def _limits(self, cell: str) -> TableLimits:
+        """Return what the intervals of a cell's speedups go by."""
+        if cell not in self._limits_by_cell:
+            units = self._units(cell)
+            sides = [self._side(spec, cell) for spec in self.policies if spec != BASELINE and self._result(spec, cell)]
+            logs = [paired.unit_logs(side.above, side.below, list(side.own), units) for side in sides]
+            baseline = self._side(BASELINE, cell)
+            seconds = np.exp(paired.unit_logs([baseline.own], [], list(baseline.own), units))
+            family = TypicalFamily(np.column_stack(logs or [0 * seconds]), seconds, [], [True] * max(1, len(logs)))
+            self._limits_by_cell[cell] = family.limits()
+        return self._limits_by_cell[cell]
 
     def _result(self, spec: str, cell: str) -> CellResult | None:
         policy = self.policies.get(spec)

@@ -43,7 +43,7 @@ def curves(board: Scoreboard, specs: Sequence[str], cells: Sequence[SuiteCell], 
         axes.set_ylim(bottom=0)
         legend(axes)
 
-    note = "Bars are 95% intervals over prompts, or over batches of prompts."
+    note = "Bars are 95% intervals over prompts, or over batches of prompts, which hold together in a cell."
     return Picture(name, "Speedup by deployment", note, 3.0 + legend_in([*specs, "", ""]), draw_on)
 
 
