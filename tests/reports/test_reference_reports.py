@@ -1,5 +1,6 @@
 """The reports of `results/reference`, as they are in the repository."""
 
+import csv
 import importlib
 import sys
 from typing import Any
@@ -30,3 +31,20 @@ def test_the_reports_are_there() -> None:
 def test_numbers_on_the_known_pair_are_those_of_its_files() -> None:
     """The section is older than a report where `python scripts/pair_page.py` was forgotten."""
     assert pair_page.page() == (ROOT / "results" / "reference" / "README.md").read_text(encoding="utf-8")
+
+
+TABLES = [name for name in REPORTS if name.endswith("/report.csv")]
+SPEEDS = ("speedup", "typical_speedup", "relative_speed", "typical_relative_speed")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_intervals_of_a_reference_report_have_a_width(name: str) -> None:
+    """A method that changes the times of prompts at all changes them by different factors."""
+    with (ROOT / name).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows
+    for row in rows:
+        for metric in SPEEDS:
+            value, low, high = (row.get(column) or "" for column in (metric, f"{metric}_low", f"{metric}_high"))
+            if low and abs(float(value) - 1) > 1e-3:
+                assert float(high) / float(low) - 1 > 1e-3, (row["method"], metric)
