@@ -152,8 +152,11 @@ def _load_models(method: Method, facts: EngineFacts, options: EngineOptions) -> 
 
 
 def _hash(source: ModelSource) -> str:
-    folder = Path(source.location)
-    return provenance.hash_model(folder) if folder.is_dir() else source.label
+    """Return the hash of a model's files; its name if the engine has them elsewhere than on this machine's disk."""
+    try:
+        return provenance.hash_model(source.folder)
+    except SkitError:
+        return source.label
 
 
 def _environment(options: EngineOptions, facts: EngineFacts, hashes: PairHashes) -> Environment:

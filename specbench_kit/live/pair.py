@@ -174,14 +174,14 @@ def _load(name: str, target: TargetDescription, expected: ModelSource, *, device
     sizes = TargetSizes(target.layers, target.hidden_size, target.vocabulary)
 
     def embedding() -> Tensor:
-        if hash_model(Path(expected.location)) != target.hash:
+        if hash_model(expected.folder) != target.hash:
             raise SkitError(
                 f"the head '{source.label}' uses the embeddings of its target, of which the server has another: name "
                 f"the files of {target.name} on this machine by --target"
             )
-        return read_embedding(Path(expected.location))
+        return read_embedding(expected.complete_folder(weights=True))
 
-    folder = Path(source.location)
+    folder = source.folder
     head = load_medusa(folder, sizes) if is_medusa(folder) else load_head_for(folder, sizes, embedding)
     placed = resolve_device(device)
     return LoadedModel(head.to(device=placed, dtype=resolve_dtype(dtype, placed)), source)

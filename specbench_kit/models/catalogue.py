@@ -8,6 +8,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.hub import hub_reachable
 from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.models.gguf import SUFFIX, converted_folder, gguf_file, model_name
+from specbench_kit.models.hub_cache import MAIN, HubModel, hub_id_of
 from specbench_kit.models.named import (
     NAMED_PAIRS,
     NamedModel,
@@ -64,6 +65,19 @@ class ModelSource:
     location: str
     label: str
     local_only: bool
+    hub: HubModel | None = None
+    """The model of the hub that this is; None for others."""
+
+    @property
+    def folder(self) -> Path:
+        """Return the folder of the model, where its configuration is: for one of the hub, its snapshot in the cache."""
+        return Path(self.location) if self.hub is None else self.hub.snapshot()
+
+    def complete_folder(self, *, weights: bool) -> Path:
+        """Return the folder of the model once its tokenizer and, on demand, its weights are on this machine."""
+        if self.hub is None:
+            return Path(self.location)
+        return self.hub.with_weights() if weights else self.hub.with_tokenizer()
 
     @property
     def synthetic(self) -> bool:
@@ -97,13 +111,30 @@ def locate(name: str, role: Role) -> ModelSource:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise SkitError(f"the folder '{name}' holds no model: config.json is missing")
-        return ModelSource(str(folder), one_line(folder.resolve().name), local_only=True)
-    if name.startswith((".", "/", "~")) or name.count("/") != 1:
+        return ModelSource(str(folder), hub_id_of(folder) or one_line(folder.resolve().name), local_only=True)
+    repository, marked, revision = name.partition("@")
+    if name.startswith((".", "/", "~")) or repository.count("/") != 1 or bool(marked) != bool(revision):
         raise SkitError(
-            f"no {role} model '{name}': give a folder, a GGUF file, a hub id like owner/name, "
+            f"no {role} model '{name}': give a folder, a GGUF file, a hub id like owner/name or owner/name@revision, "
             f"{', '.join(map(repr, NAMED_PAIRS))}, '{BUNDLED}' or '{SYNTHETIC}'"
         )
-    return ModelSource(name, name, local_only=not hub_reachable())
+    return _on_hub(repository, name, revision or MAIN)
+
+
+def locate_tokenizer(name: str) -> ModelSource:
+    """Turn the name of a model, or a folder or hub id that holds a tokenizer alone, into a source."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return ModelSource(str(folder), one_line(folder.resolve().name), local_only=True)
+    if name == BUNDLED or names_pair(name) or gguf_file(name) is not None:
+        return locate(name, "target")
+    repository, _, revision = name.partition("@")
+    return _on_hub(repository, name, revision or MAIN, known_file="tokenizer_config.json")
+
+
+def _on_hub(repository: str, label: str, revision: str = MAIN, **options: str) -> ModelSource:
+    local_only = not hub_reachable()
+    return ModelSource(repository, label, local_only, HubModel(repository, revision, local_only, **options))
 
 
 def names_pair(name: str) -> bool:
@@ -134,7 +165,7 @@ def find_named(model: NamedModel) -> ModelSource | None:
         return ModelSource(str(folder), model.name, local_only=True)
     # A repository of GGUF files is fetched first: it is no model that transformers would load.
     if not model.hub_file and (hub_reachable() or _is_cached(model.repository)):
-        return ModelSource(model.repository, model.name, local_only=not hub_reachable())
+        return _on_hub(model.repository, model.name)
     return None
 
 
@@ -148,17 +179,19 @@ def read_config(source: ModelSource) -> Any:
     """Return the transformers configuration of a model without loading its weights."""
     from transformers import AutoConfig
 
-    return from_pretrained(AutoConfig, source)
+    return _load(AutoConfig, source.label, source.folder)
 
 
-def from_pretrained(factory: Any, source: ModelSource, **options: Any) -> Any:
-    """Load with a transformers factory, without ever running code that lies among the model's files."""
+def from_pretrained(factory: Any, source: ModelSource, *, weights: bool = False, **options: Any) -> Any:
+    """Load a tokenizer or, with its weights, a model by a transformers factory; code among the files never runs."""
+    return _load(factory, source.label, source.complete_folder(weights=weights), **options)
+
+
+def _load(factory: Any, label: str, folder: Path, **options: Any) -> Any:
     try:
-        return factory.from_pretrained(
-            source.location, local_files_only=source.local_only, trust_remote_code=False, **options
-        )
+        return factory.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:  # the loaders let through whatever hub client and file formats raise
-        raise SkitError(f"cannot load model '{source.label}': {first_line(error)}") from error
+        raise SkitError(f"cannot load model '{label}': {first_line(error)}") from error
 
 
 def entries() -> list[dict[str, Any]]:

@@ -92,8 +92,8 @@ class LoadedModel:
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
         """Return name, content hash (for hub models the commit) and size, as a run records them."""
-        folder = Path(self.source.location)
-        weights = hash_folder(folder) if folder.is_dir() else str(self.shell.config._commit_hash)
+        folder = self.source.folder
+        weights = self.shell.name if self.source.synthetic else hash_folder(folder)
         weights += f"-exit{self.exit_layer}" if self.exit_layer else ""
         executor = Executor if self.executor == AUTO else executors.get(self.executor)
         bits, first = executor.weight_bits, executor.first_tokens
@@ -268,7 +268,7 @@ def load_pair(
         if (layers := exit_layer(name)) is not None:
             loaded.append(LoadedModel(exit_early(loaded[0].shell, layers), source, draft_executor, exit_layer=layers))
         elif _is_reduced(source):
-            loaded.append(LoadedModel(load_draft(Path(source.location), loaded[0].shell), source))
+            loaded.append(LoadedModel(load_draft(source.folder, loaded[0].shell), source))
         else:
             model = _load_model(source, draft_device, draft_dtype, placement, random_model)
             loaded.append(LoadedModel(model, source, draft_executor, translation))
@@ -324,7 +324,9 @@ def load_apart(
     if not _is_reduced(source):
         return load_model(source, device=device, dtype=dtype, executor=executors_of(executor)[1])
     torch_device = resolve_device(device)
-    draft = load_draft_for(Path(source.location), read_config(target), lambda: read_embedding(Path(target.location)))
+    draft = load_draft_for(
+        source.folder, read_config(target), lambda: read_embedding(target.complete_folder(weights=True))
+    )
     return LoadedModel(draft.to(device=torch_device, dtype=resolve_dtype(dtype, torch_device)), source)
 
 
@@ -364,7 +366,7 @@ def _short(dtype: torch.dtype) -> str:
 
 def _is_reduced(source: ModelSource) -> bool:
     """Return whether a draft was made for its target by `skit train-draft`, whose tokenizer and embedding it uses."""
-    return is_reduced_draft(Path(source.location))
+    return is_reduced_draft(source.folder)
 
 
 def _load_tokenizer(source: ModelSource) -> Any:
@@ -374,7 +376,7 @@ def _load_tokenizer(source: ModelSource) -> Any:
 
 def _load_head(name: str, target: LoadedModel) -> LoadedModel:
     source = find(name, target.source)
-    return LoadedModel(load_any_head(Path(source.location), target.shell), source)
+    return LoadedModel(load_any_head(source.folder, target.shell), source)
 
 
 def _load_weights(source: ModelSource, options: Mapping[str, Any]) -> Any:
@@ -386,7 +388,7 @@ def _load_weights(source: ModelSource, options: Mapping[str, Any]) -> Any:
     logging.set_verbosity_error()
     reporting = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        model, report = from_pretrained(AutoModelForCausalLM, source, **options, **reporting)
+        model, report = from_pretrained(AutoModelForCausalLM, source, weights=True, **options, **reporting)
     finally:
         logging.set_verbosity(verbosity)
     if report["mismatched_keys"]:

@@ -3,6 +3,7 @@
 Their rotary frequencies may be fixed, where they would depend on the longest request of a forward.
 """
 
+import json
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -12,11 +13,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
-from transformers.utils.hub import get_checkpoint_shard_files
 
 from specbench_kit.models.catalogue import ModelSource
 from specbench_kit.models.gguf import original_file
+from specbench_kit.models.hub_cache import CONFIG, weight_names
 from specbench_kit.models.weights.blocks import stored_blocks
 from specbench_kit.models.weights.stored import StoredTensor, mark_shell, read_headers, restore_tables
 
@@ -46,44 +46,34 @@ def make_shell(source: ModelSource, config: Any, dtype: torch.dtype) -> Any | No
         tied = set(dict(model.named_parameters(remove_duplicate=False))) - set(parameters)
         if not parameters or not fitting or tied & set(tensors):
             return None
-        blocks = stored_blocks(Path(source.location), original_file)
+        blocks = stored_blocks(source.folder, original_file)
         for name, parameter in parameters.items():
             parameter.stored = tensors[name]
             parameter.blocks = blocks.get(name)
         restore_tables(model, model.config.get_text_config())
-        model.generation_config = _generation_config(source)
+        model.generation_config = _generation_config(source.folder)
         return mark_shell(model).requires_grad_(False)
     return None
 
 
 def weight_files(source: ModelSource) -> list[Path]:
     """Return the safetensors files of a model, which are downloaded first if it is on the hub; empty without such."""
-    options = {"local_files_only": source.local_only, "_raise_exceptions_for_missing_entries": False}
-    single = cached_file(source.location, SAFE_WEIGHTS_NAME, **options)
-    if single is not None:
-        files = [single]
-    elif (index := cached_file(source.location, SAFE_WEIGHTS_INDEX_NAME, **options)) is not None:
-        files, _ = get_checkpoint_shard_files(source.location, index, local_files_only=source.local_only)
-    else:
-        return []
-    paths = [Path(file) for file in files]
-    return [] if (paths[0].parent / ADAPTER).is_file() else paths
+    folder = source.complete_folder(weights=True)
+    files = [folder / name for name in weight_names(folder)]
+    readable = all(file.suffix == ".safetensors" and file.is_file() for file in files)
+    return files if readable and not (folder / ADAPTER).is_file() else []
 
 
 def _fits(parameter: Tensor, tensor: StoredTensor | None) -> bool:
     return tensor is not None and tensor.dtype is not None and tensor.shape == tuple(parameter.shape)
 
 
-def _generation_config(source: ModelSource) -> Any:
+def _generation_config(folder: Path) -> Any:
     """Return the generation config of a model's files, which transformers reads like this with the weights."""
-    options = {"local_files_only": source.local_only}
     try:
-        return GenerationConfig.from_pretrained(source.location, **options)
-    except OSError:
-        name = "config.json"
-        return GenerationConfig.from_pretrained(
-            source.location, config_file_name=name, _from_model_config=True, **options
-        )
+        return GenerationConfig.from_pretrained(str(folder), local_files_only=True)
+    except OSError:  # older models have it among the rest of their configuration
+        return GenerationConfig.from_model_config(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
 
 
 RESCALING = ("dynamic", "longrope")

@@ -31,13 +31,13 @@ class SyntheticModel:
     """
 
     def __init__(self, name: str, agreement: Agreement | None, vocabulary: int, body: Any = None) -> None:
+        self.name = name
         self.agreement = agreement
         self.body = body
         self.device: torch.device = body.device if body is not None else torch.device("cpu")
         self.dtype: torch.dtype = body.dtype if body is not None else torch.float32
         context = CONTEXT if body is None else int(body.config.max_position_embeddings)
         self.config = SyntheticConfig(vocab_size=vocabulary, hidden_size=1, max_position_embeddings=context)
-        self.config._commit_hash = name
         self.generation_config = GenerationConfig(eos_token_id=[])
 
     def num_parameters(self) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.gguf import gguf_checksum
+from specbench_kit.models.hub_cache import commit_of
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _KIT = "specbench-kit"
@@ -134,7 +135,10 @@ def hash_model(folder: Path) -> str:
     """Return the SHA-256 over a model folder's configuration, tokenizer and weights, by name and content.
 
     A model converted from a GGUF file has the hash of that file: what transformers writes depends on its version.
+    One in the cache of the Hugging Face hub has its commit.
     """
+    if commit := commit_of(folder):
+        return commit
     if checksum := gguf_checksum(folder):
         return hashlib.sha256(f"gguf {checksum}\n".encode()).hexdigest()
     files = sorted({file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.is_file()})

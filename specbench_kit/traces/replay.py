@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.clock import Clock, ModelledClock
@@ -29,7 +28,7 @@ from specbench_kit.deployments.placing import (
     states_on_the_way,
 )
 from specbench_kit.methods.base import Method
-from specbench_kit.models.catalogue import ModelSource, locate, read_config
+from specbench_kit.models.catalogue import ModelSource, locate
 from specbench_kit.models.draft_library import find_draft
 from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
 from specbench_kit.runs.provenance import hash_model
@@ -315,5 +314,4 @@ def require_same_pair(trace: TraceFile, pair: PairHashes) -> None:
 def _hash(source: ModelSource) -> str:
     if source.synthetic:
         return source.location
-    folder = Path(source.location)
-    return hash_model(folder) if folder.is_dir() else str(read_config(source)._commit_hash)
+    return hash_model(source.folder)

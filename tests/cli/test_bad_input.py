@@ -123,8 +123,8 @@ def test_models_that_are_not_there_are_refused(tiny: TinyPair, prompts: Path) ->
     draft = ("--draft", tiny.draft)
     missing = prompts.parent / "nowhere"
     assert error_line(skit_here(*bench(prompts, "--target", missing, *draft))) == (
-        f"no target model '{missing}': give a folder, a GGUF file, a hub id like owner/name, 'qwen2.5-coder', 'qwen3', "
-        "'llama3', 'gemma3', 'smollm2', 'bundled' or 'synthetic'"
+        f"no target model '{missing}': give a folder, a GGUF file, a hub id like owner/name or owner/name@revision, "
+        "'qwen2.5-coder', 'qwen3', 'llama3', 'gemma3', 'smollm2', 'bundled' or 'synthetic'"
     )
     line = error_line(skit_here(*bench(prompts, "--target", prompts.parent, *draft)))
     assert line == f"the folder '{prompts.parent}' holds no model: config.json is missing"

@@ -211,7 +211,8 @@ def test_an_architecture_that_transformers_does_not_know(folder: Path) -> None:
 def test_names_that_are_neither_folder_nor_hub_id(name: str, tiny: TinyPair) -> None:
     message = error_of(lambda: load_pair(str(tiny.target), name, device="cpu"))
     pairs = ", ".join(f"'{name}'" for name in NAMED_PAIRS)
-    advice = f"give a folder, a GGUF file, a hub id like owner/name, {pairs}, 'bundled' or 'synthetic'"
+    hub_id = "a hub id like owner/name or owner/name@revision"
+    advice = f"give a folder, a GGUF file, {hub_id}, {pairs}, 'bundled' or 'synthetic'"
     assert message.startswith(f"no draft model '{name}': {advice}")
 
 

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from msgspec import to_builtins
@@ -33,6 +32,7 @@ from specbench_kit.metrics.ab.comparison import Plan, saturation, summarise
 from specbench_kit.metrics.ab.figures import Targets
 from specbench_kit.metrics.ab.outputs import FEWEST_PAIRS
 from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.models.catalogue import from_pretrained, locate_tokenizer
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import unlock
 from specbench_kit.runs.machine.probe import probe_here
@@ -362,9 +362,9 @@ def _token_counter(tokenizer: str | None) -> TokenCounter | None:
     from transformers import AutoTokenizer
 
     try:
-        loaded: Any = AutoTokenizer.from_pretrained(tokenizer)
-    except (OSError, ValueError) as error:
-        raise SkitError(f"--tokenizer {tokenizer} cannot be loaded: {str(error).splitlines()[0]}") from error
+        loaded = from_pretrained(AutoTokenizer, locate_tokenizer(tokenizer))
+    except SkitError as error:
+        raise SkitError(f"--tokenizer {tokenizer} cannot be loaded: {error}") from error
     return lambda text: len(loaded.encode(text, add_special_tokens=False))
 
 

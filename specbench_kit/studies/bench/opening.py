@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
@@ -152,7 +151,7 @@ def _published_format(source: ModelSource) -> str | None:
     if source.synthetic:
         return None
     # The folder of a converted GGUF file states the format of the conversion.
-    if types := read_record(Path(source.location)).get("tensor_types"):
+    if types := read_record(source.folder).get("tensor_types"):
         # Norms and biases are float32 in nearly every file, and some models have more of these than of matrices.
         matrices = {name: count for name, count in types.items() if name != "F32"} or types
         return f"GGUF {max(matrices, key=matrices.__getitem__)}"

@@ -70,7 +70,7 @@ class Workbench:
         needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
         self.lanes = ({BASELINE: parse_method(BASELINE)} if needs_baseline else {}) | self.methods
         self.drafts = {
-            name: Path(model.source.location)
+            name: model.source.folder
             for name, model in self.pair.loaded.items()
             if name == DRAFT or name.startswith(HEAD)
         }

@@ -1,5 +1,6 @@
 """Run a finished benchmark again and report what differs."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -38,6 +39,8 @@ RecordPairs = Sequence[tuple[RequestRecord, RequestRecord]]
 
 ENVIRONMENT = ("git_commit", "git_dirty", "platform", "versions", "hardware", "options", "uses")
 """Keys of `run.json` that describe the conditions of a run."""
+COMMIT = re.compile("[0-9a-f]{40}")
+"""A commit of the hub."""
 COUNTS = attrgetter("drafted", "submitted", "accepted", "committed")
 
 
@@ -282,22 +285,31 @@ def _find_model(run: RunDescription, role: Role) -> str:
         return BUNDLED
     for path in map(Path, (*_arguments(run, f"--{role}"), name)):
         with suppress(SkitError):  # a folder without weights
-            folder = Path(locate(str(path), role).location) if path.exists() else path
+            folder = locate(str(path), role).folder if path.exists() else path
             if folder.is_dir() and provenance.hash_model(folder) == run["models"][role]["hash"]:
                 return str(path)
     for pair in NAMED_PAIRS.values():
         if pair.model(role).name == name:
             return pair.name
     if "/" in name:
-        return name
+        return _with_commit(name, role, run["models"][role]["hash"])
     raise SkitError(f"the {role} '{name}' was in a folder that the run does not name: say where with --{role}")
+
+
+def _with_commit(name: str, role: Role, recorded: str) -> str:
+    """Return a hub id, with the run's commit where its branch has moved on since."""
+    commit = recorded.partition("-")[0]  # the number format or the exit layer follows it
+    with suppress(SkitError):
+        if provenance.hash_model(locate(name, role).folder) == commit:
+            return name
+    return f"{name.partition('@')[0]}@{commit}" if COMMIT.fullmatch(commit) else name
 
 
 def _find_draft(run: RunDescription, target: str) -> str:
     """Return the name to load the draft model by: `auto` if it is the target's own, else that of `_find_model`."""
     with suppress(SkitError):
         own = find_draft(AUTO, locate(target, "target"))
-        if provenance.hash_model(Path(own.location)) == run["models"]["draft"]["hash"]:
+        if provenance.hash_model(own.folder) == run["models"]["draft"]["hash"]:
             return AUTO
     return _find_model(run, "draft")
 
