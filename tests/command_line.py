@@ -88,8 +88,9 @@ def skit_here(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def error_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The one line that says why `skit` ended with exit code 2."""
-    assert done.returncode == 2, done.stdout + done.stderr
+    """The one line that says why `skit` ended with exit code 2, or with 130 after an interrupt."""
+    interrupted = "error: interrupted" in done.stderr
+    assert done.returncode == (130 if interrupted else 2), done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert lines == done.stderr.splitlines()[-1:]

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 import typer
 
 from specbench_kit.cli.common import (
-    FAILED,
-    INCONCLUSIVE,
     JsonOption,
     command_line,
     load_dataset,
@@ -14,6 +12,7 @@ from specbench_kit.cli.common import (
     require_all,
     say,
 )
+from specbench_kit.cli.exit_codes import FAILED, INCONCLUSIVE
 from specbench_kit.core.common_options import DatasetOptions, Strict
 from specbench_kit.core.option import Given
 from specbench_kit.studies.ab.settings import AbSettings

@@ -15,7 +15,7 @@ from specbench_kit.cli.common import (
     say_target,
 )
 from specbench_kit.core.common_options import DatasetOptions
-from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.errors import Interrupted, SkitError, require
 from specbench_kit.core.option import Given
 from specbench_kit.decoding.processes.rank import rank_by_torchrun
 from specbench_kit.studies.bench.settings import BenchSettings, Sources, require_distinct
@@ -61,7 +61,7 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
         require(rank is None, "--processes starts its processes by itself: leave it out under torchrun")
         outcome = _decode_in_processes(settings, sources, console)
         conclusions, left_out = outcome.conclusions(), outcome.left_out
-        problem = SkitError(outcome.problem) if outcome.problem else None
+        problem = (Interrupted if outcome.interrupted else SkitError)(outcome.problem) if outcome.problem else None
         if problem is not None and not conclusions:
             raise problem
     else:
@@ -154,7 +154,7 @@ def _decode(campaign: "Campaign") -> SkitError | None:
         with decoding_bar() as report:
             campaign.run(report)
     except KeyboardInterrupt:
-        return SkitError("interrupted; finished requests are kept, --resume continues with the others")
+        return Interrupted("interrupted; finished requests are kept, --resume continues with the others")
     except SkitError as error:
         return error
     return None

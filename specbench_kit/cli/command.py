@@ -368,7 +368,11 @@ class Command(TyperCommand):
                 arguments[name] = kind(**select_fields(kind, values))
             elif name in values:
                 arguments[name] = values[name]
-        self.function(**arguments)
+        try:
+            self.function(**arguments)
+        except OSError as error:
+            # A broken pipe, such as that of a lost server, would otherwise end in Typer, with 1.
+            raise SkitError(str(error)) from error
 
 
 def _parameter_types(function: Callable[..., None]) -> dict[str, Any]:

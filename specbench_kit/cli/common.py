@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from specbench_kit.cli.exit_codes import FAILED
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import SkitError, by_reason
 from specbench_kit.core.option import OUTPUT, Option
@@ -65,7 +66,7 @@ def require_all(failed: "Mapping[str, int]") -> None:
     if failures := {name: count for name, count in failed.items() if count}:
         counts = ", ".join(f"{count} of {name}" for name, count in failures.items())
         print(f"strict: requests failed: {counts}", file=sys.stderr)
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def require_file(path: Path, example: str) -> None:
@@ -130,10 +131,6 @@ def load_dataset(
     return dataset
 
 
-FAILED = 1
-"""Exit code if a condition of --fail-if holds."""
-INCONCLUSIVE = 3
-"""Exit code if none holds, but one could not be judged: a disturbed machine, or runs that are too small."""
 JsonOption = Annotated[
     bool, Option("Print the result as one line of JSON on stdout; tables go to stderr.", OUTPUT, flag="json")
 ]

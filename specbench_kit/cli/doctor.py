@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from specbench_kit.cli.common import JsonOption, print_json
+from specbench_kit.cli.exit_codes import FAILED
 from specbench_kit.core.common_options import DataDir
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.extras import EXTRA_OF_MODULE, PURPOSES
@@ -70,7 +71,8 @@ def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
         columns = [TerminalColumn(cells, is_number=False) for cells in (names, texts)]
         for line in table_lines(columns, console.width):
             console.print(line, soft_wrap=True)
-    sys.exit(int(any(finding.state == "broken" for finding in findings)))
+    if any(finding.state == "broken" for finding in findings):
+        sys.exit(FAILED)
 
 
 def examine(data_dir: Path | None, begins: Callable[[str], None] = lambda _: None) -> Iterator[Finding]:

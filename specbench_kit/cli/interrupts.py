@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from threading import current_thread, main_thread
 from typing import Any
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import Interrupted
 
 
 @contextmanager
@@ -39,4 +39,4 @@ def kept_when_interrupted(kept: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise SkitError("; ".join(filter(None, ("interrupted", kept())))) from None
+        raise Interrupted("; ".join(filter(None, ("interrupted", kept())))) from None

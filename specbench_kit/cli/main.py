@@ -1,6 +1,7 @@
 """The `skit` command, and the one place where errors become one line."""
 
 import sys
+import traceback
 from contextlib import suppress
 from shutil import get_terminal_size
 from typing import Annotated
@@ -8,14 +9,14 @@ from typing import Annotated
 import typer
 
 from specbench_kit.cli.commands import Commands
+from specbench_kit.cli.exit_codes import FAULT, INTERRUPTED, REFUSED
 from specbench_kit.cli.interrupts import hear_interrupts
-from specbench_kit.core.errors import SkitError
+from specbench_kit.cli.outputs import Outputs
+from specbench_kit.cli.usage import UsageError, usage_problem
+from specbench_kit.core.errors import Interrupted, SkitError
 from specbench_kit.core.extras import missing_module_line
 from specbench_kit.core.plain_text import one_line, wrapped
 from specbench_kit.core.version import __version__
-
-INTERRUPTED = 130
-"""Exit code with which Typer ends after Ctrl-C."""
 
 GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.
 
@@ -76,24 +77,50 @@ def _start(context: typer.Context, version: VersionOption = False) -> None:
 
 
 def main() -> None:
-    """Run the command line; bad input ends with one line on stderr and exit code 2."""
+    """Run the command line to its exit code; bad input ends with one line on stderr."""
+    outputs = Outputs()
+    code = _run()
+    lost = outputs.lost()
+    # A verdict stays one, and a refusal too: only a success is none whose output nobody can read.
+    if lost is not None and code == 0:
+        code = _refuse(f"cannot write to standard output: {lost}; files of the command are written")
+    sys.exit(code)
+
+
+def _run() -> int:
+    """Run the command and return its exit code. No error of ours or of a library may end with that of a verdict."""
     try:
         with hear_interrupts():
-            app()
+            # Typer would end with 1 after an EOFError.
+            code = app(standalone_mode=False)
+        if code == INTERRUPTED:
+            raise Interrupted("interrupted")
+        return int(code or 0)
     except SystemExit as end:
-        if end.code != INTERRUPTED:
-            raise
-        message = "interrupted"
+        return end.code if isinstance(end.code, int) else int(end.code is not None and REFUSED)
+    except (Interrupted, KeyboardInterrupt) as error:
+        return _refuse(str(error) or "interrupted", INTERRUPTED)
     except SkitError as error:
-        message = str(error)
+        return _refuse(str(error))
+    except UsageError as error:
+        return _refuse(usage_problem(error))
     except ModuleNotFoundError as error:
-        line = missing_module_line(error.name or "")
-        if line is None:
-            raise
-        message = line
+        if line := missing_module_line(error.name or ""):
+            return _refuse(line)
+        return _admit_fault()
     except OSError as error:
-        message = one_line(str(error))
+        return _refuse(one_line(str(error)))
+    except Exception:
+        return _admit_fault()
+
+
+def _refuse(message: str, code: int = REFUSED) -> int:
     line = f"error: {message}"
     parts = wrapped(line, get_terminal_size().columns) if sys.stderr.isatty() else [line]
     print(*parts, sep="\n", file=sys.stderr)
-    sys.exit(2)
+    return code
+
+
+def _admit_fault() -> int:
+    traceback.print_exc()
+    return _refuse("this is a fault of skit: please report it with the lines above", FAULT)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from specbench_kit.cli.common import FAILED, INCONCLUSIVE, JsonOption, print_json
+from specbench_kit.cli.common import JsonOption, print_json
+from specbench_kit.cli.exit_codes import FAILED, INCONCLUSIVE
 from specbench_kit.core import common_options as common
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import Option
@@ -196,6 +197,8 @@ def compare(options: CheckOptions, as_json: JsonOption = False) -> None:
     print_comparison(console, comparison, look)
     if options.out is not None:
         write(console, comparison, options.out, formats, look)
+    if conditions:
+        require_readable(comparison)
     disturbances = disturbed_runs(comparison) if any(condition.is_timed for condition in conditions) else []
     judged = [condition for condition in conditions if not (disturbances and condition.is_timed)]
     failed: list[str] = []
@@ -216,8 +219,6 @@ def compare(options: CheckOptions, as_json: JsonOption = False) -> None:
         say(Console(stderr=True), f"inconclusive: {line}", style="bold red")
     if failed:
         raise typer.Exit(FAILED)
-    if conditions:
-        require_readable(comparison)
     if inconclusive:
         raise typer.Exit(INCONCLUSIVE)
     if judged:

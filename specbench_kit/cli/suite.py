@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from specbench_kit.cli.common import JsonOption, command_line, print_json, say
+from specbench_kit.cli.exit_codes import FAILED
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import OUTPUT, RUN, SERVER, Option
 
@@ -147,7 +148,7 @@ def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
     if as_json:
         print_json({"differences": list(found.differences), "numbers": found.numbers})
     if found.differences:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def _board(options: SuiteOptions, console: "Console", as_json: bool) -> None:

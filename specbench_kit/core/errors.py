@@ -14,6 +14,10 @@ class SkitError(Exception):
         return one_line(super().__str__())
 
 
+class Interrupted(SkitError):
+    """Ctrl-C or SIGTERM ended the work; the message says what is kept, and the CLI exits with 130."""
+
+
 class PolicyError(SkitError):
     """A policy asked for something impossible; the engine that called the policy adds the name of its method."""
 

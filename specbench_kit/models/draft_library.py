@@ -147,7 +147,7 @@ def training_prompts(folder: Path) -> TrainingPrompts:
     if not file.is_file():
         return TrainingPrompts()
     try:
-        record = json.loads(file.read_text())
+        record = json.loads(file.read_text(encoding="utf-8"))
         prompts = record.get("prompts") or []
         dataset = record.get("dataset") or {}
         return TrainingPrompts(frozenset(prompts), dataset.get("part"))

@@ -74,7 +74,7 @@ def keep_installed(model: NamedModel, file: Path) -> Path:
 def remember(model: NamedModel, folder: Path) -> Path:
     """Write down where the model is, so that it is found without its source."""
     model.pointer.parent.mkdir(parents=True, exist_ok=True)
-    model.pointer.write_text(json.dumps({"folder": str(folder), "sha256": model.sha256}))
+    model.pointer.write_text(json.dumps({"folder": str(folder), "sha256": model.sha256}), encoding="utf-8")
     return folder
 
 

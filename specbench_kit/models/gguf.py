@@ -303,9 +303,9 @@ def _add_bos(tokenizer: Any) -> None:
 
 def drop_added_tokens(path: Path, vocabulary: int) -> None:
     """Remove tokens that the model does not have: transformers adds a default for one that a file does not name."""
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text(encoding="utf-8"))
     content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < vocabulary]
-    path.write_text(json.dumps(content, ensure_ascii=False))
+    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
 SUFFIX = ".gguf"
@@ -388,7 +388,7 @@ def content_hash(path: Path) -> str:
 def _read_index() -> dict[str, Any]:
     """Return the index of content hashes; empty without one."""
     try:
-        index: dict[str, Any] = json.loads((user_folder("models") / INDEX).read_text())
+        index: dict[str, Any] = json.loads((user_folder("models") / INDEX).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return index
@@ -424,7 +424,7 @@ def _write_converted(path: Path, digest: str, folder: Path, reader: "GGUFReader"
             # Offsets of a file in several parts say nothing about its first.
             "tensors": tensors if metadata.parts == 1 else {},
         }
-        (partial / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+        (partial / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
         if _is_converted(folder):  # another process was faster, and may be reading its folder already
             return
         if folder.exists():  # a folder without a record was left behind by an interrupted conversion
@@ -494,7 +494,10 @@ def _converting(path: Path) -> Iterator[None]:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
-        with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):  # the bars of a minute's work
+        with (
+            Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+            redirect_stderr(nowhere),
+        ):  # the bars of a minute's work
             yield
     except Exception as error:  # the loaders let through whatever a file's content leads to
         raise SkitError(f"cannot convert '{path.name}': {first_line(error)}") from error

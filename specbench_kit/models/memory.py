@@ -43,7 +43,7 @@ NEW = _Files(MOUNT, "memory.max", "memory.current", "inactive_file")
 def _left_in_groups() -> Iterator[int]:
     """Yield what the limits of the process's control groups leave; pages of files count as free."""
     with suppress(OSError):
-        for line in GROUPS.read_text().splitlines():
+        for line in GROUPS.read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and "memory" not in controllers.split(","):
                 continue
@@ -57,8 +57,8 @@ def _left_in_groups() -> Iterator[int]:
 def _left(group: Path, files: _Files) -> int | None:
     """Return the bytes that a group's limit leaves; None without a limit, or where nothing is to be read."""
     try:
-        limit, usage = (int((group / name).read_text()) for name in (files.limit, files.usage))
-        pages = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        limit, usage = (int((group / name).read_text(encoding="utf-8")) for name in (files.limit, files.usage))
+        pages = dict(line.split() for line in (group / "memory.stat").read_text(encoding="utf-8").splitlines())
     except (OSError, ValueError):
         return None
     return limit - usage + int(pages.get(files.file_pages, 0)) if limit < NO_LIMIT else None

@@ -148,7 +148,7 @@ def installed_file(model: NamedModel) -> Path | None:
 def fetched_folder(model: NamedModel) -> Path | None:
     """Return the folder of the model if it was fetched before: of the converted file, or of the hub's repository."""
     try:
-        folder = Path(json.loads(model.pointer.read_text())["folder"])
+        folder = Path(json.loads(model.pointer.read_text(encoding="utf-8"))["folder"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not (folder / "config.json").is_file():

@@ -83,7 +83,7 @@ def save(table: RankTable, folder: Path | None = None) -> Path:
     path = folder / f"{table.pair.short}-t{table.temperature:g}.json"
     fields = structs.asdict(table)
     document = {"schema": fields.pop("schema"), **fields}
-    path.write_text(json.dumps(document, indent=1, default=to_builtins) + "\n")
+    path.write_text(json.dumps(document, indent=1, default=to_builtins) + "\n", encoding="utf-8")
     return path
 
 

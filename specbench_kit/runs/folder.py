@@ -70,7 +70,7 @@ def encode(text: str) -> bytes:
 def write_text(path: Path, text: str) -> None:
     """Write a file whole or not at all, in a folder that is made if it is missing; raise SkitError if it cannot be."""
     try:
-        replace_file(path, text.encode("utf-8"))
+        replace_file(path, encode(text))
     except OSError as error:
         raise SkitError(
             f"cannot write {path}: {error.strerror or error}; make room or choose another folder"

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from specbench_kit import __version__
-from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.errors import Interrupted, SkitError, require
 from specbench_kit.core.typed_json import Count, decode
 from specbench_kit.runs.directory import complete_lines, lock, reported, unlock
 from specbench_kit.runs.folder import unfinished_folder
@@ -94,7 +94,7 @@ class KeptParts:
             if not self.path.exists():
                 raise
             kept = f"what is done is kept in {self.folder}: go on with --resume"
-            raise SkitError(f"interrupted; {kept}") from None
+            raise Interrupted(f"interrupted; {kept}") from None
 
     def remove(self) -> None:
         """Remove the file of a study that is whole."""

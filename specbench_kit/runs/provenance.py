@@ -78,7 +78,7 @@ def _requirements() -> Sequence[str]:
         return requires(_KIT) or ()
     except PackageNotFoundError:
         project = _PACKAGE.parent / "pyproject.toml"
-        return tomllib.loads(project.read_text())["project"]["dependencies"] if project.exists() else ()
+        return tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"] if project.exists() else ()
 
 
 def shareable(argv: Sequence[str]) -> list[str]:
@@ -118,7 +118,11 @@ def hardware() -> dict[str, object]:
     import torch
 
     cpuinfo = Path("/proc/cpuinfo")
-    model = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE) if cpuinfo.exists() else None
+    model = (
+        re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(encoding="utf-8"), re.MULTILINE)
+        if cpuinfo.exists()
+        else None
+    )
     return {
         "cpu": model[1] if model else platform.processor() or platform.machine(),
         "physical_cores": psutil.cpu_count(logical=False),

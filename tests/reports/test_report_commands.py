@@ -119,9 +119,9 @@ def test_what_cannot_be_read_is_one_line_each_and_the_rest_is_reported(runs, tmp
 def test_a_run_that_cannot_be_read_passes_no_condition(runs):
     first, _ = sorted(runs.iterdir())
     (first / "run.json").write_text("{")
-    line = error_line(skit_here("compare", runs, "--fail-if", "speedup<0.1"))
-    assert line.startswith("--fail-if cannot be judged, since not all runs could be read: ")
-    assert skit_here("compare", runs, "--fail-if", "speedup<100").returncode == 1
+    for condition in ("speedup<0.1", "speedup<100"):
+        line = error_line(skit_here("compare", runs, "--fail-if", condition))
+        assert line.startswith("--fail-if cannot be judged, since not all runs could be read: ")
 
 
 DISTURBED = [

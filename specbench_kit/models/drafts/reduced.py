@@ -73,7 +73,7 @@ def is_reduced(model: Any) -> bool:
 def is_reduced_draft(folder: Path) -> bool:
     """Return whether a folder claims to hold such a model, even if it is damaged."""
     try:
-        config = json.loads((folder / CONFIG).read_text())
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         return SIZE in config and "speculators_config" not in config
     except (OSError, ValueError, TypeError):
         return False
@@ -110,7 +110,7 @@ def save_draft(draft: Any, folder: Path, *, in_8_bits: bool = False) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokens = draft.lm_head.tokens.cpu()
     config = draft.config.to_diff_dict() | {"architectures": [type(draft).__name__], SIZE: len(tokens)}
-    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     state = {name: weight.detach().cpu() for name, weight in draft.state_dict().items() if name != EMBEDDING}
     tensors: dict[str, Tensor] = {OFFSETS: tokens - torch.arange(len(tokens))}
     for name, weight in state.items():

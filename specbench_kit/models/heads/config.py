@@ -70,7 +70,7 @@ def default_layers(depth: int) -> tuple[int, ...]:
 def read_config(folder: Path, depth: int, fc_bias: bool = False) -> HeadConfig:
     """Read the configuration of a head for a target of `depth` layers; refuse what this kit cannot run exactly."""
     try:
-        data = json.loads((folder / CONFIG).read_text())
+        data = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         return _checked(data, depth, fc_bias)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SkitError(f"the folder '{folder}' holds no head: {CONFIG} is missing, or is damaged ({error})") from error

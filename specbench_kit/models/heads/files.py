@@ -25,7 +25,7 @@ EMBEDDING = "embed_tokens.weight"
 def is_head(folder: Path) -> bool:
     """Return whether a folder claims to hold a head, even if it is damaged."""
     try:
-        return "speculators_model_type" in json.loads((folder / CONFIG).read_text())
+        return "speculators_model_type" in json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
         return False
 
@@ -98,7 +98,7 @@ def load_head_for(folder: Path, target: TargetSizes, embedding: Callable[[], Ten
 def save_head(head: HeadModel, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write a head, without its embedding if that is the target's own."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(head.config.as_json(), indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps(head.config.as_json(), indent=2) + "\n", encoding="utf-8")
     state = head.state_dict()
     if not head.owns_embedding:
         del state[EMBEDDING]

@@ -99,7 +99,7 @@ class MedusaModel(nn.Module):
 def is_medusa(folder: Path) -> bool:
     """Return whether a folder claims to hold Medusa heads, even if they are damaged."""
     try:
-        return bool(json.loads((folder / CONFIG).read_text())["speculators_model_type"] == ALGORITHM)
+        return bool(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["speculators_model_type"] == ALGORITHM)
     except (OSError, ValueError, TypeError, KeyError):
         return False
 
@@ -121,7 +121,7 @@ def make_medusa(folder: Path, weights: dict[str, Tensor]) -> MedusaModel:
 def save_medusa(model: MedusaModel, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write heads as config.json and model.safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(model.config.as_json(), indent=2) + "\n")
+    (folder / CONFIG).write_text(json.dumps(model.config.as_json(), indent=2) + "\n", encoding="utf-8")
     weights = {
         name: (weight.to(dtype) if weight.is_floating_point() else weight).contiguous().cpu()
         for name, weight in model.state_dict().items()
@@ -131,7 +131,7 @@ def save_medusa(model: MedusaModel, folder: Path, dtype: torch.dtype = torch.bfl
 
 def _read_config(folder: Path) -> MedusaConfig:
     try:
-        data = json.loads((folder / CONFIG).read_text())
+        data = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         names = ("num_heads", "hidden_size", "vocab_size", "draft_vocab_size", "num_target_layers")
         heads, width, vocabulary, drafted, depth = sizes = [int(data[name]) for name in names]
         verifier = str(data["verifier"])

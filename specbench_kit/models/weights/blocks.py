@@ -82,7 +82,7 @@ def tensor_table(tensors: Mapping[str, Any], heads: Mapping[str, int]) -> dict[s
 def read_record(folder: Path) -> dict[str, Any]:
     """Return what a converted folder says of its GGUF file; empty in a folder of another kind, or an incomplete one."""
     try:
-        record = json.loads((folder / RECORD).read_text())
+        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from msgspec import to_builtins
 
-from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.errors import Interrupted, SkitError, require
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset, Prompt
@@ -300,7 +300,7 @@ async def _run(driver: Driver, store: AnswerStore, loads: Sequence[Load], progre
     except ServerLostError as error:
         problem = SkitError(f"{error}; {_kept(store, plan)}")
     except asyncio.CancelledError:  # Ctrl-C
-        problem = SkitError(f"interrupted; {_kept(store, plan)}")
+        problem = Interrupted(f"interrupted; {_kept(store, plan)}")
     store.amend(machine=[*(store.run.get("machine") or ()), watch.end({})])
     summary = summarise(plan, list(store.records.values()), list(store.changes.values()), _cautions(driver))
     return conclude(store, summary, problem)

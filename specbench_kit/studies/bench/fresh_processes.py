@@ -40,6 +40,7 @@ class ProcessOutcome:
     left_out: dict[str, str] = field(default_factory=dict)
     problem: str | None = None
     broken: str | None = None
+    interrupted: bool = False
 
     def conclusions(self) -> list[Conclusion]:
         """Read the runs that were concluded."""
@@ -131,7 +132,7 @@ def _serve(sender: Connection, settings: BenchSettings, datasets: Sequence[Loade
         except SkitError as error:
             outcome = ProcessOutcome(problem=str(error))
         except KeyboardInterrupt:
-            outcome = ProcessOutcome(problem="interrupted before anything was decoded")
+            outcome = ProcessOutcome(problem="interrupted before anything was decoded", interrupted=True)
         sender.send(outcome)
 
 
@@ -144,10 +145,11 @@ def _decode(
             send([*predictor_notes(campaign.bench.methods.values()), *measured, *campaign.notes])
         has_worked = not all(benchmark.is_done for benchmark in campaign.benchmarks)
         problem = broken = None
+        interrupted = False
         try:
             campaign.run(send)
         except KeyboardInterrupt:
-            problem = f"interrupted; {KEPT}"
+            problem, interrupted = f"interrupted; {KEPT}", True
         except MethodError as error:
             broken = str(error)
         except SkitError as error:
@@ -155,4 +157,4 @@ def _decode(
         if problem is None and turn.number < settings.processes - 1:
             return ProcessOutcome(has_worked, broken=broken)
         folders = tuple(conclusion.directory.path for conclusion in campaign.conclude())
-        return ProcessOutcome(has_worked, folders, campaign.bench.left_out, problem, broken)
+        return ProcessOutcome(has_worked, folders, campaign.bench.left_out, problem, broken, interrupted)

@@ -106,7 +106,7 @@ def bundled_file(folder: Path | None, target: str, deployment: str | None) -> Pa
 def load(path: Path) -> TunedOptions:
     """Read a file and check every spec in it."""
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(path.read_text(encoding="utf-8"))
         if document.pop("schema") != SCHEMA:
             raise ValueError("it has another schema")
         tuned = convert(TunedOptions, document)

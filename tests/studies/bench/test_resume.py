@@ -187,7 +187,7 @@ def test_an_interrupt_leaves_a_partial_report_and_one_line(
     process = start_and_wait(command, tmp_path, requests=2)
     process.send_signal(number)
     output, errors = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 2
+    assert process.returncode == 130
     assert "Traceback" not in errors
     assert (
         errors.splitlines()[-1] == "error: interrupted; finished requests are kept, --resume continues with the others"
@@ -232,7 +232,7 @@ def test_ctrl_c_before_decoding_is_one_line(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=PATIENCE_S)
         connection.close()
-    assert (process.returncode, output, errors) == (2, "", "error: interrupted\n")
+    assert (process.returncode, output, errors) == (130, "", "error: interrupted\n")
 
 
 def cut(run: Path, name: str, lines: int) -> None:

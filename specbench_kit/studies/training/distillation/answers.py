@@ -88,7 +88,7 @@ class TrainingAnswerStore:
         exact.mkdir(parents=True, exist_ok=True)
         manifest = exact / MANIFEST
         if not manifest.exists():
-            manifest.write_text(json.dumps(asdict(key), indent=2) + "\n")
+            manifest.write_text(json.dumps(asdict(key), indent=2) + "\n", encoding="utf-8")
         return cls(exact)
 
     @cached_property

@@ -302,7 +302,7 @@ class Distillation:
             **contents,
             **provenance.collect(self._settings.argv),
         }
-        (folder / file).write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
+        (folder / file).write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
 class TrainingLog:
@@ -314,6 +314,6 @@ class TrainingLog:
         self._tell = tell
 
     def __call__(self, sentence: str) -> None:
-        with self._file.open("a") as file:
+        with self._file.open("a", encoding="utf-8") as file:
             file.write(sentence + "\n")
         self._tell(sentence)
