@@ -41,6 +41,9 @@ class Timelines:
     the link, a request that joins others pays for its messages in its own latency and delays nobody. With `on_edge`,
     every request has a drafting device of its own at the far end of the link; with `learned`, a predictor scores every
     drafted token; `states` are the hidden states that the drafter reads.
+
+    The tokens of a verdict are there when it arrives. A device that drafts ahead finishes the forward that is then
+    under way, and can begin the next draft only after it.
     """
 
     def __init__(
@@ -80,7 +83,9 @@ class Timelines:
         """Start a round of these drafts."""
         for draft in drafts:
             request = self._requests[draft.request_id]
-            request.ready_s = request.answer_s = self.clock.now_s()
+            request.answer_s = self.clock.now_s()
+            # A forward ahead of the verdict that was under way when it arrived is finished before the next one begins.
+            request.ready_s = max(request.ready_s, request.answer_s)
 
     def draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """Charge one batched draft forward of tree nodes, and the decision about the tokens that it yields."""
@@ -199,13 +204,13 @@ class Timelines:
         return drafted_s + crossing_s <= self._verified_s
 
     def verified(self, verdict: Verdict) -> None:
-        """Let the time pass until the answer has arrived."""
+        """Let the time pass until the answer has arrived: its tokens do not wait for a device that drafts ahead."""
         request = self._requests[verdict.draft.request_id]
         # The last committed token is never in KV: it is the first input of the next round.
         request.target_cached = verdict.draft.context_length - 1
-        if self._on_edge and self.clock.timeline is not None:
+        if self._on_edge and self.clock.timeline is not None and request.ready_s < request.answer_s:
             self.clock.mark(f"edge/{request.name}", "stall", request.ready_s, request.answer_s, request.name)
-        self.clock.wait_until(max(request.answer_s, request.ready_s))
+        self.clock.wait_until(request.answer_s)
 
     def drafted(self, draft: Draft, path: Sequence[int], kept: int | None) -> None:
         """Keep the forwarded nodes on the accepted `path` and those below the node `kept` in the draft model's KV.
