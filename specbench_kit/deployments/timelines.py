@@ -2,14 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from random import Random
 
 from specbench_kit.decoding.clock import ModelledClock, Phase
-from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.drafter import Draft, PlannedRound
 from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.base import Deployment, HiddenStates
+from specbench_kit.deployments.fastest_rounds import AnswerTimes, fastest_rounds
+
+REMEMBERED = 1 << 16
+"""Rows whose seconds are cached for plans of whole answers."""
 
 
 @dataclass(slots=True)
@@ -62,6 +67,9 @@ class Timelines:
         self._states = states
         self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._cached_prompts = deployment.cached_prompts
+        # Plans of different requests ask for the same rows.
+        self._step_s = lru_cache(REMEMBERED)(lambda row: self._drafter.latency.seconds([row]))
+        self._pass_s = lru_cache(REMEMBERED)(lambda row: self._verifier.pass_s([row]))
         self.clock = clock
         self._requests: dict[str, RequestTimeline] = {}
         self._shared_free_s = 0.0
@@ -202,6 +210,26 @@ class Timelines:
         link = self._link if self._on_edge else None
         crossing_s = link.nominal_s(node, link.up_bytes_per_s, node * link.draft_bytes) if link else 0.0
         return drafted_s + crossing_s <= self._verified_s
+
+    def fastest_rounds(self, draft: Draft, right: Sequence[int], *, server_decodes: bool) -> dict[int, PlannedRound]:
+        """Return the fastest rounds for the rest of an answer, as if its request were decoded alone.
+
+        `right` tokens of a draft at each offset are right; with `server_decodes`, rounds may be left to the server.
+        """
+        request = self._requests[draft.request_id]
+        times = AnswerTimes(
+            context=draft.context_length,
+            draft_cached=request.draft_cached,
+            target_cached=request.target_cached,
+            prompt_sent=request.prompt_sent,
+            step_s=self._step_s,
+            pass_s=self._pass_s,
+            decision_s=self._decision_s,
+            link=self._link,
+            on_edge=self._on_edge,
+            state_bytes=self._states.bytes_per_token if self._states else None,
+        )
+        return fastest_rounds(times, right, server_decodes=server_decodes and self._on_edge)
 
     def verified(self, verdict: Verdict) -> None:
         """Let the time pass until the answer has arrived: its tokens do not wait for a device that drafts ahead."""
