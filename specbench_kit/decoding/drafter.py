@@ -45,6 +45,16 @@ class Forwarded(NamedTuple):
     rows: Mapping[str, Row]
 
 
+class PlannedRound(NamedTuple):
+    """A round of a plan for a whole answer: the tokens that it drafts, all of which are right.
+
+    `server_continues` says that the server decodes the next round by itself, without waiting for the device.
+    """
+
+    drafted: int
+    server_continues: bool
+
+
 @runtime_checkable
 class ReportsForwards(Protocol):
     """A drafter whose forwards cannot be derived from its tree, and which therefore reports them."""
@@ -81,6 +91,12 @@ class DraftSource(Protocol):
     def release(self, session: Session) -> None:
         """Free what a finished request held."""
 
+    def foresee(self, draft: Draft, longest: int) -> Sequence[int] | None:
+        """Return how many tokens of a draft at each offset of the answer's rest would be right, up to `longest`.
+
+        The answer is the draft's `reference`. This takes none of the run's time; None if it cannot be known beforehand.
+        """
+
 
 class Drafter(DraftSource, Protocol):
     """A drafter as a policy sees it, which needs the time too."""
@@ -94,6 +110,13 @@ class Drafter(DraftSource, Protocol):
 
     def has_reached_server(self, draft: Draft, node: int) -> bool:
         """Return whether a node, sent when it was drafted, was at the server when its last verification ended."""
+
+    def fastest_rounds(self, draft: Draft, longest: int, *, server_decodes: bool) -> Mapping[int, PlannedRound] | None:
+        """Return the fastest rounds for the rest of the answer, by the number of its tokens before each.
+
+        The answer is the draft's `reference`, which only a bound may read. Drafts have up to `longest` tokens; with
+        `server_decodes`, rounds may be left to the server. None if times or drafts are not known beforehand.
+        """
 
 
 class LocalDrafter:
@@ -111,6 +134,14 @@ class LocalDrafter:
     def has_reached_server(self, draft: Draft, node: int) -> bool:
         """Return true: no link is crossed."""
         return True
+
+    def foresee(self, draft: Draft, longest: int) -> Sequence[int] | None:
+        """Return None: it is not known beforehand what would be drafted."""
+        return None
+
+    def fastest_rounds(self, draft: Draft, longest: int, *, server_decodes: bool) -> Mapping[int, PlannedRound] | None:
+        """Return None: the times of this machine are not known beforehand."""
+        return None
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round and return its drafts: empty trees, or what the last round's trees left to continue from."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.distributions import DraftForward
-from specbench_kit.decoding.drafter import Draft, DraftSource, ReportsForwards
+from specbench_kit.decoding.drafter import Draft, DraftSource, PlannedRound, ReportsForwards
 from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict, Verifier
@@ -147,6 +147,16 @@ class TimedDrafter:
     def has_reached_server(self, draft: Draft, node: int) -> bool:
         """Return whether a node, sent when it was drafted, was at the server when its last verification ended."""
         return self._timelines.has_reached_server(draft, node)
+
+    def foresee(self, draft: Draft, longest: int) -> Sequence[int] | None:
+        """Return how many tokens of a draft at each offset of the answer's rest would be right, if this is known."""
+        return self._drafter.foresee(draft, longest)
+
+    def fastest_rounds(self, draft: Draft, longest: int, *, server_decodes: bool) -> Mapping[int, PlannedRound] | None:
+        """Return the fastest rounds for the rest of the answer, as if its request were decoded alone."""
+        # The time of a drafter that reports its forwards depends on which of its models drafted before.
+        right = self._drafter.foresee(draft, longest) if self._reporting is None else None
+        return None if right is None else self._timelines.fastest_rounds(draft, right, server_decodes=server_decodes)
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""

@@ -2,14 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from random import Random
 
 from specbench_kit.decoding.clock import ModelledClock, Phase
-from specbench_kit.decoding.drafter import Draft
+from specbench_kit.decoding.drafter import Draft, PlannedRound
 from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.base import Deployment, HiddenStates
+from specbench_kit.deployments.fastest_rounds import AnswerTimes, fastest_rounds
+
+REMEMBERED = 1 << 16
+"""Rows whose seconds are cached for plans of whole answers."""
 
 
 @dataclass(slots=True)
@@ -41,6 +46,9 @@ class Timelines:
     the link, a request that joins others pays for its messages in its own latency and delays nobody. With `on_edge`,
     every request has a drafting device of its own at the far end of the link; with `learned`, a predictor scores every
     drafted token; `states` are the hidden states that the drafter reads.
+
+    The tokens of a verdict are there when it arrives. A device that drafts ahead finishes the forward that is then
+    under way, and can begin the next draft only after it.
     """
 
     def __init__(
@@ -59,6 +67,9 @@ class Timelines:
         self._states = states
         self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
         self._cached_prompts = deployment.cached_prompts
+        # Plans of different requests ask for the same rows.
+        self._step_s = lru_cache(REMEMBERED)(lambda row: self._drafter.latency.seconds([row]))
+        self._pass_s = lru_cache(REMEMBERED)(lambda row: self._verifier.pass_s([row]))
         self.clock = clock
         self._requests: dict[str, RequestTimeline] = {}
         self._shared_free_s = 0.0
@@ -80,7 +91,9 @@ class Timelines:
         """Start a round of these drafts."""
         for draft in drafts:
             request = self._requests[draft.request_id]
-            request.ready_s = request.answer_s = self.clock.now_s()
+            request.answer_s = self.clock.now_s()
+            # A forward ahead of the verdict that was under way when it arrived is finished before the next one begins.
+            request.ready_s = max(request.ready_s, request.answer_s)
 
     def draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """Charge one batched draft forward of tree nodes, and the decision about the tokens that it yields."""
@@ -198,14 +211,34 @@ class Timelines:
         crossing_s = link.nominal_s(node, link.up_bytes_per_s, node * link.draft_bytes) if link else 0.0
         return drafted_s + crossing_s <= self._verified_s
 
+    def fastest_rounds(self, draft: Draft, right: Sequence[int], *, server_decodes: bool) -> dict[int, PlannedRound]:
+        """Return the fastest rounds for the rest of an answer, as if its request were decoded alone.
+
+        `right` tokens of a draft at each offset are right; with `server_decodes`, rounds may be left to the server.
+        """
+        request = self._requests[draft.request_id]
+        times = AnswerTimes(
+            context=draft.context_length,
+            draft_cached=request.draft_cached,
+            target_cached=request.target_cached,
+            prompt_sent=request.prompt_sent,
+            step_s=self._step_s,
+            pass_s=self._pass_s,
+            decision_s=self._decision_s,
+            link=self._link,
+            on_edge=self._on_edge,
+            state_bytes=self._states.bytes_per_token if self._states else None,
+        )
+        return fastest_rounds(times, right, server_decodes=server_decodes and self._on_edge)
+
     def verified(self, verdict: Verdict) -> None:
-        """Let the time pass until the answer has arrived."""
+        """Let the time pass until the answer has arrived: its tokens do not wait for a device that drafts ahead."""
         request = self._requests[verdict.draft.request_id]
         # The last committed token is never in KV: it is the first input of the next round.
         request.target_cached = verdict.draft.context_length - 1
-        if self._on_edge and self.clock.timeline is not None:
+        if self._on_edge and self.clock.timeline is not None and request.ready_s < request.answer_s:
             self.clock.mark(f"edge/{request.name}", "stall", request.ready_s, request.answer_s, request.name)
-        self.clock.wait_until(max(request.answer_s, request.ready_s))
+        self.clock.wait_until(request.answer_s)
 
     def drafted(self, draft: Draft, path: Sequence[int], kept: int | None) -> None:
         """Keep the forwarded nodes on the accepted `path` and those below the node `kept` in the draft model's KV.

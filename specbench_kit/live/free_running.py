@@ -6,7 +6,7 @@ that differs from the chain ends the chain: what was drafted behind it is rolled
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from threading import Event
@@ -17,7 +17,7 @@ from torch import Tensor
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import Clock, MeasuringClock, monotonic_s
 from specbench_kit.decoding.distributions import DraftForward
-from specbench_kit.decoding.drafter import Draft, Drafter
+from specbench_kit.decoding.drafter import Draft, Drafter, PlannedRound
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
@@ -330,6 +330,12 @@ class AnswerPollingDrafter:
 
     def has_reached_server(self, draft: Draft, node: int) -> bool:
         return False  # the server alone knows
+
+    def foresee(self, draft: Draft, longest: int) -> Sequence[int] | None:
+        return self._drafter.foresee(draft, longest)
+
+    def fastest_rounds(self, draft: Draft, longest: int, *, server_decodes: bool) -> Mapping[int, PlannedRound] | None:
+        return None  # the server's time is measured
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         return self._drafter.begin(sessions)

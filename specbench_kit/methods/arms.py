@@ -14,7 +14,7 @@ from specbench_kit.methods.base import Capability, Environment, Method, Policy, 
 if TYPE_CHECKING:
     from specbench_kit.decoding.clock import Clock
     from specbench_kit.decoding.distributions import DraftForward
-    from specbench_kit.decoding.drafter import Draft, Drafter
+    from specbench_kit.decoding.drafter import Draft, Drafter, PlannedRound
     from specbench_kit.decoding.verification import Verdict
 
 RANGE = re.compile(r"(.+=)(\d+)\.\.(\d+)")
@@ -118,6 +118,14 @@ class ArmDrafter:
 
     def has_reached_server(self, draft: "Draft", node: int) -> bool:
         return self.drafter.has_reached_server(draft, node)
+
+    def foresee(self, draft: "Draft", longest: int) -> "Sequence[int] | None":
+        return self.drafter.foresee(draft, min(longest, self.longest))
+
+    def fastest_rounds(
+        self, draft: "Draft", longest: int, *, server_decodes: bool
+    ) -> "Mapping[int, PlannedRound] | None":
+        return self.drafter.fastest_rounds(draft, min(longest, self.longest), server_decodes=server_decodes)
 
     def room(self, draft: "Draft") -> int:
         return min(self.drafter.room(draft), self.longest - draft.tree.last)

@@ -73,6 +73,8 @@ class Pipeline(NamedTuple):
         return self.width * (self.stages + 1)
 
 
+LONGEST_DRAFT = 8
+"""The tokens that a bound drafts at most where no method beside it drafts more."""
 LATENCIES = "latencies of the pair: a deployment, or skit profile-drafter"
 """The requirement of methods that read `Environment.latencies`."""
 
@@ -152,6 +154,8 @@ class Environment:
     """Seconds that draft and verdict spend on the link, without their bytes; 0 if drafts do not cross one."""
     batch_size: int = 1
     """The number of requests that are decoded together."""
+    longest_draft: int = LONGEST_DRAFT
+    """The most tokens that a method of the benchmark drafts: as far as a bound of them has to reach."""
     server_decodes: bool = False
     """True if a method may leave rounds to the server's own decoding, which crosses the link once for all of them."""
 
@@ -207,7 +211,7 @@ class Method(ABC):
     needs_reference: ClassVar[bool] = False
     """True if the policy reads the target's answer, which only a benchmark can provide."""
     is_rung: ClassVar[bool] = False
-    """True if it shows how much of the oracle's gap a rule over the draft's own signals can close."""
+    """True if it stands among the bounds, to show how much of the oracle's gap a rule over draft signals closes."""
     uses_drafter: ClassVar[bool] = True
     """False if the verifier decodes the whole answer without drafts, and the link is crossed once."""
     placement: ClassVar[Literal["edge", "server"] | None] = None
@@ -232,8 +236,8 @@ class Method(ABC):
 
     @property
     def is_bound(self) -> bool:
-        """Return True if the method cannot be deployed, so that no other is compared with it as the fastest."""
-        return self.needs_reference or self.drafting.is_bound
+        """Return True if the method shows what others could reach, so that it is never the fastest itself."""
+        return self.needs_reference or self.is_rung or self.drafting.is_bound
 
     @property
     def drafting(self) -> Drafting:

@@ -1,4 +1,4 @@
-"""The best stopping criterion over the draft's own signals, as the rung below the oracle."""
+"""The best stopping criterion over the chances of a predictor, as the rung below the oracle."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +25,14 @@ SOLVE_EVERY = 50
 @methods.register("reachable")
 @dataclass(frozen=True)
 class Reachable(LatencyAware):
-    """Stop where one more drafted token is expected to cost more time than it saves: what draft-side signals allow.
+    """Stop where one more drafted token is expected to cost more time than it saves, by the chances of a predictor.
 
     A predictor that was trained on other prompts, named as for `wisp`, gives the chance of every drafted token. How
     chances follow each other is counted in the run's own drafts, without their outcomes. By dynamic programming over
     both and the times of the pair, a token is sent, and another one drafted, while this raises the expected tokens per
-    second; one token is always drafted. What lies between this method and `oracle` cannot be had by a rule that sees no
-    more than this predictor does. In a batch every request stops as if the others drafted as many tokens.
+    second; one token is always drafted. This is the best that a rule can do with this predictor, whose time it always
+    pays: where the predictor costs more than it tells, a threshold or a fixed length can be faster. In a batch every
+    request stops as if the others drafted as many tokens.
     """
 
     predictor: str = "auto"

@@ -55,7 +55,10 @@ def idle_shares(deployment: DeploymentDescription, group: RequestGroup, makespan
 
 
 def headroom(method: float | None, autoregressive: float | None, oracle: float) -> float | None:
-    """Return the share of the throughput gap between autoregressive and oracle that the method closes."""
-    if method is None or autoregressive is None or oracle <= autoregressive:
+    """Return the share of the throughput gap between autoregressive and oracle that the method closes.
+
+    None where there is no gap, and for a method that is faster than the oracle, which then does not bound it.
+    """
+    if method is None or autoregressive is None or not autoregressive < oracle >= method:
         return None
     return (method - autoregressive) / (oracle - autoregressive)

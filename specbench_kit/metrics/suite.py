@@ -238,7 +238,7 @@ class CellScore:
 
     `speed` is its speed relative to autoregressive decoding, paired by prompt or by batch. By `limits` its interval
     holds together with those of all policies of the cell. `regret` is the share of its time that the oracle of the cell
-    would have saved: 0 where it is as fast, below 0 where it is faster.
+    would have saved: 0 where it is as fast, or faster, as trees and overlap can be.
     """
 
     result: CellResult
@@ -281,7 +281,7 @@ class Scoreboard:
         self.cells = {cell.name: cell for cell in cells}
         self.fleets = {fleet.name: fleet for fleet in fleets}
         self.policies = {policy.spec: policy for policy in policies}
-        # An oracle that always drafts is slower than not to draft at all where nothing pays.
+        # In a batch, an oracle may be slower than not to draft at all: it plans every request as if it were alone.
         self._bounds = [spec for spec in (*bounds, BASELINE) if spec in self.policies]
         self._scores: dict[tuple[str, str], CellScore | None] = {}
         self._limits_by_cell: dict[str, TableLimits] = {}
@@ -380,9 +380,8 @@ class Scoreboard:
             return None
         bounds = [bound for name in self._bounds if (bound := self._result(name, cell))]
         least_s = min((sum(bound.seconds) for bound in bounds), default=None)
-        return CellScore(
-            result, speed, self._limits(cell), None if least_s is None else 1 - least_s / sum(result.seconds)
-        )
+        regret = None if least_s is None else max(0.0, 1 - least_s / sum(result.seconds))
+        return CellScore(result, speed, self._limits(cell), regret)
 
     def _limits(self, cell: str) -> TableLimits:
         """Return what the intervals of a cell's speedups go by."""

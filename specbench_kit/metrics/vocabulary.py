@@ -397,7 +397,8 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "share",
             "share of the throughput gap between autoregressive decoding and the oracle that the method closes; given "
-            "only if the oracle is shown to be faster. The oracle bounds chains, so trees and overlap can exceed 1",
+            "only if the oracle is shown to be faster, and not for methods that it does not bound: trees, overlap and "
+            "other drafters can be faster",
             ColumnHeading("headroom", "Headroom"),
         ),
     ] = None

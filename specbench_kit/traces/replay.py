@@ -27,7 +27,7 @@ from specbench_kit.deployments.placing import (
     single_request_clock,
     states_on_the_way,
 )
-from specbench_kit.methods.base import Method
+from specbench_kit.methods.base import LONGEST_DRAFT, Method
 from specbench_kit.models.catalogue import ModelSource, locate
 from specbench_kit.models.draft_library import find_draft
 from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
@@ -117,11 +117,12 @@ def prepare_for_replay(
     tuned_for: Deployment | None = None,
     *,
     server_decodes: bool = True,
+    longest_draft: int = LONGEST_DRAFT,
 ) -> Method:
     """Return the method prepared for a replay; raise SkitError if it reads what the trace lacks.
 
     It has the thresholds that were tuned for another deployment where `tuned_for` names one. Without `server_decodes`
-    it may not leave rounds to the server's own decoding.
+    it may not leave rounds to the server's own decoding. The methods beside it draft up to `longest_draft` tokens.
     """
     header = trace.header
     method = _with_recorded_drafter(method, trace.header)
@@ -136,7 +137,10 @@ def prepare_for_replay(
     key = deployment_key(tuned_for or deployment)
     placed = environment(recorded_pair(trace), deployment)
     allowed = server_decodes and placed.server_decodes
-    return method.prepare(replace(placed, batch_size=batch_size, deployment=key, server_decodes=allowed))
+    longest = min(longest_draft, header.max_draft)
+    return method.prepare(
+        replace(placed, batch_size=batch_size, deployment=key, server_decodes=allowed, longest_draft=longest)
+    )
 
 
 def describe_replayed(method: Method, trace: TraceFile) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor
 
 from specbench_kit.decoding.distributions import NodeStats, TokenScorer
@@ -11,7 +12,7 @@ from specbench_kit.decoding.drafting.base import Drafting
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.traces.candidate_trees import CandidateSource, StoredCandidates
-from specbench_kit.traces.chain_replay import draft_too_long
+from specbench_kit.traces.chain_replay import correct_tokens, draft_too_long
 from specbench_kit.traces.recorded_forward import RecordedForward
 from specbench_kit.traces.trace import NO_TOKEN, RequestTrace, TraceHeader
 
@@ -59,6 +60,14 @@ class ReplayDrafter(LocalDrafter):
     def room(self, draft: Draft) -> int:
         """Return how many tokens the chain can take until the context is full, as it was at the recording."""
         return self._header.token_limit(self._traces[draft.request_id]) - draft.context_length - len(draft.tree)
+
+    def foresee(self, draft: Draft, longest: int) -> Sequence[int] | None:
+        """Return how many recorded tokens at each offset of the answer's rest are right, up to `longest`."""
+        trace = self._traces[draft.request_id]
+        offsets = np.arange(draft.session.produced, len(trace.output_ids))
+        leading = correct_tokens(trace)[offsets].cumprod(axis=1).sum(axis=1)
+        counts: list[int] = np.minimum(leading, np.minimum(longest, len(trace.output_ids) - offsets)).tolist()
+        return counts
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Append the recorded next token to each chain; return the drafts that had one and had room for it."""

@@ -12,7 +12,7 @@ from specbench_kit.core.typed_json import JsonObject
 
 pytestmark = pytest.mark.slow
 
-METHODS = ["fixed-k:k=3", "threshold:max_draft=6", "oracle:max_draft=6"]
+METHODS = ["fixed-k:k=3", "threshold:max_draft=6"]
 DECISIONS = ("drafted", "submitted", "accepted", "committed")
 
 

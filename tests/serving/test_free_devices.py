@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from invariants import no_request_is_in_two_batches, no_token_is_lost_or_doubled, time_never_runs_backwards
-from scenes import DEPLOYMENT, DRAFT, calm, scenario
+from scenes import DEPLOYMENT, calm, scenario
 from trace_builders import MAX_DRAFT, made_requests
 
 from specbench_kit.core.errors import SkitError
@@ -61,7 +61,7 @@ def free_scene(method: str = METHODS[0], devices: int = 12, **changes: object) -
 @pytest.mark.parametrize("rtt_s", [0.0, 0.02, 0.08])
 @pytest.mark.parametrize("method", METHODS)
 def test_one_device_takes_the_rounds_of_a_replayed_benchmark(method: str, rtt_s: float) -> None:
-    """The same tokens at the same times, but for the last answer, for which the engine lets a forward end."""
+    """The same tokens at the same times: those of an answer are there when it arrives, whatever the device does."""
     deployment = calm()
     deployment = replace(deployment, link=replace(deployment.link, rtt_s=rtt_s))
     trace = made_requests(1)
@@ -75,9 +75,7 @@ def test_one_device_takes_the_rounds_of_a_replayed_benchmark(method: str, rtt_s:
     for name in ("submitted", "accepted", "committed"):
         assert rounds[name][:count].tolist() == [getattr(step, name) for step in record.rounds], name
     assert (rounds["submitted"][:count].max() > 0) == (rtt_s < 0.05)  # short drafts are never in time over a long link
-    late_s = np.array([step.end_s for step in record.rounds]) - rounds["answered_s"][:count]
-    assert (late_s > -1e-9).all()
-    assert (late_s <= DRAFT.seconds([(2, 300)])).all()
+    assert np.allclose(rounds["answered_s"][:count], [step.end_s for step in record.rounds], rtol=1e-9)
 
 
 def test_a_device_that_is_slower_than_the_server_begins_anew_from_what_it_has_read() -> None:

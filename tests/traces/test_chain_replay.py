@@ -30,8 +30,6 @@ SPECS = [
     "threshold:threshold=0.6,max_draft=3",
     "margin:threshold=0.5,max_draft=6",
     "entropy-change:threshold=0.3,max_draft=6",
-    "oracle:max_draft=6",
-    "oracle:max_draft=2",
     "wisp:predictor=PREDICTOR,max_draft=6",
     "wisp:predictor=PREDICTOR,max_draft=2,send_last=true",
     "wisp:predictor=PREDICTOR,max_draft=6,operating_point=0.2,score=cumulative",
@@ -80,7 +78,12 @@ def test_both_ways_agree_in_every_round_and_second(spec, predictor, traces, monk
 
 @pytest.mark.parametrize(
     "spec",
-    ["threshold:schedule=heuristic,max_draft=3", "threshold:adaptive=true,max_draft=6", "threshold:unit=batch"],
+    [
+        "oracle",
+        "threshold:schedule=heuristic,max_draft=3",
+        "threshold:adaptive=true,max_draft=6",
+        "threshold:unit=batch",
+    ],
 )
 def test_a_policy_with_a_memory_takes_the_loop(spec: str) -> None:
     assert parse_method(spec).policy().stop_rule is None

@@ -47,17 +47,15 @@ DRAFTERS = {
     "head": [
         "fixed-k:k=4",
         "threshold:threshold=0.3,max_draft=6",
-        "oracle:max_draft=6",
         "svip:max_draft=5",
     ],
     "suffix": [
         "fixed-k:k=6",
         "threshold:threshold=0.5,max_draft=6",
-        "oracle:max_draft=6",
         "sglang-ema:up=1000",
     ],
     "suffix.shared=false+min=2": ["fixed-k:k=3", "threshold:threshold=0.6,max_draft=5"],
-    "prompt-lookup": ["fixed-k:k=5", "oracle:max_draft=6"],
+    "prompt-lookup": ["fixed-k:k=5"],
     HYBRID: ["fixed-k:k=5", "threshold:threshold=0.4,max_draft=6", "sglang-ema:up=1000"],
     "first-of.second=head": ["fixed-k:k=5", "oracle:max_draft=6"],
     "first-of.first=prompt-lookup+second=model": ["fixed-k:k=4"],

@@ -163,7 +163,7 @@ SHORT = 40
 
 
 @pytest.mark.parametrize("states_it", [True, False], ids=["capacity in the header", "a trace of version 2"])
-@pytest.mark.parametrize("spec", ["fixed-k:k=6", "threshold:threshold=0.1,max_draft=6", "oracle:max_draft=6"])
+@pytest.mark.parametrize("spec", ["fixed-k:k=6", "threshold:threshold=0.1,max_draft=6"])
 def test_at_the_contexts_end_a_replay_drafts_what_live_drafting_does(spec, states_it, models, header):
     runners = tuple(make_runner(model, 1, SHORT) for model in models)
     requests = make_requests(clear_prompts(models[0], (3, 22, 30, 37, 39), 1), NEW_TOKENS)

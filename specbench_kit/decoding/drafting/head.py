@@ -198,6 +198,10 @@ class HeadDrafter(ModelDrafter):
         ready = draft.request_id in self._slots or draft.request_id in self._early_states
         return super().room(draft) if ready else 0
 
+    def foresee(self, draft: Draft, longest: int) -> Sequence[int] | None:
+        """Return None: what it would draft depends on hidden states of the target."""
+        return None
+
     def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
         """Commit the accepted nodes and pass on the target's hidden states of them.
 

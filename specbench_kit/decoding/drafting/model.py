@@ -20,6 +20,9 @@ from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.executors.pending import PendingTokens
 from specbench_kit.models.runner import Append, Runner, refuse_nan, refuse_nan_in
 
+READ_AT_ONCE = 64
+"""Tokens of a known text in one forward, whose logits have to be held."""
+
 
 @drafters.register("model")
 @dataclass(frozen=True)
@@ -77,6 +80,29 @@ class ModelDrafter(LocalDrafter):
         for row, (draft, token) in enumerate(zip(grown, best, strict=True)):
             draft.tree.add(token, draft.tree.last, forward, row)
         return grown
+
+    def foresee(self, draft: Draft, longest: int) -> Sequence[int] | None:
+        """Return how many tokens of a draft at each offset of the answer would be right, up to `longest`.
+
+        The model reads the prompt and the answer once, in a slot of its own. None for drafts that are drawn at random,
+        and for a request that has a slot already.
+        """
+        if self._sample or draft.request_id in self._slots:
+            return None
+        text = [*draft.session.tokens, *draft.reference]
+        known = len(draft.session.tokens) - 1
+        slot = self._runner.acquire()
+        guesses: list[int] = []
+        for start in range(0, len(text) - 1, READ_AT_ONCE):
+            tokens = text[start : min(start + READ_AT_ONCE, len(text) - 1)]
+            (best,) = self._runner.forward([Append(slot, tokens, keep=len(tokens))]).argmax()
+            self._runner.commit(slot, range(len(tokens)))
+            guesses += map(int, best)
+        self._runner.release(slot)
+        counts: list[int] = []
+        for guess, token in zip(reversed(guesses[known:]), reversed(draft.reference), strict=True):
+            counts.append(min(1 + (counts[-1] if counts else 0), longest) if guess == token else 0)
+        return counts[::-1]
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
         """Forward tree nodes whose parents were forwarded; row i is the distribution after the i-th node, in order.

@@ -97,10 +97,10 @@ def _best(comparison: Comparison, column: MetricColumn) -> list[str]:
     rows = comparison.overall
     if column is LOSSLESS:
         return []
-    if column in (SPEEDUP, TYPICAL):
-        even = [label for label, row in rows.items() if row.verdict == NO_DIFFERENCE]
-        return [label for label in (comparison.reference, *even) if rows[label].value(column.metric)]
     barred = {series.label for series in comparison.series if series.is_bound}
+    if column in (SPEEDUP, TYPICAL):
+        even = [label for label, row in rows.items() if row.verdict == NO_DIFFERENCE and label not in barred]
+        return [label for label in (comparison.reference, *even) if rows[label].value(column.metric)]
     barred |= {label for label, row in rows.items() if row.lossless and row.lossless.errors}
     values = {label: column.value(row) for label, row in rows.items() if label not in barred}
     choose = min if column.lower_is_better else max

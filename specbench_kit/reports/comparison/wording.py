@@ -161,27 +161,29 @@ def _partial_runs(comparison: Comparison) -> list[str]:
 
 
 def reachable_gap(comparison: Comparison) -> str:
-    """Return one line on how much of the oracle's gap can be closed, and how much of that the best method leaves.
+    """Return one line on how much of the oracle's gap the rung below it and the best method close.
 
-    It is empty without a method that shows it, or where the oracle is not shown to beat autoregressive decoding.
+    Methods that are faster than the oracle are named instead: it does not bound them. The line is empty without a rung,
+    or where the oracle is not shown to beat autoregressive decoding.
     """
     shares = {label: row.headroom for label, row in comparison.overall.items() if row.headroom is not None}
     oracle = next((row.label for row in comparison.series if row.reads_answers and row.label in shares), None)
     rung = next((series.label for series in comparison.series if series.is_rung and series.label in shares), None)
-    others = [
-        series.label
-        for series in comparison.series
-        if series.label in shares and not (series.is_bound or series.is_rung or series.is_baseline)
-    ]
-    if oracle is None or rung is None or not others or shares[rung] <= 0:
+    others = [series.label for series in comparison.series if not (series.is_bound or series.is_baseline)]
+    bounded = [label for label in others if label in shares]
+    if oracle is None or rung is None or not bounded or shares[rung] <= 0:
         return ""
-    best = max(others, key=shares.__getitem__)
-    left = 1 - shares[best] / shares[rung]
-    remains = f"{share(left)} of what is reachable is left" if left > 0 else "nothing of what is reachable is left"
-    return (
+    best = max(bounded, key=shares.__getitem__)
+    line = (
         f"Below the oracle: {code(rung)} closes {share(shares[rung])} of the gap between autoregressive decoding and "
-        f"{code(oracle)}, and {code(best)} {share(shares[best])}: {remains}."
+        f"{code(oracle)}, and {code(best)} {share(shares[best])}."
     )
+    limit = comparison.overall[oracle].throughput or 0.0
+    faster = [code(label) for label in others if (comparison.overall[label].throughput or 0.0) > limit]
+    if not faster:
+        return line
+    verb = "is" if len(faster) == 1 else "are"
+    return f"{line} The oracle bounds chains of its drafter that wait for verdicts: {', '.join(faster)} {verb} faster."
 
 
 def where(comparison: Comparison) -> str:

@@ -1,10 +1,10 @@
 """The methods that a benchmark runs: the named ones, and the methods that `all` and `group:NAME` stand for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, fields
 
 from specbench_kit.core.errors import SkitError, by_reason
-from specbench_kit.methods.base import GROUPS, Method, methods
+from specbench_kit.methods.base import GROUPS, LONGEST_DRAFT, Method, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import resolve_target
@@ -82,6 +82,11 @@ def usable(settings: BenchSettings, make: Callable[[str], Method]) -> tuple[dict
         reasons = [f"{', '.join(alike)}: {reason}" for reason, alike in by_reason(left_out).items()]
         raise SkitError(f"no method can run here: {'; '.join(reasons)}")
     return ready, left_out
+
+
+def longest_draft(specs: Iterable[str]) -> int:
+    """Return the most tokens that any of these methods drafts, as far as a bound of them has to reach."""
+    return max([LONGEST_DRAFT, *(parse_method(spec).longest_draft or 0 for spec in specs)])
 
 
 def _groups(spec: str) -> Sequence[str]:

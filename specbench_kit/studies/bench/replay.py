@@ -23,7 +23,7 @@ from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.studies.bench.choice import usable
+from specbench_kit.studies.bench.choice import chosen, longest_draft, usable
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, RunRecords, conclude
 from specbench_kit.studies.bench.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.lanes import Progress
@@ -70,7 +70,8 @@ def bench_replay(
     trace.provenance("dataset", "name")
     deployment = settings.deployment or recording_deployment(trace.header)
     # Methods are tried before there are runs, so that those of `all` that fail leave no run directory.
-    prepared, left_out = usable(settings, lambda spec: _prepare(spec, trace, deployment, settings.batch_size))
+    prepare = partial(prepare_for_replay, batch_size=settings.batch_size, longest_draft=longest_draft(chosen(settings)))
+    prepared, left_out = usable(settings, lambda spec: _prepare(spec, trace, deployment, prepare))
     for note in predictor_notes(prepared.values()):
         tell(note)
     given: dict[str, str] = {}  # by the spec that is replayed
@@ -92,7 +93,7 @@ def bench_replay(
         for spec, method in methods.items()
     }
     progress = _ProgressCounter(report, len(trace) * (len(runs) + settings.baseline))
-    replays = _Replays(settings, trace, deployment, progress)
+    replays = _Replays(settings, trace, deployment, prepare, progress)
     records = RunRecords([], [])
     if settings.baseline and runs:
         keeper, *others = runs.values()
@@ -130,9 +131,9 @@ def bench_replay(
     return Replayed(conclude(finished, ReplayOutputJudge(), None, read), left_out, lost)
 
 
-def _prepare(spec: str, trace: TraceFile, deployment: Deployment, batch_size: int) -> Method:
+def _prepare(spec: str, trace: TraceFile, deployment: Deployment, prepare: Callable[..., Method]) -> Method:
     """Return the method ready for the replay, after a trial that fails if the trace cannot serve it."""
-    method = prepare_for_replay(parse_method(fit_spec(spec, trace.header)), trace, deployment, batch_size)
+    method = prepare(parse_method(fit_spec(spec, trace.header)), trace, deployment)
     for _ in replay(method, trace.header, islice(trace, 1), deployment=deployment):
         pass
     return method
@@ -146,13 +147,19 @@ class _Replays:
     """
 
     def __init__(
-        self, settings: BenchSettings, trace: TraceFile, deployment: Deployment, progress: "_ProgressCounter"
+        self,
+        settings: BenchSettings,
+        trace: TraceFile,
+        deployment: Deployment,
+        prepare: Callable[..., Method],
+        progress: "_ProgressCounter",
     ) -> None:
         self._ends = [end for _, end in corners(deployment)]
         self.missing: dict[str, str] = {}
         self._settings = settings
         self._trace = trace
         self._deployment = deployment
+        self._prepare = prepare
         self._progress = progress
 
     def records(self, spec: str, method: Method, timeline: Timeline | None = None) -> Iterator[RequestRecord]:
@@ -170,7 +177,7 @@ class _Replays:
     def _prepared(self, spec: str) -> list[Method]:
         """Return the method as it is at each end; none if it cannot be prepared for one of them."""
         # Thresholds stay those that were tuned for the deployment: nobody knows at which end of its range it lies.
-        prepare = partial(prepare_for_replay, batch_size=self._settings.batch_size, tuned_for=self._deployment)
+        prepare = partial(self._prepare, tuned_for=self._deployment)
         try:
             return [prepare(parse_method(spec), self._trace, end) for end in self._ends]
         except SkitError as error:

@@ -32,7 +32,7 @@ from specbench_kit.models.runner import Runner
 from specbench_kit.profilers.subject import random_model
 from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.probe import Probe, probe_here
-from specbench_kit.studies.bench.choice import chosen, usable
+from specbench_kit.studies.bench.choice import chosen, longest_draft, usable
 from specbench_kit.studies.bench.conversations import max_conversation_tokens
 from specbench_kit.studies.bench.judges import LocalOutputJudge, ServedOutputJudge
 from specbench_kit.studies.bench.measured_environment import MeasuredEnvironment
@@ -208,7 +208,8 @@ class Workbench:
         )
         if self.server is not None:
             self.server.require_verifiable(method, self.sampler)
-        method = method.prepare(self.measured.environment_of(method.drafting))
+        longest = longest_draft(chosen(self.settings))
+        method = method.prepare(replace(self.measured.environment_of(method.drafting), longest_draft=longest))
         if self.settings.deployment is not None:
             require_stages(method, self.settings.deployment)
         return method

@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 QUICK = "QUICK RUN: fewer requests than the suite has. Its numbers compare with nothing, and it cannot be submitted."
 MODELLED = "Every number is modelled: the rounds are those of a live run, and their time is that of the deployment."
 REGRET = (
-    "Regret is the share of the policy's time that the oracle of the cell would have saved; a policy that drafts for "
-    "some requests alone can beat the oracle, which drafts for all or none, and has a regret below 0."
+    "Regret is the share of the policy's time that the oracle of the cell would have saved. The oracle has the fastest "
+    "draft lengths of every request that is decoded alone; where trees, drafting ahead or a batch let a policy be "
+    "faster, its regret is 0."
 )
 MEASURED = (
     "Measured, one request at a time, on the prompts of the recorded pair: the time of the answers of the first server "
@@ -140,6 +141,13 @@ def mean_regret(board: Scoreboard, spec: str, cells: Sequence[str]) -> float | N
     return fmean(regrets) if regrets and len(regrets) == len(cells) else None
 
 
+def worst_regret(board: Scoreboard, spec: str, cells: Sequence[str]) -> tuple[str, float] | None:
+    """Return the cell in which a policy has the largest regret, and that regret; None if it ran in none of them."""
+    scores = {cell: board.score(spec, cell) for cell in cells}
+    regrets = {cell: score.regret for cell, score in scores.items() if score and score.regret is not None}
+    return max(regrets.items(), key=lambda item: item[1], default=None)
+
+
 def headline(board: Scoreboard, spec: str) -> str:
     """Return the sentence on one policy: its mean speedup, its regret, and its best place."""
     cells = recorded(board)
@@ -154,7 +162,9 @@ def headline(board: Scoreboard, spec: str) -> str:
     else:
         parts.append(f"runs in {len(ran)} of {len(board.cells)} cells")
     if regret is not None:
-        parts.append(f"{share(regret)} of its time would be saved by the oracle")
+        largest = worst_regret(board, spec, cells)
+        most = f" ({share(largest[1])} in its worst cell, {largest[0]})" if largest and largest[1] > regret else ""
+        parts.append(f"{share(regret)} of its time would be saved by the oracle{most}")
     ranks = {cell: rank for cell in ran if (rank := board.rank(spec, cell))}
     if ranks:
         best = min(ranks, key=lambda cell: ranks[cell][0])

@@ -311,7 +311,7 @@ def _policy(suite: Suite, spec: str, runs: Mapping[str, CellRun | FleetRun]) -> 
         source=kind.source,
         reported=kind.reported_result,
         group=kind.group,
-        is_bound=method.is_bound or kind.is_rung,
+        is_bound=method.is_bound,
         package=package,
         version=version,
         source_sha256=source_hash(kind),

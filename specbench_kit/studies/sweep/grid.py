@@ -20,6 +20,7 @@ from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import described
 from specbench_kit.deployments.placing import environment
+from specbench_kit.methods.base import LONGEST_DRAFT
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.run_data import placed
 from specbench_kit.metrics.run_summary import metric_values
@@ -32,6 +33,7 @@ from specbench_kit.models.synthetic import SyntheticModel
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs import provenance
 from specbench_kit.serving.parallel import Workers
+from specbench_kit.studies.bench.choice import longest_draft
 from specbench_kit.studies.sweep.report import SweepRow
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.traces.candidate_trees import BeyondRecord
@@ -174,7 +176,7 @@ class _Grid:
     settings: SweepSettings
     trace: TraceFile | None
     baselines: dict[Deployment, list[RequestRecord]] = field(default_factory=dict)
-    metrics: dict[tuple[str, Deployment, str], MetricValues] = field(default_factory=dict)
+    metrics: dict[tuple[str, Deployment, str, int], MetricValues] = field(default_factory=dict)
     described: list[dict[str, object]] = field(default_factory=list)
 
     def rows(self, point: SweepPoint) -> Iterator[SweepRow]:
@@ -182,30 +184,31 @@ class _Grid:
         if deployment is None:
             assert self.trace is not None
             deployment = recording_deployment(self.trace.header)
+        longest = longest_draft(point.specs.values())
         for series, given_spec in {BASELINE: BASELINE, **point.specs}.items():
             spec = given_spec if self.trace is None else fit_spec(given_spec, self.trace.header)
-            key = spec, deployment, "" if spec == BASELINE else point.draft
+            key = spec, deployment, *(("", LONGEST_DRAFT) if spec == BASELINE else (point.draft, longest))
             if key not in self.metrics:
-                self.metrics[key] = self._measure(spec, deployment, point.draft)
+                self.metrics[key] = self._measure(spec, deployment, point.draft, longest)
             yield SweepRow(point.values, series, spec, self.metrics[key])
 
-    def _measure(self, spec: str, deployment: Deployment, draft: str) -> MetricValues:
+    def _measure(self, spec: str, deployment: Deployment, draft: str, longest: int) -> MetricValues:
         if spec == BASELINE or deployment not in self.baselines:
             # Only the last baseline is kept: deployments change rarely along the grid, and records are large.
-            self.baselines = {deployment: self._decode(BASELINE, deployment, draft)}
+            self.baselines = {deployment: self._decode(BASELINE, deployment, draft, longest)}
         baseline = self.baselines[deployment]
-        records = baseline if spec == BASELINE else self._decode(spec, deployment, draft)
+        records = baseline if spec == BASELINE else self._decode(spec, deployment, draft, longest)
         summary = summarise_run(
             records, baseline, placed(described(deployment), spec), batch_size=self.settings.batch_size
         )
         return metric_values(summary["overall"])
 
-    def _decode(self, spec: str, deployment: Deployment, draft: str) -> list[RequestRecord]:
+    def _decode(self, spec: str, deployment: Deployment, draft: str, longest: int) -> list[RequestRecord]:
         if self.trace is None:
             return synthetic_prompts(self.settings).decode(spec, deployment, draft)
         size = self.settings.batch_size
         seed = self.settings.seed
-        method = prepare_for_replay(parse_method(spec), self.trace, deployment, size)
+        method = prepare_for_replay(parse_method(spec), self.trace, deployment, size, longest_draft=longest)
         inputs = describe_replayed(method, self.trace)
         description = {"method": provenance.without_folders(spec), **inputs}
         if inputs and description not in self.described:

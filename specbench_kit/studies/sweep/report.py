@@ -82,7 +82,7 @@ class SweepLine(Struct):
 
 
 class Crossing(Struct, frozen=True):
-    """The speedup passes 1 between two neighbours on the grid, at `at` by linear interpolation.
+    """The speedup passes 1 between two neighbours on the grid, at `at` if times are straight lines between them.
 
     `stops` is True if the method is faster below and slower above the crossing.
     """
@@ -234,7 +234,7 @@ def _comparisons(summary: SweepSummary) -> Blocks:
     note = (
         f"A method's speedup is over {RIVAL} of the same prompts on the same deployment: the "
         "server decodes by itself and streams, so that a request crosses the link once. Between two points of the "
-        "grid, the speedup is interpolated linearly."
+        "grid, both times are taken as straight lines, as they are in the round trip; break-even is where they cross."
     )
     blocks: list[Block] = [
         Heading("Which method is the fastest where"),
@@ -500,7 +500,8 @@ def _edge_break_even(
         speedups = [point.overall.colocated_speedup or nan for point in line.points.values()]
         for crossing in found.crossings:
             x.append(crossing.at)
-            y.append(float(np.interp(crossing.at, numbers, speedups)))
+            # Times are straight lines between two points, and speedups their inverse.
+            y.append(1 / float(np.interp(crossing.at, numbers, 1 / np.array(speedups))))
     if x:
         axes.plot(x, y, "ks", fillstyle="none", markersize=9, zorder=3, label="edge and server-only break even")
 

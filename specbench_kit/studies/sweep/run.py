@@ -6,7 +6,7 @@ At a break-even point a method stops, or starts, to be faster than autoregressiv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -194,12 +194,14 @@ def _fastest(rows: Sequence[SweepRow]) -> Iterator[FastestMethod]:
 
 def _break_even(line: SweepLine, axis: SweepAxis, ratios: Sequence[float | None]) -> BreakEven:
     """Return where a ratio of the line is above 1; only an axis of numbers has crossings between its values."""
-    if any((row.overall.speedup_units or 0) < FEWEST_UNITS for row in line.points.values()):
+    overall = [row.overall for row in line.points.values()]
+    if any((metrics.speedup_units or 0) < FEWEST_UNITS for metrics in overall):
         return BreakEven(line.label, axis.key, [], TOO_FEW, [])
     known = [ratio or 0.0 for ratio in ratios]
     faster = [value for value, ratio in zip(line.points, known, strict=True) if ratio > 1]
     if axis.numbers:
-        return BreakEven(line.label, axis.key, faster, *break_even(axis.numbers, known))
+        seconds = [metrics.makespan_s for metrics in overall]
+        return BreakEven(line.label, axis.key, faster, *break_even(axis.numbers, known, seconds))
     verdict = "everywhere" if len(faster) == len(known) else "in part" if faster else "nowhere"
     return BreakEven(line.label, axis.key, faster, verdict, [])
 
@@ -228,15 +230,24 @@ FasterRange = Literal["everywhere", "nowhere", "in part"]
 """The part of an axis on which a method is faster."""
 
 
-def break_even(values: Sequence[float], speedups: Sequence[float]) -> tuple[FasterRange, list[Crossing]]:
-    """Return where the speedups along an axis are above 1, and the crossings in between; exactly 1 is not faster."""
-    grid = sorted(zip(values, speedups, strict=True))
-    faster = [speedup > 1 for _, speedup in grid]
+def break_even(
+    values: Sequence[float], speedups: Sequence[float], seconds: Sequence[float | None] = ()
+) -> tuple[FasterRange, list[Crossing]]:
+    """Return where the speedups along an axis are above 1, and the crossings in between; exactly 1 is not faster.
+
+    `seconds` are the method's own, at every value. Crossings are where its time and its rival's are equal. Both are
+    straight lines in the round trip, in the size of a message over one bandwidth and in the seconds of a forward, so
+    that their difference is interpolated; a speedup, which is their ratio, is no straight line in any of these.
+    Without `seconds`, the rival's are taken to be the same at all values.
+    """
+    faster = [speedup > 1 for speedup in speedups]
     if all(faster) or not any(faster):
         return "everywhere" if all(faster) else "nowhere", []
+    own_s = [second or (1 / speedup if speedup else 1.0) for second, speedup in zip_longest(seconds, speedups)]
+    lost_s = [second * (1 - speedup) for second, speedup in zip(own_s, speedups, strict=True)]
     crossings = []
-    for (low, before), (high, after) in pairwise(grid):
-        if (before > 1) != (after > 1):
-            at = low + (high - low) * (before - 1) / (before - after)
-            crossings.append(Crossing(low, high, at, stops=before > 1))
+    for (low, before_s), (high, after_s) in pairwise(sorted(zip(values, lost_s, strict=True))):
+        if (before_s < 0) != (after_s < 0):
+            at = low + (high - low) * before_s / (before_s - after_s)
+            crossings.append(Crossing(low, high, at, stops=before_s < 0))
     return "in part", crossings
