@@ -211,3 +211,10 @@ def test_stated_rates_cost_what_their_drafter_takes() -> None:
 def test_what_drafts_beside_the_target_takes_of_its_memory() -> None:
     tokens = {spec: stated(spec, deployment="vllm-rtx4090").memory.tokens for spec in ("fixed-k", "suffix")}
     assert tokens == {"fixed-k": 18_728, "suffix": 42_266}
+
+
+@pytest.mark.parametrize("method", ["fixed-k:k=7", "threshold:threshold=0.2,max_draft=4", "wisp:send_last=true"])
+def test_options_that_stated_rates_leave_without_effect_are_refused(method: str) -> None:
+    name = method.partition(":")[2].partition("=")[0]
+    with pytest.raises(SkitError, match=f"{name}.* changes nothing where iid rates state what is drafted"):
+        stated(method)

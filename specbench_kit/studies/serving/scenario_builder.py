@@ -192,6 +192,7 @@ class ScenarioBuilder:
         key = series.method, series.acceptance, series.deployment, series.system
         if key not in self._sources:
             deployment = self.deployment(series)
+            require_effect(series)
             if series.acceptance is not None:
                 self._sources[key] = parse_acceptance(series.acceptance, series.method, deployment)
             elif self.trace is not None:
@@ -361,6 +362,22 @@ class ScenarioBuilder:
                 )
             model = estimate_with_profile(loading.load(name), served).model
         return EstimatorError(point.estimator_factor, point.estimator_noise, model)
+
+
+def require_effect(series: ServingSeries) -> None:
+    """Raise SkitError for options of a method where stated rates say what is drafted, and the drafter what it costs."""
+    method = parse_method(series.method)
+    if series.acceptance is None or parse_rates(series.acceptance) is None:
+        return
+    if series.serves.drafting == "server" and method.batch_aware:
+        return
+    stated = [option.partition("=")[0] for option in series.method.partition(":")[2].split(",")]
+    without_effect = [option for option in stated if option not in ("", "drafter")]
+    require(
+        not without_effect,
+        f"{series.method}: {', '.join(without_effect)} changes nothing where {series.acceptance.partition(':')[0]} "
+        "rates state what is drafted: leave it out, or name a trace as --acceptance",
+    )
 
 
 def require_place(series: ServingSeries, deployment: Deployment) -> None:
