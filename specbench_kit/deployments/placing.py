@@ -20,6 +20,7 @@ from specbench_kit.decoding.verification import PendingVerdicts, Verdict, Verifi
 from specbench_kit.deployments.at_ends import TimelinesAtEnd
 from specbench_kit.deployments.base import RECORDED, TOKEN_BYTES, Deployment, Endpoint, HiddenStates
 from specbench_kit.deployments.description import digest
+from specbench_kit.deployments.drafting_work import WorkLog
 from specbench_kit.deployments.single_request_clock import SingleRequestClock
 from specbench_kit.deployments.timelines import RequestTimeline, Timelines
 from specbench_kit.methods.base import Environment, Latencies, LinkCosts, Method
@@ -176,7 +177,7 @@ class TimedDrafter:
             forwards = self._reporting.forwards()
             for timelines, latencies in self._charged:
                 for model, phase, rows in forwards:
-                    timelines.forward(phase, rows, latencies[model])
+                    timelines.forward(phase, rows, latencies[model], model)
                 timelines.decide(grown)
         elif grown:
             self._draft([(draft, (draft.tree.last - 1,)) for draft in grown])
@@ -253,15 +254,18 @@ def add_modelled_time(
     clock: ModelledClock,
     states: HiddenStates | None = None,
     ends: Sequence[Deployment] = (),
+    log: WorkLog | None = None,
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
     """Return drafter and verifier charged with a deployment's time, and the clock that they charge.
 
-    Records say what the same rounds take at the `ends` of the deployment's range as well.
+    Records say what the same rounds take at the `ends` of the deployment's range as well. `log` collects the work of
+    drafting.
     """
     learned = method.learned
     placed = with_method_times(method, deployment)
     on_edge = drafts_on_edge(method, deployment)
     timelines = Timelines(placed, clock, on_edge=on_edge, learned=learned, states=states)
+    timelines.log = log
     at_ends = [
         TimelinesAtEnd(with_method_times(method, end), on_edge=on_edge, learned=learned, states=states) for end in ends
     ]
@@ -275,14 +279,15 @@ def add_modelled_time(
 
 
 def single_request_clock(
-    method: Method, deployment: Deployment, states: HiddenStates | None = None
+    method: Method, deployment: Deployment, states: HiddenStates | None = None, log: WorkLog | None = None
 ) -> SingleRequestClock:
-    """Return the clock of a deployment that serves one request after the other."""
+    """Return the clock of a deployment that serves one request after the other; `log` collects the drafting work."""
     return SingleRequestClock(
         with_method_times(method, deployment),
         on_edge=drafts_on_edge(method, deployment),
         learned=method.learned,
         states=states,
+        log=log,
     )
 
 

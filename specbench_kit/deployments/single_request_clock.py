@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from specbench_kit.decoding.latency import Row
 from specbench_kit.deployments.base import Deployment, HiddenStates
+from specbench_kit.deployments.drafting_work import DRAFTER, WorkLog
 
 REMEMBERED = 1 << 16
 """Rows whose seconds are cached: requests pass through the same lengths again and again."""
@@ -30,8 +31,15 @@ class SingleRequestClock:
     """
 
     def __init__(
-        self, deployment: Deployment, *, on_edge: bool, learned: bool, states: HiddenStates | None = None
+        self,
+        deployment: Deployment,
+        *,
+        on_edge: bool,
+        learned: bool,
+        states: HiddenStates | None = None,
+        log: WorkLog | None = None,
     ) -> None:
+        self._log = log
         self._drafter = deployment.drafter
         self._verifier = deployment.verifier
         self._link = deployment.link
@@ -47,6 +55,7 @@ class SingleRequestClock:
 
     def begin(self, request_id: str, prompt_tokens: int) -> None:
         """Start the next request, which arrives now."""
+        self._request_id = request_id
         self._random = Random(f"{self._link.seed}/{request_id}")
         self._draft_cached = self._target_cached = prompt_tokens - 1 if self._cached_prompts else 0
         self._prompt_sent = False
@@ -54,6 +63,8 @@ class SingleRequestClock:
 
     def round(self, context: int, drafted: int, submitted: int, accepted: int, committed: int) -> RoundTimes:
         """Charge one round after `context` committed tokens, and return its seconds."""
+        if self._log is not None:
+            self._note_work(self._log, context, drafted)
         ready_s = self.now_s
         prefill_s = 0.0
         draft_s = 0.0
@@ -92,8 +103,27 @@ class SingleRequestClock:
         self.now_s = ready_s + up_s + verify_s + down_s
         return RoundTimes(prefill_s, draft_s, policy_s, up_s + down_s, verify_s, self.now_s)
 
+    def _note_work(self, log: WorkLog, context: int, drafted: int) -> None:
+        name = self._request_id
+        log.begin(name, context)
+        if drafted:
+            cached = self._draft_cached
+            if not cached and context > 1:
+                log.forward(DRAFTER, "prefill", {name: (context - 1, 0)})
+                cached = context - 1
+            for row in _chain((context - cached, cached), drafted):
+                log.forward(DRAFTER, "draft", {name: row})
+                if self._decision_s:
+                    log.decide(name)
+        log.send(name)
+        log.end(name)
+
     def _drafting_s(self, first: Row, count: int) -> Sequence[float]:
         """Return the seconds of each step of a chain; the first step also computes what the draft model lacks in KV."""
-        new, cached = first
-        rows = [first, *((1, cached + new + step) for step in range(count - 1))]
-        return [self._drafter.latency.seconds([row]) for row in rows]
+        return [self._drafter.latency.seconds([row]) for row in _chain(first, count)]
+
+
+def _chain(first: Row, count: int) -> list[Row]:
+    """Return the rows of the forwards of a chain, the first of which is given."""
+    new, cached = first
+    return [first, *((1, cached + new + step) for step in range(count - 1))]

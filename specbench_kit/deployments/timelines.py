@@ -11,6 +11,7 @@ from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.deployments.base import Deployment, HiddenStates
+from specbench_kit.deployments.drafting_work import DRAFTER, WorkLog
 from specbench_kit.deployments.fastest_rounds import AnswerTimes, fastest_rounds
 
 REMEMBERED = 1 << 16
@@ -71,6 +72,8 @@ class Timelines:
         self._step_s = lru_cache(REMEMBERED)(lambda row: self._drafter.latency.seconds([row]))
         self._pass_s = lru_cache(REMEMBERED)(lambda row: self._verifier.pass_s([row]))
         self.clock = clock
+        self.log: WorkLog | None = None
+        """Collects the work of drafting, where a simulation asks for it."""
         self._requests: dict[str, RequestTimeline] = {}
         self._shared_free_s = 0.0
         """The time at which the drafting device that all requests share is free."""
@@ -94,6 +97,8 @@ class Timelines:
             request.answer_s = self.clock.now_s()
             # A forward ahead of the verdict that was under way when it arrived is finished before the next one begins.
             request.ready_s = max(request.ready_s, request.answer_s)
+            if self.log is not None:
+                self.log.begin(draft.request_id, draft.context_length)
 
     def draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
         """Charge one batched draft forward of tree nodes, and the decision about the tokens that it yields."""
@@ -105,10 +110,12 @@ class Timelines:
             request.forwarded_s |= dict.fromkeys(nodes, request.ready_s)
         self.decide([draft for draft, _ in frontier])
 
-    def forward(self, phase: Phase, rows: Mapping[str, Row], latency: LatencyModel) -> None:
+    def forward(self, phase: Phase, rows: Mapping[str, Row], latency: LatencyModel, model: str = DRAFTER) -> None:
         """Charge a batched forward of a drafting model, of the rows by request."""
         if phase == "prefill" and self._cached_prompts:
             return
+        if self.log is not None:
+            self.log.forward(model, phase, rows)
         if self._on_edge:
             seconds = [latency.seconds([row]) for row in rows.values()]
             self.clock.charge(phase, sum(seconds), len(seconds))
@@ -122,6 +129,9 @@ class Timelines:
         """Charge a learned method's decision about the token that each of these drafts has gained."""
         if not drafts or not self._decision_s:
             return
+        if self.log is not None:
+            for draft in drafts:
+                self.log.decide(draft.request_id)
         requests = [self._requests[draft.request_id] for draft in drafts]
         decided_s = self._decision_s if self._on_edge else self._decision_s * len(requests)
         self._work("policy", requests, [decided_s] * len(requests))
@@ -136,6 +146,9 @@ class Timelines:
         ]
         pairs = list(zip(requests, verdicts, strict=True))
         crosses = self._waits_for_drafts(pairs) or not any(request.prompt_sent for request in requests)
+        if self.log is not None:
+            for request in requests:
+                self.log.send(request.name, crosses=crosses)
         sent_s = [self._sent_s(request, verdict) for request, verdict in pairs]
         arrivals_s = [
             time_s + (self._send(request, verdict) if crosses and not self._goes_on(request, verdict) else 0.0)
@@ -234,6 +247,8 @@ class Timelines:
     def verified(self, verdict: Verdict) -> None:
         """Let the time pass until the answer has arrived: its tokens do not wait for a device that drafts ahead."""
         request = self._requests[verdict.draft.request_id]
+        if self.log is not None:
+            self.log.end(request.name)
         # The last committed token is never in KV: it is the first input of the next round.
         request.target_cached = verdict.draft.context_length - 1
         if self._on_edge and self.clock.timeline is not None and request.ready_s < request.answer_s:
@@ -258,6 +273,8 @@ class Timelines:
         for request, (draft, _) in zip(requests, frontier, strict=True):
             if request.draft_cached or not (prefix := draft.context_length - 1):
                 continue
+            if self.log is not None:
+                self.log.forward(DRAFTER, "prefill", {request.name: (prefix, 0)})
             prefill_s = self._drafter.latency.seconds([(prefix, 0)])
             self.clock.charge("prefill", prefill_s)
             request.draft_cached = prefix

@@ -8,11 +8,14 @@ from typing import Literal
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.specs import from_options
+from specbench_kit.decoding.drafting.base import parse_drafter
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.drafting_work import WorkLog
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.serving.drafter_costs import DRAFT_MODEL, DrafterCosts, costs_of, forwards_follow_from_tokens
 from specbench_kit.serving.execution import levels_while_verified
 from specbench_kit.serving.free_devices import RightTokens
 from specbench_kit.serving.golden import GOLDEN, golden_length
@@ -53,8 +56,8 @@ class AcceptanceRates(ABC):
         return StopRuleRates(self.recall, self.specificity)
 
     @abstractmethod
-    def source(self) -> RoundSource:
-        """Return the source of rounds with these rates."""
+    def source(self, costs: DrafterCosts = DRAFT_MODEL) -> RoundSource:
+        """Return the source of rounds with these rates, whose drafts cost so much."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +67,8 @@ class IidRates(AcceptanceRates):
     alpha: float
     length: int = 4
 
-    def source(self) -> RoundSource:
-        return iid(self.alpha, self.length, self.stop_rule, self.spread, self.overconfidence)
+    def source(self, costs: DrafterCosts = DRAFT_MODEL) -> RoundSource:
+        return iid(self.alpha, self.length, self.stop_rule, self.spread, self.overconfidence, costs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +77,8 @@ class RatesByPosition(AcceptanceRates):
 
     rates: tuple[float, ...]
 
-    def source(self) -> RoundSource:
-        return PositionRates(self.rates, self.stop_rule, self.spread, self.overconfidence)
+    def source(self, costs: DrafterCosts = DRAFT_MODEL) -> RoundSource:
+        return PositionRates(self.rates, self.stop_rule, self.spread, self.overconfidence, costs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +94,13 @@ class GoldenLength(AcceptanceRates):
     thinking: bool = True
     shape: Literal["iid", "even"] = "iid"
 
-    def source(self) -> RoundSource:
+    def source(self, costs: DrafterCosts = DRAFT_MODEL) -> RoundSource:
         accepted = golden_length(self.name, self.k, thinking=self.thinking) - 1
         if self.shape == "iid":
-            return iid(acceptance_rate_of(accepted, self.k), self.k, self.stop_rule, self.spread, self.overconfidence)
+            rate = acceptance_rate_of(accepted, self.k)
+            return iid(rate, self.k, self.stop_rule, self.spread, self.overconfidence, costs)
         rates = tuple(min(1.0, max(0.0, accepted - place)) for place in range(self.k))
-        return PositionRates(rates, self.stop_rule, self.spread, self.overconfidence)
+        return PositionRates(rates, self.stop_rule, self.spread, self.overconfidence, costs)
 
 
 FORMS: Mapping[str, type[AcceptanceRates]] = {"iid": IidRates, "positions": RatesByPosition, GOLDEN: GoldenLength}
@@ -121,8 +125,10 @@ def parse_acceptance(text: str, spec: str, deployment: Deployment) -> RoundSourc
     """Return the source of rounds that a text names, for the method of a spec on a deployment."""
     rates = parse_rates(text)
     if rates is not None:
-        require_same_rounds(parse_method(spec), NAME_A_TRACE)
-        return rates.source()
+        method = parse_method(spec)
+        require_same_rounds(method, NAME_A_TRACE)
+        require_known_forwards(method)
+        return rates.source(costs_of(method))
     path = Path(text).expanduser()
     if path.is_dir():
         return run_source(path, deployment)
@@ -144,8 +150,18 @@ def trace_source(trace: TraceFile, method: Method, deployment: Deployment) -> Ro
     from specbench_kit.traces.replay import prepare_for_replay, replay
 
     prepared = prepare_for_replay(method, trace, deployment)
-    alone = RecordedRounds(list(replay(prepared, trace.header, trace, deployment=deployment)))
-    return alone if method.ahead is None else RightTokens(trace, method.ahead, alone)
+    log = WorkLog()
+    records = list(replay(prepared, trace.header, trace, deployment=deployment, log=log))
+    alone = RecordedRounds(records, log=log, costs=costs_of(prepared))
+    if method.ahead is None:
+        return alone
+    require(
+        prepared.drafting == parse_drafter(trace.header.drafter) and prepared.drafting.tokens_per_forward == 1,
+        f"{method.display_name} with drafter '{prepared.drafting.spec}': devices that send drafts ahead are simulated "
+        f"with the drafts that the trace holds, those of '{trace.header.drafter}', token by token: leave the drafter "
+        "out",
+    )
+    return RightTokens(trace, method.ahead, alone)
 
 
 DEPENDS_ON_LOAD = "its server never waits, so that its rounds depend on how busy the server is"
@@ -156,6 +172,15 @@ NAME_A_TRACE = "name a trace as --acceptance"
 def require_same_rounds(method: Method, instead: str) -> None:
     """Raise SkitError, which says what to do instead, for a method whose rounds depend on how busy a server is."""
     require(method.ahead is None, f"{method.display_name}: {DEPENDS_ON_LOAD}: {instead}")
+
+
+def require_known_forwards(method: Method) -> None:
+    """Raise SkitError for a drafter whose forwards follow from more than how many tokens it drafted."""
+    require(
+        forwards_follow_from_tokens(method),
+        f"{method.display_name}: which forwards drafter '{method.drafter}' needs does not follow from how many tokens "
+        f"it drafts: {NAME_A_TRACE}",
+    )
 
 
 def require_replayable(method: Method) -> None:
@@ -179,14 +204,22 @@ def run_source(folder: Path, deployment: Deployment) -> RoundSource:
     return recorded_source(run.records(), parse_method(run.run["method"]), deployment)
 
 
-def recorded_source(records: Sequence[RequestRecord], method: Method, deployment: Deployment) -> RoundSource:
-    """Return the rounds of a method's records, with as many proactive tree levels as fit into a verification."""
+def recorded_source(
+    records: Sequence[RequestRecord], method: Method, deployment: Deployment, log: WorkLog | None = None
+) -> RoundSource:
+    """Return the rounds of a method's records, with as many proactive tree levels as fit into a verification.
+
+    Where a replay left its `log`, they take the work that they took there.
+    """
     require_same_rounds(method, NAME_A_TRACE)
+    if log is None:
+        require_known_forwards(method)
+    costs = costs_of(method)
     proactive: int | None = getattr(method, "proactive_depth", None)
     rounds = [entry for record in records for entry in record.rounds]
     if proactive is None or not (method.overlaps and rounds):
-        return RecordedRounds(records)
+        return RecordedRounds(records, log=log, costs=costs)
     mean_new = 1 + sum(entry.submitted for entry in rounds) / len(rounds)
     contexts = [len(record.prompt_ids) + len(record.output_ids) / 2 for record in records]
     levels = levels_while_verified(deployment, round(mean_new), round(sum(contexts) / len(contexts)))
-    return RecordedRounds(records, levels, proactive)
+    return RecordedRounds(records, levels, proactive, costs=costs)

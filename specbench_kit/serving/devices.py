@@ -4,17 +4,18 @@ Messages may cross links that change with time, or that devices share.
 """
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
 
 from specbench_kit.deployments.base import TOKEN_BYTES
 from specbench_kit.serving.arrays import Floats, Integers
-from specbench_kit.serving.execution import Drafted
+from specbench_kit.serving.execution import Drafted, RoundDraft
 from specbench_kit.serving.fleet import GOLDEN, Fleet
 from specbench_kit.serving.free_devices import FreeRuns, free_running
 from specbench_kit.serving.network import Network
+from specbench_kit.serving.round_sources import CHAIN
 from specbench_kit.serving.round_table import RECORDED, RoundOutcomes, RoundRows, RoundTable
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
@@ -139,11 +140,11 @@ class Devices:
         self.cached[request.client] = request.cached
         self.at_server[request.client, 2:] = request.new, request.cached
 
-    def drafts(self, devices: Sequence[int]) -> list[tuple[int, int]]:
-        """Return the draft model's forwards and the submitted tokens of the current rounds."""
+    def drafts(self, devices: Sequence[int]) -> list[RoundDraft]:
+        """Return what the devices draft in their current rounds."""
         rows = self.table.current(np.array(devices))
-        pairs = np.stack([rows["drafted"], rows["submitted"]], axis=1).astype(np.int64).tolist()
-        return [(steps, submitted) for steps, submitted in pairs]
+        columns = [rows[name] for name in ("drafted", "submitted", "work", "reads")]
+        return [RoundDraft(*draft) for draft in np.stack(columns, axis=1).astype(np.int64).tolist()]
 
     def confidences(self, devices: Sequence[int]) -> list[list[float]]:
         """Return the draft model's confidences in the tokens of the current drafts."""
@@ -235,11 +236,18 @@ class Devices:
         sent_s = answered.sent_s
         if not (self._on_edge and rows["proactive"].any()):
             return answered_s
-        contexts = (rows["context"] + rows["committed"]).astype(np.int64).tolist()
-        times = zip(self.table.draft_times_of(devices), contexts, strict=False)
-        step_s = np.array([time.draft_s(1, 1, context) for time, context in times])
-        begun = np.minimum(np.ceil((answered_s - sent_s) / step_s), rows["proactive"])
-        free_s: Floats = np.maximum(answered_s, sent_s + begun * step_s)
+        free_s: Floats = answered_s.copy()
+        columns = [rows[name].tolist() for name in ("proactive", "work", "reads", "context", "committed")]
+        for index, (time, proactive, *row) in enumerate(
+            zip(self.table.draft_times_of(devices), *columns, strict=False)
+        ):
+            work, reads, context, committed = map(int, row)
+            if work != CHAIN:
+                free_s[index] = time.free_s(work, reads, context, sent_s[index], answered_s[index])
+            elif proactive:
+                step_s = time.draft_s(1, 1, context + committed)
+                begun = min(ceil((answered_s[index] - sent_s[index]) / step_s), proactive) if step_s else 0
+                free_s[index] = max(answered_s[index], sent_s[index] + begun * step_s)
         return free_s
 
 
@@ -269,7 +277,7 @@ class LinkDelays:
         drafted = rows["submitted"] * self._on_edge
         size = (np.where(begins, rows["prompt"], 0) + drafted) * TOKEN_BYTES
         size = size + self._fleet.draft_bytes[devices] * drafted
-        crosses = begins | self._on_edge
+        crosses = rows["crosses"] > 0
         arrives_s = sent_s + rows["up_s"] + crosses * self._excess_s(devices, size, sent_s)
         if self._bytes_per_s == inf and not self._frame_s:
             return devices, arrives_s
@@ -279,7 +287,7 @@ class LinkDelays:
 
     def downlink_excess_s(self, devices: Integers, rows: RoundRows, ended_s: float | Floats) -> Floats:
         """Return how much later than `down_s` answers arrive; they leave one after the other in batch order."""
-        crosses = (rows["ends"] > 0) | (rows["begins"] > 0) | self._on_edge
+        crosses = rows["crosses"] > 0
         size = (rows["accepted"] + 1) * TOKEN_BYTES
         leave_s = np.cumsum(crosses, dtype=np.float64) * self._frame_s
         excess_s: Floats = crosses * (leave_s + self._excess_s(devices, size, ended_s + leave_s))

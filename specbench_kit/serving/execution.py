@@ -1,19 +1,25 @@
 """What a batch costs: seconds of the server's verification, of its drafting, and of drafting on a device."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+import numpy as np
 
 from specbench_kit.decoding.latency import BatchSums, Row, sums_of
 from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.drafting_work import DECISION, DRAFTER, RoundWork, Work
 from specbench_kit.methods.specedge import calibrated_depth
 from specbench_kit.serving.arrays import Integers
+from specbench_kit.serving.drafter_costs import DRAFT_MODEL, DrafterCosts
+from specbench_kit.serving.round_sources import CHAIN
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
 Chunks = Mapping[int, int]
 """Tokens that a batch computes of each client whose round it computes only in part."""
-RoundDrafts = Callable[[Sequence[int]], list[tuple[int, int]]]
-"""Returns the draft model's forwards and the submitted tokens of each of several clients."""
+RoundDrafts = Callable[[Sequence[int]], Sequence["RoundDraft"]]
+"""Returns what each of several clients drafts in its round."""
 Drafted = Integers | int | None
 """The most tokens that the server drafted for every request, or for each; None if it does not draft."""
 CACHED_TIMES = 1 << 17
@@ -21,27 +27,67 @@ CACHED_TIMES = 1 << 17
 
 
 class DraftTime:
-    """Seconds that an edge device takes to draft; with `learned`, a predictor judges every drafted token."""
+    """Seconds that an edge device takes to draft, by the works of its source, or forward by forward."""
 
-    def __init__(self, deployment: Deployment, learned: bool) -> None:
-        self._latency = deployment.drafter.latency
-        self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
+    def __init__(
+        self, deployment: Deployment, costs: DrafterCosts = DRAFT_MODEL, works: Sequence[RoundWork] = ()
+    ) -> None:
+        self._latencies = costs.latencies(deployment)
+        self._latency = self._latencies[DRAFTER]
+        self._block = costs.tokens_per_forward
+        self._decision_s = costs.decides_in_s(deployment)
+        self._works = works
         # Millions of rounds have few different shapes.
         self.draft_s = lru_cache(CACHED_TIMES)(self._draft_s)
         self.prefill_s = lru_cache(CACHED_TIMES)(self._prefill_s)
+        self.before_s = lru_cache(CACHED_TIMES)(self._before_s)
+        self.ahead_s = lru_cache(CACHED_TIMES)(self._ahead_s)
 
     def _draft_s(self, steps: int, missing: int, cached: int) -> float:
-        """Return the seconds of `steps` forwards, the first of which also adds `missing` tokens to the KV."""
+        """Return the seconds of drafting `steps` tokens, the first of which also adds `missing` tokens to the KV."""
         if not steps:
             return 0.0
-        seconds = self._latency.seconds(((missing, cached),))
-        for context in range(missing + cached, missing + cached + steps - 1):
-            seconds += self._latency.seconds(((1, context),))
+        spare = self._block - 1  # a forward of a block has as many positions more
+        seconds = self._latency.seconds(((missing + spare, cached),))
+        for context in range(missing + cached, missing + cached + steps - 1)[spare :: self._block]:
+            seconds += self._latency.seconds(((1 + spare, context),))
         return seconds + steps * self._decision_s
 
     def _prefill_s(self, prompt: int) -> float:
         # The last token of the prompt is the first one that drafting forwards.
         return self._latency.seconds(((prompt - 1, 0),)) if prompt > 1 else 0.0
+
+    def _before_s(self, work: int, reads: int, context: int) -> float:
+        """Return the seconds of a round's work before its draft is sent.
+
+        `reads` is 1 while a response makes the rounds of its first record: prompts are read there, and not again.
+        """
+        return self._pieces_s(self._works[work].before, reads, context)
+
+    def _ahead_s(self, work: int, pieces: int, reads: int, context: int) -> float:
+        """Return the seconds of the first pieces of a round's work ahead of the verdict."""
+        return self._pieces_s(self._works[work].ahead[:pieces], reads, context)
+
+    def _pieces_s(self, pieces: Sequence[Work], reads: int, context: int) -> float:
+        seconds = 0.0
+        for piece in pieces:
+            if piece.model == DECISION:
+                seconds += self._decision_s
+            elif reads or not piece.reads_prompt:
+                seconds += self._latencies[piece.model].seconds((piece.row(context),))
+        return seconds
+
+    def free_s(self, work: int, reads: int, context: int, sent_s: float, answered_s: float) -> float:
+        """Return when the device is free that sent its draft and had its answer at these times.
+
+        It begins no further piece of its work ahead once the answer is there, and ends the one that is under way.
+        """
+        free_s = sent_s
+        for pieces in range(1, len(self._works[work].ahead) + 1):
+            if free_s >= answered_s:
+                break
+            free_s = sent_s + self.ahead_s(work, pieces, reads, context)
+        return max(answered_s, free_s)
 
 
 class BatchExecution(Protocol):
@@ -81,32 +127,59 @@ class VerificationOnly:
         )
 
 
+class RoundDraft(NamedTuple):
+    """What a request drafts in its round: tokens, of which some are submitted, and the work that this takes.
+
+    `reads` is as in `DraftTime`.
+    """
+
+    steps: int
+    submitted: int
+    work: int = CHAIN
+    reads: int = 0
+
+
 class RoundDrafting:
     """Drafting on the server as far as each request's round says, at most `longest` tokens, then one verification.
 
-    Prompts are read by both models; a batch with a prompt is not drafted for.
+    Recorded rounds take their recorded works: forwards of all requests side by side, and prompts one after the other.
+    Where rounds are drawn, prompts are read by both models, and a batch with a prompt is not drafted for.
     """
 
-    def __init__(self, deployment: Deployment, drafts: RoundDrafts, longest: int, *, learned: bool) -> None:
-        self._draft_s = deployment.drafter.latency.of_sums
+    def __init__(
+        self,
+        deployment: Deployment,
+        drafts: RoundDrafts,
+        longest: int,
+        costs: DrafterCosts = DRAFT_MODEL,
+        works: Sequence[RoundWork] = (),
+    ) -> None:
+        self._latencies = costs.latencies(deployment)
+        self._draft_s = self._latencies[DRAFTER].of_sums
         self._verify_s = deployment.verifier.of_sums
-        self._decision_s = (deployment.predictor_s or 0.0) if learned else 0.0
+        self._decision_s = costs.decides_in_s(deployment)
+        self._block = costs.tokens_per_forward
         self._drafts = drafts
+        self._works = works
         self.longest = longest
 
     def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
         """Return the seconds of all draft forwards, each over the requests that go on, and of the verification."""
         rows = rows_of(batch, chunks)
+        if self._works:
+            return self._run_works(batch, rows, chunks)
         if chunks or any(not cached for _, cached in rows):
             return self.seconds(sums_of(rows), None), 0
         clients = [request.client for request in batch]
         drafts = [
-            (min(steps, self.longest), min(submitted, self.longest)) for steps, submitted in self._drafts(clients)
+            (min(draft.steps, self.longest), min(draft.submitted, self.longest)) for draft in self._drafts(clients)
         ]
         forwards = []
-        for step in range(max(steps for steps, _ in drafts)):
+        for step in range(max(steps for steps, _ in drafts))[:: self._block]:
             going_on = [
-                (1, cached + step) for (_, cached), (steps, _) in zip(rows, drafts, strict=True) if steps > step
+                (self._block, cached + step)
+                for (_, cached), (steps, _) in zip(rows, drafts, strict=True)
+                if steps > step
             ]
             forwards.append(sums_of(going_on))
         verified = sums_of(
@@ -120,8 +193,36 @@ class RoundDrafting:
             return self._verify_s(verified) + self._draft_s(verified)
         drafting_s = 0.0
         for sums in forwards:
-            drafting_s += self._draft_s(sums) + self._decision_s * sums.requests
+            drafting_s += self._draft_s(sums) + self._decision_s * sums.requests * self._block
         return drafting_s + self._verify_s(verified)
+
+    def _run_works(self, batch: Sequence[WaitingRound], rows: Sequence[Row], chunks: Chunks) -> tuple[float, Drafted]:
+        """Return the seconds of the requests' recorded works and of the verification; parts of prompts have no work."""
+        drafts = self._drafts([request.client for request in batch])
+        seconds = 0.0
+        verified: list[Row] = []
+        forwards: defaultdict[tuple[int, str], list[Row]] = defaultdict(list)
+        for request, draft, (new, cached) in zip(batch, drafts, rows, strict=True):
+            if request.client in chunks:
+                verified.append((new, cached))
+                continue
+            verified.append((new + draft.submitted, cached))
+            step = 0
+            for piece in self._works[draft.work].before:
+                row = piece.row(new + cached)
+                if piece.model == DECISION:
+                    seconds += self._decision_s
+                elif not piece.reads_prompt:
+                    forwards[step, piece.model].append(row)
+                    step += 1
+                elif draft.reads:
+                    seconds += self._latencies[piece.model].seconds((row,))
+        for (_, model), of_all in forwards.items():
+            seconds += self._latencies[model].seconds(of_all)
+        submitted = [
+            0 if request.client in chunks else draft.submitted for request, draft in zip(batch, drafts, strict=True)
+        ]
+        return seconds + self._verify_s(sums_of(verified)), np.array(submitted)
 
 
 def rows_of(batch: Sequence[WaitingRound], chunks: Chunks) -> list[Row]:

@@ -74,7 +74,7 @@ class Fleet:
         """Return the next round of each device and the cursors behind it, from the source of its kind."""
         if len(self.kinds) == 1:
             return self.kinds[0].source.rounds(cursor, uniform)
-        rounds = np.zeros((4, len(devices)), dtype=np.int64)
+        rounds = np.zeros((len(RoundArrays._fields), len(devices)), dtype=np.int64)
         cursors = np.zeros_like(cursor)
         for kind, index in self._by_kind(devices):
             rounds[:, index], cursors[index] = kind.source.rounds(cursor[index], uniform[index])

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from specbench_kit.core.errors import require
+from specbench_kit.deployments.drafting_work import RoundWork
 from specbench_kit.methods.base import SendsAhead
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.execution import DraftTime
-from specbench_kit.serving.round_sources import RecordedAnswers, RecordedRounds, RoundArrays
+from specbench_kit.serving.round_sources import CHAIN, RecordedAnswers, RecordedRounds, RoundArrays
 from specbench_kit.serving.round_table import RoundOutcomes, RoundRows, RoundTable
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.systems.base import DraftingPlace
@@ -32,6 +33,8 @@ class RightTokens(RecordedAnswers):
         answers = [trace for trace in traces if trace.output_ids]
         right = [trace.drafted[:, 0] == trace.output_ids for trace in answers]
         self.ahead = ahead
+        self.costs = alone.costs
+        self.works: Sequence[RoundWork] = ()
         self.typical = alone.typical
         self.colocated_ratio = alone.colocated_ratio
         lengths = [(len(trace.prompt_ids), len(trace.output_ids)) for trace in answers]
@@ -42,7 +45,7 @@ class RightTokens(RecordedAnswers):
     def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
         """Return rounds without drafts, and where the answers began; `FreeRuns` says what has reached the server."""
         nothing = np.zeros_like(cursor)
-        return RoundArrays(nothing, nothing, nothing, nothing), cursor
+        return RoundArrays(nothing, nothing, nothing, nothing, nothing + CHAIN, nothing + 1), cursor
 
     def right_from(self, place: int) -> int:
         """Return how many tokens in a row are right from a place in the answers on, which follow each other."""

@@ -35,15 +35,33 @@ def verifier_profile(definition: Definition) -> Profile | None:
     return find_profile(name, definition.path.parent, "verifier") if name else None
 
 
-def kv_capacity(profile: Profile, reserved: float = RESERVED, stages: int = 1) -> KvCapacity:
-    """Return the KV capacity of the device and model that a profile was measured with, or of so many such stages."""
+def drafter_profile(definition: Definition) -> Profile | None:
+    """Return the profile of the draft model beside the target; None if its coefficients say nothing of a model."""
+    content = definition.content
+    name = (content.get("colocated") or content["drafter"]).get("profile")
+    return find_profile(name, definition.path.parent, "drafter") if name else None
+
+
+def kv_capacity(
+    profile: Profile, reserved: float = RESERVED, stages: int = 1, beside: Sequence[Profile] = ()
+) -> KvCapacity:
+    """Return the KV capacity of the device and model that a profile was measured with, or of so many such stages.
+
+    The models of the profiles `beside` it have their weights and their KV in the same memory.
+    """
+    rooflines = [_known_roofline(model) for model in (profile, *beside)]
+    tokens = tokens_beside(rooflines, reserved, stages)
+    if tokens < 1:
+        models = " and ".join(f"{model.model} in {model.dtype}" for model in (profile, *beside))
+        raise SkitError(f"the weights of {models} leave no room for KV on a {profile.device}")
+    return KvCapacity(tokens, rooflines[0].architecture.max_positions)
+
+
+def _known_roofline(profile: Profile) -> Roofline:
     roofline = roofline_of(profile)
     if isinstance(roofline, str):
         raise SkitError(f"the memory for KV is unknown, {roofline}: give the number of tokens")
-    tokens = tokens_beside([roofline], reserved, stages)
-    if tokens < 1:
-        raise SkitError(f"the weights of {profile.model} in {profile.dtype} leave no room for KV on a {profile.device}")
-    return KvCapacity(tokens, roofline.architecture.max_positions)
+    return roofline
 
 
 def tokens_beside(models: Sequence[Roofline], reserved: float = RESERVED, stages: int = 1) -> float:

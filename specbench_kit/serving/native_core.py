@@ -22,8 +22,8 @@ from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.devices import Devices
 from specbench_kit.serving.execution import RoundDrafting, SummedExecution, VerificationOnly
 from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, ColumnTable
-from specbench_kit.serving.round_sources import PositionRates, RecordedRounds
-from specbench_kit.serving.round_table import RoundTable
+from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, RoundSource
+from specbench_kit.serving.round_table import FIELDS, RoundTable
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.base import Scheduler
 from specbench_kit.serving.schedulers.edf import Edf
@@ -47,6 +47,8 @@ Counts = tuple[int, ...]
 """The fields of `BatchSums`."""
 PROMPT = -1
 """Stands for the number of draft steps where core.cpp asks how long a device takes to read a prompt."""
+FIRST_WORK = -2
+"""Stands there for the first work of a source; those that follow count down."""
 
 
 class Settings(ctypes.Structure):
@@ -55,7 +57,7 @@ class Settings(ctypes.Structure):
     _fields_ = [
         *((name, c_int64) for name in ("devices", "on_edge", "speculates", "keeps_kv", "admits", "lru", "additive")),
         *((name, c_int64) for name in ("scheduler", "max_requests", "has_jitter", "token_bytes", "stages")),
-        *((name, c_int64) for name in ("drafts", "longest_draft")),
+        *((name, c_int64) for name in ("drafts", "longest_draft", "row_fields")),
         *((name, c_double) for name in ("kv_tokens", "kv_capacity", "longest_response", "idle_s")),
         ("options", c_double * 6),
     ]
@@ -158,6 +160,10 @@ class NativeCore:
 
         def draft_s(kind: int, steps: int, missing: int, cached: int) -> float:
             times = table.draft_times[kind]
+            if steps <= FIRST_WORK:
+                work, context = FIRST_WORK - steps, cached
+                pieces, reads = divmod(missing, 2)  # 0 stands for the work before the draft is sent
+                return times.ahead_s(work, pieces, reads, context) if pieces else times.before_s(work, reads, context)
             return times.prefill_s(missing) if steps == PROMPT else times.draft_s(steps, missing, cached)
 
         def batch_s(now_s: float, counts: Counts, forwards: Sequence[Counts] | None) -> tuple[float, float]:
@@ -241,12 +247,17 @@ def _settings(scenario: Scenario, server: SimulatedServer, table: RoundTable) ->
         stages=server.stages,
         drafts=scenario.system.drafting == "server",
         longest_draft=execution.longest if isinstance(execution := server.execution, RoundDrafting) else 0,
+        row_fields=len(FIELDS),
         kv_tokens=server.limits.kv_tokens,
         kv_capacity=memory.tokens,
         longest_response=scenario.longest_response,
         idle_s=server.estimator.idle_s,
         options=tuple(DEADLINE_NUMBERS[option] if isinstance(option, str) else float(option) for option in options),
     )
+
+
+def _drafts_otherwise(source: RoundSource) -> bool:
+    return bool(source.works) or source.costs.tokens_per_forward > 1
 
 
 def native_core(scenario: Scenario, server: SimulatedServer, devices: Devices) -> NativeCore | None:
@@ -261,5 +272,7 @@ def native_core(scenario: Scenario, server: SimulatedServer, devices: Devices) -
         and not scenario.estimator.noise
         and not devices.table.fleet.has_loss
         and all(type(kind.source) in (PositionRates, RecordedRounds) for kind in scenario.kinds)
+        # What a server drafts by recorded works, or in blocks, is not known there.
+        and not (scenario.system.drafting == "server" and _drafts_otherwise(scenario.source))
     )
     return NativeCore(library, scenario, server, devices) if library is not None and known else None

@@ -15,7 +15,9 @@ from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.drafting_work import DRAFTER
 from specbench_kit.methods.base import Method, Policy
+from specbench_kit.serving.drafter_costs import costs_of
 from specbench_kit.serving.execution import Chunks, Drafted, rows_of
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
@@ -35,19 +37,23 @@ class PolicyDrafting:
         self._policy = policy
         self._confidences = confidences
         self._longest = longest
-        self._draft_s = deployment.drafter.latency.seconds
+        costs = costs_of(method)
+        self._draft_s = costs.latencies(deployment)[DRAFTER].seconds
+        self._block = costs.tokens_per_forward
         self._verify_s = deployment.verifier.pass_s
-        self._decision_s = (deployment.predictor_s or 0.0) if method.learned else 0.0
+        self._decision_s = costs.decides_in_s(deployment)
 
     def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
         """Return the seconds of the policy's draft forwards and of verifying the tokens that it chose."""
         rows = rows_of(batch, chunks)
         if chunks or any(not cached for _, cached in rows):
             return self._verify_s(rows) + self._draft_s(rows), 0
-        drafter = _ConfidenceDrafter(batch, self._confidences([request.client for request in batch]), self._longest)
+        drafter = _ConfidenceDrafter(
+            batch, self._confidences([request.client for request in batch]), self._longest, self._block
+        )
         self._policy.draft(cast("Drafter", drafter))
         chosen = [len(nodes) for nodes in self._policy.choose(drafter.drafts)]
-        seconds = sum(self._draft_s(forward) + self._decision_s * len(forward) for forward in drafter.forwards)
+        seconds = sum(map(self._draft_s, drafter.forwards)) + self._decision_s * drafter.drafted
         verified = [(new + submitted, cached) for (new, cached), submitted in zip(rows, chosen, strict=True)]
         return seconds + self._verify_s(verified), np.array(chosen)
 
@@ -55,8 +61,13 @@ class PolicyDrafting:
 class _ConfidenceDrafter:
     """The drafter that a policy sees: chains whose tokens have nothing but a confidence."""
 
-    def __init__(self, batch: Sequence[WaitingRound], confidences: Sequence[Sequence[float]], longest: int) -> None:
+    def __init__(
+        self, batch: Sequence[WaitingRound], confidences: Sequence[Sequence[float]], longest: int, block: int
+    ) -> None:
         self.drafts = []
+        self.drafted = 0
+        """Tokens of all chains."""
+        self._block = block
         for round_ in batch:
             # The policy needs a request's name and the length of its context, nothing else.
             request = SimpleNamespace(id=str(round_.client))
@@ -74,8 +85,10 @@ class _ConfidenceDrafter:
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Append one token to each chain; return those that had room for it."""
         grown = [draft for draft in drafts if self.room(draft) > 0]
-        if grown:
-            self.forwards.append([(1, draft.context_length - 1 + draft.tree.last) for draft in grown])
+        self.drafted += len(grown)
+        forwarded = [draft for draft in grown if draft.tree.last % self._block == 0]
+        if forwarded:
+            self.forwards.append([(self._block, draft.context_length - 1 + draft.tree.last) for draft in forwarded])
         for draft in grown:
             position = draft.tree.last
             draft.tree.add(0, position, self._chains[id(draft)], position)

@@ -14,7 +14,9 @@ import numpy as np
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.deployments.drafting_work import RoundWork, WorkLog
 from specbench_kit.serving.arrays import Floats, Integers
+from specbench_kit.serving.drafter_costs import DRAFT_MODEL, DrafterCosts
 
 GRID = 512
 """Number of confidence values that are distinguished."""
@@ -97,16 +99,24 @@ def acceptance_rate_of(accepted: float, drafted: float) -> float:
     return (low + high) / 2
 
 
+CHAIN = -1
+"""Stands for the work of a chain: one forward of the drafter per step, behind what it has not read."""
+
+
 class SimulatedRound(NamedTuple):
     """One round of a device: draft model forwards (`steps`), tokens submitted, and how many of them are accepted.
 
-    The draft model makes `proactive` further forwards while the round is verified.
+    The draft model makes `proactive` further forwards while the round is verified. `work` is the number of the round's
+    work among its source's `works`; where nothing but `steps` is known, it is `CHAIN`: a forward for every step. A
+    round that was left to the server's own decoding does not cross the link.
     """
 
     steps: int
     submitted: int
     accepted: int
     proactive: int = 0
+    work: int = CHAIN
+    crosses: int = 1
 
 
 class RoundArrays(NamedTuple):
@@ -116,6 +126,8 @@ class RoundArrays(NamedTuple):
     submitted: Integers
     accepted: Integers
     proactive: Integers
+    work: Integers
+    crosses: Integers
 
 
 class ResponseStarts(NamedTuple):
@@ -132,6 +144,14 @@ class RoundSource(Protocol):
     @property
     def typical(self) -> "TypicalRound":
         """Averages over its rounds."""
+
+    @property
+    def costs(self) -> DrafterCosts:
+        """How long its drafter takes."""
+
+    @property
+    def works(self) -> Sequence[RoundWork]:
+        """The work of drafting that its rounds name by number; empty if every round drafts a chain."""
 
     @property
     def shortest_output(self) -> int:
@@ -196,6 +216,11 @@ class PositionRates:
     stop_rule: StopRuleRates | None = None
     spread: float = 0.0
     overconfidence: float = 1.0
+    costs: DrafterCosts = DRAFT_MODEL
+
+    @property
+    def works(self) -> Sequence[RoundWork]:
+        return ()
 
     @property
     def shortest_output(self) -> int:
@@ -242,13 +267,13 @@ class PositionRates:
         return RoundArrays(*outcomes[:, index]), cursor
 
     def tables(self) -> tuple[Integers | Floats, ...]:
-        """Return rounds [4, rounds], cumulative probabilities, and the order and beginnings of recorded rounds."""
+        """Return rounds [6, rounds], cumulative probabilities, and the order and beginnings of recorded rounds."""
         outcomes, cumulative = self._outcomes
         return np.ascontiguousarray(outcomes), cumulative, _NO_ROUNDS, _NO_ROUNDS
 
     @cached_property
     def _outcomes(self) -> tuple[Integers, Floats]:
-        """Return every possible round as a column [4, outcomes], and the cumulative probabilities [outcomes].
+        """Return every possible round as a column [6, outcomes], and the cumulative probabilities [outcomes].
 
         Enumerating them once turns drawing a round into a binary search with a single random number.
         """
@@ -272,11 +297,16 @@ class PositionRates:
 
 
 def iid(
-    alpha: float, length: int, stop_rule: StopRuleRates | None = None, spread: float = 0.0, overconfidence: float = 1.0
+    alpha: float,
+    length: int,
+    stop_rule: StopRuleRates | None = None,
+    spread: float = 0.0,
+    overconfidence: float = 1.0,
+    costs: DrafterCosts = DRAFT_MODEL,
 ) -> PositionRates:
     """Return a source of chains of one length whose tokens are accepted independently with probability `alpha`."""
     require(length >= 0, f"a draft cannot be of {length} tokens")
-    return PositionRates((alpha,) * length, stop_rule, spread, overconfidence)
+    return PositionRates((alpha,) * length, stop_rule, spread, overconfidence, costs)
 
 
 class RecordedAnswers:
@@ -305,10 +335,18 @@ class RecordedRounds(RecordedAnswers):
     A response that is longer than its record continues with another one. A chain takes one draft forward per token,
     before it is sent or during its verification as it was recorded; a tree takes one per level that it submitted,
     unless all of it was drafted earlier. Where `levels` are given every round takes so many, and `proactive` further
-    ones during verification.
+    ones during verification. Where a replay has left its `log`, every round takes the very work that it took there.
     """
 
-    def __init__(self, records: Sequence[RequestRecord], levels: int | None = None, proactive: int = 0) -> None:
+    def __init__(
+        self,
+        records: Sequence[RequestRecord],
+        levels: int | None = None,
+        proactive: int = 0,
+        log: WorkLog | None = None,
+        costs: DrafterCosts = DRAFT_MODEL,
+    ) -> None:
+        self.costs = costs
         records = [record for record in records if record.rounds]
         if not records:
             raise SkitError("the records hold no finished request: record a trace or a run with at least one")
@@ -316,7 +354,9 @@ class RecordedRounds(RecordedAnswers):
         ends = np.cumsum([len(record.rounds) for record in records])
         super().__init__(lengths, ends - [len(record.rounds) for record in records])
         rounds = []
-        for entry in (entry for record in records for entry in record.rounds):
+        numbers: dict[RoundWork, int] = {}
+        logged = [] if log is None else [work for record in records for work in log.rounds[record.request_id]]
+        for index, entry in enumerate(entry for record in records for entry in record.rounds):
             steps, ahead = levels, proactive
             if steps is None:
                 steps = entry.drafted - entry.proactive
@@ -324,11 +364,17 @@ class RecordedRounds(RecordedAnswers):
                     steps = entry.deepest if steps else 0
                 else:
                     ahead = ahead or entry.proactive
-            rounds.append(SimulatedRound(steps or 0, entry.submitted, entry.accepted, ahead))
+            simulated = SimulatedRound(steps or 0, entry.submitted, entry.accepted, ahead)
+            if logged:
+                work = logged[index]
+                number = numbers.setdefault(work, len(numbers))
+                simulated = simulated._replace(proactive=len(work.ahead), work=number, crosses=int(work.crosses))
+            rounds.append(simulated)
+        self.works: Sequence[RoundWork] = list(numbers)
         self._rounds = np.array(rounds).T
         self._next = np.arange(1, self._rounds.shape[1] + 1)
-        self._next[ends - 1] = _DRAW_RECORD
-        steps, submitted, accepted, _ = self._rounds.sum(axis=1).tolist()
+        self._next[ends - 1] = DRAW_RECORD
+        steps, submitted, accepted, *_ = self._rounds.sum(axis=1).tolist()
         share = accepted / submitted if submitted else 0.0
         count = self._rounds.shape[1]
         self.typical = TypicalRound(steps / count, submitted / count, share, int(self._rounds[1].max()))
@@ -342,10 +388,10 @@ class RecordedRounds(RecordedAnswers):
         return np.ascontiguousarray(self._rounds), np.zeros(0), self._next, np.asarray(self._first)
 
     def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
-        current = np.where(cursor == _DRAW_RECORD, self.begin(uniform).cursor, cursor)
+        current = np.where(cursor == DRAW_RECORD, self.begin(uniform).cursor, cursor)
         return RoundArrays(*self._rounds[:, current]), self._next[current]
 
 
 _NO_ROUNDS = np.zeros(0, dtype=np.int64)
-_DRAW_RECORD = -1
+DRAW_RECORD = -1
 """Cursor of a response whose record is used up: its next round is the first one of a record still to be drawn."""

@@ -18,13 +18,13 @@ from specbench_kit.serving.counter_rng import CounterRng, Purpose
 from specbench_kit.serving.execution import Drafted, DraftTime
 from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.lengths import NO_LENGTHS, Lengths, LogNormalLengths
-from specbench_kit.serving.round_sources import RoundArrays
+from specbench_kit.serving.round_sources import CHAIN, DRAW_RECORD, RoundArrays
 from specbench_kit.serving.scenario import Scenario
 
 FIELDS = (
     "response", "draft_s", "drafted", "submitted", "accepted", "committed", "context", "prompt", "tokens", "begins",
     "ends", "proactive", "requested_s", "earliest_s", "gap_s", "up_s", "down_s", "round_budget_s",
-    "response_budget_s", "expected_tokens",
+    "response_budget_s", "expected_tokens", "work", "crosses", "reads",
 )  # fmt: skip
 _COLUMN = {name: column for column, name in enumerate(FIELDS)}
 RECORDED = FIELDS[:6]
@@ -36,8 +36,9 @@ class RoundRows:
 
     `response` is the response's number on its device, `prompt` and `tokens` are its lengths, and `requested_s` is when
     its request arrived; a round that `begins` it starts at `earliest_s` or `gap_s` after the previous response (see
-    `NextRequests`). `context` counts the tokens before the round, `drafted` the draft model's forwards before it
-    submits. The verifier has `round_budget_s` from the arrival of the draft to the round's deadline; the whole
+    `NextRequests`). `work` and `crosses` are those of `SimulatedRound`, `reads` is that of `DraftTime`. `context`
+    counts the tokens before the round, `drafted` those that are drafted before it submits. The verifier has
+    `round_budget_s` from the arrival of the draft to the round's deadline; the whole
     response is on schedule if the round is verified `response_budget_s` after the response's start. `submitted` and
     `accepted` may still shrink, and `committed` and `ends` are set, when the round is concluded.
     """
@@ -91,7 +92,7 @@ class RoundTable:
         # drafts decides by its batch how much, and a real server decides which tokens it accepts.
         self._next_only = system.drafting == "server" or follows_answers or runs_free
         self._runs_free = runs_free
-        self.draft_times = [DraftTime(kind.deployment, scenario.learned) for kind in scenario.kinds]
+        self.draft_times = [DraftTime(kind.deployment, kind.source.costs, kind.source.works) for kind in scenario.kinds]
         self.random = CounterRng(f"{seed}/{scenario.deployment.link.seed}", count)
         self._depth = 2 if self._next_only else AHEAD
         self._rows = np.zeros((self._depth * count, len(FIELDS)))
@@ -103,6 +104,8 @@ class RoundTable:
         """Rounds that were set up and not answered, all rounds set up, responses begun, and source cursors."""
         self._prompt, self._context, self._remaining, self._draft_cached = _zeros(4, count)
         """State behind the last round set up: tokens of the prompt, in context, still to commit, in the draft's KV."""
+        self._continued = np.zeros(count, dtype=bool)
+        """True for devices whose responses are longer than their records, and go on with other ones."""
         self._requested_s = np.zeros(count)
         self._submitted = np.full(count, PRIOR_TOKENS)
         self._accepted = self._submitted * self.fleet.acceptance
@@ -216,8 +219,7 @@ class RoundTable:
         self._context[devices] = context + committed
         self._remaining[devices] -= committed
         ends = self._remaining[devices] == 0
-        # Where the server drafts, only the first and the last answer of a response cross the link.
-        crosses = ends | (columns["begins"][rows] > 0) | self._on_edge
+        crosses = columns["crosses"][rows] > 0
         down_s = self._message_s(Purpose.DOWN, devices, (accepted + 1) * TOKEN_BYTES)
         columns["committed"][rows], columns["ends"][rows] = committed, ends
         columns["down_s"][rows] = np.where(crosses, down_s, 0.0)
@@ -231,10 +233,14 @@ class RoundTable:
         columns["begins"][rows], columns["earliest_s"][rows], columns["gap_s"][rows] = begins, -np.inf, 0.0
         if begins.any():
             self._begin_responses(devices[begins], rows[begins])
+        self._continued[devices] |= self._cursor[devices] == DRAW_RECORD
         uniform = self.random.uniform(Purpose.ROUND, devices, numbers)
         rounds, self._cursor[devices] = self.fleet.rounds(devices, self._cursor[devices], uniform)
         columns["drafted"][rows], columns["submitted"][rows] = rounds.steps, rounds.submitted
         columns["accepted"][rows], columns["proactive"][rows] = rounds.accepted, rounds.proactive
+        columns["work"][rows], columns["reads"][rows] = rounds.work, ~self._continued[devices]
+        # Where the server drafts, the answers behind the first are streamed, and nobody waits for them.
+        columns["crosses"][rows] = begins | ((rounds.crosses > 0) & self._on_edge)
         columns["prompt"][rows], columns["context"][rows] = self._prompt[devices], self._context[devices]
         columns["tokens"][rows] = self._context[devices] - self._prompt[devices] + self._remaining[devices]
         columns["response"][rows], columns["requested_s"][rows] = (
@@ -254,6 +260,7 @@ class RoundTable:
         self._prompt[devices] = self._context[devices] = prompts
         self._draft_cached[devices], self._remaining[devices] = prompts - 1, tokens
         self._responses[devices] += 1
+        self._continued[devices] = False
 
     def _set_times(self, devices: Integers, rows: Integers, begins: Mask, rounds: RoundArrays) -> None:
         """Set what the rounds take on device and uplink, and the budgets that the SLO leaves them."""
@@ -262,12 +269,12 @@ class RoundTable:
         sent = np.where(begins, self._prompt[devices], 0)
         draft_bytes = np.zeros(len(devices))
         if self._on_edge and not self._runs_free:
-            reads = begins & ((rounds.steps > 0) | (rounds.proactive == 0))
-            draft_s = self._draft_s(devices, reads, rounds.steps)
+            draft_s = self._draft_s(devices, begins, rounds)
             sent = sent + rounds.submitted
             draft_bytes = self.fleet.draft_bytes[devices] * rounds.submitted
         up_s = self._message_s(Purpose.UP, devices, sent * TOKEN_BYTES + draft_bytes)
-        up_s = np.where(begins | (self._on_edge and not self._runs_free), up_s, 0.0)
+        crosses = columns["crosses"][rows] > 0
+        up_s = np.where(begins | (crosses & (not self._runs_free)), up_s, 0.0)
         expected = np.ones(len(devices))
         speed = self.speed[devices]
         if self._speculates:
@@ -275,7 +282,7 @@ class RoundTable:
             expected += rounds.submitted * self._accepted[devices] / self._submitted[devices]
         # The answer counts when it is back at the device, so its way down comes off what the server may take. That
         # way is not drawn before the round ends: half a nominal round trip stands for it.
-        down_s = self._half_rtt_s[devices] if self._on_edge else 0.0
+        down_s = self._half_rtt_s[devices] * crosses if self._on_edge else 0.0
         # Tokens that nobody waits for are all late by as much: no round but the first loses time on the link.
         network_s = (up_s + down_s) * (begins | (not self._runs_free)) if self._on_edge else 0.0
         columns["draft_s"][rows], columns["up_s"][rows], columns["expected_tokens"][rows] = draft_s, up_s, expected
@@ -283,15 +290,21 @@ class RoundTable:
         committed = self._context[devices] - self._prompt[devices]
         columns["response_budget_s"][rows] = (committed + expected) / speed - down_s
 
-    def _draft_s(self, devices: Integers, reads: Mask, steps: Integers) -> Floats:
+    def _draft_s(self, devices: Integers, begins: Mask, rounds: RoundArrays) -> Floats:
         """Return the seconds of drafting on the devices, and of reading the prompt on those that have to."""
-        cached = self._draft_cached[devices]
-        shapes = zip(steps.tolist(), (self._context[devices] - cached).tolist(), cached.tolist(), strict=True)
-        times = zip(self.draft_times_of(devices), shapes, strict=False)
-        draft_s = np.array([time.draft_s(*shape) for time, shape in times])
-        prompts = self._prompt[devices[reads]].tolist()
-        beginning = zip(self.draft_times_of(devices[reads]), prompts, strict=False)
-        draft_s[reads] += [time.prefill_s(prompt) for time, prompt in beginning]
+        times = self.draft_times_of(devices)
+        contexts, cached = self._context[devices].tolist(), self._draft_cached[devices].tolist()
+        works, steps = rounds.work.tolist(), rounds.steps.tolist()
+        reads = (~self._continued[devices]).tolist()
+        draft_s = np.empty(len(devices))
+        for index, (time, context) in enumerate(zip(times, contexts, strict=False)):
+            if works[index] == CHAIN:
+                draft_s[index] = time.draft_s(steps[index], context - cached[index], cached[index])
+            else:
+                draft_s[index] = time.before_s(works[index], int(reads[index]), context)
+        prompt = begins & (rounds.work == CHAIN) & ((rounds.steps > 0) | (rounds.proactive == 0))
+        beginning = zip(self.draft_times_of(devices[prompt]), self._prompt[devices[prompt]].tolist(), strict=False)
+        draft_s[prompt] += [time.prefill_s(tokens) for time, tokens in beginning]
         return draft_s
 
     def draft_times_of(self, devices: Integers) -> Iterable[DraftTime]:

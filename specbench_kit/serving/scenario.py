@@ -28,7 +28,7 @@ class Scenario:
     """Everything that a simulation depends on besides its seed; checked when it is made.
 
     `prompt_tokens` and `output_tokens` count where the arrivals state no lengths; if they are None, the source's do.
-    `learned`: a predictor judges every drafted token. A server that drafts does so as `batch_method` decides for the
+    A server that drafts does so as `batch_method` decides for the
     whole batch, or as far as each round says if that is None, and never beyond `longest_draft`. `verify_cv` is the
     coefficient of variation of verifications of one size. `scheduler` replaces the system's own. Nothing counts before
     `warmup_s`. Devices are of the kinds in `fleet`; if there are none, all have the deployment's drafter and link, and
@@ -49,7 +49,6 @@ class Scenario:
     scheduler: str | None = None
     estimator: EstimatorError = EXACT
     max_batch: int = 64
-    learned: bool = False
     batch_method: Method | None = None
     longest_draft: int | None = None
     duration_s: float = 600.0
@@ -185,7 +184,7 @@ class Scenario:
         typical = kind.source.typical
         link = kind.deployment.link
         on_edge = self.system.drafting == "edge"
-        draft_s = typical.steps * kind.deployment.drafter.latency.seconds(((1, 1),)) if on_edge else 0.0
+        draft_s = typical.steps * kind.source.costs.token_s(kind.deployment) if on_edge else 0.0
         sent = round(typical.submitted) if on_edge else 0
         committed = typical.committed if self.system.drafting != "none" else 1.0
         budget_s = verification_budget_s(committed, speed, draft_s, link.rtt_s if on_edge else 0.0)

@@ -258,7 +258,7 @@ def _execution(scenario: Scenario, deployment: Deployment, devices: Devices) -> 
         return VerificationOnly(deployment, None if scenario.system.drafting == "edge" else 0)
     longest = typical.longest if scenario.longest_draft is None else min(scenario.longest_draft, typical.longest)
     if scenario.batch_method is None:
-        return RoundDrafting(deployment, devices.drafts, longest, learned=scenario.learned)
+        return RoundDrafting(deployment, devices.drafts, longest, scenario.source.costs, scenario.source.works)
     from specbench_kit.serving.policy_drafting import PolicyDrafting
 
     return PolicyDrafting(deployment, scenario.batch_method, devices.confidences, longest)

@@ -19,6 +19,7 @@ from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
+from specbench_kit.deployments.drafting_work import WorkLog
 from specbench_kit.deployments.placing import (
     add_modelled_time,
     colocated_request_clock,
@@ -184,11 +185,13 @@ def replay(
     seed: int = 0,
     timeline: Timeline | None = None,
     ends: Sequence[Deployment] = (),
+    log: WorkLog | None = None,
 ) -> Iterator[RequestRecord]:
     """Yield the records of decoding the traces' requests with a method, as they finish.
 
     Time is that of the deployment, or of the recording machine. Records say what the same rounds take at the `ends` of
-    the deployment's range as well. At most one batch of traces is held in memory.
+    the deployment's range as well, and `log` collects the work of drafting. At most one batch of traces is held in
+    memory.
     """
     require_replayable(method, header)
     modelled = deployment or recording_deployment(header)
@@ -202,7 +205,7 @@ def replay(
     # The time of a hybrid drafter depends on which members drafted before, and a block takes one forward in all.
     takes_steps = not method.drafting.members and method.drafting.tokens_per_forward == 1
     if rule is not None and (rule.most == 0 or (recorded and takes_steps)):
-        alone = single_request_clock(method, modelled, states)
+        alone = single_request_clock(method, modelled, states, log)
         at_ends = [single_request_clock(method, end, states) for end in ends]
         colocated = colocated_request_clock(method, modelled, states)
         return replay_chains(rule, header, traces, alone, colocated, at_ends)
@@ -212,7 +215,7 @@ def replay(
     verifier = ReplayVerifier(header, active)
     engine = Engine(
         policy,
-        *add_modelled_time(method, drafter, verifier, modelled, clock, states, ends),
+        *add_modelled_time(method, drafter, verifier, modelled, clock, states, ends, log),
         setup=DecodingSetup(seed=seed, batch_size=batch_size),
         name=method.display_name,
     )

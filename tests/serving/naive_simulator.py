@@ -239,7 +239,7 @@ class Simulator:
         device.context += committed
         device.tokens_left -= committed
         device.at_server = device.context - 1 if scene.prefix_cache else 0
-        crosses = scene.on_edge or first or not device.tokens_left
+        crosses = scene.on_edge or first
         down_s = scene.rtt_s / 2 + (accepted + 1) * TOKEN_BYTES / scene.down_bytes_per_s if crosses else 0.0
         device.busy_until_s = end_s + down_s
         device.first_s = min(device.first_s, end_s + down_s)

@@ -101,7 +101,7 @@ class OneDevice:
     fleet = SimpleNamespace(kind=np.array([0]))
 
     def __init__(self, deployment: Deployment) -> None:
-        self.draft_times = [DraftTime(deployment, learned=False)]
+        self.draft_times = [DraftTime(deployment)]
         self.submitted: list[int] = []
 
     def current(self, _: np.ndarray) -> dict[str, np.ndarray]:
@@ -238,6 +238,6 @@ def test_a_system_that_drafts_on_its_server_is_refused_before_anything_is_record
         output_tokens="20",
         out=tmp_path,
     )
-    with pytest.raises(SkitError, match="drafts on devices, and this system on the server"):
+    with pytest.raises(SkitError, match="the method drafts while the target verifies"):
         ServingRun(settings=settings, report=lambda *_: None).simulate()
     assert not list(tmp_path.iterdir())

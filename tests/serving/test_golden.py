@@ -4,13 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import skit_here
 from report_builders import serving_run
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.acceptance_spec import parse_rates
 from specbench_kit.serving.golden import golden_curves, golden_length, read_curve
 from specbench_kit.serving.round_sources import TypicalRound
-from specbench_kit.studies.serving.wording import acceptance_cautions
+from specbench_kit.studies.serving.wording import acceptance_cautions, is_same_model
 
 CURVES = golden_curves()
 THEIR_FORM = """
@@ -113,3 +114,38 @@ def test_a_report_says_that_a_mean_ranks_no_policies() -> None:
     assert line.startswith("GOLDEN ACCEPTANCE: a: ")
     assert "cannot rank policies" in line
     assert acceptance_cautions(serving_run(*stated[1:])) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("Qwen/Qwen3-32B-AWQ", "qwen3-32b", True),
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama3.1-8b", True),
+        ("Qwen/Qwen2.5-Coder-1.5B-Instruct", "qwen3-32b", False),
+        ("GLM 5.2 in FP8 with its MTP layer", "qwen3-32b", False),
+        ("GLM 5.2 in FP8 with its MTP layer", "glm-5.2", True),
+    ],
+)
+def test_models_are_told_apart_by_their_names(one: str, other: str, same: bool) -> None:
+    assert is_same_model(one, other) == is_same_model(other, one) == same
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "model"),
+    [
+        ("golden:glm-5.2-mtp,k=4", "GLM 5.2 in FP8 with its MTP layer"),
+        ("qwen2.5-coder", "qwen2.5-coder"),
+        ("iid:alpha=0.8", ""),
+    ],
+)
+def test_the_acceptance_of_another_model_is_named(acceptance: str, model: str, tmp_path: Path) -> None:
+    lengths = () if "coder" in acceptance else ("--prompt-tokens", "50", "--output-tokens", "20")
+    few = ("--duration", "60", "--warm-up", "2", "--seeds", "1", "--devices", "2")
+    done = skit_here(
+        "simulate", "--acceptance", acceptance, "--method", "fixed-k:k=4", *few, *lengths, "--out", tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    (report,) = tmp_path.glob("*/report.md")
+    text = report.read_text(encoding="utf-8")
+    assert ("ANOTHER MODEL'S ACCEPTANCE" in text) == bool(model)
+    assert f"{model}, and times are those of qwen3-32b" in text or not model

@@ -16,6 +16,7 @@ from specbench_kit.deployments.base import Endpoint, HandOver
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving import native_core
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson, ReplayedArrivals, RequestArrival
+from specbench_kit.serving.drafter_costs import DrafterCosts
 from specbench_kit.serving.fleet import DeviceKind
 from specbench_kit.serving.lengths import LogNormalLengths
 from specbench_kit.serving.memory import KvCapacity
@@ -54,7 +55,9 @@ def random_scenario(seed: int) -> Scenario:
         return values[random.integers(len(values))]
 
     devices = int(one_of(1, 3, 12, 40, 90))
-    rates = PositionRates(tuple(random.uniform(0.2, 1, random.integers(1, 7))), one_of(None, StopRuleRates(0.9, 0.6)))
+    costs = DrafterCosts(learned=one_of(False, True))
+    stated = tuple(random.uniform(0.2, 1, random.integers(1, 7)))
+    rates = PositionRates(stated, one_of(None, StopRuleRates(0.9, 0.6)), costs=costs)
     source = one_of(rates, rates, recorded(random))
     requests = tuple(
         RequestArrival(float(at_s), int(random.integers(1, 300)), int(random.integers(1, 60)))
@@ -90,7 +93,6 @@ def random_scenario(seed: int) -> Scenario:
         network=one_of(Network(), Network(turn_s=0.01, turn_answer_s=0.001, answer_s=1e-4)),
         verify_cv=one_of(0.0, 0.3),
         max_batch=int(one_of(1, 4, 32)),
-        learned=one_of(False, True),
         longest_draft=one_of(None, 2),
         require_attainable_slo=False,
     )

@@ -249,6 +249,7 @@ def built(**changes: Any) -> list[Scenario]:
     plain: dict[str, Any] = {
         "acceptance": ("iid:alpha=0.8",),
         "deployment": ("adaspec-7b-a100",),
+        "replaced": ("drafter.placement=edge",),
         "prompt_tokens": "60",
         "output_tokens": "40",
         "duration_s": 40.0,

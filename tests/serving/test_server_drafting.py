@@ -11,7 +11,8 @@ from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
-from specbench_kit.serving.execution import RoundDrafting
+from specbench_kit.serving.drafter_costs import DrafterCosts
+from specbench_kit.serving.execution import RoundDraft, RoundDrafting
 from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.serving.simulation import simulate
@@ -37,14 +38,17 @@ def test_each_request_is_drafted_for_as_far_as_its_round_says(
     longest: int, learned: bool, seconds: float, drafted: int
 ) -> None:
     """The first request takes three forwards for two tokens, the second one for one; a decision takes half a second."""
-    drafts = RoundDrafting(replace(SLOW, predictor_s=0.5), lambda _: [(3, 2), (1, 1)], longest, learned=learned)
+    costs = DrafterCosts(learned=learned)
+    drafts = RoundDrafting(
+        replace(SLOW, predictor_s=0.5), lambda _: [RoundDraft(3, 2), RoundDraft(1, 1)], longest, costs
+    )
     assert drafts.run(BATCH, {}) == (pytest.approx(seconds), drafted)
 
 
 def test_prompts_are_read_by_both_models_and_not_drafted_for() -> None:
     cold = WaitingRound(2, 30, 0, 0.0, 9.0, 1.0, 9.0)
     both_s = 0.1 + 31 * 0.01 + 0.35 + 31 * 0.001
-    assert RoundDrafting(SLOW, lambda _: [], 9, learned=False).run([BATCH[0], cold], {}) == (
+    assert RoundDrafting(SLOW, lambda _: [], 9).run([BATCH[0], cold], {}) == (
         pytest.approx(both_s),
         0,
     )

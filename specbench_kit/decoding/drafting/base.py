@@ -138,6 +138,11 @@ class Drafting(ABC):
         """Return the latency of drafting a token for every request, given that of a draft-model forward."""
         return draft
 
+    @property
+    def reports_forwards(self) -> bool:
+        """Return True if its drafter reports its forwards, as `latencies` has their models."""
+        return type(self).latencies is not Drafting.latencies
+
     def latencies(self, draft: "LatencyModel") -> "Mapping[str, LatencyModel]":
         """Return the latency of a forward of each of its models, if its drafter reports forwards."""
         return {}

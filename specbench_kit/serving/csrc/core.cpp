@@ -21,7 +21,7 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // The structure `Settings` of native_core.py.
 struct Settings {
   int64_t devices, on_edge, speculates, keeps_kv, admits, lru, additive, scheduler, max_requests, has_jitter;
-  int64_t token_bytes, stages, drafts, longest_draft;
+  int64_t token_bytes, stages, drafts, longest_draft, row_fields;
   double kv_tokens, kv_capacity, longest_response, idle_s, options[6];
 };
 
@@ -59,9 +59,14 @@ enum Field {
   kRoundBudgetS,
   kResponseBudgetS,
   kExpectedTokens,
+  kWork,
+  kCrosses,
+  kReads,
   kFields
 };
 constexpr int kRecorded = 6;
+constexpr int64_t kRoundColumns = 6;
+constexpr int64_t kFirstWork = -2;  // Stands for the steps of rounds with recorded work; -1 is a prompt.
 constexpr size_t kAhead = 2;  // How many requests before its turn a device of a batch is asked for.
 
 template <class T>
@@ -125,7 +130,7 @@ class Remembered {
 
 // The rounds of one kind of device: `PositionRates` or `RecordedRounds` of round_sources.py.
 struct Source {
-  std::vector<int64_t> rounds;       // [4, count]: steps, submitted, accepted, proactive
+  std::vector<int64_t> rounds;       // [6, count]: steps, submitted, accepted, proactive, work, crosses
   std::vector<double> cumulative;    // Of drawn rounds; empty for recorded ones.
   std::vector<int64_t> next, first;  // Of recorded rounds: the one behind each, and the first of each record.
   int64_t count;
@@ -145,7 +150,7 @@ struct alignas(64) Device {
   double submitted = 0, accepted = 0;  // Running sums, for the expected tokens.
   double at_server[4] = {};
   int64_t cached = 0, generated = 0, responses = 0, cursor = 0, prompt = 0, context = 0, remaining = 0;
-  int64_t draft_cached = 0, kv_tokens = 0, kv_since = 0, enqueued = 0;
+  int64_t continued = 0, draft_cached = 0, kv_tokens = 0, kv_since = 0, enqueued = 0;
   Place place = Place::kElsewhere;
 };
 
@@ -198,13 +203,14 @@ class Core {
         too_long_(values[10]),
         make_room_(values[11]),
         ended_(values[12]) {
+    if (settings.row_fields != kFields) throw InvalidArgument{"other fields of a round"};
     for (PyObject* function : functions()) Py_INCREF(function);
     const List sources(values[4]);
     for (int i = 0; i < sources.size(); i++) {
       const List parts(sources[i]);
       sources_.push_back({copied<int64_t>(parts[0]), copied<double>(parts[1]), copied<int64_t>(parts[2]),
                           copied<int64_t>(parts[3]), 0});
-      sources_.back().count = int64_t(sources_.back().rounds.size()) / 4;
+      sources_.back().count = int64_t(sources_.back().rounds.size()) / kRoundColumns;
     }
     const size_t count = size_t(settings.devices);
     devices_.resize(count);
@@ -366,9 +372,8 @@ class Core {
     }
     device.context += committed, device.remaining -= committed;
     const bool ends = device.remaining == 0;
-    const bool crosses = ends || row[kBegins] > 0 || settings_.on_edge;
     const double down_s = message_s(kDown, client, double((accepted + 1) * settings_.token_bytes));
-    row[kCommitted] = double(committed), row[kEnds] = ends, row[kDownS] = crosses ? down_s : 0.0;
+    row[kCommitted] = double(committed), row[kEnds] = ends, row[kDownS] = row[kCrosses] > 0 ? down_s : 0.0;
   }
 
   void set_up(size_t client) {
@@ -382,7 +387,10 @@ class Core {
     const double drawn = uniform(kRound, client, device.generated);
     int64_t index = device.cursor;
     if (source.cumulative.empty()) {
-      if (index < 0) index = source.first[size_t(drawn * double(source.first.size()))];
+      if (index < 0) {
+        device.continued = 1;
+        index = source.first[size_t(drawn * double(source.first.size()))];
+      }
       device.cursor = source.next[size_t(index)];
     } else {
       const auto& cumulative = source.cumulative;
@@ -393,6 +401,8 @@ class Core {
     const int64_t steps = column[0], submitted = column[source.count];
     row[kDrafted] = double(steps), row[kSubmitted] = double(submitted);
     row[kAccepted] = double(column[2 * source.count]), row[kProactive] = double(column[3 * source.count]);
+    row[kWork] = double(column[4 * source.count]), row[kReads] = double(!device.continued);
+    row[kCrosses] = begins || (column[5 * source.count] && settings_.on_edge);
     row[kPrompt] = double(device.prompt), row[kContext] = double(device.context);
     row[kTokens] = double(device.context - device.prompt + device.remaining);
     row[kResponseNumber] = double(device.responses - 1), row[kRequestedS] = device.requested_s;
@@ -420,6 +430,7 @@ class Core {
     device.draft_cached = device.prompt - 1;
     device.remaining = int64_t(numbers[3 * count]);
     device.cursor = int64_t(numbers[4 * count]);
+    device.continued = 0;
     device.responses++;
   }
 
@@ -430,16 +441,20 @@ class Core {
     int64_t sent = begins ? device.prompt : 0;
     const int64_t kind = constants_[client].kind;
     if (settings_.on_edge) {
-      draft_s = draft_s_(kind, steps, device.context - device.draft_cached, device.draft_cached);
-      if (begins && (steps > 0 || row[kProactive] == 0)) draft_s += draft_s_(kind, -1, device.prompt, 0);
+      if (row[kWork] >= 0) {
+        draft_s = draft_s_(kind, kFirstWork - int64_t(row[kWork]), int64_t(row[kReads]), device.context);
+      } else {
+        draft_s = draft_s_(kind, steps, device.context - device.draft_cached, device.draft_cached);
+        if (begins && (steps > 0 || row[kProactive] == 0)) draft_s += draft_s_(kind, -1, device.prompt, 0);
+      }
       sent += submitted;
       draft_bytes = of(kDraftBytes, client) * double(submitted);
     }
     double up_s = message_s(kUp, client, double(sent * settings_.token_bytes) + draft_bytes);
-    if (!(begins || settings_.on_edge)) up_s = 0.0;
+    if (!(row[kCrosses] > 0)) up_s = 0.0;
     double expected = 1;
     if (settings_.speculates) expected += double(submitted) * device.accepted / device.submitted;
-    const double speed = of(kSpeed, client), down_s = settings_.on_edge ? of(kHalfRttS, client) : 0.0;
+    const double speed = of(kSpeed, client), down_s = settings_.on_edge && row[kCrosses] > 0 ? of(kHalfRttS, client) : 0.0;
     const double network_s = settings_.on_edge ? up_s + down_s : 0.0;
     row[kDraftS] = draft_s, row[kUpS] = up_s, row[kExpectedTokens] = expected;
     row[kRoundBudgetS] = expected / speed - draft_s - network_s;
@@ -469,7 +484,16 @@ class Core {
   double free_after(size_t client, double answered_s, double sent_s) {
     const double* row = devices_[client].row;
     if (!settings_.on_edge || row[kProactive] == 0) return answered_s;
-    const double step_s = draft_s_(constants_[client].kind, 1, 1, int64_t(row[kContext] + row[kCommitted]));
+    const int64_t kind = constants_[client].kind;
+    if (row[kWork] >= 0) {
+      const int64_t work = kFirstWork - int64_t(row[kWork]), reads = int64_t(row[kReads]);
+      double free_s = sent_s;
+      for (int64_t pieces = 1; pieces <= int64_t(row[kProactive]) && free_s < answered_s; pieces++)
+        free_s = sent_s + draft_s_(kind, work, 2 * pieces + reads, int64_t(row[kContext]));
+      return std::max(answered_s, free_s);
+    }
+    const double step_s = draft_s_(kind, 1, 1, int64_t(row[kContext] + row[kCommitted]));
+    if (step_s == 0) return answered_s;
     const double begun = std::min(std::ceil((answered_s - sent_s) / step_s), row[kProactive]);
     return std::max(answered_s, sent_s + begun * step_s);
   }

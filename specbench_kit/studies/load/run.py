@@ -205,7 +205,6 @@ def make_scenario(config: LoadConfig, point: LoadPoint, trace: TraceFile, deploy
         arrivals=ClosedLoop(ramp_s=ramp_s) if point.rate is None else Poisson(point.rate),
         scheduler=config.scheduler,
         max_batch=config.max_batch,
-        learned=method.learned,
         duration_s=config.duration_s,
         warmup_s=config.warmup_s,
         require_attainable_slo=False,

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from math import inf, log
 
 from specbench_kit.decoding.latency import ScaledLatency
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.drafting_work import WorkLog
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.acceptance_spec import IidRates, RatesByPosition, named_trace, parse_rates
 from specbench_kit.serving.round_sources import RecordedRounds, RoundSource
@@ -103,12 +105,13 @@ def _harder(market: Market, candidate: Candidate) -> tuple[str, str, RoundSource
     text = market.options.acceptance
     mean = market.source(candidate).typical.committed
     rates = parse_rates(text)
+    costs = market.source(candidate).costs
     if isinstance(rates, IidRates):
         harder = replace(rates, alpha=max(0.0, rates.alpha - LESS))
-        return f"{rates.alpha:g} of drafted tokens", f"{harder.alpha:g}", harder.source()
+        return f"{rates.alpha:g} of drafted tokens", f"{harder.alpha:g}", harder.source(costs)
     if isinstance(rates, RatesByPosition):
         lower = replace(rates, rates=tuple(max(0.0, rate - LESS) for rate in rates.rates))
-        return "as stated by position", f"{LESS:g} less at each", lower.source()
+        return "as stated by position", f"{LESS:g} less at each", lower.source(costs)
     trace = None if rates is not None else named_trace(text)
     if trace is None:
         return None
@@ -116,12 +119,13 @@ def _harder(market: Market, candidate: Candidate) -> tuple[str, str, RoundSource
     from specbench_kit.traces.replay import prepare_for_replay, replay
 
     method = prepare_for_replay(parse_method(fit_spec(candidate.method, trace.header)), trace, deployment)
-    by_task: dict[str, list[object]] = {}
-    for record in replay(method, trace.header, trace, deployment=deployment):
+    by_task: dict[str, list[RequestRecord]] = {}
+    work = WorkLog()
+    for record in replay(method, trace.header, trace, deployment=deployment, log=work):
         by_task.setdefault(record.category, []).append(record)
     if len(by_task) < 2:
         return None
-    sources = {task: RecordedRounds(records) for task, records in by_task.items()}  # type: ignore[arg-type]
+    sources = {task: RecordedRounds(records, log=work, costs=costs) for task, records in by_task.items()}
     hardest = min(sources, key=lambda task: sources[task].typical.committed)
     tokens = sources[hardest].typical.committed
     assumed = f"{mean:.2f} tokens per round, as in the whole of {text}"

@@ -14,6 +14,7 @@ from math import inf
 import numpy as np
 
 from specbench_kit.decoding.latency import BatchSums, LatencyModel
+from specbench_kit.deployments.drafting_work import DRAFTER
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.lengths import Lengths
 from specbench_kit.serving.round_sources import RoundSource
@@ -121,7 +122,8 @@ class Law:
         if not self._on_edge:
             return 0.0
         deployment = self.scenario.deployment
-        return self.responses.steps * deployment.drafter.latency.seconds(((1, 1),)) + deployment.link.rtt_s
+        costs = self.scenario.source.costs
+        return self.responses.steps * costs.token_s(deployment) + deployment.link.rtt_s
 
     def cycle_s(self, batch: float, wait: float) -> float:
         """Return the seconds of a round in batches of this size; it waits for `wait - 1` of those between batches."""
@@ -142,10 +144,10 @@ class Law:
         seconds = _seconds(deployment.verifier.latency, batch, new, context, prompts, responses.prompt)
         seconds += deployment.verifier.transfers_s(round(batch * new + prompts * responses.prompt))
         if self.scenario.system.drafting == "server":
-            step_s = _seconds(
-                deployment.drafter.latency, batch, 1.0, context, prompts / responses.steps, responses.prompt
-            )
-            seconds += responses.steps * step_s
+            costs = self.scenario.source.costs
+            forwards = responses.steps / costs.tokens_per_forward
+            latency = costs.latencies(deployment)[DRAFTER]
+            seconds += forwards * _seconds(latency, batch, 1.0, context, prompts / forwards, responses.prompt)
         return seconds
 
     def _most_devices(self, cycle_s: float, wait: float) -> float:

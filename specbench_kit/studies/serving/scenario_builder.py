@@ -1,9 +1,9 @@
 """Turns settings into scenarios; deployments, round sources and arrivals are built once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
@@ -36,7 +36,7 @@ from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Levels, P
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.free_devices import RightTokens, require_on_devices
 from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths
-from specbench_kit.serving.memory import UNLIMITED_KV, KvCapacity, kv_capacity, verifier_profile
+from specbench_kit.serving.memory import UNLIMITED_KV, KvCapacity, drafter_profile, kv_capacity, verifier_profile
 from specbench_kit.serving.network import Network, read_link_trace
 from specbench_kit.serving.pool_spec import NamedCards, PoolServer, named_cards, parse_outage, parse_servers
 from specbench_kit.serving.round_sources import RecordedRounds, RoundSource, iid
@@ -47,6 +47,8 @@ from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, Ser
 from specbench_kit.traces.draft_limits import LoweredOption, fit_spec, lowered_limit
 from specbench_kit.traces.trace import TraceFile
 
+MODEL = Method.drafter
+"""The drafter that most methods have by default: the draft model."""
 NO_PAIR = PairHashes("", "")
 """Stated acceptance rates belong to no pair of models."""
 PLACEHOLDER = iid(0.5, 1)
@@ -65,7 +67,7 @@ class ScenarioBuilder:
 
     settings: ServingSettings
     trace: TraceFile | None = None
-    _sources: dict[tuple[str, str | None, str], RoundSource] = field(default_factory=dict)
+    _sources: dict[tuple[str, str | None, str, str], RoundSource] = field(default_factory=dict)
     _definitions: dict[str, Definition] = field(default_factory=dict)
 
     @cached_property
@@ -104,7 +106,6 @@ class ScenarioBuilder:
             scheduler=point.scheduler,
             estimator=self._estimator_error(point),
             max_batch=settings.max_batch,
-            learned=method.learned,
             batch_method=self._batch_method(method, point),
             longest_draft=method.longest_draft,
             duration_s=settings.duration_s,
@@ -127,10 +128,17 @@ class ScenarioBuilder:
 
     def deployment(self, series: ServingSeries) -> Deployment:
         """Return the series' deployment with the fields that were replaced and the link that the network has."""
-        return self._with_link(self._definition(series).build())
+        return self._placed(self._definition(series).build(), series)
 
-    def _with_link(self, deployment: Deployment) -> Deployment:
-        return replace(deployment, link=self.network.link(deployment.link))
+    def _placed(self, deployment: Deployment, series: ServingSeries) -> Deployment:
+        """Return a deployment of drafting devices, with the link that the network has, where the series drafts."""
+        require_place(series, deployment)
+        linked = replace(deployment, link=self.network.link(deployment.link))
+        if series.serves.drafting != "server":
+            return linked
+        from specbench_kit.deployments.placing import colocate
+
+        return colocate(linked)
 
     def _batch_method(self, method: Method, point: GridPoint) -> Method | None:
         """Return the method prepared for a server if it decides for the whole batch, else None."""
@@ -181,9 +189,10 @@ class ScenarioBuilder:
 
     def source(self, series: ServingSeries) -> RoundSource:
         """Return the source of the series' rounds."""
-        key = series.method, series.acceptance, series.deployment
+        key = series.method, series.acceptance, series.deployment, series.system
         if key not in self._sources:
             deployment = self.deployment(series)
+            require_effect(series)
             if series.acceptance is not None:
                 self._sources[key] = parse_acceptance(series.acceptance, series.method, deployment)
             elif self.trace is not None:
@@ -202,7 +211,7 @@ class ScenarioBuilder:
         """Return the kinds of devices in --fleet; those without an acceptance of their own have the series'."""
         kinds = []
         for name, share, acceptance in parse_fleet(self.settings.fleet) if self.settings.fleet else ():
-            deployment = self._with_link(find(name).build())
+            deployment = self._placed(find(name).build(), series)
             source = self.source(series)
             if acceptance:
                 source = parse_acceptance(acceptance, series.method, deployment)
@@ -237,7 +246,7 @@ class ScenarioBuilder:
             other = self._definition_of(name).build()
             drafter = other.drafter if series.serves.drafting == "server" else own.drafter
             deployment = replace(own, verifier=other.verifier, drafter=drafter)
-            memory = replace(self._memory(self._definition_of(name))[0], lru=self.settings.eviction == "lru")
+            memory = replace(self._memory(self._definition_of(name), series)[0], lru=self.settings.eviction == "lru")
             pool.append(PoolServer(f"{number} ({name})", deployment, memory))
         return tuple(pool)
 
@@ -271,9 +280,13 @@ class ScenarioBuilder:
         verifier = in_stages(stage, derived, shapes, card, cards.stages)
         return verifier, replace(memory, lru=self.settings.eviction == "lru")
 
+    def target(self, series: ServingSeries) -> str:
+        """Return the model that the verifier of a series runs, or nothing where its profile does not say."""
+        return _verified_model(self._definition(series))
+
     def memory(self, series: ServingSeries) -> tuple[KvCapacity, str]:
         """Return the room for KV, and where that number comes from."""
-        return self._memory(self._definition(series))
+        return self._memory(self._definition(series), series)
 
     def least_memory(self, series: ServingSeries) -> tuple[KvCapacity, str]:
         """Return the room for KV on the server of a series that has the least, and where that number comes from."""
@@ -283,10 +296,27 @@ class ScenarioBuilder:
         least = min(servers, key=lambda server: server.memory.tokens)
         return least.memory, f"on server {least.name}, of all servers the least"
 
-    def _memory(self, definition: Definition) -> tuple[KvCapacity, str]:
-        return self._memory_beside(verifier_profile(definition), definition.build().verifier.stages)
+    def _memory(self, definition: Definition, series: ServingSeries) -> tuple[KvCapacity, str]:
+        """Return the room for KV beside the target, and beside what drafts on its server, and where it comes from."""
+        verifier = verifier_profile(definition)
+        stages = definition.build().verifier.stages
+        method = parse_method(series.method)
+        drafts = series.serves.drafting == "server" and method.uses_drafter
+        if not drafts or (method.drafter != MODEL and not method.drafting.models):
+            return self._memory_beside(verifier, stages)
+        drafter = drafter_profile(definition)
+        if drafter is None:
+            capacity, origin = self._memory_beside(verifier, stages)
+            unknown = "the draft model beside it is not counted, since the deployment names no profile of it"
+            return capacity, f"{origin}; {unknown}" if isfinite(capacity.tokens) else origin
+        at_server = definition.build().placement == "server"
+        if verifier is not None and at_server and drafter.device not in verifier.device:
+            return self._memory_beside(verifier, stages)  # a card of its own
+        return self._memory_beside(verifier, stages, (drafter,))
 
-    def _memory_beside(self, profile: Profile | None, stages: int = 1) -> tuple[KvCapacity, str]:
+    def _memory_beside(
+        self, profile: Profile | None, stages: int = 1, beside: Sequence[Profile] = ()
+    ) -> tuple[KvCapacity, str]:
         text = self.settings.kv_tokens
         roofline = None if profile is None else roofline_of(profile)
         context = UNLIMITED_KV.context
@@ -303,8 +333,13 @@ class ScenarioBuilder:
         if isinstance(roofline, str):
             return UNLIMITED_KV, f"unlimited: {roofline}"
         device = f"{stages} stages of {profile.device}" if stages > 1 else f"a {profile.device}"
-        origin = f"what {profile.model} in {profile.dtype} leaves free on {device}, less 10%"
-        return kv_capacity(profile, stages=stages), origin
+        unknown = [reason for model in beside if isinstance(reason := roofline_of(model), str)]
+        counted = () if unknown else beside
+        models = " and ".join(f"{model.model} in {model.dtype}" for model in (profile, *counted))
+        origin = f"what {models} {'leave' if counted else 'leaves'} free on {device}, less 10%"
+        if unknown:
+            origin += f"; the draft model beside it is not counted, {unknown[0]}"
+        return kv_capacity(profile, stages=stages, beside=counted), origin
 
     def _definition(self, series: ServingSeries) -> Definition:
         return self._definition_of(series.deployment)
@@ -327,6 +362,50 @@ class ScenarioBuilder:
                 )
             model = estimate_with_profile(loading.load(name), served).model
         return EstimatorError(point.estimator_factor, point.estimator_noise, model)
+
+
+def require_effect(series: ServingSeries) -> None:
+    """Raise SkitError for options of a method where stated rates say what is drafted, and the drafter what it costs."""
+    method = parse_method(series.method)
+    if series.acceptance is None or parse_rates(series.acceptance) is None:
+        return
+    if series.serves.drafting == "server" and method.batch_aware:
+        return
+    stated = [option.partition("=")[0] for option in series.method.partition(":")[2].split(",")]
+    without_effect = [option for option in stated if option not in ("", "drafter")]
+    require(
+        not without_effect,
+        f"{series.method}: {', '.join(without_effect)} changes nothing where {series.acceptance.partition(':')[0]} "
+        "rates state what is drafted: leave it out, or name a trace as --acceptance",
+    )
+
+
+def require_place(series: ServingSeries, deployment: Deployment) -> None:
+    """Raise SkitError where a series' system would have its method draft at another place than a benchmark does."""
+    system, method = series.serves, parse_method(series.method)
+    named = f"{series.method} under system {series.system}"
+    if system.drafting == "none":
+        return
+    require(
+        method.uses_drafter,
+        f"{named}: the method does not draft, and the system does: name a system that does not, such as centralized",
+    )
+    if system.drafting == "edge":
+        require(
+            (method.placement or deployment.placement) == "edge",
+            f"{named}: its devices draft, and "
+            + ("the method" if method.placement else f"deployment {deployment.name}")
+            + " drafts on the server: name a system that does, such as adaspec, or --set drafter.placement=edge",
+        )
+        return
+    require(
+        method.placement != "edge", f"{named}: its server drafts, and the method on devices: name a system such as wisp"
+    )
+    require(
+        not method.overlaps,
+        f"{named}: the method drafts while the target verifies, and the server before: name a system whose devices "
+        "draft, such as wisp",
+    )
 
 
 def _verified_model(definition: Definition) -> str:

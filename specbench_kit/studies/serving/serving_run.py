@@ -228,6 +228,7 @@ def _describe_series(series: ServingSeries, builder: ScenarioBuilder) -> JsonObj
         "acceptance": provenance.without_folders(series.acceptance) if series.acceptance else None,
         "typical": {**typical._asdict(), "committed": typical.committed},
         "deployment": series.deployment,
+        "target": builder.target(series),
         "servers": series.servers,
         "router": series.router,
         **builder.recorded(series),

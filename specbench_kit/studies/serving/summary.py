@@ -102,7 +102,10 @@ class KvDescription(Struct):
 
 
 class SeriesDescription(Struct, kw_only=True):
-    """One system of a simulation; `recorded` says whose recorded acceptance it has, if it has one."""
+    """One system of a simulation; `recorded` says whose recorded acceptance it has, if it has one.
+
+    `target` is the model that the deployment's verifier runs, empty where its profile names none.
+    """
 
     label: str
     system: str
@@ -112,6 +115,8 @@ class SeriesDescription(Struct, kw_only=True):
     acceptance: str | None
     typical: TypicalDrafts
     deployment: str
+    drafting: str = ""
+    target: str = ""
     servers: str = "1"
     router: str = ""
     recorded: JsonObject | None = None

@@ -25,6 +25,7 @@ from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, predictor_
 from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, span, times
 from specbench_kit.runs.document import PreparedInputs, RunDescription, TraceReference
+from specbench_kit.serving.golden import golden_curves
 from specbench_kit.studies.serving.summary import (
     CapacitySummary,
     SeriesDescription,
@@ -84,7 +85,8 @@ def acceptance_cautions(run: ServingDescription) -> list[str]:
     for entry in run.series:
         if entry.recorded is not None:
             lines += _recorded_cautions(run, entry, entry.recorded)
-    return [*dict.fromkeys(lines), *_fixed_cautions(run), *_colocated_cautions(run), *_golden_cautions(run)]
+    of_models = [*_other_model_cautions(run), *_golden_cautions(run)]
+    return [*dict.fromkeys(lines), *_fixed_cautions(run), *_colocated_cautions(run), *of_models]
 
 
 def _recorded_cautions(run: ServingDescription, entry: SeriesDescription, recorded: JsonObject) -> list[str]:
@@ -141,6 +143,42 @@ def _lets_all_pass(entry: SeriesDescription) -> bool:
 
 def _decides(method: str) -> bool:
     return method.partition(":")[0] not in ("fixed-k", "autoregressive")
+
+
+def _other_model_cautions(run: ServingDescription) -> list[str]:
+    """Return a line for every model whose acceptance stands in for that of another target."""
+    labels: dict[tuple[str, str], list[str]] = {}
+    for entry in run.series:
+        accepted = _model_of_acceptance(entry)
+        if entry.drafting != "none" and accepted and entry.target and not is_same_model(accepted, entry.target):
+            labels.setdefault((accepted, entry.target), []).append(entry.label)
+    return [
+        f"ANOTHER MODEL'S ACCEPTANCE: {', '.join(named)}: drafts are right as often as for {accepted}, and times are "
+        f"those of {target}, for which nobody has measured it."
+        for (accepted, target), named in labels.items()
+    ]
+
+
+def _model_of_acceptance(entry: SeriesDescription) -> str:
+    """Return the target whose answers decided what is accepted; nothing where rates are stated."""
+    if entry.recorded is not None:
+        recorded = RunDescription.read(entry.recorded).models.get("target")
+        return (recorded.name or "") if recorded is not None else ""
+    text = str(entry.acceptance)
+    if not text.startswith(GOLDEN):
+        return ""
+    name = text.removeprefix(GOLDEN).partition(",")[0].removeprefix("name=")
+    curve = golden_curves().get(name)
+    return name if curve is None else curve.summary
+
+
+def is_same_model(one: str, other: str) -> bool:
+    """Return whether two names are of one model, by the letters and digits behind their owners.
+
+    One may say more, as `Qwen/Qwen3-32B-AWQ` does beside `qwen3-32b`.
+    """
+    names = sorted(("".join(filter(str.isalnum, name.rpartition("/")[2].lower())) for name in (one, other)), key=len)
+    return names[0] in names[1]
 
 
 def _golden_cautions(run: ServingDescription) -> list[str]:

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
+from typing import NamedTuple
 
 from msgspec import json
 
@@ -21,7 +22,8 @@ from specbench_kit.core.version import __version__
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.placing import drafts_on_edge, with_method_times
+from specbench_kit.deployments.drafting_work import WorkLog
+from specbench_kit.deployments.placing import drafts_on_edge
 from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method, resolved_options
 from specbench_kit.metrics.latency import wasted_time
@@ -57,14 +59,20 @@ from specbench_kit.traces.replay import prepare_for_replay, replay
 
 
 def fleet_result(
-    fleet: FleetTable, method: Method, deployment: Deployment, records: Sequence[RequestRecord], quick: bool
+    fleet: FleetTable,
+    method: Method,
+    deployment: Deployment,
+    records: Sequence[RequestRecord],
+    quick: bool,
+    log: WorkLog | None = None,
 ) -> FleetResult:
     """Simulate every load of a fleet whose devices make the rounds of a method's records.
 
+    Where a replay left its `log`, they take the work of drafting that they took there.
     A quick run takes the first seed alone. Raise SkitError for a method whose rounds a simulation cannot time.
     """
     require(method.ahead is None, DEPENDS_ON_LOAD)
-    scenarios = {load: _scenario(fleet, load, method, deployment, records) for load in fleet.loads}
+    scenarios = {load: _scenario(fleet, load, method, deployment, records, log) for load in fleet.loads}
     late: list[tuple[float, ...]] = []
     at_devices: list[Figures] = []
     for seed in range(1 if quick else fleet.seeds):
@@ -87,24 +95,27 @@ def fleet_result(
 
 
 def _scenario(
-    fleet: FleetTable, devices: int, method: Method, deployment: Deployment, records: Sequence[RequestRecord]
+    fleet: FleetTable,
+    devices: int,
+    method: Method,
+    deployment: Deployment,
+    records: Sequence[RequestRecord],
+    log: WorkLog | None,
 ) -> Scenario:
-    placed = with_method_times(method, deployment)
     place: DraftingPlace = "none"
     if method.uses_drafter:
         place = "edge" if drafts_on_edge(method, deployment) else "server"
     system = ServingSystem(summary=fleet.words, method=method.display_name, scheduler=fleet.scheduler, drafting=place)
     return Scenario(
-        placed,
+        deployment,
         system,
-        recorded_source(records, method, placed),
+        recorded_source(records, method, deployment, log),
         devices,
         slo=parse_slo(fleet.slo),
         # Thinking always takes the same time: a drawn one goes through a logarithm, whose last bit depends on the
         # processor.
         arrivals=ClosedLoop(think_s=fleet.think_s, ramp_s=fleet.ramp_s),
         memory=KvCapacity(fleet.kv_tokens),
-        learned=method.learned,
         duration_s=fleet.duration_s,
         warmup_s=fleet.warmup_s,
         require_attainable_slo=False,
@@ -131,8 +142,12 @@ class FleetRun:
     predictor: PredictorUsed | None = None
 
 
-SuiteRecords = tuple[Method, list[RequestRecord]]
-"""A prepared method, and the records of the requests that it decoded."""
+class SuiteRecords(NamedTuple):
+    """A prepared method, the records of the requests that it decoded, and the work of a replay's drafting."""
+
+    method: Method
+    records: list[RequestRecord]
+    log: WorkLog | None = None
 
 
 def run_suite(
@@ -191,7 +206,7 @@ def run_cell(name: str, quick: bool, spec: str, cell: str) -> CellRun:
         place = suite.cells[cell]
         deployment = suite.deployment(place.deployment)
         try:
-            method, records = _records(suite, spec, place.pair, deployment, place.batch_size)
+            method, records, _ = _records(suite, spec, place.pair, deployment, place.batch_size)
         except SkitError as error:
             return CellRun(CellResult(missing=str(error).removeprefix(f"{spec}: ")))
         return CellRun(_result(records), _predictor(method))
@@ -208,8 +223,8 @@ def run_fleet(name: str, quick: bool, spec: str, fleet: str) -> FleetRun:
         table = suite.table.fleets[fleet]
         deployment = suite.deployment(table.deployment)
         try:
-            method, records = _records(suite, spec, table.pair, deployment, server_decodes=False)
-            result = fleet_result(table, method, deployment, records, quick)
+            method, records, log = _records(suite, spec, table.pair, deployment, server_decodes=False)
+            result = fleet_result(table, method, deployment, records, quick, log)
         except SkitError as error:
             return FleetRun(FleetResult(missing=str(error).removeprefix(f"{spec}: ")))
         return FleetRun(result, _predictor(method))
@@ -230,13 +245,14 @@ def _replayed(
     named = parse_method(fit_spec(spec, trace.header))
     method = prepare_for_replay(named, trace, deployment, batch_size, server_decodes=server_decodes)
     _require_unseen(method, trace.provenance("prompts"))
+    log = WorkLog()
     replayed = replay(
-        method, trace.header, requests, deployment=deployment, batch_size=batch_size, seed=suite.table.seed
+        method, trace.header, requests, deployment=deployment, batch_size=batch_size, seed=suite.table.seed, log=log
     )
     records = {record.request_id: record for record in replayed}
     for request in requests:
         require(records[request.request_id].output_ids == request.output_ids, "its output is not the target's answer")
-    return method, [records[request.request_id] for request in requests]
+    return SuiteRecords(method, [records[request.request_id] for request in requests], log)
 
 
 def _decoded(
@@ -252,7 +268,7 @@ def _decoded(
     records = prompts.decode(spec, deployment, draft, reference, server_decodes=server_decodes)
     for record in records:
         require(record.output_ids == answers[record.request_id], "its output is not the target's answer")
-    return method, records
+    return SuiteRecords(method, records)
 
 
 _answered: dict[tuple[SyntheticPrompts, str], dict[str, list[int]]] = {}
