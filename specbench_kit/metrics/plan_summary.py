@@ -26,15 +26,18 @@ class Configuration(Struct):
 
 
 class FleetSummary(Configuration):
-    """The cheapest fleet of one way to decode; `classes` and `overall` are the figures of a full replica over seeds.
+    """The cheapest fleet of one way to decode.
 
-    Energy is that of a full replica and its devices, at full power while they work; None where no power is known.
+    A replica serves up to `devices_served` devices with all seeds, and has `devices_per_replica`; rates, costs of
+    tokens, `classes` and `overall` are the figures of that load over seeds. Energy is that of a replica and its
+    devices, at full power while they work; None where no power is known.
     """
 
     label: str
     title: str
     replicas: int
     cards: int
+    devices_served: int
     devices_per_replica: int
     violation_rate: Interval
     price_per_hour: float
@@ -95,22 +98,38 @@ class ServedPoint(ParetoPoint):
     price_per_hour: float
 
 
+class Tie(Configuration):
+    """Another kind of replica whose fleet costs as much as the plan's; one replica serves so many devices."""
+
+    title: str
+    devices_served: int
+
+
 class SimulatedCandidate(Configuration):
-    """A configuration that was simulated with one seed; no price if it serves no device."""
+    """A configuration that was simulated, with one seed or with all of them.
+
+    The price is the rent for all devices. Without one, the configuration costs more than the best of its way to decode;
+    it is not known then how many devices it serves, and `devices_served` is 0.
+    """
 
     devices_served: int
+    all_seeds: bool
     devices_by_law: float
     devices_at_most: float
-    price_per_hour_and_device: float | None
+    price_per_hour: float | None
 
 
 class SearchCounts(Struct):
-    """How many configurations of one way to decode were looked at, and how many kinds of replicas were left out."""
+    """How many configurations one way to decode has, and how many of them were simulated.
+
+    So many kinds of replicas are `ruled_out`: they cannot be cheaper. Of the kinds that were simulated, so many
+    configurations are `untried`.
+    """
 
     candidates: int
     simulated: int
     ruled_out: int
-    unlikely: int
+    untried: int
 
 
 class CardPrice(Struct):
@@ -134,6 +153,7 @@ class PlanSummary(Struct):
     stated_acceptance: str | None
     plan: PlannedFleet
     fleets: dict[str, FleetSummary | None]
+    ties: list[Tie]
     assumptions: list[MovedAssumption]
     pareto: list[ParetoPoint]
     candidates: list[SimulatedCandidate]

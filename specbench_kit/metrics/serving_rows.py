@@ -162,7 +162,11 @@ class ServingCost(Struct, Generic[N], kw_only=True):
 
 
 class ServingFigures(Struct, Generic[N], omit_defaults=True):
-    """All figures of a simulation after its warm-up; `pool` has those of each server if there are several."""
+    """All figures of a simulation after its warm-up; `pool` has those of each server if there are several.
+
+    Where requests arrive whether or not earlier ones are answered, `device_wait_share` is the share of the time of
+    responses for which they waited for a device that was still busy.
+    """
 
     overall: GroupFigures[N]
     classes: dict[str, ClassFigures[N]]
@@ -173,6 +177,7 @@ class ServingFigures(Struct, Generic[N], omit_defaults=True):
     over_time: TimeSeries
     cost: ServingCost[N]
     pool: dict[str, ServerShare[N]] = {}
+    device_wait_share: N | None = None
 
 
 Real = int | float

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, log, pi
+from math import ceil, inf, log, pi
 from typing import ClassVar, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -14,6 +14,11 @@ from specbench_kit.serving.arrays import Floats, Integers
 
 POINTS = 256
 """Pieces of constant rate that make up one wave."""
+CLOSED_DEVICES = 16
+"""Devices of a closed loop, unless something else is asked for."""
+OPEN_DEVICES = 1024
+DEVICES_PER_REQUEST = 2
+"""Devices of random arrivals: at least so many, and so many for each request, so that hardly one is still busy."""
 
 
 class RequestArrival(NamedTuple):
@@ -55,6 +60,9 @@ class ArrivalProcess(Protocol):
         `previous_s` is the arrival of the device's previous request (0 before the first), `uniform` one random number
         per request.
         """
+
+    def devices_for(self, duration_s: float) -> int:
+        """Return how many devices the requests of so many seconds need, so that none waits for a device."""
 
     def at_rate(self, rate_per_s: float) -> "ArrivalProcess":
         """Return the same process at another rate; a closed loop has no rate of its own and stays as it is."""
@@ -98,6 +106,9 @@ class ClosedLoop(ArrivalProcess):
         gap_s = np.where(first, -inf, thinks_s)
         return NextRequests(at_s, gap_s, unknown, unknown)
 
+    def devices_for(self, duration_s: float) -> int:
+        return CLOSED_DEVICES
+
     def at_rate(self, rate_per_s: float) -> "ClosedLoop":
         return self
 
@@ -117,6 +128,9 @@ class Poisson(ArrivalProcess):
         unknown = np.zeros_like(devices)
         at_s = previous_s - np.log1p(-uniform) * count / self.rate_per_s
         return NextRequests(at_s, np.full(len(devices), -inf), unknown, unknown)
+
+    def devices_for(self, duration_s: float) -> int:
+        return _devices_at_rate(self.rate_per_s, duration_s)
 
     def at_rate(self, rate_per_s: float) -> "Poisson":
         return Poisson(rate_per_s)
@@ -144,6 +158,9 @@ class VaryingRate(ArrivalProcess):
         unknown = np.zeros_like(devices)
         at_s = _interpolate(arrival_s, warped_s, seconds)
         return NextRequests(at_s, np.full(len(devices), -np.inf), unknown, unknown)
+
+    def devices_for(self, duration_s: float) -> int:
+        return _devices_at_rate(self.rate_per_s, duration_s)
 
     def at_rate(self, rate_per_s: float) -> Self:
         return replace(self, rate_per_s=rate_per_s)
@@ -195,6 +212,10 @@ class Levels(VaryingRate):
         return seconds, rates
 
 
+def _devices_at_rate(rate_per_s: float, duration_s: float) -> int:
+    return max(OPEN_DEVICES, ceil(DEVICES_PER_REQUEST * rate_per_s * duration_s))
+
+
 def _interpolate(values: Floats, source: Floats, target: Floats) -> Floats:
     """Return what belongs to `values` where each cycle of `source` corresponds to one cycle of `target`."""
     cycles, offset = np.divmod(values, source[-1])
@@ -227,6 +248,9 @@ class ReplayedArrivals(ArrivalProcess):
             np.array([*(request.prompt_tokens or 0 for request in self.requests), 0]),
             np.array([*(request.output_tokens or 0 for request in self.requests), 0]),
         )
+
+    def devices_for(self, duration_s: float) -> int:
+        return max(1, sum(request.at_s < duration_s for request in self.requests))
 
     def at_rate(self, rate_per_s: float) -> "ReplayedArrivals":
         duration_s = self.requests[-1].at_s

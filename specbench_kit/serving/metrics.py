@@ -136,7 +136,22 @@ def compute_metrics(
         over_time=time_series(result, [scenario.depth(server) for server in scenario.pool]),
         cost=cost(scenario, result),
         pool=pool_metrics(scenario, result),
+        device_wait_share=device_wait_share(result) if scenario.arrivals.is_open else None,
     )
+
+
+def device_wait_share(result: SimulationResult) -> float:
+    """Return the share of the time of all responses for which they waited for their device to answer the one before.
+
+    A response lasts from its arrival on. Those that have not ended last until the end of the simulation.
+    """
+    table = result.responses
+    order = np.lexsort((table["start_s"], table["client"]))
+    client, start_s = table["client"][order], table["start_s"][order]
+    end_s = np.minimum(table["end_s"][order], result.end_s)
+    same = client[1:] == client[:-1]
+    waited_s = np.maximum(0.0, end_s[:-1] - start_s[1:])[same]
+    return float(waited_s.sum() / lasted_s) if (lasted_s := float((end_s - start_s).sum())) else 0.0
 
 
 ALL = "all"

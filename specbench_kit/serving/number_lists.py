@@ -7,14 +7,21 @@ from specbench_kit.core.errors import SkitError
 Numbers = tuple[float, ...]
 
 
-def parse_devices(text: str) -> tuple[int, ...]:
-    """Return the numbers in `20`, `10,20,40`, or `10:100:30` (10, 40, 70 and 100)."""
-    try:
-        return tuple(number for part in text.split(",") for number in _device_range(part))
-    except ValueError:
-        raise SkitError(
-            f"--devices takes numbers such as 20, 10,20,40 or from:to:step such as 10:100:10, not '{text}'"
-        ) from None
+def counts_of(flag: str) -> Callable[[str], tuple[int, ...]]:
+    """Return a parser of `20`, `10,20,40`, or `10:100:30` (10, 40, 70 and 100), whose errors name the flag."""
+
+    def parse(text: str) -> tuple[int, ...]:
+        try:
+            return tuple(number for part in text.split(",") for number in _count_range(part))
+        except ValueError:
+            raise SkitError(
+                f"{flag} takes numbers such as 20, 10,20,40 or from:to:step such as 10:100:10, not '{text}'"
+            ) from None
+
+    return parse
+
+
+parse_devices = counts_of("--devices")
 
 
 def numbers_of(flag: str) -> Callable[[str], Numbers]:
@@ -29,7 +36,7 @@ def numbers_of(flag: str) -> Callable[[str], Numbers]:
     return parse
 
 
-def _device_range(part: str) -> Sequence[int]:
+def _count_range(part: str) -> Sequence[int]:
     first, *bounds = map(int, part.split(":"))
     if not bounds:
         return (first,)

@@ -17,7 +17,7 @@ from specbench_kit.core.common_options import (
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import DEPLOYMENT, OUTPUT, RUN, Option
 from specbench_kit.metrics.serving_rows import FEWEST_SEEDS
-from specbench_kit.serving.number_lists import Numbers, numbers_of, parse_devices
+from specbench_kit.serving.number_lists import Numbers, counts_of, numbers_of, parse_devices
 
 LOAD = "Load"
 ESTIMATOR = "Estimator"
@@ -254,8 +254,23 @@ class SimulationOptions(ServingOptions):
     """
 
     devices: Annotated[
-        tuple[int, ...], Option("Number of devices: 20, 10,20,40, or from:to:step.", LOAD, parse=parse_devices)
-    ] = (16,)
+        tuple[int, ...],
+        Option(
+            "Number of devices: 20, 10,20,40, or from:to:step. Default: 16 in a closed loop; where requests arrive "
+            "at a rate or at recorded times, as many as they need.",
+            LOAD,
+            parse=parse_devices,
+        ),
+    ] = ()
+    concurrency: Annotated[
+        tuple[int, ...],
+        Option(
+            "Requests in flight, as load generators say: so many devices, each of which requests again when it is "
+            "answered.",
+            LOAD,
+            parse=counts_of("--concurrency"),
+        ),
+    ] = ()
     arrivals_scale: Annotated[float, Option("Factor on the arrival rate of a trace file.", LOAD)] = 1.0
 
 

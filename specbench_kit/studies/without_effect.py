@@ -145,8 +145,9 @@ WITHOUT_EFFECT: Mapping[str, Sequence[WithoutEffect]] = {
     "train-draft": DISTILLATION,
     "simulate": (
         *SERVING,
+        WithoutEffect(("concurrency",), beside("devices"), "both say how many devices there are; leave out one"),
         WithoutEffect(
-            ("devices", "arrivals_scale", "events", "timeline"),
+            ("devices", "concurrency", "arrivals_scale", "events", "timeline"),
             _preset_of("capacity"),
             "it is a preset of skit capacity, which finds the load; leave out one of them",
         ),

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.serving.arrival_spec import parse_arrivals
 from specbench_kit.serving.arrivals import Levels, VaryingRate, Waves
-from specbench_kit.studies.serving.scenario_builder import parse_arrivals
 
 DEVICES = 4
 CHANGING = [Waves(8.0, period_s=50.0, swing=0.9), Levels(8.0, span_s=10.0, cv=1.5, spans=5, seed=3)]

@@ -81,6 +81,11 @@ class Candidate:
         """The configuration in a line."""
         return f"{self.server.label}, {self.method}, {self.scheduler}, batches up to {self.max_batch}"
 
+    @property
+    def key(self) -> str:
+        """The configuration with the place to draft, which no other one shares."""
+        return f"{self.placement}: {self.label}"
+
     def described(self) -> Configuration:
         """Return the configuration as files hold it."""
         server = self.server
@@ -164,6 +169,16 @@ class Market:
         """The draft model of a server that drafts."""
         return find_subject(self.options.draft, "draft")
 
+    @property
+    def own_bits(self) -> int:
+        """The bits of a weight of the target as it is: what its architecture states, or 16."""
+        return round(require_architecture(self.target).weight_bits or 16)
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """The bits of a weight to choose from: other bits than the target's own are other outputs, so if asked for."""
+        return self.options.bits or (self.own_bits,)
+
     def servers(self) -> list[CandidateServer]:
         """Return every replica in whose memory the target fits, and leaves room for KV."""
         if not self._servers:
@@ -182,7 +197,7 @@ class Market:
             for members in options.cards
             for stages in options.stages
             if members % stages == 0 == architecture.layers % stages and architecture.heads % (members // stages) == 0
-            for bits in options.bits
+            for bits in self.bits
             # Stages are no faster than a card that holds the model: they are for models that no card holds.
             if stages == 1 or self.kv_tokens(CandidateServer(device, 1, bits, price), "edge") < 1
         ]
@@ -191,8 +206,8 @@ class Market:
             raise SkitError(
                 f"{options.target} fits on none of {', '.join(options.gpus)} with {_listed(options.cards)} cards in "
                 f"{_listed(options.stages)} stages that share its {architecture.layers} layers and "
-                f"{architecture.heads} heads evenly and {_listed(options.bits)} bits: allow other --cards or --stages, "
-                "or fewer --bits"
+                f"{architecture.heads} heads evenly and {_listed(self.bits)} bits: allow other --cards or --stages, "
+                "or name fewer --bits"
             )
         return fitting
 
@@ -288,7 +303,7 @@ class Market:
         return self._profiles[key]
 
     def _with_bits(self, subject: Subject, bits: int) -> Subject:
-        if BITS[bits] is None:
+        if bits == self.own_bits:
             return subject
         architecture: Architecture = structs.replace(require_architecture(subject), weight_bits=BITS[bits])
         return replace(subject, name=f"{subject.name}-{bits}bit", architecture=architecture)

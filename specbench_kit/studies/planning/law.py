@@ -4,8 +4,9 @@ A server verifies batches of B rounds in T(B) seconds, one after the other. Each
 drafting and link, waits for half of the batch under way, and takes T(B): its cycle lasts d + 1.5 T(B), and
 B (d + 1.5 T(B)) / T(B) devices are in such cycles. A pipeline of p stages takes a batch every T(B) / p seconds, which
 stands for T(B) but in the round's own verification. The estimate is the most devices for which responses with few
-accepted tokens, as many as may not fall short, are still in time for the strictest class. The bound is what no
-scheduler beats: nobody waits, all responses are alike, and tokens go where they are promised.
+accepted tokens, as many as may not fall short, are still in time for the strictest class, and whose context fits into
+the memory. The bound is what no scheduler beats: nobody waits, all responses are alike, and tokens go where they are
+promised; memory is no bound, since contexts may take turns in it.
 """
 
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ class Law:
         cycle_s = 1 / (slo.speeds[strictest] * self._rounds_per_token(self.responses.rounds_at(share)))
         fair_cycle_s = 1 / (slo.mean_speed * self._rounds_per_token(1 / self.responses.committed))
         return DeviceEstimate(
-            self._most_devices(cycle_s, wait=1.5),
+            min(self._most_devices(cycle_s, wait=1.5), self._fitting),
             self._most_devices(fair_cycle_s, wait=1.0) / (1 - self.epsilon),
             1 / (self._rounds_per_token(self.responses.rounds_at(share)) * self.cycle_s(1.0, 1.0)),
         )
@@ -152,7 +153,6 @@ class Law:
 
     def _most_devices(self, cycle_s: float, wait: float) -> float:
         """Return the most devices whose rounds last no longer than a cycle."""
-        context = self.responses.prompt + self.responses.output
         if self.cycle_s(1.0, wait) > cycle_s:
             return 0.0
         low, high = 1.0, float(self.scenario.limits(self.scenario.pool[0]).requests)
@@ -165,8 +165,13 @@ class Law:
         devices = low * self._depth * cycle_s / self.batch_s(low)
         think = self.scenario.arrivals
         responding_s = self.responses.output / self.responses.committed * cycle_s
-        devices *= 1 + getattr(think, "think_s", 0.0) / responding_s
-        return min(devices, self.scenario.memory.tokens / context if self.scenario.memory.tokens < inf else inf)
+        return devices * (1 + getattr(think, "think_s", 0.0) / responding_s)
+
+    @property
+    def _fitting(self) -> float:
+        """The devices whose whole contexts fit into the memory at the same time."""
+        tokens = self.scenario.memory.tokens
+        return tokens / (self.responses.prompt + self.responses.output) if tokens < inf else inf
 
 
 def _seconds(latency: LatencyModel, batch: float, new: float, context: float, prompts: float, prompt: float) -> float:

@@ -33,7 +33,11 @@ def parse_link(text: str) -> float | Path:
     """Return the seconds in a round trip such as 40ms or 0.04s, or the path of a recorded link."""
     match = _TIME.fullmatch(text.strip())
     if match is not None:
-        return float(match[1]) * (1e-3 if match[2] == "ms" else 1.0)
+        number, unit = float(match[1]), match[2]
+        if unit is None:
+            ways = f"{number:g}ms or {number / 1e3:g}s" if number >= 1 else f"{1e3 * number:g}ms or {number:g}s"
+            raise SkitError(f"--link {text.strip()} has no unit: write {ways}")
+        return number * (1e-3 if unit == "ms" else 1.0)
     path = Path(text).expanduser()
     if path.suffix in LINK_FILES:
         return path
@@ -133,9 +137,14 @@ class PlanOptions:
         ),
     ] = (1, 2, 4)
     bits: Annotated[
-        tuple[int, ...],
-        Option("Bits per weight to choose from: 16, 8, 4.", SEARCH, parse=whole_numbers("--bits")),
-    ] = (16, 8, 4)
+        tuple[int, ...] | None,
+        Option(
+            "Bits per weight to choose from, such as 16,8,4; the default is the target's own, since others change its "
+            "outputs.",
+            SEARCH,
+            parse=whole_numbers("--bits"),
+        ),
+    ] = None
     methods: Annotated[
         tuple[str, ...],
         Option("Drafting method to choose from; may be given several times.", SEARCH, flag="method"),
@@ -188,7 +197,8 @@ class PlanOptions:
         require(self.jobs != 0, "--jobs must be a number of processes, or -1 for one on every core")
         require(0 < self.epsilon < 1, f"--epsilon is a share of responses between 0 and 1, not {self.epsilon:g}")
         require(0 <= self.think_s < float("inf"), f"--think must be seconds from 0 up, not {self.think_s:g}")
-        require(set(self.bits) <= {4, 8, 16}, f"--bits must be among 16, 8 and 4, not {', '.join(map(str, self.bits))}")
+        bits = self.bits or ()
+        require(set(bits) <= {4, 8, 16}, f"--bits must be among 16, 8 and 4, not {', '.join(map(str, bits))}")
         require(bool(self.gpus), "--gpus names no card")
 
     @property

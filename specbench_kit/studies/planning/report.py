@@ -1,6 +1,7 @@
 """The report of a plan: one sentence to act on, the Pareto figure, the fleet, its rivals and its assumptions."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from specbench_kit.metrics.plan_summary import (
     PlannedFleet,
     PlanSummary,
     ServedPoint,
+    Tie,
 )
 from specbench_kit.metrics.serving_rows import GroupFigures, Interval
 from specbench_kit.reports.comparison.scene import legend, legend_in
@@ -57,8 +59,9 @@ STYLES: Mapping[str, Style] = {
 }
 NOTE = (
     "Dollars of rent per million tokens of full replicas, with one seed: at the plan's promise the best replica, at "
-    "other promises that which the analytic model prefers; a line ends where it keeps the promise no longer. The "
-    "ring is the plan. Down and to the right is better."
+    "other promises the cheapest of those that the analytic model prefers there or at a stricter one; a line ends "
+    "where it keeps the promise no longer. The ring is the plan, at the load of its replicas. Down and to the right is "
+    "better."
 )
 
 
@@ -89,7 +92,7 @@ def headline(summary: PlanSummary) -> str:
     plan = summary.plan
     cards = f"{plan.cards} {plan.title}"
     if plan.cards_per_replica > 1:
-        cards += f" (in {_groups(plan)} of {plan.cards_per_replica}{_stages(plan)})"
+        cards += f" (in {_groups(plan.replicas)} of {plan.cards_per_replica}{_stages(plan)})"
     most = plan.most_price_per_hour
     least = dollars(plan.least_price_per_hour)
     span = (
@@ -109,8 +112,8 @@ def _stages(replica: Configuration) -> str:
     return f" in {replica.stages} stages" if replica.stages > 1 else ""
 
 
-def _groups(fleet: FleetSummary) -> str:
-    return "1 group" if fleet.replicas == 1 else f"{fleet.replicas} groups"
+def _groups(replicas: int) -> str:
+    return "1 group" if replicas == 1 else f"{replicas} groups"
 
 
 def _rivals(summary: PlanSummary) -> str:
@@ -125,9 +128,20 @@ def _rivals(summary: PlanSummary) -> str:
         else:
             doubt = ", within that range" if _in_range(fleet, plan) else ""
             ratio = times(fleet.price_per_hour / plan.price_per_hour)
-            cost = "as much" if fleet.price_per_hour == plan.price_per_hour else f"{ratio} as much"
-            parts.append(f"{WAYS[way]} would cost {cost}{doubt}")
-    return "; ".join(reversed(parts))
+            equal = fleet.price_per_hour == plan.price_per_hour
+            parts.append(f"{WAYS[way]} would cost {'as much' if equal else f'{ratio} as much{doubt}'}")
+    parts.reverse()
+    parts += [f"{_tie(tie, summary.devices)} would cost as much" for tie in summary.ties]
+    return "; ".join(parts)
+
+
+def _tie(tie: Tie, devices: int) -> str:
+    """Return another kind of replica of the same rent in words."""
+    replicas = ceil(devices / tie.devices_served)
+    cards = f"{replicas * tie.cards_per_replica} {tie.title}"
+    if tie.cards_per_replica > 1:
+        cards += f" in {_groups(replicas)} of {tie.cards_per_replica}{_stages(tie)}"
+    return f"{cards} with weights in {tie.weight_bits} bits and {WAYS[tie.drafting]}"
 
 
 def _in_range(fleet: FleetSummary, plan: PlannedFleet) -> bool:
@@ -140,7 +154,8 @@ def fleet_table(summary: PlanSummary) -> Table:
     """Return one row per way to decode: its cheapest fleet."""
     columns = (
         *("", "cards", "weights", "method", "scheduler", "largest batch"),
-        *(Column("devices per replica", "count"), Column("late responses (95%)", "share")),
+        *(Column("devices per replica", "count"), Column("it serves", "count")),
+        Column("late responses (95%)", "share"),
         *("$ per hour", "range", "$ per million tokens", "kW at most"),
         *(Column("J / token of servers", "number"), Column("J / token of devices", "number")),
         Column("J / hour of a device", "number"),
@@ -148,19 +163,20 @@ def fleet_table(summary: PlanSummary) -> Table:
     rows: list[Sequence[Cell]] = []
     for way, fleet in summary.fleets.items():
         if fleet is None:
-            rows.append([WAYS[way], "keeps the promise with none", *[None] * 13])
+            rows.append([WAYS[way], "keeps the promise with none", *[None] * 14])
             continue
         late = fleet.violation_rate
         rows.append(
             [
                 WAYS[way],
                 f"{fleet.cards} x {fleet.title}"
-                + (f" ({_groups(fleet)}{_stages(fleet)})" if fleet.cards_per_replica > 1 else ""),
+                + (f" ({_groups(fleet.replicas)}{_stages(fleet)})" if fleet.cards_per_replica > 1 else ""),
                 f"{fleet.weight_bits} bits",
                 code(fleet.method),
                 code(fleet.scheduler),
                 str(fleet.max_batch),
                 fleet.devices_per_replica,
+                fleet.devices_served,
                 Estimate(late.mean, late.bounds),
                 dollars(fleet.price_per_hour),
                 _span(fleet),
@@ -220,9 +236,11 @@ def _fleets(summary: PlanSummary) -> Blocks:
     plan = summary.plan
     table = fleet_table(summary)
     text = (
-        f"Each fleet is the smallest with which the 95% interval of late responses over {summary.seeds} seeds ends "
-        f"at or below {share(summary.epsilon)}; a full replica has {plan.devices_per_replica} devices. The "
-        "range covers the interval over seeds of what a replica serves, and both ends of what its step times may be. "
+        f"Each fleet is the one with the least rent for {count(summary.devices)} devices, of equal replicas. A replica "
+        f"serves so many devices that the 95% interval of late responses over {summary.seeds} seeds ends at or below "
+        f"{share(summary.epsilon)}: one of the plan's up to {count(plan.devices_served)}, and it has "
+        f"{count(plan.devices_per_replica)}. The range covers the interval over seeds of what a replica serves, and "
+        "both ends of what its step times may be. "
         "The devices are the users' own and cost nothing here."
     )
     first = table.columns_of(("", "cards", "weights", "method", "$ per hour", "range", "late responses (95%)"))
@@ -272,7 +290,8 @@ def _latencies(summary: PlanSummary) -> Blocks:
         for times_s in (group.response_s, group.ttft_s, group.tpot_s):
             cells += [times_s.p50.mean, times_s.p95.mean, times_s.p99.mean] if times_s else [None] * 3
         rows.append(cells)
-    return [Heading("Latency at a full replica (modelled)"), Table(columns, rows)]
+    title = f"Latency with {count(plan.devices_per_replica)} devices at a replica (modelled)"
+    return [Heading(title), Table(columns, rows)]
 
 
 def _range(summary: PlanSummary) -> Blocks:
@@ -288,14 +307,15 @@ def _range(summary: PlanSummary) -> Blocks:
 
 def _search(summary: PlanSummary) -> Blocks:
     lines = [
-        f"{WAYS[way]}: {counts.candidates:,} ranked by the analytic model, {counts.simulated} simulated; of the "
-        f"kinds of replicas that were not, {counts.ruled_out} cannot be cheaper by its bound, and "
-        f"{counts.unlikely} are too dear by its estimate"
+        f"{WAYS[way]}: {counts.candidates:,} configurations, {counts.simulated:,} simulated; {counts.ruled_out:,} "
+        "kinds of replicas cannot be cheaper by the analytic model's bound; of the others "
+        f"{counts.untried:,} configurations were left out, since the analytic model finds others more promising"
         for way, counts in summary.searched.items()
     ]
     columns = (
         *("cards", "weights", "drafting", "method", "scheduler", Column("largest batch", "count")),
-        *(Column("devices", "count"), Column("by the analytic model", "count"), "$ per hour and 1,000 devices"),
+        *(Column("devices", "count"), "with", Column("by the analytic model", "count")),
+        f"$ per hour for {count(summary.devices)} devices",
     )
     rows = [
         (
@@ -306,13 +326,17 @@ def _search(summary: PlanSummary) -> Blocks:
             code(row.scheduler),
             row.max_batch,
             row.devices_served or None,
+            "all seeds" if row.all_seeds else "one seed",
             row.devices_by_law,
-            dollars(row.price_per_hour_and_device and 1000 * row.price_per_hour_and_device),
+            dollars(row.price_per_hour),
         )
         for row in summary.candidates
     ]
     table = Table(columns, rows)
-    text = "A dash: at the load with which it would be cheaper than the best so far, it does not keep the promise."
+    text = (
+        "Devices that one replica serves, at least; the rent is that of as many replicas as all devices take. A dash: "
+        "it would take more replicas than the best one costs."
+    )
     return [Heading("How it was searched"), BulletList(lines), Folded("Simulated candidates", [table, Paragraph(text)])]
 
 
@@ -353,10 +377,20 @@ def _cautions(run: PlanDescription, summary: PlanSummary) -> list[str]:
             f"ASSUMED ACCEPTANCE: which drafts are accepted comes from {code(run.config.acceptance)}, which need "
             f"not be that of {target} and its draft model."
         )
+    late = plan.violation_rate
+    if late.high is not None and late.high > summary.epsilon:
+        lines.append(
+            f"FEW RESPONSES: with {count(plan.devices_per_replica)} devices at a replica the interval of late "
+            f"responses ends at {share(late.high)}, above {share(summary.epsilon)}, where it serves "
+            f"{count(plan.devices_served)}; a longer --duration narrows it."
+        )
     rivals = [
         f"{WAYS[way]} ({dollars(fleet.price_per_hour)})"
         for way, fleet in summary.fleets.items()
-        if fleet is not None and way != plan.drafting and _in_range(fleet, plan)
+        if fleet is not None
+        and way != plan.drafting
+        and _in_range(fleet, plan)
+        and fleet.price_per_hour != plan.price_per_hour
     ]
     if rivals:
         lines.append(
@@ -366,7 +400,7 @@ def _cautions(run: PlanDescription, summary: PlanSummary) -> list[str]:
     if plan.weight_bits < 16:
         lines.append(
             f"OTHER OUTPUTS: with weights in {plan.weight_bits} bits the target answers otherwise than in 16; their "
-            "step times go by the analytic model from the data sheet, computed in 16 bits. --bits 16 leaves them out."
+            "step times go by the analytic model from the data sheet, computed in 16 bits."
         )
     dates = sorted({price.date for price in summary.prices.values()})
     lines.append(f"PRICES READ {' AND '.join(dates)}: give yours with --prices.")

@@ -5,11 +5,11 @@ The chosen replica is written as a deployment, on which `skit capacity` and `ski
 
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import ceil, inf
+from math import inf
 from pathlib import Path
 
 import tomli_w
@@ -31,6 +31,7 @@ from specbench_kit.metrics.plan_summary import (
     Served,
     ServedPoint,
     SimulatedCandidate,
+    Tie,
 )
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.loading import save
@@ -40,9 +41,11 @@ from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
 from specbench_kit.serving.parallel import Workers, require_cluster
 from specbench_kit.studies.planning.assumptions import by_weight
 from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement, pausing
+from specbench_kit.studies.planning.law import Law, draw_responses
 from specbench_kit.studies.planning.options import PlanOptions
 from specbench_kit.studies.planning.search import (
     Found,
+    Need,
     Ranked,
     ReplicaFleet,
     Search,
@@ -50,6 +53,8 @@ from specbench_kit.studies.planning.search import (
     cheapest,
     most_devices,
     rank,
+    rent_of,
+    replicas_for,
     served_at,
 )
 from specbench_kit.studies.serving.seeds import estimate
@@ -116,7 +121,7 @@ def check_arguments(deployment: Path, market: Market, plan: ReplicaFleet) -> lis
 
 PLACEMENTS: tuple[Placement, ...] = ("edge", "server", "none")
 SCALES = (0.5, 1.0, 2.0, 3.0)
-"""Factors on the promise in the Pareto figure."""
+"""Factors on the promise in the Pareto figure, from the laxest on."""
 MOVED = 3
 WITHOUT_EFFECT = ("out", "jobs", "backend", "resume")
 """Options that change no result."""
@@ -153,7 +158,7 @@ class PlanRun:
             placement: search.best(ranked[placement], placement, f"trying {NAMES[placement]}")
             for placement in PLACEMENTS
         }
-        fleets = {placement: self._judged(search, found[placement], placement) for placement in PLACEMENTS}
+        fleets = {placement: self._fleet(search, found[placement], placement) for placement in PLACEMENTS}
         plan = cheapest(fleets.values())
         if plan is None:
             raise SkitError(impossible(market))
@@ -170,15 +175,22 @@ class PlanRun:
                 placement: None if fleet is None else described if fleet is plan else _described(fleet)
                 for placement, fleet in fleets.items()
             },
+            ties=[
+                _kind(entry) for placement in PLACEMENTS for entry in _ties(found[placement], fleets[placement], plan)
+            ],
             assumptions=self._moved(market, search, plan, by_seed[0]),
             pareto=self._pareto(market, workers, found),
-            candidates=[_candidate(entry) for placement in PLACEMENTS for entry in found[placement].simulated],
+            candidates=[
+                _candidate(entry, self.options.devices)
+                for placement in PLACEMENTS
+                for entry in found[placement].simulated
+            ],
             searched={
                 placement: SearchCounts(
-                    len(ranked[placement]),
+                    len(ranked[placement]) * len(market.schedulers(placement)),
                     len(found[placement].simulated),
                     found[placement].ruled_out,
-                    found[placement].unlikely,
+                    found[placement].untried,
                 )
                 for placement in PLACEMENTS
             },
@@ -206,13 +218,12 @@ class PlanRun:
             return unfinished_parts(options.out, "plan", run_key(defining))
         return KeptParts(unused_folder(options.out, "plan", f"{options.devices}-devices", defining))
 
-    def _judged(self, search: Search, found: Found, placement: Placement) -> ReplicaFleet | None:
+    def _fleet(self, search: Search, found: Found, placement: Placement) -> ReplicaFleet | None:
         report = partial(self.report, f"judging {NAMES[placement]}")
-        fleets = []
-        for done, finalist in enumerate(found.finalists, 1):
-            fleets.append(search.judge(finalist))
-            report(done, len(found.finalists))
-        return cheapest(fleets)
+        report(0, 1)
+        fleet = search.fleet(found.cheapest[0]) if found.cheapest else None
+        report(1, 1)
+        return fleet
 
     def _planned(self, fleet: ReplicaFleet, by_seed: Sequence[int], ends: dict[str, int]) -> PlannedFleet:
         """Return the plan's fleet with its range over seeds and over what step times may be."""
@@ -271,39 +282,53 @@ class PlanRun:
     def _pareto(self, market: Market, workers: Workers, found: dict[Placement, Found]) -> list[ParetoPoint]:
         """Return what a million tokens costs at stricter and at laxer promises, with one seed.
 
-        At each promise that is the replica that the law prefers, with the scheduler that was best at the plan's.
+        At each promise the replicas that the law prefers there, and at stricter ones, are tried: what keeps a strict
+        promise keeps a lax one. At the plan's promise that is the best one.
         """
         report = partial(self.report, "other promises")
-        points: list[ParetoPoint] = []
-        preferred: list[tuple[int, Candidate]] = []
+        markets = [market.promising(_scaled(self.options.classes, scale)) for scale in SCALES]
+        tried = [
+            (index, candidate)
+            for placement in PLACEMENTS
+            for index, candidate in _to_try(markets, placement, found[placement])
+        ]
         searches = []
-        for scale in SCALES:
-            scaled = market.promising(tuple((speed * scale, share) for speed, share in self.options.classes))
-            trials = Search(scaled, lambda *_: None, workers).trials(self.options.seed, COARSE)
-            for placement in PLACEMENTS:
-                candidate, first = _preferred(scaled, placement, found[placement], scale)
-                if candidate is not None:
-                    preferred.append((len(points), candidate))
-                    searches.append((scaled.scenario(candidate), trials, first))
-                points.append(ParetoPoint(placement, scale, scaled.slo.mean_speed))
-        done = 0
-        outcomes = workers.map(served_at, searches, tuple[int, float])
-        for (index, candidate), outcome in zip(preferred, outcomes, strict=True):
-            done += 1
-            report(done, len(searches))
-            devices, throughput = outcome
-            if not devices:
+        for index, candidate in tried:
+            scenario = markets[index].scenario(candidate)
+            trials = Search(markets[index], lambda *_: None, workers).trials(self.options.seed, COARSE)
+            law = Law(scenario, draw_responses(scenario), self.options.epsilon).estimate()
+            searches.append((scenario, trials, law.devices))
+        outcomes: list[tuple[int, Candidate, int, float]] = []
+        results = workers.map(served_at, searches, tuple[int, float])
+        for (index, candidate), (devices, throughput) in zip(tried, results, strict=True):
+            outcomes.append((index, candidate, devices, throughput))
+            report(len(outcomes), len(searches))
+        return [
+            self._cheapest_point(ParetoPoint(placement, scale, markets[index].slo.mean_speed), index, outcomes)
+            for index, scale in enumerate(SCALES)
+            for placement in PLACEMENTS
+        ]
+
+    def _cheapest_point(
+        self, point: ParetoPoint, index: int, outcomes: Sequence[tuple[int, Candidate, int, float]]
+    ) -> ParetoPoint:
+        """Return a point with what the cheapest replica costs of those that keep this promise or a stricter one."""
+        served: list[ServedPoint] = []
+        for kept, candidate, devices, throughput in outcomes:
+            if kept < index or candidate.placement != point.drafting or not devices:
                 continue
             price = candidate.server.price_per_hour
-            points[index] = ServedPoint(
-                **structs.asdict(points[index]),
-                label=candidate.label,
-                devices_per_replica=devices,
-                throughput=throughput,
-                price_per_million=price / throughput / 3600 * 1e6,
-                price_per_hour=ceil(self.options.devices / devices) * price,
+            served.append(
+                ServedPoint(
+                    **structs.asdict(point),
+                    label=candidate.label,
+                    devices_per_replica=devices,
+                    throughput=throughput,
+                    price_per_million=price / throughput / 3600 * 1e6,
+                    price_per_hour=rent_of(replicas_for(self.options.devices, devices), candidate.server),
+                )
             )
-        return points
+        return min(served, key=lambda one: (one.price_per_hour, one.price_per_million), default=point)
 
     def _write(self, parts: KeptParts, market: Market, plan: ReplicaFleet, summary: PlanSummary) -> PlanOutcome:
         from specbench_kit.studies.planning.report import PlanDescription, write_reports
@@ -329,15 +354,36 @@ class PlanRun:
         return PlanOutcome(folder, run, summary)
 
 
-def _preferred(market: Market, placement: Placement, found: Found, scale: float) -> tuple[Candidate | None, int]:
-    """Return the replica that the law prefers at another promise, and where to look for what it serves."""
-    if scale == 1.0:
-        return (found.best.ranked.candidate, found.best.devices) if found.best else (None, 0)
-    scheduler = found.best.ranked.candidate.scheduler if found.best else market.schedulers(placement)[0]
-    first = next(iter(rank(market, placement)), None)
-    if first is None or first.law.devices < 1:
-        return None, 0
-    return replace(first.candidate, scheduler=scheduler), round(first.law.devices)
+def _scaled(classes: Sequence[tuple[float, float]], scale: float) -> tuple[tuple[float, float], ...]:
+    return tuple((speed * scale, share) for speed, share in classes)
+
+
+def _to_try(markets: Sequence[Market], placement: Placement, found: Found) -> Iterator[tuple[int, Candidate]]:
+    """Yield the replicas to try at each promise, by its place: those preferred there or at a stricter promise."""
+    preferred: list[Candidate | None] = []
+    for market, scale in zip(markets, SCALES, strict=True):
+        best = found.cheapest[0].ranked.candidate if found.cheapest else None
+        if scale == 1.0:
+            preferred.append(best)
+            continue
+        first = next((entry for entry in rank(market, placement) if entry.law.devices >= 1), None)
+        scheduler = best.scheduler if best else market.schedulers(placement)[0]
+        preferred.append(replace(first.candidate, scheduler=scheduler) if first else None)
+    for index in range(len(markets)):
+        for candidate in {entry.key: entry for entry in preferred[index:] if entry is not None}.values():
+            yield index, candidate
+
+
+def _ties(found: Found, fleet: ReplicaFleet | None, plan: ReplicaFleet) -> Sequence[Simulated]:
+    """Return the other kinds of replicas of a place to draft that cost as much as the plan, besides its fleet."""
+    return found.cheapest[1:] if fleet is not None and fleet.price_per_hour == plan.price_per_hour else ()
+
+
+def _kind(entry: Simulated) -> Tie:
+    candidate = entry.ranked.candidate
+    return Tie(
+        **structs.asdict(candidate.described()), title=candidate.server.device.title, devices_served=entry.devices
+    )
 
 
 NAMES: dict[Placement, str] = {
@@ -367,7 +413,7 @@ def impossible(market: Market) -> str:
     return (
         f"no fleet of {', '.join(options.gpus)} keeps a promise of {speed:g} tokens/s: the fastest replica ({label}) "
         f"gives {fastest:.3g} tokens/s to a single device; promise at most {fastest / 2:.3g}, or allow more --cards, "
-        "fewer --bits, faster --gpus or a smaller --target"
+        "fewer --bits (which change the outputs), faster --gpus or a smaller --target"
     )
 
 
@@ -382,6 +428,7 @@ def _described(fleet: ReplicaFleet) -> FleetSummary:
         title=device.title,
         replicas=fleet.replicas,
         cards=fleet.cards,
+        devices_served=fleet.devices_served,
         devices_per_replica=fleet.devices_per_replica,
         violation_rate=fleet.violation_rate,
         price_per_hour=fleet.price_per_hour,
@@ -396,14 +443,18 @@ def _described(fleet: ReplicaFleet) -> FleetSummary:
     )
 
 
-def _candidate(entry: Simulated) -> SimulatedCandidate:
+def _candidate(entry: Simulated, devices: int) -> SimulatedCandidate:
     law = entry.ranked.law
+    rent = entry.rent(devices)
+    # Of a candidate that is too dear it is not known what it serves, but that it takes more replicas than the best.
+    is_known = rent < inf and (entry.judged is not None or Need(devices).is_met(entry.search))
     return SimulatedCandidate(
         **structs.asdict(entry.ranked.candidate.described()),
-        devices_served=entry.devices,
+        devices_served=entry.devices if is_known else 0,
+        all_seeds=entry.judged is not None,
         devices_by_law=law.devices,
         devices_at_most=law.bound,
-        price_per_hour_and_device=entry.price if entry.devices else None,
+        price_per_hour=rent if is_known else None,
     )
 
 

@@ -44,8 +44,6 @@ DEVICES = "devices"
 RATE = "requests/s"
 RATE_STEP = 0.01
 """Requests per second in one step of a search over rates."""
-OPEN_DEVICES = 1024
-"""Devices of an open arrival process: so many that hardly a request waits for its device."""
 
 
 def load_unit(scenario: Scenario) -> str:
@@ -57,7 +55,8 @@ def at_load(scenario: Scenario, step: int) -> Scenario:
     """Return the scenario at a step of the search."""
     if not scenario.arrivals.is_open:
         return replace(scenario, devices=step)
-    return replace(scenario, devices=OPEN_DEVICES, arrivals=scenario.arrivals.at_rate(step * RATE_STEP))
+    arrivals = scenario.arrivals.at_rate(step * RATE_STEP)
+    return replace(scenario, devices=arrivals.devices_for(scenario.duration_s), arrivals=arrivals)
 
 
 def load_of(scenario: Scenario, step: int) -> float:

@@ -7,7 +7,6 @@ from math import inf, isfinite
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.specs import from_options
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.fields import endpoint_of, parse_field
@@ -31,8 +30,7 @@ from specbench_kit.serving.acceptance_spec import (
     require_replayable,
     trace_source,
 )
-from specbench_kit.serving.arrival_traces import read_arrivals
-from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Levels, Poisson, Waves
+from specbench_kit.serving.arrivals import ArrivalProcess
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.free_devices import RightTokens, require_on_devices
 from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths
@@ -53,12 +51,6 @@ NO_PAIR = PairHashes("", "")
 """Stated acceptance rates belong to no pair of models."""
 PLACEHOLDER = iid(0.5, 1)
 """Stands for the trace to be recorded while everything else is checked."""
-PROCESSES: Mapping[str, type[ArrivalProcess]] = {
-    "closed": ClosedLoop,
-    "poisson": Poisson,
-    "waves": Waves,
-    "levels": Levels,
-}
 
 
 @dataclass
@@ -86,7 +78,7 @@ class ScenarioBuilder:
     @cached_property
     def arrivals(self) -> ArrivalProcess:
         """Arrivals of requests."""
-        return parse_arrivals(self.settings.arrivals, self.settings.arrivals_scale)
+        return self.settings.arrival_process
 
     def scenario(self, point: GridPoint) -> Scenario:
         """Return the scenario at a point of the grid."""
@@ -412,22 +404,6 @@ def _verified_model(definition: Definition) -> str:
     """Return the model that a deployment's verifier runs, or nothing where its profile does not say."""
     profile = verifier_profile(definition)
     return profile.model if profile else ""
-
-
-def parse_arrivals(text: str, scale: float) -> ArrivalProcess:
-    """Return the arrivals that `closed:think_s=5`, `poisson:rate_per_s=2`, a varying rate, or a trace file names."""
-    name, _, options = text.partition(":")
-    if name in PROCESSES:
-        if scale != 1:
-            raise SkitError("--arrivals-scale is for the arrivals of a file")
-        return from_options(name, PROCESSES[name], options)
-    path = Path(text).expanduser()
-    if not path.exists():
-        raise SkitError(
-            f"unknown arrivals '{text}': name closed:think_s=0, poisson:rate_per_s=2, waves:rate_per_s=2,swing=0.8, "
-            "levels:rate_per_s=2,cv=1, or the file of a trace"
-        )
-    return read_arrivals(path).scaled(scale)
 
 
 def scaled(slo: SloMix, scale: float) -> SloMix:

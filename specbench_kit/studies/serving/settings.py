@@ -10,6 +10,8 @@ from specbench_kit.deployments.loading import LOCAL
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.serving.acceptance_spec import parse_rates
+from specbench_kit.serving.arrival_spec import parse_arrivals
+from specbench_kit.serving.arrivals import ArrivalProcess
 from specbench_kit.serving.options import DEFAULT_ROUTER, OWN, RECORD, SimulationOptions
 from specbench_kit.serving.pool_spec import parse_outage, parse_servers
 from specbench_kit.serving.routers.base import parse_router
@@ -20,6 +22,8 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.sweep.axes import with_options
 
 MOST_POINTS = 2000
+MOST_DEVICES = 50_000
+CLOSED = "closed"
 SERIES_OPTIONS = ("system", "scheduler", "method", "acceptance", "deployment", "servers", "router")
 """Options that are given once for all series, or once for each."""
 
@@ -83,7 +87,7 @@ class ServingSettings(SimulationOptions):
     def __post_init__(self) -> None:
         require(self.seeds >= 1, f"--seeds must be at least 1, not {self.seeds}")
         require(self.jobs != 0, "--jobs must be a number of processes, or -1 for one on every core")
-        for axis in AXES:
+        for axis in (*AXES, "concurrency"):
             values = getattr(self, axis)
             require(len(set(values)) == len(values), f"{axis}: a value is given twice")
         for outage in self.outage:
@@ -92,11 +96,35 @@ class ServingSettings(SimulationOptions):
             parse_slo(slo)
         for scale in self.slo_scale:
             require(scale > 0, f"--slo-scale must be above 0, not {scale:g}")
+        require(
+            not self.concurrency or self.arrivals == CLOSED,
+            f"--concurrency cannot go with --arrivals {self.arrivals}: it says how many requests are in flight; give "
+            "--devices, or leave out one of them",
+        )
 
     @property
     def records(self) -> bool:
         """True if a trace has to be recorded first."""
         return any(series.acceptance is None for series in self.series())
+
+    @property
+    def arrival_process(self) -> ArrivalProcess:
+        """Arrivals of requests."""
+        return parse_arrivals(self.arrivals, self.arrivals_scale)
+
+    @property
+    def loads(self) -> tuple[int, ...]:
+        """The numbers of devices that are simulated: those that are given, or as many as the requests need."""
+        given = self.devices or self.concurrency
+        if given:
+            return given
+        needed = self.arrival_process.devices_for(self.duration_s)
+        require(
+            needed <= MOST_DEVICES,
+            f"--arrivals {self.arrivals}: the requests of {self.duration_s:g} s are those of {needed:,} devices, and a "
+            f"simulation has up to {MOST_DEVICES:,}: simulate for a shorter --duration, or give --devices",
+        )
+        return (needed,)
 
     @property
     def device_s(self) -> float:
@@ -130,7 +158,7 @@ class ServingSettings(SimulationOptions):
         for series in self.series():
             guards: Sequence[float | None] = self.guard_s if self.guard_s and series.has_guard() else (None,)
             for slo, scale, factor, noise, guard_s, devices in product(
-                self.slo, self.slo_scale, self.estimator_factor, self.estimator_noise, guards, self.devices
+                self.slo, self.slo_scale, self.estimator_factor, self.estimator_noise, guards, self.loads
             ):
                 point = GridPoint(series, devices, slo, scale, factor, noise, guard_s)
                 parse_scheduler(point.scheduler)
@@ -143,6 +171,7 @@ class ServingSettings(SimulationOptions):
         """Return all settings that the results depend on, besides models and data."""
         without_effect = {"recording", "out", "argv", "jobs", "backend", "resume"}
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in without_effect}
+        values |= {"devices": self.loads}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

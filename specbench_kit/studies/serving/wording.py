@@ -40,6 +40,9 @@ from specbench_kit.studies.serving.summary import (
 NOT_AT_HAND = "not at hand"
 GOLDEN = "golden:"
 """The beginning of an acceptance that is a published mean."""
+MOST_WAITING = 0.02
+"""Share of the time of responses, from which on it is said that they wait for devices."""
+NO_WAIT = Interval(0.0)
 MOST_EVICTIONS = 2.0
 """Evictions of KV per finished response from which on a server thrashes; real servers with preemption have under 1."""
 
@@ -195,7 +198,13 @@ def _golden_cautions(run: ServingDescription) -> list[str]:
 def cautions(summary: ServingSummary) -> list[str]:
     """Return what a reader must know before quoting a number, beyond what holds for every modelled run."""
     if isinstance(summary, SimulationSummary):
-        return [*derived_range(summary), *unsteady(summary), *livelocks(summary), *thrashing(summary)]
+        return [
+            *derived_range(summary),
+            *unsteady(summary),
+            *livelocks(summary),
+            *thrashing(summary),
+            *waiting(summary),
+        ]
     lines = []
     for row in summary.rows:
         where = f"{row.series}, {slo_in_words(row.slo)}"
@@ -279,6 +288,19 @@ def unsteady(summary: SimulationSummary) -> list[str]:
     return [
         f"NOT STEADY: the throughput of the two halves differs by more than 5% for {names}{more}; simulate for longer, "
         "or take the server as overloaded or unevenly loaded."
+    ]
+
+
+def waiting(summary: SimulationSummary) -> list[str]:
+    """Return a line on the point at which requests waited longest for a device, if they did to speak of."""
+    shares = {id(row): (row.figures.device_wait_share or NO_WAIT).mean for row in summary.rows}
+    row = max(summary.rows, key=lambda one: shares[id(one)])
+    if shares[id(row)] <= MOST_WAITING:
+        return []
+    return [
+        f"TOO FEW DEVICES: {row.series} at {row.devices} devices: requests spend {share(shares[id(row)])} of their "
+        "time waiting for a device that is busy with an earlier one, which is in their latencies; leave out --devices "
+        "for as many as the arrivals need, or raise it."
     ]
 
 

@@ -19,7 +19,7 @@ from specbench_kit.studies.planning.assumptions import assumptions
 from specbench_kit.studies.planning.candidates import Candidate, Market, Placement
 from specbench_kit.studies.planning.law import DeviceEstimate, Law, draw_responses
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes, parse_link
-from specbench_kit.studies.planning.search import ReplicaFleet, Search, Trials, most_devices, rank
+from specbench_kit.studies.planning.search import LOADS, ReplicaFleet, Search, Trials, most_devices, rank
 
 
 def options(promise: str, **others: object) -> PlanOptions:
@@ -40,7 +40,7 @@ def options(promise: str, **others: object) -> PlanOptions:
 
 
 def test_link_and_classes_are_read_as_they_are_said() -> None:
-    assert parse_link("40ms") == parse_link("0.04s") == parse_link("0.04") == pytest.approx(0.04)
+    assert parse_link("40ms") == parse_link("0.04s") == parse_link(".04 s") == pytest.approx(0.04)
     assert parse_classes("4:0.5,8:0.5") == ((4.0, 0.5), (8.0, 0.5))
     assert parse_classes("6") == ((6.0, 1.0),)
     assert options("4:0.5,8:0.5").slo == "4/s:0.5,8/s:0.5"
@@ -73,13 +73,19 @@ def test_every_power_says_where_it_comes_from() -> None:
 
 def planned(candidate: Candidate) -> ReplicaFleet:
     """Return a fleet of one replica that was not judged."""
-    return ReplicaFleet(candidate, 1, 9, Interval(0.0), None)  # type: ignore[arg-type]
+    return ReplicaFleet(candidate, 1, 9, 9, Interval(0.0), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("text", ["4:0.5,8:0.6", "4:0.5,4:0.5", "0", "-1", "fast", "4:1.5,8:-0.5", "4:x"])
 def test_a_promise_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(SkitError, match="--class"):
         parse_classes(text)
+
+
+@pytest.mark.parametrize(("text", "ways"), [("60", "60ms or 0.06s"), ("0.04", "40ms or 0.04s")])
+def test_a_link_without_a_unit_is_refused(text: str, ways: str) -> None:
+    with pytest.raises(SkitError, match=f"--link {text} has no unit: write {ways}"):
+        parse_link(text)
 
 
 @pytest.mark.parametrize("text", ["soon", "40 hours", "-3ms", ""])
@@ -215,26 +221,23 @@ def test_what_cannot_be_planned_with_is_named_and_not_called_impossible(changes:
     assert "no fleet" not in str(error.value)
 
 
+NONE = CapacityRule(resolution=0.0)
+
+
 class UpTo(Trials):
     """Trials in which a load is served up to a number of devices."""
 
     def holds(self, scenario: Scenario, devices: int) -> bool:
-        return devices <= self.rule.most
+        return self.rule is not NONE and devices <= self.rule.most
 
 
-@pytest.mark.parametrize("most", [0, 1, 2, 7, 60, 61, 997])
-@pytest.mark.parametrize("first", [1, 50, 4000])
-def test_the_search_finds_the_last_load_that_is_served(most: int, first: int) -> None:
+@pytest.mark.parametrize("most", [0, 1, 2, 7, 60, 61, 997, 20000, 30000])
+def test_the_search_finds_the_last_load_that_is_served_from_wherever_it_begins(most: int) -> None:
     scenario = Market(options("4")).scenario(rank(Market(options("4")), "edge")[0].candidate)
-    trials = UpTo(0, replace(CapacityRule(), most=max(most, 1), resolution=0.02), 1.0)
-    if most == 0:
-        trials = UpTo(0, CapacityRule(most=1), 1.0)
-        assert most_devices(scenario, trials, first, least=2) == 0
-        return
-    devices = most_devices(scenario, trials, first)
+    trials = UpTo(0, replace(CapacityRule(), most=most, resolution=0.0) if most else NONE, 1.0)
+    (devices,) = {most_devices(scenario, trials, first) for first in (0.3, 1, 50, 4000, 1e9)}
     assert devices <= most
-    assert most - devices <= max(1, 0.02 * most)
-    assert most_devices(scenario, trials, first, least=most + 1) == 0
+    assert min(most, LOADS[-1]) - devices <= max(1, 0.02 * most)
 
 
 def test_replicas_of_prices_of_the_user_are_ranked_by_them(tmp_path: Path) -> None:
