@@ -9,6 +9,7 @@ from typing import Annotated
 
 from specbench_kit.core.common_options import Out, Resume
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.foreign_file import StatedFile
 from specbench_kit.core.option import DEPLOYMENT, MODELS, RUN, Option
 from specbench_kit.metrics.serving_rows import FEWEST_SEEDS
 from specbench_kit.serving.options import SIMULATION, Jobs, OnBackend
@@ -29,14 +30,14 @@ LINK_FILES = (".csv", ".jsonl")
 _TIME = re.compile(r"(\d+\.?\d*|\.\d+)\s*(ms|s)?")
 
 
-def parse_link(text: str) -> float | Path:
-    """Return the seconds in a round trip such as 40ms or 0.04s, or the path of a recorded link."""
+def parse_link(text: str) -> float | StatedFile:
+    """Return the seconds in a round trip such as 40ms or 0.04s, or the file of a recorded link."""
     match = _TIME.fullmatch(text.strip())
     if match is not None:
         return float(match[1]) * (1e-3 if match[2] == "ms" else 1.0)
-    path = Path(text).expanduser()
-    if path.suffix in LINK_FILES:
-        return path
+    file = StatedFile.parse(text)
+    if file.path.suffix in LINK_FILES or file.options:
+        return file
     raise SkitError(
         f"--link takes a round trip such as 40ms or 0.04s, or a {' or '.join(LINK_FILES)} file of a recorded link, "
         f"not '{text}'"
@@ -99,7 +100,7 @@ class PlanOptions:
         ),
     ]
     link: Annotated[
-        float | Path | None,
+        float | StatedFile | None,
         Option(
             "Round trip between device and server, such as 40ms, or a recorded link (.csv or .jsonl, as --link-trace "
             "of skit simulate takes it).",
