@@ -64,7 +64,8 @@ class FileReading:
         """The reading in one line."""
         reasons = [f"{count:,} {reason}" for reason, count in self.left_out.items() if count]
         left_out = f"; left out: {', '.join(reasons)}" if reasons else ""
-        return f"{self.name}: taken for {self.taken_for}; {self.rows:,} {self.row_name}{left_out}."
+        row_name = self.row_name.removesuffix("s") if self.rows == 1 else self.row_name
+        return f"{self.name}: taken for {self.taken_for}; {self.rows:,} {row_name}{left_out}."
 
 
 def described_readings(readings: Sequence[FileReading]) -> dict[str, list[str]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from command_line import error_line, read_object, skit_here
+from nightly import nightly_except
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.serving.arrival_traces import CROWD, parse_arrival_file, read_arrivals
@@ -134,7 +135,7 @@ def test_requests_without_a_prompt_or_an_answer_are_counted(tmp_path: Path) -> N
     (tmp_path / "trace.csv").write_text("Timestamp,Request tokens,Response tokens\n1,4,0\n2,3,1\n3,0,0\n")
     reading = read_arrivals(tmp_path / "trace.csv").reading
     assert reading is not None
-    assert reading.line.endswith("; 1 requests; left out: 2 without a prompt or an answer.")
+    assert reading.line.endswith("; 1 request; left out: 2 without a prompt or an answer.")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +157,7 @@ def test_a_thousand_requests_in_a_millisecond_are_doubted_wherever_they_are(tmp_
     assert len(reading.doubts) == 1
 
 
-@pytest.mark.parametrize("command", ["simulate", "capacity"])
+@pytest.mark.parametrize("command", nightly_except(["simulate"], ["simulate", "capacity"]))
 def test_what_a_trace_was_taken_for_stands_before_the_result(command: str, tmp_path: Path) -> None:
     """200 requests in 20 ms: ten seconds of them by another unit."""
     trace = tmp_path / "trace.csv"

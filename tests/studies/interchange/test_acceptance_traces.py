@@ -131,7 +131,7 @@ def test_records_of_aiperf_that_tell_of_no_round_are_counted(tmp_path: Path) -> 
     trace = imported(tmp_path, "aiperf", kept, plain, warm, broken_off, failed)
     (line,) = trace.header.run["files"]
     assert line == (
-        "file.jsonl: taken for AIPerf's accepted tokens, without times; 1 requests; left out: 1 without "
+        "file.jsonl: taken for AIPerf's accepted tokens, without times; 1 request; left out: 1 without "
         "spec_decode_acceptance, 1 of the warm-up, 1 cancelled, 1 failed."
     )
 
