@@ -19,7 +19,7 @@ from specbench_kit.serving.arrivals import ReplayedArrivals, RequestArrival, fro
 CROWD = 1000
 """Requests that no service gets within a millisecond."""
 FEW = 100
-"""Requests below which the mean time between two says little."""
+"""Requests below which a load that is dense on average may be a burst."""
 SPARSE_S = 60.0
 """Mean seconds between two requests from which on the unit of a trace is doubtful."""
 WITHOUT_LENGTH = "without a prompt or an answer"
@@ -221,6 +221,6 @@ def _doubts(at_s: Sequence[float], name: str) -> list[str]:
     crowded = any(after - before < 1e-3 for before, after in zip(at_s, at_s[CROWD - 1 :], strict=False))
     if crowded or (count >= FEW and duration_s * 1e3 < count - 1):
         return [f"more than a request per millisecond, {count:,} in {duration_s:.4g} s; {remedy}s."]
-    if count >= FEW and duration_s > SPARSE_S * (count - 1):
+    if count > 1 and duration_s > SPARSE_S * (count - 1):
         return [f"a request every {duration_s / (count - 1):,.4g} s, {count:,} in {duration_s:,.6g} s; {remedy}ms."]
     return []

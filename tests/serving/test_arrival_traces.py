@@ -140,7 +140,13 @@ def test_requests_without_a_prompt_or_an_answer_are_counted(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("apart_s", "count", "doubt"),
-    [(1e-4, 200, "more than a request per millisecond, 200 in"), (500.0, 200, "a request every 500 s"), (1.0, 200, "")],
+    [
+        (1e-4, 200, "more than a request per millisecond, 200 in"),
+        (1e-4, 20, ""),
+        (500.0, 200, "a request every 500 s"),
+        (500.0, 3, "a request every 500 s"),
+        (1.0, 200, ""),
+    ],
 )
 def test_a_density_that_cannot_be_is_doubted(apart_s: float, count: int, doubt: str, tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("Timestamp\n" + "".join(f"{apart_s * n}\n" for n in range(count)))
@@ -168,7 +174,7 @@ def test_what_a_trace_was_taken_for_stands_before_the_result(command: str, tmp_p
     done = skit_here(command, *options, *devices, "--arrivals", trace, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.split())
-    assert words.index("CANNOT BE: trace.csv: more than a request per millisecond") < words.index("200 requests.")
+    assert words.index("DOUBTFUL: trace.csv: more than a request per millisecond") < words.index("200 requests.")
     assert words.index("200 requests.") < words.index("simulated seconds")
     (folder,) = (tmp_path / "out").iterdir()
     run = read_object(folder / "run.json")
@@ -176,7 +182,7 @@ def test_what_a_trace_was_taken_for_stands_before_the_result(command: str, tmp_p
         "trace.csv: taken for Vidur's form of a trace, arrived_at in seconds, with lengths; 200 requests."
     ]
     report = (folder / "report.md").read_text()
-    assert report.index("CANNOT BE: trace.csv") < report.index("What was simulated")
+    assert report.index("DOUBTFUL: trace.csv") < report.index("What was simulated")
     stated = skit_here(command, *options, *devices, "--arrivals", f"{trace}:unit=weeks", "--out", tmp_path / "out")
     assert "unit must be s or ms or us or ns" in error_line(stated)
 

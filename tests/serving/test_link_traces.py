@@ -119,7 +119,7 @@ def test_a_value_that_cannot_be_is_doubted_before_any_result(text: str, doubt: s
     )
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.split())
-    assert words.index(f"CANNOT BE: link.csv: {doubt}") < words.index("simulated seconds")
+    assert words.index(f"DOUBTFUL: link.csv: {doubt}") < words.index("simulated seconds")
     (folder,) = (tmp_path / "out").iterdir()
     assert read_object(folder / "run.json")["files"][0].startswith("link.csv: taken for a recorded link by its columns")
 

@@ -75,7 +75,7 @@ def setting_cautions(run: RunDescription) -> list[str]:
 
 def foreign_files(run: RunDescription) -> Blocks:
     """Return what files of other programs were taken for, values that cannot be first: it stands before any result."""
-    lines = [f"CANNOT BE: {doubt}" for doubt in run.doubts]
+    lines = [f"DOUBTFUL: {doubt}" for doubt in run.doubts]
     return [*caution(lines, severe=True), *(Note(line) for line in run.files)]
 
 

@@ -255,7 +255,7 @@ def blocks(outcome: CalibrationOutcome) -> list[Block]:
     title = f"simulated over measured, all requests after the first {outcome.fitted}"
     file = described_readings([outcome.reading])
     return [
-        *caution([f"CANNOT BE: {doubt}" for doubt in file["doubts"]], severe=True),
+        *caution([f"DOUBTFUL: {doubt}" for doubt in file["doubts"]], severe=True),
         *(Note(line) for line in file["files"]),
         Paragraph(numbers),
         Paragraph(title),

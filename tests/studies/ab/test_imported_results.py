@@ -285,10 +285,10 @@ def test_a_time_of_zero_to_the_first_token_is_no_answer(form: str, tmp_path: Pat
     done = compare(tmp_path, FORMS[form](requests), FORMS[form](evenly(COUNT, 0.5)))
     assert done.returncode == 0, done.stderr
     # It stands before any result.
-    assert done.stdout.index("CANNOT BE: one") < done.stdout.index("results of") < done.stdout.index("typical turn")
+    assert done.stdout.index("DOUBTFUL: one") < done.stdout.index("results of") < done.stdout.index("typical turn")
     (run,) = (tmp_path / "out").glob("*-ab-*")
     report = (run / "report.md").read_text()
-    assert report.index("CANNOT BE: one") < report.index("Which one is faster")
+    assert report.index("DOUBTFUL: one") < report.index("Which one is faster")
     assert read_object(run / "summary.json")["failed"] == 1
 
 

@@ -39,8 +39,9 @@ class HasStrategy(Struct, frozen=True):
 class GuideTimings(Struct, frozen=True):
     """The moments of a request, in seconds of the clock; one whose connection failed has no `request_start`."""
 
-    request_start: float | None = None
+    targeted_start: float | None = None
     resolve_start: float | None = None
+    request_start: float | None = None
     first_token_iteration: float | None = None
     last_token_iteration: float | None = None
     token_iterations: int = 0
@@ -64,16 +65,21 @@ class GuideRequest(Struct):
     output_tokens: int | None = None
     info: GuideInfo = GuideInfo()
     start_time: float | None = None
-    request_start_time: float | None = None
     first_token_time: float | None = None
     last_token_time: float | None = None
     error: str | None = None
 
     @property
     def sent_s(self) -> float | None:
-        """When the request was sent, or at least taken up."""
+        """When the request was sent."""
+        start_s = self.info.timings.request_start
+        return self.start_time if start_s is None else start_s
+
+    @property
+    def begun_s(self) -> float | None:
+        """When the request was sent, or taken up, or to be sent if it never came so far."""
         timings = self.info.timings
-        known = (timings.request_start, self.start_time, self.request_start_time, timings.resolve_start)
+        known = (self.sent_s, timings.resolve_start, timings.targeted_start)
         return next((moment_s for moment_s in known if moment_s is not None), None)
 
     @property
@@ -160,15 +166,15 @@ def _answers(benchmark: GuideBenchmark) -> AnswerList:
     successful = benchmark.requests.successful or []
     errored = benchmark.requests.errored or []
     for number, request in enumerate([*successful, *errored]):
-        sent_s = request.sent_s
-        if sent_s is not None and (phase := benchmark.scheduler_metrics.outside(sent_s)):
+        begun_s = request.begun_s
+        if begun_s is not None and (phase := benchmark.scheduler_metrics.outside(begun_s)):
             collected.leave_out(phase)
             continue
         names = (request.request_args or request.prompt or f"request {number}", f"request {number}")
         if number < len(successful):
             _add(names, request, collected)
         else:
-            collected.add_failure(names, sent_s, request.info.error or request.error or "failed")
+            collected.add_failure(names, begun_s, request.info.error or request.error or "failed")
     for _ in benchmark.requests.incomplete or []:
         collected.leave_out(CUT_OFF)
     return collected
