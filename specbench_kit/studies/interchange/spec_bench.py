@@ -57,7 +57,7 @@ class SpecBenchAnswers(Format):
         unexplained = sum(bool(r.rounds) and r.rounds[0].committed > r.rounds[0].accepted + 1 for r in records)
         note = f"more new_tokens than accept_lengths in {unexplained} of {len(records)} requests"
         at_zero = sum(record.e2e_s == 0 and bool(record.output_ids) for record in records)
-        doubt = f"{at_zero} answers took a wall_time of 0 s, and have tokens."
+        doubt = f"{at_zero} of {len(records)} answers have tokens and a wall_time of 0 s."
         return ForeignRun(
             next(iter(names)),
             records,

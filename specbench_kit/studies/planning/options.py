@@ -40,7 +40,7 @@ def parse_link(text: str) -> float | StatedFile:
         return file
     raise SkitError(
         f"--link takes a round trip such as 40ms or 0.04s, or a {' or '.join(LINK_FILES)} file of a recorded link, "
-        f"not '{text}'"
+        f"or any file with what it is, as FILE:format=mahimahi, not '{text}'"
     )
 
 

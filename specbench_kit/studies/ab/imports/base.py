@@ -125,7 +125,8 @@ def reading_of(path: Path, kind: ResultFile, results: ImportedResults) -> FileRe
     answered = sum(answer.answer is not None for load in results.loads for answer in load.answers)
     doubts = []
     if at_zero := results.left_out.get(AT_ZERO, 0):
-        doubts.append(f"{at_zero:,} requests {AT_ZERO}: no token came for them, and they count as failed.")
+        of_all = answered + at_zero
+        doubts.append(f"{at_zero:,} of {of_all:,} answers {AT_ZERO}: no token came, and they count as failed.")
     return FileReading(
         path.name, f"results of {kind.tool}, {results.units}", answered, left_out=results.left_out, doubts=doubts
     )

@@ -8,7 +8,7 @@ from itertools import accumulate
 from math import isfinite
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -58,6 +58,8 @@ class VllmBench(ResultFile):
     """
 
     tool = "vllm bench serve"
+    counts_role: ClassVar[bool] = True
+    """True if a chunk without text is timed too, as the one that names the role."""
 
     def recognises(self, path: Path, content: str) -> bool:
         return content.lstrip().startswith("{") and '"ttfts"' in content and not _is_sglang(content)
@@ -75,7 +77,7 @@ class VllmBench(ResultFile):
             again = f", run {runs[label]}" if label and runs[label] > 1 else ""
             collected = _answers(result)
             left_out += collected.left_out
-            notes += _role_chunks(result, path.name)
+            notes += _role_chunks(result, path.name) if self.counts_role else []
             loads.append(ImportedLoad(label + again, collected.answers, states_starts=bool(result.start_times)))
         return ImportedResults(loads, "times in seconds", left_out, notes)
 
@@ -126,6 +128,7 @@ class SGLangBench(VllmBench):
     """The same lists; SGLang appends every run to its file, a line each."""
 
     tool = "SGLang's bench_serving"
+    counts_role = False
 
     def recognises(self, path: Path, content: str) -> bool:
         return content.lstrip().startswith("{") and '"ttfts"' in content and _is_sglang(content)
