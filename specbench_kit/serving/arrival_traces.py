@@ -2,10 +2,10 @@
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from math import isfinite
 from pathlib import Path
 from typing import NamedTuple, TextIO
@@ -111,7 +111,10 @@ class _TraceReader:
         self._has_dates = False
 
     def requests(self, lines: TextIO) -> Iterator[RequestArrival]:
-        rows = self._json_rows(lines) if self._path.suffix == ".jsonl" else self._csv_rows(lines)
+        first = next(lines, "")
+        is_json = self._path.suffix == ".jsonl" or first.lstrip().startswith("{")
+        whole = chain([first], lines) if first else lines
+        rows = self._json_rows(whole) if is_json else self._csv_rows(whole)
         for row, location in rows:
             request = self._request(row, location)
             if 0 in request[1:]:
@@ -134,7 +137,7 @@ class _TraceReader:
             doubts=_doubts([request.at_s for request in requests], self._path.name),
         )
 
-    def _json_rows(self, lines: TextIO) -> Iterator[tuple[Mapping[str, str | float], str]]:
+    def _json_rows(self, lines: Iterable[str]) -> Iterator[tuple[Mapping[str, str | float], str]]:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -148,7 +151,7 @@ class _TraceReader:
             self._layout = self._layout or self._layout_of(list(row))
             yield row, location
 
-    def _csv_rows(self, lines: TextIO) -> Iterator[tuple[Mapping[str, str | float], str]]:
+    def _csv_rows(self, lines: Iterable[str]) -> Iterator[tuple[Mapping[str, str | float], str]]:
         reader = csv.DictReader(lines)
         self._layout = self._layout_of([name.strip() for name in reader.fieldnames or ()])
         reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]

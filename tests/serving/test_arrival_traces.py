@@ -78,6 +78,11 @@ def test_every_published_form_is_read_in_its_own_unit(name: str, tmp_path: Path)
     assert not arrivals.reading.doubts
 
 
+def test_json_lines_are_known_whatever_the_file_s_name(tmp_path: Path) -> None:
+    (tmp_path / "trace.txt").write_text("\ufeff" + FORMS["mooncake.jsonl"][0])
+    assert len(read_arrivals(tmp_path / "trace.txt").requests) == 2
+
+
 @pytest.mark.parametrize(
     ("columns", "stated", "at_s"),
     [
