@@ -36,7 +36,9 @@ def run(_setting: Setting) -> Outcome:
     settings = json.loads(path.with_suffix(".settings.json").read_text())
     engine = settings["engine_kwargs"]
     memory = KvCapacity(settings["kv_cache"]["num_kv_tokens"], engine["max_model_len"])
-    log = ServedLog(read_log(path), EngineSettings(engine["max_num_seqs"], engine["max_num_batched_tokens"], memory))
+    log = ServedLog(
+        read_log(path).requests, EngineSettings(engine["max_num_seqs"], engine["max_num_batched_tokens"], memory)
+    )
     figures = []
     for name, latency in _sources().items():
         simulated = log.simulated(latency)

@@ -86,9 +86,16 @@ def _compare(settings: AbSettings, console: "Console") -> "AbOutcome":
 def _tell(outcome: "AbOutcome", console: "Console") -> None:
     from specbench_kit.reports import render_terminal
     from specbench_kit.reports.document import Block, Paragraph, caution
-    from specbench_kit.studies.ab.report import cautions, headline, verdicts
+    from specbench_kit.reports.sections.cautions import foreign_files
+    from specbench_kit.studies.ab.report import AbDescription, cautions, headline, verdicts
 
     summary = outcome.summary
-    blocks: list[Block] = [Paragraph(headline(summary)), verdicts(summary), *caution(cautions(summary))]
+    run = AbDescription.read(outcome.run)
+    blocks: list[Block] = [
+        *foreign_files(run),
+        Paragraph(headline(summary)),
+        verdicts(summary),
+        *caution(cautions(summary)),
+    ]
     render_terminal.show(console, blocks)
     say(console, f"report: {outcome.folder / 'report.md'}")

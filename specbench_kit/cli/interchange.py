@@ -55,21 +55,33 @@ def _import_trace(console: "Console", options: ImportOptions, names: ImportNames
     from specbench_kit.studies.interchange.importing import import_trace
 
     trace = import_trace(options.file, options.name, names, options.out or TRACE, command_line())
+    say(console, trace.reading.line)
     for note in trace.notes:
         say(console, f"note: {note}")
     say(console, f"trace: {trace.path} ({trace.requests} requests, {trace.offsets} offsets)")
     if as_json:
-        print_json({"trace": str(trace.path), "requests": trace.requests, "notes": list(trace.notes)})
+        print_json(
+            {
+                "trace": str(trace.path),
+                "requests": trace.requests,
+                "notes": list(trace.notes),
+                "file": trace.reading.line,
+            }
+        )
 
 
 def _import_run(console: "Console", options: ImportOptions, names: ImportNames, as_json: bool) -> None:
+    from specbench_kit.reports import render_terminal
     from specbench_kit.reports.comparison.terminal import print_run
+    from specbench_kit.reports.sections.cautions import foreign_files
+    from specbench_kit.runs.document import RunDescription
     from specbench_kit.studies.interchange.importing import import_file
 
     argv = command_line()
     out = options.out or RESULTS
     conclusion = import_file(options.file, options.name, options.baseline, names, out, argv)
     directory = conclusion.directory
+    render_terminal.show(console, foreign_files(RunDescription.read(directory.run)))
     print_run(console, directory.path)
     for note in directory.run["imported"]["notes"]:
         say(console, f"note: {note}")

@@ -330,6 +330,12 @@ class RunDescription(Struct, kw_only=True):
     range: DerivedRange | None = None
     trace: Annotated[TraceReference | None, doc("the trace that was replayed")] = None
     imported: Annotated[ImportedFile | None, doc("the file of another tool that the run was made from")] = None
+    files: Annotated[list[str], doc("what each file of another program was taken for, and what was left out")] = field(
+        default_factory=list
+    )
+    doubts: Annotated[list[str], doc("values of such files that cannot be, which hints at another unit")] = field(
+        default_factory=list
+    )
     lowered_limits: Annotated[dict[str, LoweredLimit], doc("methods that draft shorter than by default")] = field(
         default_factory=dict
     )

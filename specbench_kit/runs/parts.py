@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 
 from specbench_kit import __version__
 from specbench_kit.core.errors import Interrupted, SkitError, require
+from specbench_kit.core.foreign_file import StatedFile
 from specbench_kit.core.typed_json import Count, decode
 from specbench_kit.runs.directory import complete_lines, lock, reported, unlock
 from specbench_kit.runs.folder import unfinished_folder
@@ -118,8 +119,8 @@ def input_hashes(settings: Mapping[str, object]) -> dict[str, str]:
     for value in settings.values():
         for part in value if isinstance(value, list | tuple) else [value]:
             with suppress(OSError):  # a text too long for a file's name
-                if isinstance(part, str | Path) and Path(part).is_file():
-                    hashes[str(part)] = hash_file(Path(part))
+                if isinstance(part, str | Path | StatedFile) and (file := StatedFile.parse(str(part)).path).is_file():
+                    hashes[str(part)] = hash_file(file)
     return hashes
 
 

@@ -1,11 +1,11 @@
 """The arrivals that `--arrivals` names: a process with its options, or the file of a trace."""
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.foreign_file import StatedFile
 from specbench_kit.core.specs import from_options
-from specbench_kit.serving.arrival_traces import read_arrivals
+from specbench_kit.serving.arrival_traces import parse_arrival_file
 from specbench_kit.serving.arrivals import ArrivalProcess, ClosedLoop, Levels, Poisson, Waves
 
 PROCESSES: Mapping[str, type[ArrivalProcess]] = {
@@ -23,10 +23,9 @@ def parse_arrivals(text: str, scale: float) -> ArrivalProcess:
         if scale != 1:
             raise SkitError("--arrivals-scale is for the arrivals of a file")
         return from_options(name, PROCESSES[name], options)
-    path = Path(text).expanduser()
-    if not path.exists():
+    if not StatedFile.parse(text).path.exists():
         raise SkitError(
             f"unknown arrivals '{text}': name closed:think_s=0, poisson:rate_per_s=2, waves:rate_per_s=2,swing=0.8, "
             "levels:rate_per_s=2,cv=1, or the file of a trace"
         )
-    return read_arrivals(path).scaled(scale)
+    return parse_arrival_file(text).scaled(scale)

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, inf, log, pi
 from typing import ClassVar, NamedTuple, Protocol, Self
@@ -10,6 +10,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 import numpy as np
 
 from specbench_kit.core.errors import require
+from specbench_kit.core.foreign_file import FileReading
 from specbench_kit.serving.arrays import Floats, Integers
 
 POINTS = 256
@@ -225,9 +226,13 @@ def _interpolate(values: Floats, source: Floats, target: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class ReplayedArrivals(ArrivalProcess):
-    """Recorded arrivals, dealt to the devices in turn; with one device per request, none waits for another."""
+    """Recorded arrivals, dealt to the devices in turn; with one device per request, none waits for another.
+
+    `reading` says what their file was taken for, if they come from one.
+    """
 
     requests: tuple[RequestArrival, ...]
+    reading: FileReading | None = field(default=None, compare=False)
 
     @property
     def states_lengths(self) -> bool:
@@ -260,7 +265,8 @@ class ReplayedArrivals(ArrivalProcess):
     def scaled(self, factor: float) -> "ReplayedArrivals":
         """Return the same requests at `factor` times the rate."""
         require(factor > 0, f"the arrival rate can be scaled by a factor above 0, not {factor}")
-        return ReplayedArrivals(tuple(request._replace(at_s=request.at_s / factor) for request in self.requests))
+        requests = tuple(request._replace(at_s=request.at_s / factor) for request in self.requests)
+        return replace(self, requests=requests)
 
 
 def from_zero(requests: Sequence[RequestArrival]) -> ReplayedArrivals:

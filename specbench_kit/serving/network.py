@@ -1,23 +1,16 @@
 """What delays messages and verifications besides each device's own link: recorded links, shared links, the host."""
 
-import csv
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, log, sqrt
-from pathlib import Path
 from random import Random
-from typing import TextIO
 
 import numpy as np
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.typed_json import whole_number
+from specbench_kit.core.foreign_file import FileReading
 from specbench_kit.deployments.base import Link
 from specbench_kit.serving.arrays import Floats, Integers
-
-COLUMNS = ("time_s", "rtt_s", "bytes_per_s")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,18 +19,21 @@ class LinkTrace:
 
     Arrays [rows]. The last row lasts as long as the one before it. Messages wait while there are 0 bytes per second.
     Where `bytes_per_s` is None, the recording is of round trips alone, and the devices' own links say how long the
-    bytes take.
+    bytes take; where `rtt_s` is None, it is of the bandwidth alone, and round trips are those of the own links.
+    `reading` says what its file was taken for.
     """
 
     time_s: Floats
-    rtt_s: Floats
+    rtt_s: Floats | None
     bytes_per_s: Floats | None = None
+    reading: FileReading | None = field(default=None, compare=False)
 
     def excess_s(self, size: Floats, at_s: Floats) -> Floats:
         """Return how much longer than at the mean round trip and bandwidth messages take that are sent at `at_s`."""
+        mean_rtt_s = self._mean(self._round_trips_s)
         if self.bytes_per_s is None:
-            return (self.rtt_s[self._row(at_s)] - self.mean_rtt_s) / 2
-        return self.transfer_s(size, at_s) - (self.mean_rtt_s / 2 + size / self.mean_bytes_per_s)
+            return (self._round_trips_s[self._row(at_s)] - mean_rtt_s) / 2
+        return self.transfer_s(size, at_s) - (mean_rtt_s / 2 + size / self.mean_bytes_per_s)
 
     def _row(self, at_s: Floats) -> Integers:
         at_s = np.where(at_s < inf, at_s, 0.0)
@@ -46,7 +42,11 @@ class LinkTrace:
 
     def transfer_s(self, size: Floats, at_s: Floats) -> Floats:
         """Return the seconds of messages of `size` bytes that are sent at `at_s`: half a round trip, and the bytes."""
-        row = self._row(at_s)
+        seconds: Floats = self._round_trips_s[self._row(at_s)] / 2 + self._bytes_s(size, at_s)
+        return seconds
+
+    def _bytes_s(self, size: Floats, at_s: Floats) -> Floats:
+        """Return the seconds in which the link carries `size` bytes that are sent at `at_s`."""
         at_s = np.where(at_s < inf, at_s, 0.0)
         # Bytes that the link could have carried since 0 s grow with time; a message ends when they have grown by its
         # size, which is found by inverting that function.
@@ -54,13 +54,21 @@ class LinkTrace:
         carried = passes * self._carried_bytes[-1] + np.interp(offset_s, self._edges_s, self._carried_bytes)
         passes, offset = np.divmod(carried + size, self._carried_bytes[-1])
         end_s = passes * self.duration_s + np.interp(offset, self._carried_bytes, self._edges_s)
-        seconds: Floats = self.rtt_s[row] / 2 + np.maximum(0.0, end_s - at_s)
+        seconds: Floats = np.maximum(0.0, end_s - at_s)
         return seconds
 
     @property
-    def mean_rtt_s(self) -> float:
-        """Round trip, averaged over time."""
-        return float(self.rtt_s @ np.diff(self._edges_s) / self.duration_s)
+    def mean_rtt_s(self) -> float | None:
+        """Round trip, averaged over time; None where it was not recorded."""
+        return None if self.rtt_s is None else self._mean(self.rtt_s)
+
+    @property
+    def _round_trips_s(self) -> Floats:
+        """Round trips as far as the trace has them: 0 where the devices' own links say them."""
+        return np.zeros(len(self.time_s)) if self.rtt_s is None else self.rtt_s
+
+    def _mean(self, values: Floats) -> float:
+        return float(values @ np.diff(self._edges_s) / self.duration_s)
 
     @property
     def mean_bytes_per_s(self) -> float:
@@ -82,67 +90,6 @@ class LinkTrace:
     def _carried_bytes(self) -> Floats:
         assert self.bytes_per_s is not None
         return np.concatenate([[0.0], np.cumsum(self.bytes_per_s * np.diff(self._edges_s))])
-
-
-def read_link_trace(path: Path) -> LinkTrace:
-    """Return the recorded link in a .csv or .jsonl file.
-
-    Columns are `rtt_s`, and, where they are known, `time_s` and `bytes_per_s`. Without times the samples are a second
-    apart, as those of ping are. A file without names of columns holds round trips, or times and round trips.
-    """
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(_rows(file, path))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SkitError(f"cannot read the link trace {path}: {getattr(error, 'strerror', None) or error}") from error
-    if not rows:
-        raise SkitError(f"the link trace {path} holds no row: it needs {', '.join(COLUMNS)}, or rtt_s alone")
-    # The first row says which columns there are; a later row that lacks one is an error.
-    names = [name for name in COLUMNS if name in rows[0][0] or name == "rtt_s"]
-    columns = dict(zip(names, np.array([_numbers(row, names, location) for row, location in rows]).T, strict=True))
-    trace = LinkTrace(columns.get("time_s", np.arange(len(rows), dtype=np.float64)), columns["rtt_s"])
-    trace = replace(trace, bytes_per_s=columns.get("bytes_per_s"))
-    if (np.diff(trace.time_s) <= 0).any() or (trace.bytes_per_s is not None and not trace.bytes_per_s.any()):
-        raise SkitError(f"the link trace {path}: times must rise, and not every row may have 0 bytes per second")
-    return trace
-
-
-def _rows(lines: TextIO, path: Path) -> Iterator[tuple[Mapping[str, str | float], str]]:
-    if path.suffix != ".jsonl":
-        reader = csv.reader(lines)
-        first = next(reader, [])
-        named = not any(map(_is_number, first))
-        names = [name.strip() for name in first] if named else list(COLUMNS if len(first) > 1 else ["rtt_s"])
-        if not named:
-            yield dict(zip(names, first, strict=False)), f"{path}:1"
-        yield from ((dict(zip(names, row, strict=False)), f"{path}:{reader.line_num}") for row in reader if row)
-        return
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            try:
-                row = json.loads(line, parse_int=whole_number)
-            except (ValueError, RecursionError) as error:
-                raise SkitError(f"{path}:{number}: not valid JSON ({error})") from error
-            require(isinstance(row, dict), f"{path}:{number}: not an object with {', '.join(COLUMNS)}")
-            yield row, f"{path}:{number}"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _numbers(row: Mapping[str, str | float], names: Sequence[str], location: str) -> list[float]:
-    try:
-        numbers = [float(row[name]) for name in names]
-    except (KeyError, TypeError, ValueError) as error:
-        raise SkitError(f"{location}: not a row with {', '.join(names)} ({error})") from error
-    if not all(0 <= number < inf for number in numbers):
-        raise SkitError(f"{location}: {', '.join(names)} must be numbers from 0 up")
-    return numbers
 
 
 @dataclass(frozen=True)
@@ -180,7 +127,8 @@ class Network:
         """Return a deployment's link as deadlines and reports count with it: at the means of the trace, if any."""
         if (trace := self.trace) is None:
             return nominal
-        mean = replace(nominal, rtt_s=trace.mean_rtt_s, jitter_s=0.0)
+        rtt_s = trace.mean_rtt_s
+        mean = nominal if rtt_s is None else replace(nominal, rtt_s=rtt_s, jitter_s=0.0)
         if trace.bytes_per_s is None:
             return mean
         return replace(mean, up_bytes_per_s=trace.mean_bytes_per_s, down_bytes_per_s=trace.mean_bytes_per_s)

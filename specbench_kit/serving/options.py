@@ -115,8 +115,9 @@ class ServingOptions:
     link_trace: Annotated[
         str | None,
         Option(
-            "File of a recorded link that all links follow, again and again: a column of round trips in seconds, or "
-            "columns rtt_s, time_s and bytes_per_s (.csv or .jsonl).",
+            "File of a recorded link that all links follow, again and again: columns rtt_s or rtt_ms, time_s, and "
+            "bytes_per_s or mbit_per_s (.csv or .jsonl); a column of round trips in seconds (FILE:unit=ms in "
+            "others); or a trace of mahimahi or Pensieve (FILE:format=mahimahi).",
             DEPLOYMENT,
         ),
     ] = None
@@ -188,7 +189,8 @@ class ServingOptions:
         Option(
             "Arrivals of requests: closed:think_s=0 (with leave=0.05,away_s=60 for devices that go and come), "
             "poisson:rate_per_s=2, waves:rate_per_s=2,period_s=120,swing=0.8, "
-            "levels:rate_per_s=2,span_s=60,cv=1, or the file of a trace (Azure, BurstGPT, Mooncake, timestamps).",
+            "levels:rate_per_s=2,span_s=60,cv=1, or the file of a trace (Azure, BurstGPT, Mooncake, Qwen-Bailian), "
+            "with FILE:unit=ms where its columns do not say the unit of times.",
             LOAD,
         ),
     ] = "closed"

@@ -13,6 +13,7 @@ import pytest
 import tomli_w
 from command_line import TinyPair, copy_model
 from mutations import TEXTS, VALUES, payload, spoil, spoil_json, spoil_lines, swap
+from result_files import FORMS, evenly
 from run_builders import in_turn, plain, records_of, write_run
 from trace_builders import made_requests, write_trace
 
@@ -33,7 +34,9 @@ from specbench_kit.reports.comparison.files import write_reports
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.serving.acceptance_spec import parse_rates
 from specbench_kit.serving.arrival_traces import read_arrivals
+from specbench_kit.serving.link_traces import read_link_trace
 from specbench_kit.serving.slo import parse_slo
+from specbench_kit.studies.calibration.logs import read_log
 from specbench_kit.studies.interchange.base import formats
 from specbench_kit.traces.trace import TraceFile
 
@@ -243,6 +246,9 @@ def test_cards(place: str, read: Read, trial: Begin, tmp_path: Path) -> None:
         ("azure.csv", CSV["azure"], spoil, read_arrivals, 120),
         ("burstgpt.csv", CSV["burstgpt"], spoil, read_arrivals, 120),
         ("mooncake.jsonl", MOONCAKE, spoil_lines, read_arrivals, 150),
+        ("links.csv", b"time_s,rtt_ms,mbps\n0,20,8\n1.5,30,9\n", spoil, read_link_trace, 100),
+        ("mahimahi", b"1\n5\n5\n900\n", spoil, read_link_trace, 60),
+        ("pensieve", b"0.5\t1.6\n1.5\t2.4\n", spoil, read_link_trace, 60),
         ("answers.jsonl", ANSWERS, spoil_lines, lambda path: formats.get("spec-bench")().read(path), 200),
         (
             "prompts.jsonl",
@@ -257,6 +263,16 @@ def test_rows(name: str, content: bytes, spoil_: Spoil, read: Read, count: int, 
     begun = trial(tmp_path / name)
     begun.run(content, spoil_, read, count)
     begun.conclude()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_result_files(form: str, tmp_path: Path, trial: Begin) -> None:
+    content = FORMS[form](evenly(3, 0.5)).encode()
+    spoil_ = spoil_lines if form.startswith("aiperf") else spoil_json
+    for step in (spoil_, spoil):
+        begun = trial(tmp_path / "results.json")
+        begun.run(content, step, read_log, 60)
+        begun.conclude()
 
 
 def test_options(tmp_path: Path, trial: Begin) -> None:

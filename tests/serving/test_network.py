@@ -11,8 +11,9 @@ from scenes import DEPLOYMENT, calm, scenario
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
 from specbench_kit.serving.devices import LinkDelays, SharedUplink
+from specbench_kit.serving.link_traces import read_link_trace
 from specbench_kit.serving.metrics import compute_metrics
-from specbench_kit.serving.network import LinkTrace, Network, read_link_trace
+from specbench_kit.serving.network import LinkTrace, Network
 from specbench_kit.serving.round_table import RoundTable
 from specbench_kit.serving.simulation import simulate
 
@@ -104,7 +105,8 @@ def test_verifications_scatter_around_what_they_take() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("time_s,bytes_per_s\n0,5\n", r"links\.csv:2: not a row with time_s, rtt_s, bytes_per_s"),
+        ("time_s,jitter_s\n0,5\n", r"links\.csv has the columns time_s, jitter_s: name each once, as rtt_s or rtt_ms"),
+        ("time_s,rtt_s,rtt_ms\n0,5,5000\n", r"links\.csv has the columns time_s, rtt_s, rtt_ms: name each once"),
         ("time_s,rtt_s\n0,0.1\n1\n", r"links\.csv:3: not a row with time_s, rtt_s"),
         ("0.1\nslow\n", r"links\.csv:2: not a row with rtt_s"),
         ("0.1\n-0.1\n", r"links\.csv:2: rtt_s must be numbers from 0 up"),

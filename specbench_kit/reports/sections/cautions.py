@@ -8,6 +8,7 @@ from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.models.catalogue import shape_of
 from specbench_kit.predictors.thresholds import LOCAL, OTHER_VALUES
+from specbench_kit.reports.document import Blocks, Note, caution
 from specbench_kit.reports.sections import machine, wording
 from specbench_kit.reports.writing.formatting import count, seconds, span
 from specbench_kit.runs.document import (
@@ -70,6 +71,12 @@ def setting_cautions(run: RunDescription) -> list[str]:
     if run.time_kind == "modelled" and is_toy(run.models):
         lines.append(TOY_PAIR)
     return [*lines, *predictor_cautions(run)]
+
+
+def foreign_files(run: RunDescription) -> Blocks:
+    """Return what files of other programs were taken for, values that cannot be first: it stands before any result."""
+    lines = [f"DOUBTFUL: {doubt}" for doubt in run.doubts]
+    return [*caution(lines, severe=True), *(Note(line) for line in run.files)]
 
 
 TOY_PAIR = (

@@ -2,14 +2,24 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.foreign_file import FileReading, described_readings
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord
 from specbench_kit.metrics.ab.comparison import Plan, summarise
 from specbench_kit.metrics.ab.figures import Targets
 from specbench_kit.runs import provenance
-from specbench_kit.studies.ab.imports.base import ImportedAnswer, ImportedLoad, ResultFile, result_files
+from specbench_kit.studies.ab.imports.base import (
+    ImportedAnswer,
+    ImportedLoad,
+    ImportedResults,
+    ResultFile,
+    reading_of,
+    recognised,
+    result_files,
+)
 from specbench_kit.studies.ab.settings import AbSettings
 from specbench_kit.studies.ab.store import AbOutcome, AnswerStore, conclude
 
@@ -22,14 +32,15 @@ Pair = tuple[ImportedAnswer | None, ImportedAnswer | None]
 
 def compare_files(settings: AbSettings) -> AbOutcome:
     """Read both sides, pair their requests, and write a run directory with a report."""
-    sides = [_read(paths) for _, paths in settings.files]
-    notes = list(dict.fromkeys(kind.note for _, kinds in sides for kind in kinds if kind.note))
-    loads = _paired_loads(settings.names, [load for load, _ in sides])
+    sides = [[_read(path) for path in paths] for _, paths in settings.files]
+    files = [file for side in sides for file in side]
+    notes = [note for file in files for note in (file.kind.note, *file.results.notes) if note]
+    loads = _paired_loads(settings.names, [[load for file in side for load in file.results.loads] for side in sides])
     records = [record for label, pairs in loads.items() for record in _records(settings.names, label, pairs)]
     prompts = {record.key.request_id for record in records}
     described = []
-    for (name, paths), (_, kinds) in zip(settings.files, sides, strict=True):
-        tools = ", ".join(dict.fromkeys(kind.tool for kind in kinds))
+    for (name, paths), side in zip(settings.files, sides, strict=True):
+        tools = ", ".join(dict.fromkeys(file.kind.tool for file in side))
         server = {
             "name": name,
             "address": ", ".join(path.name for path in paths),
@@ -44,6 +55,7 @@ def compare_files(settings: AbSettings) -> AbOutcome:
         "servers": described,
         "order": "one server after the other, by another tool",
         "config": {"ttft_slo": settings.ttft_slo, "tpot_slo": settings.tpot_slo},
+        **described_readings([file.reading for file in files]),
         **provenance.collect(settings.argv),
     }
     store = AnswerStore.create(settings.out, settings.names, "imported", run, {"servers": described})
@@ -57,29 +69,32 @@ def compare_files(settings: AbSettings) -> AbOutcome:
         open_loads=list(loads),
         targets=Targets(settings.ttft_slo, settings.tpot_slo),
     )
-    return conclude(store, summarise(plan, records, cautions=[ONE_AFTER_THE_OTHER, *notes]))
+    return conclude(store, summarise(plan, records, cautions=[ONE_AFTER_THE_OTHER, *dict.fromkeys(notes)]))
 
 
-def _read(paths: Sequence[Path]) -> tuple[list[ImportedLoad], list[ResultFile]]:
-    """Return the loads of all files of one side, and the formats of the files."""
-    loads = list[ImportedLoad]()
-    kinds = list[ResultFile]()
-    for path in paths:
-        try:
-            content = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SkitError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-        known_kinds = [kind() for kind in result_files.all().values()]
-        kind = next((kind for kind in known_kinds if kind.recognises(path, content)), None)
-        if kind is None:
-            known = ", ".join(kind.tool for kind in known_kinds)
-            raise SkitError(f"{path} is no result file with single requests of {known}")
-        try:
-            loads += kind.read(path, content)
-        except ValueError as error:
-            raise SkitError(f"{path}: {error}") from error
-        kinds.append(kind)
-    return loads, kinds
+@dataclass(frozen=True, slots=True)
+class _ReadFile:
+    """A file, its format, and what it holds."""
+
+    kind: ResultFile
+    results: ImportedResults
+    reading: FileReading
+
+
+def _read(path: Path) -> _ReadFile:
+    try:
+        content = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SkitError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    kind = recognised(path, content)
+    if kind is None:
+        known = ", ".join(kind.tool for kind in result_files.all().values())
+        raise SkitError(f"{path} is no result file with single requests of {known}")
+    try:
+        results = kind.read(path, content)
+    except ValueError as error:
+        raise SkitError(f"{path}: {error}") from error
+    return _ReadFile(kind, results, reading_of(path, kind, results))
 
 
 def _paired_loads(names: Sequence[str], sides: Sequence[Sequence[ImportedLoad]]) -> dict[str, list[Pair]]:

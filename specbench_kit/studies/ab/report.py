@@ -39,7 +39,7 @@ from specbench_kit.reports.document import (
     facts,
 )
 from specbench_kit.reports.sections import machine
-from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, share, times
@@ -67,6 +67,7 @@ def build(run: AbDescription, summary: AbSummary, picture: Figure | None = None)
     first, second = summary.names
     sections: Sequence[Blocks] = [
         caution(machine.warnings(run), severe=True),
+        foreign_files(run),
         [Paragraph(headline(summary))],
         caution([*setting_cautions(run), *cautions(summary)]),
         [picture] if picture else [],

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import structs
 from scipy.optimize import least_squares
 
+from specbench_kit.core.foreign_file import FileReading, described_readings
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, RoundedModel
@@ -26,7 +27,7 @@ from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.silicon import find_kernels
 from specbench_kit.profilers.software import KERNELS, AchievedSpeed, Software, find_software
 from specbench_kit.profilers.subject import Subject, find_subject, require_architecture
-from specbench_kit.reports.document import Block, Paragraph, Table
+from specbench_kit.reports.document import Block, Note, Paragraph, Table, caution
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.arrivals import RequestArrival, from_zero
 from specbench_kit.serving.memory import KvCapacity, kv_capacity
@@ -145,6 +146,8 @@ class CalibrationOutcome:
     speed: AchievedSpeed
     fitted: int
     agreements: Mapping[str, Sequence[FitAgreement]]
+    reading: FileReading
+    notes: Sequence[str] = ()
 
 
 def calibrate(settings: CalibrationSettings, report: CountCallback) -> CalibrationOutcome:
@@ -156,7 +159,7 @@ def calibrate(settings: CalibrationSettings, report: CountCallback) -> Calibrati
     dtype = card.default_dtype if dtype == "auto" else dtype
     card.peak(dtype)  # which refuses a dtype that the device cannot compute in
     interconnect = find_interconnect(settings.interconnect) if settings.interconnect else None
-    requests = read_log(settings.log)
+    log = read_log(settings.log)
     start = find_software(KERNELS).on(card.name)
     if settings.expert_parallel:
         shapes.require_shared_experts(settings.cards, subject.name)
@@ -165,19 +168,19 @@ def calibrate(settings: CalibrationSettings, report: CountCallback) -> Calibrati
     before = server.latency(start)
     unfitted = _profile(settings, card, subject, dtype, before)
     memory = KvCapacity(settings.kv_tokens, shapes.max_positions) if settings.kv_tokens else kv_capacity(unfitted)
-    log = ServedLog(requests, EngineSettings(settings.max_batch, settings.batch_tokens, memory))
-    fitted = len(requests) // FITTED_SHARE
-    speed = fit_speed(log, fitted, server, start, report)
+    served = ServedLog(log.requests, EngineSettings(settings.max_batch, settings.batch_tokens, memory))
+    fitted = len(log.requests) // FITTED_SHARE
+    speed = fit_speed(served, fitted, server, start, report)
     models: dict[str, LatencyModel] = {"calibrated": server.latency(speed), "law": before}
     kernels = find_kernels(subject.name, card.name, "vllm", settings.cards)
     if kernels and not settings.expert_parallel:
         models["silicon"] = KernelModel(kernels.kernels)
     rest = slice(fitted, None)
-    agreements = {name: agreement(log.simulated(model), log.measured, rest) for name, model in models.items()}
+    agreements = {name: agreement(served.simulated(model), served.measured, rest) for name, model in models.items()}
     profile = _calibrated(settings, unfitted, server.latency(speed), fitted, agreements["calibrated"])
     path = settings.save_to or data_folder() / f"{profile.name}.toml"
     save(path, profile)
-    return CalibrationOutcome(profile, path, speed, fitted, agreements)
+    return CalibrationOutcome(profile, path, speed, fitted, agreements, log.reading, log.notes)
 
 
 def _profile(
@@ -250,7 +253,15 @@ def blocks(outcome: CalibrationOutcome) -> list[Block]:
             ratios = [ratio for metric in outcome.agreements[name] for ratio in (metric.mean, metric.tail)]
             rows.append([title, *(f"{ratio:.2f}" for ratio in ratios)])
     title = f"simulated over measured, all requests after the first {outcome.fitted}"
-    return [Paragraph(numbers), Paragraph(title), Table(("", *columns), rows)]
+    file = described_readings([outcome.reading])
+    return [
+        *caution([f"DOUBTFUL: {doubt}" for doubt in file["doubts"]], severe=True),
+        *(Note(line) for line in file["files"]),
+        Paragraph(numbers),
+        Paragraph(title),
+        Table(("", *columns), rows),
+        *caution(outcome.notes),
+    ]
 
 
 FITTED = ("compute", "bandwidth", "step_s", "request_s")

@@ -16,7 +16,8 @@ class CalibrationSettings:
         Path,
         Option(
             "Log of a server: LLMServingSim's .jsonl of vLLM, details of vLLM's or SGLang's benchmark with start "
-            "times, AIPerf's profile_export.jsonl, GuideLLM's benchmarks.json, or a BLIS trace (.csv).",
+            "times, AIPerf's profile_export.jsonl, GenAI-Perf's profile_export.json, GuideLLM's benchmarks.json, "
+            "or a BLIS trace (.csv).",
             RUN,
             argument=True,
         ),

@@ -1,18 +1,19 @@
 """AIPerf's per-request records: metadata, metrics with their units, and acceptance."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.foreign_file import CANCELLED, FAILED, WARM_UP
 from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.datasets.rows import read_rows
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.studies.interchange.aiperf_records import AIPerfRecord, RecordMetrics
 from specbench_kit.studies.interchange.base import ForeignTrace, Format, dialogues, formats
 from specbench_kit.studies.interchange.verifications import (
     VerifiedRequest,
@@ -25,30 +26,7 @@ if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory
 
 
-class MetricCount(Struct):
-    """A metric of AIPerf that counts tokens."""
-
-    value: int
-
-
-class AIPerfMetrics(Struct):
-    """The metrics of a record, as far as a trace needs them."""
-
-    input_sequence_length: MetricCount | None = None
-    output_sequence_length: MetricCount | None = None
-
-
-class AIPerfMetadata(Struct):
-    """The identity of a record."""
-
-    x_request_id: str | int | None = None
-
-
-class AIPerfRecord(Struct):
-    """A line of `profile_export.jsonl`, as far as a trace needs it."""
-
-    metadata: AIPerfMetadata | None = None
-    metrics: AIPerfMetrics | None = None
+WITHOUT_ACCEPTANCE = "without spec_decode_acceptance"
 
 
 @formats.register("aiperf")
@@ -65,13 +43,20 @@ class AIPerf(Format):
     gives_traces = True
 
     def read_trace(self, path: Path, draft: str | None) -> ForeignTrace:
-        requests = [request for line, row in read_rows(path) if (request := _read_record(line, row))]
+        requests = []
+        left_out = Counter[str]()
+        for line, row in read_rows(path):
+            found = _read_record(line, row)
+            if isinstance(found, str):
+                left_out[found] += 1
+            else:
+                requests.append(found)
         if not requests:
             raise SkitError(
                 f"{path} holds no record with spec_decode_acceptance: run AIPerf with --export-level records against a "
                 "server that reports acceptance per request"
             )
-        return trace_of(requests)
+        return trace_of(requests, left_out)
 
     def write(self, run: "RunDirectory") -> str:
         started_at = run.run.get("started_at")
@@ -80,22 +65,26 @@ class AIPerf(Format):
         return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
-def _read_record(line: str, row: JsonObject) -> VerifiedRequest | None:
-    """Return the request of a record; None if the record does not tell of verifications."""
-    if not row.get("spec_decode_acceptance"):
-        return None
+def _read_record(line: str, row: JsonObject) -> VerifiedRequest | str:
+    """Return the request of a record, or why it is left out."""
     try:
-        acceptance = parse_acceptance(row["spec_decode_acceptance"])
         record = convert(AIPerfRecord, row)
+        if not record.is_profiling:
+            return WARM_UP
+        if record.was_cancelled or record.error is not None:
+            return CANCELLED if record.was_cancelled else FAILED
+        if not record.spec_decode_acceptance:
+            return WITHOUT_ACCEPTANCE
+        acceptance = parse_acceptance(record.spec_decode_acceptance)
         if record.metadata is None or record.metadata.x_request_id is None:
             raise ValueError("metadata.x_request_id is missing")
-        metrics = record.metrics or AIPerfMetrics()
+        metrics = record.metrics or RecordMetrics()
         if metrics.input_sequence_length is None:
             raise ValueError("metrics.input_sequence_length is missing")
         output = acceptance.completion_tokens
         if not output and metrics.output_sequence_length is not None:
-            output = metrics.output_sequence_length.value
-        prompt = metrics.input_sequence_length.value
+            output = metrics.output_sequence_length.tokens
+        prompt = metrics.input_sequence_length.tokens
         return read_acceptance(str(record.metadata.x_request_id), prompt, output, acceptance)
     except ValueError as error:
         raise SkitError(f"{line}: not a record of AIPerf ({error})") from error

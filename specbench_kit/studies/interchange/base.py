@@ -1,7 +1,7 @@
 """The contract of a file format that other tools read or write, and what such a file holds."""
 
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -24,7 +24,8 @@ UNKNOWN = dict.fromkeys(MAY_BE_UNKNOWN)
 class ForeignRun:
     """The run that a file holds: a record per request, the name of the method, and its start in ISO 8601 if known.
 
-    `notes` are lines that a reader of the numbers must know.
+    `notes` are lines that a reader of the numbers must know, `doubts` values that cannot be, and `left_out` counts
+    requests by why they are not in it.
     """
 
     method: str
@@ -32,13 +33,15 @@ class ForeignRun:
     started_at: str | None = None
     config: JsonObject = field(default_factory=dict)
     notes: Sequence[str] = ()
+    doubts: Sequence[str] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignTrace:
     """The acceptance that a file holds: a trace of every request, without draft statistics or step times.
 
-    `lacks` names what else of a trace's header is missing.
+    `lacks` names what else of a trace's header is missing, and `left_out` counts requests by why they are not in it.
     """
 
     requests: "Sequence[RequestTrace]"
@@ -46,6 +49,7 @@ class ForeignTrace:
     lacks: tuple[str, ...] = ()
     draft: str | None = None
     notes: Sequence[str] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 class Format(ABC):
@@ -55,6 +59,8 @@ class Format(ABC):
     """One line on what the files hold."""
     tool: ClassVar[str]
     """The tool whose format it is."""
+    holds: ClassVar[str] = "accepted tokens, without times"
+    """What is read of its files, with the units of times."""
     dataset: ClassVar[str] = "unnamed"
     """The name of the prompts if an import does not name them."""
     gives_traces: ClassVar[bool] = False

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.foreign_file import FileReading, described_readings
 from specbench_kit.core.option import MODELS, RUN, Option
-from specbench_kit.studies.interchange.base import ForeignRun, formats
+from specbench_kit.studies.interchange.base import ForeignRun, ForeignTrace, formats
 
 if TYPE_CHECKING:
     from specbench_kit.studies.bench.conclusion import Conclusion
@@ -48,6 +49,18 @@ class _Import:
             "count": count,
         }
 
+    def reading(self, foreign: ForeignRun | ForeignTrace) -> FileReading:
+        """Return what the file was taken for, and what was left out of it."""
+        rows = len(foreign.records) if isinstance(foreign, ForeignRun) else len(foreign.requests)
+        file_format = formats.get(self.format_name)
+        return FileReading(
+            self.path.name,
+            f"{file_format.tool}'s {file_format.holds}",
+            rows,
+            left_out=foreign.left_out,
+            doubts=foreign.doubts if isinstance(foreign, ForeignRun) else (),
+        )
+
     def models(self, draft: str | None) -> dict[str, object]:
         unknown = dict.fromkeys(MODEL_FIELDS)
         return {"target": {**unknown, "name": self.names.target}, "draft": {**unknown, "name": draft}}
@@ -79,7 +92,8 @@ def import_file(
     file_format = formats.get(name)()
     foreign = file_format.read(path)
     foreign_baseline = file_format.read(baseline) if baseline else None
-    description = _describe(_Import(path, name, names, argv), foreign, has_baseline=foreign_baseline is not None)
+    source = _Import(path, name, names, argv)
+    description = _describe(source, foreign, has_baseline=foreign_baseline is not None)
     run = RunDirectory.create(out, description)
     for record in foreign.records:
         run.append(record)
@@ -115,6 +129,7 @@ def _describe(source: _Import, foreign: ForeignRun, *, has_baseline: bool) -> di
         "requests": len(foreign.records),
         "sample_reason": None,
         "imported": source.origin(foreign.notes),
+        **described_readings([source.reading(foreign)]),
         "started_at": foreign.started_at,
         **dict.fromkeys(ENVIRONMENT),
     }
@@ -128,6 +143,7 @@ class ImportedTrace:
     requests: int
     offsets: int
     notes: Sequence[str]
+    reading: FileReading
 
 
 def import_trace(path: Path, name: str, names: ImportNames, out: Path, argv: tuple[str, ...]) -> ImportedTrace:
@@ -137,11 +153,13 @@ def import_trace(path: Path, name: str, names: ImportNames, out: Path, argv: tup
 
     foreign = formats.get(name)().read_trace(path, names.draft)
     source = _Import(path, name, names, argv)
+    reading = source.reading(foreign)
     run = {
         "dataset": source.dataset(len(foreign.requests)),
         "models": source.models(foreign.draft or names.draft),
         "config": dict.fromkeys(("max_new_tokens", "seed", "limit", "dtype")),
         "imported": source.origin(foreign.notes),
+        **described_readings([reading]),
         **dict.fromkeys(("started_at", *ENVIRONMENT)),
     }
     lacks = (DRAFT_STATISTICS, STEP_TIMES, *foreign.lacks)
@@ -150,7 +168,7 @@ def import_trace(path: Path, name: str, names: ImportNames, out: Path, argv: tup
         for request in foreign.requests:
             writer.append(request)
     offsets = sum(len(request.output_ids) for request in foreign.requests)
-    return ImportedTrace(out, len(foreign.requests), offsets, foreign.notes)
+    return ImportedTrace(out, len(foreign.requests), offsets, foreign.notes, reading)
 
 
 def export_run(path: Path, name: str, out: Path) -> None:

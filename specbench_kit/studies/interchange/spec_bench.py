@@ -34,6 +34,7 @@ class SpecBenchAnswers(Format):
 
     summary = "answer files of Spec-Bench, JSONL with one question per line"
     tool = "Spec-Bench"
+    holds = "answers, wall_time in seconds"
     dataset = "spec-bench"
 
     def read(self, path: Path) -> ForeignRun:
@@ -55,7 +56,16 @@ class SpecBenchAnswers(Format):
         started_at = datetime.fromtimestamp(min(stamps), UTC).isoformat(timespec="seconds") if stamps else None
         unexplained = sum(bool(r.rounds) and r.rounds[0].committed > r.rounds[0].accepted + 1 for r in records)
         note = f"more new_tokens than accept_lengths in {unexplained} of {len(records)} requests"
-        return ForeignRun(next(iter(names)), records, started_at, {"batch_size": 1}, [note] if unexplained else [])
+        at_zero = sum(record.e2e_s == 0 and bool(record.output_ids) for record in records)
+        doubt = f"{at_zero} of {len(records)} answers have tokens and a wall_time of 0 s."
+        return ForeignRun(
+            next(iter(names)),
+            records,
+            started_at,
+            {"batch_size": 1},
+            notes=[note] if unexplained else [],
+            doubts=[doubt] if at_zero else [],
+        )
 
     def write(self, run: "RunDirectory") -> str:
         of_repeat = attrgetter("repeat")

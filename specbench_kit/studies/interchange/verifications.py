@@ -1,6 +1,6 @@
 """The acceptance per request that vLLM reports and AIPerf passes on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from specbench_kit.traces.trace import RequestTrace
 
 DETAILED = "run the server with --per-request-spec-decode-metrics detailed"
+NEVER_VERIFIED = "never verified"
 
 Histogram = list[Count] | dict[str, Count]
 """How often each number of tokens was accepted: vLLM lists all counts, AIPerf gives those above 0 as an object."""
@@ -80,10 +81,11 @@ def _positive(name: str, count: int | None) -> int:
     return count
 
 
-def trace_of(requests: Sequence[VerifiedRequest]) -> ForeignTrace:
+def trace_of(requests: Sequence[VerifiedRequest], left_out: Mapping[str, int]) -> ForeignTrace:
     """Return the trace of all requests that were verified at least once.
 
-    The first token of an answer came with the prompt, before anything was drafted: it counts to the prompt.
+    The first token of an answer came with the prompt, before anything was drafted: it counts to the prompt. `left_out`
+    counts requests that are not among these, by the reason.
     """
     from specbench_kit.traces.outcome_traces import rate_of_right_tokens, trace_of_rounds
     from specbench_kit.traces.trace import TOKEN_IDS
@@ -101,7 +103,8 @@ def trace_of(requests: Sequence[VerifiedRequest]) -> ForeignTrace:
         # The first token of the answer counts to the prompt.
         sizes = request.prompt_tokens + 1, request.output_tokens - 1
         traces.append(trace_of_rounds(request.request_id, "unnamed", *sizes, request.rounds, max_draft, rate))
-    return ForeignTrace(traces, max_draft, (TOKEN_IDS,), notes=_notes(requests, verified, traces))
+    left_out = {**left_out, NEVER_VERIFIED: len(requests) - len(verified)}
+    return ForeignTrace(traces, max_draft, (TOKEN_IDS,), notes=_notes(requests, verified, traces), left_out=left_out)
 
 
 def _shuffled_rounds(acceptance: Acceptance, longest: int, seed: str) -> "list[DraftOutcome]":

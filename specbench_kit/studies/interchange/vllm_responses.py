@@ -51,13 +51,14 @@ class VLLMResponses(Format):
     gives_traces = True
 
     def read_trace(self, path: Path, draft: str | None) -> ForeignTrace:
-        requests = [request for line, row in read_rows(path) if (request := _read_response(line, row))]
+        responses = [_read_response(line, row) for line, row in read_rows(path)]
+        requests = [request for request in responses if request]
         if not requests:
             raise SkitError(
                 f"{path} holds no response with metrics.speculative_decoding: run the server with "
                 "--per-request-spec-decode-metrics detailed, and ask for include_usage where answers are streamed"
             )
-        return trace_of(requests)
+        return trace_of(requests, {"without metrics.speculative_decoding": len(responses) - len(requests)})
 
 
 def _read_response(line: str, row: JsonObject) -> VerifiedRequest | None:

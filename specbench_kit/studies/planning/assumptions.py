@@ -89,7 +89,7 @@ def assumptions(market: Market, fleet: ReplicaFleet) -> Iterator[Assumption]:
 def _with_longer_round_trips(scenario: Scenario) -> Scenario:
     link = scenario.deployment.link
     network = scenario.network
-    if (trace := network.trace) is not None:
+    if (trace := network.trace) is not None and trace.rtt_s is not None:
         network = replace(network, trace=replace(trace, rtt_s=SLOWER * trace.rtt_s))
     deployment = replace(scenario.deployment, link=replace(link, rtt_s=SLOWER * link.rtt_s))
     return replace(scenario, deployment=deployment, network=network)

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.foreign_file import StatedFile
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.fields import endpoint_of
 from specbench_kit.deployments.in_stages import in_stages
@@ -26,8 +26,9 @@ from specbench_kit.profilers.subject import Subject, find_subject, require_archi
 from specbench_kit.serving.acceptance_spec import parse_acceptance, parse_rates, require_same_rounds
 from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.lengths import parse_lengths
+from specbench_kit.serving.link_traces import read_link_trace
 from specbench_kit.serving.memory import KvCapacity, tokens_beside
-from specbench_kit.serving.network import NO_DELAYS, Network, read_link_trace
+from specbench_kit.serving.network import NO_DELAYS, Network
 from specbench_kit.serving.round_sources import RoundSource
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.slo import SloMix, parse_slo
@@ -152,7 +153,7 @@ class Market:
     def network(self) -> Network:
         """The link between devices and server, if it was recorded."""
         link = self.options.link
-        return Network(trace=read_link_trace(link)) if isinstance(link, Path) else NO_DELAYS
+        return Network(trace=read_link_trace(link.path, link.options)) if isinstance(link, StatedFile) else NO_DELAYS
 
     @cached_property
     def _base(self) -> Deployment:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from specbench_kit.core.common_options import Out, Resume
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.foreign_file import StatedFile
 from specbench_kit.core.option import DEPLOYMENT, MODELS, RUN, Option
 from specbench_kit.metrics.serving_rows import FEWEST_SEEDS
 from specbench_kit.serving.options import SIMULATION, Jobs, OnBackend
@@ -29,8 +30,8 @@ LINK_FILES = (".csv", ".jsonl")
 _TIME = re.compile(r"(\d+\.?\d*|\.\d+)\s*(ms|s)?")
 
 
-def parse_link(text: str) -> float | Path:
-    """Return the seconds in a round trip such as 40ms or 0.04s, or the path of a recorded link."""
+def parse_link(text: str) -> float | StatedFile:
+    """Return the seconds in a round trip such as 40ms or 0.04s, or the file of a recorded link."""
     match = _TIME.fullmatch(text.strip())
     if match is not None:
         number, unit = float(match[1]), match[2]
@@ -38,12 +39,12 @@ def parse_link(text: str) -> float | Path:
             ways = f"{number:g}ms or {number / 1e3:g}s" if number >= 1 else f"{1e3 * number:g}ms or {number:g}s"
             raise SkitError(f"--link {text.strip()} has no unit: write {ways}")
         return number * (1e-3 if unit == "ms" else 1.0)
-    path = Path(text).expanduser()
-    if path.suffix in LINK_FILES:
-        return path
+    file = StatedFile.parse(text)
+    if file.path.suffix in LINK_FILES or file.options:
+        return file
     raise SkitError(
         f"--link takes a round trip such as 40ms or 0.04s, or a {' or '.join(LINK_FILES)} file of a recorded link, "
-        f"not '{text}'"
+        f"or any file with what it is, as FILE:format=mahimahi, not '{text}'"
     )
 
 
@@ -103,7 +104,7 @@ class PlanOptions:
         ),
     ]
     link: Annotated[
-        float | Path | None,
+        float | StatedFile | None,
         Option(
             "Round trip between device and server, such as 40ms, or a recorded link (.csv or .jsonl, as --link-trace "
             "of skit simulate takes it).",

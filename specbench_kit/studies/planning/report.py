@@ -37,6 +37,7 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.render_html import write_page, write_pictures
 from specbench_kit.reports.sections import deployment
+from specbench_kit.reports.sections.cautions import foreign_files
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, count, share, span, times
@@ -202,6 +203,7 @@ def _span(fleet: FleetSummary) -> str:
 def terminal(run: PlanDescription, summary: PlanSummary) -> Blocks:
     """Return what the command prints."""
     return [
+        *foreign_files(run),
         Paragraph(f"**{headline(summary)}**"),
         fleet_table(summary).columns_of(FIRST),
         Paragraph("The answer rests most on:"),
@@ -217,6 +219,7 @@ def build(run: PlanDescription, summary: PlanSummary, figures: Sequence[Figure])
     title = f"A fleet for {count(summary.devices)} devices: {promise}"
     return Document.of(
         title,
+        foreign_files(run),
         [Paragraph(f"**{headline(summary)}**")],
         figures,
         caution(_cautions(run, summary)),

@@ -16,6 +16,7 @@ import tomli_w
 from msgspec import structs, to_builtins
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.foreign_file import StatedFile, described_readings
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
@@ -88,8 +89,8 @@ def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> str:
     elif cards.names_a_file(str(content["drafter"].get("profile", ""))):
         shutil.copyfile(market.definition.path.parent / content["drafter"]["profile"], folder / DRAFTER)
         content["drafter"] = {**content["drafter"], "profile": DRAFTER}
-    if isinstance(link := market.options.link, Path):
-        shutil.copyfile(link, folder / f"{LINK}{link.suffix}")
+    if isinstance(link := market.options.link, StatedFile):
+        shutil.copyfile(link.path, folder / f"{LINK}{link.path.suffix}")
     write_text(folder / DEPLOYMENT, tomli_w.dumps(content))
     return shlex.join(["skit", "simulate", *check_arguments(Path(DEPLOYMENT), market, plan)])
 
@@ -112,8 +113,9 @@ def check_arguments(deployment: Path, market: Market, plan: ReplicaFleet) -> lis
             "--arrivals",
             f"closed:think_s={arrivals.think_s:g},ramp_s={arrivals.ramp_s:g},exponential=true",
         ]
-    if isinstance(options.link, Path):
-        arguments += ["--link-trace", str(deployment.with_name(f"{LINK}{options.link.suffix}"))]
+    if isinstance(link := options.link, StatedFile):
+        copied = structs.replace(link, path=deployment.with_name(f"{LINK}{link.path.suffix}"))
+        arguments += ["--link-trace", str(copied)]
     for name, text in (("--prompt-tokens", options.prompt_tokens), ("--output-tokens", options.output_tokens)):
         arguments += [name, text] if text is not None else []
     return arguments
@@ -343,6 +345,7 @@ class PlanRun:
             "deployment": describe(market.deployment(plan.candidate.server, plan.candidate.placement)),
             "system": SYSTEM[plan.candidate.placement],
             "check": check,
+            **described_readings([trace.reading] if (trace := market.network.trace) and trace.reading else []),
             **provenance.collect(self.argv),
         }
         write_text(folder / "run.json", to_json(run))
@@ -466,4 +469,4 @@ def _shareable(value: object) -> object:
     """Return an option's value as `run.json` holds it, without the folders of this machine."""
     if isinstance(value, tuple):
         return [_shareable(part) for part in value]
-    return provenance.without_folders(str(value)) if isinstance(value, str | Path) else value
+    return provenance.without_folders(str(value)) if isinstance(value, str | Path | StatedFile) else value

@@ -38,7 +38,7 @@ from specbench_kit.reports.document import (
     with_more_columns,
 )
 from specbench_kit.reports.sections import deployment
-from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import dataset_sentence
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share
@@ -184,6 +184,7 @@ def serving_report(
     return Document.of(
         f"{preset.name}: {preset.summary}" if preset else f"{subject} {names}",
         paragraphs(f"After {preset.source}. {preset.reading}".strip()) if preset else [],
+        foreign_files(run),
         [Paragraph(f"**{sentence}**")],
         caution([*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)]),
         [*figures[:1]],

@@ -1,12 +1,13 @@
 """Turns settings into scenarios; deployments, round sources and arrivals are built once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf, isfinite
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.foreign_file import FileReading
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.fields import endpoint_of, parse_field
@@ -30,12 +31,13 @@ from specbench_kit.serving.acceptance_spec import (
     require_replayable,
     trace_source,
 )
-from specbench_kit.serving.arrivals import ArrivalProcess
+from specbench_kit.serving.arrivals import ArrivalProcess, ReplayedArrivals
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.free_devices import RightTokens, require_on_devices
 from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths
+from specbench_kit.serving.link_traces import parse_link_file
 from specbench_kit.serving.memory import UNLIMITED_KV, KvCapacity, drafter_profile, kv_capacity, verifier_profile
-from specbench_kit.serving.network import Network, read_link_trace
+from specbench_kit.serving.network import Network
 from specbench_kit.serving.pool_spec import NamedCards, PoolServer, named_cards, parse_outage, parse_servers
 from specbench_kit.serving.round_sources import RecordedRounds, RoundSource, iid
 from specbench_kit.serving.scenario import Scenario
@@ -67,7 +69,7 @@ class ScenarioBuilder:
         """Recorded and shared links, and the host's overhead."""
         settings = self.settings
         return Network(
-            trace=read_link_trace(Path(settings.link_trace).expanduser()) if settings.link_trace else None,
+            trace=parse_link_file(settings.link_trace) if settings.link_trace else None,
             shared_up_bytes_per_s=inf if settings.shared_up_bytes_per_s is None else settings.shared_up_bytes_per_s,
             frame_s=settings.frame_s,
             turn_s=settings.turn_s,
@@ -80,8 +82,21 @@ class ScenarioBuilder:
         """Arrivals of requests."""
         return self.settings.arrival_process
 
+    def readings(self) -> list[FileReading]:
+        """Return what the files of arrivals and of a recorded link were taken for."""
+        arrivals = self.arrivals.reading if isinstance(self.arrivals, ReplayedArrivals) else None
+        link = self.network.trace.reading if self.network.trace else None
+        return [reading for reading in (arrivals, link) if reading is not None]
+
     def scenario(self, point: GridPoint) -> Scenario:
-        """Return the scenario at a point of the grid."""
+        """Return the scenario at a point of the grid; what is doubtful in its files goes with a refusal."""
+        try:
+            return self._scenario(point)
+        except SkitError as error:
+            doubts = [f"{reading.name}: {doubt}" for reading in self.readings() for doubt in reading.doubts]
+            raise SkitError("; ".join([str(error), *doubts])) from error
+
+    def _scenario(self, point: GridPoint) -> Scenario:
         settings = self.settings
         series = point.series
         method = parse_method(series.method)

@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.foreign_file import described_readings
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
@@ -200,6 +201,7 @@ class ServingRun:
             "deployment": describe(builder.deployment(series[0])),
             "deployments": {entry.deployment: describe(builder.deployment(entry)) for entry in series},
             **({"lowered_limits": lowered} if lowered else {}),
+            **described_readings(builder.readings()),
             **provenance.collect(self.settings.argv, arithmetic=self.dataset is None),
         }
         description = ServingDescription.read(run)

@@ -24,7 +24,7 @@ from specbench_kit.reports.document import (
     caution,
     paragraphs,
 )
-from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.formatting import ABSENT, significant
 from specbench_kit.studies.serving import wording
@@ -70,7 +70,13 @@ def print_serving(console: "Console", run: ServingDescription, summary: ServingS
     if isinstance(summary, SimulationSummary) and "slo" not in varied(summary.rows):
         setting += f" · promised: {'; '.join(map(slo_in_words, config.slo))}"
     results = _simulated(summary.rows) if isinstance(summary, SimulationSummary) else _capacities(summary)
-    blocks: list[Block] = [Note(setting), results, *_latencies(summary.rows), *_servers(summary.rows)]
+    blocks: list[Block] = [
+        *foreign_files(run),
+        Note(setting),
+        results,
+        *_latencies(summary.rows),
+        *_servers(summary.rows),
+    ]
     if summary.published:
         blocks.append(_published(run, summary.published))
     blocks += paragraphs(*wording.winners(run, summary), *map(wording.guard_sentence, summary.guards))

@@ -1,11 +1,32 @@
 """Result files of AIPerf, GuideLLM, `vllm bench serve` and SGLang's benchmark in the comparison of `skit ab`."""
 
 import json
+import re
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 from command_line import error_line, read_object, read_rows, skit_here
+from result_files import (
+    FORMS,
+    ZERO_S,
+    aiperf_record,
+    evenly,
+    guide_row,
+    guidellm_newest,
+    json_lines,
+    vllm_newest,
+)
+
+from specbench_kit.core.foreign_file import FileReading
+from specbench_kit.studies.ab.imports.base import (
+    ImportedAnswer,
+    ImportedResults,
+    reading_of,
+    recognised,
+    timed_answer,
+)
 
 Body = dict[str, Any]
 COUNT = 8
@@ -180,7 +201,11 @@ def test_guidellm_has_several_loads_in_a_file(tmp_path: Path) -> None:
     [
         (vllm_bench(0.1), vllm_bench(0.1, prompt=8), "9 prompt tokens in one result and 8 in the other"),
         (vllm_bench(0.1), vllm_bench(0.1, rate=3.0), "no load in common: plain has concurrency 1; spec has rate 3"),
-        (vllm_bench(0.1), {"some": "file"}, "is no result file with single requests of AIPerf, GuideLLM, SGL"),
+        (
+            vllm_bench(0.1),
+            {"some": "file"},
+            "with single requests of AIPerf, GenAI-Perf, GuideLLM, SGL",
+        ),
         (vllm_bench(0.1), {**vllm_bench(0.1, rate=3.0), "start_times": None}, "it has no start_times"),
         (vllm_bench(0.1), {**vllm_bench(0.1), "ttfts": [float("nan")] * COUNT}, "ttfts[0] must be a number"),
         (vllm_bench(0.1), {**vllm_bench(0.1), "itls": "x"}, "itls must be a list"),
@@ -189,3 +214,140 @@ def test_guidellm_has_several_loads_in_a_file(tmp_path: Path) -> None:
 def test_results_that_cannot_be_compared(first: object, second: object, message: str, tmp_path: Path) -> None:
     assert message in error_line(compare(tmp_path, first, second))
     assert not (tmp_path / "out").exists()
+
+
+def read(content: str) -> tuple[ImportedResults, FileReading]:
+    """What a result file holds, and what it is said to be."""
+    kind = recognised(Path("file.json"), content)
+    assert kind is not None
+    results = kind.read(Path("file.json"), content)
+    return results, reading_of(Path("file.json"), kind, results)
+
+
+def answered(results: ImportedResults) -> list[ImportedAnswer]:
+    return [entry for load in results.loads for entry in load.answers if entry.answer is not None]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_published_form_holds_the_same_requests(form: str) -> None:
+    requests = evenly(4, 0.5)
+    results, reading = read(FORMS[form](requests))
+    found = [
+        (entry.answer.ttft_s, entry.answer.e2e_s, entry.answer.tokens, entry.answer.prompt_tokens)
+        for entry in answered(results)
+        if entry.answer is not None
+    ]
+    expected = [(sent.moments_s[0], sent.moments_s[-1], sent.tokens, sent.prompt) for sent in requests]
+    assert [pytest.approx(line, abs=1e-6) for line in expected] == found
+    assert reading.line.startswith("file.json: taken for results of ")
+    assert re.search(r", times in \w+(, as each says)?; 4 requests\.$", reading.line)
+    assert not reading.doubts
+
+
+def test_end_and_time_per_token_are_those_of_vllm_s_own_file() -> None:
+    """A chunk more than tokens, as the chat benchmark counts the one with the role: no moment of the file is lost."""
+    gaps = [0.9] * 7 + [1.0]
+    columns = {"ttfts": [0.1] * 4, "itls": [gaps] * 4, "output_lens": [8] * 4, "backend": "openai-chat"}
+    results, _ = read(vllm_newest(evenly(4, 0.5), **columns))
+    answers = [entry.answer for entry in answered(results) if entry.answer is not None]
+    # vLLM's own: mean_e2el_ms is 7400, and mean_tpot_ms (7400 - 100) / 7.
+    assert [answer.e2e_s for answer in answers] == pytest.approx([7.4] * 4)
+    assert [answer.tpot_s for answer in answers] == pytest.approx([7.3 / 7] * 4)
+    assert [answer.tokens for answer in answers] == [8] * 4
+    (note,) = results.notes
+    assert "4 answers of file.json have more chunks than tokens" in note
+    assert "The next one came 900 ms later" in note
+    # Without the chat endpoint no chunk is known to be the role's, and one that comes with the token moves nothing.
+    assert not read(vllm_newest(evenly(4, 0.5), **(columns | {"backend": "vllm"})))[0].notes
+    assert not read(vllm_newest(evenly(4, 0.5), **(columns | {"itls": [[0.0, *gaps[1:]]] * 4})))[0].notes
+
+
+def test_tokens_spread_over_all_chunks_of_an_answer() -> None:
+    """Whichever chunks hold none: the first token came with the first, the last with the last, and none is lost."""
+    random = Random(5)
+    for _ in range(200):
+        chunks, tokens = random.randint(1, 30), random.randint(1, 30)
+        moments_s = sorted(random.uniform(0.1, 9) for _ in range(chunks))
+        answer = timed_answer(moments_s, tokens, None, None)
+        assert (answer.tokens, answer.ttft_s, answer.e2e_s) == (tokens, moments_s[0], moments_s[-1])
+    with pytest.raises(ValueError, match="the times of an answer's chunks fall"):
+        timed_answer([0.2, 0.1], 2, None, None)
+
+
+@pytest.mark.parametrize("form", ["vllm newest", "sglang newest", "guidellm 0.7", "aiperf newest", "genai-perf"])
+def test_a_time_of_zero_to_the_first_token_is_no_answer(form: str, tmp_path: Path) -> None:
+    requests = evenly(COUNT, 0.5)
+    requests[2] = requests[2]._replace(moments_s=(0.0, *requests[2].moments_s[1:]))
+    results, reading = read(FORMS[form](requests))
+    assert len(answered(results)) == COUNT - 1
+    assert "; left out: 1 with a time of 0 to the first token." in reading.line
+    assert reading.doubts[0].startswith(f"1 of {COUNT} answers with a time of 0 to the first token: no token came")
+    done = compare(tmp_path, FORMS[form](requests), FORMS[form](evenly(COUNT, 0.5)))
+    assert done.returncode == 0, done.stderr
+    # It stands before any result.
+    assert done.stdout.index("DOUBTFUL: one") < done.stdout.index("results of") < done.stdout.index("typical turn")
+    (run,) = (tmp_path / "out").glob("*-ab-*")
+    report = (run / "report.md").read_text()
+    assert report.index("DOUBTFUL: one") < report.index("Which one is faster")
+    assert read_object(run / "summary.json")["failed"] == 1
+
+
+def test_refused_connections_of_guidellm_count_without_a_time_of_their_own() -> None:
+    """They have no `request_start`: as failures of the moment when they were taken up, or else as a number."""
+    timings = {"request_start": None, "resolve_start": ZERO_S + 3.0, "token_iterations": 0}
+    refused = {"info": {"error": "refused", "timings": timings}, "request_args": "x"}
+    never = {"info": {"error": "refused", "timings": {}}, "request_args": "y"}
+    rows = [guide_row(number, sent) for number, sent in enumerate(evenly(3, 0.5))]
+    results, reading = read(guidellm_newest([], requests={"successful": rows, "errored": [refused, never]}))
+    (load,) = results.loads
+    assert sorted(entry.sent_s - ZERO_S for entry in load.answers) == [0, 3, 10, 20]
+    assert reading.line.endswith("3 requests; left out: 2 failed.")
+
+
+def test_guidellm_s_warm_up_and_cool_down_are_left_out(tmp_path: Path) -> None:
+    """Slow requests outside of the measured window change nothing."""
+    window = {"measure_start_time": ZERO_S + 20, "measure_end_time": ZERO_S + 109}
+    sides = [evenly(12, 0.5), [*evenly(2, 5.0), *evenly(11, 0.5)[2:], *evenly(12, 5.0)[11:]]]
+    rows = [[guide_row(number, sent) for number, sent in enumerate(side)] for side in sides]
+    contents = [
+        guidellm_newest([], scheduler_metrics=window, requests={"successful": side, "incomplete": side[:1]})
+        for side in rows
+    ]
+    assert read(contents[1])[1].line.endswith(
+        "9 requests; left out: 2 of the warm-up, 1 of the cool-down, 1 cut off by the end of the load."
+    )
+    done = compare(tmp_path, *contents)
+    assert done.returncode == 0, done.stderr
+    (load,) = summary_of(tmp_path)["loads"]
+    assert ratios(load) == pytest.approx({"ttft": 1, "tpot": 1, "e2e": 1})
+
+
+@pytest.mark.parametrize(("unit", "per_s"), [("ns", 1e9), ("us", 1e6), ("ms", 1e3), ("sec", 1.0)])
+def test_aiperf_s_units_are_those_of_each_metric(unit: str, per_s: float) -> None:
+    requests = evenly(3, 0.5)
+    rows = [aiperf_record(number, sent, unit, per_s) for number, sent in enumerate(requests)]
+    results, reading = read(json_lines(rows))
+    assert [entry.answer.e2e_s for entry in answered(results) if entry.answer] == pytest.approx([3.0] * 3)
+    assert f"times in {unit}, as each says" in reading.line
+
+
+@pytest.mark.parametrize("unit", ["", "fortnights"])
+def test_a_unit_that_is_not_known_is_not_guessed(unit: str) -> None:
+    with pytest.raises(ValueError, match=f"line 1: the unit of time_to_first_token must be one of .*, not '{unit}'"):
+        read(json_lines([aiperf_record(0, evenly(1, 0.5)[0], unit)]))
+
+
+def test_aiperf_s_requests_without_a_time_are_counted_and_left_out() -> None:
+    rows = [aiperf_record(number, sent) for number, sent in enumerate(evenly(8, 0.5))]
+    rows[0]["metadata"]["benchmark_phase"] = "warmup"
+    rows[1]["metadata"]["was_cancelled"] = True
+    rows[2]["error"] = {"code": 499, "type": "RequestCancellationError", "message": "cancelled"}
+    del rows[3]["metrics"]["time_to_first_token"]
+    rows[4]["error"] = {"code": 500, "type": "ServerError", "message": "lost"}
+    results, reading = read(json_lines(rows))
+    assert reading.line.endswith("3 requests; left out: 1 of the warm-up, 2 cancelled, 1 without times, 1 failed.")
+    assert [entry.error for load in results.loads for entry in load.answers if entry.error] == ["lost"]
+    for row in rows:
+        row["metrics"].pop("time_to_first_token", None)
+    with pytest.raises(ValueError, match="run AIPerf with --streaming"):
+        read(json_lines(rows[3:4] + rows[5:]))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from result_files import FORMS, WITHOUT_STARTS, Sent, vllm_oldest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.studies.calibration.logs import LEAST_REQUESTS, LoggedRequest, read_log
@@ -18,43 +19,6 @@ ZERO_S = 1000.0
 def _engine_log(path: Path) -> None:
     names = ("queued_ts", "first_token_ts", "last_token_ts", "input_toks", "output_toks")
     _write_lines(path, [dict(zip(names, _shifted(request), strict=True)) for request in REQUESTS])
-
-
-def _aiperf(path: Path) -> None:
-    rows = [
-        {
-            "metadata": {"request_start_ns": round(1e9 * (ZERO_S + request.at_s))},
-            "metrics": {
-                "time_to_first_token": {"value": 250.0, "unit": "ms"},
-                "request_latency": {"value": 1250.0, "unit": "ms"},
-                "input_sequence_length": {"value": request.prompt_tokens, "unit": "tokens"},
-                "output_sequence_length": {"value": request.output_tokens, "unit": "tokens"},
-            },
-            "error": None,
-        }
-        for request in REQUESTS
-    ]
-    failed = {"metadata": {"request_start_ns": 1}, "metrics": {}, "error": {"message": "lost"}}
-    _write_lines(path, [*rows, failed])
-
-
-def _details(path: Path) -> None:
-    count = len(REQUESTS)
-    content = {
-        "start_times": [ZERO_S + request.at_s for request in REQUESTS] + [1.0],
-        "ttfts": [0.25] * count + [0.0],
-        "itls": [[0.25] * 4] * count + [[]],
-        "input_lens": [request.prompt_tokens for request in REQUESTS] + [9],
-        "output_lens": [5] * count + [0],
-        "errors": [""] * count + ["lost"],
-    }
-    path.write_text(json.dumps(content))
-
-
-def _guidellm(path: Path) -> None:
-    names = ("request_start_time", "first_token_time", "last_token_time", "prompt_tokens", "output_tokens")
-    rows = [dict(zip(names, _shifted(request), strict=True)) for request in REQUESTS]
-    path.write_text(json.dumps({"benchmarks": [{"requests": {"successful": rows}}]}))
 
 
 def _blis(path: Path) -> None:
@@ -77,19 +41,23 @@ def _write_lines(path: Path, rows: list[dict[str, object]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-FORMATS: dict[str, Callable[[Path], None]] = {
-    "engine.jsonl": _engine_log,
-    "profile_export.jsonl": _aiperf,
-    "details.json": _details,
-    "benchmarks.json": _guidellm,
-    "trace.csv": _blis,
-}
+ENGINE_LOGS: dict[str, Callable[[Path], None]] = {"engine.jsonl": _engine_log, "trace.csv": _blis}
+SENT = [
+    Sent(request.at_s, (0.25, 0.5, 0.75, 1.0, 1.25), request.prompt_tokens, request.output_tokens)
+    for request in REQUESTS
+]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*ENGINE_LOGS, *(name for name in FORMS if name not in WITHOUT_STARTS)])
 def test_every_format_holds_the_same_requests(name: str, tmp_path: Path) -> None:
-    FORMATS[name](tmp_path / name)
-    read = read_log(tmp_path / name)
+    path = tmp_path / name
+    if name in ENGINE_LOGS:
+        ENGINE_LOGS[name](path)
+    else:
+        path.write_text(FORMS[name](SENT))
+    log = read_log(path)
+    read = log.requests
+    assert f"; {len(REQUESTS)} requests" in log.reading.line
     assert [request[3:] for request in read] == [request[3:] for request in REQUESTS]
     times = [time for request in read for time in request[:3]]
     assert times == pytest.approx([time for request in REQUESTS for time in request[:3]], abs=1e-6)
@@ -104,10 +72,10 @@ BAD = {
     "disorder": (json.dumps({**ROW, "last_token_ts": 1.5}), ":1: arrival, first and last token must be times in this"),
     "negative": (json.dumps({**ROW, "input_toks": -1}), ":1: lengths must not be negative"),
     "short": (json.dumps(ROW), "holds 1 finished requests, of at least 30"),
-    "no starts": (json.dumps({"ttfts": [1.0]}), "holds no start_times, without which its load cannot be replayed"),
-    "lengths": (json.dumps({"ttfts": [1.0], "start_times": [1.0]}), "not the details of a benchmark"),
-    "two loads": (json.dumps({"benchmarks": [{}, {}]}), "holds several loads of GuideLLM"),
-    "no requests": (json.dumps({"benchmarks": [{}]}), "is of GuideLLM, but without its requests"),
+    "no starts": (vllm_oldest(SENT), "holds no start_times, without which its load cannot be replayed"),
+    "lengths": (json.dumps({"ttfts": [1.0], "start_times": [1.0]}), "is of vllm bench serve: itls is missing"),
+    "two loads": (json.dumps({"benchmarks": [{"requests": {}}] * 2}), "holds 2 loads of GuideLLM"),
+    "no requests": (json.dumps({"benchmarks": [{}]}), "is of GuideLLM: benchmarks[0].requests is missing"),
 }
 
 

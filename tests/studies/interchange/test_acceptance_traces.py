@@ -96,6 +96,46 @@ def test_a_fixed_length_commits_what_is_accepted_of_it(k: int, tmp_path: Path) -
     assert all(step.accepted == step.submitted for record in oracle for step in record.rounds)
 
 
+def test_lengths_beyond_the_end_of_an_answer_are_cut_off(tmp_path: Path) -> None:
+    """As in the published files of EAGLE: at each offset of the answer the rounds are those of the recorded lengths."""
+    random = Random(3)
+    beyond = {"a": 0, "b": 4, "c": 11, "d": -2}
+    rows, lengths = [], {}
+    for name, extra in beyond.items():
+        lengths[name] = [random.choice([1, 2, 4, 7]) for _ in range(30 + extra)]
+        rows.append(offsets(name, lengths[name], generated_token_ids=[100 + number % 5 for number in range(30)]))
+    file = write_rows(tmp_path / "file.jsonl", *rows)
+    done = skit_here("import", file, "--format", "specdecode-bench", "--out", tmp_path / "trace.parquet")
+    assert done.stdout.splitlines()[:3] == [
+        "file.jsonl: taken for SpecDecode-Bench's accepted tokens, without times; 4 requests.",
+        "note: 2 of 4 requests have accepted lengths beyond the end of their answer, which are cut off: 15 positions",
+        "note: 1 of 4 requests have an answer beyond their last accepted length, which is cut off: 2 positions",
+    ]
+    trace = TraceFile(tmp_path / "trace.parquet")
+    assert [len(request.output_ids) for request in trace] == [30, 30, 30, 28]
+    for record in replayed(trace, "fixed-k:k=5"):
+        offset, expected = 0, []
+        size = len(record.output_ids)
+        while offset < size:
+            expected.append(min(lengths[record.request_id][offset], 6, size - offset))
+            offset += expected[-1]
+        assert [step.committed for step in record.rounds] == expected
+
+
+def test_records_of_aiperf_that_tell_of_no_round_are_counted(tmp_path: Path) -> None:
+    kept, plain, warm, broken_off, failed = (record(name, {"0": 2, "5": 1}) for name in "abcde")
+    del plain["spec_decode_acceptance"]
+    warm["metadata"]["benchmark_phase"] = "warmup"
+    broken_off["metadata"]["was_cancelled"] = True
+    failed["error"] = {"code": 500, "type": "ServerError", "message": "lost"}
+    trace = imported(tmp_path, "aiperf", kept, plain, warm, broken_off, failed)
+    (line,) = trace.header.run["files"]
+    assert line == (
+        "file.jsonl: taken for AIPerf's accepted tokens, without times; 1 request; left out: 1 without "
+        "spec_decode_acceptance, 1 of the warm-up, 1 cancelled, 1 failed."
+    )
+
+
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason="SKIT_DATA_DIR holds no data of SpecDecode-Bench")
 def test_the_published_set_has_the_means_that_were_counted_on_it(tmp_path: Path) -> None:
     rows = json.loads(PUBLISHED.read_text().split("\n")[0])
@@ -223,7 +263,7 @@ WRONG: list[tuple[str, Rows, str]] = [
     ("specdecode-bench", [{"id": "a"}], "it holds none"),
     ("specdecode-bench", [offsets("a", [2], acc_ngram={"acc_len": [1]})], "it holds eagle, ngram"),
     ("specdecode-bench", [offsets("a", [0, 2])], "line 1: not a request of SpecDecode-Bench (acc_len must be a list"),
-    ("specdecode-bench", [offsets("a", [1] * 3, generated_token_ids=[4])], "has 1 tokens, fewer than 3"),
+    ("specdecode-bench", [offsets("a", [1] * 3, generated_token_ids=[])], "generated_token_ids must be a list"),
     ("specdecode-bench", [offsets("a", [1], prompt_token_ids=[])], "prompt_token_ids must be a list"),
     ("vllm-responses", [{"id": "a", "usage": {}, "metrics": None}], "holds no response with metrics.speculative"),
     ("vllm-responses", [{"id": "a", "metrics": [1]}], "line 1: not a response of vLLM"),

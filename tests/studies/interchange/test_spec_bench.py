@@ -113,6 +113,17 @@ def test_its_numbers_are_those_of_spec_bench(answers: Path, tmp_path: Path) -> N
     assert read_object(run / "summary.json")["lossless"] is None
 
 
+def test_it_says_what_the_file_was_taken_for(tmp_path: Path) -> None:
+    """No time is a doubt that stands before the numbers."""
+    row = answer(81, "writing", choice(0, ["Aloha!"], [3], [4, 2, 5], [11]) | {"wall_time": [0.0]})
+    done = skit_here("import", write_rows(tmp_path / "a.jsonl", row), "--out", tmp_path / "results")
+    words = " ".join(done.stdout.split())
+    assert words.startswith(
+        "DOUBTFUL: a.jsonl: 1 of 1 answers have tokens and a wall_time of 0 s. a.jsonl: taken for Spec-Bench's "
+        "answers, wall_time in seconds; 1 request."
+    )
+
+
 @pytest.mark.parametrize("formats", ["md,csv,latex", "html"])
 def test_it_enters_reports(formats: str, answers: Path, tmp_path: Path) -> None:
     baseline = write_rows(tmp_path / "vanilla.jsonl", *map(plain, ANSWERS))

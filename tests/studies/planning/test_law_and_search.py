@@ -63,7 +63,17 @@ def test_a_recorded_link_stands_for_the_round_trip(tmp_path: Path) -> None:
     assert "--link-trace link.csv" in check
     assert (tmp_path / "link.csv").read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
     with pytest.raises(SkitError, match="cannot read the link trace"):
-        rank(Market(options("4", link=tmp_path / "none.csv")), "edge")
+        rank(Market(options("4", link=parse_link(str(tmp_path / "none.csv")))), "edge")
+
+
+def test_what_is_stated_of_a_recorded_link_goes_with_its_copy(tmp_path: Path) -> None:
+    path = tmp_path / "home.txt"
+    path.write_text("20\n60\n40\n", encoding="utf-8")
+    market = Market(options("4", link=parse_link(f"{path}:unit=ms")))
+    candidate = rank(market, "edge")[0].candidate
+    assert market.scenario(candidate).deployment.link.rtt_s == pytest.approx(0.04)
+    assert "--link-trace link.txt:unit=ms" in run.write_deployment(tmp_path, market, planned(candidate))
+    assert (tmp_path / "link.txt").read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
 
 
 def test_every_power_says_where_it_comes_from() -> None:

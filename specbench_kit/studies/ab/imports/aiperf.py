@@ -3,57 +3,16 @@
 from itertools import accumulate
 from pathlib import Path
 
-from msgspec import Struct
-
-from specbench_kit.core.typed_json import JsonObject, decode
+from specbench_kit.core.foreign_file import CANCELLED, WARM_UP, WITHOUT_TIMES
+from specbench_kit.core.typed_json import decode
 from specbench_kit.studies.ab.imports.base import (
-    ImportedAnswer,
+    AnswerList,
     ImportedLoad,
+    ImportedResults,
     ResultFile,
     result_files,
-    timed_answer,
 )
-
-
-class RequestIdentity(Struct):
-    """Which request a record is about, and when it was sent."""
-
-    request_start_ns: int
-    session_num: int = 0
-    turn_index: int | None = None
-    conversation_id: str | None = None
-    benchmark_phase: str = "profiling"
-
-
-class MetricValue(Struct):
-    """A metric that is one number."""
-
-    value: float
-
-
-class MetricValues(Struct):
-    """A metric that is a number for each chunk."""
-
-    value: list[float]
-
-
-class RequestMetrics(Struct):
-    """The metrics of a request, times in milliseconds; `ttft` is the name in older files."""
-
-    request_latency: MetricValue | None = None
-    time_to_first_token: MetricValue | None = None
-    ttft: MetricValue | None = None
-    inter_chunk_latency: MetricValues | None = None
-    output_sequence_length: MetricValue | None = None
-    input_sequence_length: MetricValue | None = None
-
-
-class RequestLine(Struct):
-    """A line of the file."""
-
-    metadata: RequestIdentity
-    metrics: RequestMetrics
-    error: JsonObject | None = None
+from specbench_kit.studies.interchange.aiperf_records import AIPerfRecord, per_second
 
 
 @result_files.register("aiperf")
@@ -67,35 +26,53 @@ class AIPerfRecords(ResultFile):
         first = content.lstrip().partition("\n")[0]
         return '"metadata"' in first and '"request_start_ns"' in first
 
-    def read(self, path: Path, content: str) -> list[ImportedLoad]:
-        answers = []
+    def read(self, path: Path, content: str) -> ImportedResults:
+        collected = AnswerList()
+        units = set[str]()
         for number, text in enumerate(content.splitlines(), 1):
-            if not text.strip():
-                continue
-            try:
-                line = decode(RequestLine, text)
-                if line.metadata.benchmark_phase == "profiling":
-                    answers.append(_answer(line))
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from error
-        return [ImportedLoad("", answers)]
+            if text.strip():
+                try:
+                    _add(decode(AIPerfRecord, text), collected, units)
+                except ValueError as error:
+                    raise ValueError(f"line {number}: {error}") from error
+        if not collected.answers and collected.left_out[WITHOUT_TIMES]:
+            raise ValueError(
+                "no record has time_to_first_token and output_sequence_length: run AIPerf with --streaming"
+            )
+        words = f"times in {' and '.join(sorted(units))}, as each says" if units else "without times"
+        return ImportedResults([ImportedLoad("", collected.answers)], words, collected.left_out)
 
 
-def _answer(line: RequestLine) -> ImportedAnswer:
-    identity = line.metadata
-    metrics = line.metrics
+def _add(record: AIPerfRecord, collected: AnswerList, units: set[str]) -> None:
+    identity = record.metadata
+    metrics = record.metrics
+    if identity is None or identity.request_start_ns is None:
+        collected.leave_out(WITHOUT_TIMES)
+        return
+    if not record.is_profiling or record.was_cancelled:
+        collected.leave_out(CANCELLED if record.is_profiling else WARM_UP)
+        return
     turn = identity.turn_index or 0
     names = (f"{identity.conversation_id}/{turn}", f"session {identity.session_num}/{turn}")
     sent_s = identity.request_start_ns / 1e9
-    if line.error is not None:
-        return ImportedAnswer(names, sent_s, None, str(line.error.get("message") or "failed"))
-    first = metrics.time_to_first_token or metrics.ttft
-    size = metrics.output_sequence_length
-    if first is None or size is None:
-        raise ValueError("time_to_first_token or output_sequence_length is missing: run AIPerf with --streaming")
-    gaps_ms = metrics.inter_chunk_latency.value if metrics.inter_chunk_latency else []
-    moments_s = [moment_ms / 1e3 for moment_ms in accumulate(gaps_ms, initial=first.value)]
-    if not gaps_ms and metrics.request_latency is not None and size.value > 1:
-        moments_s.append(metrics.request_latency.value / 1e3)
-    prompt = int(metrics.input_sequence_length.value) if metrics.input_sequence_length else None
-    return ImportedAnswer(names, sent_s, timed_answer(moments_s, int(size.value), None, prompt))
+    if record.error is not None:
+        collected.add_failure(names, sent_s, str(record.error.get("message") or "failed"))
+        return
+    first = metrics.first_token if metrics else None
+    size = metrics.output_sequence_length if metrics else None
+    if metrics is None or first is None or size is None:
+        collected.leave_out(WITHOUT_TIMES)
+        return
+    units.add(first.unit)
+    moments_s = [first.value / per_second("time_to_first_token", first)]
+    gaps = metrics.inter_chunk_latency
+    latency = metrics.request_latency
+    if gaps is not None and gaps.value:
+        units.add(gaps.unit)
+        gap_per_s = per_second("inter_chunk_latency", gaps)
+        moments_s = list(accumulate((gap / gap_per_s for gap in gaps.value), initial=moments_s[0]))
+    elif latency is not None and size.tokens > 1:
+        units.add(latency.unit)
+        moments_s.append(latency.value / per_second("request_latency", latency))
+    prompt = metrics.input_sequence_length
+    collected.add(names, sent_s, moments_s, size.tokens, None, prompt.tokens if prompt else None)

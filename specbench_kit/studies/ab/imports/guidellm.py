@@ -4,13 +4,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from specbench_kit.core.foreign_file import COOL_DOWN, CUT_OFF, WARM_UP, WITHOUT_TIMES
 from specbench_kit.core.typed_json import decode
 from specbench_kit.studies.ab.imports.base import (
-    ImportedAnswer,
+    AnswerList,
     ImportedLoad,
+    ImportedResults,
     ResultFile,
     result_files,
-    timed_answer,
 )
 
 
@@ -36,8 +37,10 @@ class HasStrategy(Struct, frozen=True):
 
 
 class GuideTimings(Struct, frozen=True):
-    """The moments of a request, in seconds of the clock."""
+    """The moments of a request, in seconds of the clock; one whose connection failed has no `request_start`."""
 
+    targeted_start: float | None = None
+    resolve_start: float | None = None
     request_start: float | None = None
     first_token_iteration: float | None = None
     last_token_iteration: float | None = None
@@ -57,6 +60,7 @@ class GuideRequest(Struct):
     request_args: str | None = None
     prompt: str | None = None
     output: str | None = None
+    reasoning_output: str | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     info: GuideInfo = GuideInfo()
@@ -65,12 +69,51 @@ class GuideRequest(Struct):
     last_token_time: float | None = None
     error: str | None = None
 
+    @property
+    def sent_s(self) -> float | None:
+        """When the request was sent."""
+        start_s = self.info.timings.request_start
+        return self.start_time if start_s is None else start_s
+
+    @property
+    def begun_s(self) -> float | None:
+        """When the request was sent, or taken up, or to be sent if it never came so far."""
+        timings = self.info.timings
+        known = (self.sent_s, timings.resolve_start, timings.targeted_start)
+        return next((moment_s for moment_s in known if moment_s is not None), None)
+
+    @property
+    def tokens(self) -> int | None:
+        """The length of the output; one per iteration where the server did not say, as GuideLLM counts it."""
+        return self.info.timings.token_iterations or None if self.output_tokens is None else self.output_tokens
+
+    @property
+    def text(self) -> str | None:
+        """Everything that was written."""
+        parts = [part for part in (self.reasoning_output, self.output) if part is not None]
+        return "".join(parts) if parts else None
+
 
 class GuideRequests(Struct):
     """The requests of a benchmark by what became of them; those that its end cut off do not count."""
 
-    successful: list[GuideRequest] = []
-    errored: list[GuideRequest] = []
+    successful: list[GuideRequest] | None = None
+    incomplete: list[GuideRequest] | None = None
+    errored: list[GuideRequest] | None = None
+
+
+class SchedulerMetrics(Struct, frozen=True):
+    """The moments between which requests count, in seconds of the clock; -1 where there is none."""
+
+    measure_start_time: float = -1.0
+    measure_end_time: float = -1.0
+
+    def outside(self, sent_s: float) -> str | None:
+        """Return the phase that a request was sent in, if it is not the measured one."""
+        start_s, end_s = self.measure_start_time, self.measure_end_time
+        if start_s > 0 and sent_s < start_s:
+            return WARM_UP
+        return COOL_DOWN if end_s > max(start_s, 0) and sent_s > end_s else None
 
 
 class GuideBenchmark(Struct):
@@ -80,6 +123,13 @@ class GuideBenchmark(Struct):
     config: HasStrategy = HasStrategy()
     args: HasStrategy = HasStrategy()
     scheduler: HasStrategy = HasStrategy()
+    scheduler_metrics: SchedulerMetrics = SchedulerMetrics()
+
+    @property
+    def label(self) -> str:
+        """The name of the load."""
+        strategies = [part.strategy for part in (self.config, self.args, self.scheduler)]
+        return next((found for found in strategies if found is not None), Strategy()).label
 
 
 class GuideReport(Struct):
@@ -98,31 +148,48 @@ class GuideLLM(ResultFile):
     def recognises(self, path: Path, content: str) -> bool:
         return content.lstrip().startswith("{") and '"benchmarks"' in content
 
-    def read(self, path: Path, content: str) -> list[ImportedLoad]:
+    def read(self, path: Path, content: str) -> ImportedResults:
+        left_out = AnswerList().left_out
         loads = []
         for benchmark in decode(GuideReport, content).benchmarks:
-            strategies = [part.strategy for part in (benchmark.config, benchmark.args, benchmark.scheduler)]
-            strategy = next((found for found in strategies if found is not None), Strategy())
-            requests = [*benchmark.requests.successful, *benchmark.requests.errored]
-            failed = len(benchmark.requests.successful)
-            answers = [_answer(number, entry, number >= failed) for number, entry in enumerate(requests)]
-            loads.append(ImportedLoad(strategy.label, answers))
-        return loads
+            collected = _answers(benchmark)
+            left_out += collected.left_out
+            loads.append(ImportedLoad(benchmark.label, collected.answers))
+        if left_out[WITHOUT_TIMES] and not any(load.answers for load in loads):
+            raise ValueError("no request has the time of its first token and its number of tokens: stream the answers")
+        return ImportedResults(loads, "times in seconds", left_out)
 
 
-def _answer(number: int, request: GuideRequest, has_failed: bool) -> ImportedAnswer:
+def _answers(benchmark: GuideBenchmark) -> AnswerList:
+    """Return the requests that were sent while the benchmark measured."""
+    collected = AnswerList()
+    successful = benchmark.requests.successful or []
+    errored = benchmark.requests.errored or []
+    for number, request in enumerate([*successful, *errored]):
+        begun_s = request.begun_s
+        if begun_s is not None and (phase := benchmark.scheduler_metrics.outside(begun_s)):
+            collected.leave_out(phase)
+            continue
+        names = (request.request_args or request.prompt or f"request {number}", f"request {number}")
+        if number < len(successful):
+            _add(names, request, collected)
+        else:
+            collected.add_failure(names, begun_s, request.info.error or request.error or "failed")
+    for _ in benchmark.requests.incomplete or []:
+        collected.leave_out(CUT_OFF)
+    return collected
+
+
+def _add(names: tuple[str, ...], request: GuideRequest, collected: AnswerList) -> None:
     timings = request.info.timings
-    sent_s = timings.request_start if timings.request_start is not None else request.start_time
+    sent_s = request.sent_s
     first_s = timings.first_token_iteration or request.first_token_time
     last_s = timings.last_token_iteration or request.last_token_time
-    names = (request.request_args or request.prompt or f"request {number}", f"request {number}")
-    if has_failed:
-        return ImportedAnswer(names, sent_s or 0.0, None, request.info.error or request.error or "failed")
-    if sent_s is None or first_s is None or last_s is None or request.output_tokens is None:
-        raise ValueError("a request has no times or no number of tokens: run GuideLLM with all requests in the output")
-    chunks = max(1 if request.output_tokens == 1 else 2, timings.token_iterations or request.output_tokens)
+    tokens = request.tokens
+    if sent_s is None or first_s is None or last_s is None or tokens is None:
+        collected.leave_out(WITHOUT_TIMES)
+        return
+    chunks = max(1 if tokens == 1 else 2, timings.token_iterations or tokens)
     step_s = (last_s - first_s) / max(1, chunks - 1)
     moments_s = [first_s - sent_s + step_s * place for place in range(chunks)]
-    return ImportedAnswer(
-        names, sent_s, timed_answer(moments_s, request.output_tokens, request.output, request.prompt_tokens)
-    )
+    collected.add(names, sent_s, moments_s, tokens, request.text, request.prompt_tokens)

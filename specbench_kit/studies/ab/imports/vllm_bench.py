@@ -7,21 +7,24 @@ from heapq import heapreplace
 from itertools import accumulate
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
 from specbench_kit.core.typed_json import Number, convert, whole_number
 from specbench_kit.studies.ab.imports.base import (
-    ImportedAnswer,
+    AnswerList,
     ImportedLoad,
+    ImportedResults,
     ResultFile,
     result_files,
-    timed_answer,
 )
 
 BETWEEN_S = 1e-6
 """Between the end of a request and the next one in its place, so that rounding never makes the two overlap."""
+NO_GAP = 0.01
+"""Share of TTFT within which the chunk with the role comes together with the first token."""
 
 
 class VllmBenchResult(Struct):
@@ -37,21 +40,34 @@ class VllmBenchResult(Struct):
     max_concurrency: int | None = None
     request_rate: float | str | None = None
 
+    backend: str = ""
+    endpoint_type: str = ""
+
+    @property
+    def asks_chat(self) -> bool:
+        """True for results of the chat endpoint, whose first chunk names the role and holds no token."""
+        return "chat" in self.backend or "chat" in self.endpoint_type
+
 
 @result_files.register("vllm-bench")
 class VllmBench(ResultFile):
     """A load for each result of a file, to which later runs may have appended theirs.
 
-    A request is known by its position, which is the same in both runs with equal seeds.
+    A request is known by its position, which is the same in both runs with equal seeds. TTFT and end-to-end time are
+    those of the file itself, whatever its chunks hold.
     """
 
     tool = "vllm bench serve"
+    counts_role: ClassVar[bool] = True
+    """True if a chunk without text is timed too, as the one that names the role."""
 
     def recognises(self, path: Path, content: str) -> bool:
         return content.lstrip().startswith("{") and '"ttfts"' in content and not _is_sglang(content)
 
-    def read(self, path: Path, content: str) -> list[ImportedLoad]:
+    def read(self, path: Path, content: str) -> ImportedResults:
         loads = []
+        notes = []
+        left_out = Counter[str]()
         runs = Counter[str]()
         for document in _documents(content):
             result = convert(VllmBenchResult, document)
@@ -59,31 +75,52 @@ class VllmBench(ResultFile):
             runs[label] += 1
             # Runs of one load are loads of their own, since each has a clock of its own.
             again = f", run {runs[label]}" if label and runs[label] > 1 else ""
-            loads.append(ImportedLoad(label + again, self._answers(result)))
-        return loads
+            collected = _answers(result)
+            left_out += collected.left_out
+            notes += _role_chunks(result, path.name) if self.counts_role else []
+            loads.append(ImportedLoad(label + again, collected.answers, states_starts=bool(result.start_times)))
+        return ImportedResults(loads, "times in seconds", left_out, notes)
 
-    def _answers(self, result: VllmBenchResult) -> list[ImportedAnswer]:
-        count = len(result.ttfts)
-        texts: Sequence[str | None] = result.generated_texts or [None] * count
-        errors = result.errors or [""] * count
-        columns = zip(
-            result.start_times if result.start_times is not None else _start_times(result),
-            result.ttfts,
-            result.itls,
-            result.output_lens,
-            result.input_lens,
-            texts,
-            errors,
-            strict=True,
-        )
-        answers = []
-        for number, (sent_s, ttft_s, gaps_s, tokens, prompt_tokens, text, error) in enumerate(columns):
-            answer = None
-            if not error and tokens:
-                answer = timed_answer(list(accumulate(gaps_s, initial=ttft_s)), tokens, text, prompt_tokens)
-            names = (f"request {number}",)
-            answers.append(ImportedAnswer(names, sent_s, answer, None if answer else error or "no answer"))
-        return answers
+
+def _answers(result: VllmBenchResult) -> AnswerList:
+    count = len(result.ttfts)
+    texts: Sequence[str | None] = result.generated_texts or [None] * count
+    errors = result.errors or [""] * count
+    columns = zip(
+        result.start_times if result.start_times is not None else _start_times(result),
+        result.ttfts,
+        result.itls,
+        result.output_lens,
+        result.input_lens,
+        texts,
+        errors,
+        strict=True,
+    )
+    collected = AnswerList()
+    for number, (sent_s, ttft_s, gaps_s, tokens, prompt_tokens, text, error) in enumerate(columns):
+        names = (f"request {number}",)
+        if error or not tokens:
+            collected.add_failure(names, sent_s, error or "no answer")
+        else:
+            moments_s = list(accumulate(gaps_s, initial=ttft_s))
+            collected.add(names, sent_s, moments_s, tokens, text, prompt_tokens)
+    return collected
+
+
+def _role_chunks(result: VllmBenchResult, name: str) -> list[str]:
+    """Return how far TTFT may be off, as the benchmark takes the chunk with the role for the first token."""
+    gaps_s = [
+        gaps_s[0]
+        for gaps_s, tokens, ttft_s in zip(result.itls, result.output_lens, result.ttfts, strict=True)
+        if gaps_s and ttft_s > 0 and len(gaps_s) >= tokens > 0
+    ]
+    if not result.asks_chat or not gaps_s or fmean(gaps_s) < NO_GAP * fmean(result.ttfts):
+        return []
+    return [
+        f"ROLE CHUNKS: {len(gaps_s):,} answers of {name} have more chunks than tokens, since the chat benchmark takes "
+        f"the chunk that names the role for the first token. The next one came {1e3 * fmean(gaps_s):,.3g} ms later on "
+        "average: by so much may TTFT be too short, and the time of the tokens after it too long."
+    ]
 
 
 @result_files.register("sglang-bench")
@@ -91,6 +128,7 @@ class SGLangBench(VllmBench):
     """The same lists; SGLang appends every run to its file, a line each."""
 
     tool = "SGLang's bench_serving"
+    counts_role = False
 
     def recognises(self, path: Path, content: str) -> bool:
         return content.lstrip().startswith("{") and '"ttfts"' in content and _is_sglang(content)
