@@ -17,34 +17,19 @@ from specbench_kit.live.engines.base import (
     read_event,
     token_server,
 )
-from specbench_kit.metrics.ab.answers import DraftCounts
+from specbench_kit.live.engines.counters import SglangCounts
 
 LIKELIEST = 20
 """Tokens whose log-probabilities are asked for at a divergence."""
 
 
-class MetaInfo(Struct):
+class MetaInfo(SglangCounts):
     """The counts of an answer so far; those of speculation come with its last event."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     finish_reason: JsonObject | None = None
-    spec_verify_ct: int | None = None
-    spec_accept_token_num: int | None = None
-    spec_draft_token_num: int | None = None
-
-    def drafts(self) -> DraftCounts | None:
-        """Return the counts of speculation, where a round that is not said to have accepted more accepted all but one.
-
-        SGLang counts verifications; older versions do not count drafted and accepted tokens.
-        """
-        if not self.spec_verify_ct:
-            return None
-        accepted = self.spec_accept_token_num
-        if accepted is None and self.completion_tokens is not None:
-            accepted = max(0, self.completion_tokens - 1 - self.spec_verify_ct)
-        return DraftCounts(self.spec_verify_ct, self.spec_draft_token_num, accepted)
 
 
 class SglangChunk(Struct):
@@ -95,10 +80,10 @@ class Sglang(TokenServer):
             counted_by="running usage" if ids is None else "token ids",
             total_tokens=meta.completion_tokens,
             cumulative=is_whole,
-            finish_reason=str(meta.finish_reason.get("type")) if meta.finish_reason else None,
+            finish_reason=str(meta.finish_reason.get("type") or "") if meta.finish_reason else None,
             prompt_tokens=meta.prompt_tokens,
             cached_tokens=meta.cached_tokens,
-            drafts=meta.drafts(),
+            drafts=meta.drafts(meta.completion_tokens),
             error=error_text(chunk.error),
         )
 
