@@ -124,6 +124,14 @@ class AbSettings(common.DatasetOptions):
         Path | None,
         Option("Certificates, PEM, that the servers' must be signed by, in place of the usual ones.", SERVER),
     ] = None
+    leave_out: Annotated[
+        tuple[str, ...],
+        Option(
+            "Field that requests do not have, for a server that refuses it: max_tokens, stream_options, "
+            "sampling_params.min_p. The server's own default holds. May be given several times.",
+            SERVER,
+        ),
+    ] = ()
     out: common.Out = Path("results")
     resume: common.Resume = False
     force: Annotated[
@@ -207,6 +215,7 @@ class AbSettings(common.DatasetOptions):
             "tokenizer": self.tokenizer and Path(self.tokenizer).name,
             "retries": self.retries,
             "timeout_s": self.timeout_s,
+            **({"leave_out": list(self.leave_out)} if self.leave_out else {}),
         }
 
 
