@@ -156,7 +156,10 @@ def test_a_request_that_is_redirected_elsewhere_is_not_sent_again() -> None:
 
 
 def test_a_redirect_to_no_address_is_one_line() -> None:
-    with serving(Moved(307, lambda _: "http://127.0.0.1:none/")) as host, pytest.raises(SkitError, match="Invalid URL in location"):
+    with (
+        serving(Moved(307, lambda _: "http://127.0.0.1:none/")) as host,
+        pytest.raises(SkitError, match="Invalid URL in location"),
+    ):
         ask(host)
 
 

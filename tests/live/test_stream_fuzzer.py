@@ -157,11 +157,17 @@ def sglang(answer: Answer, _: str, random: Random) -> Timed:
 
 
 def llama_cpp(answer: Answer, _: str, random: Random) -> Timed:
-    documents: Timed = [
-        (at_s, {"content": text, "tokens": ids, "stop": False}) for at_s, text, ids in answer.cut(random, 40)
-    ]
-    end = {"content": "", "stop": True, "stop_type": "eos", "tokens_evaluated": 5, "tokens_predicted": len(answer.ids)}
-    return [*documents, (answer.last_s + 0.3, end)]
+    """Of the tokens that make one character, llama.cpp names only the last one."""
+    names_all = random.random() < 0.5
+    documents: Timed = []
+    so_far = 0
+    for at_s, text, ids in answer.cut(random, 40):
+        so_far += len(ids)
+        counts = {"tokens": ids if names_all else ids[-1:], "tokens_predicted": so_far, "tokens_evaluated": 5}
+        documents.append((at_s, {"content": text, "stop": False, **counts}))
+    end = {"content": "", "stop": True, "stop_type": "eos", "tokens_evaluated": 5}
+    # What was verified after the end is counted too, and was not sent.
+    return [*documents, (answer.last_s + 0.3, {**end, "tokens_predicted": so_far + random.choice([0, 2])})]
 
 
 def tgi(answer: Answer, _: str, random: Random) -> Timed:

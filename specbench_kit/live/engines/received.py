@@ -33,6 +33,8 @@ class ReceivedStream:
     _reply: str = ""
     _other: str = ""
     _ids: list[int] | None = None
+    _named: int = 0
+    """The tokens whose ids or log-probabilities have arrived."""
     _running_total: int = 0
     """The tokens that events have brought so far, where they say so."""
     _unseen: int = 0
@@ -50,8 +52,8 @@ class ReceivedStream:
         is_whole = event.cumulative and event.text.startswith(self._reply)
         reply = event.text[len(self._reply) :] if is_whole else event.text
         text = f"{event.reasoning}{reply}{event.other}"
-        tokens, counted_by = self._new_tokens(event)
         brings = bool(text) or self._names_tokens(event)
+        tokens, counted_by = self._new_tokens(event, brings)
         if brings:
             self._arrivals.append(_Arrival(at_s, text, None if tokens is None else tokens + self._unseen))
             self._unseen = 0
@@ -77,11 +79,16 @@ class ReceivedStream:
         known = len(self._ids or ()) if event.cumulative else 0
         return len(event.token_ids or ()) > known or bool(event.tokens)
 
-    def _new_tokens(self, event: StreamEvent) -> tuple[int | None, CountedBy]:
+    def _new_tokens(self, event: StreamEvent, brings: bool) -> tuple[int | None, CountedBy]:
         """Return how many tokens an event brought, and by what they were counted."""
         if event.tokens is not None:
-            self._running_total += event.tokens
-            return event.tokens, event.counted_by
+            self._named += event.tokens
+            # llama.cpp names only the last of the tokens that make one character; after the answer's end, it counts
+            # those that it verified and did not send.
+            stated = (event.total_tokens or 0) if brings and event.counted_by == "token ids" else 0
+            new = max(self._running_total, self._named, stated) - self._running_total
+            self._running_total += new
+            return new, event.counted_by
         # The last event may state the total of a stream whose other events stated nothing: that is no running count.
         if event.total_tokens is not None and (self._running_total or not self._arrivals) and event.total_tokens:
             new = max(0, event.total_tokens - self._running_total)
@@ -119,6 +126,8 @@ class ReceivedStream:
         stated = [arrival.tokens for arrival in self._arrivals if arrival.tokens is not None]
         if len(stated) == len(self._arrivals) and any(stated):
             sizes = [*stated[:-1], stated[-1] + self._unseen]
+            if self._counted_by == "token ids" and sum(sizes) > self._named:
+                return sizes, "running usage"
             # Ids and running counts are the server's own; it may not give the log-probabilities of all tokens.
             if self._counted_by != "logprobs" or total in (None, sum(sizes)):
                 return sizes, self._counted_by
