@@ -52,7 +52,7 @@ def test_every_kind_of_server_streams_the_same_answer(kind: str, speculates: boo
         facts, answer, attempts = answer_of(f"{kind}://{host}")
     assert (facts.model, answer.text, answer.tokens, attempts) == ("tiny", text_of(TOKENS), COUNT, 1)
     assert answer.finish_reason == "length"
-    names_tokens = kind not in ("chat", "completions", "llama-cpp-chat")
+    names_tokens = kind not in ("chat", "completions", "llama-cpp-chat", "sglang-chat")
     assert answer.token_ids == (TOKENS if names_tokens else None)
     # A server that speculates sends fewer chunks than tokens: then those of a chunk can only be estimated.
     by_total = "usage at the end" if speculates else "one per chunk"
@@ -65,7 +65,7 @@ def test_every_kind_of_server_streams_the_same_answer(kind: str, speculates: boo
     assert body.get("stream") in (True, None)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "vllm-chat", "sglang", "llama-cpp"])
+@pytest.mark.parametrize("kind", ["vllm", "vllm-chat", "sglang", "sglang-chat", "llama-cpp"])
 def test_a_server_that_speculates_reports_what_it_accepted(kind: str) -> None:
     with streaming_server(speculates=True) as (host, engine):
         _, answer, _ = answer_of(f"{kind}://{host}")

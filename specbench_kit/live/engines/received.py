@@ -126,7 +126,7 @@ class ReceivedStream:
         stated = [arrival.tokens for arrival in self._arrivals if arrival.tokens is not None]
         if len(stated) == len(self._arrivals) and any(stated):
             sizes = [*stated[:-1], stated[-1] + self._unseen]
-            if self._counted_by == "token ids" and sum(sizes) > self._named:
+            if self._counted_by == "token ids" and sum(sizes) > len(self._ids or ()):
                 return sizes, "running usage"
             # Ids and running counts are the server's own; it may not give the log-probabilities of all tokens.
             if self._counted_by != "logprobs" or total in (None, sum(sizes)):

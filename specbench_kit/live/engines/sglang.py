@@ -1,4 +1,4 @@
-"""SGLang's own route, which counts tokens in every event and scores the draft alone in one request."""
+"""SGLang's own route, which counts tokens in every event and scores the draft alone in one request; and its chat."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,11 +13,13 @@ from specbench_kit.live.engines.base import (
     ServerFacts,
     StreamEvent,
     TokenServer,
+    dialects,
     error_text,
     read_event,
     token_server,
 )
 from specbench_kit.live.engines.counters import SglangCounts
+from specbench_kit.live.engines.openai import OpenAIChat
 
 LIKELIEST = 20
 """Tokens whose log-probabilities are asked for at a divergence."""
@@ -88,11 +90,7 @@ class Sglang(TokenServer):
         )
 
     def facts(self, *documents: JsonObject | None) -> ServerFacts:
-        model = documents[0] or {}
-        server = documents[1] or {}
-        path = model.get("model_path")
-        version = server.get("version")
-        return ServerFacts(path and str(path), server.get("context_length"), version and str(version))
+        return _facts(*documents)
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
         count = len(request.chain)
@@ -149,3 +147,35 @@ class Sglang(TokenServer):
 
     def model(self) -> tuple[str, int | None]:
         return str(self.get("/get_model_info")["model_path"]), None
+
+
+@dialects.register("sglang-chat")
+class SglangChat(OpenAIChat):
+    """SGLang's chat completions: prompts are a user's messages; versions that count speculation there are asked to.
+
+    As the adapter of its own route, it was never run against a real SGLang.
+    """
+
+    facts_paths = Sglang.facts_paths
+    may_ignore_eos = True
+
+    def body(self, generation: Generation) -> JsonObject:
+        own = {
+            "top_k": generation.sampler.top_k or -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "ignore_eos": generation.ignore_eos,
+            "return_spec_tokens_details": True,
+        }
+        return {**super().body(generation), **own}
+
+    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+        return _facts(*documents)
+
+
+def _facts(*documents: JsonObject | None) -> ServerFacts:
+    model = documents[0] or {}
+    server = documents[1] or {}
+    path = model.get("model_path")
+    version = server.get("version")
+    return ServerFacts(path and str(path), server.get("context_length"), version and str(version))

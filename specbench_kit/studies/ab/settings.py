@@ -60,8 +60,8 @@ class AbSettings(common.DatasetOptions):
         tuple[str, ...],
         Option(
             "Two servers, NAME=KIND://HOST:PORT each, where KIND is chat, completions, llama-cpp, llama-cpp-chat, "
-            "sglang, tgi, vllm or vllm-chat, with +https for TLS and #MODEL to name a model; or NAME=FILE of AIPerf, "
-            "GuideLLM, vllm bench serve or SGLang's bench_serving. The second is compared with the first.",
+            "sglang, sglang-chat, tgi, vllm or vllm-chat, with +https for TLS and #MODEL to name a model; or NAME=FILE "
+            "of AIPerf, GuideLLM, vllm bench serve or SGLang's bench_serving. The second is compared with the first.",
             argument=True,
         ),
     ]
