@@ -219,7 +219,7 @@ class StreamClient:
 
     def _advice(self, reason: str, body: JsonObject) -> str:
         """Return how to leave out the fields that a server's refusal names."""
-        named = named_in(reason.partition(" answered ")[2], list(field_names(body)))
+        named = named_in(reason.partition(": ")[2], list(field_names(body)))
         return f"; to ask without: --leave-out {' --leave-out '.join(named)}" if named else ""
 
     async def _stream(self, body: JsonObject, received: ReceivedStream, sent_s: float) -> None:

@@ -32,6 +32,7 @@ class Strict:
 
     refuses: Sequence[str] = ()
     says: str = "Unsupported parameter: '{}' is not supported with this model."
+    status: int = 400
     bodies: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -51,7 +52,7 @@ def serving(strict: Strict) -> Iterator[str]:
             if refused is None:
                 self.reply(200, ANSWER)
             else:
-                self.reply(400, json.dumps({"error": {"message": strict.says.format(refused)}}).encode())
+                self.reply(strict.status, json.dumps({"error": {"message": strict.says.format(refused)}}).encode())
 
         def reply(self, status: int, content: bytes) -> None:
             self.send_response(status)
@@ -106,6 +107,11 @@ def test_a_refused_field_is_named_and_can_be_left_out(name: str) -> None:
         ask(strict)
     assert len(strict.bodies) == 1
     assert ask(Strict([name]), name) == [1]
+
+
+def test_a_refusal_in_the_place_of_a_stream_has_the_same_advice() -> None:
+    with pytest.raises(RequestFailedError, match=r"no event; the server said: .*; to ask without: --leave-out seed$"):
+        ask(Strict(["seed"], status=200))
 
 
 def test_a_refusal_that_names_no_field_has_no_advice() -> None:
