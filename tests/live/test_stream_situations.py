@@ -200,6 +200,17 @@ def test_the_same_answer_has_the_same_counts_and_times_in_every_situation(situat
     check(answer(SITUATIONS[situation], **encoding))
 
 
+def test_tokens_that_only_their_log_probabilities_name_arrive_too() -> None:
+    """As where a server holds a text back, such as that of a tool's call, and sends what it drew."""
+    drawn = [{"token": text, "logprob": -0.1} for text in TEN]
+    parts = [
+        (at_s, sse({"choices": [{"delta": {}, "logprobs": {"content": [entry]}}]}))
+        for (at_s, _), entry in zip(TOKENS, drawn, strict=True)
+    ]
+    found = check(answer([*parts, *PLAIN[10:]]), text="")
+    assert found.counted_by == "logprobs"
+
+
 def test_a_connection_that_breaks_after_the_end_takes_nothing_from_the_answer() -> None:
     check(answer(PLAIN, breaks=True))
     check(answer(PLAIN[:-1], breaks=True))
