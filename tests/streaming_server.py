@@ -191,12 +191,13 @@ def text_of(tokens: list[int]) -> str:
 
 def openai_chunks(engine: StreamingEngine, body: Body, *, chat: bool) -> Iterator[Body]:
     prompt = "".join(message["content"] for message in body["messages"]) if chat else body["prompt"]
-    behaviour, total, rounds = engine.behaviour, 0, list[Forward]()
+    behaviour, total, rounds, verified = engine.behaviour, 0, list[Forward](), -1
     if chat:
         yield {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
     for forward in engine.decode(prompt, body["max_tokens"], body["temperature"], body["seed"]):
         new, total = forward.tokens, total + len(forward.tokens)
         rounds += [forward] if forward.drafted else []
+        verified += 1  # all but the first, which is the prompt's
         part: Body = {"delta": {"content": text_of(new)}} if chat else {"text": text_of(new)}
         if body.get("return_token_ids") and behaviour.counts:
             part["token_ids"] = new
@@ -207,10 +208,14 @@ def openai_chunks(engine: StreamingEngine, body: Body, *, chat: bool) -> Iterato
         last["usage"]["prompt_tokens_details"] = {"cached_tokens": behaviour.cached}
     hits = [forward.accepted for forward in rounds]
     drafted, histogram = sum(forward.drafted for forward in rounds), [hits.count(n) for n in range(DRAFT_LENGTH + 1)]
-    if behaviour.counts and behaviour.speculates and behaviour.reports_drafts:
+    asks_sglang = "return_spec_tokens_details" in body
+    if behaviour.counts and behaviour.speculates and behaviour.reports_drafts and not asks_sglang:
         # vLLM counts the rounds in which something was drafted.
         counts = {"num_spec_steps": len(rounds), "num_draft_tokens": drafted, "acceptance_histogram": histogram}
         last["metrics"] = {"speculative_decoding": counts}
+    if asks_sglang and behaviour.speculates:
+        counts = {"spec_num_correct_drafts": sum(hits), "spec_num_proposed_drafts": drafted, "spec_verify_ct": verified}
+        last["sglext"] = {"spec_tokens_details": counts}
     moved = {"drafts": len(rounds), "draft_tokens": drafted, "accepted_tokens": sum(hits)}
     engine.counts.update(moved | {"accepted_tokens_per_pos": sum(map(bool, hits))})
     yield last

@@ -6,6 +6,7 @@ EXTRA_OF_MODULE = {
     "grpc_reflection": "live",
     "google": "live",
     "httpx": "live",
+    "httpx_sse": "live",
     "prometheus_client": "live",
     "lightgbm": "trees",
     "xgboost": "trees",

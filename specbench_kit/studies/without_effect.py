@@ -117,7 +117,7 @@ WITHOUT_EFFECT: Mapping[str, Sequence[WithoutEffect]] = {
             (
                 *(*DECODED, "repeats", "max_new_tokens", "ignore_eos", "temperature", *SAMPLING, "seed", "concurrency"),
                 *("rate", "turn", "until_saturated", "warm_up", "tokenizer", "timeout_s", "retries", "server_ca"),
-                *("resume", "force"),
+                *("leave_out", "resume", "force"),
             ),
             _files,
             "what another tool has measured is only read; leave it out",

@@ -304,3 +304,14 @@ def test_no_error_repeats_a_key(
     assert line
     assert KEY not in line
     assert len(line.splitlines()) == 1
+
+
+@pytest.mark.parametrize("status", [200, 401])
+@pytest.mark.parametrize("of", [of_client, of_engine, of_engine_stream])
+def test_no_error_ends_within_a_key(
+    status: int, of: Callable[[ResponseScript], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKIT_API_KEY", KEY)
+    for length in range(170, 200, 5):
+        line = of(ResponseScript(b"x" * length + b" KEY", status=status, echoes=True))
+        assert KEY[:4] not in line

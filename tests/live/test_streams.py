@@ -14,17 +14,9 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.address import parse_server
 from specbench_kit.live.engines.base import Generation, ServerFacts, StreamEvent, dialects
-from specbench_kit.live.engines.client import (
-    Patience,
-    ReceivedStream,
-    RequestFailedError,
-    SentRequest,
-    StreamClient,
-    change,
-    have_fallen,
-    read_counters,
-)
-from specbench_kit.live.engines.http import EventParser
+from specbench_kit.live.engines.client import Patience, RequestFailedError, SentRequest, StreamClient
+from specbench_kit.live.engines.counters import change, have_fallen, read_counters
+from specbench_kit.live.engines.received import ReceivedStream
 from specbench_kit.metrics.ab.answers import Burst, DraftCounts, StreamedAnswer, divided
 
 PROMPT = "prompt number 11"
@@ -60,7 +52,7 @@ def test_every_kind_of_server_streams_the_same_answer(kind: str, speculates: boo
         facts, answer, attempts = answer_of(f"{kind}://{host}")
     assert (facts.model, answer.text, answer.tokens, attempts) == ("tiny", text_of(TOKENS), COUNT, 1)
     assert answer.finish_reason == "length"
-    names_tokens = kind not in ("chat", "completions", "llama-cpp-chat")
+    names_tokens = kind not in ("chat", "completions", "llama-cpp-chat", "sglang-chat")
     assert answer.token_ids == (TOKENS if names_tokens else None)
     # A server that speculates sends fewer chunks than tokens: then those of a chunk can only be estimated.
     by_total = "usage at the end" if speculates else "one per chunk"
@@ -73,7 +65,7 @@ def test_every_kind_of_server_streams_the_same_answer(kind: str, speculates: boo
     assert body.get("stream") in (True, None)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "vllm-chat", "sglang", "llama-cpp"])
+@pytest.mark.parametrize("kind", ["vllm", "vllm-chat", "sglang", "sglang-chat", "llama-cpp"])
 def test_a_server_that_speculates_reports_what_it_accepted(kind: str) -> None:
     with streaming_server(speculates=True) as (host, engine):
         _, answer, _ = answer_of(f"{kind}://{host}")
@@ -195,12 +187,14 @@ def test_running_usage_counts_the_tokens_of_a_chunk() -> None:
     assert (answer.bursts, answer.counted_by) == ([Burst(0.1, 2), Burst(0.2, 3)], "running usage")
 
 
-def test_a_total_at_the_end_is_divided_by_text_and_a_tokenizer_knows_better() -> None:
-    events = [(0.1, StreamEvent("a")), (0.2, StreamEvent("b" * 9)), (0.2, StreamEvent(total_tokens=6))]
-    stream = received(*events)
+def test_a_total_at_the_end_is_divided_by_text_or_as_a_tokenizer_divides_it() -> None:
+    texts = [(0.1, StreamEvent("a")), (0.2, StreamEvent("b" * 9))]
+    stream = received(*texts, (0.2, StreamEvent(total_tokens=6)))
     assert (stream.answer().bursts, stream.answer().counted_by) == ([Burst(0.1, 1), Burst(0.2, 5)], "usage at the end")
-    assert stream.answer(len).bursts == [Burst(0.1, 1), Burst(0.2, 9)]
-    assert stream.answer(len).counted_by == "tokenizer"
+    halves = stream.answer(lambda text: min(len(text), 1) + len(text) // 9)
+    assert (halves.bursts, halves.counted_by) == ([Burst(0.1, 3), Burst(0.2, 3)], "usage at the end")
+    alone = received(*texts).answer(len)
+    assert (alone.bursts, alone.counted_by) == ([Burst(0.1, 1), Burst(0.2, 9)], "tokenizer")
 
 
 def test_without_any_count_chunks_are_counted_and_it_is_said() -> None:
@@ -214,17 +208,6 @@ def test_parts_sum_to_the_total(total: int, weights: list[int]) -> None:
     assert sum(parts) == total
     assert len(parts) == len(weights)
     assert min(parts) >= (total >= len(weights))
-
-
-def test_events_are_cut_wherever_the_network_divides_them() -> None:
-    content = 'data: {"a": "é"}\r\n\r\n: comment\n\ndata:{"b": 1}\n\ndata: [DONE]'.encode()
-    expected = ['{"a": "é"}', '{"b": 1}', "[DONE]"]
-    for size in (1, 3, len(content)):
-        parser = EventParser()
-        events = [
-            event for begin in range(0, len(content), size) for event in parser.feed(content[begin : begin + size])
-        ]
-        assert [*events, *parser.end()] == expected
 
 
 def test_counters_before_and_after() -> None:

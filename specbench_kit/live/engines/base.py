@@ -58,10 +58,6 @@ class GenerationRequest(NamedTuple):
     seed: int
 
 
-TEXTS = ("content", "text", "reasoning_content", "reasoning")
-"""Fields that hold a text, or a list of its parts."""
-
-
 class Generation(Struct, frozen=True):
     """A request: a prompt, the most tokens of its answer, and how tokens are chosen.
 
@@ -99,9 +95,10 @@ class Generation(Struct, frozen=True):
 class StreamEvent(Struct, frozen=True):
     """One event of a stream, in which None stands for what the server does not say.
 
-    `tokens` is the number of new tokens, counted as `counted_by` says; `total_tokens` the number so far, the new ones
-    included. In a `cumulative` event, text and token ids are those of the whole answer so far. `reasoning` is the part
-    at the beginning of the text that the next turn of a dialogue does not repeat.
+    `text` is the new part of the reply, `reasoning` that of the model's thoughts, and `other` what arrived in any other
+    field, such as calls of tools; the next turn of a dialogue repeats the reply alone. `tokens` is the number of new
+    tokens, counted as `counted_by` says; `total_tokens` the number so far, the new ones included. In a `cumulative`
+    event, text and token ids are those of the whole answer so far. An empty `finish_reason` is none.
     """
 
     text: str = ""
@@ -116,6 +113,7 @@ class StreamEvent(Struct, frozen=True):
     drafts: DraftCounts | None = None
     error: str | None = None
     reasoning: str = ""
+    other: str = ""
 
 
 class ServerFacts(Struct, frozen=True):
@@ -135,6 +133,8 @@ class ServerDialect(ABC):
     """The paths that describe the server; the first one must answer."""
     may_ignore_eos: ClassVar[bool] = True
     """True if the server can be told to go on after an end-of-sequence token."""
+    newer_names: ClassVar[Mapping[str, str]] = {}
+    """The newer names of fields that some servers know under that name alone."""
     model_name: str = ""
     """The model that requests ask for."""
 
@@ -292,7 +292,7 @@ def best_token(logprobs: Mapping[str, Mapping[str, float]]) -> int:
 def read_event(kind: type[T], data: str) -> T:
     """Return the record of an event; raise ValueError if it is none.
 
-    What other clients read is read: null for a field that is left out, whole numbers as 10.0, and texts in parts.
+    What other clients read is read: null for a field that is left out, and whole numbers as 10.0.
     """
     try:
         return decode(kind, data)
@@ -300,13 +300,11 @@ def read_event(kind: type[T], data: str) -> T:
         return convert(kind, _plain(parse(data)))
 
 
-def _plain(value: Any, name: str = "") -> Any:
-    """Return a document without nulls, with whole numbers as such, and with a text for a list of its parts."""
+def _plain(value: Any) -> Any:
+    """Return a document without nulls, and with whole numbers as such."""
     if isinstance(value, dict):
-        return {key: _plain(inner, key) for key, inner in value.items() if inner is not None}
+        return {key: _plain(inner) for key, inner in value.items() if inner is not None}
     if isinstance(value, list):
-        if name in TEXTS and all(isinstance(part, dict) for part in value):
-            return "".join(str(part.get("text") or "") for part in value)
         return [_plain(inner) for inner in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 

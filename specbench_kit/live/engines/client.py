@@ -1,15 +1,9 @@
-"""The client of a server under test: one request is one stream, whose events are stamped as they arrive.
-
-The server's own counters of speculation, which it gives to Prometheus, are read before and after a load.
-"""
+"""The client of a server under test: one request is one stream, whose events are stamped as they arrive."""
 
 import asyncio
-import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import isfinite
 from pathlib import Path
 from typing import Literal
 
@@ -20,17 +14,14 @@ from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.engines.address import ServerUnderTest
-from specbench_kit.live.engines.base import Generation, ServerDialect, ServerFacts, StreamEvent, dialects
-from specbench_kit.live.engines.http import (
-    END,
-    SHOWN,
-    AsyncTransport,
-    EventParser,
-    certificates,
-    proxy_of,
-    without_secret,
-)
-from specbench_kit.metrics.ab.answers import Burst, CountedBy, DraftCounts, StreamedAnswer, divided
+from specbench_kit.live.engines.base import Generation, ServerDialect, ServerFacts, dialects
+from specbench_kit.live.engines.counters import ROUTES, read_counters
+from specbench_kit.live.engines.event_reader import END, ERROR, UNNAMED, ArrivedEvent, EventReader, error_words
+from specbench_kit.live.engines.http import AsyncTransport, certificates, proxy_of
+from specbench_kit.live.engines.received import ReceivedStream
+from specbench_kit.live.engines.redirects import RedirectedError, Route
+from specbench_kit.live.engines.request_fields import field_names, named_in, with_newer_names, without_fields
+from specbench_kit.live.engines.wording import shown_words, without_secret
 
 CONNECT_S = 10.0
 FIRST_WAIT_S = 0.25
@@ -41,201 +32,12 @@ BUSY = (408, 429, 500, 502, 503, 504)
 FINISHED_S = 1.0
 DONE_S = 0.05
 """How long a body may stay open after the event that finishes an answer, for its usage; and after `[DONE]`."""
-WHOLE = ("stop", "length", "eos", "eos_token", "end_turn", "stop_sequence", "max_tokens", "")
-"""Reasons for which a whole answer ends; some servers name none."""
-
-
-TOGETHER_S = 5e-4
-"""Events that arrive within this time of each other are one burst: a server may send the tokens of one verification
-one by one, and one read of the socket holds several events."""
-
-TokenCounter = Callable[[str], int]
-"""Returns the number of tokens of a text."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrival:
-    """The new text of an event, the number of its new tokens if known, and when it arrived."""
-
-    at_s: float
-    text: str
-    tokens: int | None
-
-
-@dataclass
-class ReceivedStream:
-    """Collects the events of one answer; times are in seconds since the request was sent."""
-
-    _arrivals: list[_Arrival] = field(default_factory=list)
-    _text: str = ""
-    _reply: str = ""
-    _ids: list[int] | None = None
-    _running_total: int = 0
-    """The tokens that events have brought so far, where they say so."""
-    _total: int | None = None
-    _counted_by: CountedBy = "chunks"
-    _prompt_tokens: int | None = None
-    _cached_tokens: int | None = None
-    _drafts: DraftCounts | None = None
-    finish_reason: str = ""
-    """Why the server says that the answer ended; empty if it does not say."""
-
-    def add(self, event: StreamEvent, at_s: float) -> None:
-        """Add an event that arrived at a time."""
-        is_whole = event.cumulative and event.text.startswith(self._text)
-        text = event.text[len(self._text) :] if is_whole else event.text
-        tokens, counted_by = self._new_tokens(event)
-        if text or tokens:
-            self._arrivals.append(_Arrival(at_s, text, tokens))
-            self._counted_by = counted_by
-        self._text += text
-        self._reply += text.removeprefix(event.reasoning)
-        if event.token_ids is not None:
-            self._ids = list(event.token_ids) if event.cumulative else [*(self._ids or ()), *event.token_ids]
-        # Some servers state 0 tokens beside a text: they do not count.
-        self._total = event.total_tokens or self._total
-        self.finish_reason = event.finish_reason or self.finish_reason
-        self._prompt_tokens = event.prompt_tokens if event.prompt_tokens is not None else self._prompt_tokens
-        self._cached_tokens = event.cached_tokens if event.cached_tokens is not None else self._cached_tokens
-        self._drafts = event.drafts or self._drafts
-
-    def _new_tokens(self, event: StreamEvent) -> tuple[int | None, CountedBy]:
-        """Return how many tokens an event brought, and by what they were counted."""
-        if event.tokens is not None:
-            self._running_total += event.tokens
-            return event.tokens, event.counted_by
-        # The last event may state the total of a stream whose other events stated nothing: that is no running count.
-        if event.total_tokens is not None and (self._running_total or not self._arrivals) and event.total_tokens:
-            new = event.total_tokens - self._running_total
-            self._running_total = event.total_tokens
-            return max(0, new), event.counted_by if event.cumulative else "running usage"
-        return None, "chunks"
-
-    @property
-    def reply(self) -> str:
-        """The answer as the next turn of a dialogue repeats it: without the model's reasoning."""
-        return self._reply.strip()
-
-    @property
-    def is_empty(self) -> bool:
-        """Return True if neither text nor the name of a token arrived, whatever the server counts."""
-        return not (self._text or self._ids)
-
-    def answer(self, count_tokens: TokenCounter | None = None) -> StreamedAnswer:
-        """Return the answer; `count_tokens` is used where the server does not say how many tokens an event brought."""
-        sizes: Sequence[int]
-        if all(arrival.tokens is not None for arrival in self._arrivals):
-            sizes = [arrival.tokens or 0 for arrival in self._arrivals]
-            counted_by = self._counted_by
-        elif count_tokens is not None:
-            sizes = self._sizes_by_text(count_tokens)
-            counted_by = "tokenizer"
-        elif self._total == len(self._arrivals):
-            sizes = [1] * len(self._arrivals)
-            counted_by = "one per chunk"
-        elif self._total is not None and self._total > len(self._arrivals):
-            lengths = [max(1, len(arrival.text)) for arrival in self._arrivals]
-            sizes = divided(self._total, lengths)
-            counted_by = "usage at the end"
-        elif self._total is not None:
-            sizes = divided(self._total, [1] * len(self._arrivals))
-            counted_by = "usage at the end"
-        else:
-            sizes = []
-            counted_by = "chunks"
-        if not any(sizes):
-            sizes = [1] * len(self._arrivals)
-            counted_by = "chunks"
-        return StreamedAnswer(
-            text=self._text,
-            bursts=self._bursts(sizes),
-            counted_by=counted_by,
-            finish_reason=self.finish_reason,
-            token_ids=self._ids if counted_by == "token ids" else None,
-            prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
-            drafts=self._drafts,
-        )
-
-    def _sizes_by_text(self, count_tokens: TokenCounter) -> list[int]:
-        """Return the tokens that each event added to the tokenized text."""
-        ends = [0]
-        text = ""
-        for arrival in self._arrivals:
-            text += arrival.text
-            # A piece of text may join with the one before it to fewer tokens; the count never goes back.
-            ends.append(max(ends[-1], count_tokens(text)))
-        return [after - before for before, after in pairwise(ends)]
-
-    def _bursts(self, sizes: Sequence[int]) -> list[Burst]:
-        bursts: list[Burst] = []
-        for arrival, size in zip(self._arrivals, sizes, strict=True):
-            if not size:
-                continue
-            if bursts and arrival.at_s - bursts[-1].at_s < TOGETHER_S:
-                bursts[-1] = Burst(bursts[-1].at_s, bursts[-1].tokens + size)
-            else:
-                bursts.append(Burst(arrival.at_s, size))
-        return bursts
-
-
-SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?P<labels>\{.*\})?\s+(?P<value>\S+)", re.MULTILINE)
-FIRST = 'position="0"'
-"""The label of the first drafted token in counts of accepted tokens by their position."""
-COUNTERS: Mapping[str, tuple[str, ...]] = {
-    "rounds": (
-        "vllm:spec_decode_num_drafts_total",
-        "vllm:spec_decode_num_drafts",
-        "llamacpp:spec_decode_num_drafts_total",
-    ),
-    "drafted": (
-        "vllm:spec_decode_num_draft_tokens_total",
-        "vllm:spec_decode_num_draft_tokens",
-        "llamacpp:spec_decode_num_draft_tokens_total",
-    ),
-    "accepted": (
-        "vllm:spec_decode_num_accepted_tokens_total",
-        "vllm:spec_decode_num_accepted_tokens",
-        "llamacpp:spec_decode_num_accepted_tokens_total",
-        "tgi_request_skipped_tokens_sum",
-    ),
-    "accepted_first": (
-        "vllm:spec_decode_num_accepted_tokens_per_pos_total",
-        "vllm:spec_decode_num_accepted_tokens_per_pos",
-    ),
-}
-"""The names of each count, by server and version; the first one that a server has counts."""
-
-
-def read_counters(text: str | None) -> dict[str, float]:
-    """Return the counts of speculation in a text of Prometheus, summed over labels; empty if there are none."""
-    sums: dict[str, float] = {}
-    for sample in SAMPLE.finditer(text or ""):
-        if "per_pos" in sample["name"] and FIRST not in (sample["labels"] or ""):
-            continue
-        try:
-            value = float(sample["value"])
-        except ValueError:
-            continue
-        if isfinite(value):
-            sums[sample["name"]] = sums.get(sample["name"], 0.0) + value
-    values: dict[str, float] = {}
-    for count, names in COUNTERS.items():
-        values |= next(({count: sums[name]} for name in names if name in sums), {})
-    return values
-
-
-def have_fallen(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
-    """Return True if a counter is lower than before, as after a server was started again."""
-    return any(after[count] < before[count] for count in after if count in before)
-
-
-def change(before: Mapping[str, float], after: Mapping[str, float]) -> DraftCounts | None:
-    """Return how far the counters moved; None if nothing was drafted, or if one of them fell."""
-    moved = {count: round(after[count] - before[count]) for count in after if count in before}
-    if have_fallen(before, after) or not (moved.get("drafted") or moved.get("accepted")):
-        return None
-    return DraftCounts(**moved)
+ENDS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls", "function_call")
+LIMITS = ("length", "max_tokens", "model_length")
+WHOLE = (*ENDS, *LIMITS, "")
+"""Reasons, in small letters, for which a whole answer ends; some servers name none."""
+StreamState = Literal["open", "finished", "done"]
+"""Whether an answer goes on, has ended, so that only its counts may follow, or the whole stream has."""
 
 
 class RequestFailedError(Exception):
@@ -293,13 +95,22 @@ class SentRequest:
 
 @dataclass
 class StreamClient:
-    """The connections to one server; used inside one event loop."""
+    """The connections to one server; used inside one event loop.
+
+    `left_out` names fields that no request has. `clock` and `transport` are those of this machine; others stand in for
+    them where a test says what arrives when.
+    """
 
     address: ServerUnderTest
     key: str = ""
     patience: Patience = Patience()
     ca_file: Path | None = None
+    left_out: Collection[str] = ()
+    clock: Callable[[], float] = monotonic_s
+    transport: Callable[[], httpx.AsyncBaseTransport] | None = None
     dialect: ServerDialect = field(init=False)
+    newer_names: dict[str, str] = field(default_factory=dict, init=False)
+    """The fields that are sent under their newer names, because the server refuses the older ones."""
 
     def __post_init__(self) -> None:
         self.dialect = dialects.get(self.address.dialect)()
@@ -307,14 +118,19 @@ class StreamClient:
         proxy = proxy_of(self.address.base)
         verify = certificates(self.address.base, self.ca_file)
         self._way = f" (through the proxy that {proxy.variable} names)" if proxy else ""
+        self._moved = dict[str, httpx.URL]()
+        self._counters_route: str | None = None
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._connections = AsyncTransport(
-            lambda: httpx.AsyncHTTPTransport(verify=verify, limits=limits, proxy=proxy.url if proxy else None)
+            self.transport
+            or (lambda: httpx.AsyncHTTPTransport(verify=verify, limits=limits, proxy=proxy.url if proxy else None))
         )
+        # A compressed stream would be held back until a block of it is full.
+        headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {self.key}"} if self.key else {})}
         self._http = httpx.AsyncClient(
             base_url=self.address.base,
             timeout=httpx.Timeout(self.patience.timeout_s, connect=min(CONNECT_S, self.patience.timeout_s), pool=None),
-            headers={"Authorization": f"Bearer {self.key}"} if self.key else {},
+            headers=headers,
             transport=self._connections,
         )
 
@@ -345,80 +161,133 @@ class StreamClient:
         except (ValueError, TypeError, AttributeError) as error:
             raise self._refusal(f"{first} answered in an unknown form ({first_line(error)})") from error
 
-    async def counters(self) -> str | None:
-        """Return the text of the server's counters for Prometheus; None if it has none."""
-        with suppress(httpx.HTTPError):
-            response = await self._http.get("/metrics")
-            return response.text if response.is_success else None
-        return None
+    async def counters(self) -> dict[str, float]:
+        """Return the server's counters of speculation; empty if it has none."""
+        for route in ROUTES if self._counters_route is None else (self._counters_route,):
+            with suppress(httpx.RequestError, RedirectedError):
+                async with self._opened("GET", route) as response:
+                    text = (await response.aread()).decode("utf-8", "replace")
+                if response.is_success and (counted := read_counters(text)):
+                    self._counters_route = route
+                    return counted
+        return {}
+
+    def fields(self, generation: Generation) -> list[str]:
+        """Return the names of the fields of a request that may be left out."""
+        return list(field_names(self.dialect.body(generation)))
 
     async def ask(self, generation: Generation) -> SentRequest:
         """Return a whole answer, of the first attempt that brings one; raise RequestFailedError if none does."""
-        body = self.dialect.body(generation)
         wait_s = FIRST_WAIT_S
         reasons: list[str] = []
+        refusal = ""
         while True:
+            body = self.body(generation)
             received = ReceivedStream()
-            sent_s = monotonic_s()
+            sent_s = self.clock()
             try:
                 await self._stream(body, received, sent_s)
             except _AttemptFailedError as failure:
                 # A server that broke off may have closed this connection, or others, which would fail the next request.
                 self._connections.renew()
                 reason = self._cleaned(str(failure))
+                if failure.final and not refusal and self._takes_newer_names(reason, body):
+                    refusal = reason
+                    continue
                 if failure.final or len(reasons) == self.patience.retries:
-                    raise RequestFailedError(reason, reasons, failure.unreachable) from failure
+                    if refusal:
+                        self.newer_names.clear()
+                        body, reason = self.body(generation), refusal
+                    raise RequestFailedError(
+                        f"{reason}{self._advice(reason, body)}", reasons, failure.unreachable
+                    ) from failure
                 reasons.append(reason)
                 await asyncio.sleep(min(LONGEST_WAIT_S, max(wait_s, failure.wait_s)))
                 wait_s *= 2
             else:
                 return SentRequest(sent_s, received, reasons)
 
+    def body(self, generation: Generation) -> JsonObject:
+        """Return the JSON body of a request."""
+        return with_newer_names(without_fields(self.dialect.body(generation), self.left_out), self.newer_names)
+
+    def _takes_newer_names(self, reason: str, body: JsonObject) -> bool:
+        """Send fields that a server refuses under their newer names from now on; return False if there are none."""
+        refused = named_in(reason, [name for name in self.dialect.newer_names if name in body])
+        self.newer_names |= {name: self.dialect.newer_names[name] for name in refused}
+        return bool(refused)
+
+    def _advice(self, reason: str, body: JsonObject) -> str:
+        """Return how to leave out the fields that a server's refusal names."""
+        named = named_in(reason.partition(": ")[2], list(field_names(body)))
+        return f"; to ask without: --leave-out {' --leave-out '.join(named)}" if named else ""
+
     async def _stream(self, body: JsonObject, received: ReceivedStream, sent_s: float) -> None:
         """Send the request and collect its events; raise _AttemptFailedError if the answer is not whole."""
-        parser = EventParser()
-        state = "open"
+        state: StreamState = "open"
+        said_instead = ""
         clock = asyncio.get_running_loop().time
         try:
             # Bodies stay open after the answer's end at some servers: then it is what has arrived.
             with suppress(TimeoutError):
-                async with (
-                    asyncio.timeout(None) as limit,
-                    self._http.stream("POST", self.dialect.path, json=body) as response,
-                ):
+                async with asyncio.timeout(None) as limit, self._opened("POST", self.dialect.path, body) as response:
                     if not response.is_success:
                         raise await self._http_failure(response)
-                    async for content in response.aiter_bytes():
-                        at_s = monotonic_s() - sent_s
-                        for data in parser.feed(content):
-                            state = self._take(data, received, at_s) or state
-                        if state != "open":
-                            limit.reschedule(clock() + (DONE_S if state == "done" else FINISHED_S))
-                    for data in parser.end():
-                        state = self._take(data, received, monotonic_s() - sent_s) or state
-        except httpx.TransportError as error:
-            unreachable = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-            raise _AttemptFailedError(self._words(error) + self._way, unreachable=unreachable) from error
-        if received.finish_reason not in WHOLE:
+                    reader = EventReader(response, self.clock)
+                    async with aclosing(reader.arriving()) as events:
+                        async for event in events:
+                            ended = self._take(event, received, event.at_s - sent_s)
+                            if ended is not None:
+                                state = ended
+                                limit.reschedule(clock() + (DONE_S if state == "done" else FINISHED_S))
+                    said_instead = reader.said_instead(self.key)
+        except RedirectedError as error:
+            raise _AttemptFailedError(f"{self.dialect.path} {error}{self._way}", final=True) from error
+        except httpx.RequestError as error:
+            # What breaks after the answer has ended takes nothing from it.
+            if state == "open":
+                unreachable = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                raise _AttemptFailedError(self._words(error) + self._way, unreachable=unreachable) from error
+        if received.finish_reason.lower() not in WHOLE:
             raise _AttemptFailedError(f"the server gave the answer up: {received.finish_reason}")
         if received.is_empty:
-            raise _AttemptFailedError(f"the answer is empty: no token arrived{parser.said_instead()}")
+            raise _AttemptFailedError(f"the answer is empty: no token arrived{said_instead}")
         if state == "open":
-            raise _AttemptFailedError("the stream ended before the answer did")
+            raise _AttemptFailedError(f"the stream ended before the answer did{said_instead}")
 
-    def _take(self, data: str, received: ReceivedStream, at_s: float) -> Literal["", "finished", "done"]:
-        """Add the event to the stream; return what it ends: the answer alone, whose usage may follow, or everything."""
-        if data == END:
+    @asynccontextmanager
+    async def _opened(self, method: str, path: str, body: JsonObject | None = None) -> AsyncIterator[httpx.Response]:
+        """Yield the response to a request, of the address to which redirects within the host lead."""
+        route = Route(path, self._moved)
+        while True:
+            async with self._http.stream(method, route.address, json=body) as response:
+                if not route.is_redirected(response):
+                    yield response
+                    return
+
+    def _take(self, event: ArrivedEvent, received: ReceivedStream, at_s: float) -> StreamState | None:
+        """Add an event to the answer; return what has ended with it, or None if nothing has changed in that."""
+        if event.data == END:
             return "done"
+        if event.name == ERROR:
+            raise _AttemptFailedError(f"the server broke off: {shown_words(error_words(event.data), self.key)}")
         try:
-            event = self.dialect.read(data)
+            read = self.dialect.read(event.data)
         except ValueError as error:
-            kind = self.address.dialect
-            raise _AttemptFailedError(f"an event is not in the form of {kind} ({error})", final=True) from error
-        if event.error is not None:
-            raise _AttemptFailedError(f"the server broke off: {event.error}")
-        received.add(event, at_s)
-        return "finished" if event.finish_reason is not None else ""
+            if event.name != UNNAMED:
+                return None  # an event of a name of its own, for other clients
+            is_run_together = "\n" in event.data
+            if event.is_cut and not is_run_together:
+                raise _AttemptFailedError("the stream ended within an event") from error
+            advice = "; are its events separated by empty lines?" if is_run_together else ""
+            words = f"an event is not in the form of {self.address.dialect} ({error}{advice})"
+            raise _AttemptFailedError(words, final=True) from error
+        if read.error is not None:
+            raise _AttemptFailedError(f"the server broke off: {read.error}")
+        has_ended = bool(received.finish_reason)
+        brings = received.add(read, at_s)
+        # Some servers name an empty reason in every event, and some send a further part of an answer after its reason.
+        return "finished" if read.finish_reason or (brings and has_ended) else None
 
     async def _http_failure(self, response: httpx.Response) -> _AttemptFailedError:
         await response.aread()
@@ -430,15 +299,18 @@ class StreamClient:
 
     async def _document(self, path: str) -> JsonObject:
         try:
-            response = await self._http.get(path)
-        except httpx.TransportError as error:
+            async with self._opened("GET", path) as response:
+                content = await response.aread()
+        except RedirectedError as error:
+            raise self._refusal(f"{path} {error}{self._way}") from error
+        except httpx.RequestError as error:
             raise self._refusal(self._words(error) + self._way) from error
         if response.status_code in (401, 403) and not self.address.model:
             raise self._refusal(
                 f"{path} answered {response.status_code}: set the environment variable SKIT_API_KEY to the right key"
             )
         try:
-            document = parse(response.text) if response.is_success else None
+            document = parse(content) if response.is_success else None
         except ValueError:
             document = None
         if not isinstance(document, dict):
@@ -456,13 +328,13 @@ class StreamClient:
         return f"the kind {self.address.dialect}"
 
     def _error_text(self, response: httpx.Response) -> str:
-        return without_secret(response.text, self.key)[:SHOWN].strip() or response.reason_phrase
+        return shown_words(response.text, self.key) or response.reason_phrase
 
     def _cleaned(self, text: str) -> str:
         """Return a text as one line without the key, which some servers repeat."""
         return one_line(without_secret(text, self.key).strip())
 
-    def _words(self, error: httpx.TransportError) -> str:
+    def _words(self, error: httpx.RequestError) -> str:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             return f"nothing arrived for {self.patience.timeout_s:g} s"
         return first_line(error)

@@ -9,27 +9,27 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from ipaddress import ip_address, ip_network
-from json import dumps
 from pathlib import Path
 from queue import SimpleQueue
 from ssl import SSLContext, SSLError, create_default_context
 from threading import Event, Lock, Thread
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line
-from specbench_kit.core.typed_json import JsonObject, parse
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.emulated_link import LinkDirection
+from specbench_kit.live.engines.event_reader import END, EventReader
+from specbench_kit.live.engines.redirects import RedirectedError, Route
+from specbench_kit.live.engines.wording import shown_words, without_secret
 
 API_KEY = "SKIT_API_KEY"
 """The environment variable of the key of every server; that of one server has its name at the end."""
-SHOWN = 200
-"""Characters of a server's text that a message repeats."""
 SOCKS = ("socks5", "socks5h")
 STALE = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 """How a connection fails that the server closed while it was idle."""
@@ -63,13 +63,6 @@ def api_key(name: str = "") -> str:
 def variable_part(name: str) -> str:
     """Return the part of an environment variable's name that stands for a server's name."""
     return re.sub(r"\W", "_", name).upper()
-
-
-def without_secret(text: str, secret: str) -> str:
-    """Return the text with every form of a secret that servers and libraries repeat replaced by stars."""
-    for form in {secret, quote(secret, safe=""), dumps(secret)[1:-1]} if secret else ():
-        text = text.replace(form, "***")
-    return text
 
 
 def is_loopback(host: str) -> bool:
@@ -228,6 +221,7 @@ class ServerClient:
         self._base = base
         self._key = key
         self._way = f" (through the proxy that {proxy.variable} names)" if proxy else ""
+        self._moved = dict[str, httpx.URL]()
         self._http = httpx.Client(
             base_url=base,
             timeout=timeout_s,
@@ -238,26 +232,34 @@ class ServerClient:
 
     def request(self, method: str, path: str, body: JsonObject | None = None) -> Any:
         """Return the JSON document that the server answers."""
-        with self._one_line_errors(path, "gave no answer"):
-            response = self._http.request(method, path, json=body)
+        with self._one_line_errors(path, "gave no answer"), self._opened(method, path, body) as response:
+            response.read()
             response.raise_for_status()
             return response.json()
 
     def stream(self, path: str, body: JsonObject) -> Iterator[str]:
         """Yield the data of each event of a streamed answer as it arrives."""
-        parser = EventParser()
-        with self._one_line_errors(path, "broke off"), self._http.stream("POST", path, json=body) as response:
-            if response.is_error:
+        with self._one_line_errors(path, "broke off"), self._opened("POST", path, body) as response:
+            if not response.is_success:
                 response.read()
                 response.raise_for_status()
-            for content in response.iter_bytes():
-                for data in parser.feed(content):
-                    if data == END:
-                        return
-                    yield data
-            yield from (data for data in parser.end() if data != END)
-            if said := parser.said_instead():
-                raise ValueError(f"nothing came{said}")
+            events = EventReader(response)
+            for event in events:
+                if event.data == END:
+                    return
+                yield event.data
+            if said := events.said_instead(self._key):
+                raise ValueError(f"no more came{said}")
+
+    @contextmanager
+    def _opened(self, method: str, path: str, body: JsonObject | None) -> Iterator[httpx.Response]:
+        """Yield the response to a request, of the address to which redirects within the host lead."""
+        route = Route(path, self._moved)
+        while True:
+            with self._http.stream(method, route.address, json=body) as response:
+                if not route.is_redirected(response):
+                    yield response
+                    return
 
     def close(self) -> None:
         """Close the connections."""
@@ -268,9 +270,11 @@ class ServerClient:
         try:
             yield
         except httpx.HTTPStatusError as error:
-            text = error.response.text[:SHOWN] or error.response.reason_phrase
-            line = f"answered {error.response.status_code}: {first_line(ValueError(text))}{self._way}"
+            text = shown_words(error.response.text, self._key) or error.response.reason_phrase
+            line = f"answered {error.response.status_code}: {text}{self._way}"
             raise RefusedRequestError(self._line(path, line)) from error
+        except RedirectedError as error:
+            raise SkitError(self._line(path, f"{error}{self._way}")) from error
         except (httpx.HTTPError, ValueError) as error:
             raise SkitError(self._line(path, f"{failure}: {first_line(error)}{self._way}")) from error
 
@@ -280,53 +284,6 @@ class ServerClient:
     def printable(self, text: str) -> str:
         """Return a text as one line without the key."""
         return one_line(without_secret(text, self._key))
-
-
-HEAD = 2000
-"""Bytes of content without an event that are kept."""
-END = "[DONE]"
-"""The data with which OpenAI's streams end."""
-
-
-class EventParser:
-    """Cuts the bytes of a stream into the data of its events, wherever the network divided them."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-        self._events = 0
-        self._head = b""
-
-    def feed(self, content: bytes) -> list[str]:
-        """Return the data of every event whose line is complete now."""
-        self._head = self._head or content[:HEAD]
-        *lines, self._rest = (self._rest + content).replace(b"\r\n", b"\n").split(b"\n")
-        found = [data for line in lines if (data := _data(line))]
-        self._events += len(found)
-        return found
-
-    def end(self) -> list[str]:
-        """Return the data of a last line without a line break."""
-        line = self._rest
-        self._rest = b""
-        found = [data] if (data := _data(line)) else []
-        self._events += len(found)
-        return found
-
-    def said_instead(self) -> str:
-        """Return how content without any event begins: a server that does not stream says there why not."""
-        text = self._head.decode("utf-8", "replace").strip()
-        if self._events or not text:
-            return ""
-        with suppress(ValueError, AttributeError):
-            error = parse(text).get("error")
-            text = str(error.get("message") if isinstance(error, dict) else error or text)
-        return f", and no event; the server said: {text[:SHOWN]}"
-
-
-def _data(line: bytes) -> str:
-    # Some servers report an error in the middle of a stream by a line of its own name.
-    name, _, content = line.partition(b":")
-    return content.decode("utf-8", "replace").strip() if name in (b"data", b"error") else ""
 
 
 Delivery = Callable[[], object]

@@ -66,6 +66,13 @@ class LlamaChunk(Struct):
     error: JsonObject | str | None = None
 
 
+def _finish_reason(chunk: LlamaChunk) -> str | None:
+    """Return why an answer ended; older servers say only that it did."""
+    kinds = {"limit": "length", "eos": "stop", "word": "stop", "none": "stop", "": "stop"}
+    stop_type = chunk.stop_type or ""
+    return kinds.get(stop_type, stop_type) if chunk.stop else None
+
+
 def sampling_fields(sampler: Sampler) -> JsonObject:
     """Return every sampling field of a request, so that no default of the server is left in force."""
     return {
@@ -130,9 +137,7 @@ class LlamaCpp(TokenServer):
             tokens=len(chunk.tokens),
             counted_by="token ids",
             total_tokens=chunk.tokens_predicted or (timings.predicted_n if chunk.stop else None),
-            finish_reason={"limit": "length", "eos": "stop", "word": "stop"}.get(
-                chunk.stop_type or "", chunk.stop_type
-            ),
+            finish_reason=_finish_reason(chunk),
             prompt_tokens=chunk.tokens_evaluated if chunk.stop else None,
             cached_tokens=timings.cache_n,
             drafts=timings.drafts(),

@@ -3,9 +3,10 @@
 The streams of vLLM and llama.cpp also hold counts of speculation.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
@@ -27,6 +28,8 @@ from specbench_kit.live.engines.base import (
     read_event,
     token_server,
 )
+from specbench_kit.live.engines.counters import PredictionCounts, SglangCounts
+from specbench_kit.live.engines.delta import parts_of
 from specbench_kit.metrics.ab.answers import CountedBy, DraftCounts
 
 THREADS = 16
@@ -68,6 +71,7 @@ class Usage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: PredictionCounts | None = None
 
 
 class ChosenTokens(Struct):
@@ -77,19 +81,12 @@ class ChosenTokens(Struct):
     content: list[JsonObject] | None = None
 
 
-class Delta(Struct):
-    """The next part of a chat's answer; models that think aloud stream their thoughts in a field of their own."""
-
-    content: str | None = None
-    reasoning_content: str | None = None
-    reasoning: str | None = None
-
-
 class Choice(Struct):
-    """The next part of an answer."""
+    """The next part of an answer: of one of several, where a server sends more than it was asked for."""
 
+    index: int | None = None
     text: str | None = None
-    delta: Delta | None = None
+    delta: dict[str, Any] | None = None
     token_ids: list[int] | None = None
     logprobs: ChosenTokens | None = None
     finish_reason: str | None = None
@@ -131,6 +128,18 @@ class RequestMetrics(Struct):
     speculative_decoding: StepCounts | None = None
 
 
+class SglangExtension(Struct):
+    """What SGLang adds to an answer of OpenAI's routes."""
+
+    spec_tokens_details: SglangCounts | list[SglangCounts] | None = None
+
+    def drafts(self) -> DraftCounts | None:
+        """Return the counts of the first answer, the only one that is asked for."""
+        details = self.spec_tokens_details
+        first = next(iter(details), None) if isinstance(details, list) else details
+        return first.drafts() if first else None
+
+
 class Chunk(Struct):
     """The data of one event; `timings` are llama.cpp's."""
 
@@ -138,22 +147,21 @@ class Chunk(Struct):
     usage: Usage | None = None
     metrics: RequestMetrics | None = None
     timings: Timings | None = None
+    sglext: SglangExtension | None = None
     error: JsonObject | str | None = None
     object: str | None = None
     message: str | None = None
 
     def event(self) -> StreamEvent:
         """Return the event that the chunk stands for."""
-        choice = self.choices[0] if self.choices else Choice()
+        choice = next((choice for choice in self.choices if not choice.index), Choice())
         usage = self.usage or Usage()
-        delta = choice.delta or Delta()
-        reasoning = delta.reasoning_content or delta.reasoning or ""
-        text = choice.text or f"{reasoning}{delta.content or ''}"
+        parts = parts_of(choice.delta or {})
         tokens, counted_by = self._count(choice)
-        drafts = self.metrics.speculative_decoding if self.metrics else None
         return StreamEvent(
-            text=text,
-            reasoning=reasoning,
+            text=choice.text or parts.content,
+            reasoning=parts.reasoning,
+            other=parts.other,
             token_ids=choice.token_ids,
             tokens=tokens,
             counted_by=counted_by,
@@ -161,9 +169,17 @@ class Chunk(Struct):
             finish_reason=choice.finish_reason,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None,
-            drafts=drafts.counts() if drafts else self.timings.drafts() if self.timings else None,
+            drafts=self._drafts(),
             error=self._error(),
         )
+
+    def _drafts(self) -> DraftCounts | None:
+        """Return the counts of speculation, of whichever server states them."""
+        if self.metrics and self.metrics.speculative_decoding:
+            return self.metrics.speculative_decoding.counts()
+        details = self.usage.completion_tokens_details if self.usage else None
+        sources = (self.timings, self.sglext, details)
+        return next((drafts for source in sources if source and (drafts := source.drafts())), None)
 
     def _count(self, choice: Choice) -> tuple[int | None, CountedBy]:
         if choice.token_ids is not None:
@@ -294,6 +310,7 @@ class OpenAIChat(OpenAIDialect):
     """OpenAI's chat completions, by any server: prompts are a user's messages, in the model's own chat template."""
 
     path = "/v1/chat/completions"
+    newer_names: ClassVar[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
 
     def body(self, generation: Generation) -> JsonObject:
         return {**super().body(generation), "messages": generation.messages}

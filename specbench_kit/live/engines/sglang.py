@@ -1,4 +1,4 @@
-"""SGLang's own route, which counts tokens in every event and scores the draft alone in one request."""
+"""SGLang's own route, which counts tokens in every event and scores the draft alone in one request; and its chat."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,38 +13,25 @@ from specbench_kit.live.engines.base import (
     ServerFacts,
     StreamEvent,
     TokenServer,
+    dialects,
     error_text,
     read_event,
     token_server,
 )
-from specbench_kit.metrics.ab.answers import DraftCounts
+from specbench_kit.live.engines.counters import SglangCounts
+from specbench_kit.live.engines.openai import OpenAIChat
 
 LIKELIEST = 20
 """Tokens whose log-probabilities are asked for at a divergence."""
 
 
-class MetaInfo(Struct):
+class MetaInfo(SglangCounts):
     """The counts of an answer so far; those of speculation come with its last event."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
     finish_reason: JsonObject | None = None
-    spec_verify_ct: int | None = None
-    spec_accept_token_num: int | None = None
-    spec_draft_token_num: int | None = None
-
-    def drafts(self) -> DraftCounts | None:
-        """Return the counts of speculation, where a round that is not said to have accepted more accepted all but one.
-
-        SGLang counts verifications; older versions do not count drafted and accepted tokens.
-        """
-        if not self.spec_verify_ct:
-            return None
-        accepted = self.spec_accept_token_num
-        if accepted is None and self.completion_tokens is not None:
-            accepted = max(0, self.completion_tokens - 1 - self.spec_verify_ct)
-        return DraftCounts(self.spec_verify_ct, self.spec_draft_token_num, accepted)
 
 
 class SglangChunk(Struct):
@@ -95,19 +82,15 @@ class Sglang(TokenServer):
             counted_by="running usage" if ids is None else "token ids",
             total_tokens=meta.completion_tokens,
             cumulative=is_whole,
-            finish_reason=str(meta.finish_reason.get("type")) if meta.finish_reason else None,
+            finish_reason=str(meta.finish_reason.get("type") or "") if meta.finish_reason else None,
             prompt_tokens=meta.prompt_tokens,
             cached_tokens=meta.cached_tokens,
-            drafts=meta.drafts(),
+            drafts=meta.drafts(meta.completion_tokens),
             error=error_text(chunk.error),
         )
 
     def facts(self, *documents: JsonObject | None) -> ServerFacts:
-        model = documents[0] or {}
-        server = documents[1] or {}
-        path = model.get("model_path")
-        version = server.get("version")
-        return ServerFacts(path and str(path), server.get("context_length"), version and str(version))
+        return _facts(*documents)
 
     def target_tokens(self, request: ScoringRequest) -> list[int]:
         count = len(request.chain)
@@ -164,3 +147,35 @@ class Sglang(TokenServer):
 
     def model(self) -> tuple[str, int | None]:
         return str(self.get("/get_model_info")["model_path"]), None
+
+
+@dialects.register("sglang-chat")
+class SglangChat(OpenAIChat):
+    """SGLang's chat completions: prompts are a user's messages; versions that count speculation there are asked to.
+
+    As the adapter of its own route, it was never run against a real SGLang.
+    """
+
+    facts_paths = Sglang.facts_paths
+    may_ignore_eos = True
+
+    def body(self, generation: Generation) -> JsonObject:
+        own = {
+            "top_k": generation.sampler.top_k or -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "ignore_eos": generation.ignore_eos,
+            "return_spec_tokens_details": True,
+        }
+        return {**super().body(generation), **own}
+
+    def facts(self, *documents: JsonObject | None) -> ServerFacts:
+        return _facts(*documents)
+
+
+def _facts(*documents: JsonObject | None) -> ServerFacts:
+    model = documents[0] or {}
+    server = documents[1] or {}
+    path = model.get("model_path")
+    version = server.get("version")
+    return ServerFacts(path and str(path), server.get("context_length"), version and str(version))

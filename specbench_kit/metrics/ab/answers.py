@@ -17,7 +17,10 @@ number of chunks is known."""
 
 
 class Burst(Struct, frozen=True, array_like=True):
-    """Tokens that arrived together, and when: in seconds since the request was sent."""
+    """Tokens that arrived together, and when: in seconds since the request was sent.
+
+    There may be 0 of them: a server may send the text of a token in several parts, and only one of them counts.
+    """
 
     at_s: Number
     tokens: Count
@@ -72,17 +75,17 @@ class StreamedAnswer(Struct, frozen=True):
 
     @property
     def ttft_s(self) -> float:
-        """The time until the first token arrived."""
+        """The time until the first part of the answer arrived."""
         return self.bursts[0].at_s
 
     @property
     def e2e_s(self) -> float:
-        """The time until the last token arrived."""
+        """The time until the last part of the answer arrived."""
         return self.bursts[-1].at_s
 
     @property
     def decode_s(self) -> float:
-        """The time from the first token to the last."""
+        """The time from the first part to the last."""
         return self.e2e_s - self.ttft_s
 
     @property
@@ -160,14 +163,19 @@ class CounterChange(Struct, frozen=True):
 
 
 def divided(total: int, weights: Sequence[int]) -> list[int]:
-    """Return whole numbers that sum to `total`, in proportion to the weights; at least 1 each where possible."""
-    if total < len(weights):
-        return [1] * total + [0] * (len(weights) - total)
-    spare = total - len(weights)
+    """Return whole numbers that sum to `total`, in proportion to the weights; at least 1 each where possible.
+
+    Where the weights are more than the total, the first and the last of them get 1 before any other does.
+    """
+    count = len(weights)
+    least = [1] * count if total >= count else [int(place in (0, count - 1)) for place in range(count)]
+    if total < sum(least):
+        least = [1] * total + [0] * (count - total)
+    spare = total - sum(least)
     weight_sum = sum(weights)
     ends = [0]
     so_far = 0
-    for weight in weights:
+    for place, weight in enumerate(weights, 1):
         so_far += weight
-        ends.append(round(spare * so_far / weight_sum))
-    return [1 + after - before for before, after in pairwise(ends)]
+        ends.append(round(spare * so_far / weight_sum) if weight_sum else spare * place // count)
+    return [part + after - before for part, (before, after) in zip(least, pairwise(ends), strict=True)]

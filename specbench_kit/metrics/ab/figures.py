@@ -86,6 +86,11 @@ def _distribution(values: Sequence[float] | Array) -> Distribution:
 
 
 def _gaps_s(answers: Sequence[StreamedAnswer]) -> Array:
-    rows = [(number, burst.tokens, burst.at_s) for number, answer in enumerate(answers) for burst in answer.bursts]
+    rows = [
+        (number, burst.tokens, burst.at_s)
+        for number, answer in enumerate(answers)
+        for burst in answer.bursts
+        if burst.tokens
+    ]
     owner, sizes, moments_s = np.array(rows, dtype=np.float64).reshape(-1, 3).T
     return gaps_of_bursts(owner, sizes, moments_s)

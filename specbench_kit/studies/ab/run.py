@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import torch
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 
 from specbench_kit.core.errors import Interrupted, SkitError, require
 from specbench_kit.core.progress import ProgressCallback
@@ -21,12 +21,10 @@ from specbench_kit.live.engines.client import (
     RequestFailedError,
     SentRequest,
     StreamClient,
-    TokenCounter,
-    change,
-    have_fallen,
-    read_counters,
 )
+from specbench_kit.live.engines.counters import change, have_fallen
 from specbench_kit.live.engines.http import api_key
+from specbench_kit.live.engines.received import TokenCounter
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange, DraftCounts, ServerDescription
 from specbench_kit.metrics.ab.comparison import Plan, saturation, summarise
 from specbench_kit.metrics.ab.figures import Targets
@@ -88,6 +86,7 @@ class Driver:
 
     async def probe(self) -> None:
         """Put one short request to each server; raise SkitError if one does not answer it."""
+        _require_fields(self.settings, self.clients, self._generation(self.prompts[0], (), PROBE_TOKENS))
         for client in self.clients:
             try:
                 await client.ask(self._generation(self.prompts[0], (), PROBE_TOKENS))
@@ -133,7 +132,7 @@ class Driver:
                     raise ServerLostError(f"{client.address.name} fails while it warms up: {outcome.failure}")
 
     async def _take_turn(self, turn: Turn, client: StreamClient, store: AnswerStore) -> None:
-        counted = read_counters(await client.counters())
+        counted = await client.counters()
         before = read_processor_time()
         outcomes = await self._ask_all(
             client,
@@ -154,7 +153,7 @@ class Driver:
                 f"{client.address.name} ({client.address.base}) cannot be reached any more, in {lost.attempts} "
                 f"attempts: {lost}"
             )
-        after = read_counters(await client.counters()) if counted else {}
+        after = await client.counters() if counted else {}
         moved = change(counted, after)
         fell = have_fallen(counted, after)
         if moved is not None or fell:
@@ -269,7 +268,11 @@ async def _compare(
         clients = []
         for address in settings.addresses:
             client = StreamClient(
-                address, api_key(address.name), Patience(settings.timeout_s, settings.retries), settings.server_ca
+                address,
+                api_key(address.name),
+                Patience(settings.timeout_s, settings.retries),
+                settings.server_ca,
+                settings.leave_out,
             )
             stack.push_async_callback(client.close)
             _require_options(settings, client)
@@ -331,12 +334,23 @@ def _sampling_doubts(settings: AbSettings, prompts: int) -> list[str]:
 
 
 def _cautions(driver: Driver) -> list[str]:
-    if driver.busy_share < BUSY_SHARE:
-        return []
-    return [
-        f"BUSY CLIENT: this process kept a processor busy for {driver.busy_share:.0%} of a turn, so that its own "
-        "speed may limit what it measured: run it on another machine than the servers, or with less in flight."
-    ]
+    lines = []
+    if driver.settings.leave_out:
+        lines.append(
+            f"FIELDS LEFT OUT: no request states {', '.join(driver.settings.leave_out)}, so that each server's own "
+            "default holds, and these may differ."
+        )
+    for client in driver.clients:
+        lines += [
+            f"{client.address.name} refuses {name}, and got {newer} in its place."
+            for name, newer in client.newer_names.items()
+        ]
+    if driver.busy_share >= BUSY_SHARE:
+        lines.append(
+            f"BUSY CLIENT: this process kept a processor busy for {driver.busy_share:.0%} of a turn, so that its own "
+            "speed may limit what it measured: run it on another machine than the servers, or with less in flight."
+        )
+    return lines
 
 
 def _require_options(settings: AbSettings, client: StreamClient) -> None:
@@ -345,6 +359,34 @@ def _require_options(settings: AbSettings, client: StreamClient) -> None:
         f"--ignore-eos: {client.address.name} is of the kind {client.address.dialect}, which cannot be told to go on "
         "after the end; leave it out",
     )
+
+
+def _require_fields(settings: AbSettings, clients: Sequence[StreamClient], generation: Generation) -> None:
+    """Raise SkitError for a field of --leave-out that no request has, and for an option that only such fields state."""
+    if not settings.leave_out:
+        return
+    left_out = " --leave-out ".join(("", *settings.leave_out)).strip()
+    known = dict.fromkeys(name for client in clients for name in client.fields(generation))
+    for name in settings.leave_out:
+        can = f"{', '.join(known)} can be left out"
+        require(name in known, f"--leave-out {name}: requests have no such field, or need it; {can}")
+    sampler = generation.sampler
+    others = {
+        "max_new_tokens": structs.replace(generation, max_tokens=generation.max_tokens + 1),
+        "ignore_eos": structs.replace(generation, ignore_eos=not generation.ignore_eos),
+        "seed": structs.replace(generation, seed=generation.seed + 1),
+        "temperature": structs.replace(generation, sampler=replace(sampler, temperature=sampler.temperature + 1)),
+        "top_p": structs.replace(generation, sampler=replace(sampler, top_p=sampler.top_p / 2)),
+        "top_k": structs.replace(generation, sampler=replace(sampler, top_k=sampler.top_k + 1)),
+    }
+    defaults = {field.name: field.default for field in fields(AbSettings)}
+    for name, other in others.items():
+        is_stated = any(client.body(generation) != client.body(other) for client in clients)
+        flag = f"--{name.replace('_', '-')}"
+        require(
+            is_stated or getattr(settings, name) == defaults[name],
+            f"{flag} has no effect with {left_out}: no request states it; leave out one of them",
+        )
 
 
 async def _describe(client: StreamClient) -> ServerDescription:

@@ -60,8 +60,8 @@ class AbSettings(common.DatasetOptions):
         tuple[str, ...],
         Option(
             "Two servers, NAME=KIND://HOST:PORT each, where KIND is chat, completions, llama-cpp, llama-cpp-chat, "
-            "sglang, tgi, vllm or vllm-chat, with +https for TLS and #MODEL to name a model; or NAME=FILE of AIPerf, "
-            "GuideLLM, vllm bench serve or SGLang's bench_serving. The second is compared with the first.",
+            "sglang, sglang-chat, tgi, vllm or vllm-chat, with +https for TLS and #MODEL to name a model; or NAME=FILE "
+            "of AIPerf, GuideLLM, vllm bench serve or SGLang's bench_serving. The second is compared with the first.",
             argument=True,
         ),
     ]
@@ -124,6 +124,14 @@ class AbSettings(common.DatasetOptions):
         Path | None,
         Option("Certificates, PEM, that the servers' must be signed by, in place of the usual ones.", SERVER),
     ] = None
+    leave_out: Annotated[
+        tuple[str, ...],
+        Option(
+            "Field that requests do not have, for a server that refuses it: max_tokens, stream_options, "
+            "sampling_params.min_p. The server's own default holds. May be given several times.",
+            SERVER,
+        ),
+    ] = ()
     out: common.Out = Path("results")
     resume: common.Resume = False
     force: Annotated[
@@ -207,6 +215,7 @@ class AbSettings(common.DatasetOptions):
             "tokenizer": self.tokenizer and Path(self.tokenizer).name,
             "retries": self.retries,
             "timeout_s": self.timeout_s,
+            **({"leave_out": list(self.leave_out)} if self.leave_out else {}),
         }
 
 

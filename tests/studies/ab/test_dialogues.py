@@ -8,7 +8,7 @@ from command_line import read_object, read_rows, skit_here, write_rows
 from streaming_server import streaming_server
 
 from specbench_kit.live.engines.base import dialects
-from specbench_kit.live.engines.client import ReceivedStream
+from specbench_kit.live.engines.received import ReceivedStream
 
 TURNS = [[f"prompt number {number}", "go on", "and then"] for number in (11, 13, 18, 22, 27, 28)]
 SYSTEM = "Be brief."

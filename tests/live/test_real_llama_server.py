@@ -1,0 +1,117 @@
+"""llama.cpp's own server, from the package `xllamacpp`: its routes tell of the same answer."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFWriter, TokenType
+
+from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.live.engines.address import parse_server
+from specbench_kit.live.engines.base import Generation
+from specbench_kit.live.engines.client import StreamClient
+from specbench_kit.metrics.ab.answers import StreamedAnswer
+
+xllamacpp = pytest.importorskip("xllamacpp", reason="pip install --no-deps xllamacpp")
+
+TOKENS = 24
+WIDTH, HEADS, CONTEXT = 64, 4, 256
+LETTERS = range(32, 127)
+
+
+def write_model(path: Path) -> Path:
+    """Write a model of one layer with random weights, whose tokens are single bytes and printable letters."""
+    special = [("<unk>", TokenType.UNKNOWN), ("<s>", TokenType.CONTROL), ("</s>", TokenType.CONTROL)]
+    of_bytes = [(f"<0x{byte:02X}>", TokenType.BYTE) for byte in range(256)]
+    of_letters = [(chr(letter), TokenType.NORMAL) for letter in LETTERS]
+    vocabulary = [*special, *of_bytes, *of_letters]
+    writer = GGUFWriter(path, "llama")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(2 * WIDTH)
+    writer.add_head_count(HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([token for token, _ in vocabulary])
+    writer.add_token_scores([0.0] * len(vocabulary))
+    writer.add_token_types([kind for _, kind in vocabulary])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    random = np.random.default_rng(3)
+    shapes = {
+        "token_embd": (len(vocabulary), WIDTH),
+        "output": (len(vocabulary), WIDTH),
+        **{f"blk.0.attn_{name}": (WIDTH, WIDTH) for name in ("q", "k", "v", "output")},
+        **{f"blk.0.ffn_{name}": (2 * WIDTH, WIDTH) for name in ("gate", "up")},
+        "blk.0.ffn_down": (WIDTH, 2 * WIDTH),
+    }
+    for name, shape in shapes.items():
+        writer.add_tensor(f"{name}.weight", random.normal(size=shape).astype(np.float32))
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(WIDTH, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A server in this process, which ends with the object."""
+    options = xllamacpp.CommonParams()
+    options.model.path = str(write_model(tmp_path_factory.mktemp("model") / "tiny.gguf"))
+    options.n_ctx, options.n_parallel, options.port, options.verbosity = CONTEXT, 1, 0, -1
+    options.cpuparams.n_threads = options.cpuparams_batch.n_threads = 1
+    options.chat_template = "chatml"
+    options.endpoint_metrics = True
+    return xllamacpp.Server(options)
+
+
+@pytest.fixture
+def host(server: Any) -> str:
+    return str(server.listening_address).removeprefix("http://")
+
+
+async def asked(host: str, kind: str, *left_out: str) -> tuple[StreamedAnswer, dict[str, float]]:
+    client = StreamClient(parse_server(f"it={kind}://{host}"), left_out=left_out)
+    try:
+        client.dialect.model_name = (await client.facts()).model or ""
+        answer = await client.ask(Generation("to be or not to be", TOKENS, Sampler(), 1, "a", ignore_eos=True))
+        return answer.received.answer(), await client.counters()
+    finally:
+        await client.close()
+
+
+def ask(host: str, kind: str, *left_out: str) -> tuple[StreamedAnswer, dict[str, float]]:
+    return asyncio.run(asked(host, kind, *left_out))
+
+
+@pytest.mark.parametrize("pair", [("llama-cpp", "completions"), ("llama-cpp-chat", "chat")])
+def test_its_routes_stream_the_same_answer(host: str, pair: tuple[str, str]) -> None:
+    answers = [ask(host, kind)[0] for kind in pair]
+    for answer in answers:
+        assert answer.finish_reason == "length"
+        times = [burst.at_s for burst in answer.bursts]
+        assert times == sorted(times)
+        assert (answer.ttft_s, answer.e2e_s) == (times[0], times[-1])
+    assert answers[0].text == answers[1].text
+    assert answers[0].prompt_tokens == answers[1].prompt_tokens
+    # Bytes of a character that never became whole are counted by usage, and never arrive in a stream that counts as it
+    # goes: a character has at most four.
+    assert answers[1].tokens == TOKENS
+    assert TOKENS - 3 <= answers[0].tokens <= TOKENS
+
+
+def test_without_a_limit_and_usage_its_chat_goes_on_and_is_counted_by_chunks(host: str) -> None:
+    answer, _ = ask(host, "chat", "max_tokens", "stream_options")
+    assert (answer.finish_reason, answer.counted_by) == ("length", "chunks")
+    assert answer.tokens > TOKENS
+
+
+def test_its_counters_are_read(host: str) -> None:
+    assert ask(host, "chat")[1].keys() >= {"rounds", "drafted", "accepted"}
