@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import require_no_pointer
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.typed_json import whole_number
 from specbench_kit.datasets.base import Row
@@ -37,6 +38,8 @@ def bare_name(path: Path) -> str:
 
 def read_rows(path: Path) -> Iterator[LocatedRow]:
     """Yield the rows of a Parquet, Arrow, JSON, JSONL or text file; raise SkitError if the file cannot be read."""
+    if path.is_file():
+        require_no_pointer(path)
     if path.suffix in (PARQUET, *ARROW):
         yield from _table_rows(path)
         return

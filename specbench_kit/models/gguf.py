@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.files import replace_file
+from specbench_kit.core.files import replace_file, require_no_pointer
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.user_data import user_folder
 from specbench_kit.models.gguf_tokenizer import (
@@ -343,6 +343,7 @@ def content_hash(path: Path) -> str:
     entry = index.get(key)
     if isinstance(entry, list) and entry[:2] == state and isinstance(entry[-1], str):
         return entry[-1]
+    require_no_pointer(path)
     with path.open("rb") as file:
         require(file.read(len(MAGIC)) == MAGIC, f"'{path.name}' is not a GGUF file: it does not begin with GGUF")
         file.seek(0)

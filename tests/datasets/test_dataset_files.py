@@ -306,3 +306,10 @@ def test_solutions_in_the_form_of_gsm8k_take_its_rule(tmp_path: Path) -> None:
     assert [gold.rule for gold in golds] == ["number", "phrase", "strict"]
     assert golds[0].matches("4 apples")
     assert not golds[0].matches("14 apples")
+
+
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.parquet", "mine.json.gz"])
+def test_a_pointer_of_git_lfs_is_no_prompt_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(SkitError, match=rf"'{name}' is a pointer of git-lfs.*run `git lfs pull`"):
+        load_file(tmp_path / name)
