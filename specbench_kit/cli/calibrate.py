@@ -22,5 +22,10 @@ def calibrate(settings: CalibrationSettings, as_json: JsonOption = False) -> Non
     say(console, f"profile: {outcome.path}")
     if as_json:
         agreements = {name: list(map(asdict, rest)) for name, rest in outcome.agreements.items()}
-        content = {"file": str(outcome.path), "fitted": fitted_numbers(outcome.speed), "rest": agreements}
+        content = {
+            "file": str(outcome.path),
+            "fitted": fitted_numbers(outcome.speed),
+            "rest": agreements,
+            "extrapolation": asdict(outcome.extrapolation),
+        }
         print_json(content)
