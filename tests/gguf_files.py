@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from specbench_kit.models.gguf import open_gguf
 
-VALUE_TYPES = {bool: gguf.GGUFValueType.BOOL, int: gguf.GGUFValueType.UINT16, str: gguf.GGUFValueType.STRING}
+VALUE_TYPES = {
+    bool: gguf.GGUFValueType.BOOL,
+    int: gguf.GGUFValueType.UINT32,
+    float: gguf.GGUFValueType.FLOAT32,
+    str: gguf.GGUFValueType.STRING,
+}
 Encoded = tuple[NDArray[Any], gguf.GGMLQuantizationType] | None
 Encode = Callable[[str, NDArray[np.float32]], Encoded]
 """Turns the matrix of a name into blocks and their type; None leaves it as it is."""
@@ -43,7 +48,9 @@ def rewrite(
     architecture = changes.get("general.architecture", "llama")
     writer = gguf.GGUFWriter(target, architecture)
     for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name == "general.architecture" or (drop and name.startswith(drop)):
+        if name.startswith("GGUF.") or name == "general.architecture":
+            continue
+        if drop and name.startswith(drop) and name not in changes:
             continue
         value = changes.get(name, field.contents())
         sub_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None

@@ -27,5 +27,6 @@ def calibrate(settings: CalibrationSettings, as_json: JsonOption = False) -> Non
             "fitted": fitted_numbers(outcome.speed),
             "rest": agreements,
             "log": outcome.reading.line,
+            "extrapolation": asdict(outcome.extrapolation),
         }
         print_json(content)

@@ -1,7 +1,9 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and files that are not there in truth."""
 
 import os
 from pathlib import Path
+
+from specbench_kit.core.errors import SkitError
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -13,3 +15,27 @@ def replace_file(path: Path, content: bytes) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/"
+"""The beginning of the text that git leaves in place of a large file which was not fetched."""
+POINTER_BYTES = 1024
+"""More bytes than such a text has."""
+
+
+def require_contents(folder: Path) -> None:
+    """Raise SkitError if a file of a model is a pointer of git-lfs, in place of what it points to."""
+    for file in sorted(path for path in folder.iterdir() if path.is_file()):
+        require_no_pointer(file)
+
+
+def require_no_pointer(file: Path) -> None:
+    """Raise SkitError if a file is a pointer of git-lfs."""
+    if file.stat().st_size >= POINTER_BYTES:
+        return
+    with file.open("rb") as content:
+        if content.read(len(POINTER)) == POINTER:
+            raise SkitError(
+                f"'{file.name}' is a pointer of git-lfs, and its contents were not fetched: run `git lfs pull` in "
+                f"'{file.parent}', or download the file itself"
+            )

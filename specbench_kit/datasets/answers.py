@@ -22,16 +22,21 @@ BOLD_NUMBER = re.compile(r"[-\u2212]?(?:\\?\$|[€£¥])?[-\u2212]?\.?\d[^:]*")
 HEADING_NUMBER = re.compile(r"\d+[.)]\s")
 
 LATEX = re.compile(r"\\[a-zA-Z]+")
-NOT_LETTER = re.compile(r"\bnot\s+\(?[A-D]\b\)?", re.IGNORECASE)
+LETTERS = "ABCDEFGHIJ"
+"""The letters of choices: MMLU has four of them, AQuA five and MMLU-Pro ten."""
+# "A square" begins with an article and "I think" with a pronoun; "(a)" and "a)" name a choice.
+NO_ARTICLE = r"A(?!\s+[a-z])"
+NO_PRONOUN = r"I(?!\s+(?!because|since|as\b|and\b|is\b)[a-z])"
+NOT_LETTER = re.compile(r"\bnot\s+\(?[A-J]\b\)?", re.IGNORECASE)
 LEADING_LETTER = re.compile(
     r"[\W_]*(?:the\s+)?(?:(?:correct|right|best)\s+)?(?:(?:option|choice|letter|answer)\b[\W_]*)?"
-    r"([A-D]|[b-d]|a(?!\s+\w))(?![\w'’])"
+    rf"([A-HJ]|{NO_PRONOUN}|[b-hj]|[ai](?!\s+\w))(?![\w'’])"
 )
-LETTER_ALONE = re.compile(r"[\W_]*([A-Da-d])[\W_]*(?:$|[).:]\s)")
-CALLED_RIGHT = re.compile(r"\b([A-D])\b[\W_]*\s(?:is|as)\s(?:the\s)?(?:correct|right|best)\b")
-CHOSEN = re.compile(r"\b(?:option|choice)\b(?:\s+is)?[\s:*(]*([A-D])\b", re.IGNORECASE)
-# "A square" begins with an article; "(a)" and "a)" name a choice.
-LETTER = re.compile(r"\(([A-Da-d])\)|\b([B-D]|A(?!\s+[a-z]))\b(?!['’])")
+LETTER_ALONE = re.compile(r"[\W_]*([A-Ja-j])[\W_]*(?:$|[).:]\s)")
+CALLED_RIGHT = re.compile(r"\b([A-J])\b[\W_]*\s(?:is|as)\s(?:the\s)?(?:correct|right|best)\b")
+CHOSEN = re.compile(r"\b(?:option|choice)\b(?:\s+is)?[\s:*(]*([A-HJ]|I(?!\s+[a-z]))\b", re.IGNORECASE)
+# Letters from E on are also units, variables and notes, unless a mark or nothing follows them.
+LETTER = re.compile(rf"\(([A-Ja-j])\)|\b([B-D]|{NO_ARTICLE})\b(?!['’])|(?<![\w°'’])(?<!\d )([E-J])(?=[).:*}}]|\s*$)")
 
 STRICT = re.compile(r"#### (-?[0-9.,]+)")
 FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
@@ -141,7 +146,7 @@ ANSWER_RULES: Mapping[str, AnswerRule] = {
         _number, "the number that is stated last (after `####` or `answer is`, boxed or bold), else the last number"
     ),
     "letter": AnswerRule(
-        _letter, "the letter A to D that is stated last (after `answer is`, boxed, called right), else the last one"
+        _letter, "the letter A to J that is stated last (after `answer is`, boxed, called right), else the last one"
     ),
     "phrase": AnswerRule(
         _phrase,
@@ -155,8 +160,13 @@ ANSWER_RULES: Mapping[str, AnswerRule] = {
 }
 
 
-SEPARATOR = r"(?:,|\{,\}|\\[,!]|[\u00a0\u2009\u202f])"
-DIGITS = rf"\d{{1,3}}(?:{SEPARATOR}\d{{2,3}})*{SEPARATOR}\d{{3}}(?!\d)|\d+"
+SPACE = r"[ \u00a0\u2000-\u200a\u202f\u205f\u3000]"
+SEPARATOR = rf"(?:,|\{{,\}}|\\[,!]|['’]|{SPACE})"
+# Only a comma may part two digits, as in India: 1,00,000. Numbers of a list are parted by spaces too, and "5 200-page"
+# is no number of thousands.
+GROUPED = r"\d{1,3}(?:(?:,|\{,\}|\\[,!])\d{2,3})*(?:,|\{,\}|\\[,!])\d{3}(?!\d)"
+SPACED = rf"[1-9]\d{{0,2}}(?:(?:{SPACE}|['’])\d{{3}})+(?![\d/]|-[A-Za-z]|{SPACE}?[*×])"
+DIGITS = rf"{GROUPED}|{SPACED}|\d+"
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 CURRENCY = r"(?:(?:\\?\$|[€£¥])(?P<inner_sign>[-\u2212]?))?"
 # A minus between two numbers is a subtraction, and one behind a word is a hyphen.

@@ -22,13 +22,24 @@ from urllib.parse import unquote_plus
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.hub import hub_reachable, is_reachable
 from specbench_kit.core.plain_text import one_line
-from specbench_kit.datasets.answers import ANSWER_RULES, Gold
+from specbench_kit.datasets.answers import ANSWER_RULES, Gold, RuleName
 from specbench_kit.datasets.base import RESERVED, Hub, LoadedDataset, Prompt, Row, Source, datasets
-from specbench_kit.datasets.rows import PARQUET, LocatedRow, parse_rows, read_rows, system_text, user_turns
+from specbench_kit.datasets.rows import (
+    ARROW,
+    COMPRESSED,
+    PARQUET,
+    LocatedRow,
+    bare_name,
+    parse_rows,
+    read_rows,
+    system_text,
+    user_turns,
+)
 
 SAMPLES = Path(__file__).parent / "samples"
 
-PROMPT_ENDINGS = (".jsonl", ".json", PARQUET)
+LINES = (".jsonl", ".json")
+PROMPT_ENDINGS = (*LINES, PARQUET, *ARROW, *(f"{ending}{packed}" for ending in LINES for packed in COMPRESSED))
 OTHER_ENDINGS = (".txt", ".csv", ".tsv", ".md")
 """Endings of files that a user may mistake for prompt files."""
 
@@ -47,7 +58,7 @@ class SourcedPrompts(NamedTuple):
 def load(
     spec: str, *, data_dir: Path | None, allow_sample: bool, limit: int | None, seed: int, to_train: bool = False
 ) -> LoadedDataset:
-    """Return the prompts of `spec`: a dataset, one of the hub (`hub:owner/name?...`), or a JSON, JSONL or Parquet file.
+    """Return the prompts of `spec`: a dataset, one of the hub (`hub:owner/name?...`), or a file that `read_rows` reads.
 
     A dataset is looked for below `data_dir` (or `SKIT_DATA_DIR`), then on the hub or in the library's cache; its
     bundled sample stands in only if `allow_sample` is true. A row of a file has `prompt` or `question` (a string or a
@@ -86,7 +97,7 @@ def load(
             count = len(pool.prompts)
             raise SkitError(f"a hash reserves none of the {count} prompts of {spec} for training: give more prompts")
     chosen = _draw(prompts, limit, seed)
-    name = one_line(Path(spec).stem if is_file else spec)
+    name = one_line(bare_name(Path(spec)) if is_file else spec)
     location = one_line(pool.location)
     return LoadedDataset(
         name,
@@ -153,7 +164,7 @@ def sample_of(name: str) -> str:
 
 def read_prompts(path: Path) -> list[Prompt]:
     """Return the prompts of a JSON or JSONL file; raise SkitError with the number of the first wrong line."""
-    return _parse_all(path.name, read_rows(path), partial(file_prompt, path.stem))
+    return _parse_all(path.name, read_rows(path), partial(file_prompt, bare_name(path)))
 
 
 def digest(prompts: Iterable[Prompt]) -> str:
@@ -174,13 +185,16 @@ def _from_file(path: Path) -> SourcedPrompts:
     if path.exists() and path.suffix not in OTHER_ENDINGS:
         return SourcedPrompts("file", path.name, read_prompts(path))
     files = sorted(path.parent.glob("*")) if path.parent.is_dir() else []
-    names = [file.name for file in files if file.suffix in PROMPT_ENDINGS and file != path]
-    same_stem = [name for name in names if Path(name).stem == path.stem]
+    names = [file.name for file in files if file.name.endswith(PROMPT_ENDINGS) and file != path]
+    same_stem = [name for name in names if bare_name(Path(name)) == bare_name(path)]
     near = same_stem or get_close_matches(path.name, names, n=1)
     hint = f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
     if not path.exists():
         raise SkitError(f"there is no prompt file '{path}'{hint}")
-    form = 'a .jsonl file with one {"prompt": "..."} per line, a .json file with a list of them, or a .parquet file'
+    form = (
+        'a .jsonl file with one {"prompt": "..."} per line, a .json file with a list of them, either of them packed as '
+        f"{', '.join(COMPRESSED)}, or a {PARQUET} or {ARROW[0]} file"
+    )
     raise SkitError(f"'{path}' is not a prompt file: give {form}{hint}")
 
 
@@ -343,11 +357,21 @@ def _gold(row: Row) -> Gold | None:
     if "answer" not in row:
         return None
     answer = row["answer"]
-    rule = row.get("rule", "phrase")
     answers = tuple(answer) if isinstance(answer, list) else (answer,)
+    rule = row.get("rule", _rule_of(answers))
     if rule not in ANSWER_RULES or not all(isinstance(text, str) for text in answers):
         raise ValueError(f"'answer' must be a text or a list of texts, and 'rule' one of {', '.join(ANSWER_RULES)}")
     return Gold(rule, answers)
+
+
+MARKED_NUMBER = re.compile(r"^#### *[-$]*\d", re.MULTILINE)
+"""How the solutions of GSM8K, and of files in its form, state the number that they lead to."""
+
+
+def _rule_of(answers: Sequence[object]) -> RuleName:
+    """Return the rule for right answers whose row names none."""
+    are_solutions = all(isinstance(text, str) and MARKED_NUMBER.search(text) for text in answers)
+    return "number" if answers and are_solutions else "phrase"
 
 
 DOWNLOAD_S = 30.0

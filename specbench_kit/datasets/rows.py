@@ -1,18 +1,27 @@
 """Reading rows from the files that hold prompts, and the turns of the user in them."""
 
+import bz2
+import gzip
 import json
+import lzma
 import re
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from itertools import chain, islice, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import require_no_pointer
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.typed_json import whole_number
 from specbench_kit.datasets.base import Row
 
 PARQUET = ".parquet"
+ARROW = (".arrow", ".feather")
+ARROW_MAGIC = b"ARROW1"
+COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 LocatedRow = tuple[str, Row]
 """The position of a row in its file, for error messages, and its columns."""
 DECODER = json.JSONDecoder(parse_int=whole_number)
@@ -22,16 +31,36 @@ SPACE = re.compile(r"\s*")
 ROW_END = re.compile(r"\s*(?:,|(?=\]))")
 
 
+def bare_name(path: Path) -> str:
+    """Return the name of a file without its ending, and without that of its packing."""
+    return Path(path.stem if path.suffix in COMPRESSED else path.name).stem
+
+
 def read_rows(path: Path) -> Iterator[LocatedRow]:
-    """Yield the rows of a Parquet, JSON, JSONL or text file; raise SkitError if the file cannot be read."""
-    if path.suffix == PARQUET:
-        yield from _parquet_rows(path)
+    """Yield the rows of a Parquet, Arrow, JSON, JSONL or text file; raise SkitError if the file cannot be read."""
+    if path.is_file():
+        require_no_pointer(path)
+    if path.suffix in (PARQUET, *ARROW):
+        yield from _table_rows(path)
         return
+    name = path.name.removesuffix(path.suffix) if path.suffix in COMPRESSED else path.name
     try:
-        with path.open("rb") as lines:
-            yield from parse_rows(path.name, lines)
-    except OSError as error:
-        raise SkitError(f"cannot read prompts from '{path}': {error.strerror}; give a JSONL file") from error
+        with _opened(path) as lines:
+            yield from parse_rows(name, lines)
+    except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error)
+        raise SkitError(f"cannot read prompts from '{path}': {reason}; give a complete JSONL file") from error
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a file, which is unpacked while it is read if its name says that it is packed."""
+    if path.suffix == ".zst":
+        import pyarrow
+
+        # An iterator of lines needs Python's own reader around that of the library.
+        return BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))
+    openers: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+    return cast("BinaryIO", openers.get(path.suffix, open)(path, "rb"))
 
 
 def parse_rows(name: str, lines: Iterable[bytes]) -> Iterator[LocatedRow]:
@@ -99,18 +128,35 @@ def _array_rows(name: str, text: str) -> Iterator[LocatedRow]:
         place = end.end()
 
 
-def _parquet_rows(path: Path) -> Iterator[LocatedRow]:
+def _table_rows(path: Path) -> Iterator[LocatedRow]:
     import pyarrow
-    import pyarrow.parquet
 
     try:
-        batches = pyarrow.parquet.ParquetFile(path).iter_batches()
-        rows = (row for batch in batches for row in batch.to_pylist())
+        rows = (row for batch in _batches(path) for row in batch.to_pylist())
         yield from ((f"{path.name}, row {number}", row) for number, row in enumerate(rows, 1))
     except (OSError, ValueError, pyarrow.ArrowException) as error:
+        kind = "Parquet" if path.suffix == PARQUET else "Arrow"
         raise SkitError(
-            f"cannot read prompts from '{path}': {first_line(error)}; give a complete Parquet file"
+            f"cannot read prompts from '{path}': {first_line(error)}; give a complete {kind} file"
         ) from error
+
+
+def _batches(path: Path) -> Iterator[Any]:
+    """Yield the batches of a table. An Arrow file has an index at its end, or is a stream as `datasets` keeps it."""
+    import pyarrow.ipc
+    import pyarrow.parquet
+
+    if path.suffix == PARQUET:
+        yield from pyarrow.parquet.ParquetFile(path).iter_batches()
+        return
+    with pyarrow.OSFile(str(path)) as file:
+        is_indexed = file.read(len(ARROW_MAGIC)) == ARROW_MAGIC
+        file.seek(0)
+        if is_indexed:
+            reader = pyarrow.ipc.open_file(file)
+            yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+        else:
+            yield from pyarrow.ipc.open_stream(file)
 
 
 USER_ROLES = ("user", "human")

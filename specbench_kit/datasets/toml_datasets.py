@@ -15,13 +15,12 @@ from msgspec import Meta, Struct
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.typed_json import convert
-from specbench_kit.datasets.answers import Gold, RuleName
+from specbench_kit.datasets.answers import LETTERS, Gold, RuleName
 from specbench_kit.datasets.base import Dataset, Hub, Prompt, Row, TrainSplit, datasets
 from specbench_kit.datasets.rows import system_text, user_turns
 
 DEFINITIONS = Path(__file__).parent / "definitions"
 PLACEHOLDER = re.compile(r"\{([\w.]+)(:lettered)?\}")
-LETTERS = "ABCD"
 
 
 class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,7 +163,9 @@ def fill(template: str, row: Row, index: int) -> Any:
         for name in match[1].split("."):
             value = value[name]
         if match[2]:
-            return "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, value, strict=True))
+            if len(value) > len(LETTERS):
+                raise ValueError(f"{len(value)} choices, where letters go from A to {LETTERS[-1]}")
+            return "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, value, strict=False))
         return value
 
     # A lone column is not turned into text, so that null and numbers are refused as prompts later on.

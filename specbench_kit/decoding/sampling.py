@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specbench_kit.core.temperature import require_temperature
+
 Purpose = Literal["draft", "accept", "target"]
 
 
@@ -19,6 +21,9 @@ class Sampler:
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
+
+    def __post_init__(self) -> None:
+        require_temperature(self.temperature, "temperature")
 
     @property
     def greedy(self) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import require_contents
 from specbench_kit.core.hub import hub_reachable
 from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.models.gguf import SUFFIX, converted_folder, gguf_file, model_name
@@ -111,6 +112,7 @@ def locate(name: str, role: Role) -> ModelSource:
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise SkitError(f"the folder '{name}' holds no model: config.json is missing")
+        require_contents(folder)
         return ModelSource(str(folder), hub_id_of(folder) or one_line(folder.resolve().name), local_only=True)
     repository, marked, revision = name.partition("@")
     if name.startswith((".", "/", "~")) or repository.count("/") != 1 or bool(marked) != bool(revision):

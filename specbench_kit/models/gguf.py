@@ -24,9 +24,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.files import replace_file
+from specbench_kit.core.files import replace_file, require_no_pointer
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.user_data import user_folder
+from specbench_kit.models.gguf_tokenizer import (
+    INSTEAD,
+    TokenizerMetadata,
+    correct_saved_tokens,
+    correct_tokenizer,
+)
 from specbench_kit.models.weights.blocks import RECORD, read_record, tensor_table
 
 if TYPE_CHECKING:
@@ -38,7 +44,6 @@ PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 """The end of the names of the parts of a model, without the suffix."""
 SPELLINGS = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gpt-oss": "gpt_oss", "minimax-m2": "minimax_m2"}
 """Architectures that transformers maps under another name than that in the file."""
-INSTEAD = "give the original model as a folder or hub id instead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +51,11 @@ class Metadata:
     """The parts of a file's metadata that decide whether it can be converted, and how."""
 
     architecture: str
-    tokenizer: str
-    text_splitting: str
-    """The rule by which text is split before it becomes tokens; empty if the file names none."""
-    adds_bos: bool
-    """True if a text begins with the beginning-of-sequence token; what a file leaves out is llama.cpp's default."""
-    end_token: int | None
-    """The token that ends a text; None if the file names none."""
-    end_tokens: tuple[int, ...]
-    """The tokens that end a text, a turn or a message."""
+    tokenizer: TokenizerMetadata
+    rope_base: float
+    """The base of the rotary frequencies; what a file leaves out is llama.cpp's default."""
+    rotated: int | None
+    """The number of each head's numbers that are rotated; None if the file does not say."""
     rope_scaling: dict[str, float | str]
     """What the file says about the scaling of rotary frequencies, by llama.cpp's names, such as `type`."""
     rope_factors: tuple[float, ...]
@@ -68,18 +69,16 @@ class Metadata:
     def of(cls, reader: "GGUFReader") -> "Metadata":
         """Read the metadata of an open file."""
         architecture = _text(reader, "general.architecture")
-        tokenizer = _text(reader, "tokenizer.ggml.model")
-        ends = [_text(reader, f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
-        prefix = f"{architecture}.rope.scaling."
+        rope, prefix = f"{architecture}.rope.", f"{architecture}.rope.scaling."
+        rotated, old_factor = (_text(reader, f"{rope}{name}") for name in ("dimension_count", "scale_linear"))
         factors = [tensor.data for tensor in reader.tensors if tensor.name == "rope_freqs.weight"]
         return cls(
             architecture=architecture,
-            tokenizer=tokenizer,
-            text_splitting=_text(reader, "tokenizer.ggml.pre"),
-            adds_bos=(_text(reader, "tokenizer.ggml.add_bos_token") or str(tokenizer == "llama")) == "True",
-            end_token=int(ends[0]) if ends[0] else None,
-            end_tokens=tuple(sorted({int(token) for token in ends if token})),
-            rope_scaling={
+            tokenizer=TokenizerMetadata.of(reader),
+            rope_base=float(_text(reader, f"{rope}freq_base") or 10000),
+            rotated=int(rotated) if rotated else None,
+            rope_scaling=({"factor": float(old_factor)} if old_factor else {})
+            | {
                 name.removeprefix(prefix): field.contents()
                 for name, field in reader.fields.items()
                 if name.startswith(prefix)
@@ -158,7 +157,7 @@ def require_convertible(files: Sequence[Path], metadata: Metadata) -> None:
         f"'{name}' has the architecture '{metadata.architecture}', which cannot be converted: {INSTEAD}; known "
         f"architectures: {', '.join(sorted(mapped))}",
     )
-    require(bool(metadata.tokenizer), f"'{name}' holds no tokenizer: {INSTEAD}")
+    require(bool(metadata.tokenizer.kind), f"'{name}' holds no tokenizer: {INSTEAD}")
     unknown = {tensor for tensor in metadata.tensors if tensor.startswith("rope_factors_")}
     require(not unknown, f"'{name}' scales rotary frequencies by {', '.join(sorted(unknown))}: {INSTEAD}")
 
@@ -168,15 +167,6 @@ def _text(reader: "GGUFReader", key: str) -> str:
     return "" if field is None else str(field.contents())
 
 
-DIGIT_BY_DIGIT = frozenset({"codeshell", "command-r", "exaone", "minerva-7b", "refact", "smollm", "starcoder"})
-"""Rules that separate every digit from its neighbours, and then split as GPT-2 does."""
-AS_GPT_2 = frozenset(
-    {"", "default", "gpt-2", "jais", "jina-de", "jina-es", "jina-v2-de", "jina-v2-es", "mpt", "olmo", "phi-2"}
-    | {"roberta-bpe", "trillion"}
-)
-"""Rules under which transformers' tokenizer is right as it is."""
-AS_QWEN_2 = frozenset({"qwen2", "deepseek-r1-qwen"})
-"""Rules that every version of transformers knows for Qwen's architectures."""
 LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """The parameters, beside `factor`, of all published models with Llama 3's scaling; the file holds its result alone."""
 PLAIN_ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
@@ -198,38 +188,66 @@ def require_all_weights(name: str, weights: Set[str], tensors: Set[str], missing
 
 
 def correct_rope(name: str, config: Any, metadata: Metadata) -> None:
-    """Write the scaling of rotary frequencies that the file states into a configuration."""
-    scaling = _scaling(config, metadata)
+    """Write the base and the scaling of rotary frequencies that the file states into a configuration."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    if "rope_theta" in rope:
+        config.rope_parameters = rope = {**rope, "rope_theta": metadata.rope_base}
+    scaling = _scaling(name, config, metadata)
     if scaling is None:
         return
-    rope = getattr(config, "rope_parameters", None) or {}
     kind = scaling["rope_type"]
     require("rope_theta" in rope, f"'{name}' scales rotary frequencies ({kind}) of a kind that is not known: {INSTEAD}")
     if rope.get("rope_type", "default") == "default":
-        config.rope_parameters = {"rope_theta": rope["rope_theta"], **scaling}
+        config.rope_parameters = {**rope, **scaling}
     if metadata.rope_factors:
         _require_factors(name, config, metadata.rope_factors)
 
 
-def _scaling(config: Any, metadata: Metadata) -> dict[str, Any] | None:
-    """Return rope parameters in the names of transformers; None without scaling."""
-    if metadata.rope_factors and max(metadata.rope_factors) > 1:
-        return {"rope_type": "llama3", "factor": max(metadata.rope_factors), **LLAMA_3}
+YARN_NAMES = {"attention_factor": "attn_factor", "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow"}
+"""What shapes the scaling `yarn`, by the names of transformers and of llama.cpp."""
+SCALING_NAMES = frozenset({"type", "factor", "original_context_length", "finetuned", *YARN_NAMES.values()})
+
+
+def _scaling(name: str, config: Any, metadata: Metadata) -> dict[str, Any] | None:
+    """Return rope parameters in the names of transformers; None without scaling.
+
+    As in llama.cpp, a factor is that of linear scaling where no type is stated, and 0 stands for no factor.
+    """
     stated = metadata.rope_scaling
-    kind = str(stated.get("type", "none"))
-    factor = float(stated.get("factor", 1))
-    if kind == "none" or factor == 1:
+    kind = str(stated.get("type", "linear"))
+    factor = float(stated.get("factor", 0)) or 1.0
+    strength = float(stated.get("attn_factor", 1))
+    others = [other for other in stated if other not in SCALING_NAMES]
+    require(not others, f"'{name}' scales rotary frequencies by {', '.join(sorted(others))}, unknown here: {INSTEAD}")
+    is_scaled = kind != "none" and factor != 1
+    require(
+        strength == 1 or (kind == "yarn" and is_scaled),
+        f"'{name}' scales attention by {strength:g} beside rotary frequencies of the type '{kind}': {INSTEAD}",
+    )
+    if metadata.rope_factors and max(metadata.rope_factors) > 1:
+        require(not is_scaled, f"'{name}' scales rotary frequencies twice, by factors and by {factor:g}: {INSTEAD}")
+        return {"rope_type": "llama3", "factor": max(metadata.rope_factors), **LLAMA_3}
+    if not is_scaled:
         return None
     if kind == "linear":
         return {"rope_type": kind, "factor": factor}
-    if kind != "yarn":
-        raise SkitError(f"rotary frequencies scaled by '{kind}' cannot be converted: {INSTEAD}")
+    require(kind == "yarn", f"'{name}' scales rotary frequencies by '{kind}', which cannot be converted: {INSTEAD}")
     length = stated.get("original_context_length", config.max_position_embeddings)
-    own_names = {"attention_factor": "attn_factor", "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow"}
-    others = {name: float(stated[own]) for name, own in own_names.items() if own in stated}
-    if "attention_factor" in others:  # llama.cpp multiplies it by the factor that transformers takes without one
-        others["attention_factor"] *= 1 + 0.1 * log(factor)
-    return {"rope_type": kind, "factor": factor, "original_max_position_embeddings": int(length), **others}
+    shape = {own: float(stated[theirs]) for own, theirs in YARN_NAMES.items() if theirs in stated}
+    if "attention_factor" in shape:  # llama.cpp multiplies it by the factor that transformers takes without one
+        shape["attention_factor"] *= 1 + 0.1 * log(factor)
+    return {"rope_type": kind, "factor": factor, "original_max_position_embeddings": int(length), **shape}
+
+
+def require_rotated(name: str, model: Any, rotated: int | None) -> None:
+    """Raise SkitError if a model rotates more or fewer numbers of each head than its file says."""
+    if rotated is None:
+        return
+    widths = {2 * len(module.inv_freq) for module in model.modules() if hasattr(module, "inv_freq")}
+    require(
+        widths <= {rotated},
+        f"'{name}' rotates {rotated} numbers of each head, and transformers {max(widths, default=0)}: {INSTEAD}",
+    )
 
 
 def _require_factors(name: str, config: Any, factors: tuple[float, ...]) -> None:
@@ -251,61 +269,8 @@ def correct_ends(generation: Any, metadata: Metadata) -> None:
     """Let the tokens that end a turn or a message end an answer too, as in llama.cpp."""
     ends = generation.eos_token_id
     own = set(ends) if isinstance(ends, list) else {ends} - {None}
-    if own | set(metadata.end_tokens):
-        generation.eos_token_id = sorted(own | set(metadata.end_tokens))
-
-
-def correct_tokenizer(name: str, tokenizer: Any, metadata: Metadata) -> None:
-    """Let a tokenizer begin, end and split texts as the file says."""
-    if metadata.tokenizer == "gpt2":
-        _correct_splitting(name, tokenizer, metadata)
-    if metadata.end_token is not None:  # transformers 5.17 takes its architecture's default
-        tokenizer.eos_token = tokenizer.convert_ids_to_tokens(metadata.end_token)
-    if metadata.adds_bos:
-        _add_bos(tokenizer)
-
-
-def _correct_splitting(name: str, tokenizer: Any, metadata: Metadata) -> None:
-    from tokenizers import pre_tokenizers
-
-    rule = metadata.text_splitting
-    if rule in DIGIT_BY_DIGIT:
-        digits = pre_tokenizers.Digits(individual_digits=True)
-        tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-            [digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)]
-        )
-        return
-    try:
-        from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
-    except ImportError:  # before 5.18, transformers went by the architecture alone
-        is_known = rule in AS_QWEN_2 and metadata.architecture.startswith("qwen")
-        advice = f"{INSTEAD}, or install transformers 5.18 or newer, which knows more rules"
-    else:
-        is_known, advice = rule in GGUF_PRE_TOKENIZER_SPLITS, INSTEAD
-    require(
-        is_known or rule in AS_GPT_2,
-        f"'{name}' splits text by the rule '{rule}', which is not known here: {advice}",
-    )
-
-
-def _add_bos(tokenizer: Any) -> None:
-    """Let a tokenizer put the beginning-of-sequence token first, which transformers does not read from the file."""
-    from tokenizers.processors import TemplateProcessing
-
-    bos = tokenizer.bos_token
-    bos_id = tokenizer.bos_token_id
-    if bos_id is None or tokenizer("a")["input_ids"][:1] == [bos_id]:
-        return
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, bos_id)]
-    )
-
-
-def drop_added_tokens(path: Path, vocabulary: int) -> None:
-    """Remove tokens that the model does not have: transformers adds a default for one that a file does not name."""
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < vocabulary]
-    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    if all_ends := own | set(metadata.tokenizer.ends):
+        generation.eos_token_id = sorted(all_ends)
 
 
 SUFFIX = ".gguf"
@@ -313,6 +278,8 @@ INDEX = "index.json"
 """The file in the user's folder that remembers the content hashes of files by path, size and time of change."""
 MAGIC = b"GGUF"
 WEIGHTS = "model.safetensors"
+RULES_VERSION = 2
+"""Changes whenever a file is read otherwise than before, so that folders of earlier versions are made again."""
 
 
 def gguf_file(name: str) -> Path | None:
@@ -349,8 +316,8 @@ def converted_folder(path: Path) -> Path:
 
 
 def _is_converted(folder: Path) -> bool:
-    """Return whether a folder is complete; what an earlier version left has no table of tensors."""
-    return "tensors" in read_record(folder)
+    """Return whether a folder is complete, and was converted by today's rules."""
+    return read_record(folder).get("rules") == RULES_VERSION
 
 
 def original_file(checksum: str) -> Path | None:
@@ -376,6 +343,7 @@ def content_hash(path: Path) -> str:
     entry = index.get(key)
     if isinstance(entry, list) and entry[:2] == state and isinstance(entry[-1], str):
         return entry[-1]
+    require_no_pointer(path)
     with path.open("rb") as file:
         require(file.read(len(MAGIC)) == MAGIC, f"'{path.name}' is not a GGUF file: it does not begin with GGUF")
         file.seek(0)
@@ -421,6 +389,7 @@ def _write_converted(path: Path, digest: str, folder: Path, reader: "GGUFReader"
             "sha256": digest,
             "tensor_types": metadata.types,
             "dtype": "bfloat16",
+            "rules": RULES_VERSION,
             # Offsets of a file in several parts say nothing about its first.
             "tensors": tensors if metadata.parts == 1 else {},
         }
@@ -472,7 +441,8 @@ def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metad
     tensors = weights_of(reader) if is_plain else {}
     require_all_weights(path.name, set(weights), set(tensors), missing)
     correct_rope(path.name, config, metadata)
-    correct_tokenizer(path.name, tokenizer, metadata)
+    require_rotated(path.name, model, metadata.rotated)
+    correct_tokenizer(path.name, tokenizer, metadata.tokenizer)
     correct_ends(generation, metadata)
     if is_plain:
         write_weights(weights_file, tensors, config, metadata.architecture)
@@ -482,7 +452,7 @@ def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metad
     config.save_pretrained(folder)
     generation.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    drop_added_tokens(folder / "tokenizer.json", config.vocab_size)
+    correct_saved_tokens(folder / "tokenizer.json", metadata.tokenizer, config.vocab_size)
     return tensor_table(tensors, heads_of(tensors, config, metadata.architecture))
 
 

@@ -277,12 +277,13 @@ def load_pair(
         require_free_memory({model.source.label: (model.shell, model.named_executor) for model in here}, place)
     for model in (own for own in loaded if own.translation is None):
         require_room(tokenizer, model.source.label, int(model.text_config.vocab_size))
+    room = min(int(model.text_config.vocab_size) for model in loaded if model.translation is None)
     by_name = dict(zip(drafts, loaded[1:], strict=True)) | {name: _load_head(name, loaded[0]) for name in heads}
     return Pair(
         target=loaded[0],
         draft=None if draft is None else loaded[1],
         tokenizer=tokenizer,
-        masked=tuple(sorted({token for tokens in differing for token in tokens})),
+        masked=tuple(sorted({token for tokens in differing for token in tokens if token < room})),
         others={name: by_name[name] for name in others},
     )
 

@@ -37,13 +37,23 @@ def unshared(target: Any, draft: Any, names: tuple[str, str]) -> list[int]:
 
 
 def require_room(tokenizer: Any, label: str, vocabulary: int) -> None:
-    """Refuse a model that has no logit, or no embedding, for a token that the target's tokenizer has."""
-    largest = max(tokenizer.get_vocab().values())
+    """Refuse a model that has no logit, or no embedding, for a token that the target's tokenizer has.
+
+    A token that only pads batches is none of them: people add one to a tokenizer and leave the model as it is, and
+    nothing here pads.
+    """
+    largest = max(number for number in tokenizer.get_vocab().values() if number != _padding(tokenizer))
     if vocabulary <= largest:
         raise SkitError(
             f"model '{label}' has a vocabulary of {vocabulary} tokens and the tokenizer's go up to {largest}: "
             "use a model that knows them all"
         )
+
+
+def _padding(tokenizer: Any) -> int | None:
+    """Return the token that pads and does nothing else; None if there is none."""
+    others = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id}
+    return None if tokenizer.pad_token_id in others else tokenizer.pad_token_id
 
 
 def _by_id(vocabulary: Mapping[str, int]) -> dict[int, str]:

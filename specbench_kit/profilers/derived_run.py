@@ -141,7 +141,7 @@ def _by_law(settings: ProfileSettings, device: ProfiledDevice, card: Device, par
     ep = settings.expert_parallel
     if ep:
         shapes.require_shared_experts(members, part.subject.name)
-    roofline = Roofline(card.combined(members), shapes, device.dtype)
+    roofline = Roofline(card.combined(members), shapes, device.dtype, members)
     estimate = partial(roofline.estimate, software, members, expert_parallel=ep)
     model = estimate(interconnect, host)
     slow = estimate(interconnect.slow if interconnect else None, host.with_step_s(_most_host_s(host)))

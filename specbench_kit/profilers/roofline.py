@@ -6,7 +6,7 @@ The host beside a card adds the time that it takes to prepare a step, as far as 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from math import sqrt
+from math import ceil, sqrt
 from statistics import NormalDist
 from typing import Literal
 
@@ -68,12 +68,13 @@ VERIFY_STEP = (1, 5, 9)
 class Roofline:
     """The least time that a device, or several cards that share a model, need for its forwards.
 
-    `device` combines all cards.
+    `device` combines all cards, of which there are `members`.
     """
 
     device: Device
     architecture: Architecture
     dtype: str
+    members: int = 1
 
     @property
     def weight_bytes(self) -> int:
@@ -85,9 +86,13 @@ class Roofline:
 
     @property
     def kv_token_bytes(self) -> float:
-        """The size of one token's keys and values."""
-        bits = self.architecture.kv_bits
-        return self.architecture.kv_numbers * (BYTES[self.dtype] if bits is None else bits / 8)
+        """The size of one token's keys and values on all cards together.
+
+        A card holds whole heads: where there are more cards than heads, or these do not divide, some are repeated.
+        """
+        bits, heads = self.architecture.kv_bits, self.architecture.kv_heads
+        repeated = self.members * ceil(heads / self.members) / heads
+        return repeated * self.architecture.kv_numbers * (BYTES[self.dtype] if bits is None else bits / 8)
 
     @property
     def per_forward_s(self) -> float:
@@ -251,7 +256,8 @@ def roofline_of(profile: Profile) -> Roofline | str:
         return f"no device card for {profile.device}" if profile.device else "the source names no device"
     if profile.dtype not in device.peak_flops:
         return f"no peak of {device.name} for {profile.dtype}" if profile.dtype else "the source names no dtype"
-    return Roofline(device.with_cores(profile.cores).combined(profile.tensor_parallel), shapes, profile.dtype)
+    members = profile.tensor_parallel
+    return Roofline(device.with_cores(profile.cores).combined(members), shapes, profile.dtype, members)
 
 
 def domain(profile: Profile) -> tuple[Configuration, ...]:

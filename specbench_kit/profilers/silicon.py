@@ -124,7 +124,7 @@ class KernelDatabase:
                 f"no kernels of such a model on {device} were measured: known are bfloat16 models of "
                 f"{', '.join(_CLASSES)} on {', '.join(SYSTEMS)}; leave out --from silicon for an analytic model"
             )
-        self._limit = Roofline(find_device(device).combined(members), shapes, DTYPE)
+        self._limit = Roofline(find_device(device).combined(members), shapes, DTYPE, members)
         with TemporaryDirectory() as folder:
             (Path(folder) / "config.json").write_text(json.dumps(_config(shapes)), encoding="utf-8")
             mixture = {"moe_tp_size": members, "moe_ep_size": 1} if shapes.experts else {}
@@ -159,7 +159,11 @@ class KernelDatabase:
         return KernelSeconds(matrices_s, self._output_s(requests), _seconds(prefill, _is_attention))
 
     def tables(self) -> KernelTables:
-        """Return the times in the form that a profile holds, as measured: other kernels may make more tokens faster."""
+        """Return the times in the form that a profile holds.
+
+        Matrices take what was measured, since other kernels may make more tokens faster. Attention has no such choice:
+        where it falls with context or requests, a measurement was disturbed.
+        """
         shortest_s = self.step(1, 1, TYPICAL_CONTEXT).attention_s
         lengths_s = [
             # Every token attends to itself and those before it, half of them on average.
@@ -173,15 +177,15 @@ class KernelDatabase:
             rows_s=_rounded(self._output_s(rows) for rows in TOKENS),
             requests=REQUESTS,
             contexts=CONTEXTS,
-            decode_s=tuple(map(self._decode_s, REQUESTS)),
+            decode_s=tuple(map(_rounded, rising([self._decode_s(requests) for requests in REQUESTS]))),
             lengths=LENGTHS,
             lengths_s=_rounded(lengths_s),
             attention_s=_rounded([shortest_s])[0],
         )
 
-    def _decode_s(self, requests: int) -> tuple[float, ...]:
+    def _decode_s(self, requests: int) -> list[float]:
         """Return the seconds of attention in a plain step of so many requests, by context length."""
-        return _rounded(self._decode(requests, context).attention_s for context in CONTEXTS)
+        return [self._decode(requests, context).attention_s for context in CONTEXTS]
 
     def _decode(self, requests: int, context: int) -> KernelSeconds:
         _, decode = self._handle.run_static_per_op(batch_size=requests, isl=context, osl=2)
@@ -212,6 +216,44 @@ def measured_kernels(
         kernels=database.tables(),
         tensor_parallel=members,
     )
+
+
+TIE_BREAK = 0.01
+"""How much less it costs to change the cell that contradicts the most others."""
+
+
+def rising(table: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return the table that falls along no row and no column, and is closest to a table of seconds.
+
+    The sum of absolute logarithms of the ratios is the least, so that single disturbed measurements are replaced and
+    the others stay as they are. Among equal sums, those cells change that contradict the most others.
+    """
+    import numpy as np
+    from scipy.optimize import linprog
+
+    seconds = np.asarray(table, dtype=np.float64)
+    count = seconds.size
+    number = np.arange(count).reshape(seconds.shape)
+    before = np.concatenate([number[:, :-1].ravel(), number[:-1].ravel()])
+    after = np.concatenate([number[:, 1:].ravel(), number[1:].ravel()])
+    rows, columns = (index.ravel() for index in np.indices(seconds.shape))
+    is_larger = (rows[:, None] <= rows) & (columns[:, None] <= columns)  # [cell, cell of more work]
+    contradicts = is_larger & (seconds.ravel()[:, None] > seconds.ravel())
+    contradictions = contradicts.sum(0) + contradicts.sum(1)
+    price = 1 - TIE_BREAK * contradictions / max(contradictions.max(), 1)
+    unit = np.eye(count)
+    nothing = np.zeros((len(before), 2 * count))
+    # The unknowns are the logarithms of the result, and how far each lies above and below the measured one.
+    found = linprog(
+        np.concatenate([np.zeros(count), price, price]),
+        A_ub=np.hstack([unit[before] - unit[after], nothing]),
+        b_ub=np.zeros(len(before)),
+        A_eq=np.hstack([unit, -unit, unit]),
+        b_eq=np.log(seconds).ravel(),
+        bounds=[(None, None)] * count + [(0, None)] * (2 * count),
+    )
+    closest: list[list[float]] = np.exp(found.x[:count]).reshape(seconds.shape).tolist()
+    return closest
 
 
 def _config(shapes: Architecture) -> dict[str, object]:

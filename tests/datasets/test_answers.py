@@ -130,3 +130,57 @@ def test_datasets_with_answers_know_them(name: str, row: dict[str, object], text
     assert prompt.gold is not None
     assert prompt.gold.matches(text)
     assert not prompt.gold.matches("9 D elsewhere")
+
+
+SPACES = " \u00a0\u2002\u2007\u2009\u200a\u202f\u205f"
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_a_space_of_any_kind_may_part_thousands(space: str) -> None:
+    for text in (f"The answer is 1{space}500.", f"#### 1{space}500", f"It costs $1{space}500.00 in all"):
+        assert Gold("number", ("1500",)).matches(text)
+    assert Gold("number", ("1234567.5",)).matches(f"12 is 1{space}234{space}567.5")
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("in 2020 300", "300"),
+        ("he has 5 12", "12"),
+        ("It is 1'500", "1500"),
+        ("It is 1’500'000", "1500000"),
+        ("he read 5 200-page books, so 7", "7"),
+        ("The answer is 5 1/2", "5"),
+        ("The answer is 0 500", "0"),
+        ("The answer is 1 5000", "1"),
+    ],
+)
+def test_not_every_space_parts_thousands(text: str, number: str) -> None:
+    assert Gold("number", (number,)).matches(text)
+
+
+@pytest.mark.parametrize("letter", "ABCDEFGHIJ")
+def test_every_letter_of_ten_choices_is_read(letter: str) -> None:
+    forms = (
+        "The answer is ({}).", "The answer is {}.", "Answer: {}", "{}", "{}. 42 km", "({}) since it is so",
+        r"\boxed{{{}}}", r"So it is $\boxed{{\text{{{}}}}}$", "**{}**", "Option {} is correct.", "Therefore ({}) holds",
+        "I think the best choice is {}.", "the answer is {}", "#### {}",
+    )  # fmt: skip
+    for form in forms:
+        assert Gold("letter", (letter,)).matches(form.format(letter)), form
+        others = set("ABCDEFGHIJ") - {letter}
+        assert not any(Gold("letter", (other,)).matches(form.format(letter)) for other in others), form
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("B, since water freezes at 32 °F and not at 20 F", "B"),
+        ("I think that it is B", "B"),
+        ("The answer is I because of the ninth choice", "I"),
+        ("The answer: I believe it is (D)", "D"),
+        ("C is right since E = mc2 and G is constant", "C"),
+    ],
+)
+def test_letters_that_are_no_choices_are_passed_over(text: str, letter: str) -> None:
+    assert Gold("letter", (letter,)).matches(text)

@@ -1,14 +1,21 @@
 """A user's own prompt file: what it may look like, and what is said where it is wrong."""
 
+import bz2
+import gzip
 import json
+import lzma
 from collections import Counter
 from pathlib import Path
 
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
 import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.datasets.loading import load
+from specbench_kit.datasets.rows import COMPRESSED
 
 
 def load_file(path: Path, limit: int | None = None, seed: int = 0) -> LoadedDataset:
@@ -240,3 +247,69 @@ def test_several_datasets_are_one_pool_with_equal_shares() -> None:
     assert drawn == [prompt.turns for prompt in alone.prompts]
     with pytest.raises(SkitError, match="3 datasets cannot share 2 prompts"):
         load("gsm8k+humaneval+mt-bench", data_dir=None, allow_sample=True, limit=2, seed=0)
+
+
+def _packed(path: Path, content: bytes) -> None:
+    """Write a file as the tool of its ending packs it."""
+    if path.suffix == ".zst":
+        with pyarrow.output_stream(str(path), compression="zstd") as stream:
+            stream.write(content)
+    else:
+        pack = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}[path.suffix]
+        path.write_bytes(pack(content))
+
+
+@pytest.mark.parametrize("packing", COMPRESSED)
+@pytest.mark.parametrize("form", [".jsonl", ".json"])
+def test_packed_files_hold_the_prompts_of_the_plain_one(tmp_path: Path, form: str, packing: str) -> None:
+    rows = [{"prompt": "Say é\u2028."}, {"prompt": "Why?", "id": "why"}]
+    plain = tmp_path / f"mine{form}"
+    plain.write_text(json.dumps(rows) if form == ".json" else "\n".join(map(json.dumps, rows)))
+    packed = tmp_path / f"mine{form}{packing}"
+    _packed(packed, plain.read_bytes())
+    assert load_file(packed).prompts == load_file(plain).prompts
+    assert load_file(packed).name == "mine"
+    packed.write_bytes(packed.read_bytes()[:-9])
+    with pytest.raises(
+        SkitError, match=rf"cannot read prompts from '.*mine{form}{packing}'.*give a complete JSONL file"
+    ):
+        load_file(packed)
+    packed.write_bytes(b"not packed at all")
+    with pytest.raises(SkitError, match=rf"cannot read prompts from '.*mine{form}{packing}'"):
+        load_file(packed)
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".arrow", ".feather"])
+def test_tables_hold_the_prompts_of_lines(tmp_path: Path, ending: str) -> None:
+    rows = [{"prompt": "One?", "answer": "1"}, {"prompt": "Two?", "answer": "2"}]
+    table = pyarrow.Table.from_pylist(rows)
+    path = tmp_path / f"mine{ending}"
+    if ending == ".parquet":
+        pyarrow.parquet.write_table(table, path)
+    else:
+        # An indexed file, as pandas writes it, and a stream, as the library of datasets does.
+        opened = pyarrow.ipc.new_file if ending == ".feather" else pyarrow.ipc.new_stream
+        with pyarrow.OSFile(str(path), "wb") as file, opened(file, table.schema) as writer:
+            writer.write_table(table)
+    assert load_file(path).prompts == load_file(write(tmp_path / "mine.jsonl", *rows)).prompts
+    path.write_bytes(b"ARROW1 and no more")
+    with pytest.raises(SkitError, match=r"cannot read prompts from .*; give a complete (Arrow|Parquet) file"):
+        load_file(path)
+
+
+def test_solutions_in_the_form_of_gsm8k_take_its_rule(tmp_path: Path) -> None:
+    solution = {"question": "How many?", "answer": "She has 2*2=<<2*2=4>>4 apples.\n#### 4"}
+    plain = {"question": "Where?", "answer": "Paris"}
+    stated = solution | {"rule": "strict"}
+    prompts = load_file(write(tmp_path / "test.jsonl", solution, plain, stated)).prompts
+    golds = [prompt.gold for prompt in prompts if prompt.gold]
+    assert [gold.rule for gold in golds] == ["number", "phrase", "strict"]
+    assert golds[0].matches("4 apples")
+    assert not golds[0].matches("14 apples")
+
+
+@pytest.mark.parametrize("name", ["mine.jsonl", "mine.parquet", "mine.json.gz"])
+def test_a_pointer_of_git_lfs_is_no_prompt_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(SkitError, match=rf"'{name}' is a pointer of git-lfs.*run `git lfs pull`"):
+        load_file(tmp_path / name)

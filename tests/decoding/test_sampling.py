@@ -8,6 +8,8 @@ import torch
 from scipy.stats import chisquare, kstest
 from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.temperature import LEAST_TEMPERATURE
 from specbench_kit.decoding.sampling import RequestRandom, Sampler, draw
 
 
@@ -103,3 +105,13 @@ def test_a_stream_does_not_depend_on_the_others() -> None:
         drawn.append(mixed.uniform("accept"))
         mixed.uniform("target")
     assert drawn == expected
+
+
+def test_the_least_temperature_is_as_good_as_greedy_and_less_is_refused() -> None:
+    logits = torch.randn(50, 300, generator=torch.Generator().manual_seed(0)) * 40
+    coldest = Sampler(LEAST_TEMPERATURE, top_p=0.9, top_k=20).probabilities(logits)
+    assert torch.equal(coldest.argmax(-1), logits.argmax(-1))
+    assert torch.allclose(coldest.amax(-1), torch.ones(50))
+    for temperature in (1e-300, 5e-324, LEAST_TEMPERATURE / 2, -1.0, float("nan"), float("inf")):
+        with pytest.raises(SkitError, match="temperature"):
+            Sampler(temperature)

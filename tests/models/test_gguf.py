@@ -1,5 +1,6 @@
 """GGUF files: converted once, loaded like any other model, and refused in one line where they cannot be."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 from gguf.quants import dequantize
 from gguf_files import quantised, rewrite
+from llama_reference import llama_reference
 from nightly import nightly_except
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -72,9 +74,14 @@ def test_answers_end_with_every_end_token_of_the_file(path: Path, tmp_path: Path
 
 
 SCALINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"type": "linear", "factor": 2}, {"rope_type": "linear", "factor": 2.0}),
+    ({"scaling.type": "linear", "scaling.factor": 2}, {"rope_type": "linear", "factor": 2.0}),
+    ({"scaling.factor": 2}, {"rope_type": "linear", "factor": 2.0}),
+    ({"scale_linear": 2.5}, {"rope_type": "linear", "factor": 2.5}),
+    ({"scaling.factor": 2, "scale_linear": 4.0}, {"rope_type": "linear", "factor": 2.0}),
+    ({"scaling.type": "none", "scaling.factor": 2}, {"rope_type": "default"}),
+    ({"scaling.factor": 0}, {"rope_type": "default"}),
     (
-        {"type": "yarn", "factor": 4, "original_context_length": 128},
+        {"scaling.type": "yarn", "scaling.factor": 4, "scaling.original_context_length": 128},
         {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
     ),
 ]
@@ -84,10 +91,44 @@ SCALINGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_rotary_frequencies_are_scaled_as_the_file_says(
     path: Path, tmp_path: Path, stated: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    changes = {f"llama.rope.scaling.{name}": value for name, value in stated.items()}
+    changes = {f"llama.rope.{name}": value for name, value in stated.items()}
     rope = load_pair(str(rewrite(path, tmp_path / "scaled.gguf", metadata=changes)), None).target.text_config
     assert expected.items() <= rope.rope_parameters.items()
     assert rope.rope_parameters["rope_theta"] == 10000
+
+
+POSITIONS = 200
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        {},
+        {"scaling.factor": 4.0},
+        {"scale_linear": 2.5},
+        {"scaling.type": "none", "scaling.factor": 4.0},
+        {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.original_context_length": 64},
+        {"scaling.type": "yarn", "scaling.factor": 4.0, "scaling.attn_factor": 0.5},
+        {"freq_base": 500.0},
+    ],
+)
+def test_logits_after_many_positions_are_those_of_llama_cpp(path: Path, tmp_path: Path, stated: dict[str, Any]) -> None:
+    changes = {f"llama.rope.{name}": value for name, value in stated.items()}
+    file = rewrite(path, tmp_path / "scaled.gguf", metadata=changes)
+    prompt = np.random.default_rng(0).integers(2, 4096, POSITIONS).tolist()
+    with llama_reference(file) as reference:
+        likeliest = reference.logarithms(prompt, 20)
+    model = load_pair(str(file), None).target.model
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
+    own = {token: float(logits[token]) for token in likeliest}
+    assert own == pytest.approx(likeliest, abs=0.01)
+
+
+def test_the_base_of_the_frequencies_is_that_of_the_file_or_llama_cpp_s(path: Path, tmp_path: Path) -> None:
+    for stated, expected in (({}, 10000), ({"llama.rope.freq_base": 500000.0}, 500000)):
+        file = rewrite(path, tmp_path / "base.gguf", metadata=stated, drop="llama.rope.freq_base")
+        assert load_pair(str(file), None).target.text_config.rope_parameters["rope_theta"] == expected
 
 
 def test_the_factors_of_llama_3_become_its_scaling(path: Path, original: LoadedModel, tmp_path: Path) -> None:
@@ -161,7 +202,7 @@ def test_a_folder_that_another_process_finished_first_is_left_as_it_is(
         tensors = write(file, partial, *details)
         folder = partial.with_suffix("")
         shutil.copytree(partial, folder)
-        (folder / RECORD).write_text('{"tensors": {}}')
+        (folder / RECORD).write_text(json.dumps({"rules": gguf_reader.RULES_VERSION}))
         (folder / "in_use").touch()
         return tensors
 
@@ -191,7 +232,19 @@ def test_a_folder_with_one_file_stands_for_it(path: Path, tmp_path: Path) -> Non
         ),
         ({"tensors": {"rope_factors_long.weight": ONES}}, "scales rotary frequencies by rope_factors_long.weight"),
         ({"tensors": {"rope_freqs.weight": 7 * ONES[:32]}}, "factors that are not Llama 3's"),
-        ({"metadata": {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 4}}, "scaled by 'longrope'"),
+        (
+            {"metadata": {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 4}},
+            "frequencies by 'longrope'",
+        ),
+        (
+            {"metadata": {"llama.rope.scaling.factor": 4, "llama.rope.scaling.attn_factor": 2.0}},
+            "scales attention by 2",
+        ),
+        ({"metadata": {"llama.rope.scaling.alpha": 2.0}}, "frequencies by alpha, unknown here"),
+        (
+            {"metadata": {"llama.rope.scale_linear": 4.0}, "tensors": {"rope_freqs.weight": 7 * ONES[:32]}},
+            "twice, by factors and by 4",
+        ),
         ({"metadata": {"tokenizer.ggml.pre": "unheard-of"}}, "splits text by the rule 'unheard-of'"),
     ],
 )

@@ -112,6 +112,41 @@ def test_added_tokens_of_one_tokenizer_are_masked_in_the_draft_alone(tiny: TinyP
     assert caution in setting_cautions(RunDescription.read({"models": pair.describe(lambda _: "0")}))
 
 
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "model.gguf"])
+def test_a_pointer_of_git_lfs_is_named_with_what_to_do(name: str, tiny: TinyPair, tmp_path: Path) -> None:
+    folder = tmp_path / "clone"
+    if name.endswith(".gguf"):
+        folder.mkdir()
+    else:
+        shutil.copytree(tiny.target, folder)
+    (folder / name).write_text(POINTER)
+    message = error_of(lambda: load_pair(str(folder), None, device="cpu"))
+    assert message.startswith(
+        f"'{name}' is a pointer of git-lfs, and its contents were not fetched: run `git lfs pull`"
+    )
+
+
+@pytest.mark.parametrize("padded_ones", [("target",), ("draft",), ("target", "draft")])
+def test_a_padding_token_beyond_the_vocabulary_is_no_obstacle(
+    padded_ones: tuple[str, ...], tiny: TinyPair, tmp_path: Path
+) -> None:
+    """As people train: a [PAD] is added to the tokenizer, and the model's embedding stays as it was."""
+    folders = {"target": str(tiny.target), "draft": str(tiny.draft)}
+    for role in padded_ones:
+        folders[role] = shutil.copytree(folders[role], tmp_path / role)
+        tokenizer = AutoTokenizer.from_pretrained(folders[role])
+        tokenizer.add_special_tokens({"pad_token": "[PAD]"})
+        tokenizer.save_pretrained(folders[role])
+    pair = load_pair(str(folders["target"]), str(folders["draft"]), device="cpu")
+    assert (pair.masked, pair.vocabulary) == ((), 258)
+    target, small = pair.runners(1, 40)
+    for runner in (target, small):
+        assert runner.forward([Append(0, [5, 7, 9], keep=1)])[0].shape[-1] == 258
+
+
 @pytest.mark.parametrize("spoiled", ["target", "draft"])
 def test_a_vocabulary_that_lacks_tokens_is_one_line(spoiled: str, tiny: TinyPair, folder: Path) -> None:
     padded(folder, 200)

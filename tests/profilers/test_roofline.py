@@ -13,6 +13,7 @@ from specbench_kit.profilers.loading import load
 from specbench_kit.profilers.roofline import Roofline, judge, roofline_of
 from specbench_kit.profilers.software import KERNELS, AchievedSpeed, Software, find_software
 from specbench_kit.profilers.workload import batches, verification
+from specbench_kit.serving.memory import RESERVED, tokens_beside
 
 A100 = Roofline(find_device("a100-80"), bundled_architectures()["qwen3-32b"], "bfloat16")
 
@@ -29,6 +30,25 @@ def test_attention_counts_what_a_token_can_see() -> None:
     assert pairs == pytest.approx(2)
     cached = A100.traffic_s(sums_of([(1, 11)])) - A100.traffic_s(sums_of([(1, 10)]))
     assert cached == pytest.approx(2 * 64 * 8 * 128 * 2 / 2039e9)
+
+
+@pytest.mark.parametrize(("cards", "repeated"), [(1, 1), (2, 1), (4, 1), (8, 2), (16, 4), (3, 1.5), (6, 1.5)])
+def test_heads_that_do_not_divide_among_the_cards_are_repeated(cards: int, repeated: float) -> None:
+    """Qwen3-30B-A3B has four heads of keys and values: each of eight cards holds a whole one."""
+    shapes = bundled_architectures()["qwen3-30b-a3b"]
+    assert shapes.kv_heads == 4
+    card = find_device("h100")
+    shared = Roofline(card.combined(cards), shapes, "bfloat16", cards)
+    alone = Roofline(card, shapes, "bfloat16")
+    assert shared.kv_token_bytes == pytest.approx(repeated * alone.kv_token_bytes)
+    read_s = [
+        roofline.traffic_s(sums_of([(1, 5001)])) - roofline.traffic_s(sums_of([(1, 1)])) for roofline in (shared, alone)
+    ]
+    assert read_s[0] == pytest.approx(read_s[1] * repeated / cards)
+    others = shared.weight_bytes + RESERVED * shared.device.memory_bytes
+    assert tokens_beside([shared]) == pytest.approx(
+        (shared.device.memory_bytes - others) // (repeated * alone.kv_token_bytes), abs=1
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.steps import Step, measured
@@ -11,9 +12,10 @@ from specbench_kit.core.extras import missing_module_line
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import Row, sums_of
 from specbench_kit.profilers.architectures import bundled_architectures
+from specbench_kit.profilers.cards import parse_table, read_toml
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.roofline import TOLERANCE, Roofline
-from specbench_kit.profilers.silicon import FOLDER, KernelDatabase, MeasuredKernels, find_kernels
+from specbench_kit.profilers.silicon import FOLDER, KernelDatabase, MeasuredKernels, find_kernels, rising
 from specbench_kit.profilers.workload import batches, verification
 
 FILES = sorted(FOLDER.glob("*-vllm*.toml"))
@@ -85,6 +87,33 @@ def test_no_step_is_under_the_physical_limit(path: Path) -> None:
     batched = [configuration.rows for configuration in (*verification(), *batches())]
     ratios = {rows: latency.seconds(rows) / roofline.floor_s(rows) for rows in (*grid, *batched)}
     assert min(ratios.values()) > 1 - TOLERANCE
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.toml")), ids=lambda path: path.stem)
+def test_attention_rises_with_context_and_with_requests(path: Path) -> None:
+    """At every measured shape and between them; a step rises with its context too, since nothing else depends on it."""
+    kernels = parse_table(MeasuredKernels, read_toml(path), path.name).kernels
+    seconds = np.array(kernels.decode_s)
+    assert (np.diff(seconds, axis=0) >= 0).all()
+    assert (np.diff(seconds, axis=1) >= 0).all()
+    latency = KernelModel(kernels)
+    contexts = [1, 100, 128, 500, 512, 700, 1024, 3000, 16384, 40000]
+    for requests in (1, 3, 4, 30, 256, 400):
+        for new in (1, 5):
+            steps = [latency.of_sums(sums_of([(new, context)] * requests)) for context in contexts]
+            assert steps == sorted(steps)
+
+
+def test_the_closest_rising_table_replaces_disturbed_cells_alone() -> None:
+    true = np.outer(range(1, 6), [1.0, 1.1, 1.4, 2.0, 3.5])
+    for disturbed in (3.0, 0.3):
+        measured_s = true.copy()
+        measured_s[2, 2] *= disturbed
+        closest = np.array(rising(measured_s.tolist()))
+        changed = ~np.isclose(closest, measured_s)
+        assert changed.sum() == 1
+        assert true[1, 2] <= closest[2, 2] <= true[3, 2]
+    assert np.allclose(rising(true.tolist()), true)
 
 
 def test_without_the_package_the_extra_is_named() -> None:

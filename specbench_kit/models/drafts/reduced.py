@@ -24,6 +24,7 @@ from torch.nn.functional import linear
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.files import require_contents
 from specbench_kit.core.plain_text import first_line
 from specbench_kit.models.weights.stored import mark_shell, restore_tables, stored_tensor
 
@@ -144,6 +145,7 @@ def load_draft_for(folder: Path, target: Any, embedding: Callable[[], Tensor]) -
     """
     text = target.get_text_config()
     try:
+        require_contents(folder)
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         tensors = load_file(folder / WEIGHTS)
     except (OSError, SafetensorError, ValueError) as error:

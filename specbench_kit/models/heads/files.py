@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import require_no_pointer
 from specbench_kit.models.heads.config import CONFIG, WEIGHTS, read_config
 from specbench_kit.models.heads.medusa import MedusaModel, is_medusa, make_medusa
 from specbench_kit.models.heads.model import HeadModel
@@ -111,6 +112,7 @@ def save_head(head: HeadModel, folder: Path, dtype: torch.dtype = torch.bfloat16
 
 def _read(path: Path) -> dict[str, Tensor]:
     try:
+        require_no_pointer(path)
         return load_file(path)
     except (OSError, SafetensorError, ValueError) as error:
         raise SkitError(f"cannot read the head's weights in '{path}': {error}") from error

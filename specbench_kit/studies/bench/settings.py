@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
@@ -30,6 +29,7 @@ from specbench_kit.core.common_options import (
 )
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
+from specbench_kit.core.temperature import require_temperature
 from specbench_kit.core.without_effect import flag
 from specbench_kit.datasets.answers import ANSWER_RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset
@@ -277,8 +277,7 @@ class BenchSettings(ConnectionOptions):
         require(self.resume or not self.force, "--force goes with --resume: it mixes two conditions in one run")
         require(self.max_new_tokens >= 1, f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
         require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
-        temperature_fits = isfinite(self.temperature) and self.temperature >= 0
-        require(temperature_fits, f"--temperature must be a number from 0 up, not {self.temperature}")
+        require_temperature(self.temperature)
         require(0 < self.top_p <= 1, f"--top-p must lie above 0 and up to 1, not {self.top_p}")
         require(self.top_k >= 0, f"--top-k must not be negative, but is {self.top_k}")
         launches = get_args(Launch)

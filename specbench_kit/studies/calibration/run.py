@@ -31,6 +31,7 @@ from specbench_kit.reports.document import Block, Note, Paragraph, Table, cautio
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.arrivals import RequestArrival, from_zero
 from specbench_kit.serving.memory import KvCapacity, kv_capacity
+from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
@@ -40,6 +41,8 @@ from specbench_kit.studies.calibration.logs import LoggedRequest, read_log
 from specbench_kit.studies.calibration.settings import CalibrationSettings
 
 TAIL = 0.95
+USUAL = 0.95
+"""The share of a log's batches that hold no more requests than its usual ones."""
 SPARE_S = 600.0
 """Seconds beyond the last arrival that a simulation may take; a server that is slower still cannot carry the load."""
 Times = Mapping[str, Floats]
@@ -75,6 +78,28 @@ class ServedLog:
 
     def simulated(self, latency: LatencyModel) -> Times:
         """Return the times of every request on a server whose steps take what `latency` says."""
+        table = self._simulate(latency).responses
+        order = np.argsort(table["client"])
+        if len(order) < len(self.requests):
+            slow = np.full(len(self.requests), SPARE_S)
+            return {"TTFT": slow, "TPOT": slow, "latency": slow}
+        return _times(*(table[name][order] for name in ("start_s", "first_s", "end_s", "tokens")))
+
+    def usual_batch(self, latency: LatencyModel) -> int:
+        """Return the requests in a batch that one batch in twenty exceeds on such a server."""
+        return int(np.quantile(self._simulate(latency).batches["size"], USUAL, method="inverted_cdf"))
+
+    @property
+    def context(self) -> int:
+        """The tokens that a request holds on average, half of its answer among them."""
+        return round(float(np.mean([request.prompt_tokens + request.output_tokens / 2 for request in self.requests])))
+
+    @property
+    def largest_batch(self) -> int:
+        """The requests that the engine takes into a batch, as far as its memory holds them."""
+        return max(1, int(min(self.engine.max_batch, self.engine.memory.tokens / max(self.context, 1))))
+
+    def _simulate(self, latency: LatencyModel) -> SimulationResult:
         endpoint = Endpoint("the log's device", latency)
         arrivals = from_zero(
             [RequestArrival(request.at_s, request.prompt_tokens, request.output_tokens) for request in self.requests]
@@ -93,12 +118,7 @@ class ServedLog:
             warmup_s=0.0,
             require_attainable_slo=False,
         )
-        table = simulate(scenario).responses
-        order = np.argsort(table["client"])
-        if len(order) < len(self.requests):
-            slow = np.full(len(self.requests), SPARE_S)
-            return {"TTFT": slow, "TPOT": slow, "latency": slow}
-        return _times(*(table[name][order] for name in ("start_s", "first_s", "end_s", "tokens")))
+        return simulate(scenario)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +140,47 @@ def agreement(simulated: Times, measured: Times, part: slice) -> list[FitAgreeme
         )
         for name, values in measured.items()
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Extrapolation:
+    """What a fit says of batches that its log does not hold, which nothing in the log checks.
+
+    `fitted_s` and `law_s` are the seconds of a plain step of the engine's largest batch, by the fit and by the data
+    sheet before it, with `context` tokens cached for each request.
+    """
+
+    usual_batch: int
+    largest_batch: int
+    context: int
+    fitted_s: float
+    law_s: float
+
+    @property
+    def is_beyond(self) -> bool:
+        """Return whether the engine takes larger batches than the log has."""
+        return self.largest_batch > self.usual_batch
+
+    @property
+    def text(self) -> str:
+        """Return the sentences of a page."""
+        apart = self.fitted_s / self.law_s - 1
+        return (
+            f"**Extrapolated: batches of more than {self.usual_batch} requests.** One batch of the log in twenty holds "
+            f"more, and the engine takes up to {self.largest_batch}, {self.largest_batch / self.usual_batch:.1f} times "
+            f"as many. A step of {self.largest_batch} requests after {self.context} tokens each takes "
+            f"{1e3 * self.fitted_s:.1f} ms by this fit and {1e3 * self.law_s:.1f} ms by the analytic model "
+            f"({apart:+.0%}): the log does not say which is right, and the agreement below holds for its own batches "
+            "alone. Calibrate with the log of a heavier load before you rely on such batches."
+        )
+
+
+def extrapolation(log: ServedLog, fitted: LatencyModel, law: LatencyModel) -> Extrapolation:
+    """Return how far a fit is extrapolated beyond the batches of its log."""
+    step = [(1, log.context)] * log.largest_batch
+    return Extrapolation(
+        log.usual_batch(fitted), log.largest_batch, log.context, fitted.seconds(step), law.seconds(step)
+    )
 
 
 def _times(arrived_s: Floats, first_s: Floats, last_s: Floats, tokens: Floats) -> Times:
@@ -146,6 +207,7 @@ class CalibrationOutcome:
     speed: AchievedSpeed
     fitted: int
     agreements: Mapping[str, Sequence[FitAgreement]]
+    extrapolation: Extrapolation
     reading: FileReading
     notes: Sequence[str] = ()
 
@@ -163,7 +225,7 @@ def calibrate(settings: CalibrationSettings, report: CountCallback) -> Calibrati
     start = find_software(KERNELS).on(card.name)
     if settings.expert_parallel:
         shapes.require_shared_experts(settings.cards, subject.name)
-    roofline = Roofline(card.combined(settings.cards), shapes, dtype)
+    roofline = Roofline(card.combined(settings.cards), shapes, dtype, settings.cards)
     server = LoggedServer(roofline, settings.cards, interconnect, settings.expert_parallel)
     before = server.latency(start)
     unfitted = _profile(settings, card, subject, dtype, before)
@@ -177,10 +239,11 @@ def calibrate(settings: CalibrationSettings, report: CountCallback) -> Calibrati
         models["silicon"] = KernelModel(kernels.kernels)
     rest = slice(fitted, None)
     agreements = {name: agreement(served.simulated(model), served.measured, rest) for name, model in models.items()}
-    profile = _calibrated(settings, unfitted, server.latency(speed), fitted, agreements["calibrated"])
+    beyond = extrapolation(served, models["calibrated"], before)
+    profile = _calibrated(settings, unfitted, server.latency(speed), fitted, agreements["calibrated"], beyond)
     path = settings.save_to or data_folder() / f"{profile.name}.toml"
     save(path, profile)
-    return CalibrationOutcome(profile, path, speed, fitted, agreements, log.reading, log.notes)
+    return CalibrationOutcome(profile, path, speed, fitted, agreements, beyond, log.reading, log.notes)
 
 
 def _profile(
@@ -210,6 +273,7 @@ def _calibrated(
     latency: RoundedModel,
     fitted: int,
     rest: Sequence[FitAgreement],
+    beyond: Extrapolation,
 ) -> Profile:
     """Return the profile with what was fitted; its range is that of the means on the rest of the log."""
     means = [metric.mean for metric in rest]
@@ -218,8 +282,13 @@ def _calibrated(
         profile,
         coefficients={name: float(value) for name, value in asdict(latency).items()},
         reference=f"fitted to the first {fitted} requests of {settings.log.name}; means of the others are off by up to "
-        f"{worst:.1%}",
-        fit={"log": settings.log.name, "fitted": fitted, "rest": [asdict(metric) for metric in rest]},
+        f"{worst:.1%}{f', in batches of up to {beyond.usual_batch} requests' if beyond.is_beyond else ''}",
+        fit={
+            "log": settings.log.name,
+            "fitted": fitted,
+            "rest": [asdict(metric) for metric in rest],
+            "extrapolation": asdict(beyond),
+        },
         fast=Corner(min(1.0, 1 / max(means))),
         slow=Corner(max(1.0, 1 / min(means))),
     )
@@ -254,10 +323,12 @@ def blocks(outcome: CalibrationOutcome) -> list[Block]:
             rows.append([title, *(f"{ratio:.2f}" for ratio in ratios)])
     title = f"simulated over measured, all requests after the first {outcome.fitted}"
     file = described_readings([outcome.reading])
+    beyond = [Paragraph(outcome.extrapolation.text)] if outcome.extrapolation.is_beyond else []
     return [
         *caution([f"DOUBTFUL: {doubt}" for doubt in file["doubts"]], severe=True),
         *(Note(line) for line in file["files"]),
         Paragraph(numbers),
+        *beyond,
         Paragraph(title),
         Table(("", *columns), rows),
         *caution(outcome.notes),

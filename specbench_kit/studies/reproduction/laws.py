@@ -184,7 +184,7 @@ def joint_prefill_by_data_sheet(
 
     Kernels are as fast as measured ones on average, and reductions between the cards take no time.
     """
-    roofline = Roofline(find_device(device).combined(cards), bundled_architectures()[model], dtype)
+    roofline = Roofline(find_device(device).combined(cards), bundled_architectures()[model], dtype, cards)
     return _joint_over_alone(roofline.estimate(find_software(KERNELS)), new, (beside_new, beside_cached))
 
 

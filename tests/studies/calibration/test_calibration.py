@@ -14,7 +14,14 @@ from specbench_kit.profilers.roofline import Roofline, judge
 from specbench_kit.profilers.software import KERNELS, find_software
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.studies.calibration.logs import LoggedRequest
-from specbench_kit.studies.calibration.run import EngineSettings, LoggedServer, ServedLog, agreement, fit_speed
+from specbench_kit.studies.calibration.run import (
+    EngineSettings,
+    LoggedServer,
+    ServedLog,
+    agreement,
+    extrapolation,
+    fit_speed,
+)
 
 SERVER = LoggedServer(Roofline(find_device("rtx4090"), bundled_architectures()["llama3.1-8b"], "bfloat16"))
 ENGINE = EngineSettings(max_batch=32, batch_tokens=512, memory=KvCapacity(40_000, 8192))
@@ -49,6 +56,26 @@ def test_a_fit_to_the_first_requests_predicts_the_others(log: ServedLog) -> None
     assert (speed.corner, speed.layer_s) == (start.corner, start.layer_s)
 
 
+def test_batches_beyond_those_of_the_log_are_said_to_be_extrapolated_and_how_far(log: ServedLog) -> None:
+    """Half as fast a card, with a step so short that a light load does not tell: they differ in large batches alone."""
+    law, fitted = SERVER.latency(TRUE), SERVER.latency(structs.replace(TRUE, bandwidth=0.45, step_s=0.0))
+    beyond = extrapolation(log, fitted, law)
+    sizes = log._simulate(fitted).batches["size"]
+    assert (sizes <= beyond.usual_batch).mean() >= 0.95 > (sizes < beyond.usual_batch).mean()
+    assert beyond.largest_batch == min(32, 40_000 // beyond.context)
+    assert beyond.is_beyond
+    step = [(1, beyond.context)] * beyond.largest_batch
+    assert beyond.fitted_s == pytest.approx(fitted.seconds(step))
+    assert f"more than {beyond.usual_batch} requests" in beyond.text
+    assert f"{beyond.fitted_s / law.seconds(step) - 1:+.0%}" in beyond.text
+
+
+def test_a_log_that_fills_the_engine_is_not_extrapolated(log: ServedLog) -> None:
+    small = ServedLog(log.requests, EngineSettings(max_batch=1, batch_tokens=512, memory=KvCapacity(40_000, 8192)))
+    latency = SERVER.latency(TRUE)
+    assert not extrapolation(small, latency, latency).is_beyond
+
+
 @pytest.mark.nightly  # the other tests fit the same logs, and test_every_option.py runs the command
 @pytest.mark.slow
 def test_the_command_saves_a_profile_that_deployments_can_use(log: ServedLog, tmp_path: Path) -> None:
@@ -61,6 +88,7 @@ def test_the_command_saves_a_profile_that_deployments_can_use(log: ServedLog, tm
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert set(document["rest"]) == {"law", "calibrated"}
+    assert document["extrapolation"]["largest_batch"] >= document["extrapolation"]["usual_batch"] >= 1
     assert all(abs(metric["mean"] - 1) < 0.03 for metric in document["rest"]["calibrated"])
     profile = load(str(tmp_path / "mine.toml"))
     assert (profile.source, profile.form, judge(profile).kind) == ("calibrated", "rounded", "possible")
