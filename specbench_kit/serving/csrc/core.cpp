@@ -67,7 +67,7 @@ enum Field {
 constexpr int kRecorded = 6;
 constexpr int64_t kRoundColumns = 6;
 constexpr int64_t kFirstWork = -2;  // Stands for the steps of rounds with recorded work; -1 is a prompt.
-constexpr size_t kAhead = 2;  // How many requests before its turn a device of a batch is asked for.
+constexpr size_t kAhead = 2;        // How many requests before its turn a device of a batch is asked for.
 
 template <class T>
 std::vector<T> copied(PyObject* object) {
@@ -454,7 +454,8 @@ class Core {
     if (!(row[kCrosses] > 0)) up_s = 0.0;
     double expected = 1;
     if (settings_.speculates) expected += double(submitted) * device.accepted / device.submitted;
-    const double speed = of(kSpeed, client), down_s = settings_.on_edge && row[kCrosses] > 0 ? of(kHalfRttS, client) : 0.0;
+    const double speed = of(kSpeed, client),
+                 down_s = settings_.on_edge && row[kCrosses] > 0 ? of(kHalfRttS, client) : 0.0;
     const double network_s = settings_.on_edge ? up_s + down_s : 0.0;
     row[kDraftS] = draft_s, row[kUpS] = up_s, row[kExpectedTokens] = expected;
     row[kRoundBudgetS] = expected / speed - draft_s - network_s;
