@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving pair-trace pair-trees pair-training reference-pair suite-results reproduce wheel docs docs-test clean
+.PHONY: bench test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-pair-replayed reference-pair-decoded pair-trace pair-trees pair-training reference-pair suite-results reproduce wheel docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -216,8 +216,11 @@ KEEP_REPORT = from=$$(echo $(PAIR_TRACE)/reports/$$report/*-bench-*) && to=$(PAI
 	mkdir -p $$to/plots && sed 's/\.png)/.svg)/g' $$from/report.md > $$to/report.md && cp $$from/report.csv $$to && \
 	cp $$from/plots/*.svg $$to/plots
 PAIR_SWEEP := $(BIN)/skit sweep --replay $(PAIR) --deployment specedge
-reference-pair: $(INSTALLED)
-	rm -rf $(PAIR_TRACE)/reports $(PAIR_REPORTS)/*/
+reference-pair: reference-pair-replayed reference-pair-decoded
+
+# What the recorded traces alone give: about half an hour on two cores, without a model.
+reference-pair-replayed: $(INSTALLED)
+	rm -rf $(PAIR_TRACE)/reports
 	for clock in $(PAIR_CLOCKS); do \
 		$(BIN)/skit bench --replay $(PAIR) --method all --deployment $$clock --out $(PAIR_TRACE)/reports/$$clock && \
 		$(BIN)/skit bench --replay $(PAIR) --method all --tuned auto --deployment $$clock \
@@ -246,6 +249,10 @@ reference-pair: $(INSTALLED)
 	$(BIN)/python scripts/fastest_by_task.py $(PAIR) --deployment specedge --rtts 0,0.01,0.02,0.04,0.08,0.16,0.3 $(BY_TASK) \
 		--out $(PAIR_REPORTS)/tasks
 	$(BIN)/python scripts/trace_acceptance.py $(PAIR) --out $(PAIR_REPORTS)/acceptance.md
+	$(BIN)/python scripts/pair_page.py
+
+# What the models have to decode, in the time of a deployment.
+reference-pair-decoded: $(INSTALLED)
 	$(BIN)/skit fetch $(PAIR)
 	$(BIN)/python scripts/pair_prompts.py --data-dir $(SKIT_DATA_DIR) --each 15 --out $(PAIR_TRACE)
 	head -n 16 $(PAIR_TRACE)/eight-tasks-report.jsonl > $(TWO_EACH)

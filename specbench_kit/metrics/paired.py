@@ -12,7 +12,7 @@ import numpy as np
 
 from specbench_kit.decoding.records import Records
 from specbench_kit.metrics.rounds import Metrics
-from specbench_kit.metrics.simultaneous import TableLimits
+from specbench_kit.metrics.simultaneous import TableLimits, TypicalFamily
 from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array, Interval, Ratio, Units, student
 from specbench_kit.metrics.typical import ProcessSpread, Typical, level_of, limit_of_one
 from specbench_kit.metrics.verdicts import BY_PROMPT, FASTER, SLOWER, TOO_FEW, verdict
@@ -183,6 +183,16 @@ def speedup(side: Side, units: Units, spread: ProcessSpread | None = None) -> Pa
     shared = side.own.keys() & side.baseline.keys()
     total_s, own_s = (sum(seconds[key] for key in shared) for seconds in (side.baseline, side.own))
     return replace(speed, time_ratio=total_s / own_s)
+
+
+def limits_of_speedups(sides: Sequence[Side], units: Units) -> TableLimits:
+    """Return what the intervals of several methods' speedups over one baseline go by, so that they hold together."""
+    logs = [
+        unit_logs(side.above, side.below, [key for key in side.own if key in side.baseline], units) for side in sides
+    ]
+    baseline = sides[0].baseline
+    seconds = np.exp(unit_logs([baseline], [], list(baseline), units))
+    return TypicalFamily(np.column_stack(logs), seconds, [], [True] * len(logs)).limits()
 
 
 def relative_speed(

@@ -12,13 +12,12 @@ from math import exp, log
 from statistics import fmean
 from typing import NamedTuple
 
-import numpy as np
 from msgspec import Struct, field
 
 from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import PairedSpeed, Side
-from specbench_kit.metrics.simultaneous import TableLimits, TypicalFamily
+from specbench_kit.metrics.simultaneous import TableLimits
 from specbench_kit.metrics.statistics import LEVEL, Interval
 from specbench_kit.metrics.typical import limit_of_one
 from specbench_kit.metrics.verdicts import SLOWER
@@ -386,13 +385,9 @@ class Scoreboard:
     def _limits(self, cell: str) -> TableLimits:
         """Return what the intervals of a cell's speedups go by."""
         if cell not in self._limits_by_cell:
-            units = self._units(cell)
-            sides = [self._side(spec, cell) for spec in self.policies if spec != BASELINE and self._result(spec, cell)]
-            logs = [paired.unit_logs(side.above, side.below, list(side.own), units) for side in sides]
-            baseline = self._side(BASELINE, cell)
-            seconds = np.exp(paired.unit_logs([baseline.own], [], list(baseline.own), units))
-            family = TypicalFamily(np.column_stack(logs or [0 * seconds]), seconds, [], [True] * max(1, len(logs)))
-            self._limits_by_cell[cell] = family.limits()
+            specs = [spec for spec in self.policies if spec != BASELINE and self._result(spec, cell)] or [BASELINE]
+            sides = [self._side(spec, cell) for spec in specs]
+            self._limits_by_cell[cell] = paired.limits_of_speedups(sides, self._units(cell))
         return self._limits_by_cell[cell]
 
     def _result(self, spec: str, cell: str) -> CellResult | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import torch
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback
@@ -22,8 +22,11 @@ from specbench_kit.deployments.description import described
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import LONGEST_DRAFT
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.paired import Side, limits_of_speedups, speedup, speedup_intervals
 from specbench_kit.metrics.run_data import placed
 from specbench_kit.metrics.run_summary import metric_values
+from specbench_kit.metrics.simultaneous import TableLimits
+from specbench_kit.metrics.statistics import Units, units_of
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
 from specbench_kit.models.executors.agreement import Agreement
@@ -169,6 +172,20 @@ def synthetic_prompts(settings: SweepSettings) -> SyntheticPrompts:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A method's metrics in one deployment, and the times of its requests."""
+
+    overall: MetricValues
+    side: Side
+    units: Units
+
+    def within(self, limits: TableLimits | None) -> MetricValues:
+        """Return the metrics with intervals of the speedup that hold together with those of a point's other methods."""
+        intervals = speedup_intervals(speedup(self.side, self.units), limits)
+        return structs.replace(self.overall, intervals=self.overall.intervals | intervals)
+
+
 @dataclass
 class _Grid:
     """Caches metrics, since the axes of a point do not concern every method."""
@@ -176,7 +193,7 @@ class _Grid:
     settings: SweepSettings
     trace: TraceFile | None
     baselines: dict[Deployment, list[RequestRecord]] = field(default_factory=dict)
-    metrics: dict[tuple[str, Deployment, str, int], MetricValues] = field(default_factory=dict)
+    metrics: dict[tuple[str, Deployment, str, int], "_Measured"] = field(default_factory=dict)
     described: list[dict[str, object]] = field(default_factory=list)
 
     def rows(self, point: SweepPoint) -> Iterator[SweepRow]:
@@ -185,14 +202,19 @@ class _Grid:
             assert self.trace is not None
             deployment = recording_deployment(self.trace.header)
         longest = longest_draft(point.specs.values())
+        measured: dict[tuple[str, str], _Measured] = {}
         for series, given_spec in {BASELINE: BASELINE, **point.specs}.items():
             spec = given_spec if self.trace is None else fit_spec(given_spec, self.trace.header)
             key = spec, deployment, *(("", LONGEST_DRAFT) if spec == BASELINE else (point.draft, longest))
             if key not in self.metrics:
                 self.metrics[key] = self._measure(spec, deployment, point.draft, longest)
-            yield SweepRow(point.values, series, spec, self.metrics[key])
+            measured[series, spec] = self.metrics[key]
+        own = [entry for (series, _), entry in measured.items() if series != BASELINE]
+        limits = limits_of_speedups([entry.side for entry in own], own[0].units) if own else None
+        for (series, spec), entry in measured.items():
+            yield SweepRow(point.values, series, spec, entry.within(limits))
 
-    def _measure(self, spec: str, deployment: Deployment, draft: str, longest: int) -> MetricValues:
+    def _measure(self, spec: str, deployment: Deployment, draft: str, longest: int) -> "_Measured":
         if spec == BASELINE or deployment not in self.baselines:
             # Only the last baseline is kept: deployments change rarely along the grid, and records are large.
             self.baselines = {deployment: self._decode(BASELINE, deployment, draft, longest)}
@@ -201,7 +223,8 @@ class _Grid:
         summary = summarise_run(
             records, baseline, placed(described(deployment), spec), batch_size=self.settings.batch_size
         )
-        return metric_values(summary["overall"])
+        units = units_of(records, self.settings.batch_size)
+        return _Measured(metric_values(summary["overall"]), Side.of(records, baseline), units)
 
     def _decode(self, spec: str, deployment: Deployment, draft: str, longest: int) -> list[RequestRecord]:
         if self.trace is None:

@@ -59,8 +59,9 @@ MOST_METHODS = 4
 FILES = "This folder also holds the plots as SVG and the table as `sweep.csv`."
 DEFINITIONS = (
     "Speedup is autoregressive time / method time, end to end, as a ratio of sums over the same requests, with a 95% "
-    "interval over prompts. Every point replays the same trace, so that differences between points come only from the "
-    "deployment or the options, not from the prompts. The deployment shown above is that of the first point."
+    "interval over prompts; the intervals of one point hold together. Every point replays the same trace, so that "
+    "differences between points come only from the deployment or the options, not from the prompts. The deployment "
+    "shown above is that of the first point."
 )
 
 
