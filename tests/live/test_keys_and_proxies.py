@@ -11,11 +11,11 @@ from test_odd_servers import serving as following
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.connection_options import ConnectionOptions
+from specbench_kit.live.connection_options import ConnectionOptions, is_loopback
 from specbench_kit.live.engines.address import parse_server
 from specbench_kit.live.engines.base import ServerFacts, engines
 from specbench_kit.live.engines.client import StreamClient
-from specbench_kit.live.engines.http import api_key, is_loopback, proxy_of
+from specbench_kit.live.engines.http import api_key, proxy_of
 from specbench_kit.live.server_address import ServerAddress
 
 NOWHERE = "http://user:secret@127.0.0.1:9"

@@ -24,6 +24,7 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.emulated_link import LinkDirection
+from specbench_kit.live.connection_options import is_loopback
 from specbench_kit.live.engines.event_reader import END, EventReader
 from specbench_kit.live.engines.redirects import RedirectedError, Route
 from specbench_kit.live.engines.wording import shown_words, without_secret
@@ -63,17 +64,6 @@ def api_key(name: str = "") -> str:
 def variable_part(name: str) -> str:
     """Return the part of an environment variable's name that stands for a server's name."""
     return re.sub(r"\W", "_", name).upper()
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if a host name or address is this machine's own."""
-    if host.lower() == "localhost" or host.lower().endswith(".localhost"):
-        return True
-    try:
-        address = ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
 
 
 def proxy_of(base: str) -> Proxy | None:
