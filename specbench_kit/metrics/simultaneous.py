@@ -61,7 +61,7 @@ class Flips:
         """Return the draws for which the mask is True."""
         return Flips(self.signs[draws], self.normal[draws])
 
-    def rank_deviations(self, logs: Array, noise: Array) -> Array:
+    def rank_deviations(self, logs: Array, noise: Array | None = None) -> Array:
         """Return how far the sums of positive ranks lie from those of equal sides, in standard errors.
 
         `logs` [units, comparisons] are logarithmic ratios, nan where a unit has none; `noise` [draws, comparisons] is
@@ -81,10 +81,11 @@ class Flips:
         return _deviations(self.normal, scaled, noise, units)
 
 
-def _deviations(signs: Array, scores: Array, noise: Array, units: float) -> Array:
-    # Few units show correlations even where there are none. A share of independent noise makes up for them.
-    share = 1 / (1 + units)
-    deviations: Array = np.abs(sqrt(1 - share) * (signs @ scores) + sqrt(share) * noise)
+def _deviations(signs: Array, scores: Array, noise: Array | None, units: float) -> Array:
+    # Where sides are equal, signs alone are exact. Around estimates, few units show correlations even where there are
+    # none, and a share of independent noise makes up for them.
+    share = 1 / (1 + units) if noise is not None else 0.0
+    deviations: Array = np.abs(sqrt(1 - share) * (signs @ scores) + (0.0 if noise is None else sqrt(share) * noise))
     deviations[:, ~scores.any(axis=0)] = 0.0
     return deviations
 
@@ -233,7 +234,7 @@ class _Lanes:
         one = limit_of_one(len(self._speeds), self._level)
         if len(compared) < 2:
             return one
-        largest = self._largest(compared, self._speeds, self._ranks_of(self._speeds))
+        largest = self._largest(compared, self._speeds, self._ranks_of(self._speeds, noisy=False))
         return max(one, float(np.quantile(largest, self._level, method="higher")))
 
     def interval_limits(self, compared: _Compared) -> tuple[float, float]:
@@ -271,10 +272,11 @@ class _Lanes:
         fastest: NDArray[np.int64] = totals.argmin(axis=1)
         return fastest
 
-    def _ranks_of(self, speeds: Array) -> Deviations:
+    def _ranks_of(self, speeds: Array, *, noisy: bool = True) -> Deviations:
         def deviations(lanes: Sequence[int], other: int, draws: Mask) -> Array:
             logs = speeds[:, lanes] - speeds[:, [other]]
-            return self._flips.only(draws).rank_deviations(logs, self._noise_of(lanes, other, draws))
+            noise = self._noise_of(lanes, other, draws) if noisy else None
+            return self._flips.only(draws).rank_deviations(logs, noise)
 
         return deviations
 

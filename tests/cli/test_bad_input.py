@@ -224,7 +224,8 @@ def test_a_full_disk_keeps_what_was_finished_and_the_run_goes_on_with_room(
 def test_output_that_cannot_be_written_is_one_line(arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         done = skit(*arguments, capture_output=False, stdout=full, stderr=subprocess.PIPE)
-    assert error_line(done) == "[Errno 28] No space left on device"
+    full_disk = "No space left on device"
+    assert error_line(done) == f"cannot write to standard output: {full_disk}; files of the command are written"
 
 
 @pytest.mark.parametrize(

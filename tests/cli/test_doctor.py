@@ -77,8 +77,7 @@ def test_what_several_executors_lack_is_printed_once(
         return [doctor.Finding(f"executor {name}", "missing", text, "it is faster") for name, text in states]
 
     monkeypatch.setattr(doctor, "examine", findings)
-    with pytest.raises(SystemExit):
-        doctor.doctor()
+    doctor.doctor()  # what is missing is no failure
     printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert printed == [
         "executor a missing needs a card; it is faster",

@@ -93,7 +93,8 @@ def test_nothing_heavy_is_imported_before_there_is_work(arguments: list[str]) ->
 
 def test_only_the_command_that_is_run_is_imported() -> None:
     help_of_all, listing = imported_by("--help"), imported_by("list")
-    mine = {f"specbench_kit.cli.{name}" for name in ("commands", "interrupts", "main", "usage")}
+    frame = ("commands", "exit_codes", "interrupts", "main", "outputs", "usage")
+    mine = {f"specbench_kit.cli.{name}" for name in frame}
     assert {name for name in help_of_all if name.startswith("specbench_kit.cli.")} == mine
     assert "specbench_kit.cli.listing" in listing
     assert listing & {"specbench_kit.cli.bench", "specbench_kit.studies.bench.settings"} == set()

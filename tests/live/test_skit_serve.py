@@ -138,7 +138,7 @@ def test_an_edge_that_is_killed_between_a_verdict_and_its_arrival_goes_on_where_
         (("--server", "127.0.0.1:1", "--link", "rtt_s=-1"), "times are 0 or more seconds"),
         (("--server-silence", "1"), "options that begin with --server go with --server"),
         (("--server", "127.0.0.1:1", "--server-silence", "0.001"), "--server-silence is 0 or from 0.05 to 3600 s"),
-        (("--server", "127.0.0.1:1", "--temperature", "1e-40"), "a skit serve takes a --temperature of 0 or from 0.01"),
+        (("--server", "127.0.0.1:1", "--temperature", "1e-3"), "a skit serve takes a --temperature of 0 or from 0.01"),
         (("--server", "vllm://127.0.0.1:1", "--server-silence", "1"), "are for a skit serve: leave them out for an"),
     ],
 )

@@ -197,6 +197,9 @@ def test_speedup_pairs_requests_that_finished_in_both(two_requests):
         make_record("a", make_round(end_s=1.8)),
         make_record("unpaired", make_round(end_s=50.0)),
     ]
+    lengths = {record.request_id: record.output_ids for record in two_requests}
+    for record in baseline:
+        record.output_ids = lengths.get(record.request_id, record.output_ids)
     records = [*two_requests, failed_record("c"), make_record("d", make_round(end_s=9.0))]
     summary = summarise(records, [*baseline, failed_record("d")], makespan_s=2.0)
     assert summary["overall"]["speedup"] == pytest.approx((1.8 + 1.0) / (0.9 + 0.5))

@@ -141,9 +141,7 @@ def test_models_are_told_apart_by_their_names(one: str, other: str, same: bool) 
 def test_the_acceptance_of_another_model_is_named(acceptance: str, model: str, tmp_path: Path) -> None:
     lengths = () if "coder" in acceptance else ("--prompt-tokens", "50", "--output-tokens", "20")
     few = ("--duration", "60", "--warm-up", "2", "--seeds", "1", "--devices", "2")
-    done = skit_here(
-        "simulate", "--acceptance", acceptance, "--method", "fixed-k:k=4", *few, *lengths, "--out", tmp_path
-    )
+    done = skit_here("simulate", "--acceptance", acceptance, "--method", "fixed-k", *few, *lengths, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     (report,) = tmp_path.glob("*/report.md")
     text = report.read_text(encoding="utf-8")

@@ -123,8 +123,6 @@ class _Turns:
         by_turn += [ratio.residuals for ratio in self._ratios]
         self._rows = evenly(max(map(len, by_turn), default=0))
         self._flips = Flips.of(len(self._rows), rng)
-        # Figures of one load have no side in common, so that each has noise of its own.
-        self._noise = {id(figure): rng.standard_normal((DRAWS, 1)) for figure in figures}
         self._noise_of_ratios = rng.standard_normal((DRAWS, len(self._ratios)))
 
     @property
@@ -142,8 +140,7 @@ class _Turns:
             typical = typical_of(figure.turns)
             columns.append(figure.turns - (log(typical.value) if centred and typical else 0.0))
         logs = np.column_stack(columns)[self._rows]
-        noise = np.hstack([self._noise[id(figure)] for figure in figures])
-        largest: Array = self._flips.rank_deviations(logs, noise).max(axis=1)
+        largest: Array = self._flips.rank_deviations(logs).max(axis=1)
         return largest
 
     def sum_deviations(self) -> Array:

@@ -58,11 +58,12 @@ def test_no_token_statistics_are_shared_between_parts(tmp_path: Path) -> None:
 
 
 def test_all_turns_of_a_dialogue_go_to_one_part(tmp_path: Path) -> None:
-    traces = [
-        made_request(f"{dialogue}/{turn}", 8, prompt=(dialogue, 100, *range(turn)), seed=10 * dialogue + turn)
-        for dialogue in range(12)
-        for turn in (1, 2, 3)
-    ]
+    traces = []
+    for dialogue in range(12):
+        prompt = (dialogue, 100)
+        for turn in (1, 2, 3):
+            traces.append(made_request(f"{dialogue}/{turn}", 8, prompt=prompt, seed=10 * dialogue + turn))
+            prompt = (*prompt, *traces[-1].output_ids, 7)
     offsets = read_offsets(write_trace(tmp_path / "t.parquet", traces))
     for part in split_by_prompt(offsets, seed=1).parts.values():
         dialogues = [int(request) // 3 for request in part.request[part.first]]

@@ -51,14 +51,12 @@ def test_requests_keep_their_order_and_lengths(tmp_path: Path) -> None:
 
 
 def test_turns_of_a_dialogue_are_one_conversation(tmp_path: Path) -> None:
-    first, second = (7, 8, 9, 10), (7, 8, 9, 11, 12, 13, 14)
-    traces = [
-        made_request("a/1", prompt=first),
-        made_request("b/1", prompt=(5, 5, 5, 5)),
-        made_request("a/2", prompt=second),
-        made_request("a/3", prompt=(*second, 20, 21)),
-        made_request("a", prompt=first),
-    ]
+    first = (7, 8, 9, 10)
+    turns = [made_request("a/1", prompt=first)]
+    turns.append(made_request("a/2", prompt=(7, 8, 9, 11, *turns[0].output_ids, 14)))
+    turns.append(made_request("a/3", prompt=(*turns[1].prompt_ids, *turns[1].output_ids, 20, 21)))
+    others = [made_request("b/1", prompt=(5, 5, 5, 5)), made_request("a", prompt=first)]
+    traces = [turns[0], others[0], *turns[1:], others[1]]
     offsets = read_offsets(write_trace(tmp_path / "t.parquet", traces))
     assert offsets.conversation[offsets.first].tolist() == [0, 1, 0, 0, 2]
 

@@ -54,7 +54,6 @@ PLANS = {
     "fixed-k:k=6": partial(fixed_length, count=6),
     "threshold:threshold=0.4,max_draft=6": partial(threshold_plan, threshold=0.4),
     "threshold:threshold=0.9,max_draft=6": partial(threshold_plan, threshold=0.9),
-    "oracle:max_draft=6": stop_at_rejection,
 }
 
 
