@@ -276,7 +276,7 @@ SUITE := specbench_kit/studies/suite/v1/results
 suite-results: $(INSTALLED)
 	$(BIN)/skit suite run v1 --method all --jobs 2 --submit $(SUITE) --resume --out build/suite
 
-CLASSES := --slo 1:0.25,2:0.25,3:0.25,4:0.25 --kv-tokens unlimited
+CLASSES := --slo class-1:0.25,class-2:0.25,class-3:0.25,class-4:0.25 --kv-tokens unlimited
 SCHEDULERS := --system wisp-cache --scheduler fcfs --scheduler edf --scheduler edf:by=promise \
 	--scheduler wisp-promise --scheduler wisp-paper --scheduler wisp-paper:late_lane=true \
 	--scheduler wisp-paper:late_lane=true,amortise=6 --label fcfs --label edf --label edf-by-promise \

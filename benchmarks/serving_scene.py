@@ -32,7 +32,7 @@ def scene(devices: int, duration_s: float, system: str, server: str) -> Scenario
         systems.get(system),
         iid(0.8, 4),
         devices,
-        slo=parse_slo("1:0.25,2:0.25,3:0.25,4:0.25"),
+        slo=parse_slo("class-1:0.25,class-2:0.25,class-3:0.25,class-4:0.25"),
         prompt_tokens=200,
         output_tokens=100,
         max_batch=256,

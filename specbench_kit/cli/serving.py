@@ -15,6 +15,7 @@ from specbench_kit.serving.options import (
     ServingOptions,
     SimulationOptions,
 )
+from specbench_kit.traces.library import DEFAULT_TRACE, SAY_DEFAULT
 
 if TYPE_CHECKING:
     from specbench_kit.studies.serving.settings import ServingSettings
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 def simulate(
     simulation: Given[SimulationOptions],
-    recorded: RecordingOptions,
+    recorded: Given[RecordingOptions],
     preset: PresetOption,
     output: Given[OutputOptions],
     as_json: JsonOption = False,
@@ -35,7 +36,7 @@ def simulate(
 def capacity(
     serving: Given[ServingOptions],
     rule: Given[CapacityRule],
-    recorded: RecordingOptions,
+    recorded: Given[RecordingOptions],
     preset: PresetOption,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,7 +45,7 @@ def capacity(
 
 
 def _run(
-    command: str, given: Mapping[str, Any], recorded: RecordingOptions, preset_name: str | None, as_json: bool
+    command: str, given: Mapping[str, Any], recording: Given[RecordingOptions], preset_name: str | None, as_json: bool
 ) -> None:
     """Run `command` with the given options, or the command of a preset with its options below the given ones."""
     from rich.console import Console
@@ -60,15 +61,24 @@ def _run(
     if preset is not None:
         given = {**preset.preset.options, **given}
         command = preset.preset.command
+    is_default = "acceptance" not in given and not recording.values and "max_draft" not in given
+    if is_default:
+        given = {**given, "acceptance": (DEFAULT_TRACE,)}
+    recorded = recording.make()
     settings = _settings(given, recorded)
     settings.points()  # an error in the grid is reported before anything is loaded
     console = Console(stderr=as_json)
+    if is_default:
+        say(
+            console,
+            SAY_DEFAULT.format(option="--acceptance", instead="give --target or --acceptance record"),
+        )
     dataset = None
     if settings.records:
         answers = f"{recorded.limit} answers to {recorded.dataset} of up to {recorded.max_new_tokens} tokens"
         say(
             console,
-            f"no --acceptance: recording {answers} first, with target {resolve_target(recorded.target)} and draft "
+            f"recording {answers} first, with target {resolve_target(recorded.target)} and draft "
             f"{recorded.draft} (50 answers take the toy pair about a minute on two cores, a real pair several); give "
             "--acceptance qwen2.5-coder (a pair that the kit has recorded), trace.parquet, a run's folder or "
             "iid:alpha=0.8,length=4 to skip this",

@@ -1,17 +1,20 @@
 """`skit sweep`: replay a trace over a grid of deployments and options."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say_target, tell_report
+from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say, say_target, tell_report
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
 from specbench_kit.studies.sweep.options import SweepOptions
+from specbench_kit.traces.library import DEFAULT_TRACE, SAY_DEFAULT
 
-if TYPE_CHECKING:
-    pass
+RECORDED_FIRST = (
+    *("trace", "limit", "minutes", "target", "draft", "device", "dtype", "executor", "max_new_tokens", "max_draft"),
+)
+"""Options of which one asks for a trace, or for what to record."""
 
 
-def sweep(options: Given[SweepOptions], dataset: DatasetOptions, as_json: JsonOption = False) -> None:
+def sweep(options: Given[SweepOptions], dataset: Given[DatasetOptions], as_json: JsonOption = False) -> None:
     """Run every point of the grid and print where each method pays off."""
     from rich.console import Console
 
@@ -19,12 +22,16 @@ def sweep(options: Given[SweepOptions], dataset: DatasetOptions, as_json: JsonOp
     from specbench_kit.studies.sweep.report import SweepDescription, print_sweep
     from specbench_kit.studies.sweep.settings import SweepSettings
 
-    settings = options.into(SweepSettings, argv=command_line())
+    is_default = not dataset.values and not any(name in options.values for name in RECORDED_FIRST)
+    defaults = {"trace": Path(DEFAULT_TRACE)} if is_default else {}
+    settings = options.into(SweepSettings, argv=command_line(), **defaults)
     settings.points()  # an error in the grid is reported before anything is loaded
     console = Console(stderr=as_json)
+    if is_default:
+        say(console, SAY_DEFAULT.format(option="--replay", instead="give --target or --dataset"))
     prompts = None
     if settings.trace is None and not settings.synthetic:
-        prompts = load_dataset(dataset, settings.limit, settings.seed, console)
+        prompts = load_dataset(dataset.make(), settings.limit, settings.seed, console)
         say_target(console, settings.target)
     from specbench_kit.studies.sweep.run import run_sweep
 

@@ -63,7 +63,8 @@ class ServingOptions:
         Option(
             "Source of acceptance: a trace of `skit record`, the folder of a run, iid:alpha=0.8,length=4, "
             "positions:rates=0.8-0.7-0.6, golden:NAME,k=4 (a published mean from `skit list golden`), or 'record' to "
-            f"record a trace first. {EACH}",
+            "record a trace first, as an option of recording does too. Default: the recorded pair qwen2.5-coder. "
+            f"{EACH}",
             RUN,
         ),
     ] = (RECORD,)
@@ -168,11 +169,11 @@ class ServingOptions:
     slo: Annotated[
         tuple[str, ...],
         Option(
-            "Promised token speed: a speed such as 7.5tok/s, WISP's class 1, 2, 3 or 4 (2, 4, 6 or 8 tokens/s), or a "
-            "mix with shares, 1:0.5,4:0.5. May be given several times.",
+            "Promised tokens per second, such as 7.5, WISP's class-1, class-2, class-3 or class-4 (2, 4, 6 or 8 "
+            "tokens/s), or a mix with shares, 4:0.5,8:0.5. May be given several times.",
             LOAD,
         ),
-    ] = ("2",)
+    ] = ("4",)
     slo_scale: Annotated[
         Numbers,
         Option("Factors on the promised time per token, such as 0.8,1,1.2.", LOAD, parse=numbers_of("--slo-scale")),

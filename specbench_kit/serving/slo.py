@@ -30,7 +30,9 @@ class SloMix:
 def parse_slo(text: str) -> SloMix:
     """Return the mix that a text names.
 
-    `4` is one class, `1:0.25,2:0.75` are several with their shares, `7.5tok/s` is a speed in place of a class.
+    `class-4` is one class, `class-1:0.25,class-2:0.75` are several with their shares, `7.5tok/s` is a speed in place of
+    a class. In results of earlier versions and in the suite's file a bare number is a class; that of an option is a
+    speed, which `slo_of_option` writes as one.
     """
     parts = [part.partition(":") for part in text.split(",")]
     names = tuple(name.strip() for name, _, _ in parts)
@@ -40,10 +42,12 @@ def parse_slo(text: str) -> SloMix:
     for _, colon, number in parts:
         share = _number(number) if colon else 1.0
         if share is None or share < 0:
-            raise SkitError(f"the SLO '{text}' needs a share after each colon, as in 1:0.5,4:0.5, not '{number}'")
+            raise SkitError(f"the SLO '{text}' needs a share after each colon, as in 4/s:0.5,8/s:0.5, not '{number}'")
         shares.append(share)
     if not isclose(sum(shares), 1, abs_tol=1e-6):
-        raise SkitError(f"the shares in the SLO '{text}' must add up to 1, as in 1:0.5,4:0.5; they are {sum(shares):g}")
+        raise SkitError(
+            f"the shares in the SLO '{text}' must add up to 1, as in 4/s:0.5,8/s:0.5; they are {sum(shares):g}"
+        )
     return SloMix(names, tuple(map(_speed, names)), tuple(shares))
 
 
@@ -55,8 +59,8 @@ def verification_budget_s(expected_tokens: float, speed: float, draft_s: float, 
 def _speed(name: str) -> float:
     speed = speed_of(name)
     if speed is None:
-        known = ", ".join(f"{number} ({speed:g} tokens/s)" for number, speed in CLASSES.items())
-        raise SkitError(f"unknown SLO class '{name}'; known: {known}, or a speed such as 7.5tok/s")
+        known = ", ".join(f"{known} ({speed:g} tokens/s)" for known, speed in CLASSES.items())
+        raise SkitError(f"unknown SLO '{name}'; give a speed such as 7.5tok/s, or a class: {known}")
     return speed
 
 

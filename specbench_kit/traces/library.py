@@ -31,6 +31,13 @@ def bundled_traces() -> Mapping[str, BundledTrace]:
     return {name: BundledTrace(name=name, **entry) for name, entry in entries.items()}
 
 
+DEFAULT_TRACE = "qwen2.5-coder"
+"""The trace that simulations and sweeps take where neither acceptance nor anything to record is asked for."""
+SAY_DEFAULT = (
+    f"no {{option}}: taking {DEFAULT_TRACE}, a pair that the kit has recorded; {{instead}} to record another pair first"
+)
+
+
 def trace_file(path: Path) -> Path:
     """Return the file that an option names: the file itself, if there is one, or the bundled trace of that name."""
     if path.exists() or path.suffix == SUFFIX or len(path.parts) != 1:

@@ -156,7 +156,7 @@ COMMANDS = {
     ),
     "capacity": Command(
         lambda place: [
-            *("capacity", "--deployment", "wan", "--acceptance", "iid:alpha=0.8,length=2", "--slo", 4),
+            *("capacity", "--deployment", "wan", "--acceptance", "iid:alpha=0.8,length=2", "--slo", "class-4"),
             *("--prompt-tokens", 100, "--output-tokens", 20, "--duration", 15, "--warm-up", 3, "--seeds", 1),
             *("--jobs", 1, "--out", place.out / "runs"),
         ],

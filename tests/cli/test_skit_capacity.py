@@ -29,17 +29,19 @@ def searched(*arguments: object, command: str = "capacity") -> tuple[Path, JsonO
 def two_systems(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JsonObject, str]:
     out = tmp_path_factory.mktemp("out")
     systems = ["--system", "wisp", "--system", "sled", "--acceptance", "iid:alpha=0.8,length=4"]
-    slos = ["--slo", "3", "--slo", "4", "--slo", "3:0.5,4:0.5"]
+    slos = ["--slo", "class-3", "--slo", "class-4", "--slo", "class-3:0.5,class-4:0.5"]
     return searched(*systems, *slos, *LENGTHS, *SHORT, "--seeds", 2, "--out", out)
 
 
 def test_capacities_of_systems_and_classes_side_by_side(two_systems: tuple[Path, JsonObject, str]) -> None:
     folder, summary, terminal = two_systems
     capacities = {(row["series"], row["slo"]): row["capacity"]["mean"] for row in summary["rows"]}
-    assert list(capacities) == [(name, slo) for name in ("wisp", "sled") for slo in ("3", "4", "3:0.5,4:0.5")]
+    assert list(capacities) == [
+        (name, slo) for name in ("wisp", "sled") for slo in ("class-3", "class-4", "class-3:0.5,class-4:0.5")
+    ]
     for name in ("wisp", "sled"):
-        assert 0 < capacities[name, "4"] < capacities[name, "3"]
-    assert all(capacities["wisp", slo] > capacities["sled", slo] for slo in ("3", "4"))
+        assert 0 < capacities[name, "class-4"] < capacities[name, "class-3"]
+    assert all(capacities["wisp", slo] > capacities["sled", slo] for slo in ("class-3", "class-4"))
     assert "MODELLED TIME" in terminal
     assert (folder / "report.md").read_text().startswith("# Capacity of `wisp` and `sled`\n")
     assert {path.name for path in folder.iterdir()} == {
@@ -86,8 +88,8 @@ def test_a_capacity_has_the_latency_of_its_responses(two_systems: tuple[Path, Js
     assert "response at capacity" in report
     assert "Latency of responses at the capacity (modelled)" in report
     by_class = {(row["series"], row["slo"]): row["latencies"] for row in summary["rows"]}
-    assert list(by_class["wisp", "3:0.5,4:0.5"]) == ["all", "3", "4"]
-    assert list(by_class["wisp", "4"]) == ["all"]
+    assert list(by_class["wisp", "class-3:0.5,class-4:0.5"]) == ["all", "class-3", "class-4"]
+    assert list(by_class["wisp", "class-4"]) == ["all"]
     with (folder / "capacity.csv").open() as file:
         lines = {(line["series"], line["slo"], line["class"]): line for line in csv.DictReader(file)}
     assert len(lines) == 2 * (1 + 1 + 3)
@@ -99,7 +101,7 @@ def test_a_capacity_has_the_latency_of_its_responses(two_systems: tuple[Path, Js
 
 
 def test_a_class_that_cannot_be_served_is_said_beside_the_others(tmp_path: Path) -> None:
-    slos = ["--slo", "4", "--slo", "60/s"]
+    slos = ["--slo", "class-4", "--slo", "60/s"]
     odds = ["--acceptance", "iid:alpha=0.8,length=4"]
     _, summary, terminal = searched(*odds, *slos, *LENGTHS, *SHORT, "--seeds", 1, "--most", 4, "--out", tmp_path)
     served, refused = summary["rows"]
@@ -111,7 +113,7 @@ def test_a_class_that_cannot_be_served_is_said_beside_the_others(tmp_path: Path)
 
 
 def test_capacity_against_the_estimators_error(tmp_path: Path) -> None:
-    grid = ["--estimator-factor", "0.5,1", "--slo", "4"]
+    grid = ["--estimator-factor", "0.5,1", "--slo", "class-4"]
     odds = ["--acceptance", "iid:alpha=0.8,length=4"]
     folder, summary, _ = searched(*odds, *grid, *LENGTHS, *SHORT, "--seeds", 1, "--out", tmp_path)
     assert [row["estimator_factor"] for row in summary["rows"]] == [0.5, 1.0]
@@ -120,16 +122,16 @@ def test_capacity_against_the_estimators_error(tmp_path: Path) -> None:
 
 def test_a_preset_of_the_search_runs_under_either_command(tmp_path: Path) -> None:
     rules = ["--scheduler", "static:size=8", "--acceptance", "iid:alpha=0.78,length=4"]
-    smaller = ["--system", "sled", *rules, "--slo", "4", "--label", "sled"]
+    smaller = ["--system", "sled", *rules, "--slo", "class-4", "--label", "sled"]
     options = ["--preset", "wisp-table-2", *smaller, *LONGER, "--seeds", 1]
     searches = [
         searched(*options, "--out", tmp_path / command, command=command)[1] for command in ("simulate", "capacity")
     ]
     assert searches[0] == searches[1]
     pairs = {(published["series"], published["where"]["slo"]): published for published in searches[0]["published"]}
-    assert pairs["sled", "4"]["value"] == 21
-    assert pairs["sled", "4"]["simulated"]["mean"] > 0
-    assert pairs["algorithm 1, late lane", "1"]["simulated"] is None
+    assert pairs["sled", "class-4"]["value"] == 21
+    assert pairs["sled", "class-4"]["simulated"]["mean"] > 0
+    assert pairs["algorithm 1, late lane", "class-1"]["simulated"] is None
 
 
 @pytest.mark.parametrize(
@@ -165,7 +167,7 @@ def test_a_method_that_no_recording_serves_is_refused_before_it(tmp_path: Path) 
 def test_the_best_two_are_searched_at_the_ends_of_derived_times(tmp_path: Path) -> None:
     """A slower verifier serves no more devices, and the line says whether the best one stays ahead."""
     systems = ["--system", "wisp", "--system", "sled", "--system", "centralized"]
-    where = ["--deployment", "wisp-roofline", "--acceptance", "iid:alpha=0.8,length=4", "--slo", "4"]
+    where = ["--deployment", "wisp-roofline", "--acceptance", "iid:alpha=0.8,length=4", "--slo", "class-4"]
     folder, summary, terminal = searched(*systems, *where, *LENGTHS, *SHORT, "--seeds", 1, "--out", tmp_path)
     means = {row["series"]: row["capacity"]["mean"] for row in summary["rows"]}
     first, second = sorted(means, key=lambda name: -means[name])[:2]

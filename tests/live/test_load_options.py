@@ -96,7 +96,7 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Loaded, Loade
         ("--duration", "1.6"),
         lambda base, new: new.starts[: len(base.starts)] == base.starts != new.starts,
     ),
-    "--slo": ((), ("--slo", "1"), lambda base, new: (base.promise_s, new.promise_s) == (0.5, 1.0)),
+    "--slo": ((), ("--slo", "class-1"), lambda base, new: (base.promise_s, new.promise_s) == (0.5, 1.0)),
     "--warm-up": (
         (),
         ("--warm-up", "0.6"),
@@ -144,7 +144,7 @@ class LoadRuns:
                 "--server": self.address,
                 "--trace": "{trace}",
                 "--profile": "{profile}",
-                "--slo": "2",
+                "--slo": "class-2",
                 "--method": "fixed-k:k=2",
                 "--devices": "2",
                 "--duration": "0.8",

@@ -278,7 +278,7 @@ def test_named_servers_have_their_own_verifiers_and_memory() -> None:
 def test_a_server_of_a_pool_may_be_several_cards() -> None:
     """Eight cards that share a model are one server: one queue, one KV memory, and the power of all of them."""
     (scene,) = built(
-        deployment=("adaspec-70b-8xa100",), system=("centralized",), servers=("adaspec-70b-8xa100=2",), slo=("1",)
+        deployment=("adaspec-70b-8xa100",), system=("centralized",), servers=("adaspec-70b-8xa100=2",), slo=("class-1",)
     )
     first, second = scene.pool
     assert first.deployment.verifier == second.deployment.verifier
@@ -288,7 +288,7 @@ def test_a_server_of_a_pool_may_be_several_cards() -> None:
 
 def test_cards_of_a_server_share_the_model_by_the_law_of_steps() -> None:
     """Two cards hold more KV than one, and take less time for a step, but more than half of it; power adds up."""
-    (scene,) = built(deployment=("wisp-roofline",), servers=("1xh100,2xh100,8xa100",), slo=("1",))
+    (scene,) = built(deployment=("wisp-roofline",), servers=("1xh100,2xh100,8xa100",), slo=("class-1",))
     single_card, two_cards, eight_cards = scene.pool
     assert [server.name for server in scene.pool] == ["1 (1xh100)", "2 (2xh100)", "3 (8xa100)"]
     alone_s, shared_s = (server.deployment.verifier.pass_s(((5, 1000),) * 32) for server in (single_card, two_cards))
@@ -337,7 +337,7 @@ def test_batches_in_a_pipeline_of_cards_by_hand() -> None:
 
 def test_cards_of_a_server_in_stages_share_its_layers() -> None:
     """Four stages of two H100 take the step of two H100 and three transfers, and hold the KV that eight cards hold."""
-    (scene,) = built(deployment=("wisp-roofline",), servers=("2xh100,8xh100/pp4,8xh100",), slo=("1",))
+    (scene,) = built(deployment=("wisp-roofline",), servers=("2xh100,8xh100/pp4,8xh100",), slo=("class-1",))
     two, pipeline, eight = scene.pool
     assert pipeline.name == "2 (8xh100/pp4)"
     verifier = pipeline.deployment.verifier
@@ -445,7 +445,7 @@ def test_a_search_says_what_every_server_does_at_the_capacity(tmp_path: Path) ->
         acceptance=("iid:alpha=0.8",),
         prompt_tokens="60",
         output_tokens="20",
-        slo=("4",),
+        slo=("class-4",),
         servers=("1", "2"),
         duration_s=30.0,
         warmup_s=2.0,

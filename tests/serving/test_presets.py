@@ -63,26 +63,26 @@ def test_capacities_of_table_2() -> None:
         (published.series, published.where["slo"]): published.value
         for published in presets.get("wisp-table-2").published
     }
-    assert {capacities[name, "1"] for name in ("algorithm 1, late lane", "wisp-promise")} == {164}
-    assert capacities["sled", "4"] == 21
+    assert {capacities[name, "class-1"] for name in ("algorithm 1, late lane", "wisp-promise")} == {164}
+    assert capacities["sled", "class-4"] == 21
     assert len(capacities) == 24
 
 
 def test_ratios_of_ratios_are_over_the_reference_series() -> None:
     preset = presets.get("wisp-table-2")
     rows = [
-        {"series": series, "slo": "1", "capacity": {"mean": mean, "low": None, "high": None}}
+        {"series": series, "slo": "class-1", "capacity": {"mean": mean, "low": None, "high": None}}
         for series, mean in ((REPAIRED, 300.0), ("sled", 100.0))
     ]
     pairs = {(pair.series, pair.where["slo"]): pair for pair in compare_published(preset, rows)}
-    ratios = pairs["sled", "1"].ratio_of_ratios
+    ratios = pairs["sled", "class-1"].ratio_of_ratios
     assert ratios is not None
     assert ratios.published == 164 / 83
     assert ratios.simulated == 3
     assert ratios.ratio == pytest.approx(3 / (164 / 83))
-    assert pairs[REPAIRED, "1"].ratio_of_ratios is None
-    assert pairs[REPAIRED, "1"].simulated_over_published == 300 / 164
-    assert pairs["centralized", "1"].simulated is None
+    assert pairs[REPAIRED, "class-1"].ratio_of_ratios is None
+    assert pairs[REPAIRED, "class-1"].simulated_over_published == 300 / 164
+    assert pairs["centralized", "class-1"].simulated is None
 
 
 def test_a_number_that_is_not_at_hand_has_no_ratio() -> None:

@@ -128,7 +128,7 @@ def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
 def test_a_search_does_not_go_on_with_another_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = write_trace(tmp_path / "trace.parquet", made_requests(3)).path
     out = tmp_path / "out"
-    loads = ("--deployment", "wisp", "--slo", "4", *SHORT, "--seeds", 3, "--most", 8, "--out", out)
+    loads = ("--deployment", "wisp", "--slo", "class-4", *SHORT, "--seeds", 3, "--most", 8, "--out", out)
     search = ("capacity", "--system", "sled", "--acceptance", trace, *loads)
     calls = []
     real = capacity.find_capacity

@@ -107,7 +107,18 @@ SHORT = ["--duration", "10", "--warm-up", "2", "--seeds", "1", "--jobs", "1"]
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["capacity", "--deployment", "wan", "--slo", "4", "--method", "fixed-k:k=4", "--acceptance", REPORTS, *SHORT],
+        [
+            "capacity",
+            "--deployment",
+            "wan",
+            "--slo",
+            "class-4",
+            "--method",
+            "fixed-k:k=4",
+            "--acceptance",
+            REPORTS,
+            *SHORT,
+        ],
         ["sweep", "--replay", REPORTS, "--deployment", "wan", "--method", "fixed-k", "--set", "link.rtt_s=0.02,0.04"],
     ],
     ids=lambda arguments: str(arguments[0]),

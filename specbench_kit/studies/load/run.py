@@ -77,7 +77,7 @@ class LoadOutcome:
 def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
     """Load the server with every number of devices, at every rate, and write a run directory with a report."""
     parse_method(settings.method)  # an unknown one, or no SLO, is an error before a server is asked
-    parse_slo(settings.slo)
+    parse_slo(settings.promise)
     trace = TraceFile(settings.trace)
     trace.header.require(TOKEN_IDS, "skit load sends drafted tokens")
     address = ServerAddress(settings.server, settings)

@@ -8,6 +8,7 @@ from typing import Annotated, NamedTuple
 from specbench_kit.core.common_options import Out, Seed
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
+from specbench_kit.core.slo_names import slo_of_option
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.connection_options import ConnectionOptions, parse_link
@@ -50,9 +51,10 @@ class LoadSettings(ConnectionOptions):
     slo: Annotated[
         str,
         Option(
-            "Promised speed: a class (1-4 for 2, 4, 6, 8 tokens/s), a speed (7.5tok/s), or a mix (1:0.5,4:0.5).", LOAD
+            "Promised tokens per second (7.5), a class (class-1 to class-4 for 2, 4, 6, 8), or a mix (4:0.5,8:0.5).",
+            LOAD,
         ),
-    ] = "2"
+    ] = "4"
     duration_s: Annotated[float, Option("Seconds of each load, warm-up included.", LOAD, flag="duration")] = 60.0
     warmup_s: Annotated[float, Option("Seconds at the start that do not count.", LOAD, flag="warm-up")] = 10.0
     draft_s: Annotated[
@@ -91,13 +93,18 @@ class LoadSettings(ConnectionOptions):
         """The loads, in the order in which they run."""
         return [LoadPoint(devices, rate) for devices in self.devices for rate in self.rate or (None,)]
 
+    @property
+    def promise(self) -> str:
+        """The promised speed as results name it."""
+        return slo_of_option(self.slo)
+
     def described(self) -> JsonObject:
         """Return the settings that decide the result, as `run.json` holds them."""
         return {
             "method": self.method,
             "devices": list(self.devices),
             **({"rate": list(self.rate)} if self.rate else {}),
-            "slo": [self.slo],
+            "slo": [self.promise],
             "duration_s": self.duration_s,
             "warmup_s": self.warmup_s,
             "seed": self.seed,

@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.slo_names import slo_of_option
 from specbench_kit.deployments.loading import LOCAL
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.serving_rows import AXES
@@ -92,8 +93,9 @@ class ServingSettings(SimulationOptions):
             require(len(set(values)) == len(values), f"{axis}: a value is given twice")
         for outage in self.outage:
             parse_outage(outage)
-        for slo in self.slo:
+        for slo in self.promises:
             parse_slo(slo)
+        require(len(set(self.promises)) == len(self.promises), "--slo: a speed is given twice")
         for scale in self.slo_scale:
             require(scale > 0, f"--slo-scale must be above 0, not {scale:g}")
         require(
@@ -106,6 +108,11 @@ class ServingSettings(SimulationOptions):
     def records(self) -> bool:
         """True if a trace has to be recorded first."""
         return any(series.acceptance is None for series in self.series())
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        """The promised speeds as results name them."""
+        return tuple(map(slo_of_option, self.slo))
 
     @property
     def arrival_process(self) -> ArrivalProcess:
@@ -158,7 +165,7 @@ class ServingSettings(SimulationOptions):
         for series in self.series():
             guards: Sequence[float | None] = self.guard_s if self.guard_s and series.has_guard() else (None,)
             for slo, scale, factor, noise, guard_s, devices in product(
-                self.slo, self.slo_scale, self.estimator_factor, self.estimator_noise, guards, self.loads
+                self.promises, self.slo_scale, self.estimator_factor, self.estimator_noise, guards, self.loads
             ):
                 point = GridPoint(series, devices, slo, scale, factor, noise, guard_s)
                 parse_scheduler(point.scheduler)
@@ -171,7 +178,7 @@ class ServingSettings(SimulationOptions):
         """Return all settings that the results depend on, besides models and data."""
         without_effect = {"recording", "out", "argv", "jobs", "backend", "resume"}
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in without_effect}
-        values |= {"devices": self.loads}
+        values |= {"devices": self.loads, "slo": self.promises}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

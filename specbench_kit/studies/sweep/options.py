@@ -25,7 +25,13 @@ class SweepOptions:
     ] = ()
     deployment: common.DeploymentName = "local"
     trace: Annotated[
-        Path | None, Option("Trace of `skit record` to replay, instead of recording one.", RUN, flag="replay")
+        Path | None,
+        Option(
+            "Trace of `skit record` to replay. Default: the recorded pair qwen2.5-coder, unless an option says what to "
+            "record first.",
+            RUN,
+            flag="replay",
+        ),
     ] = None
     limit: Annotated[int | None, Option("Number of prompts, drawn with --seed.", RUN)] = 100
     minutes: common.Minutes = None

@@ -146,6 +146,7 @@ def test_a_range_whose_ends_read_alike_is_said_once() -> None:
 @pytest.mark.parametrize(
     ("slo", "words"),
     [
+        ("class-4", "8 tokens/s"),
         ("4", "8 tokens/s"),
         ("7.5/s", "7.5 tokens/s"),
         ("8tok/s", "8 tokens/s"),
@@ -157,7 +158,7 @@ def test_a_promise_is_said_in_tokens_per_second(slo: str, words: str) -> None:
     assert slo_in_words(slo) == words
 
 
-@pytest.mark.parametrize("name", ["5", "0/s", "x/s", "7.5", "tok/s", "-1/s", "8 tok"])
+@pytest.mark.parametrize("name", ["5", "class-5", "0/s", "x/s", "7.5", "tok/s", "-1/s", "8 tok"])
 def test_what_is_no_speed(name: str) -> None:
     assert speed_of(name) is None
 
