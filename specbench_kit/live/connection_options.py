@@ -1,7 +1,6 @@
 """The options of every command that connects to a `skit serve`, and how their texts are read. Imports nothing heavy."""
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated
@@ -89,14 +88,3 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise SkitError(f"cannot read {path}: {error.strerror}") from error
-
-
-def is_loopback(host: str) -> bool:
-    """Return True if a host name or address is this machine's own."""
-    if host.lower() == "localhost" or host.lower().endswith(".localhost"):
-        return True
-    try:
-        address = ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified

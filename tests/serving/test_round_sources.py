@@ -243,10 +243,10 @@ def test_classes_and_speeds_of_ones_own_with_their_shares() -> None:
     [
         (
             "5",
-            "unknown SLO class '5'; known: 1 (2 tokens/s), 2 (4 tokens/s), 3 (6 tokens/s), 4 (8 tokens/s), or a speed",
+            "unknown SLO '5'; give a speed such as 7.5tok/s, or a class: class-1 (2 tokens/s), class-2 (4 tokens/s), ",
         ),
-        ("-3/s", "unknown SLO class '-3/s'"),
-        ("1:0.5,2:0.4", "must add up to 1, as in 1:0.5,4:0.5; they are 0.9"),
+        ("-3/s", "unknown SLO '-3/s'"),
+        ("1:0.5,2:0.4", "must add up to 1, as in 4/s:0.5,8/s:0.5; they are 0.9"),
         ("1:0.5,1:0.5", "names a class twice"),
         ("1:half", "needs a share after each colon"),
     ],

@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from specbench_kit.core.addresses import is_loopback
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.emulated_link import LinkDirection
-from specbench_kit.live.connection_options import is_loopback
 from specbench_kit.live.engines.event_reader import END, EventReader
 from specbench_kit.live.engines.redirects import RedirectedError, Route
 from specbench_kit.live.engines.wording import shown_words, without_secret
