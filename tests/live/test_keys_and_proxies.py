@@ -9,9 +9,10 @@ from streaming_server import streaming_server
 from test_odd_servers import KEY, ResponseScript
 from test_odd_servers import serving as following
 
+from specbench_kit.core.addresses import is_loopback
 from specbench_kit.core.errors import SkitError
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.connection_options import ConnectionOptions, is_loopback
+from specbench_kit.live.connection_options import ConnectionOptions
 from specbench_kit.live.engines.address import parse_server
 from specbench_kit.live.engines.base import ServerFacts, engines
 from specbench_kit.live.engines.client import StreamClient
