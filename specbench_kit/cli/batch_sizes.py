@@ -34,7 +34,12 @@ class BatchSizesOptions:
     sizes: Annotated[tuple[int, ...], Option("Batch sizes, separated by commas.", RUN, parse=_parse_sizes)] = SIZES
     replay: common.Replay = None
     limit: Annotated[
-        int | None, Option("Number of prompts, drawn with --seed; at least the largest batch size.", RUN)
+        int | None,
+        Option(
+            "Number of prompts, drawn with --seed; of a trace, the number of its first requests. They are repeated as "
+            "often as four times the batch size takes.",
+            RUN,
+        ),
     ] = 64
     target: common.Target = "auto"
     draft: common.Draft = "auto"

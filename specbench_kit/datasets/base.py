@@ -3,12 +3,13 @@
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from specbench_kit.core.registry import Registry
+from specbench_kit.core.repeated_prompts import passes_for, repeated_id
 from specbench_kit.datasets.answers import Gold
 
 Source = Literal["local", "hub", "sample", "file", "bundled"]
@@ -26,7 +27,7 @@ class Prompt:
 
     With `chat` the turns are messages for a chat template; otherwise the only turn is a text that the model
     continues. `gold` holds the right answers, where the dataset has any; `system` the system's message before the
-    first turn.
+    first turn. `dialogue` names the conversation where it is decoded several times, under as many ids.
     """
 
     id: str
@@ -35,6 +36,7 @@ class Prompt:
     chat: bool = True
     gold: Gold | None = None
     system: str = ""
+    dialogue: str = ""
 
     @property
     def fingerprint(self) -> str:
@@ -118,14 +120,27 @@ class LoadedDataset:
     pool: tuple[Prompt, ...] = ()
     """All prompts that the chosen ones were drawn from."""
 
+    def repeated(self, fewest: int) -> "LoadedDataset":
+        """Return the dataset with its prompts as often as the `fewest` prompts take, always all of them."""
+        passes = passes_for(len(self.prompts), fewest)
+        if passes == 1:
+            return self
+        prompts = (
+            replace(prompt, id=repeated_id(prompt.id, number), dialogue=prompt.id)
+            for number in range(passes)
+            for prompt in self.prompts
+        )
+        return replace(self, prompts=tuple(prompts))
+
     def describe(self) -> dict[str, object]:
         """Return the fields that a run records of the dataset; `chat` is how many prompts are chat messages."""
         fields = ("name", "source", "location", "digest", "total")
         optional = {"part": self.part, "left_out": list(self.left_out)}
+        different = {prompt.dialogue or prompt.id: prompt for prompt in self.prompts}.values()
         return {
             **{name: getattr(self, name) for name in fields},
-            "count": len(self.prompts),
-            "chat": sum(prompt.chat for prompt in self.prompts),
+            "count": len(different),
+            "chat": sum(prompt.chat for prompt in different),
             **{name: value for name, value in optional.items() if value},
         }
 

@@ -30,7 +30,7 @@ def inter_token_gaps(rounds: RoundColumns) -> Array:
     commit gives no gap: the wait for it is TTFT. The tokens of a round that knows the moment of each commit are taken
     one by one.
     """
-    return gaps_of_bursts(*_commits(rounds))
+    return gaps_of_bursts(*commits(rounds))
 
 
 def gaps_of_bursts(owner: Array, sizes: Array, moments_s: Array) -> Array:
@@ -40,7 +40,7 @@ def gaps_of_bursts(owner: Array, sizes: Array, moments_s: Array) -> Array:
     return np.repeat(np.diff(moments_s)[later] / tokens, tokens.astype(np.int64))
 
 
-def _commits(rounds: RoundColumns) -> tuple[Array, Array, Array]:
+def commits(rounds: RoundColumns) -> tuple[Array, Array, Array]:
     """Return request, number of tokens and moment of every commit."""
     committed = rounds["committed"]
     ended_s = rounds["end_s"]

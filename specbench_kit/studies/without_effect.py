@@ -125,7 +125,7 @@ WITHOUT_EFFECT: Mapping[str, Sequence[WithoutEffect]] = {
         WithoutEffect(SAMPLING, _greedily, GREEDY),
         WithoutEffect(("force",), unless("resume"), "it continues a run under other conditions; give both"),
     ),
-    "batch-sizes": (WithoutEffect((*PROMPTS, *PAIR, "max_new_tokens"), beside("replay"), RECORDED),),
+    "batch-sizes": (WithoutEffect((*DATASET, *PAIR, "max_new_tokens"), beside("replay"), RECORDED),),
     "sweep": (
         WithoutEffect((*DECODED, *PAIR, "max_new_tokens", "max_draft"), beside("trace", "--replay"), RECORDED),
         WithoutEffect(

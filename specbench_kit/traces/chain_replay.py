@@ -62,7 +62,9 @@ def replay_chains(
         began_s = clock.now_s
         clock.begin(trace.request_id, len(trace.prompt_ids))
         lengths = _chain_lengths(rule, header, trace)
-        record = RequestRecord(trace.request_id, trace.category, trace.prompt_ids, time_kind="modelled")
+        record = RequestRecord(
+            trace.request_id, trace.category, trace.prompt_ids, time_kind="modelled", dialogue=trace.dialogue
+        )
         record.rounds = list(_walk(trace, header.max_draft, lengths, clock, began_s))
         record.finish(trace.output_ids, trace.finish_reason, clock.now_s)
         if colocated is not None:

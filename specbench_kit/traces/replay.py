@@ -253,7 +253,8 @@ def _replay_rounds(
             # The output's length is the recorded one, so that neither end token nor limit has to be known.
             answer = tuple(trace.output_ids)
             prompt = tuple(trace.prompt_ids)
-            engine.submit(Request(trace.request_id, trace.category, prompt, len(answer), answer))
+            request = Request(trace.request_id, trace.category, prompt, len(answer), answer, trace.dialogue)
+            engine.submit(request)
         if engine.idle:
             return
         for record in engine.step():

@@ -1,7 +1,7 @@
 """Traces on disk: one Parquet row per request, read as a stream."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line_texts
+from specbench_kit.core.repeated_prompts import passes_for, repeated_id
 from specbench_kit.core.typed_json import Count, JsonObject, convert, parse
+from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.decoding.records import FinishReason
 from specbench_kit.runs import provenance
 from specbench_kit.traces.candidate_trees import CandidateColumns
@@ -50,7 +52,8 @@ class RequestTrace:
     `NO_TOKEN` stands behind a draft that ended; `statistics` is [offsets, max_draft, 5]. `continuation` is how the
     target would have gone on behind the output: drafts that reach beyond the output are verified against it.
     `sources[t]` names the member of a hybrid drafter that drafted at t; it is empty for other drafters. `candidates`
-    are those that trees are made of, if the trace holds any.
+    are those that trees are made of, if the trace holds any. `dialogue` names what the prompt is a turn of, where the
+    trace is read several times.
     """
 
     request_id: str
@@ -63,6 +66,7 @@ class RequestTrace:
     statistics: NDArray[np.float32]
     sources: list[str] = field(default_factory=list)
     candidates: CandidateColumns = field(default_factory=CandidateColumns)
+    dialogue: str = ""
 
     def draft_lengths(self) -> NDArray[np.int64]:
         """Return the number of tokens that were drafted at each offset."""
@@ -119,8 +123,11 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TraceFile:
     """A trace to read, a file or a bundled one by name; requests are streamed, one row group at a time."""
 
-    def __init__(self, path: Path, limit: int | None = None) -> None:
-        """Open a trace, of which no more than the first `limit` requests are read."""
+    def __init__(self, path: Path, limit: int | None = None, fewest: int = 0) -> None:
+        """Open a trace, of which no more than the first `limit` requests are read.
+
+        They are read as often as `fewest` requests take, always all of them.
+        """
         import pyarrow
         import pyarrow.parquet
 
@@ -133,11 +140,24 @@ class TraceFile:
         self.recorded = int(self._file.metadata.num_rows)
         """The number of requests that the file holds."""
         self._count = self.recorded if limit is None else min(limit, self.recorded)
+        self.passes = passes_for(self._count, fewest)
 
     def __len__(self) -> int:
-        return self._count
+        return self._count * self.passes
 
     def __iter__(self) -> Iterator[RequestTrace]:
+        if self.passes == 1:
+            yield from self._read()
+            return
+        for number in range(self.passes):
+            dialogues = Dialogues()
+            for trace in self._read():
+                # Answers to the same prompt are no independent samples, and neither are the turns of a dialogue.
+                place = dialogues.index(trace.request_id, trace.prompt_ids, trace.output_ids)
+                name = repeated_id(trace.request_id, number)
+                yield replace(trace, request_id=name, dialogue=f"prompt {place}")
+
+    def _read(self) -> Iterator[RequestTrace]:
         import pyarrow
 
         rows = 0

@@ -218,3 +218,14 @@ def test_options_that_stated_rates_leave_without_effect_are_refused(method: str)
     name = method.partition(":")[2].partition("=")[0]
     with pytest.raises(SkitError, match=f"{name}.* changes nothing where iid rates state what is drafted"):
         stated(method)
+
+
+def test_a_server_cuts_drafts_at_the_methods_longest() -> None:
+    """Rates state eight tokens: a shorter length moves the time of every round, and the default does not."""
+    drafted = [
+        simulate(stated(spec, deployment="vllm-rtx4090")).rounds["submitted"].max()
+        for spec in ("fixed-k", "fixed-k:k=1", "fixed-k:k=8")
+    ]
+    assert drafted == [4, 1, 8]
+    with pytest.raises(SkitError, match="threshold changes nothing where iid rates state what is drafted"):
+        stated("threshold:threshold=0.2,max_draft=4", deployment="vllm-rtx4090")

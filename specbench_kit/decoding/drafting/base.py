@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, ClassVar
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.registry import Registry
 from specbench_kit.core.specs import from_options, init_fields
 
@@ -110,6 +110,14 @@ class Drafting(ABC):
     def tokens_per_forward(self) -> int:
         """Return how many tokens of a chain one forward drafts."""
         return 1
+
+    def require_new_prompts(self, passes: int) -> None:
+        """Raise SkitError if prompts are decoded `passes` times and it would find their answers again."""
+        require(
+            passes == 1 or not self.depends_on_order,
+            f"drafter '{self.spec}' searches earlier answers, and would find those to the same prompts: a batch that "
+            "stays full repeats them; add shared=false, or take more prompts",
+        )
 
     def resolved(self, exists: Callable[[str], bool]) -> "Drafting":
         """Return the drafter after the choices that depend on the models at hand.

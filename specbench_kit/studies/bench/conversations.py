@@ -43,7 +43,7 @@ class Conversation:
             self.prompt.category,
             tuple(token_ids),
             self._max_new_tokens,
-            dialogue=self.prompt.id if is_dialogue else "",
+            dialogue=self.prompt.dialogue or (self.prompt.id if is_dialogue else ""),
         )
 
     def answer(self, text: str) -> None:

@@ -66,7 +66,7 @@ def bench_replay(
     settings.require_together(replayed=True)
     if settings.tuned is not None:
         settings = with_recorded_target(settings, path)
-    trace = TraceFile(path, settings.limit)
+    trace = TraceFile(path, settings.limit, settings.fewest_requests)
     trace.provenance("dataset", "name")
     deployment = settings.deployment or recording_deployment(trace.header)
     # Methods are tried before there are runs, so that those of `all` that fail leave no run directory.
@@ -134,6 +134,7 @@ def bench_replay(
 def _prepare(spec: str, trace: TraceFile, deployment: Deployment, prepare: Callable[..., Method]) -> Method:
     """Return the method ready for the replay, after a trial that fails if the trace cannot serve it."""
     method = prepare(parse_method(fit_spec(spec, trace.header)), trace, deployment)
+    method.drafting.require_new_prompts(trace.passes)
     for _ in replay(method, trace.header, islice(trace, 1), deployment=deployment):
         pass
     return method
@@ -239,10 +240,10 @@ class _ProgressCounter:
 def _dataset(trace: TraceFile) -> dict[str, object]:
     """Return what the trace says of its dataset, with the number of prompts that are replayed under a limit."""
     dataset = dict(trace.provenance("dataset"))
-    if len(trace) == trace.recorded or not dataset.get("count"):
+    if len(trace) == trace.recorded * trace.passes or not dataset.get("count"):
         return dataset
     dialogues = Dialogues()
-    prompts = len({dialogues.index(turn.request_id, turn.prompt_ids, turn.output_ids) for turn in trace})
+    prompts = len({dialogues.index(turn.request_id, turn.prompt_ids, turn.output_ids, turn.dialogue) for turn in trace})
     # The header counts the chat messages of all prompts together: of some of them it is known if all are or none is.
     chat = {dataset["count"]: prompts, 0: 0}.get(dataset.get("chat"))
     return {**dataset, "count": prompts, "total": dataset.get("total") or dataset["count"], "chat": chat}

@@ -57,6 +57,7 @@ CANNOT_GO_TOGETHER = (
     ("processes", "repeats", "each process is a repeat"),
     ("processes", "until_decided", "it goes on with new prompts, not with processes"),
     ("processes", "timeline", "a timeline shows one process"),
+    ("until_decided", "fewest_requests", "it goes on with new prompts, not with the same ones"),
     ("until_decided", "repeats", "it goes on with new prompts, not with repeats"),
     ("repeats", "deployment", "modelled time never varies"),
     ("lossy", "server", "it is a rule of a target in this process, and a server has its own"),
@@ -134,6 +135,15 @@ class BenchSettings(ConnectionOptions):
     top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING, recorded="always")] = 0
     seed: Seed = 0
     limit: Limit = None
+    fewest_requests: Annotated[
+        int,
+        Option(
+            "Decode all prompts as often as it takes for so many requests, one after another without a pause, so that "
+            "a batch stays full; the requests of a prompt count as one sample.",
+            RUN,
+            recorded="if changed",
+        ),
+    ] = 0
     minutes: Minutes = None
     until_decided: Annotated[
         float | None,
@@ -270,6 +280,7 @@ class BenchSettings(ConnectionOptions):
         require(bool(self.methods), "no method: give at least one --method")
         require(len(set(self.methods)) == len(self.methods), "a method is given twice: name each --method once")
         require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}")
+        require(self.fewest_requests >= 0, f"--fewest-requests must not be negative, but is {self.fewest_requests}")
         require_minutes(self.minutes)
         require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
         require(self.processes >= 1, f"--processes must be at least 1, not {self.processes}")

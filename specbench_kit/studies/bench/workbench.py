@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import MethodError, SkitError, require
 from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.repeated_prompts import passes_for
 from specbench_kit.datasets.base import RESERVED, LoadedDataset
 from specbench_kit.datasets.loading import leave_out
 from specbench_kit.decoding.drafting.base import DRAFT
@@ -61,6 +62,7 @@ class Workbench:
         for dataset in datasets:
             settings.require_answers_in(dataset)
         self.settings = settings
+        self._given = datasets
         self.probe = probe or probe_here()
         self.server, self.pair = _load(settings)
         self.models = self.pair.describe(provenance.hash_model)
@@ -74,7 +76,10 @@ class Workbench:
             for name, model in self.pair.loaded.items()
             if name == DRAFT or name.startswith(HEAD)
         }
-        self.datasets = [without_seen(dataset, self.methods.values(), settings, self.drafts) for dataset in datasets]
+        self.datasets = [
+            without_seen(dataset, self.methods.values(), settings, self.drafts).repeated(settings.fewest_requests)
+            for dataset in datasets
+        ]
         longest = self._longest(self.datasets)
         self.runners = self._make_runners(self.datasets, longest)
         self.notes = [note for note in (self.pair.context_note(longest),) if note]
@@ -198,6 +203,8 @@ class Workbench:
                 self.pair.require_head(name)
             elif name == DRAFT and self.pair.draft is None:
                 find_draft(self.settings.draft, self.pair.target.source)
+        for dataset in self._given:
+            method.drafting.require_new_prompts(passes_for(len(dataset.prompts), self.settings.fewest_requests))
         require(
             self.settings.lossy is None or method.pipeline is None,
             f"{method.display_name}: a pipeline has no lossy verification: leave out --lossy",

@@ -106,7 +106,7 @@ OPTIONS = {field.name for field in fields(ServingSettings)} - {"recording", "arg
 
 def simulate(options: JsonObject, report: CountCallback) -> Rows:
     """Return the rows of a grid of simulations."""
-    settings = _settings(_with_slo(options))
+    settings = settings_of(_with_slo(options))
     builder = ScenarioBuilder(settings)
     grid = simulation_grid.simulate_grid(
         settings, builder, Workers(settings.jobs), lambda *_: False, lambda *_: None, report
@@ -124,7 +124,7 @@ def _with_slo(options: JsonObject) -> JsonObject:
     if not (reference := rest.pop("slo_of", None)):
         return rest
     one = {name: [reference[name]] for name in ("system", "acceptance")}
-    settings = _settings({**rest, **one, "slo": [AN_SLO], "slo_scale": [1.0]})
+    settings = settings_of({**rest, **one, "slo": [AN_SLO], "slo_scale": [1.0]})
     tpot_s: list[float] = []
 
     def collect(_point: GridPoint, _seed: int, result: SimulationResult) -> None:
@@ -141,7 +141,7 @@ def _with_slo(options: JsonObject) -> JsonObject:
 
 def capacity(options: JsonObject, report: CountCallback) -> Rows:
     """Return the capacity of every series under every SLO."""
-    settings = _settings(options)
+    settings = settings_of(options)
     rule = CapacityRule(**{name: value for name, value in options.items() if name in RULE})
     builder = ScenarioBuilder(settings)
     found = capacities.find_capacities(settings, rule, builder, Workers(settings.jobs), report)
@@ -149,7 +149,8 @@ def capacity(options: JsonObject, report: CountCallback) -> Rows:
     return rows
 
 
-def _settings(options: JsonObject) -> ServingSettings:
+def settings_of(options: JsonObject) -> ServingSettings:
+    """Return the settings of a serving experiment with these options."""
     # `objective` belongs to the settings and to the rule of a capacity search; all other keys of a rule are its own.
     own = {name: value for name, value in as_tuples(options).items() if name not in RULE - {"objective"}}
     return ServingSettings(recording=BenchSettings(methods=("autoregressive",)), **own)

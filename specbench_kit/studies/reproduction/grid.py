@@ -41,7 +41,7 @@ def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallba
     values by the names that they get in the rows.
     """
     command_options = {name: value for name, value in options.items() if name not in GRID}
-    points = list(_points(options.get("over", {}), command_options))
+    points = list(points_of(options.get("over", {}), command_options))
     rows: Rows = []
     for done, (names, point_options) in enumerate(points):
         # A single run reports its own progress; a grid reports how many of its runs are done.
@@ -63,7 +63,7 @@ def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallba
     return derived.rows
 
 
-def _points(axes: Mapping[str, JsonObject], options: JsonObject) -> Iterator[tuple[dict[str, object], JsonObject]]:
+def points_of(axes: Mapping[str, JsonObject], options: JsonObject) -> Iterator[tuple[dict[str, object], JsonObject]]:
     """Yield every point of the grid: its value names by axis, and its options."""
     for names in product(*(axis["values"] for axis in axes.values())):
         point_options = options

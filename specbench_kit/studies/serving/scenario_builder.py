@@ -32,6 +32,7 @@ from specbench_kit.serving.acceptance_spec import (
     trace_source,
 )
 from specbench_kit.serving.arrivals import ArrivalProcess, ReplayedArrivals
+from specbench_kit.serving.drafter_costs import DRAFT_MODEL
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.free_devices import RightTokens, require_on_devices
 from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths
@@ -372,14 +373,27 @@ class ScenarioBuilder:
 
 
 def require_effect(series: ServingSeries) -> None:
-    """Raise SkitError for options of a method where stated rates say what is drafted, and the drafter what it costs."""
-    method = parse_method(series.method)
-    if series.acceptance is None or parse_rates(series.acceptance) is None:
+    """Raise SkitError for options of a method where stated rates say what is drafted, and the drafter what it costs.
+
+    A server that drafts asks a policy that decides for the whole batch, and cuts all other drafts at its longest.
+    """
+    name, _, text = series.method.partition(":")
+    rates = None if series.acceptance is None else parse_rates(series.acceptance)
+    at_server = series.serves.drafting == "server"
+    if rates is None or (at_server and parse_method(series.method).batch_aware):
         return
-    if series.serves.drafting == "server" and method.batch_aware:
-        return
-    stated = [option.partition("=")[0] for option in series.method.partition(":")[2].split(",")]
-    without_effect = [option for option in stated if option not in ("", "drafter")]
+    stated = [option for option in text.split(",") if option and option.partition("=")[0] != "drafter"]
+    longest = rates.source(DRAFT_MODEL).typical.longest
+
+    def has_effect(option: str) -> bool:
+        others = ",".join(other for other in text.split(",") if other != option)
+        lengths = [
+            min(longest, parse_method(spec).longest_draft or longest)
+            for spec in (series.method, ":".join(filter(None, (name, others))))
+        ]
+        return at_server and lengths[0] != lengths[1]
+
+    without_effect = [option.partition("=")[0] for option in stated if not has_effect(option)]
     require(
         not without_effect,
         f"{series.method}: {', '.join(without_effect)} changes nothing where {series.acceptance.partition(':')[0]} "

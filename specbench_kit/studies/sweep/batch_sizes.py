@@ -15,6 +15,7 @@ from specbench_kit.core.plain_text import csv_text
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.comparison import MANY
+from specbench_kit.metrics.full_batch import full_batch
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison.scene import legend, legend_in, short
@@ -23,7 +24,7 @@ from specbench_kit.reports.render_html import write_page
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.drawing import Picture, draw
-from specbench_kit.reports.writing.formatting import ABSENT, rate, times
+from specbench_kit.reports.writing.formatting import ABSENT, rate, share, times
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDocument
@@ -40,15 +41,23 @@ if TYPE_CHECKING:
 
 
 NOTE = "Numbers are batch sizes. Up and to the left is better; a method pays off above autoregressive decoding."
+FILLINGS = 4
+"""How many times as many requests as places a batch gets, so that it is full for most of the time."""
 
 
 class BatchSizePoint(Struct, frozen=True):
-    """One method at one batch size; `tpot_s` is the mean over requests, `throughput` is in tokens per second."""
+    """One method at one batch size, while the batch was full: for a share `full` of its time.
+
+    `throughput` is in tokens per second; `tpot_s` is the mean over the requests that ended in that time, of `requests`
+    in all.
+    """
 
     method: str
     batch_size: int
     throughput: float
     tpot_s: float
+    full: float
+    requests: int
 
 
 def render(rows: Sequence[BatchSizePoint], run: RunDocument, pictures: Sequence[str]) -> str:
@@ -80,12 +89,24 @@ def _table(rows: Sequence[BatchSizePoint], run: RunDocument) -> Blocks:
         baselines = [points.get((BASELINE, size)) for size in sizes]
         limit = ABSENT if label == BASELINE or baselines[0] is None else _largest_faster(of_sizes, baselines)
         cells.append((code(label), *speeds, limit))
+    shares = [row.full for row in rows]
     text = (
-        f"{run.requests} requests per size, {time_kind(run)}. Below each batch size B: tokens per second of the "
-        "batch / mean milliseconds per token of a request. A method pays off up to the largest B at which, and at "
-        "every smaller one, its tokens per second exceed those of autoregressive decoding."
+        f"{_requests(rows)}, {time_kind(run)}. Below each batch size B: tokens per second of the batch / mean "
+        f"milliseconds per token of a request, both of the time in which all B places were taken: {share(min(shares))} "
+        f"to {share(max(shares))} of each run, from when the first B requests have begun to answer until the last one "
+        "is admitted. A method pays off up to the largest B at which, and at every smaller one, its tokens per second "
+        "exceed those of autoregressive decoding."
     )
     return [Table(("method", *(f"B = {size}" for size in sizes), "pays off to"), cells), Paragraph(text)]
+
+
+def _requests(rows: Sequence[BatchSizePoint]) -> str:
+    """Return how many requests there were at each batch size, as words."""
+    counts = {row.batch_size: row.requests for row in rows}
+    few, most = min(counts.values()), max(counts.values())
+    return (
+        f"{few} requests per size" if few == most else f"{few:,} to {most:,} requests per size, at least {FILLINGS} x B"
+    )
 
 
 def headline(rows: Sequence[BatchSizePoint]) -> str:
@@ -113,7 +134,7 @@ def _largest_faster(rows: Sequence[BatchSizePoint | None], baselines: Sequence[B
 def draw_curves(rows: Sequence[BatchSizePoint], run: RunDocument) -> dict[str, bytes]:
     """Return figures by file name: one of all methods, or one per group if there are many."""
     labels = list(dict.fromkeys(row.method for row in rows))
-    where = f"{run.dataset.name}, {run.requests} requests, {time_kind(run)}"
+    where = f"{run.dataset.name}, {_requests(rows)}, {time_kind(run)}"
     files: dict[str, bytes] = {}
     for group, members in group_labels(labels).items():
         picture = _picture([row for row in rows if row.method in members], members, group)
@@ -184,7 +205,7 @@ def run_curves(
     left_out: dict[str, str] = {}
     last_run: RunDirectory | None = None
     for size in sizes:
-        sized = replace(settings, batch_size=size)
+        sized = replace(settings, batch_size=size, fewest_requests=FILLINGS * size)
         if isinstance(source, Path):
             conclusions, missing, _ = bench_replay(sized, source, report)
         else:
@@ -215,12 +236,15 @@ def run_curves(
 
 
 def _points(conclusions: Sequence[Conclusion], size: int) -> list[BatchSizePoint]:
-    """Return the points of all methods that have both figures; the baseline is the same in every run."""
-    summaries = [conclusion.summary for conclusion in conclusions]
-    baselines = [(BASELINE, summary.baseline.overall) for summary in summaries if summary.baseline]
-    metrics = [*baselines[:1], *((summary.method, summary.overall) for summary in summaries)]
-    return [
-        BatchSizePoint(method, size, overall.throughput, overall.tpot.mean)
-        for method, overall in metrics
-        if overall.throughput and overall.tpot.mean
-    ]
+    """Return the points of all methods that were timed in a full batch; the baseline is the same in every run."""
+    runs = [(conclusion.summary.method, conclusion.directory) for conclusion in conclusions]
+    records = {method: run.records() for method, run in runs}
+    with_baseline = next((run for method, run in runs if method != BASELINE), None)
+    if with_baseline is not None and (baseline := with_baseline.baseline_records()):
+        records = {BASELINE: baseline} | records
+    points = []
+    for method, own in records.items():
+        full = full_batch(own, size)
+        if full is not None and full.throughput and full.tpot_s:
+            points.append(BatchSizePoint(method, size, full.throughput, full.tpot_s, full.share, len(own)))
+    return points

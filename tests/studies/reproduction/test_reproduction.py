@@ -29,8 +29,21 @@ from specbench_kit.papers.experiment import (
 )
 from specbench_kit.studies.reproduction import laws, report, reproduction, training
 from specbench_kit.studies.reproduction.averages import over_seeds
-from specbench_kit.studies.reproduction.decoding import DecodedSeries, DecodingExperiment, bench
-from specbench_kit.studies.reproduction.grid import GridRows, estimated_rows_of, parse_changes, replace_input, rows_of
+from specbench_kit.studies.reproduction.decoding import (
+    AN_SLO,
+    DecodedSeries,
+    DecodingExperiment,
+    bench,
+    settings_of,
+)
+from specbench_kit.studies.reproduction.grid import (
+    GridRows,
+    estimated_rows_of,
+    parse_changes,
+    points_of,
+    replace_input,
+    rows_of,
+)
 from specbench_kit.studies.reproduction.laws import (
     acceptance_after_filter,
     acceptance_length_at,
@@ -55,6 +68,7 @@ from specbench_kit.studies.reproduction.wording import (
     totals,
     verdict,
 )
+from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.serving_run import compute_shares, fewer_violations
 
 ALL = experiments()
@@ -647,3 +661,18 @@ def test_results_that_do_not_have_what_a_report_reads_are_one_line(content: str,
     ) as refusal:
         reproduction._earlier_results(tmp_path)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, experiment in ALL.items() if experiment.command in ("simulate", "capacity")]
+)
+def test_the_kit_accepts_the_options_of_every_served_experiment(name: str) -> None:
+    """All scenarios are built; to run them takes minutes."""
+    experiment = ALL[name]
+    options = {key: value for key, value in experiment.options.items() if key not in GRID}
+    for _, given in points_of(experiment.options.get("over", {}), options):
+        slo = {"slo": [AN_SLO]} if "slo_of" in given else {}
+        settings = settings_of({key: value for key, value in given.items() if key != "slo_of"} | slo)
+        builder = ScenarioBuilder(settings)
+        for point in settings.points():
+            assert builder.scenario(point).source.typical.longest >= 0

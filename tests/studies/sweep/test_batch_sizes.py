@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from environments import DEPLOYMENT
@@ -43,6 +44,8 @@ def test_every_method_has_a_place_at_every_size(curves: BatchSizeCurves) -> None
     alone, together = rows[1], rows[3]
     assert together.throughput > 2 * alone.throughput
     assert together.tpot_s > alone.tpot_s
+    assert [row.requests for row in rows] == [4, 4, 16, 16], "whole passes, at least four times the size"
+    assert all(0.5 < row.full < 1 for row in rows)
 
 
 def test_what_is_written(curves: BatchSizeCurves) -> None:
@@ -67,7 +70,7 @@ def test_what_is_written(curves: BatchSizeCurves) -> None:
 
 
 def row(method: str, size: int, throughput: float) -> BatchSizePoint:
-    return BatchSizePoint(method, size, throughput, tpot_s=0.01)
+    return BatchSizePoint(method, size, throughput, tpot_s=0.01, full=0.8, requests=64)
 
 
 def test_a_method_pays_up_to_where_it_first_falls_behind() -> None:
@@ -94,3 +97,10 @@ def test_sizes_that_make_no_sense(text: str) -> None:
     with pytest.raises(SkitError, match="--sizes must be different whole numbers from 1 up"):
         _parse_sizes(text)
     assert _parse_sizes("8,1") == (1, 8)
+
+
+def test_what_finds_earlier_answers_is_not_given_the_same_prompts_again(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "trace.parquet", made_requests(4), MODELS).path
+    settings = BenchSettings(("suffix",), deployment=DEPLOYMENT, out=tmp_path)
+    with pytest.raises(SkitError, match=r"drafter 'suffix' searches earlier answers.*add shared=false"):
+        run_curves(settings, (4,), trace, lambda _: None)
