@@ -306,7 +306,7 @@ PAIRS := --target synthetic --draft synthetic:spread=0.5 --deployment specedge \
 # The experiments of the papers, published numbers beside ours; the searches for capacity take most of the time.
 reproduce: $(INSTALLED)
 	rm -rf build/reference/policy-map
-	$(BIN)/skit reproduce all --to results/reference/papers
+	$(BIN)/skit reproduce all --to results/reference/papers && rm results/reference/papers/*.html
 	$(BIN)/skit sweep $(PAIRS) --method fixed-k:k=1 --method fixed-k:k=4 --method threshold --method specinfer \
 		--method specedge --limit 3 --max-new-tokens 64 --out build/reference/policy-map
 	cp build/reference/policy-map/*/plots/fastest.svg build/reference/policy-map/*/sweep.csv results/reference/policy-map

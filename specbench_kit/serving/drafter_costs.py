@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from specbench_kit.decoding.drafting.base import Drafting
-from specbench_kit.decoding.latency import LatencyModel
+from specbench_kit.decoding.latency import LatencyModel, TableModel
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.drafting_work import DRAFTER
 from specbench_kit.methods.base import Method
@@ -40,11 +40,20 @@ class DrafterCosts:
         return min(seconds) / self.tokens_per_forward + self.decides_in_s(deployment)
 
     @property
+    def per_token(self) -> tuple[object, ...]:
+        """What these costs are of: two drafters of the same take the same time on any deployment."""
+        kinds = {} if self.drafting is None else self.drafting.latencies(_PROBE)
+        own = _PROBE if self.drafting is None else self.drafting.latency(_PROBE)
+        return self.tokens_per_forward, self.learned, own, *sorted(kinds.items())
+
+    @property
     def tokens_per_forward(self) -> int:
         """Tokens of a chain that one forward drafts, where no record says which forwards there were."""
         return 1 if self.drafting is None else self.drafting.tokens_per_forward
 
 
+_PROBE = TableModel((1.0,))
+"""Stands for a draft model's latency."""
 DRAFT_MODEL = DrafterCosts()
 
 

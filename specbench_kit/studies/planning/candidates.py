@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from msgspec import structs
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.foreign_file import StatedFile
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.fields import endpoint_of
@@ -32,8 +32,9 @@ from specbench_kit.serving.network import NO_DELAYS, Network
 from specbench_kit.serving.round_sources import RoundSource
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.slo import SloMix, parse_slo
+from specbench_kit.serving.stated_rates import require_effect
 from specbench_kit.serving.systems.base import systems
-from specbench_kit.studies.planning.options import PlanOptions
+from specbench_kit.studies.planning.options import METHODS, PlanOptions
 
 Placement = Literal["edge", "server", "none"]
 SYSTEM: Mapping[Placement, str] = {"edge": "wisp-cache", "server": "adaspec", "none": "centralized"}
@@ -41,6 +42,8 @@ SYSTEM: Mapping[Placement, str] = {"edge": "wisp-cache", "server": "adaspec", "n
 CONTINUOUS = ("prefill-first", "chunked")
 """Further schedulers of servers that generate by themselves."""
 PLAIN = "autoregressive"
+ANY_METHOD = "fixed-k"
+"""Stands for all methods where the acceptance is stated."""
 BITS = {16: None, 8: 8.0, 4: 4.125}
 """Bits per weight in memory; those of 4 include the scales of blocks."""
 
@@ -137,7 +140,7 @@ class Market:
         """The mean length of a response in tokens."""
         text = self.options.output_tokens
         if text is None:
-            method = self.options.methods[0]
+            method = self.methods[0]
             source = self._sources.setdefault(method, parse_acceptance(self.options.acceptance, method, self._base))
             return float(np.maximum(source.begin(np.linspace(0, 1, 1000, endpoint=False)).output_tokens, 1).mean())
         lengths = parse_lengths(text)
@@ -229,10 +232,19 @@ class Market:
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
-        """The methods to choose from: where the acceptance is stated, all would draft alike, and the first stands."""
-        for spec in self.options.methods:
+        """The methods to choose from: where the acceptance is stated, all would draft alike, and there is one."""
+        named = self.options.methods
+        if self.is_stated:
+            named = (ANY_METHOD,) if named == METHODS else named
+            require(
+                len(named) == 1,
+                f"--method is given {len(named)} times, and with --acceptance {self.options.acceptance} all of them "
+                "draft alike: give it once, for what drafts, or name a trace",
+            )
+        for spec in named:
             require_same_rounds(parse_method(spec), "name another method, and skit capacity for this one")
-        return self.options.methods[:1] if self.is_stated else self.options.methods
+            require_effect(spec, self.options.acceptance, "edge")
+        return named
 
     def schedulers(self, placement: Placement) -> tuple[str, ...]:
         """Return the schedulers to choose from, the default one first."""
@@ -241,7 +253,7 @@ class Market:
     def source(self, candidate: Candidate) -> RoundSource:
         """Return the rounds of a candidate's method."""
         # Plain decoding takes nothing but lengths from a source, which are the same for every method.
-        method = self.options.methods[0] if candidate.placement == "none" else candidate.method
+        method = self.methods[0] if candidate.placement == "none" else candidate.method
         if method not in self._sources:
             self._sources[method] = parse_acceptance(self.options.acceptance, method, self._base)
         return self._sources[method]

@@ -32,7 +32,6 @@ from specbench_kit.serving.acceptance_spec import (
     trace_source,
 )
 from specbench_kit.serving.arrivals import ArrivalProcess, ReplayedArrivals
-from specbench_kit.serving.drafter_costs import DRAFT_MODEL
 from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.free_devices import RightTokens, require_on_devices
 from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths
@@ -44,6 +43,7 @@ from specbench_kit.serving.round_sources import RecordedRounds, RoundSource, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_with_profile
 from specbench_kit.serving.slo import SloMix, parse_slo
+from specbench_kit.serving.stated_rates import require_effect
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.draft_limits import LoweredOption, fit_spec, lowered_limit
 from specbench_kit.traces.trace import TraceFile
@@ -200,7 +200,7 @@ class ScenarioBuilder:
         key = series.method, series.acceptance, series.deployment, series.system
         if key not in self._sources:
             deployment = self.deployment(series)
-            require_effect(series)
+            require_effect(series.method, series.acceptance or "", series.serves.drafting)
             if series.acceptance is not None:
                 self._sources[key] = parse_acceptance(series.acceptance, series.method, deployment)
             elif self.trace is not None:
@@ -370,35 +370,6 @@ class ScenarioBuilder:
                 )
             model = estimate_with_profile(loading.load(name), served).model
         return EstimatorError(point.estimator_factor, point.estimator_noise, model)
-
-
-def require_effect(series: ServingSeries) -> None:
-    """Raise SkitError for options of a method where stated rates say what is drafted, and the drafter what it costs.
-
-    A server that drafts asks a policy that decides for the whole batch, and cuts all other drafts at its longest.
-    """
-    name, _, text = series.method.partition(":")
-    rates = None if series.acceptance is None else parse_rates(series.acceptance)
-    at_server = series.serves.drafting == "server"
-    if rates is None or (at_server and parse_method(series.method).batch_aware):
-        return
-    stated = [option for option in text.split(",") if option and option.partition("=")[0] != "drafter"]
-    longest = rates.source(DRAFT_MODEL).typical.longest
-
-    def has_effect(option: str) -> bool:
-        others = ",".join(other for other in text.split(",") if other != option)
-        lengths = [
-            min(longest, parse_method(spec).longest_draft or longest)
-            for spec in (series.method, ":".join(filter(None, (name, others))))
-        ]
-        return at_server and lengths[0] != lengths[1]
-
-    without_effect = [option.partition("=")[0] for option in stated if not has_effect(option)]
-    require(
-        not without_effect,
-        f"{series.method}: {', '.join(without_effect)} changes nothing where {series.acceptance.partition(':')[0]} "
-        "rates state what is drafted: leave it out, or name a trace as --acceptance",
-    )
 
 
 def require_place(series: ServingSeries, deployment: Deployment) -> None:

@@ -150,6 +150,7 @@ class ServingSettings(SimulationOptions):
             )
             columns.append(values * (count // len(values)))
         rows = [_resolve(*row) for row in zip(*columns, strict=True)]
+        _require_drafting(self.method, rows)
         labels = self.label or _labels(rows)
         if len(labels) != len(rows) or len(set(labels)) < len(labels):
             raise SkitError(f"{len(rows)} systems need as many different labels: give --label once for each")
@@ -203,6 +204,19 @@ def _resolve(
         return system, scheduler, method, None, deployment, servers, router
     parse_rates(acceptance)
     return system, scheduler, method, acceptance, deployment, servers, router
+
+
+def _require_drafting(stated: Sequence[str], rows: Sequence[Row]) -> None:
+    """Raise SkitError for a stated method that drafts, under systems none of which does."""
+    given = [*stated] * len(rows) if len(stated) == 1 else stated
+    named = [(system, method) for (system, *_), method in zip(rows, given, strict=True)]
+    drafts = {method for system, method in named if systems.get(system).drafting != "none"}
+    for system, method in named:
+        require(
+            method == OWN or method in drafts or not parse_method(method).uses_drafter,
+            f"--method {method} changes nothing: system {system} does not draft; leave it out, or name a system that "
+            "does, such as wisp or adaspec",
+        )
 
 
 def _labels(rows: Sequence[Row]) -> list[str]:

@@ -43,7 +43,7 @@ def options(promise: str, devices: int, **others: object) -> PlanOptions:
         "gpus": ("l40s", "h100"),
         "cards": (1,),
         "bits": (8, 4),
-        "methods": ("fixed-k:k=2",),
+        "methods": ("fixed-k",),
         "schedulers": ("fcfs",),
         "max_batch": (8, 32),
         "acceptance": "iid:alpha=0.8,length=2",

@@ -30,7 +30,6 @@ def options(promise: str, **others: object) -> PlanOptions:
         "gpus": ("l40s", "h100"),
         "cards": (1, 2),
         "bits": (16, 4),
-        "methods": ("fixed-k:k=1", "fixed-k:k=3"),
         "max_batch": (16, 64),
         "acceptance": "iid:alpha=0.8,length=3",
         "prompt_tokens": "200",
@@ -219,7 +218,7 @@ def test_an_impossible_promise_is_refused_before_anything_is_simulated(monkeypat
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"methods": ("fixed-k:k=2", "nonsense")}, "unknown method 'nonsense'"),
+        ({"methods": ("nonsense",)}, "unknown method 'nonsense'"),
         ({"methods": ("fixed-k:depth=2",)}, "fixed-k"),
         ({"acceptance": "nowhere.parquet"}, "nowhere.parquet"),
         ({"schedulers": ("nonsense",)}, "unknown scheduler 'nonsense'"),
@@ -260,7 +259,7 @@ def test_replicas_of_prices_of_the_user_are_ranked_by_them(tmp_path: Path) -> No
 
 def test_a_stated_acceptance_chooses_no_method() -> None:
     names = ("fixed-k:k=2", "fixed-k:k=6")
-    stated = Market(options("4", methods=names))
-    assert (stated.is_stated, stated.methods) == (True, names[:1])
+    stated = Market(options("4"))
+    assert (stated.is_stated, stated.methods) == (True, ("fixed-k",))
     of_trace = Market(options("4", methods=names, acceptance="qwen2.5-coder"))
     assert (of_trace.is_stated, of_trace.methods) == (False, names)

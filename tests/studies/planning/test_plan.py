@@ -38,7 +38,7 @@ def planned(folder: Path, promise: str) -> PlanOutcome:
         gpus=("l40s", str(folder / "worse.toml")),
         cards=(1,),
         bits=(4,),
-        methods=("fixed-k:k=2",),
+        methods=("fixed-k",),
         schedulers=("fcfs",),
         max_batch=(16,),
         duration_s=40.0,
