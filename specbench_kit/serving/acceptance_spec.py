@@ -27,6 +27,7 @@ from specbench_kit.serving.round_sources import (
     acceptance_rate_of,
     iid,
 )
+from specbench_kit.serving.traced_drafts import TracedDrafts
 from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.library import bundled_traces
 from specbench_kit.traces.trace import TraceFile
@@ -121,8 +122,11 @@ def parse_rates(text: str) -> AcceptanceRates | None:
     )
 
 
-def parse_acceptance(text: str, spec: str, deployment: Deployment) -> RoundSource:
-    """Return the source of rounds that a text names, for the method of a spec on a deployment."""
+def parse_acceptance(text: str, spec: str, deployment: Deployment, *, for_batch: bool = False) -> RoundSource:
+    """Return the source of rounds that a text names, for the method of a spec on a deployment.
+
+    A server decides `for_batch` how far it drafts.
+    """
     rates = parse_rates(text)
     if rates is not None:
         method = parse_method(spec)
@@ -131,9 +135,14 @@ def parse_acceptance(text: str, spec: str, deployment: Deployment) -> RoundSourc
         return rates.source(costs_of(method))
     path = Path(text).expanduser()
     if path.is_dir():
+        require(
+            not for_batch,
+            f"{spec.partition(':')[0]} decides for a server's whole batch by what it would draft, and a run holds what "
+            f"it drafted for its own: {NAME_A_TRACE}",
+        )
         return run_source(path, deployment)
     trace = TraceFile(path)
-    return trace_source(trace, parse_method(fit_spec(spec, trace.header)), deployment)
+    return trace_source(trace, parse_method(fit_spec(spec, trace.header)), deployment, for_batch=for_batch)
 
 
 def named_trace(text: str) -> TraceFile | None:
@@ -142,8 +151,8 @@ def named_trace(text: str) -> TraceFile | None:
     return TraceFile(path) if parse_rates(text) is None and not path.is_dir() else None
 
 
-def trace_source(trace: TraceFile, method: Method, deployment: Deployment) -> RoundSource:
-    """Return the rounds of a trace, replayed with the method."""
+def trace_source(trace: TraceFile, method: Method, deployment: Deployment, *, for_batch: bool = False) -> RoundSource:
+    """Return the rounds of a trace, replayed with the method; all drafts if a server decides `for_batch`."""
     if not len(trace):
         raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
     require_replayable(method)
@@ -153,15 +162,19 @@ def trace_source(trace: TraceFile, method: Method, deployment: Deployment) -> Ro
     log = WorkLog()
     records = list(replay(prepared, trace.header, trace, deployment=deployment, log=log))
     alone = RecordedRounds(records, log=log, costs=costs_of(prepared))
-    if method.ahead is None:
+    if method.ahead is None and not for_batch:
         return alone
+    drafting = prepared.drafting
+    who = "devices that send drafts ahead are" if method.ahead else "a server that decides for its whole batch is"
     require(
-        prepared.drafting == parse_drafter(trace.header.drafter) and prepared.drafting.tokens_per_forward == 1,
-        f"{method.display_name} with drafter '{prepared.drafting.spec}': devices that send drafts ahead are simulated "
-        f"with the drafts that the trace holds, those of '{trace.header.drafter}', token by token: leave the drafter "
-        "out",
+        drafting == parse_drafter(trace.header.drafter)
+        and drafting.tokens_per_forward == 1
+        and bool(drafting.models)
+        and not drafting.reports_forwards,
+        f"{method.display_name} with drafter '{drafting.spec}': {who} simulated with what one draft model or head "
+        "drafts token by token, from its own trace: name such a trace, and no other drafter",
     )
-    return RightTokens(trace, method.ahead, alone)
+    return RightTokens(trace, method.ahead, alone) if method.ahead else TracedDrafts(trace.header, trace, alone)
 
 
 DEPENDS_ON_LOAD = "its server never waits, so that its rounds depend on how busy the server is"

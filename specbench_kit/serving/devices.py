@@ -19,6 +19,7 @@ from specbench_kit.serving.round_sources import CHAIN
 from specbench_kit.serving.round_table import RECORDED, RoundOutcomes, RoundRows, RoundTable
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
+from specbench_kit.serving.traced_drafts import DraftedChain, TracedDrafts
 
 AT_SERVER = ("arrived_s", "deadline_s", "new", "cached")
 """What the server knows of a round that has reached it."""
@@ -150,6 +151,17 @@ class Devices:
         """Return the draft model's confidences in the tokens of the current drafts."""
         confidences: list[list[float]] = self.table.confidences(np.array(devices)).tolist()
         return confidences
+
+    def chains(self, devices: Sequence[int]) -> list[DraftedChain]:
+        """Return what a trace holds of the devices' drafts in their current rounds."""
+        begins = self.table.current(np.array(devices, dtype=np.int64))["begins"]
+        kinds = self.table.fleet.kind
+        chains = []
+        for device, is_first in zip(devices, begins.tolist(), strict=True):
+            source = self.table.fleet.kinds[kinds[device]].source
+            assert isinstance(source, TracedDrafts)
+            chains.append(source.chain(self.table.place(device), begins=bool(is_first)))
+        return chains
 
     def is_first_round(self, device: int) -> bool:
         """Return True if the device's current response has no earlier round."""

@@ -20,6 +20,7 @@ from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.lengths import NO_LENGTHS, Lengths, LogNormalLengths
 from specbench_kit.serving.round_sources import CHAIN, DRAW_RECORD, RoundArrays
 from specbench_kit.serving.scenario import Scenario
+from specbench_kit.serving.traced_drafts import TracedDrafts
 
 FIELDS = (
     "response", "draft_s", "drafted", "submitted", "accepted", "committed", "context", "prompt", "tokens", "begins",
@@ -92,6 +93,7 @@ class RoundTable:
         # drafts decides by its batch how much, and a real server decides which tokens it accepts.
         self._next_only = system.drafting == "server" or follows_answers or runs_free
         self._runs_free = runs_free
+        self._by_place = any(isinstance(kind.source, TracedDrafts) for kind in scenario.kinds)
         self.draft_times = [DraftTime(kind.deployment, kind.source.costs, kind.source.works) for kind in scenario.kinds]
         self.random = CounterRng(f"{seed}/{scenario.deployment.link.seed}", count)
         self._depth = 2 if self._next_only else AHEAD
@@ -218,6 +220,8 @@ class RoundTable:
         self._draft_cached[devices] = np.where(steps > 0, context + np.minimum(accepted, steps - 1), draft_cached)
         self._context[devices] = context + committed
         self._remaining[devices] -= committed
+        if self._by_place:
+            self._cursor[devices] += committed
         ends = self._remaining[devices] == 0
         crosses = columns["crosses"][rows] > 0
         down_s = self._message_s(Purpose.DOWN, devices, (accepted + 1) * TOKEN_BYTES)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from math import inf
 
+from specbench_kit.core.errors import require
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.serving.arrays import Integers
@@ -14,6 +15,7 @@ from specbench_kit.serving.result import PoolCounts, ResultRecorder, SimulationR
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.serving.simulated_server import SimulatedServer
+from specbench_kit.serving.traced_drafts import TracedDrafts
 
 
 def simulate(scenario: Scenario, seed: int = 0, *, native: bool = True) -> SimulationResult:
@@ -261,4 +263,12 @@ def _execution(scenario: Scenario, deployment: Deployment, devices: Devices) -> 
         return RoundDrafting(deployment, devices.drafts, longest, scenario.source.costs, scenario.source.works)
     from specbench_kit.serving.policy_drafting import PolicyDrafting
 
-    return PolicyDrafting(deployment, scenario.batch_method, devices.confidences, longest)
+    traced = [isinstance(kind.source, TracedDrafts) for kind in scenario.kinds]
+    name = scenario.batch_method.display_name
+    require(
+        len(set(traced)) == 1,
+        f"{name} decides for the whole batch by what a trace holds of every device: give no acceptance to a part of "
+        "--fleet",
+    )
+    chains = devices.chains if all(traced) else None
+    return PolicyDrafting(deployment, scenario.batch_method, devices.confidences, longest, chains)

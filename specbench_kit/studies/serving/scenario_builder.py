@@ -44,6 +44,7 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_with_profile
 from specbench_kit.serving.slo import SloMix, parse_slo
 from specbench_kit.serving.stated_rates import require_effect
+from specbench_kit.serving.traced_drafts import TracedDrafts
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.draft_limits import LoweredOption, fit_spec, lowered_limit
 from specbench_kit.traces.trace import TraceFile
@@ -187,7 +188,7 @@ class ScenarioBuilder:
             method = parse_method(fit_spec(series.method, trace.header))
             facts = describe_replayed(prepare_for_replay(method, trace, self.deployment(series)), trace)
         source = self.source(series)
-        ratio = source.colocated_ratio if isinstance(source, RecordedRounds | RightTokens) else None
+        ratio = source.colocated_ratio if isinstance(source, RecordedRounds | RightTokens | TracedDrafts) else None
         at_edge = series.serves.drafting == "edge"
         return {
             "recorded": {"models": run.get("models") or {}, "dataset": run.get("dataset")},
@@ -202,10 +203,12 @@ class ScenarioBuilder:
             deployment = self.deployment(series)
             require_effect(series.method, series.acceptance or "", series.serves.drafting)
             if series.acceptance is not None:
-                self._sources[key] = parse_acceptance(series.acceptance, series.method, deployment)
+                self._sources[key] = parse_acceptance(
+                    series.acceptance, series.method, deployment, for_batch=series.decides_for_batch
+                )
             elif self.trace is not None:
                 method = parse_method(fit_spec(series.method, self.trace.header))
-                self._sources[key] = trace_source(self.trace, method, deployment)
+                self._sources[key] = trace_source(self.trace, method, deployment, for_batch=series.decides_for_batch)
             else:
                 # Before anything is recorded for it.
                 method = parse_method(series.method)
@@ -222,7 +225,7 @@ class ScenarioBuilder:
             deployment = self._placed(find(name).build(), series)
             source = self.source(series)
             if acceptance:
-                source = parse_acceptance(acceptance, series.method, deployment)
+                source = parse_acceptance(acceptance, series.method, deployment, for_batch=series.decides_for_batch)
             kinds.append(DeviceKind(name, share, deployment, source))
         return tuple(kinds)
 

@@ -47,6 +47,11 @@ class ServingSeries:
         """The system."""
         return systems.get(self.system)
 
+    @property
+    def decides_for_batch(self) -> bool:
+        """True if its server drafts, and the method decides for the whole batch how far."""
+        return self.serves.drafting == "server" and parse_method(self.method).batch_aware
+
     def has_guard(self) -> bool:
         """Return True if its scheduler has a guard time."""
         options = fields(schedulers.get(self.scheduler.partition(":")[0]))
