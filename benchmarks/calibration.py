@@ -115,8 +115,9 @@ class Table:
         for number, (speed, lane) in enumerate(zip(speeds, lanes, strict=True)):
             records = _records(plain_s * np.exp(logs[:, lane]) / speed, 0, "modelled")
             entries.append(TableEntry(str(number), records, baseline))
-        reference = choose_reference(entries)
-        rows, _ = rows_of(entries, reference, {str(prompt): prompt for prompt in range(self.prompts)})
+        units = {str(prompt): prompt for prompt in range(self.prompts)}
+        reference = choose_reference(entries, units)
+        rows, _ = rows_of(entries, reference, units)
         of_reference = speeds[int(reference.label)]
         all_hold = True
         claims_false = False
@@ -169,8 +170,8 @@ class Scene:
         count = self.lasting.processes
         entries = [TableEntry("autoregressive", baseline, is_baseline=True, processes=count)]
         entries += [TableEntry(str(lane), records, baseline, processes=count) for lane, records in enumerate(own, 1)]
-        reference = choose_reference(entries)
         units = {str(prompt): prompt for prompt in range(self.prompts)}
+        reference = choose_reference(entries, units)
         rows, _ = rows_of(entries, reference, units)
         del rows["autoregressive"]
         claims = {label: row.verdict for label, row in rows.items() if row.verdict in (FASTER, SLOWER)}

@@ -128,8 +128,8 @@ def compare(
         )
     sources = {series.label: _sources(series) for series in all_series}
     entries = [_entry(series, sources[series.label]) for series in all_series]
-    reference = _reference(against, entries, all_series)
     units = _units(sources.values())
+    reference = _reference(against, entries, all_series, units)
     overall, groups = rows_of(entries, reference, units)
     tables = [ComparisonTable("overall", "all requests", overall)]
     tables += _divided_tables(all_series, sources, reference, units)
@@ -272,9 +272,11 @@ def _kept_verdicts(by_dataset: Sources, *, has_prefixes: bool) -> dict[tuple[str
     return verdicts
 
 
-def _reference(against: str | None, entries: Sequence[TableEntry], all_series: Sequence[MethodSeries]) -> Reference:
+def _reference(
+    against: str | None, entries: Sequence[TableEntry], all_series: Sequence[MethodSeries], units: Units
+) -> Reference:
     if against is None:
-        return choose_reference(entries)
+        return choose_reference(entries, units)
     named = [series.label for series in all_series if against in (series.label, series.spec)]
     named += [series.label for series in all_series if against == series.name]
     if not named:

@@ -51,6 +51,13 @@ class Side:
     """Whether a clock has measured the seconds, so that they depend on the process."""
     own_tokens: Tokens = field(default_factory=dict)
     baseline_tokens: Tokens = field(default_factory=dict)
+    differs_in_length: bool = field(init=False, compare=False)
+    """Whether an answer has another number of tokens than the baseline's."""
+
+    def __post_init__(self) -> None:
+        tokens = self.baseline_tokens
+        differs = any(key in tokens and tokens[key] != count for key, count in self.own_tokens.items())
+        object.__setattr__(self, "differs_in_length", differs)
 
     @classmethod
     def of(cls, records: Records, baseline: Records) -> "Side":
@@ -63,12 +70,6 @@ class Side:
             request_tokens(records),
             request_tokens(baseline),
         )
-
-    @property
-    def differs_in_length(self) -> bool:
-        """Whether an answer has another number of tokens than the baseline's."""
-        tokens = self.baseline_tokens
-        return any(key in tokens and tokens[key] != count for key, count in self.own_tokens.items())
 
     @property
     def above(self) -> list[Quantity]:

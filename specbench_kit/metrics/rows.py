@@ -73,7 +73,7 @@ class Reference:
     candidates: tuple[str, ...]
 
 
-def choose_reference(entries: Sequence[TableEntry]) -> Reference:
+def choose_reference(entries: Sequence[TableEntry], units: Units) -> Reference:
     """Return the fastest method that can be deployed and may win; the first of several runs of one method.
 
     Outputs that were checked without a result may win: they were not shown to be wrong. If no outputs were checked, all
@@ -88,7 +88,7 @@ def choose_reference(entries: Sequence[TableEntry]) -> Reference:
     labels = tuple(entry.label for entry in candidates)
     if len({label.partition(" #")[0] for label in labels}) == 1:
         return Reference(labels[0], labels[:1])
-    speedups = {entry: paired.speedup(entry.side, units_of(entry.records)) for entry in candidates}
+    speedups = {entry: paired.speedup(entry.side, units) for entry in candidates}
     speeds = {entry: speed.ratio.value for entry, speed in speedups.items() if speed}
     if len(speeds) < len(candidates):  # throughputs, as an entry has no baseline
         speeds = {entry: ratio_of_sums(_tokens(entry.records), entry.makespan_s or 0.0) or 0.0 for entry in candidates}

@@ -8,13 +8,22 @@ whatever the distribution of each is. A comparison of sides that took the same t
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from math import sqrt
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array
-from specbench_kit.metrics.typical import MOST_UNITS, ProcessSpread, Typical, level_of, limit_of_one, spread_of_ranks
+from specbench_kit.metrics.typical import (
+    MOST_UNITS,
+    ProcessSpread,
+    Typical,
+    level_of,
+    limit_of_one,
+    spread_of_ranks,
+    typical_log,
+)
 
 Mask = NDArray[np.bool_]
 DRAWS = 2000
@@ -111,6 +120,25 @@ def joint_limits(typical: Array, in_all: Array, level: float, units: int) -> tup
     return limit, max(level, level_of(float(np.quantile(in_all, share, method="higher"))))
 
 
+Family = TypeVar("Family")
+"""Comparisons that are made together."""
+
+
+def step_down(
+    family: Family, limit_of: Callable[[Family], float], left_of: Callable[[Family, float], Family]
+) -> tuple[float, Family]:
+    """Return the deviation beyond which differences are shown, and the comparisons that were not shown to differ.
+
+    What is shown is set aside, and the others are compared among themselves again.
+    """
+    while True:
+        limit = limit_of(family)
+        left = left_of(family, limit)
+        if left == family:
+            return limit, family
+        family = left
+
+
 def _shares(deviations: Array) -> Array:
     """Return the share of draws whose deviation is no larger than that of each draw."""
     return np.searchsorted(np.sort(deviations), deviations, side="right") / len(deviations)
@@ -152,10 +180,11 @@ class TypicalFamily:
             limit = limit_of_one(max(1, len(present)), self.level)
             return TableLimits(limit, limit, self.level)
         lanes = _Lanes(self.speeds[present], self.seconds[present], self.level, np.random.default_rng(seed))
-        shown, kept = self._step_down(lanes, own, rivals)
+        compared = _Compared(own, rivals, self._references(rivals))
+        shown, kept = step_down(compared, lanes.shown_limit, self._left)
         # Nothing is set aside for intervals, which hold whatever the truth is, but possible references: the data would
         # not have chosen what another candidate was shown to be faster than.
-        limit, level = lanes.interval_limits(_Compared(own, rivals, self._references(kept)))
+        limit, level = lanes.interval_limits(_Compared(own, rivals, kept.references))
         return TableLimits(shown, limit, level)
 
     def _rivals(self) -> set[int]:
@@ -173,19 +202,11 @@ class TypicalFamily:
         possible = [method for method in rivals if method in self.candidates]
         return sorted([*possible, self.reference]) if rivals and self.reference is not None else []
 
-    def _step_down(self, lanes: "_Lanes", own: set[int], rivals: set[int]) -> tuple[float, set[int]]:
-        """Return the deviation beyond which differences are shown, and the rivals that were not shown to differ.
-
-        What is shown is set aside, and the others are compared among themselves again.
-        """
-        while True:
-            limit = lanes.shown_limit(_Compared(own, rivals, self._references(rivals)))
-            left = {method for method in own if not self._is_shown(method, None, limit)}
-            rivals_left = {method for method in rivals if not self._is_shown(method, self.reference, limit)}
-            if (left, rivals_left) == (own, rivals):
-                return limit, rivals
-            own = left
-            rivals = rivals_left
+    def _left(self, compared: "_Compared", limit: float) -> "_Compared":
+        """Return what is not shown to differ by more than a limit."""
+        own = {method for method in compared.own if not self._is_shown(method, None, limit)}
+        rivals = {method for method in compared.rivals if not self._is_shown(method, self.reference, limit)}
+        return _Compared(own, rivals, self._references(rivals))
 
     def _is_shown(self, method: int, rival: int | None, limit: float) -> bool:
         logs = self.speeds[:, method] - (0 if rival is None else self.speeds[:, rival])
@@ -240,7 +261,7 @@ class _Lanes:
     def interval_limits(self, compared: _Compared) -> tuple[float, float]:
         """Return the limit of typical ratios and the level of ratios of sums by which all intervals hold together."""
         # What remains without each method's typical speed is how far its estimate may lie from the truth.
-        centred = self._speeds - [_typical_log(column) for column in self._speeds.T]
+        centred = self._speeds - [typical_log(column) for column in self._speeds.T]
         if len(compared) < 2:
             return limit_of_one(len(centred), self._level), self._level
         typical = self._largest(compared, centred, self._ranks_of(centred))
@@ -298,8 +319,3 @@ class _Lanes:
         noise = self._noise[draws]
         difference: Array = noise[:, lanes] - noise[:, [other]]
         return difference
-
-
-def _typical_log(logs: Array) -> float:
-    typical = Typical.of(logs[np.isfinite(logs)])
-    return log(typical.value) if typical else 0.0

@@ -148,7 +148,7 @@ class ProcessSpread:
         freedom = (methods - (not apart)) * (processes - 1)
         if not freedom or whole.sum() < FEWEST_UNITS:
             return None
-        speeds = np.apply_along_axis(_typical_log, 2, logs[:, :, whole])
+        speeds = np.apply_along_axis(typical_log, 2, logs[:, :, whole])
         residuals = speeds - speeds.mean(axis=1, keepdims=True)
         if not apart:
             residuals -= residuals.mean(axis=0)
@@ -190,10 +190,10 @@ class ProcessSpread:
         return [value * exp(-below), value * exp(above)]
 
 
-def _typical_log(logs: Array) -> float:
-    typical = Typical.of(logs)
-    assert typical is not None, "units were counted before"
-    return log(typical.value)
+def typical_log(logs: Array) -> float:
+    """Return the typical logarithm of the units that have one, nan standing for others; 0 if none has."""
+    typical = Typical.of(logs[np.isfinite(logs)])
+    return log(typical.value) if typical else 0.0
 
 
 def level_of(limit: float | None) -> float:

@@ -102,6 +102,11 @@ class RunConfig(Struct):
         Compared("is named if measured", "processes"),
     ] = 1
     limit: Annotated[int | None, doc("prompts that were asked for; null is all")] = None
+    fewest_requests: Annotated[
+        int,
+        doc("requests that the prompts were repeated for; 0 is none"),
+        Compared("is named", "requests that prompts are repeated for", lambda n: f"{n:,} or more" if n else "none"),
+    ] = 0
     seed: Annotated[int | None, doc("seed of all random numbers")] = None
     temperature: Annotated[Number | None, doc("sampling temperature; 0 is greedy, null is not stated")] = 0.0
     top_p: Annotated[Number | None, doc("top-p sampling; 1 disables it")] = None

@@ -244,7 +244,10 @@ class SimulatedServer:
             self._enqueue([request])
         clients = batch.clients[~is_complete]
         self.memory.unpin(clients, self._devices.cached[clients])
-        return replace(batch, clients=batch.clients[is_complete])
+        drafted = batch.drafted
+        if isinstance(drafted, np.ndarray):
+            drafted = drafted[is_complete]
+        return replace(batch, clients=batch.clients[is_complete], drafted=drafted)
 
     def release(self, client: int) -> None:
         """Forget a session that goes on elsewhere; its KV makes room for others."""

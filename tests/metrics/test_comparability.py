@@ -51,6 +51,7 @@ OTHERWISE = {
     "seed": {"seed": 4},
     "repeats": {"repeats": 3},
     "processes": {"processes": 3},
+    "fewest_requests": {"fewest_requests": 64},
     "draft_top_n": {"draft_top_n": 6},
     "lossy": {"lossy": "typical:epsilon=0.2"},
     "launch": {"launch": "processes"},

@@ -52,7 +52,7 @@ def test_a_table_holds_both_ratios_and_goes_by_times_per_token() -> None:
             record.rounds = [RoundRecord(0, 0, 0, len(record.output_ids), *[0.0] * 8)]
     entries = [TableEntry("plain", plain, is_baseline=True, is_sampled=True)]
     entries.append(TableEntry("short", short, plain, is_sampled=True))
-    rows, _ = rows_of(entries, choose_reference(entries), UNITS)
+    rows, _ = rows_of(entries, choose_reference(entries, UNITS), UNITS)
     row = rows["short"]
     assert row.time_ratio is not None
     assert row.speedup is not None

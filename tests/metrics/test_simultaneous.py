@@ -107,7 +107,8 @@ def bounds_beside(*tied: str) -> dict[str, list[float] | None]:
     entries += [entry("slow", plain * np.exp(rng.normal(0.6, 0.1, PROMPTS)), baseline)]
     entries += [entry("fast", plain * np.exp(rng.normal(-0.5, 0.1, PROMPTS)), baseline)]
     entries += [entry(name, plain, baseline) for name in tied]
-    rows, _ = rows_of(entries, choose_reference(entries), {str(n): n for n in range(PROMPTS)})
+    units = {str(n): n for n in range(PROMPTS)}
+    rows, _ = rows_of(entries, choose_reference(entries, units), units)
     return {
         f"{name} {metric}": rows[name].bounds(metric)
         for name, metric in [("slow", "speedup"), ("slow", "typical_speedup"), ("fast", "typical_speedup")]

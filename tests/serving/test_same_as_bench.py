@@ -204,6 +204,28 @@ def test_a_method_that_drafts_elsewhere_is_refused(system: str, method: str, dep
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("method", ["fixed-k:k=3", "adaspec", "batch-lengths"])
+def test_a_server_drafts_beside_parts_of_prompts(method: str, trace: TraceFile) -> None:
+    """What computes a part of its prompt is not drafted for; the others of its batch are, and all responses end."""
+    settings = ServingSettings(
+        system=("adaspec",),
+        scheduler=("chunked:tokens=64",),
+        method=(method,),
+        acceptance=(str(trace.path),),
+        deployment=("vllm-rtx4090",),
+        devices=(12,),
+        prompt_tokens="lognormal:mean=200,cv=0.6",
+        duration_s=20.0,
+        warmup_s=0.0,
+        recording=BenchSettings(methods=("autoregressive",)),
+    )
+    (point,) = settings.points()
+    result = simulate(ScenarioBuilder(settings).scenario(point))
+    assert result.rounds["submitted"].max() >= 3
+    ended = result.responses["end_s"]
+    assert np.isfinite(ended).sum() > 20
+
+
 def stated(method: str, acceptance: str = "iid:alpha=0.8,length=8", deployment: str = "wan") -> Scenario:
     settings = ServingSettings(
         method=(method,),

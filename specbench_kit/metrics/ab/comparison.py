@@ -30,7 +30,7 @@ from specbench_kit.metrics.ab.summary import (
     LoadSummary,
     OutputCheck,
 )
-from specbench_kit.metrics.simultaneous import DRAWS, Flips, TableLimits, evenly, joint_limits
+from specbench_kit.metrics.simultaneous import DRAWS, Flips, TableLimits, evenly, joint_limits, step_down
 from specbench_kit.metrics.statistics import (
     FEWEST_UNITS,
     LEVEL,
@@ -61,7 +61,7 @@ def typical_of(logs: Array) -> Typical | None:
     return Typical.of(logs[np.isfinite(logs)])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _FigureRatio:
     """How many times faster the second server is in one figure: in all, and the logarithm in each turn [turns].
 
@@ -86,13 +86,11 @@ def limits_of_turns(loads: Sequence[Sequence[_FigureRatio]], level: float = LEVE
     rng = np.random.default_rng(seed)
     turns = [_Turns(figures, rng) for figures in loads if figures]
     units = max((load.units for load in turns), default=1)
-    left = [list(load.typical) for load in turns]
-    while True:
-        shown = _largest_of(turns, left, level)
-        kept = [_not_shown(figures, shown) for figures in left]
-        if sum(map(len, kept)) == sum(map(len, left)):
-            break
-        left = kept
+    shown, _ = step_down(
+        [list(load.typical) for load in turns],
+        lambda left: _largest_of(turns, left, level),
+        lambda left, limit: [_not_shown(figures, limit) for figures in left],
+    )
     typical = np.max(
         [np.zeros(DRAWS), *(load.typical_deviations(load.typical, centred=True) for load in turns)], axis=0
     )

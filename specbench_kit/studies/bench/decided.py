@@ -86,8 +86,8 @@ class EarlyDecision:
             )
             for name, records in self._records.items()
         ]
-        reference = choose_reference(entries)
         units = units_of(max(self._records.values(), key=len), self.batch_size)
+        reference = choose_reference(entries, units)
         rows, _ = rows_of(entries, reference, units)
         judged = [row for name, row in rows.items() if name not in (reference.label, BASELINE, *self.bounds)]
         return all(map(self._is_settled, judged))

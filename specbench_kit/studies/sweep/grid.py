@@ -22,7 +22,7 @@ from specbench_kit.deployments.description import described
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import LONGEST_DRAFT
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.paired import Side, limits_of_speedups, speedup, speedup_intervals
+from specbench_kit.metrics.paired import PairedSpeed, Side, limits_of_speedups, speedup, speedup_intervals
 from specbench_kit.metrics.run_data import placed
 from specbench_kit.metrics.run_summary import metric_values
 from specbench_kit.metrics.simultaneous import TableLimits
@@ -179,10 +179,11 @@ class _Measured:
     overall: MetricValues
     side: Side
     units: Units
+    speed: PairedSpeed | None
 
     def within(self, limits: TableLimits | None) -> MetricValues:
         """Return the metrics with intervals of the speedup that hold together with those of a point's other methods."""
-        intervals = speedup_intervals(speedup(self.side, self.units), limits)
+        intervals = speedup_intervals(self.speed, limits)
         return structs.replace(self.overall, intervals=self.overall.intervals | intervals)
 
 
@@ -224,7 +225,8 @@ class _Grid:
             records, baseline, placed(described(deployment), spec), batch_size=self.settings.batch_size
         )
         units = units_of(records, self.settings.batch_size)
-        return _Measured(metric_values(summary["overall"]), Side.of(records, baseline), units)
+        side = Side.of(records, baseline)
+        return _Measured(metric_values(summary["overall"]), side, units, speedup(side, units))
 
     def _decode(self, spec: str, deployment: Deployment, draft: str, longest: int) -> list[RequestRecord]:
         if self.trace is None:
