@@ -29,9 +29,9 @@ from specbench_kit.studies.training.rounds import (
     PlayedRounds,
     Scores,
     Seconds,
+    fastest_lengths,
     fixed_length,
     play,
-    stop_at_rejection,
     stop_below,
     stop_below_each,
 )
@@ -89,6 +89,8 @@ class Contender:
 
     def seconds(self, rounds: PlayedRounds, timing: Timing) -> Seconds:
         """Return the seconds of each of its rounds."""
+        if self.kind == "oracle":
+            return np.asarray(timing.round_s)[rounds.drafted]
         return (timing.without_link if self.kind == "plain" else timing).seconds(rounds, self.paid_s)
 
 
@@ -155,8 +157,8 @@ class ContenderTuner:
 
     @property
     def oracle(self) -> Contender:
-        """Return the contender that is never wrong and decides at no cost."""
-        return Contender("oracle", "oracle", 0.0, stop_at_rejection)
+        """Return the bound: the contender whose lengths let every answer take the least time, decided at no cost."""
+        return Contender("oracle", "oracle", 0.0, partial(fastest_lengths, round_s=self.timing.round_s))
 
     def classifiers(self, trained: TrainedFamily) -> tuple[Contender, ...]:
         """Return a trained family under every threshold rule, the rule that WISP published first."""

@@ -49,7 +49,7 @@ DEFINITIONS = (
     "WDT (paper): only that of submitted tokens, as WISP's Eq. 8 counts, (K - L)+",
     "recall: share of accepted tokens that pass",
     "specificity: share of rejected tokens that stop the draft; FPR is 1 - specificity",
-    "oracle: stops exactly at the first token that the target rejects, since it reads the target's output",
+    "oracle: no lengths are faster, since it reads the target's output; a round without a draft is left to the server",
 )
 
 SPEED_NOTE = "Tokens per modelled second, relative to the best fixed length, on test prompts; bars are 95% intervals."

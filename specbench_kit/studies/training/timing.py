@@ -62,6 +62,16 @@ class Timing:
         """Return the seconds of each round if a decision costs `policy_s` per drafted token."""
         return self._seconds(rounds.drafted, rounds.submitted, policy_s)
 
+    @property
+    def round_s(self) -> tuple[float, ...]:
+        """The seconds of a round with n = 0, 1, ... drafted tokens that costs no decision.
+
+        One without any is left to the verifier, which does not wait for the device.
+        """
+        counts = np.arange(len(self.verify_s))
+        seconds = self._seconds(counts, counts, 0.0).tolist()
+        return (self.verify_s[0], *seconds[1:])
+
     def speed(self, offsets: Offsets, plan: PlannedDrafts, policy_s: float) -> float:
         """Return the committed tokens per second of a plan."""
         rounds = play(offsets, plan)

@@ -317,7 +317,7 @@ def potential_gain(summary: TrainingSummary) -> str:
     decision_s = summary.contender(summary.recommended).policy_s
     origin = f", {timing.origin}" if timing.origin else ""
     return (
-        "What there is to gain, as a multiple of the best fixed length: an oracle that is never wrong and decides in "
+        "What there is to gain, as a multiple of the best fixed length: an oracle that knows the answer and decides in "
         f"no time reaches {oracle}. `{leaders.classifier}` would reach {right} if it were never wrong, {free} if it "
         f"decided in no time, and {sent} if it sent the token at which it stops instead of dropping it. "
         f"{stops_nothing}Prices: a draft step {seconds(timing.draft_s)}, a decision {seconds(decision_s)} per "

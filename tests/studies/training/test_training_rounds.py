@@ -1,5 +1,6 @@
 """The fast rollout gives exactly the rounds and the time of a replay."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +21,14 @@ from specbench_kit.studies.training.contenders import feature_score
 from specbench_kit.studies.training.evaluation import to_records
 from specbench_kit.studies.training.examples import extract
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
-from specbench_kit.studies.training.rounds import PlannedDrafts, fixed_length, play, stop_at_rejection, stop_below
+from specbench_kit.studies.training.rounds import (
+    PlannedDrafts,
+    fastest_lengths,
+    fixed_length,
+    play,
+    stop_at_rejection,
+    stop_below,
+)
 from specbench_kit.studies.training.timing import Timing
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceFile
@@ -105,6 +113,42 @@ def test_rounds_of_part_of_the_requests_are_the_same_as_in_all(offsets: Offsets)
     alone, among = play(part, stop_at_rejection(part)), play(offsets, stop_at_rejection(offsets))
     chosen = np.isin(offsets.request[among.offset], [2, 5, 11])
     np.testing.assert_array_equal(alone.committed, among.committed[chosen])
+
+
+@pytest.mark.parametrize("draft_s", [1e-4, DRAFT_S, 0.02])
+def test_no_lengths_are_faster_than_the_oracles(draft_s: float, offsets: Offsets) -> None:
+    """Random lengths, right ones and longer ones; what never drafts is slow where drafts are cheap."""
+    timing = replace(TIMING, draft_s=draft_s, link_s=(0.03,) * len(VERIFY_S))
+    round_s = np.array(timing.round_s)
+    rounds = play(offsets, fastest_lengths(offsets, timing.round_s))
+    least_s = round_s[rounds.drafted].sum()
+    assert rounds.committed.sum() == len(offsets)
+    assert (rounds.accepted == rounds.submitted).all()
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        lengths = random.integers(0, random.integers(1, MAX_DRAFT + 2), len(offsets))
+        tried = play(offsets, PlannedDrafts(lengths, lengths))
+        assert round_s[tried.drafted].sum() >= least_s * (1 - 1e-12)
+    never_wrong = play(offsets, stop_at_rejection(offsets))
+    assert round_s[never_wrong.drafted].sum() > least_s
+    if draft_s == 0.02:
+        assert rounds.drafted.max() == 0, "a forward of the target takes half as long as one of the draft model"
+
+
+def test_the_oracles_lengths_are_those_of_trying_all(offsets: Offsets) -> None:
+    """The last eight tokens of an answer, over all lengths of all rounds."""
+    last = np.flatnonzero((offsets.request == 3) & (offsets.remaining <= 8))
+    part = offsets.take(np.isin(np.arange(len(offsets)), last))
+    round_s = TIMING.round_s
+
+    def least_s(row: int) -> float:
+        if row == len(part):
+            return 0.0
+        ways = range(min(part.matched[row], MAX_DRAFT) + 1)
+        return min(round_s[n] + least_s(row + min(n + 1, int(part.remaining[row]))) for n in ways)
+
+    rounds = play(part, fastest_lengths(part, round_s))
+    assert np.array(round_s)[rounds.drafted].sum() == pytest.approx(least_s(0), rel=1e-12)
 
 
 def test_a_threshold_that_all_pass_is_the_longest_draft_and_one_that_none_pass_is_plain_decoding(
