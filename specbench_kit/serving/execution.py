@@ -1,6 +1,5 @@
 """What a batch costs: seconds of the server's verification, of its drafting, and of drafting on a device."""
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -22,6 +21,10 @@ RoundDrafts = Callable[[Sequence[int]], Sequence["RoundDraft"]]
 """Returns what each of several clients drafts in its round."""
 Drafted = Integers | int | None
 """The most tokens that the server drafted for every request, or for each; None if it does not draft."""
+AlonePiece = tuple[int, int, int]
+"""A piece of work that a request takes by itself: the number of its model, and new and cached tokens."""
+NO_MODEL = -1
+"""Stands for the model of a predictor's decision, which is no forward."""
 CACHED_TIMES = 1 << 17
 """Draft times that are remembered, by draft length and context."""
 
@@ -161,6 +164,8 @@ class RoundDrafting:
         self._block = costs.tokens_per_forward
         self._drafts = drafts
         self._works = works
+        self._models = list(self._latencies)
+        self._of_models = list(self._latencies.values())
         self.longest = longest
 
     def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
@@ -199,9 +204,9 @@ class RoundDrafting:
     def _run_works(self, batch: Sequence[WaitingRound], rows: Sequence[Row], chunks: Chunks) -> tuple[float, Drafted]:
         """Return the seconds of the requests' recorded works and of the verification; parts of prompts have no work."""
         drafts = self._drafts([request.client for request in batch])
-        seconds = 0.0
+        alone: list[AlonePiece] = []
         verified: list[Row] = []
-        forwards: defaultdict[tuple[int, str], list[Row]] = defaultdict(list)
+        forwards: dict[tuple[int, int], list[Row]] = {}
         for request, draft, (new, cached) in zip(batch, drafts, rows, strict=True):
             if request.client in chunks:
                 verified.append((new, cached))
@@ -211,18 +216,42 @@ class RoundDrafting:
             for piece in self._works[draft.work].before:
                 row = piece.row(new + cached)
                 if piece.model == DECISION:
-                    seconds += self._decision_s
+                    alone.append((NO_MODEL, 0, 0))
                 elif not piece.reads_prompt:
-                    forwards[step, piece.model].append(row)
+                    forwards.setdefault((step, self._number_of(piece)), []).append(row)
                     step += 1
                 elif draft.reads:
-                    seconds += self._latencies[piece.model].seconds((row,))
-        for (_, model), of_all in forwards.items():
-            seconds += self._latencies[model].seconds(of_all)
+                    alone.append((self._number_of(piece), *row))
+        summed = [(model, sums_of(of_all)) for (_, model), of_all in forwards.items()]
+        seconds = self.seconds_of_works(sums_of(verified), alone, summed)
         submitted = [
             0 if request.client in chunks else draft.submitted for request, draft in zip(batch, drafts, strict=True)
         ]
-        return seconds + self._verify_s(sums_of(verified)), np.array(submitted)
+        return seconds, np.array(submitted)
+
+    def seconds_of_works(
+        self, verified: BatchSums, alone: Sequence[AlonePiece], forwards: Sequence[tuple[int, BatchSums]]
+    ) -> float:
+        """Return the seconds of pieces that requests take alone, of forwards of a model, and of the verification."""
+        seconds = 0.0
+        for model, new, cached in alone:
+            seconds += self._decision_s if model == NO_MODEL else self._of_models[model].seconds(((new, cached),))
+        for model, sums in forwards:
+            seconds += self._of_models[model].of_sums(sums)
+        return seconds + self._verify_s(verified)
+
+    def pieces(self) -> Integers:
+        """Return the pieces of all works: work, model, new, cached, and whether they read a prompt or have text."""
+        table = [
+            (number, self._number_of(piece), piece.new, piece.cached, piece.reads_prompt, piece.has_text)
+            for number, work in enumerate(self._works)
+            for piece in work.before
+        ]
+        # The last work is there even if nothing is drafted in it.
+        return np.array([*table, (len(self._works), NO_MODEL, 0, 0, 0, 0)] if self._works else [], dtype=np.int64)
+
+    def _number_of(self, piece: Work) -> int:
+        return NO_MODEL if piece.model == DECISION else self._models.index(piece.model)
 
 
 def rows_of(batch: Sequence[WaitingRound], chunks: Chunks) -> list[Row]:

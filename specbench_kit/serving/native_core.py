@@ -20,7 +20,7 @@ from specbench_kit.decoding.latency import BatchSums
 from specbench_kit.deployments.base import TOKEN_BYTES
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.devices import Devices
-from specbench_kit.serving.execution import RoundDrafting, SummedExecution, VerificationOnly
+from specbench_kit.serving.execution import AlonePiece, RoundDrafting, SummedExecution, VerificationOnly
 from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, ColumnTable
 from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, RoundSource
 from specbench_kit.serving.round_table import FIELDS, RoundTable
@@ -150,6 +150,7 @@ class NativeCore:
         execution = cast("SummedExecution", server.execution)
         sources = [kind.source for kind in table.fleet.kinds]
         is_pipeline = server.stages > 1
+        works = server.execution if isinstance(server.execution, RoundDrafting) and scenario.source.works else None
 
         def requests(number: int) -> Floats:
             """Return the requests with this number: arrival, gap, prompt, output, cursor: [5, devices]."""
@@ -166,15 +167,23 @@ class NativeCore:
                 return times.ahead_s(work, pieces, reads, context) if pieces else times.before_s(work, reads, context)
             return times.prefill_s(missing) if steps == PROMPT else times.draft_s(steps, missing, cached)
 
-        def batch_s(now_s: float, counts: Counts, forwards: Sequence[Counts] | None) -> tuple[float, float]:
+        def batch_s(
+            now_s: float,
+            counts: Counts,
+            forwards: Sequence[tuple[int, Counts]] | None,
+            alone: Sequence[AlonePiece],
+        ) -> tuple[float, float]:
             """Return how long a batch takes that starts now, and from when on the next one may start.
 
             Of a pipeline it is how long the transfers between its stages take instead.
             """
             sums = BatchSums(*counts)
             size = sums.requests
-            drafted = None if forwards is None else [BatchSums(*forward) for forward in forwards]
-            isolated_s = execution.seconds(sums, drafted)
+            drafted = None if forwards is None else [(model, BatchSums(*forward)) for model, forward in forwards]
+            if works is not None and drafted is not None:
+                isolated_s = works.seconds_of_works(sums, alone, drafted)
+            else:
+                isolated_s = execution.seconds(sums, None if drafted is None else [forward for _, forward in drafted])
             seconds = server.overhead.verification_s(isolated_s, size, now_s)
             if is_pipeline:
                 return seconds, server.transfers_s(sums.linear, seconds, isolated_s)
@@ -209,6 +218,7 @@ class NativeCore:
             scenario.check_lengths,
             make_room,
             ended,
+            np.zeros(0, dtype=np.int64) if works is None else works.pieces(),
         )
 
     def run(self, until_s: float) -> CoreFigures:
@@ -256,8 +266,8 @@ def _settings(scenario: Scenario, server: SimulatedServer, table: RoundTable) ->
     )
 
 
-def _drafts_otherwise(source: RoundSource) -> bool:
-    return bool(source.works) or source.costs.tokens_per_forward > 1
+def _drafts_blocks(source: RoundSource) -> bool:
+    return source.costs.tokens_per_forward > 1 and not source.works
 
 
 def native_core(scenario: Scenario, server: SimulatedServer, devices: Devices) -> NativeCore | None:
@@ -272,7 +282,7 @@ def native_core(scenario: Scenario, server: SimulatedServer, devices: Devices) -
         and not scenario.estimator.noise
         and not devices.table.fleet.has_loss
         and all(type(kind.source) in (PositionRates, RecordedRounds) for kind in scenario.kinds)
-        # What a server drafts by recorded works, or in blocks, is not known there.
-        and not (scenario.system.drafting == "server" and _drafts_otherwise(scenario.source))
+        # What a server drafts in blocks is not known there.
+        and not (scenario.system.drafting == "server" and _drafts_blocks(scenario.source))
     )
     return NativeCore(library, scenario, server, devices) if library is not None and known else None

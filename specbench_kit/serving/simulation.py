@@ -260,6 +260,10 @@ def _execution(scenario: Scenario, deployment: Deployment, devices: Devices) -> 
         return VerificationOnly(deployment, None if scenario.system.drafting == "edge" else 0)
     longest = typical.longest if scenario.longest_draft is None else min(scenario.longest_draft, typical.longest)
     if scenario.batch_method is None:
+        require(
+            not any(kind.source.works for kind in scenario.kinds if kind.source is not scenario.source),
+            "a server that drafts from a trace takes the works of one: give no acceptance to a part of --fleet",
+        )
         return RoundDrafting(deployment, devices.drafts, longest, scenario.source.costs, scenario.source.works)
     from specbench_kit.serving.policy_drafting import PolicyDrafting
 

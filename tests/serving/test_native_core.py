@@ -27,6 +27,9 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError
 from specbench_kit.serving.schedulers.fcfs import Fcfs
 from specbench_kit.serving.simulation import Simulation, simulate
+from specbench_kit.studies.bench.settings import BenchSettings
+from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
+from specbench_kit.studies.serving.settings import ServingSettings
 
 SCENES = 60
 SCHEDULERS = (
@@ -166,6 +169,32 @@ def test_a_simulation_leaves_nothing_behind() -> None:
     core = weakref.ref(simulation._core)
     del simulation
     assert core() is None
+
+
+@pytest.mark.parametrize("method", ["fixed-k:k=3", "wisp", "suffix", "threshold"])
+@pytest.mark.parametrize(("scheduler", "kv_tokens"), [("fcfs", None), ("wisp-promise", 6000)])
+def test_a_server_that_drafts_from_a_trace(method: str, scheduler: str, kv_tokens: int | None) -> None:
+    """Forwards of one model side by side, prompts one after another, decisions of a predictor, and KV that runs out."""
+    settings = ServingSettings(
+        system=("adaspec",),
+        scheduler=(scheduler,),
+        method=(method,),
+        acceptance=("qwen2.5-coder",),
+        deployment=("vllm-rtx4090",),
+        devices=(40,),
+        max_batch=16,
+        duration_s=15.0,
+        warmup_s=0.0,
+        recording=BenchSettings(methods=("autoregressive",)),
+    )
+    (point,) = settings.points()
+    scene = ScenarioBuilder(settings).scenario(point)
+    if kv_tokens is not None:
+        scene = replace(scene, memory=KvCapacity(kv_tokens))
+    assert Simulation(scene, 0)._core is not None
+    compiled = simulate(scene)
+    assert equal_results(compiled, simulate(scene, native=False))
+    assert len(compiled.rounds["client"]) > 500
 
 
 class OwnFcfs(Fcfs):

@@ -67,6 +67,7 @@ enum Field {
 constexpr int kRecorded = 6;
 constexpr int64_t kRoundColumns = 6;
 constexpr int64_t kFirstWork = -2;  // Stands for the steps of rounds with recorded work; -1 is a prompt.
+constexpr int64_t kDecision = -1;   // Stands for the model of a predictor's decision, which is no forward.
 constexpr size_t kAhead = 2;        // How many requests before its turn a device of a batch is asked for.
 
 template <class T>
@@ -203,6 +204,12 @@ class Core {
         too_long_(values[10]),
         make_room_(values[11]),
         ended_(values[12]) {
+    const auto pieces = copied<int64_t>(values[13]);
+    for (size_t i = 0; i + 6 <= pieces.size(); i += 6) {
+      const size_t work = size_t(pieces[i]);
+      if (work >= works_.size()) works_.resize(work + 1);
+      works_[work].push_back({pieces[i + 1], pieces[i + 2], pieces[i + 3], pieces[i + 4], pieces[i + 5]});
+    }
     if (settings.row_fields != kFields) throw InvalidArgument{"other fields of a round"};
     for (PyObject* function : functions()) Py_INCREF(function);
     const List sources(values[4]);
@@ -273,6 +280,31 @@ class Core {
 
  private:
   // A batch under way; `number` is its row in the table of batches.
+  // One piece of a round's recorded work: `Work` of drafting_work.py.
+  struct Piece {
+    int64_t model, added, cached, reads_prompt, has_text;
+  };
+
+  // A forward of one model over the requests that take their piece of this number with it.
+  struct Forward {
+    int64_t step, model;
+    BatchSums sums;
+  };
+
+  // A piece that a request takes by itself: a prompt, or a decision.
+  struct Alone {
+    int64_t model, added, cached;
+  };
+
+  // What a server that drafts does for a batch: `RoundDrafting` of execution.py.
+  struct Drafting {
+    BatchSums verified;
+    std::vector<Forward> forwards;
+    std::vector<Alone> alone;
+    int64_t longest = 0;       // The most tokens that were drafted for a request, without recorded work.
+    bool has_drafted = false;  // False for a batch with a prompt, and for a server that does not draft.
+  };
+
   struct InFlight {
     std::vector<int32_t> clients;
     double started_s, ended_s;
@@ -285,6 +317,9 @@ class Core {
   }
 
   // ---- The order of events: `Simulation`.
+
+  // Whether the server drafts by recorded work.
+  bool takes_works() const { return settings_.drafts && !works_.empty(); }
 
   bool is_pipeline() const { return settings_.stages > 1; }
 
@@ -509,9 +544,10 @@ class Core {
     return true;
   }
 
-  void pin(const std::vector<int32_t>& batch, int64_t drafted) {
+  void pin(const std::vector<int32_t>& batch, const Drafting& drafting) {
     for (const int32_t client : batch) {
       Device& device = devices_[client];
+      const int64_t drafted = takes_works() ? int64_t(device.row[kSubmitted]) : drafting.longest;
       if (settings_.lru || !device.kv_tokens) device.kv_since = kv_admissions_++;
       const int64_t tokens = server_.rounds[client].kv_tokens() + drafted;
       kv_used_ += tokens - device.kv_tokens;
@@ -646,16 +682,41 @@ class Core {
     return left_s;
   }
 
-  // What a server that drafts does for a batch: `RoundDrafting` of execution.py.
-  struct Drafting {
-    BatchSums verified;
-    std::vector<BatchSums> forwards;
-    int64_t longest = 0;       // The most tokens that were drafted for a request.
-    bool has_drafted = false;  // False for a batch with a prompt, and for a server that does not draft.
-  };
+  // Recorded rounds take their recorded works, and read prompts one after another.
+  Drafting draft_works(const std::vector<int32_t>& batch) const {
+    Drafting drafting;
+    drafting.has_drafted = true;
+    for (const int32_t client : batch) {
+      const double* row = devices_[client].row;
+      const Waiting& request = server_.rounds[client];
+      const int64_t context = request.added + request.cached;
+      drafting.verified.add(request.added + int64_t(row[kSubmitted]), request.cached);
+      int64_t step = 0;
+      for (const Piece& piece : works_[size_t(row[kWork])]) {
+        const int64_t added = piece.added + piece.reads_prompt * context;
+        const int64_t cached = piece.cached + piece.has_text * context;
+        if (piece.model == kDecision) {
+          drafting.alone.push_back({kDecision, 0, 0});
+        } else if (!piece.reads_prompt) {
+          const auto same = [&](const Forward& forward) {
+            return forward.step == step && forward.model == piece.model;
+          };
+          auto found = std::find_if(drafting.forwards.begin(), drafting.forwards.end(), same);
+          if (found == drafting.forwards.end())
+            found = drafting.forwards.insert(drafting.forwards.end(), {step, piece.model, {}});
+          found->sums.add(added, cached);
+          step++;
+        } else if (row[kReads] > 0) {
+          drafting.alone.push_back({piece.model, added, cached});
+        }
+      }
+    }
+    return drafting;
+  }
 
   Drafting draft(const std::vector<int32_t>& batch, const BatchSums& sums) const {
-    Drafting drafting{sums, {}};
+    if (takes_works()) return draft_works(batch);
+    Drafting drafting{sums, {}, {}};
     const auto has_kv = [&](int32_t client) { return server_.rounds[client].cached > 0; };
     drafting.has_drafted = settings_.drafts && std::all_of(batch.begin(), batch.end(), has_kv);
     if (!drafting.has_drafted) return drafting;
@@ -665,8 +726,9 @@ class Core {
       const int64_t steps = std::min(int64_t(row[kDrafted]), settings_.longest_draft);
       const int64_t submitted = std::min(int64_t(row[kSubmitted]), settings_.longest_draft);
       const Waiting& request = server_.rounds[client];
-      if (size_t(steps) > drafting.forwards.size()) drafting.forwards.resize(size_t(steps));
-      for (int64_t step = 0; step < steps; step++) drafting.forwards[size_t(step)].add(1, request.cached + step);
+      for (int64_t step = int64_t(drafting.forwards.size()); step < steps; step++)
+        drafting.forwards.push_back({step, 0, {}});
+      for (int64_t step = 0; step < steps; step++) drafting.forwards[size_t(step)].sums.add(1, request.cached + step);
       drafting.verified.add(request.added + submitted, request.cached);
       drafting.longest = std::max(drafting.longest, submitted);
     }
@@ -683,11 +745,24 @@ class Core {
     if (!drafting.has_drafted) return Py_NewRef(Py_None);
     PyObject* forwards = PyList_New(Py_ssize_t(drafting.forwards.size()));
     for (size_t i = 0; forwards && i < drafting.forwards.size(); i++) {
-      PyObject* counts = counts_of(drafting.forwards[i]);
+      const Forward& forward = drafting.forwards[i];
+      PyObject* counts = Py_BuildValue("(LN)", (long long)(forward.model), counts_of(forward.sums));
       if (counts) PyList_SET_ITEM(forwards, Py_ssize_t(i), counts);
       else Py_CLEAR(forwards);
     }
     return forwards;
+  }
+
+  static PyObject* alone_of(const Drafting& drafting) {
+    PyObject* pieces = PyList_New(Py_ssize_t(drafting.alone.size()));
+    for (size_t i = 0; pieces && i < drafting.alone.size(); i++) {
+      const Alone& piece = drafting.alone[i];
+      PyObject* numbers =
+          Py_BuildValue("(LLL)", (long long)(piece.model), (long long)(piece.added), (long long)(piece.cached));
+      if (numbers) PyList_SET_ITEM(pieces, Py_ssize_t(i), numbers);
+      else Py_CLEAR(pieces);
+    }
+    return pieces;
   }
 
   void start(std::vector<int32_t>&& batch, double now_s) {
@@ -701,15 +776,15 @@ class Core {
     }
     waiting_count_ -= int64_t(batch.size());
     const Drafting drafting = draft(batch, sums);
-    PyObject* times =
-        called(batch_s_, {PyFloat_FromDouble(now_s), counts_of(drafting.verified), forwards_of(drafting)});
+    PyObject* times = called(
+        batch_s_, {PyFloat_FromDouble(now_s), counts_of(drafting.verified), forwards_of(drafting), alone_of(drafting)});
     double seconds, second;
     if (!PyArg_ParseTuple(times, "dd", &seconds, &second)) {
       Py_DECREF(times);
       throw PythonError();
     }
     Py_DECREF(times);
-    pin(batch, drafting.longest);
+    pin(batch, drafting);
     const double batch_s = settings_.additive ? settings_.idle_s + added_s.value() : estimated(sums);
     double ended_s = now_s + seconds;
     if (is_pipeline()) ended_s = enter_stages(now_s, seconds, second);
@@ -722,7 +797,7 @@ class Core {
                           double(sums.linear),
                           double(sums.cached)};
     batches_.add(row, make_room_);
-    const double drafted = settings_.on_edge ? kInfinity : double(drafting.longest);
+    const double drafted = settings_.on_edge || takes_works() ? kInfinity : double(drafting.longest);
     in_flight_.push_back({std::move(batch), now_s, ended_s, batches_.rows - 1, drafted});
   }
 
@@ -795,6 +870,7 @@ class Core {
 
   const Settings settings_;
   std::vector<Source> sources_;
+  std::vector<std::vector<Piece>> works_;  // Of a server that drafts from a trace.
   Remembered draft_s_, isolated_s_;
   PyObject *request_, *batch_s_, *estimated_s_, *too_long_, *make_room_, *ended_;
   std::vector<Requests> requests_;
@@ -821,10 +897,10 @@ Core& core_of(PyObject* capsule) {
 }
 
 // make(settings, streams, per_device, kinds, sources, draft_s, isolated_s, requests, batch_s, estimated_s, too_long,
-// make_room, ended)
+// make_room, ended, pieces)
 PyObject* make(PyObject*, PyObject* const* values, Py_ssize_t count) {
   return guarded([&] {
-    arguments(values, count, 13);
+    arguments(values, count, 14);
     Settings settings;
     {
       const Bytes bytes(values[0]);
