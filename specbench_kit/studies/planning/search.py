@@ -538,9 +538,11 @@ def _best_methods(entries: Sequence[Ranked]) -> list[Ranked]:
 
 
 def cheapest(fleets: Iterable[ReplicaFleet | None]) -> ReplicaFleet | None:
-    """Return the fleet with the least rent; of equals the one with most bits, then with most devices in reserve."""
+    """Return the fleet with the least rent; of equals the one with most bits, then whose late responses end lowest."""
 
     def preference(fleet: ReplicaFleet) -> tuple[float, ...]:
-        return (fleet.price_per_hour, -fleet.candidate.server.bits, -fleet.replicas * fleet.devices_served)
+        late = fleet.violation_rate
+        ends_at = late.mean if late.high is None else late.high
+        return (fleet.price_per_hour, -fleet.candidate.server.bits, ends_at, -fleet.replicas * fleet.devices_served)
 
     return min(filter(None, fleets), key=preference, default=None)
