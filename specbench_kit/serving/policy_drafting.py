@@ -217,6 +217,6 @@ class _ConfidenceDrafter:
 
 
 NEEDS_TRACE = (
-    "a simulated server knows only the probability of a drafted token, and this method reads more: name a trace or "
-    "the folder of a run as --acceptance"
+    "a simulated server knows only the probability of a drafted token, and this method reads more: name a trace as "
+    "--acceptance"
 )
