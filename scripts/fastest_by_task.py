@@ -53,7 +53,8 @@ def compare(rtt_s: float, records: Mapping[str, list[RequestRecord]]) -> Iterato
         plain = parts[BASELINE][task].records
         entries = [TableEntry(BASELINE, plain, is_baseline=True)]
         entries += [TableEntry(spec, part[task].records, plain) for spec, part in parts.items() if spec != BASELINE]
-        rows, _ = rows_of(entries, choose_reference(entries), units_of(plain))
+        units = units_of(plain)
+        rows, _ = rows_of(entries, choose_reference(entries, units), units)
         speedups = {spec: row.speedup or 1.0 for spec, row in rows.items()}
         fastest = max(speedups, key=speedups.__getitem__)
         for spec, row in rows.items():

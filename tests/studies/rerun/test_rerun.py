@@ -216,6 +216,7 @@ OTHERWISE: dict[str, Any] = {
     "limit": 2,
     "repeats": 3,
     "baseline": False,
+    "fewest_requests": 64,
     "draft_top_n": 6,
     "lossy": parse_lossy("typical:epsilon=0.2"),
     "launch": "processes",
