@@ -57,7 +57,8 @@ def run_tests(folder: Path, name: str) -> bool:
     paths = os.pathsep.join(map(str, (folder, ROOT / "tests", ROOT / "tests/serving", ROOT)))
     environment = {**os.environ, **OPTIONS[name], "LD_PRELOAD": " ".join(preloaded), "PYTHONPATH": paths}
     tests = [str(ROOT / "tests" / file) for file in TESTS]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
+    # A sanitized build takes many times as long.
+    command = [sys.executable, "-m", "pytest", "-q", "--timeout=1200", "-p", "no:cacheprovider", *tests]
     result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     print(result.stdout[-2000:])
     warnings = [part for part in result.stderr.split("==================") if "WARNING" in part]

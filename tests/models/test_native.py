@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import TinyPair
 from native_models import MODELS, SIZES, in_a_tree, in_pieces, llama
 from tiny_models import make_runner, plain_logits, random_prompts
+from transformers import LlamaForCausalLM
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.distributions import features_of_row
 from specbench_kit.models.executors import library
 from specbench_kit.models.executors.base import Row, executors, make_executor
+from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Append
 
 if library.load_library() is None:
@@ -127,6 +130,24 @@ def test_what_lies_outside_is_refused_and_never_read(row: Row, named: str) -> No
     with pytest.raises(SkitError, match=named):
         executor.forward([row])
     assert torch.equal(executor.forward([Row(0, [1, 2, 3], 0, 0, None, 3)]).logits, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("weight", [float("nan"), float("inf")])
+@pytest.mark.parametrize("build", list(library.BUILDS))
+def test_a_weight_of_a_file_that_is_not_finite_is_noticed(
+    build: str, weight: float, dtype: torch.dtype, tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds = [] if library.LEVELS.index(library.BUILDS[build]) > library._level() else list(library._find(build))
+    if not builds:
+        pytest.skip(f"{build} was not compiled, or this processor lacks it")
+    monkeypatch.setattr(executors.get("native"), "library", classmethod(lambda _: builds[0]))
+    folder = shutil.copytree(tiny.target, tmp_path / "target")
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype)
+    model.model.layers[1].mlp.down_proj.weight.data[3, 5] = weight
+    model.save_pretrained(folder)
+    runner = load_pair(str(folder), None, executor="native", dtype="float32", device="cpu").target.runner(1, 40, None)
+    assert runner.forward([Append(runner.acquire(), [1, 2, 3])]).is_nan()
 
 
 @pytest.mark.parametrize(

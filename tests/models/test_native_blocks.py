@@ -326,11 +326,17 @@ def test_a_pair_whose_draft_computes_few_logits_is_another_pair_and_lossless(
         assert outputs(decode(parse_method(method), runners, requests, batch_size=2)) == plain, method
 
 
-def test_a_scale_that_is_not_a_number_is_noticed(wide: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("build", list(builds()))
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf])
+def test_a_scale_that_is_not_finite_is_noticed(
+    build: str, scale: float, wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_build(build, monkeypatch)
+
     def encode(name: str, matrix: NDArray[np.float32]) -> Encoded:
         blocks, kind = every_matrix("Q4_K")(name, matrix)
         if name == "blk.1.ffn_down.weight":
-            blocks[3, :2] = np.array([np.nan], np.float16).view(np.uint8)
+            blocks[3, :2] = np.array([scale], np.float16).view(np.uint8)
         return blocks, kind
 
     runner = runner_of(rewrite(wide, tmp_path / "nan.gguf", encode))

@@ -103,9 +103,12 @@ struct BFloat16 {
 struct Float16 {
   using Stored = uint16_t;
   // The bits of exponent and fraction, moved into a float, give a number 2^112 times too small; multiplying is exact.
+  // What is infinite or no number has the largest exponent here and there.
   static Floats wide(Words half) {
-    const Floats size = (Floats)((half & 0x7fffu) << 13) * 0x1p112f;
-    return (Floats)((Words)size | ((half & 0x8000u) << 16));
+    const Words bits = half & 0x7fffu;
+    const Floats size = (Floats)(bits << 13) * 0x1p112f;
+    const Words special = (Words)(bits >= 0x7c00u) & 0x7f800000u;
+    return (Floats)((Words)size | special | ((half & 0x8000u) << 16));
   }
   static void widen(const Stored* from, Floats& low, Floats& high) {
     const Words words = load<Words>(from);
