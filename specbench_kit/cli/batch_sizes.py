@@ -78,6 +78,6 @@ def batch_sizes(
 
     with decoding_bar() as report:
         curves = run_curves(settings, options.sizes, source, report)
-    render_terminal.show(console, terminal(curves.points, curves.run))
+    render_terminal.show(console, terminal(curves.points, curves.run, curves.never_full))
     say_left_out(console, curves.left_out)
     tell_report(console, curves.folder, curves.summary, as_json)

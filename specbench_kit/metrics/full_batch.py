@@ -14,14 +14,13 @@ from specbench_kit.metrics.rounds import RequestGroup
 class FullBatch:
     """What a batch did in the time in which it was full, which is a `share` of the run's.
 
-    `throughput` is in tokens per second. `tpot_s` is the mean over the `requests` that ended in that time, None if none
+    `throughput` is in tokens per second. `tpot_s` is the mean over the requests that ended in that time, None if none
     of them has two tokens.
     """
 
     throughput: float
     tpot_s: float | None
     share: float
-    requests: int
 
 
 def full_batch(records: Sequence[RequestRecord], batch_size: int) -> FullBatch | None:
@@ -49,5 +48,4 @@ def full_batch(records: Sequence[RequestRecord], batch_size: int) -> FullBatch |
         throughput=float(tokens[(moments_s > began_s) & (moments_s <= ended_s)].sum() / (ended_s - began_s)),
         tpot_s=float(np.mean(tpots_s)) if tpots_s else None,
         share=float((ended_s - began_s) / whole_s),
-        requests=len(ended),
     )

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, to_builtins
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.comparison import MANY
 from specbench_kit.metrics.full_batch import full_batch
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
 
 
 NOTE = "Numbers are batch sizes. Up and to the left is better; a method pays off above autoregressive decoding."
+WHY_NEVER_FULL = (
+    "There was no time in which all places were taken: answers end as they begin, or fail. A speed needs longer ones."
+)
 FILLINGS = 4
 """How many times as many requests as places a batch gets, so that it is full for most of the time."""
 
@@ -60,22 +65,41 @@ class BatchSizePoint(Struct, frozen=True):
     requests: int
 
 
-def render(rows: Sequence[BatchSizePoint], run: RunDocument, pictures: Sequence[str]) -> str:
+class NeverFull(Struct, frozen=True):
+    """A method and a batch size at which no time was found in which all places were taken."""
+
+    method: str
+    batch_size: int
+
+
+def render(
+    rows: Sequence[BatchSizePoint], run: RunDocument, pictures: Sequence[str], never_full: Sequence[NeverFull] = ()
+) -> str:
     """Return the report as Markdown."""
-    return render_markdown.render(build(rows, run, pictures))
+    return render_markdown.render(build(rows, run, pictures, never_full))
 
 
-def build(rows: Sequence[BatchSizePoint], run: RunDocument, pictures: Sequence[str]) -> Document:
+def build(
+    rows: Sequence[BatchSizePoint], run: RunDocument, pictures: Sequence[str], never_full: Sequence[NeverFull] = ()
+) -> Document:
     """Return the report; `pictures` are files in `plots/` beside it."""
     title = f"Batch sizes on {run.dataset.name}"
     figures = [Figure("Throughput against TPOT", f"plots/{picture}", NOTE) for picture in pictures]
-    result: Blocks = [Paragraph(f"**{headline(rows)}**"), *caution(setting_cautions(run))]
+    result: Blocks = [Paragraph(f"**{headline(rows)}**"), *_cautions(run, never_full)]
     return Document.of(title, result, figures[:1], _table(rows, run), figures[1:])
 
 
-def terminal(rows: Sequence[BatchSizePoint], run: RunDocument) -> Blocks:
+def terminal(rows: Sequence[BatchSizePoint], run: RunDocument, never_full: Sequence[NeverFull]) -> Blocks:
     """Return what the command prints: the sentence, the table and what limits them."""
-    return [Paragraph(f"**{headline(rows)}**"), *_table(rows, run), *caution(setting_cautions(run))]
+    return [Paragraph(f"**{headline(rows)}**"), *_table(rows, run), *_cautions(run, never_full)]
+
+
+def _cautions(run: RunDocument, never_full: Sequence[NeverFull]) -> Blocks:
+    by_size: dict[int, list[str]] = {}
+    for missing in never_full:
+        by_size.setdefault(missing.batch_size, []).append(code(missing.method))
+    where = "; ".join(f"{', '.join(names)} with {size} place{'s'[: size > 1]}" for size, names in by_size.items())
+    return caution([*([f"NEVER FULL: {where}. {WHY_NEVER_FULL}"] if where else []), *setting_cautions(run)])
 
 
 def _table(rows: Sequence[BatchSizePoint], run: RunDocument) -> Blocks:
@@ -183,6 +207,7 @@ class BatchSizeCurves:
 
     folder: Path
     points: list[BatchSizePoint]
+    never_full: list[NeverFull]
     runs: list[str]
     left_out: dict[str, str]
     run: RunDocument
@@ -190,7 +215,7 @@ class BatchSizeCurves:
     @property
     def summary(self) -> dict[str, object]:
         """The content of `summary.json`."""
-        return {"places": to_builtins(self.points), "runs": self.runs}
+        return {"places": to_builtins(self.points), "never_full": to_builtins(self.never_full), "runs": self.runs}
 
 
 def run_curves(
@@ -201,6 +226,7 @@ def run_curves(
 ) -> BatchSizeCurves:
     """Benchmark every batch size on a dataset or a trace, each into its own run directories, and draw the curves."""
     points: list[BatchSizePoint] = []
+    never_full: list[NeverFull] = []
     runs: list[str] = []
     left_out: dict[str, str] = {}
     last_run: RunDirectory | None = None
@@ -214,11 +240,17 @@ def run_curves(
                 conclusions = campaign.conclude()
                 missing = campaign.bench.left_out
         left_out |= missing
-        points += _points(conclusions, size)
+        for method, point in _points(conclusions, size).items():
+            if point is None:
+                never_full.append(NeverFull(method, size))
+            else:
+                points.append(point)
         runs += [conclusion.directory.path.name for conclusion in conclusions]
         last_run = conclusions[0].directory
     # The runs differ in batch size only, so that any of them describes the conditions of all.
     assert last_run is not None
+    if not points:
+        raise SkitError(f"no batch was ever full, in {settings.out / runs[0]} and the runs after it. {WHY_NEVER_FULL}")
     conditions = {name: last_run.run.get(name) for name in ("dataset", "time_kind", "deployment", "models", "requests")}
     dataset = str((conditions["dataset"] or {}).get("name"))
     defining = {"methods": list(settings.methods), "sizes": list(sizes), "runs": runs}
@@ -228,23 +260,25 @@ def run_curves(
         replace_file(folder / "plots" / picture, content)
     write_text(folder / "curves.csv", csv_text(to_builtins(points)))
     png_files = sorted(picture for picture in pictures if picture.endswith(".png"))
-    write_page(folder, build(points, last_run.document, png_files))
-    curves = BatchSizeCurves(folder, points, runs, left_out, last_run.document)
+    write_page(folder, build(points, last_run.document, png_files, never_full))
+    curves = BatchSizeCurves(folder, points, never_full, runs, left_out, last_run.document)
     write_text(folder / "run.json", to_json({"command": "batch-sizes", **conditions, "argv": shareable(settings.argv)}))
     write_text(folder / "summary.json", to_json(curves.summary))
     return curves
 
 
-def _points(conclusions: Sequence[Conclusion], size: int) -> list[BatchSizePoint]:
-    """Return the points of all methods that were timed in a full batch; the baseline is the same in every run."""
+def _points(conclusions: Sequence[Conclusion], size: int) -> dict[str, BatchSizePoint | None]:
+    """Return the points of all methods, None where the batch was never full; the baseline is the same in every run."""
     runs = [(conclusion.summary.method, conclusion.directory) for conclusion in conclusions]
     records = {method: run.records() for method, run in runs}
     with_baseline = next((run for method, run in runs if method != BASELINE), None)
     if with_baseline is not None and (baseline := with_baseline.baseline_records()):
         records = {BASELINE: baseline} | records
-    points = []
-    for method, own in records.items():
-        full = full_batch(own, size)
-        if full is not None and full.throughput and full.tpot_s:
-            points.append(BatchSizePoint(method, size, full.throughput, full.tpot_s, full.share, len(own)))
-    return points
+    return {method: _point(method, own, size) for method, own in records.items()}
+
+
+def _point(method: str, records: Sequence[RequestRecord], size: int) -> BatchSizePoint | None:
+    full = full_batch(records, size)
+    if full is None or not full.throughput or not full.tpot_s:
+        return None
+    return BatchSizePoint(method, size, full.throughput, full.tpot_s, full.share, len(records))

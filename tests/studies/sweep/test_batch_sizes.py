@@ -1,6 +1,7 @@
 """`skit batch-sizes`: each size a benchmark of its own, then one line per method."""
 
 import csv
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.sweep.batch_sizes import (
     BatchSizeCurves,
     BatchSizePoint,
+    NeverFull,
     group_labels,
     render,
     run_curves,
@@ -66,7 +68,7 @@ def test_what_is_written(curves: BatchSizeCurves) -> None:
     assert "<svg " in (curves.folder / "report.html").read_text()
     assert "MODELLED TIME" in report
     assert report.index("MODELLED TIME") < report.index("![Throughput against TPOT]") < report.index("| method |")
-    assert any(isinstance(block, Table) for block in terminal(curves.points, curves.run))
+    assert any(isinstance(block, Table) for block in terminal(curves.points, curves.run, []))
 
 
 def row(method: str, size: int, throughput: float) -> BatchSizePoint:
@@ -104,3 +106,19 @@ def test_what_finds_earlier_answers_is_not_given_the_same_prompts_again(tmp_path
     settings = BenchSettings(("suffix",), deployment=DEPLOYMENT, out=tmp_path)
     with pytest.raises(SkitError, match=r"drafter 'suffix' searches earlier answers.*add shared=false"):
         run_curves(settings, (4,), trace, lambda _: None)
+
+
+def test_answers_that_end_as_they_begin_fill_no_batch(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path / "trace.parquet", made_requests(4, length=1), MODELS).path
+    settings = BenchSettings(("fixed-k:k=2",), deployment=DEPLOYMENT, out=tmp_path)
+    with pytest.raises(SkitError, match="^no batch was ever full, in .*A speed needs longer ones") as caught:
+        run_curves(settings, (1, 4), trace, lambda _: None)
+    (run,) = re.findall("in (.*) and the runs", str(caught.value))
+    assert (Path(run) / "summary.json").is_file(), "what was decoded stays"
+
+
+def test_a_size_that_was_never_full_is_named(curves: BatchSizeCurves) -> None:
+    missing = [NeverFull(method, 8) for method in ("autoregressive", "fixed-k:k=2")]
+    report = render(curves.points, curves.run, [], missing)
+    assert "NEVER FULL: `autoregressive`, `fixed-k:k=2` with 8 places. There was no time" in report
+    assert "NEVER FULL" not in render(curves.points, curves.run, [], curves.never_full)
