@@ -109,7 +109,7 @@ def compute_metrics(
     `window` is the number of batches in the moving mean of verification time, by which missed deadlines are attributed.
     """
     responses = _Responses(scenario, result, objective)
-    rounds = _Rounds(scenario, result)
+    rounds = _Rounds(scenario, result, responses)
     all_responses = np.ones(len(responses.slo), dtype=bool)
     all_rounds = np.ones(len(rounds.slo), dtype=bool)
     classes: dict[str, ClassFigures[Real]] = {}
@@ -215,6 +215,7 @@ class _Responses:
 
     A response that is not there after k times its allowed time is owed k times. The violation rate counts it once
     (WISP, Eq. 20), so that a starved device counts the less the longer it waits; `starved_rate` counts it k times.
+    `late` has the keys of those that have broken their promise by the end, whenever they began.
     """
 
     def __init__(self, scenario: Scenario, result: SimulationResult, objective: Objective) -> None:
@@ -229,6 +230,9 @@ class _Responses:
         began_s, tokens = (self.start_s, self.tokens) if objective == "speed" else (self.first_s, self.tokens - 1)
         allowed_s = np.maximum(tokens / speeds, 1e-9)
         self.violated = self.end_s > began_s + allowed_s
+        self.late = _keys(table["client"], _order_of_client(table))[
+            np.minimum(self.end_s, result.end_s) > began_s + allowed_s
+        ]
         self.lateness = np.full(len(self.end_s), np.inf)
         ended = np.isfinite(self.end_s)
         self.lateness[ended] = (self.end_s[ended] - began_s[ended]) / allowed_s[ended]
@@ -238,13 +242,17 @@ class _Responses:
 
 
 class _Rounds:
-    """Rounds that reached the server after the warm-up; those whose deadline lies before the end are `judged`."""
+    """Rounds that reached the server after the warm-up; those whose deadline lies before the end are `judged`.
 
-    def __init__(self, scenario: Scenario, result: SimulationResult) -> None:
+    `good` are those of responses that have not broken their promise by the end.
+    """
+
+    def __init__(self, scenario: Scenario, result: SimulationResult, responses: _Responses) -> None:
         table = rows_after(_with_gaps(scenario, result), "arrived_s", scenario.warmup_s)
         self.table = table
         self.slo = table["slo"]
         self.kind = _kinds(scenario, table)
+        self.good = ~np.isin(_keys(table["client"], table["response"]), responses.late)
         self.verified = np.isfinite(table["ended_s"])
         self.judged = table["deadline_s"] <= result.end_s
         self.missed = table["ended_s"] > table["deadline_s"]
@@ -263,6 +271,20 @@ class _Rounds:
         self.interference = self.verify_s / np.asarray(isolated_s)[index.ravel()]
 
 
+def _order_of_client(responses: Table) -> Integers:
+    """Return the place of each response among those of its device, from 0, as rounds name theirs."""
+    order = np.lexsort((responses["start_s"], responses["client"]))
+    client = responses["client"][order]
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order)) - np.searchsorted(client, client)
+    return places
+
+
+def _keys(client: Floats, place: Floats | Integers) -> Integers:
+    """Return a number for each response of each device."""
+    return client.astype(np.int64) << 32 | place.astype(np.int64)
+
+
 def _kinds(scenario: Scenario, table: Table) -> Integers:
     """Return the kind of each row's device."""
     kinds: Integers = Fleet(scenario.kinds, scenario.devices).kind[table["client"].astype(int)]
@@ -276,7 +298,6 @@ def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_ro
     due = group & (responses.owed > 0)
     judged_rounds = rounds.judged & group_rounds
     verified = group_rounds[rounds.verified]
-    met = finished & ~responses.violated
     committed, submitted = (rounds.table[name][group_rounds] for name in ("committed", "submitted"))
     duration_s = responses.end_s[finished] - responses.start_s[finished]
     latencies = _latencies(responses, rounds.table["gap_s"][group_rounds], finished)
@@ -292,7 +313,7 @@ def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_ro
         deadline_miss_rate=_share(rounds.missed, judged_rounds),
         slow_round_rate=_share(rounds.slow, judged_rounds),
         throughput=float(committed.sum()) / responses.window_s,
-        goodput=float(responses.tokens[met].sum()) / responses.window_s,
+        goodput=float(committed[rounds.good[group_rounds]].sum()) / responses.window_s,
         acceptance_length=mean(committed[rounds.verified[group_rounds]]),
         submitted_per_verify=mean(submitted[rounds.verified[group_rounds]]),
         speed=distribution(responses.tokens[finished] / duration_s),

@@ -61,6 +61,48 @@ def test_time_per_token_is_judged_from_the_first_one_on() -> None:
     assert slo_violations(scene, slow_start, "tpot")[0].tolist() == [False]
 
 
+def test_goodput_is_the_throughput_without_responses_that_have_broken_their_promise() -> None:
+    """20 tokens at 2 tokens/s are due after 10 s: the second response of device 0 is late, its third is under way."""
+    scene = scenario(slo="1", duration_s=100.0, warmup_s=10.0)
+    responses = [
+        {"client": 0, **response(20, 29)},
+        {"client": 1, **response(5, 14)},
+        {"client": 0, **response(29, 60)},
+        {"client": 0, **response(95, NEVER)},
+        {"client": 1, **response(70, NEVER)},
+    ]
+    tokens = {(0, 0): 1, (0, 1): 10, (0, 2): 100, (1, 0): 1000, (1, 1): 10000}
+    rounds = [
+        {
+            "client": client,
+            "response": number,
+            "arrived_s": 50,
+            "ended_s": 51,
+            "answered_s": 52,
+            "committed": count,
+            "deadline_s": 200,
+        }
+        for (client, number), count in tokens.items()
+    ]
+    batch = {"started_s": 50, "ended_s": 51, "size": 5}
+    overall = compute_metrics(scene, result(responses, rounds, [batch])).overall
+    assert overall.throughput == 11111 / 90
+    assert overall.goodput == (1 + 100 + 1000) / 90
+
+
+@pytest.mark.parametrize("system", ["wisp", "adaspec", "centralized"])
+def test_goodput_equals_the_throughput_where_no_promise_is_broken(system: str) -> None:
+    kept = scenario(system, 8, slo="1tok/s", duration_s=60.0, warmup_s=10.0)
+    overall = compute_metrics(kept, simulate(kept, 1)).overall
+    assert overall.violation_rate == 0
+    assert overall.goodput == overall.throughput > 0
+    crowded = scenario(system, 400, slo="20tok/s", duration_s=60.0, warmup_s=10.0)
+    overall = compute_metrics(crowded, simulate(crowded, 1)).overall
+    assert overall.violation_rate is not None
+    assert overall.violation_rate > 0.5
+    assert overall.goodput < 0.6 * overall.throughput
+
+
 def test_rounds_are_judged_by_their_deadline_and_by_their_speed() -> None:
     """Three accepted tokens and the bonus token in 1 s are 4 tokens/s, even if the response ends among them."""
     scene = scenario(slo="2", duration_s=100.0, warmup_s=10.0)
