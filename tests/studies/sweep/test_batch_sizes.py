@@ -111,7 +111,7 @@ def test_what_finds_earlier_answers_is_not_given_the_same_prompts_again(tmp_path
 def test_answers_that_end_as_they_begin_fill_no_batch(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "trace.parquet", made_requests(4, length=1), MODELS).path
     settings = BenchSettings(("fixed-k:k=2",), deployment=DEPLOYMENT, out=tmp_path)
-    with pytest.raises(SkitError, match="^no batch was ever full, in .*A speed needs longer ones") as caught:
+    with pytest.raises(SkitError, match=r"^no batch was ever full, in .*A speed needs longer ones") as caught:
         run_curves(settings, (1, 4), trace, lambda _: None)
     (run,) = re.findall("in (.*) and the runs", str(caught.value))
     assert (Path(run) / "summary.json").is_file(), "what was decoded stays"
