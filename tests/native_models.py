@@ -1,6 +1,6 @@
 """Small random models that the native executors compute, and the ways in which a text can be fed to them."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 import transformers
@@ -8,6 +8,7 @@ from tiny_models import fill, tiny_llama
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+from specbench_kit.models.executors import library
 from specbench_kit.models.runner import Append, Runner
 
 SIZES = {
@@ -108,3 +109,11 @@ def in_a_tree(runner: Runner, text: Sequence[int], first: int) -> Tensor:
     for slot in slots:
         runner.release(slot)
     return torch.cat((tree_logits, after))
+
+
+def builds() -> Iterator[str]:
+    """Yield the builds of the native executor that were compiled and that this processor runs."""
+    level = library._level()
+    for name, needed in library.BUILDS.items():
+        if library.LEVELS.index(needed) <= level and any(library._find(name)):
+            yield name

@@ -11,7 +11,7 @@ import pytest
 import torch
 from gguf.quants import dequantize
 from gguf_files import Encode, Encoded, quantised, rewrite
-from native_models import in_a_tree, in_pieces, rounded
+from native_models import builds, in_a_tree, in_pieces, rounded
 from nightly import nightly_except
 from numpy.typing import NDArray
 from tiny_models import AUTOREGRESSIVE, decode, fill, make_requests, outputs, random_prompts, tiny_llama
@@ -106,12 +106,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def builds() -> Iterator[str]:
-    """Yield the builds that this processor runs."""
-    level = library._level()
-    for name, needed in library.BUILDS.items():
-        if library.LEVELS.index(needed) <= level and any(library._find(name)):
-            yield name
+def block_builds() -> Iterator[str]:
+    """Yield the builds that multiply blocks on this processor."""
+    yield from builds()
     if library.load_narrow_library() is not None:
         yield library.NARROW_BUILD
 
@@ -168,7 +165,7 @@ def logits(model: PreTrainedModel, text: list[int]) -> Tensor:
     return last_logits
 
 
-BUILDS = list(builds())
+BUILDS = list(block_builds())
 KEPT = [("Q4_K", build) for build in BUILDS[:-1]] + list(product(("Q5_0", "Q8_0", "Q4_K", "Q6_K"), BUILDS[-1:]))
 """Every build with one type of weights, and the widest one with a type of each layout."""
 
@@ -212,7 +209,7 @@ def mixed(wide: Path, tmp_path: Path) -> Path:
     return rewrite(wide, tmp_path / "mixed.gguf", like_a_published_file)
 
 
-@pytest.mark.parametrize("build", list(builds()))
+@pytest.mark.parametrize("build", list(block_builds()))
 def test_a_token_has_the_same_bits_however_tokens_are_put_together(
     build: str, mixed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -326,7 +323,7 @@ def test_a_pair_whose_draft_computes_few_logits_is_another_pair_and_lossless(
         assert outputs(decode(parse_method(method), runners, requests, batch_size=2)) == plain, method
 
 
-@pytest.mark.parametrize("build", list(builds()))
+@pytest.mark.parametrize("build", list(block_builds()))
 @pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf])
 def test_a_scale_that_is_not_finite_is_noticed(
     build: str, scale: float, wide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
