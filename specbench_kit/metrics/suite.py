@@ -97,8 +97,8 @@ class SuiteFleet(Struct, frozen=True):
 class FleetResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A policy in one fleet: the share of late responses by seed and load.
 
-    `late_by_class` and `goodput`, the tokens per second of responses that have not broken their promise, are means over
-    the seeds at the fleet's `devices`. A policy that cannot run there has none of these, and `missing` says why.
+    `late_by_class` and `goodput`, the tokens per second in responses that keep their promise, are means over the seeds
+    at the fleet's `devices`. A policy that cannot run there has none of these, and `missing` says why.
     """
 
     late: tuple[tuple[Number, ...], ...] = ()

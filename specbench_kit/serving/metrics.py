@@ -215,7 +215,6 @@ class _Responses:
 
     A response that is not there after k times its allowed time is owed k times. The violation rate counts it once
     (WISP, Eq. 20), so that a starved device counts the less the longer it waits; `starved_rate` counts it k times.
-    `late` has the keys of those that have broken their promise by the end, whenever they began.
     """
 
     def __init__(self, scenario: Scenario, result: SimulationResult, objective: Objective) -> None:
@@ -230,21 +229,19 @@ class _Responses:
         began_s, tokens = (self.start_s, self.tokens) if objective == "speed" else (self.first_s, self.tokens - 1)
         allowed_s = np.maximum(tokens / speeds, 1e-9)
         self.violated = self.end_s > began_s + allowed_s
-        self.late = _keys(table["client"], _order_of_client(table))[
-            np.minimum(self.end_s, result.end_s) > began_s + allowed_s
-        ]
         self.lateness = np.full(len(self.end_s), np.inf)
         ended = np.isfinite(self.end_s)
         self.lateness[ended] = (self.end_s[ended] - began_s[ended]) / allowed_s[ended]
         self.owed = _times_owed(began_s, allowed_s, self.end_s, self.violated, scenario.warmup_s, result.end_s)
         self.finished = (self.end_s <= result.end_s) & (self.start_s >= scenario.warmup_s)
+        self.key = _keys(table["client"], _order_of_client(table))
         self.window_s = result.end_s - scenario.warmup_s
 
 
 class _Rounds:
     """Rounds that reached the server after the warm-up; those whose deadline lies before the end are `judged`.
 
-    `good` are those of responses that have not broken their promise by the end.
+    `due` are those of responses that fell due, and `good` those among them whose response kept its promise.
     """
 
     def __init__(self, scenario: Scenario, result: SimulationResult, responses: _Responses) -> None:
@@ -252,7 +249,9 @@ class _Rounds:
         self.table = table
         self.slo = table["slo"]
         self.kind = _kinds(scenario, table)
-        self.good = ~np.isin(_keys(table["client"], table["response"]), responses.late)
+        keys, due = _keys(table["client"], table["response"]), responses.owed > 0
+        self.due = np.isin(keys, responses.key[due])
+        self.good = np.isin(keys, responses.key[due & ~responses.violated])
         self.verified = np.isfinite(table["ended_s"])
         self.judged = table["deadline_s"] <= result.end_s
         self.missed = table["ended_s"] > table["deadline_s"]
@@ -301,6 +300,9 @@ def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_ro
     committed, submitted = (rounds.table[name][group_rounds] for name in ("committed", "submitted"))
     duration_s = responses.end_s[finished] - responses.start_s[finished]
     latencies = _latencies(responses, rounds.table["gap_s"][group_rounds], finished)
+    throughput = float(committed.sum()) / responses.window_s
+    # Of responses that are not due yet nobody knows if they will be kept: they count as those that are.
+    kept = ratio_of_sums(*(committed[among[group_rounds]].sum() for among in (rounds.good, rounds.due)))
     return GroupFigures(
         ttft_s=latencies.ttft_s,
         tpot_s=latencies.tpot_s,
@@ -312,8 +314,8 @@ def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_ro
         rounds=int(judged_rounds.sum()),
         deadline_miss_rate=_share(rounds.missed, judged_rounds),
         slow_round_rate=_share(rounds.slow, judged_rounds),
-        throughput=float(committed.sum()) / responses.window_s,
-        goodput=float(committed[rounds.good[group_rounds]].sum()) / responses.window_s,
+        throughput=throughput,
+        goodput=throughput if kept is None else throughput * kept,
         acceptance_length=mean(committed[rounds.verified[group_rounds]]),
         submitted_per_verify=mean(submitted[rounds.verified[group_rounds]]),
         speed=distribution(responses.tokens[finished] / duration_s),

@@ -61,8 +61,11 @@ def test_time_per_token_is_judged_from_the_first_one_on() -> None:
     assert slo_violations(scene, slow_start, "tpot")[0].tolist() == [False]
 
 
-def test_goodput_is_the_throughput_without_responses_that_have_broken_their_promise() -> None:
-    """20 tokens at 2 tokens/s are due after 10 s: the second response of device 0 is late, its third is under way."""
+def test_goodput_is_the_share_of_the_throughput_that_came_in_time_of_what_fell_due() -> None:
+    """20 tokens at 2 tokens/s are due after 10 s. Device 0 answers in time, then late, then is under way at the end.
+
+    Device 1 begins its first response in the warm-up, so that it does not fall due; its second one never comes.
+    """
     scene = scenario(slo="1", duration_s=100.0, warmup_s=10.0)
     responses = [
         {"client": 0, **response(20, 29)},
@@ -87,7 +90,7 @@ def test_goodput_is_the_throughput_without_responses_that_have_broken_their_prom
     batch = {"started_s": 50, "ended_s": 51, "size": 5}
     overall = compute_metrics(scene, result(responses, rounds, [batch])).overall
     assert overall.throughput == 11111 / 90
-    assert overall.goodput == (1 + 100 + 1000) / 90
+    assert overall.goodput == pytest.approx(11111 / 90 * 1 / (1 + 10 + 10000))
 
 
 @pytest.mark.parametrize("system", ["wisp", "adaspec", "centralized"])
@@ -100,7 +103,8 @@ def test_goodput_equals_the_throughput_where_no_promise_is_broken(system: str) -
     overall = compute_metrics(crowded, simulate(crowded, 1)).overall
     assert overall.violation_rate is not None
     assert overall.violation_rate > 0.5
-    assert overall.goodput < 0.6 * overall.throughput
+    # Tokens and responses agree about the share that is late, whatever is under way at the end.
+    assert overall.goodput / overall.throughput == pytest.approx(1 - overall.violation_rate, abs=0.05)
 
 
 def test_rounds_are_judged_by_their_deadline_and_by_their_speed() -> None:
@@ -193,7 +197,7 @@ def test_figures_of_a_run_hang_together() -> None:
     assert set(classes) == {"1", "2", "3", "4"}
     assert sum(class_figures.throughput for class_figures in classes.values()) == pytest.approx(overall.throughput)
     assert sum(class_figures.responses for class_figures in classes.values()) == overall.responses
-    assert overall.goodput <= overall.throughput * 1.1
+    assert overall.goodput <= overall.throughput
     assert 0 < figures.server.utilisation <= 1
     assert figures.server.estimate_over_true == pytest.approx(1)
     assert overall.interference.mean >= 1

@@ -213,7 +213,7 @@ def _throughput(lines: Simulated) -> Picture:
         curves(axes, lines, lambda row: row.figures.overall.throughput, 1, lambda row: row.figures.overall.goodput)
         frame(axes, lines, "tokens per second")
 
-    note = "Solid: all committed tokens; faint: goodput, without those of responses that break their SLO."
+    note = "Solid: all committed tokens; faint: goodput, the share of them in responses that keep their SLO."
     return Picture("throughput", "Throughput and goodput", note, height(lines), paint)
 
 

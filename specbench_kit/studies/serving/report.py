@@ -363,12 +363,12 @@ def _definitions(run: ServingDescription) -> Blocks:
     text = (
         f"A response breaks its SLO when {objective} falls short of its class. Responses that are due before the end "
         "count once, finished or not; in the starved rate, a response that is overdue k times over counts k times. "
-        "Goodput is the throughput without the tokens of responses that have broken their SLO by the end. A round "
-        "misses its deadline when its verification ends after arrival + expected tokens / promised speed - drafting - "
-        "network. Interference is the time of a round's batch over the time that the round would take alone. Responses "
-        "and TTFT are counted from the request. ITL is the time between two arrivals of a response, of which the "
-        "tokens of one round are one, as vLLM's benchmark counts it; AIPerf calls it inter-chunk latency, and TPOT "
-        "inter-token latency. "
+        "Goodput is the throughput times the share of tokens, of all responses that fell due, that came in responses "
+        "which kept their SLO. A round misses its deadline when its verification ends after arrival + expected tokens "
+        "/ promised speed - drafting - network. Interference is the time of a round's batch over the time that the "
+        "round would take alone. Responses and TTFT are counted from the request. ITL is the time between two arrivals "
+        "of a response, of which the tokens of one round are one, as vLLM's benchmark counts it; AIPerf calls it "
+        "inter-chunk latency, and TPOT inter-token latency. "
         "Energy is that of servers and of devices at the full power of their cards while they work. Intervals are 95% "
         "intervals of Student's t over seeds."
     )
