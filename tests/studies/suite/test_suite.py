@@ -10,6 +10,7 @@ from random import Random
 from signal import SIGKILL
 
 import pytest
+import torch
 from command_line import error_line, read_object, skit_here, write_rows
 from file_faults import fault, plant
 from msgspec import structs
@@ -449,11 +450,12 @@ def test_the_command_runs_submits_and_checks(tmp_path: Path, monkeypatch: pytest
 def run_in_fork(faulty: dict[str, str], *arguments: object) -> int:
     """Run `skit` in a fork of this process, which has the suite v0, and return its exit code: it meets a fault."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch has threads, which a replay does not use
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch has threads, which the fork does not
         child = os.fork()
     if not child:
         code = 1
         try:
+            torch.set_num_threads(1)
             plant(faulty)
             code = skit_here(*arguments).returncode
         finally:
