@@ -115,6 +115,8 @@ def _answers(machine: Machine) -> Iterator[tuple[Any, str, Any]]:
     }
     for name, answer in answers.items():
         yield torch.cuda, name, answer
+    # Optimizers ask here, from torch 2.14 on, whether a graph is being captured.
+    yield torch.accelerator, "current_stream", answers["current_stream"]
     yield threading.Thread, "_bootstrap_inner", _bootstrap(machine)
     yield torch, "autocast", _autocast(torch.autocast)
 

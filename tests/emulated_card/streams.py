@@ -24,6 +24,10 @@ class Stream:
         self._arriving: list[tuple[int, Callable[[], None]]] = []
         """Copies between this stream and the host that are under way, each with its position."""
 
+    def is_capturing(self) -> bool:
+        """Return True while what is put on the stream goes into a graph."""
+        return self.card.capture is not None and self is self.card.stream
+
     def use(self, reads: "Sequence[MemoryBlock]", writes: "Sequence[MemoryBlock]") -> None:
         """Put work on the stream; raise RuntimeError if it uses what another stream may still be working on."""
         self.position += 1

@@ -63,7 +63,9 @@ def test_times_of_events_can_be_read_when_they_have_happened() -> None:
 def test_a_graph_is_not_run_by_its_capture_and_replays_on_the_same_memory(machine: Machine) -> None:
     inputs, total = torch.ones(3, device="cuda"), torch.zeros(3, device="cuda")
     graph = torch.cuda.CUDAGraph()
+    assert not torch.accelerator.current_stream().is_capturing()
     with machine.counts.during() as counts, torch.cuda.graph(graph):
+        assert torch.accelerator.current_stream().is_capturing()
         total.add_(inputs * 2)
         result = total.view(1, 3).cumsum(1)
     assert counts.launches == 0
