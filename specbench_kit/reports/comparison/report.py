@@ -32,13 +32,12 @@ from specbench_kit.reports.run.sections import answers_section, definitions
 from specbench_kit.reports.sections import colocation, deployment, headlines, machine, methods, wording
 from specbench_kit.reports.sections.columns import (
     COLUMNS,
-    EVEN_NOTE,
     SPEEDUP,
     MetricColumn,
     all_numbers,
     estimate_of,
-    is_marked_even,
     leading_columns,
+    marks_note,
     method_table,
 )
 from specbench_kit.reports.sections.machine import provenance
@@ -176,7 +175,7 @@ def _method_tables(rows: Mapping[str, MethodRow], look: Look) -> Blocks:
     others = [] if look.columns else [column for column in look.table_columns() if column not in first]
     further = method_table(rows, others)
     more = [Folded("More columns", [further])] if further.columns[1:] else []
-    return [method_table(rows, first), *more, *paragraphs(EVEN_NOTE if any(map(is_marked_even, rows.values())) else "")]
+    return [method_table(rows, first), *more, *paragraphs(marks_note(rows.values()))]
 
 
 def categories(comparison: Comparison, look: Look) -> Blocks:

@@ -9,15 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import MethodRow
-from specbench_kit.metrics.verdicts import (
-    BY_PROMPT,
-    FASTER,
-    NO_DIFFERENCE,
-    NOT_LOSSLESS,
-    SAMPLING_UNDECIDED,
-    TOO_FEW,
-    UNCHECKED,
-)
+from specbench_kit.metrics.verdicts import FASTER, NOT_LOSSLESS, SAMPLING_UNDECIDED, UNCHECKED
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.report import USUAL, Look
@@ -25,15 +17,15 @@ from specbench_kit.reports.document import Block, Cell, Column, Note, Paragraph,
 from specbench_kit.reports.run.sections import answer_cautions, answers_line
 from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections.columns import (
-    EVEN,
-    EVEN_NOTE,
     LOSSLESS,
+    MARK_WORDS,
+    MARKS,
     SPEEDUP,
     TYPICAL,
     MetricColumn,
     estimate_of,
-    even_mark,
-    is_marked_even,
+    marks_note,
+    speedup_mark,
 )
 from specbench_kit.reports.writing.formatting import ABSENT, times
 
@@ -41,21 +33,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 UNCOUNTED = "!"
-MARKS = {
-    NO_DIFFERENCE: EVEN,
-    BY_PROMPT: "~",
-    TOO_FEW: "?",
-    NOT_LOSSLESS: UNCOUNTED,
-    UNCHECKED: UNCOUNTED,
-    SAMPLING_UNDECIDED: UNCOUNTED,
-}
+MARKS_AGAINST = MARKS | dict.fromkeys((NOT_LOSSLESS, UNCHECKED, SAMPLING_UNDECIDED), UNCOUNTED)
 """What follows a ratio that names no winner, by its verdict; a ratio without a mark is shown to differ from 1."""
-MARKS_WORDS = {
-    EVEN: "tie",
-    "~": BY_PROMPT,
-    "?": "too few prompts",
-    UNCOUNTED: "faster, but with outputs that do not count",
-}
+UNCOUNTED_WORDS = "faster, but with outputs that do not count"
 WINNER = "*"
 WINNER_NOTE = f"{WINNER} fastest lossless, deployable method; rows go from fast to slow"
 UNDECIDED_NOTE = f"{WINNER} fastest deployable method, with its distribution undecided"
@@ -63,7 +43,7 @@ UNDECIDED_NOTE = f"{WINNER} fastest deployable method, with its distribution und
 
 BRIEF = {
     SPEEDUP: MetricColumn("speedup", "times", metric="speedup"),
-    TYPICAL: replace(TYPICAL, show=lambda row: estimate_of(row, "typical_speedup", even_mark(row))),
+    TYPICAL: replace(TYPICAL, show=lambda row: estimate_of(row, "typical_speedup", speedup_mark(row))),
 }
 
 
@@ -83,8 +63,8 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
     winner = winner_of(comparison)
     notes = [
         "" if not winner else UNDECIDED_NOTE if winner in comparison.undecided else WINNER_NOTE,
-        EVEN_NOTE if any(map(is_marked_even, rows)) else "",
         _against_note(comparison),
+        marks_note(rows),
         wording.decision_words(comparison),
         wording.power_words(comparison),
         wording.options_note(comparison),
@@ -155,7 +135,7 @@ def _cell(column: MetricColumn, row: MethodRow) -> Cell:
 def _against(row: MethodRow) -> str:
     if not row.verdict:
         return ABSENT
-    mark = MARKS.get(row.verdict)
+    mark = MARKS_AGAINST.get(row.verdict)
     return times(row.relative_speed) + (f" {mark}" if mark else "")
 
 
@@ -164,6 +144,7 @@ def _against_note(comparison: Comparison) -> str:
     if not _has_rivals(comparison):
         return ""
     verdicts = {row.verdict for row in comparison.overall.values()}
-    marks = dict.fromkeys(mark for verdict, mark in MARKS.items() if verdict in verdicts)
-    meanings = "; ".join(f"{mark}: {MARKS_WORDS[mark]}" for mark in marks)
-    return f"against: speed relative to {comparison.reference}" + (f"; {meanings}" if meanings else "")
+    words = {
+        mark: MARK_WORDS.get(verdict, UNCOUNTED_WORDS) for verdict, mark in MARKS_AGAINST.items() if verdict in verdicts
+    }
+    return "; ".join([f"against: speed relative to {comparison.reference}", *map(": ".join, words.items())])

@@ -392,8 +392,14 @@ def answers_line(summaries: Sequence[RunSummary]) -> str:
         return ""
     side = match.target or match.method
     name = "the target" if match.target else summaries[0].method
-    exact = share(value) if (value := _exact_match(side)) is not None else ABSENT
-    return f"exact match of {name}: {exact} ({count(side.correct)} of {count(side.judged)} answers right)"
+    exact = _exact_match(side)
+    if exact is None:
+        return f"exact match of {name}: not judged ({_cut_of(side)} were cut by the limit of tokens)"
+    return f"exact match of {name}: {share(exact)} ({count(side.correct)} of {count(side.judged)} answers right)"
+
+
+def _cut_of(side: AnswerCounts) -> str:
+    return f"{count(side.cut)} of {count(side.judged)} answers"
 
 
 def answer_cautions(summaries: Sequence[RunSummary]) -> list[str]:
@@ -405,7 +411,7 @@ def answer_cautions(summaries: Sequence[RunSummary]) -> list[str]:
     worst = max(sides, key=lambda side: side.cut / side.judged)
     limit = matches[0].max_new_tokens
     return [
-        f"CUT ANSWERS: {count(worst.cut)} of {count(worst.judged)} answers were cut at the limit of {limit} "
+        f"CUT ANSWERS: {_cut_of(worst)} were cut at the limit of {limit} "
         "tokens, and a cut answer may lack its result: "
         f"--max-new-tokens {max(ENOUGH_TOKENS, 2 * limit)} lets more of them end."
     ]

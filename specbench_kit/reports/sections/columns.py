@@ -23,11 +23,13 @@ from specbench_kit.reports.writing.formatting import ABSENT, seconds, share
 
 UNDECIDED = (NO_DIFFERENCE, BY_PROMPT, TOO_FEW)
 """Verdicts that name neither side as the faster one."""
-EVEN = "≈"
-EVEN_NOTE = (
-    f"{EVEN}: a tie with autoregressive decoding on a typical prompt: no difference is shown, or too few prompts (or "
-    f"batches of them) were compared, fewer than {FEWEST_UNITS} for one method."
-)
+MARKS = {NO_DIFFERENCE: "≈", BY_PROMPT: "~", TOO_FEW: "?"}
+"""What follows a ratio of speeds that names no winner, by its verdict."""
+MARK_WORDS = {
+    NO_DIFFERENCE: "a tie on a typical prompt",
+    BY_PROMPT: BY_PROMPT,
+    TOO_FEW: f"too few prompts (or batches of them) to tell, fewer than {FEWEST_UNITS} for one method",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +66,17 @@ class MetricColumn(Column):
         )
 
 
-def is_marked_even(row: MethodRow) -> bool:
-    """Return True if the row's speedup shows no difference from autoregressive decoding."""
-    return row.speedup_verdict in UNDECIDED
+def speedup_mark(row: MetricValues) -> str:
+    """Return the mark behind a speedup that is not shown to differ from autoregressive decoding, by its verdict."""
+    mark = MARKS.get(row.speedup_verdict or "", "") if isinstance(row, MethodRow) else ""
+    return f" {mark}" if mark else ""
 
 
-def even_mark(row: MetricValues) -> str:
-    """Return the mark behind a speedup that shows no difference from autoregressive decoding."""
-    return f" {EVEN}" if isinstance(row, MethodRow) and is_marked_even(row) else ""
+def marks_note(rows: Iterable[MethodRow]) -> str:
+    """Return what the marks behind the speedups of these rows mean; empty if none of them has one."""
+    verdicts = {row.speedup_verdict for row in rows}
+    meanings = [f"{mark}: {MARK_WORDS[verdict]}" for verdict, mark in MARKS.items() if verdict in verdicts]
+    return f"Beside autoregressive decoding {'; '.join(meanings)}." if meanings else ""
 
 
 def estimate_of(row: MetricValues, metric: str, mark: str = "") -> Estimate:
@@ -80,7 +85,7 @@ def estimate_of(row: MetricValues, metric: str, mark: str = "") -> Estimate:
 
 
 def _speedup_cell(row: MetricValues) -> Estimate:
-    return estimate_of(row, "speedup", even_mark(row))
+    return estimate_of(row, "speedup", speedup_mark(row))
 
 
 def _typical_cell(row: MetricValues) -> Estimate:

@@ -19,15 +19,15 @@ def count(value: float | None) -> str:
     return ABSENT if value is None else f"{value:,.0f}"
 
 
-def seconds(value: float | None) -> str:
-    """Return a duration in the unit that suits it: s, ms, µs or ns."""
+def seconds(value: float | None, digits: int = 3) -> str:
+    """Return a duration to `digits` significant digits in the unit that suits it: s, ms, µs or ns."""
     if value is None:
         return ABSENT
-    rounded = abs(float(f"{value:.2e}"))
+    rounded = abs(float(f"{value:.{digits - 1}e}"))
     for limit, scale, unit in ((1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (1e-6, 1e6, "µs")):
         if rounded >= limit or value == 0:
-            return f"{significant(value * scale) if value else 0} {unit}"
-    return f"{significant(value * 1e9)} ns"
+            return f"{significant(value * scale, digits) if value else 0} {unit}"
+    return f"{significant(value * 1e9, digits)} ns"
 
 
 def data(value: float | None) -> str:

@@ -354,7 +354,11 @@ def outputs_sentence(summary: AbSummary) -> str:
     if not compared:
         return "Outputs were not compared."
     if identical == compared:
-        return f"All {count(compared)} pairs of outputs are identical."
+        return (
+            f"All {count(compared)} pairs of outputs are identical."
+            if compared > 1
+            else "The one pair of outputs is identical."
+        )
     outcome = f"{count(compared - identical)} of {count(compared)} pairs of outputs differ"
     if any(check.gate == "different" for check in checks):
         return f"**{outcome}, more than a server differs from itself.**"

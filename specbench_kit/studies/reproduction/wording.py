@@ -9,7 +9,7 @@ from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.papers.experiment import Assumed, MainClaim, Published
 from specbench_kit.reports.document import code
 from specbench_kit.reports.sections.wording import outcome
-from specbench_kit.reports.writing.formatting import ABSENT, significant, times
+from specbench_kit.reports.writing.formatting import ABSENT, seconds, significant, times
 
 
 class RoleCounts(Struct):
@@ -57,8 +57,8 @@ class ReproducedExperiment(Struct, kw_only=True):
 
 METRICS = {
     "throughput": "throughput (tokens/s)",
-    "tpot_mean": "TPOT (s)",
-    "tpot_s": "TPOT (s)",
+    "tpot_mean": "TPOT",
+    "tpot_s": "TPOT",
     "capacity": "capacity (devices)",
     "violation_rate": "share of responses that miss their SLO",
     "fewer_violations": "fewer responses that miss their SLO (share)",
@@ -67,20 +67,20 @@ METRICS = {
     "tokens_per_price": "tokens per unit of price",
     "acceptance_length_sd": "acceptance length, standard deviation",
     "over_first": "relative to the first",
-    "rmse_s": "RMSE (s)",
-    "mae_s": "MAE (s)",
-    "max_error_s": "largest error (s)",
+    "rmse_s": "RMSE",
+    "mae_s": "MAE",
+    "max_error_s": "largest error",
     "r2": "R²",
     "adjusted_r2": "adjusted R²",
     "mean_r2": "mean R²",
     "mape": "MAPE",
     "auc": "AUC",
-    "a_s": "a (s)",
-    "b_compute_s": "b, compute (s)",
-    "b_read_s": "b, read (s)",
-    "c_s": "c (s)",
+    "a_s": "a",
+    "b_compute_s": "b, compute",
+    "b_read_s": "b, read",
+    "c_s": "c",
 }
-"""Metrics in words, with units, where their names are not these words."""
+"""Metrics in words, with units but for seconds, which numbers carry, where their names are not these words."""
 WHOLE = ("figures", "overall", "classes", "cost")
 """Parts of a metric's path that say nothing to a reader."""
 
@@ -192,8 +192,8 @@ def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment]) -> str
     printed, found, holds = [], [], []
     for pair in pairs:
         if not claim.is_lead:
-            printed.append(f"{pair.bound} {significant(pair.value, 3)}".strip())
-            found.append(significant(pair.simulated.mean, 3) if pair.simulated else ABSENT)
+            printed.append(f"{pair.bound} {_number(pair, pair.value)}".strip())
+            found.append(_number(pair, pair.simulated.mean) if pair.simulated else ABSENT)
             holds.append(bool(pair.within))
         elif pair.ratio_of_ratios is not None:
             printed.append(significant(pair.ratio_of_ratios.published, 3))
@@ -216,7 +216,7 @@ def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment]) -> str
 
 def published(pair: Published) -> str:
     """Return the number or the bound as the paper states it, or nothing if its text has neither."""
-    return "" if pair.value is None else f"{pair.bound} {significant(pair.value, 4)}".strip()
+    return "" if pair.value is None else f"{pair.bound} {_number(pair, pair.value, 4)}".strip()
 
 
 def with_interval(pair: ComparedNumber) -> str:
@@ -224,10 +224,10 @@ def with_interval(pair: ComparedNumber) -> str:
     simulated = pair.simulated
     if simulated is None:
         return ABSENT
-    text = significant(simulated.mean, 4)
+    text = _number(pair, simulated.mean, 4)
     if simulated.low is None or simulated.high is None or simulated.low == simulated.high:
         return text
-    return f"{text} ({significant(simulated.low)} to {significant(simulated.high)})"
+    return f"{text} ({_number(pair, simulated.low)} to {_number(pair, simulated.high)})"
 
 
 def claim_verdict(pair: ComparedNumber, goal: float) -> str:
@@ -274,15 +274,28 @@ def _full_name(pair: ComparedNumber, result: ReproducedExperiment) -> str:
 
 def metric_in_words(pair: Published) -> str:
     """Return the metric with its unit, and the class or part that it is of."""
-    *path, name = pair.metric.split(".")
-    if name == "mean" and path:
-        *path, name = path
-    words = METRICS.get(name, name.replace("_", " "))
+    path, name = _path_and_name(pair)
+    words = METRICS.get(name, name.removesuffix("_s").replace("_", " "))
+    if "shares" in path:
+        words = f"share of {words}"
     if name == "value":
         # The numbers of an experiment that computes one figure per series; older results do not say which.
         return pair.measured or words
     part = path[-1] if path and path[-1] not in WHOLE else ""
     return f"{words}, class {part}" if part.isdigit() else f"{words}, {part.replace('_', ' ')}" if part else words
+
+
+def _path_and_name(pair: Published) -> tuple[list[str], str]:
+    """Return the parts that a metric belongs to, and its own name."""
+    *path, name = pair.metric.split(".")
+    return (path[:-1], path[-1]) if name == "mean" and path else (path, name)
+
+
+def _number(pair: Published, value: float | None, digits: int = 3) -> str:
+    """Return a value of a metric as people read it, a duration with the unit that suits it."""
+    path, name = _path_and_name(pair)
+    is_duration = (name.endswith("_s") or name == "tpot_mean") and "shares" not in path
+    return seconds(value, digits) if is_duration else significant(value, digits)
 
 
 def series_and_point(pair: Published) -> str:

@@ -49,7 +49,7 @@ def test_where_most_answers_were_cut_there_is_no_exact_match_but_the_limit_that_
         assert "--max-new-tokens 320" in text
         assert "10.0%" not in text
     assert "| target | – | 1 | 10 | 9 |" in report
-    assert "exact match of the target: – (1 of 10 answers right)" in screen
+    assert "exact match of the target: not judged (9 of 10 answers were cut by the limit of tokens)" in screen
 
 
 def test_a_few_cut_answers_are_counted_and_none_are_no_caution() -> None:

@@ -66,6 +66,12 @@ def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
     assert "<svg" in (folder / "report.html").read_text()
 
 
+def test_a_single_pair_of_outputs_is_not_called_all_pairs(prompts: Path) -> None:
+    with streaming_server() as (first_address, _), streaming_server() as (second_address, _):
+        ab(f"A=vllm://{first_address}", f"B=vllm://{second_address}", prompts, "--limit", 1, "--repeats", 1)
+    assert "The one pair of outputs is identical." in (folder_of(prompts) / "report.md").read_text()
+
+
 def test_requests_alternate_one_by_one(prompts: Path) -> None:
     with streaming_server() as (first_address, _), streaming_server() as (second_address, _):
         ab(f"A=vllm://{first_address}", f"B=vllm://{second_address}", prompts, "--repeats", 2)

@@ -65,6 +65,7 @@ from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
     effects_compared,
     metric_in_words,
+    published,
     totals,
     verdict,
 )
@@ -451,13 +452,21 @@ def test_a_lead_over_another_system_is_a_claim_that_follows_from_the_numbers(tmp
     ("metric", "words"),
     [
         ("figures.classes.2.violation_rate", "share of responses that miss their SLO, class 2"),
-        ("figures.overall.tpot_s.mean", "TPOT (s)"),
+        ("figures.overall.tpot_s.mean", "TPOT"),
         ("test.mape", "MAPE, test"),
+        ("fitted.c_s", "c, fitted"),
+        ("shares.compute-bound.b_compute_s", "share of b, compute, compute-bound"),
         ("acceptance_length", "acceptance length"),
     ],
 )
 def test_metrics_are_words_with_units(metric: str, words: str) -> None:
     assert metric_in_words(Published("", metric, None)) == words
+
+
+def test_durations_carry_their_unit_however_short_they_are() -> None:
+    assert published(Published("", "coefficients.b_compute_s", 3.45e-8)) == "34.50 ns"
+    assert published(Published("", "figures.overall.tpot_s.mean", 0.1234)) == "123.4 ms"
+    assert published(Published("", "shares.widths.b_compute_s", 0.7)) == "0.7000"
 
 
 def test_every_paper_says_what_is_not_compared() -> None:
