@@ -158,6 +158,11 @@ class Market:
         link = self.options.link
         return Network(trace=read_link_trace(link.path, link.options)) if isinstance(link, StatedFile) else NO_DELAYS
 
+    @property
+    def rtt_s(self) -> float:
+        """The round trip of the link, of a recorded one on average."""
+        return self._base.link.rtt_s
+
     @cached_property
     def _base(self) -> Deployment:
         deployment = self.definition.build()

@@ -32,6 +32,7 @@ class Responses:
     """Responses of a source: rounds and tokens of each, and averages per round."""
 
     rounds: Floats
+    outputs: Floats
     prompt: float
     output: float
     steps: float
@@ -56,7 +57,7 @@ def draw_responses(scenario: Scenario) -> Responses:
     outputs = _lengths(scenario.output_tokens, starts.output_tokens, random)
     typical = source.typical
     if scenario.system.drafting == "none":
-        return Responses(outputs, float(prompts.mean()), float(outputs.mean()), 0.0, 0.0)
+        return Responses(outputs, outputs, float(prompts.mean()), float(outputs.mean()), 0.0, 0.0)
     remaining, cursor = outputs.copy(), starts.cursor
     rounds = np.zeros(SAMPLES)
     for _ in range(MOST_ROUNDS):
@@ -66,7 +67,7 @@ def draw_responses(scenario: Scenario) -> Responses:
         drawn, cursor = source.rounds(cursor, random.random(SAMPLES))
         rounds += open_
         remaining = remaining - (drawn.accepted + 1)
-    return Responses(rounds, float(prompts.mean()), float(outputs.mean()), typical.steps, typical.submitted)
+    return Responses(rounds, outputs, float(prompts.mean()), float(outputs.mean()), typical.steps, typical.submitted)
 
 
 def _lengths(given: Lengths | None, recorded: Integers, random: np.random.Generator) -> Floats:
@@ -80,11 +81,17 @@ def _lengths(given: Lengths | None, recorded: Integers, random: np.random.Genera
 
 @dataclass(frozen=True)
 class DeviceEstimate:
-    """Devices that a replica serves by the law: as estimated, and at most; and the fastest promise to one device."""
+    """Devices that a replica serves by the law: as estimated, and at most; and the fastest promise to one device.
+
+    `longest_rtt_s` is the round trip that alone makes as many responses late as may be, on a server that takes no time,
+    and `hopeless_rtt_s` the one that makes twice as many late.
+    """
 
     devices: float
     bound: float
     fastest: float
+    longest_rtt_s: float
+    hopeless_rtt_s: float
 
 
 @dataclass(frozen=True)
@@ -103,11 +110,29 @@ class Law:
         share = min(self.epsilon / slo.shares[strictest], 0.5)
         cycle_s = 1 / (slo.speeds[strictest] * self._rounds_per_token(self.responses.rounds_at(share)))
         fair_cycle_s = 1 / (slo.mean_speed * self._rounds_per_token(1 / self.responses.committed))
+        token_s = self._rounds_per_token(self.responses.rounds_at(share)) * self.cycle_s(1.0, 1.0)
+        if not self._on_edge:
+            token_s += self.scenario.deployment.link.rtt_s / self.responses.output
         return DeviceEstimate(
             min(self._most_devices(cycle_s, wait=1.5), self._fitting),
             self._most_devices(fair_cycle_s, wait=1.0) / (1 - self.epsilon),
-            1 / (self._rounds_per_token(self.responses.rounds_at(share)) * self.cycle_s(1.0, 1.0)),
+            1 / token_s,
+            self._longest_rtt_s(self.epsilon),
+            self._longest_rtt_s(min(2 * self.epsilon, 1.0)),
         )
+
+    def _longest_rtt_s(self, late_share: float) -> float:
+        """Return the round trip that takes all the time of so large a share of responses, the shortest ones.
+
+        A response made on the server crosses the link once, and one drafted at the edge in each round.
+        """
+        crossings = self.responses.rounds if self._on_edge else np.ones_like(self.responses.outputs)
+        slo = self.scenario.slo
+        allowed_s = np.concatenate([self.responses.outputs / crossings / speed for speed in slo.speeds])
+        weights = np.repeat(slo.shares, len(crossings)) / len(crossings)
+        order = np.argsort(allowed_s)
+        place = np.searchsorted(np.cumsum(weights[order]), late_share, side="right")
+        return float(allowed_s[order][min(place, len(order) - 1)])
 
     def _rounds_per_token(self, rounds: float) -> float:
         """Return rounds per token; a response made on the server pays for its crossing of the link as for a round."""

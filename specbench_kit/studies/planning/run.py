@@ -36,6 +36,7 @@ from specbench_kit.metrics.plan_summary import (
 )
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.loading import save
+from specbench_kit.reports.writing.formatting import seconds, share
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
@@ -163,7 +164,7 @@ class PlanRun:
         fleets = {placement: self._fleet(search, found[placement], placement) for placement in PLACEMENTS}
         plan = cheapest(fleets.values())
         if plan is None:
-            raise SkitError(impossible(market))
+            raise SkitError(impossible(market, ranked))
         by_seed = search.served(plan, partial(self.report, "seed by seed"))
         described = self._planned(plan, by_seed, self._ends(plan, search, by_seed[0]))
         summary = PlanSummary(
@@ -398,13 +399,25 @@ NAMES: dict[Placement, str] = {
 
 def require_possible(market: Market, ranked: dict[Placement, list[Ranked]]) -> None:
     """Raise SkitError, before anything is simulated, if no server keeps the promise to a single device by the law."""
-    if not any(entry.law.bound >= 1 for entries in ranked.values() for entry in entries):
-        raise SkitError(impossible(market))
+    laws = [entry.law for entries in ranked.values() for entry in entries]
+    if not any(law.bound >= 1 and law.hopeless_rtt_s > market.rtt_s for law in laws):
+        raise SkitError(impossible(market, ranked))
 
 
-def impossible(market: Market) -> str:
-    """Return in a line that no fleet keeps the promise, and what would make it possible."""
+def impossible(market: Market, ranked: dict[Placement, list[Ranked]]) -> str:
+    """Return in a line that no fleet keeps the promise, by what, and what would make it possible."""
     options = market.options
+    laws = [entry.law for entries in ranked.values() for entry in entries]
+    longest_s = max((law.longest_rtt_s for law in laws), default=inf)
+    speed = max(speed for speed, _ in options.classes)
+    no_fleet = f"no fleet of {', '.join(options.gpus)} keeps a promise of {speed:g} tokens/s"
+    if market.rtt_s >= longest_s:
+        return (
+            f"{no_fleet} over a link of {seconds(market.rtt_s)}: on servers that take no time, more than "
+            f"{share(options.epsilon)} of the responses would be late from {seconds(longest_s)} on, because short ones "
+            f"have no time for it; shorten --link, promise at most {speed * longest_s / market.rtt_s:.3g}, or give "
+            "longer --output-tokens"
+        )
     fastest = 0.0
     label = ""
     lax = market.promising(((1e-3, 1.0),))
@@ -412,11 +425,10 @@ def impossible(market: Market) -> str:
         for entry in rank(lax, placement):
             if entry.law.fastest > fastest:
                 fastest, label = entry.law.fastest, entry.candidate.label
-    speed = max(speed for speed, _ in options.classes)
     return (
-        f"no fleet of {', '.join(options.gpus)} keeps a promise of {speed:g} tokens/s: the fastest replica ({label}) "
-        f"gives {fastest:.3g} tokens/s to a single device; promise at most {fastest / 2:.3g}, or allow more --cards, "
-        "fewer --bits (which change the outputs), faster --gpus or a smaller --target"
+        f"{no_fleet}: the fastest replica ({label}) gives {fastest:.3g} tokens/s to a single device; promise at most "
+        f"{fastest / 2:.3g}, or allow more --cards, fewer --bits (which change the outputs), "
+        "faster --gpus or a smaller --target"
     )
 
 

@@ -215,6 +215,20 @@ def test_an_impossible_promise_is_refused_before_anything_is_simulated(monkeypat
     assert "\n" not in str(error.value)
 
 
+def test_where_the_link_alone_makes_responses_late_the_link_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Responses of 60 tokens at 6 tokens/s have 10 s: no server helps over a link of 11 s, and any does over 0.1 s."""
+    refused = options("6", link=11.0, output_tokens="60")
+    monkeypatch.setattr(search, "simulate", lambda *_: pytest.fail("simulated"))
+    with pytest.raises(SkitError, match=r"over a link of 11\.0 s: .* late from 10\.0 s on") as error:
+        run.PlanRun(refused, lambda *_: None).run()
+    assert "promise at most 5.45, or give longer --output-tokens" in str(error.value)
+    near = Market(options("6", link=0.1, output_tokens="60"))
+    laws = {placement: rank(near, placement)[0].law for placement in run.PLACEMENTS}
+    assert laws["none"].longest_rtt_s == laws["server"].longest_rtt_s == pytest.approx(10)
+    assert laws["edge"].longest_rtt_s < 10, "a device that drafts crosses the link in every round"
+    run.require_possible(near, {placement: rank(near, placement) for placement in run.PLACEMENTS})
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
