@@ -94,7 +94,6 @@ class ServedPoint(ParetoPoint):
     label: str
     devices_per_replica: int
     throughput: float
-    price_per_million: float
     price_per_hour: float
 
 

@@ -131,8 +131,8 @@ class Law:
         allowed_s = np.concatenate([self.responses.outputs / crossings / speed for speed in slo.speeds])
         weights = np.repeat(slo.shares, len(crossings)) / len(crossings)
         order = np.argsort(allowed_s)
-        place = np.searchsorted(np.cumsum(weights[order]), late_share, side="right")
-        return float(allowed_s[order][min(place, len(order) - 1)])
+        place = int(np.searchsorted(np.cumsum(weights[order]), late_share, side="right"))
+        return float(allowed_s[order[min(place, len(order) - 1)]])
 
     def _rounds_per_token(self, rounds: float) -> float:
         """Return rounds per token; a response made on the server pays for its crossing of the link as for a round."""

@@ -59,10 +59,9 @@ STYLES: Mapping[str, Style] = {
     "none": Style(BLACK, ":", "x"),
 }
 NOTE = (
-    "Dollars of rent per million tokens of full replicas, with one seed: at the plan's promise the best replica, at "
-    "other promises the cheapest of those that the analytic model prefers there or at a stricter one; a line ends "
-    "where it keeps the promise no longer. The ring is the plan, at the load of its replicas. Down and to the right is "
-    "better."
+    "Rent of whole replicas for all devices: at the plan's promise that of the table, and the ring is the plan; at "
+    "other promises, with one seed, that of the cheapest replica of those that the analytic model prefers there or at "
+    "a stricter one. A line ends where it keeps the promise no longer. Down and to the right is better."
 )
 
 
@@ -418,23 +417,21 @@ def write_reports(folder: Path, run: PlanDescription, summary: PlanSummary) -> N
 
 
 def pareto(summary: PlanSummary) -> Picture:
-    """Return the figure of cost per million tokens over the promised speed."""
+    """Return the figure of the rent for all devices over the promised speed."""
 
     def paint(axes: "Axes") -> None:
         for way, style in STYLES.items():
             points = [point for point in summary.pareto if isinstance(point, ServedPoint) and point.drafting == way]
             x = [point.promised for point in points]
-            y = [point.price_per_million for point in points]
+            y = [point.price_per_hour for point in points]
             axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=WAYS[way])
         plan = summary.plan
         promised = next(point.promised for point in summary.pareto if point.scale == 1.0)
-        if plan.price_per_million is not None:
-            ring = STYLES[plan.drafting].colour
-            axes.plot([promised], [plan.price_per_million], "o", ms=12, mfc="none", mec=ring)
-        axes.set(xlabel="promised tokens per second, mean over devices", ylabel="$ per million tokens")
+        axes.plot([promised], [plan.price_per_hour], "o", ms=12, mfc="none", mec=STYLES[plan.drafting].colour)
+        axes.set(xlabel="promised tokens per second, mean over devices", ylabel="$ per hour")
         axes.margins(y=0.1)
         axes.set_ylim(bottom=0)
         legend(axes)
 
-    title = "Cost of a million tokens over the promised speed"
+    title = "Rent over the promised speed"
     return Picture("pareto", title, NOTE, 3.0 + legend_in(WAYS.values()), paint)

@@ -5,7 +5,7 @@ The chosen replica is written as a deployment, on which `skit capacity` and `ski
 
 import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -182,7 +182,7 @@ class PlanRun:
                 _kind(entry) for placement in PLACEMENTS for entry in _ties(found[placement], fleets[placement], plan)
             ],
             assumptions=self._moved(market, search, plan, by_seed[0]),
-            pareto=self._pareto(market, workers, found),
+            pareto=self._pareto(market, workers, found, fleets),
             candidates=[
                 _candidate(entry, self.options.devices)
                 for placement in PLACEMENTS
@@ -282,11 +282,17 @@ class PlanRun:
             report(len(rows), len(moved))
         return rows
 
-    def _pareto(self, market: Market, workers: Workers, found: dict[Placement, Found]) -> list[ParetoPoint]:
-        """Return what a million tokens costs at stricter and at laxer promises, with one seed.
+    def _pareto(
+        self,
+        market: Market,
+        workers: Workers,
+        found: dict[Placement, Found],
+        fleets: Mapping[Placement, ReplicaFleet | None],
+    ) -> list[ParetoPoint]:
+        """Return what the devices cost at stricter and at laxer promises, with one seed, and at the plan's own.
 
         At each promise the replicas that the law prefers there, and at stricter ones, are tried: what keeps a strict
-        promise keeps a lax one. At the plan's promise that is the best one.
+        promise keeps a lax one. At the plan's promise stand the judged fleets.
         """
         report = partial(self.report, "other promises")
         markets = [market.promising(_scaled(self.options.classes, scale)) for scale in SCALES]
@@ -306,11 +312,12 @@ class PlanRun:
         for (index, candidate), (devices, throughput) in zip(tried, results, strict=True):
             outcomes.append((index, candidate, devices, throughput))
             report(len(outcomes), len(searches))
-        return [
-            self._cheapest_point(ParetoPoint(placement, scale, markets[index].slo.mean_speed), index, outcomes)
+        points = [
+            (self._cheapest_point(ParetoPoint(placement, scale, markets[index].slo.mean_speed), index, outcomes), fleet)
             for index, scale in enumerate(SCALES)
-            for placement in PLACEMENTS
+            for placement, fleet in fleets.items()
         ]
+        return [_beside_judged(point, fleet) for point, fleet in points]
 
     def _cheapest_point(
         self, point: ParetoPoint, index: int, outcomes: Sequence[tuple[int, Candidate, int, float]]
@@ -320,18 +327,16 @@ class PlanRun:
         for kept, candidate, devices, throughput in outcomes:
             if kept < index or candidate.placement != point.drafting or not devices:
                 continue
-            price = candidate.server.price_per_hour
             served.append(
                 ServedPoint(
                     **structs.asdict(point),
                     label=candidate.label,
                     devices_per_replica=devices,
                     throughput=throughput,
-                    price_per_million=price / throughput / 3600 * 1e6,
                     price_per_hour=rent_of(replicas_for(self.options.devices, devices), candidate.server),
                 )
             )
-        return min(served, key=lambda one: (one.price_per_hour, one.price_per_million), default=point)
+        return min(served, key=lambda one: (one.price_per_hour, -one.throughput), default=point)
 
     def _write(self, parts: KeptParts, market: Market, plan: ReplicaFleet, summary: PlanSummary) -> PlanOutcome:
         from specbench_kit.studies.planning.report import PlanDescription, write_reports
@@ -356,6 +361,29 @@ class PlanRun:
         write_text(folder / "summary.json", to_json(summary))
         parts.remove()
         return PlanOutcome(folder, run, summary)
+
+
+def _beside_judged(point: ParetoPoint, fleet: ReplicaFleet | None) -> ParetoPoint:
+    """Return the point of one seed as the fleet of all seeds leaves it.
+
+    That fleet stands at the plan's promise, which no laxer promise costs more than, and no stricter one less.
+    """
+    rent = point.price_per_hour if isinstance(point, ServedPoint) else inf
+    if fleet is None:
+        return point if point.scale < 1 else ParetoPoint(point.drafting, point.scale, point.promised)
+    if point.scale > 1:
+        return structs.replace(point, price_per_hour=max(rent, fleet.price_per_hour)) if rent < inf else point
+    if point.scale < 1 and rent <= fleet.price_per_hour:
+        return point
+    return ServedPoint(
+        point.drafting,
+        point.scale,
+        point.promised,
+        label=fleet.candidate.label,
+        devices_per_replica=fleet.devices_per_replica,
+        throughput=fleet.figures.overall.throughput.mean,
+        price_per_hour=fleet.price_per_hour,
+    )
 
 
 def _scaled(classes: Sequence[tuple[float, float]], scale: float) -> tuple[tuple[float, float], ...]:

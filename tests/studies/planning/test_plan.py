@@ -70,6 +70,22 @@ def test_no_name_in_the_legend_of_the_figure_is_cut(plan_run: PlanOutcome) -> No
     assert 0 <= box.y0 < box.y1 <= page.y1
 
 
+def test_the_figure_has_the_rents_of_the_table_at_the_promise_of_the_plan(plan_run: PlanOutcome) -> None:
+    summary = plan_run.summary
+    drawn = {
+        point.drafting: point.price_per_hour
+        for point in summary.pareto
+        if isinstance(point, ServedPoint) and point.scale == 1
+    }
+    assert drawn == {way: fleet.price_per_hour for way, fleet in summary.fleets.items() if fleet}
+    axes = Figure().subplots()
+    pareto(summary).draw(axes)
+    *lines, ring = axes.lines
+    (x,), (y,) = ring.get_data()
+    assert y == summary.plan.price_per_hour
+    assert (x, y) in {point for line in lines for point in zip(*line.get_data(), strict=True)}
+
+
 def test_the_plan_says_what_a_token_takes_in_joules(plan_run: PlanOutcome) -> None:
     """An L40S takes 350 W while it works. The devices' card states no power: known are those that draft nothing."""
     for fleet in filter(None, plan_run.summary.fleets.values()):
@@ -161,7 +177,7 @@ def test_the_report_begins_with_the_sentence_and_the_figure(plan_run: PlanOutcom
     else:
         assert " as `iid:alpha=0.8,length=2` states" in paragraphs[1]
         assert "STATED ACCEPTANCE" in report
-    assert paragraphs[2].startswith("![Cost of a million tokens")
+    assert paragraphs[2].startswith("![Rent over the promised speed")
     assert "2026-11-09" in report
     assert "a test" in report
     assert "<svg" in (plan_run.folder / "report.html").read_text(encoding="utf-8")
