@@ -1,4 +1,7 @@
-"""What times and speeds are at the ends of what a deployment's derived times may be."""
+"""What times and speeds are at the ends of what a deployment's derived times may be.
+
+A range holds the figure that is shown as well, beyond which a method that decides by times may be at both ends.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,27 +44,30 @@ def time_range(records: Records, sides: Sequence[Side]) -> Metrics:
     seconds = paired.request_seconds(records)
     middle_s = sum(seconds.values())
     ratios = [sum(side.own.values()) / middle_s for side in sides] if middle_s else []
-    return {"time_least": min(ratios), "time_most": max(ratios)} if ratios else {}
+    return {"time_least": min(1.0, *ratios), "time_most": max(1.0, *ratios)} if ratios else {}
 
 
-def speedup_range(sides: Sequence[Side], units: Units) -> Metrics:
-    """Return the speedup at the ends, and their range."""
-    return _range("speedup", [paired.speedup(side, units) for side in sides])
+def speedup_range(shown: PairedSpeed | None, sides: Sequence[Side], units: Units) -> Metrics:
+    """Return the speedup at the ends, and its range around the one that is shown."""
+    return _range("speedup", shown, [paired.speedup(side, units) for side in sides])
 
 
-def relative_speed_range(sides: Sequence[Side], reference: Sequence[Side], units: Units) -> Metrics:
+def relative_speed_range(
+    shown: PairedSpeed | None, sides: Sequence[Side], reference: Sequence[Side], units: Units
+) -> Metrics:
     """Return the speed relative to the reference at the same ends, and its range; empty where the ends differ."""
     if len(sides) != len(reference):
         return {}
     pairs = zip(sides, reference, strict=True)
-    return _range("relative_speed", [paired.relative_speed(side, other, units) for side, other in pairs])
+    return _range("relative_speed", shown, [paired.relative_speed(side, other, units) for side, other in pairs])
 
 
-def _range(metric: str, speeds: Sequence[PairedSpeed | None]) -> Metrics:
+def _range(metric: str, shown: PairedSpeed | None, speeds: Sequence[PairedSpeed | None]) -> Metrics:
     ratios = [speed.ratio.value for speed in speeds if speed]
-    if not ratios or len(ratios) < len(speeds):
+    if shown is None or not ratios or len(ratios) < len(speeds):
         return {}
-    return {f"{metric}_least": min(ratios), f"{metric}_most": max(ratios), f"{metric}_at_ends": ratios}
+    within = (*ratios, shown.ratio.value)
+    return {f"{metric}_least": min(within), f"{metric}_most": max(within), f"{metric}_at_ends": ratios}
 
 
 def without_ends(row: Metrics) -> Metrics:

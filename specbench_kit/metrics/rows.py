@@ -176,7 +176,8 @@ def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Refer
                 row["baseline_ratio"] = machines.ratio.value
                 row["intervals"]["baseline_ratio"] = bounds
                 row["baseline_verdict"] = verdict(machines.ratio.value, bounds, machines.ratio.units)
-            row |= derived_range.relative_speed_range(at_ends[entry.label], at_ends[reference_entry.label], units)
+            ends = at_ends[entry.label], at_ends[reference_entry.label]
+            row |= derived_range.relative_speed_range(relative, *ends, units)
 
 
 def _process_spread(entries: Sequence[TableEntry], sides: Mapping[str, Side], units: Units) -> ProcessSpread | None:

@@ -146,7 +146,7 @@ def add_speedup(
     at_ends = derived_range.sides_at_ends(records, baseline)
     metrics |= derived_range.time_range(records, at_ends)
     if baseline:
-        metrics |= derived_range.speedup_range(at_ends, units) | paired.speedup_metrics(speed)
+        metrics |= derived_range.speedup_range(speed, at_ends, units) | paired.speedup_metrics(speed)
         metrics["intervals"] |= paired.speedup_intervals(speed, limits)
 
 

@@ -23,6 +23,11 @@ from specbench_kit.runs.resumption import resumption_changes
 
 PLAIN_STEP = ((1, 512),)
 """New and cached tokens of the step that tells how far derived times may be off."""
+VERIFICATION = ((5, 512),)
+"""New and cached tokens of the verification that tells if a batch takes longer than a single request."""
+FULL_BATCH = 32
+CONSTANT = 1.05
+"""Times that a full batch takes longer than one request up to which a verifier counts as constant."""
 
 
 def setting_cautions(run: RunDescription) -> list[str]:
@@ -44,6 +49,7 @@ def setting_cautions(run: RunDescription) -> list[str]:
         )
     if run.time_kind == "modelled":
         lines += impossible_times(run)
+        lines += constant_steps(run)
         deployment = f"the deployment '{name}'" if (name := run.deployment_name) else "a deployment"
         lines.append(f"MODELLED TIME: durations come from the latency models of {deployment}, not from a clock.")
         # The range of the results, where a run has it, says more than that of single steps.
@@ -91,12 +97,15 @@ def is_toy(models: Mapping[str, ModelDescription | None]) -> bool:
     return target is not None and str(target.name).startswith("bundled")
 
 
+def _deployments(run: RunDescription) -> list[DeploymentDescription]:
+    return list(run.deployments.values()) or ([run.deployment] if run.deployment else [])
+
+
 def impossible_times(run: RunDescription) -> list[str]:
     """Return a line on every deployment one of whose devices is taken to be faster than it can be."""
-    deployments = list(run.deployments.values()) or ([run.deployment] if run.deployment else [])
     ends = [
         (deployment.name, end)
-        for deployment in deployments
+        for deployment in _deployments(run)
         for end in (deployment.drafter, deployment.verifier)
         if IMPOSSIBLE in end.origin
     ]
@@ -104,6 +113,24 @@ def impossible_times(run: RunDescription) -> list[str]:
         f"IMPOSSIBLE TIMES: '{name}' takes an {end.device} to be faster than its data sheet allows, so that what "
         "comes of it is too good; `skit list deployments` says which deployment stands for the same devices."
         for name, end in ends
+    ]
+
+
+def constant_steps(run: RunDescription) -> list[str]:
+    """Return a line on verifiers whose steps take no longer for a full batch, where a run has batches."""
+    in_batches = isinstance(run, RunDocument) and run.decoded_at_once > 1
+    if run.command not in ("simulate", "capacity") and not in_batches:
+        return []
+    named = {}
+    for deployment in _deployments(run):
+        latency = restore(deployment).verifier.latency
+        alone_s, full_s = (latency.seconds(VERIFICATION * requests) for requests in (1, FULL_BATCH))
+        if full_s < CONSTANT * alone_s:
+            named[deployment.name] = alone_s
+    return [
+        f"CONSTANT STEPS: the verifier of '{name}' takes {seconds(step_s)} for one request and for {FULL_BATCH}, which "
+        "no card does: what many devices get here is an upper bound; `skit list deployments` names others."
+        for name, step_s in named.items()
     ]
 
 

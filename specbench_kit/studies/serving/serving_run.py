@@ -4,7 +4,7 @@ Rows get the figures that papers derive from them, and their ranges between the 
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import isfinite
@@ -19,7 +19,16 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import corners, describe
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.serving_rows import AXES, CapacityRange, FigureEnd, FigureRange, Figures, mean_of
+from specbench_kit.metrics.serving_rows import (
+    AXES,
+    CapacityRange,
+    FigureEnd,
+    FigureRange,
+    Figures,
+    GroupFigures,
+    Interval,
+    mean_of,
+)
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Experiment
 from specbench_kit.runs import provenance
@@ -36,6 +45,7 @@ from specbench_kit.studies.serving.capacity import CapacityRow, SeedCapacity, fi
 from specbench_kit.studies.serving.presets import describe_preset
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
+from specbench_kit.studies.serving.simulation_grid import GridRow
 from specbench_kit.studies.serving.summary import CapacitySummary, ServingDescription, ServingSummary
 from specbench_kit.traces.draft_limits import LoweredOption
 
@@ -105,9 +115,8 @@ class ServingRun:
             sink,
             partial(self.report, "simulating"),
         )
-        ranges = simulate_ranges(
-            self.settings, builder, workers, partial(self.report, "simulating the range of derived times")
-        )
+        report = partial(self.report, "simulating the range of derived times")
+        ranges = simulate_ranges(self.settings, builder, rows, workers, report)
         summary = simulation_grid.summarise(rows, ranges)
         write_text(folder / "simulate.csv", simulation_grid.to_csv(summary.rows))
         return self._finish("simulate", parts, builder, summary)
@@ -301,9 +310,15 @@ COARSE = 0.03
 
 
 def simulate_ranges(
-    settings: ServingSettings, builder: ScenarioBuilder, workers: Workers, report: CountCallback
+    settings: ServingSettings,
+    builder: ScenarioBuilder,
+    rows: Sequence[GridRow],
+    workers: Workers,
+    report: CountCallback,
 ) -> list[FigureRange]:
     """Return the range of every point whose deployment has derived times, by the first seed; empty if none has.
+
+    A range holds the mean over all seeds that is shown as well.
 
     The slowest device may be unable to keep the promise at all: such an end serves nothing.
     """
@@ -325,7 +340,8 @@ def simulate_ranges(
             figures = FigureEnd(overall.throughput, overall.violation_rate)
         ends.setdefault(point, {})[end] = figures
         report(done, len(work))
-    return [_row(point, of_point, ends) for point, of_point in ends.items()]
+    shown = dict(zip(settings.points(), (row.row.figures.overall for row in rows), strict=True))
+    return [_row(point, shown, ends) for point in ends]
 
 
 def _ends(scenario: Scenario) -> Iterator[tuple[str, JsonObject]]:
@@ -350,8 +366,8 @@ def search_ranges(
 ) -> list[CapacityRange]:
     """Return the range of the best series' capacities in the first settings of a search; empty if times have none.
 
-    Every end is searched with the first seed. The slowest device may be unable to keep the promise at all: such an end
-    serves nothing.
+    Every end is searched with the first seed, and a range holds the mean over all seeds that is shown as well. The
+    slowest device may be unable to keep the promise at all: such an end serves nothing.
     """
     work: list[tuple[CapacityRow, str, Scenario | None]] = []
     for row in _best(rows):
@@ -368,7 +384,8 @@ def search_ranges(
     for done, (row, end, attainable) in enumerate(work, 1):
         ends.setdefault(row.point, {})[end] = next(capacities).load if attainable else 0.0
         report(done, len(work))
-    return [_capacity_row(row, ends) for row in _best(rows) if row.point in ends]
+    shown = {row.point: row for row in _best(rows) if row.point in ends}
+    return [_capacity_row(row, shown, ends) for row in shown.values()]
 
 
 def _best(rows: Sequence[CapacityRow]) -> list[CapacityRow]:
@@ -385,18 +402,22 @@ def _setting(point: GridPoint) -> str:
     return repr(point.coordinates())
 
 
-def _capacity_row(row: CapacityRow, ends: dict[GridPoint, dict[str, float]]) -> CapacityRange:
+def _capacity_row(
+    row: CapacityRow, shown: Mapping[GridPoint, CapacityRow], ends: dict[GridPoint, dict[str, float]]
+) -> CapacityRange:
     """Return a series' capacity at every end, its range, and what share of the best series' it is there."""
     own = ends[row.point]
     point = row.point
     best = next(other for other in ends if _setting(other) == _setting(point))
     ratios = [own[end] / ends[best][end] for end in own if best != point and ends[best].get(end)]
+    if ratios and shown[best].mean:
+        ratios.append(row.mean / shown[best].mean)
     return CapacityRange(
         **{"series": point.series.label, **point.coordinates(), "devices": None},
         unit=row.unit,
         mean=row.mean,
         ends=own,
-        capacity=(min(own.values()), max(own.values())),
+        capacity=(min(*own.values(), row.mean), max(*own.values(), row.mean)),
         against=best.series.label if ratios else None,
         capacity_ratio=_range(ratios),
     )
@@ -406,10 +427,16 @@ def _measure(objective: Objective, scenario: Scenario, result: SimulationResult)
     return compute_metrics(scenario, result, objective)
 
 
-def _row(point: GridPoint, own: dict[str, FigureEnd], ends: dict[GridPoint, dict[str, FigureEnd]]) -> FigureRange:
+def _row(
+    point: GridPoint, shown: Mapping[GridPoint, GroupFigures[Interval]], ends: dict[GridPoint, dict[str, FigureEnd]]
+) -> FigureRange:
     """Return a point's figures at every end, their range, and its throughput over that of the first series there."""
+    own = ends[point]
     first = next(other for other in ends if other.coordinates() == point.coordinates())
+    throughput, late = shown[point].throughput.mean, shown[point].violation_rate
     ratios = []
+    if first.series != point.series and shown[first].throughput.mean:
+        ratios.append(throughput / shown[first].throughput.mean)
     for end, figures in own.items():
         reference = ends[first].get(end)
         if first.series != point.series and reference is not None and reference.throughput:
@@ -418,8 +445,8 @@ def _row(point: GridPoint, own: dict[str, FigureEnd], ends: dict[GridPoint, dict
         series=point.series.label,
         **point.coordinates(),
         ends=own,
-        throughput=_range([figures.throughput for figures in own.values()]),
-        violation_rate=_range([figures.violation_rate for figures in own.values()]),
+        throughput=_range([throughput, *(figures.throughput for figures in own.values())]),
+        violation_rate=_range([late.mean if late else None, *(figures.violation_rate for figures in own.values())]),
         against=first.series.label if ratios else None,
         throughput_ratio=_range(ratios),
     )

@@ -19,7 +19,8 @@ from specbench_kit.deployments.description import AS_DRAFTED, DECIDED_ANEW, corn
 from specbench_kit.deployments.loading import bundled
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparison import compare
-from specbench_kit.metrics.derived_range import reversing_ends, seconds_at_ends
+from specbench_kit.metrics.derived_range import reversing_ends, seconds_at_ends, speedup_range
+from specbench_kit.metrics.paired import Side, speedup
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.sections import derived_range
 from specbench_kit.reports.sections.cautions import setting_cautions
@@ -93,6 +94,17 @@ def test_ranges_of_speedups_stand_in_summary_and_report(trace: TraceFile, tmp_pa
     assert "fixed-k" in line
     assert "live run" not in line
     assert not any("a plain step" in line for run in runs for line in setting_cautions(run.fields))
+
+
+def test_a_range_holds_the_speed_that_is_shown_where_both_ends_are_slower() -> None:
+    """A method that decides by times may be fastest at the times that it was made for."""
+    keys = [(f"r{number}", 0) for number in range(3)]
+    shown = Side(dict.fromkeys(keys, 1.0), dict.fromkeys(keys, 3.0))
+    ends = [Side(dict.fromkeys(keys, 1.0), dict.fromkeys(keys, seconds)) for seconds in (2.0, 2.5)]
+    units = {name: number for number, (name, _) in enumerate(keys)}
+    found = speedup_range(speedup(shown, units), ends, units)
+    assert (found["speedup_least"], found["speedup_most"]) == pytest.approx((2, 3))
+    assert found["speedup_at_ends"] == pytest.approx([2, 2.5])
 
 
 def read(conclusion: Conclusion) -> tuple[list[RequestRecord], list[RequestRecord]]:

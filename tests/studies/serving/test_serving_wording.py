@@ -4,16 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
-from report_builders import deployment_description, serving_figures, serving_run
+from report_builders import deployment_description, run_document, serving_figures, serving_run
 
 from specbench_kit.core.slo_names import slo_in_words, speed_of
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.description import describe, described
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.serving_rows import FigureRange, Interval, SearchedRow, SimulatedRow
 from specbench_kit.reports.document import Heading, Table
-from specbench_kit.reports.sections.cautions import TOY_PAIR, impossible_times, setting_cautions
+from specbench_kit.reports.sections.cautions import TOY_PAIR, constant_steps, impossible_times, setting_cautions
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving.report import PAGE_COLUMNS, serving_report
@@ -171,6 +172,19 @@ def test_a_device_that_is_taken_to_be_too_fast_is_said_first() -> None:
     assert line.startswith("IMPOSSIBLE TIMES: 'one' takes an A100 to be faster than its data sheet allows")
     assert impossible_times(RunDescription(deployment=fine)) == []
     assert impossible_times(RunDescription()) == []
+
+
+@pytest.mark.parametrize(("name", "is_constant"), [("specedge", True), ("specpipe-published", True), ("wan", False)])
+def test_a_verifier_whose_batches_take_no_time_bounds_what_many_devices_get(name: str, is_constant: bool) -> None:
+    placed = described(load(name))
+    lines = constant_steps(RunDescription(command="capacity", deployments={name: placed}))
+    assert [line.partition(" takes ")[0] for line in lines] == [
+        f"CONSTANT STEPS: the verifier of '{name}'"
+    ] * is_constant
+    alone = run_document({"command": "bench", "deployment": to_builtins(placed)})
+    assert constant_steps(alone) == []
+    together = replace(alone, config=replace(alone.config, batch_size=4))
+    assert len(constant_steps(together)) == is_constant
 
 
 def series(method: str, submitted: float, acceptance: str | None = None) -> JsonObject:
