@@ -1,6 +1,6 @@
 """Derive the profiles of the deployments that ship again: `python scripts/derive_profiles.py [DATE]`.
 
-Each file in the deployments' library keeps its role, device, model, dtype, software and number of cards. It is derived
+Each file keeps its role, device, model, dtype, software and number of cards. It is derived
 from measured kernels where the kit has those of its model and device, and by the law otherwise, as its name says.
 """
 
@@ -10,11 +10,10 @@ from pathlib import Path
 
 from msgspec import structs
 
-from specbench_kit.deployments.loading import LIBRARY
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.derived_run import derive
 from specbench_kit.profilers.devices import bundled_device
-from specbench_kit.profilers.loading import read, save
+from specbench_kit.profilers.loading import DERIVED, read, save
 from specbench_kit.profilers.parts import ProfiledDevice, ProfiledPart
 from specbench_kit.profilers.settings import VerifierProfileSettings
 from specbench_kit.profilers.software import KERNELS, bundled_software
@@ -45,7 +44,7 @@ def derived_again(profile: Profile, date: str) -> Profile:
 def main() -> None:
     """Write every profile again, in place of the file that it was read from."""
     date = sys.argv[1] if len(sys.argv) > 1 else datetime.now(UTC).date().isoformat()
-    for path in sorted((LIBRARY / "profiles").glob("*.toml")):
+    for path in sorted(DERIVED.glob("*.toml")):
         profile = derived_again(read(path), date)
         path.unlink()
         save(Path(path.with_name(f"{profile.name}.toml")), profile)

@@ -18,7 +18,9 @@ from specbench_kit.runs.folder import write_text
 if TYPE_CHECKING:
     import torch
 
-BUNDLED = Path(__file__).with_name("published")
+PUBLISHED = Path(__file__).with_name("published")
+DERIVED = Path(__file__).with_name("derived")
+"""Profiles of the deployments that ship with the kit: from measured kernels or from data sheets."""
 
 
 def data_folder() -> Path:
@@ -52,7 +54,7 @@ def load(name: str, *, model_hash: str | None = None) -> Profile:
 def all_profiles() -> dict[str, Profile | SkitError]:
     """Return the bundled and the user's own profiles by name; for an unusable file, the error by the file's name."""
     profiles: dict[str, Profile | SkitError] = {}
-    for path in [file for folder in (BUNDLED, data_folder()) for file in sorted(folder.glob("*.toml"))]:
+    for path in [file for folder in (PUBLISHED, DERIVED, data_folder()) for file in sorted(folder.glob("*.toml"))]:
         try:
             profile = read(path)
             profiles[profile.name] = profile

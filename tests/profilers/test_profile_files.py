@@ -13,7 +13,16 @@ from specbench_kit.decoding.latency import ContextModel
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.devices import find_device
-from specbench_kit.profilers.loading import BUNDLED, all_profiles, data_folder, find_measured, load, read, save
+from specbench_kit.profilers.loading import (
+    DERIVED,
+    PUBLISHED,
+    all_profiles,
+    data_folder,
+    find_measured,
+    load,
+    read,
+    save,
+)
 from specbench_kit.profilers.measurement import hardware_text
 from specbench_kit.reports.sections.profiles import entries
 
@@ -56,9 +65,10 @@ def test_a_profile_survives_the_disk(tmp_path: Path) -> None:
 
 
 def test_published_profiles_name_their_place_in_a_paper() -> None:
-    assert {path.stem for path in BUNDLED.glob("*.toml")} == {read(path).name for path in BUNDLED.glob("*.toml")}
+    for folder in (DERIVED, PUBLISHED):
+        assert [path.stem for path in folder.glob("*.toml")] == [read(path).name for path in folder.glob("*.toml")]
     for name, profile in all_profiles().items():
-        if (BUNDLED / f"{name}.toml").exists():
+        if (PUBLISHED / f"{name}.toml").exists():
             assert isinstance(profile, Profile)
             assert profile.source == "published"
             assert "2025)" in profile.reference

@@ -366,7 +366,7 @@ def test_kv_of_a_pipeline_is_enough_for_all_batches_under_way() -> None:
     finished_once(result)
 
 
-TENSOR_PARALLEL = "profiles/llama3.3-70b-a100-40-bf16-verifier-tp8-roofline.toml"
+TENSOR_PARALLEL = "llama3.3-70b-a100-40-bf16-verifier-tp8-roofline"
 LIBRARY = Path(find("adaspec-70b-8xa100").path).parent
 
 
