@@ -21,6 +21,7 @@ from specbench_kit.profilers.loading import find_measured, load, read
 from specbench_kit.profilers.measurement import Samples, TimingRig
 from specbench_kit.profilers.roofline import judge
 from specbench_kit.profilers.workload import Configuration, wide
+from specbench_kit.reports.writing.formatting import seconds
 from specbench_kit.runs.provenance import hash_model
 
 pytestmark = pytest.mark.slow
@@ -255,3 +256,18 @@ def test_a_model_that_the_device_cannot_hold_is_warned_of(tmp_path: Path) -> Non
     done = skit_here("profile-verifier", "--gpu", "rtx4090", "--target", "qwen3-32b", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "TOO LARGE: the weights take 65.5 GB, and the device has 24 GB" in done.stdout
+
+
+def test_profiles_are_listed_with_times_to_choose_by_and_impossible_ones_last() -> None:
+    entries = json.loads(skit_here("list", "profiles", "--json").stdout)
+    assert [entry["name"] for entry in entries[-2:]] == ["wisp-section-4.4", "wisp-table-12"]
+    assert {entry["verdict"] for entry in entries[-2:]} == {"impossible"}
+    by_name = {entry["name"]: entry for entry in entries}
+    verifier = by_name["qwen3-32b-a100-80-bf16-verifier-silicon"]
+    latency = load(verifier["name"]).latency()
+    assert verifier["batch_s"] == latency.seconds([(5, 512)] * 16) > verifier["five_tokens_s"] > verifier["step_s"]
+    times = f"a step {seconds(verifier['step_s'])}, five tokens {seconds(verifier['five_tokens_s'])}, 16 requests"
+    assert verifier["summary"].startswith(f"verifier of qwen3-32b on a100-80 in bfloat16; {times}")
+    assert verifier["summary"].endswith("from measured kernels")
+    assert "five_tokens_s" not in by_name["qwen3-0.6b-rtx4090-bf16-drafter-roofline"]
+    assert "Qwen3-32B on an A100" in by_name["specedge-verify"]["summary"], "a source that names no model says what of"

@@ -86,26 +86,62 @@ def score(r2: float | None) -> str:
     return "–" if r2 is None else f"{r2:.4f}"
 
 
+STEP = ((1, 512),)
+FIVE_TOKENS = ((5, 512),)
+TOGETHER = 16
+"""New and cached tokens of the forwards whose times a listing gives to choose by, and the requests of a batch."""
+ORDER = ("possible", "doubtful", "unchecked", "impossible")
+
+
 def entries() -> list[dict[str, object]]:
-    """Return one entry per profile; for a file that cannot be used, only its name and the reason."""
-    return [
-        _entry(profile) if isinstance(profile, Profile) else {"name": name, "summary": f"cannot be used: {profile}"}
-        for name, profile in all_profiles().items()
-    ]
+    """Return one entry per profile, those first that their devices can be as fast as.
+
+    For a file that cannot be used there are only its name and the reason.
+    """
+    usable, broken = [], []
+    for name, profile in all_profiles().items():
+        if isinstance(profile, Profile):
+            usable.append(_entry(profile))
+        else:
+            broken.append({"name": name, "summary": f"cannot be used: {profile}"})
+    return sorted(usable, key=lambda entry: ORDER.index(str(entry["verdict"]))) + broken
+
+
+def _times(profile: Profile) -> dict[str, float]:
+    """Return the seconds of typical forwards: of one token, of five, and of a batch."""
+    forward = FIVE_TOKENS if profile.role == "verifier" else STEP
+    shapes = {"step_s": STEP, "five_tokens_s": FIVE_TOKENS, "batch_s": forward * TOGETHER}
+    if profile.role != "verifier":
+        del shapes["five_tokens_s"]
+    latency = profile.latency()
+    return {name: latency.seconds(rows) for name, rows in shapes.items()}
+
+
+ORIGINS = {"silicon": "from measured kernels", "roofline": "by the data sheet", "measured": "measured here"}
+TIMES = {"step_s": "a step", "five_tokens_s": "five tokens", "batch_s": f"{TOGETHER} requests together"}
 
 
 def _entry(profile: Profile) -> dict[str, object]:
     verdict = judge(profile)
     reason = verdict_sentence(verdict.kind, verdict.coefficients, verdict.regimes, verdict.reason, verdict.short)
-    source = f"{profile.source} ({profile.reference})" if profile.reference else profile.source
-    subject = f"{profile.model} on {profile.device} in {profile.dtype}" if profile.model else "model and device unknown"
+    times = _times(profile)
+    subject = f" of {profile.model} on {profile.device} in {profile.dtype}" if profile.model else f": {profile.note}"
+    origin = ORIGINS.get(profile.source) or f"published, {profile.reference}"
+    fit = "" if profile.test_r2 is None else f", R² {score(profile.test_r2)}"
     missing = ", ".join(SYMBOLS[name] for name in profile.not_given)
-    disturbed = [f"DISTURBED MACHINE: {'; '.join(profile.disturbances)}"] if profile.disturbances else []
-    parts = [*disturbed, f"{source}: {profile.role}, {subject}", f"R² {score(profile.test_r2)}"]
+    parts = [
+        *([f"DISTURBED MACHINE: {'; '.join(profile.disturbances)}"] if profile.disturbances else []),
+        f"{profile.role}{subject.rstrip('.')}",
+        ", ".join(f"{TIMES[name]} {seconds(time_s)}" for name, time_s in times.items()),
+        origin + fit,
+        *([f"not given: {missing}"] if missing else []),
+        *([] if verdict.kind == "possible" else [reason]),
+    ]
     fields = ("role", "source", "device", "model", "dtype", "reference", "date", "note", "test_r2")
     return {
         "name": profile.name,
-        "summary": "; ".join([*parts, *([f"not given: {missing}"] if missing else []), reason]),
+        "summary": "; ".join(parts),
+        **times,
         **{field: getattr(profile, field) for field in fields},
         "not_given": list(profile.not_given),
         "disturbed": list(profile.disturbances),
