@@ -98,7 +98,8 @@ def entries() -> list[dict[str, object]]:
 
     For a file that cannot be used there are only its name and the reason.
     """
-    usable, broken = [], []
+    usable: list[dict[str, object]] = []
+    broken: list[dict[str, object]] = []
     for name, profile in all_profiles().items():
         if isinstance(profile, Profile):
             usable.append(_entry(profile))
