@@ -86,16 +86,18 @@ def _compare(settings: AbSettings, console: "Console") -> "AbOutcome":
 def _tell(outcome: "AbOutcome", console: "Console") -> None:
     from specbench_kit.reports import render_terminal
     from specbench_kit.reports.document import Block, Paragraph, caution
-    from specbench_kit.reports.sections.cautions import foreign_files
+    from specbench_kit.reports.sections import machine
+    from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
     from specbench_kit.studies.ab.report import AbDescription, cautions, headline, verdicts
 
     summary = outcome.summary
     run = AbDescription.read(outcome.run)
     blocks: list[Block] = [
+        *caution(machine.warnings(run), severe=True),
         *foreign_files(run),
         Paragraph(headline(summary)),
         verdicts(summary),
-        *caution(cautions(summary)),
+        *caution([*setting_cautions(run), *cautions(summary)]),
     ]
     render_terminal.show(console, blocks)
     say(console, f"report: {outcome.folder / 'report.md'}")

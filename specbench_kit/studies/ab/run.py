@@ -33,6 +33,7 @@ from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.models.catalogue import from_pretrained, locate_tokenizer
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import unlock
+from specbench_kit.runs.machine.limits import MachineReadings, read_machine
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
 from specbench_kit.runs.resumption import require_same_environment, resumption_entry
@@ -304,8 +305,10 @@ async def _run(driver: Driver, store: AnswerStore, loads: Sequence[Load], progre
         problem = SkitError(f"{error}; {_kept(store, plan)}")
     except asyncio.CancelledError:  # Ctrl-C
         problem = Interrupted(f"interrupted; {_kept(store, plan)}")
-    store.amend(machine=[*(store.run.get("machine") or ()), watch.end({})])
-    summary = summarise(plan, list(store.records.values()), list(store.changes.values()), _cautions(driver))
+    machine = [*(store.run.get("machine") or ()), watch.end({})]
+    store.amend(machine=machine)
+    cautions = [*_cautions(driver), *_busy_at_start(read_machine(machine))]
+    summary = summarise(plan, list(store.records.values()), list(store.changes.values()), cautions)
     return conclude(store, summary, problem)
 
 
@@ -351,6 +354,24 @@ def _cautions(driver: Driver) -> list[str]:
             "speed may limit what it measured: run it on another machine than the servers, or with less in flight."
         )
     return lines
+
+
+def _busy_at_start(readings: Sequence[MachineReadings]) -> list[str]:
+    """Return a line if other programs wanted more processors than there are when a part of the run began."""
+    busy = [
+        (start, sample.cpus)
+        for sample in readings
+        for start in (sample.load or ())[:1]
+        if start is not None and sample.cpus is not None and start > sample.cpus
+    ]
+    if not busy:
+        return []
+    load, cpus = max(busy)
+    return [
+        f"BUSY MACHINE: the load average was {load:.1f} on {cpus} processors when this began, so that other programs "
+        "ran beside it. Requests alternate, so that both servers met them alike: ratios hold, and times would be "
+        "shorter on a quiet machine."
+    ]
 
 
 def _require_options(settings: AbSettings, client: StreamClient) -> None:

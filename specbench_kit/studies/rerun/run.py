@@ -19,6 +19,7 @@ from specbench_kit.deployments.restoring import restore
 from specbench_kit.models.catalogue import BUNDLED, locate
 from specbench_kit.models.draft_library import AUTO, find_draft
 from specbench_kit.models.named import NAMED_PAIRS, Role
+from specbench_kit.reports.sections import machine
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.conclusion import Conclusion
@@ -68,16 +69,19 @@ class Differences:
     time_ratio: float | None
     baseline_time_ratio: float | None
     speedups: tuple[float | None, float | None]
+    warnings: Sequence[str] = ()
+    """Why the times of one of the runs are not valid, as its page says."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, ready for JSON."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """Return the differences as lines of text."""
+        """Return the differences as lines of text, behind those that say which times are not valid."""
         changed = [f"{name}: {first} before, {second} now" for name, (first, second) in self.environment.items()]
         speedups = ", ".join("none" if speedup is None else f"{speedup:.2f}x" for speedup in self.speedups)
         return [
+            *self.warnings,
             *(changed or ["environment: the same"]),
             f"outputs: {self.outputs.equal} of {self.outputs.compared} equal",
             f"rounds: {self.rounds.equal} of {self.rounds.compared} requests with the same drafts and acceptances",
@@ -157,6 +161,11 @@ def compare(first: RunDirectory, second: RunDirectory, summary: Document) -> Dif
         time_ratio=_time_ratio(pairs),
         baseline_time_ratio=_time_ratio(baselines),
         speedups=(_speedup(first.summary()), _speedup(summary)),
+        warnings=[
+            f"{name}: {line}"
+            for name, run in (("before", first), ("now", second))
+            for line in machine.warnings(run.document)
+        ],
     )
 
 

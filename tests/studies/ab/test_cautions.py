@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from command_line import READINGS, skit_here, write_rows
+from streaming_server import streaming_server
 
 from specbench_kit.core.plain_text import last_part
 from specbench_kit.live.engines.address import parse_server
@@ -10,8 +12,9 @@ from specbench_kit.live.engines.client import StreamClient
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
 from specbench_kit.metrics.ab.comparison import Plan, summarise
 from specbench_kit.metrics.ab.summary import AbSummary
+from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.studies.ab import report
-from specbench_kit.studies.ab.run import STRETCH_S, Driver
+from specbench_kit.studies.ab.run import STRETCH_S, Driver, _busy_at_start
 from specbench_kit.studies.ab.settings import AbSettings
 
 LOAD = "concurrency 1"
@@ -91,3 +94,30 @@ def test_a_client_is_busy_by_stretches_that_are_long_enough_to_matter(
 )
 def test_a_file_is_called_by_the_last_part_of_its_path(name: str, shown: str) -> None:
     assert last_part(name) == shown
+
+
+def test_other_programs_beside_a_comparison_are_told_and_servers_that_answer_are_none() -> None:
+    busy = MachineReadings(cpus=2, load=(5.04, 3.0))
+    (line,) = _busy_at_start([MachineReadings(cpus=2, load=(0.1, 0.2)), busy])
+    assert line.startswith("BUSY MACHINE: the load average was 5.0 on 2 processors when this began")
+    for quiet in (
+        MachineReadings(cpus=2, load=(0.4, 5.0)),
+        MachineReadings(cpus=8, load=(5.0, 5.0)),
+        MachineReadings(),
+    ):
+        assert _busy_at_start([quiet]) == []
+
+
+def test_terminal_and_page_tell_of_a_busy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = tmp_path / "busy.json"
+    readings.write_text('{"cpu_share": 1, "spread": 1, "steal": 0.3, "load": 999}')
+    monkeypatch.setenv(READINGS, str(readings))
+    prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"}, {"id": "b", "prompt": "Why?"})
+    with streaming_server() as (first, _), streaming_server() as (second, _):
+        servers = (f"A=vllm://{first}", f"B=vllm://{second}")
+        done = skit_here("ab", *servers, "--dataset", prompts, "--max-new-tokens", 4, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    (page,) = (tmp_path / "out").glob("*/report.md")
+    for text in (" ".join(done.stdout.split()), page.read_text()):
+        assert text.index("DISTURBED MACHINE: the host withheld 30.0%") < text.index("End to end")
+        assert "BUSY MACHINE: the load average was 999.0 on " in text

@@ -6,7 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import Rows, TinyPair, copy_model, error_line, read_object, read_rows, skit, skit_here, write_rows
+from command_line import (
+    READINGS,
+    Rows,
+    TinyPair,
+    copy_model,
+    error_line,
+    read_object,
+    read_rows,
+    skit,
+    skit_here,
+    write_rows,
+)
 from msgspec import structs
 
 from specbench_kit.core.option import options_in, recorded_values
@@ -66,6 +77,17 @@ def test_the_same_machine_gives_the_same_run(run: Path, prompts: Path, tiny: Tin
         assert again_run[name] == first[name]
     assert again_run["rerun_of"] == {"run": run.name, "started_at": first["started_at"]}
     assert read_object(second / "rerun.json") == differences
+
+
+def test_times_of_a_disturbed_machine_are_called_so_before_they_are_given(
+    run: Path, prompts: Path, tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(READINGS, str(Path(__file__).parents[2] / "busy_machine.json"))
+    done = skit_here("rerun", run, "--data-dir", prompts.parent, *tiny.options, "--out", tmp_path)
+    text = " ".join(done.stdout.split())
+    assert text.index("now: DISTURBED MACHINE: ") < text.index("speedup, before and now: ")
+    assert "THE TIMES BELOW ARE NOT VALID" in text
+    assert "before: DISTURBED MACHINE" not in text
 
 
 def test_what_changed_is_named(run: Path, prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
