@@ -85,10 +85,10 @@ def _compare(settings: AbSettings, console: "Console") -> "AbOutcome":
 
 def _tell(outcome: "AbOutcome", console: "Console") -> None:
     from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.document import Block, Paragraph, caution
+    from specbench_kit.reports.document import Block, Paragraph, caution, paragraphs
     from specbench_kit.reports.sections import machine
     from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
-    from specbench_kit.studies.ab.report import AbDescription, cautions, headline, verdicts
+    from specbench_kit.studies.ab.report import AbDescription, cautions, headline, side_by_side, what_would_tell
 
     summary = outcome.summary
     run = AbDescription.read(outcome.run)
@@ -96,7 +96,8 @@ def _tell(outcome: "AbOutcome", console: "Console") -> None:
         *caution(machine.warnings(run), severe=True),
         *foreign_files(run),
         Paragraph(headline(summary)),
-        verdicts(summary),
+        side_by_side(summary),
+        *paragraphs(*what_would_tell(summary)),
         *caution([*setting_cautions(run), *cautions(summary)]),
     ]
     render_terminal.show(console, blocks)

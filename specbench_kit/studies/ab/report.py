@@ -1,7 +1,9 @@
 """The report of `skit ab` and its files: the result in one sentence and one picture, then the tables."""
 
 from collections.abc import Sequence
+from math import ceil, exp, floor, inf, log
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from msgspec import field
@@ -19,7 +21,9 @@ from specbench_kit.metrics.ab.summary import (
     OutputCheck,
     ServerFigures,
 )
+from specbench_kit.metrics.gate import POWER, TOO_MANY
 from specbench_kit.metrics.setting import sampling_sentence
+from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW
 from specbench_kit.reports import render_html, render_markdown
 from specbench_kit.reports.document import (
@@ -37,12 +41,13 @@ from specbench_kit.reports.document import (
     caution,
     code,
     facts,
+    paragraphs,
 )
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
-from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, share, times
+from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, share, significant, times
 from specbench_kit.reports.writing.palette import COLOURS, GREY
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.runs.folder import write_text
@@ -71,6 +76,7 @@ def build(run: AbDescription, summary: AbSummary, picture: Figure | None = None)
         [Paragraph(headline(summary))],
         caution([*setting_cautions(run), *cautions(summary)]),
         [picture] if picture else [],
+        paragraphs(*what_would_tell(summary)),
         [Heading("Which one is faster"), verdicts(summary), Note(verdict_note(summary))],
         [Heading("Throughput, speculation and outputs"), _load_table(summary)],
         [Heading("Latency"), _latency_table(summary)],
@@ -98,6 +104,75 @@ def verdicts(summary: AbSummary) -> Table:
         Column("units", "count"),
     )
     return Table((*columns, "verdict"), rows)
+
+
+SHORT = {
+    "throughput": "tokens/s",
+    "ttft": "TTFT P50",
+    "tpot": "TPOT P50",
+    "e2e": "end to end P50",
+    "acceptance": "acceptance",
+}
+"""What figures are called where there is little room; percentiles are those of each server's own answers."""
+
+
+def side_by_side(summary: AbSummary) -> Table:
+    """Return both servers' own figures beside their ratio in a typical turn, narrow enough for a terminal."""
+    first, second = summary.names
+    rows: list[list[Cell]] = []
+    for load in summary.loads:
+        compared = {str(entry.figure): entry for entry in load.comparisons}
+        own = {name: _own_figures(load.servers[name]) for name in summary.names}
+        shown = [figure for figure in SHORT if figure in compared or any(own[name][figure] != ABSENT for name in own)]
+        for figure in shown:
+            numbers = [own[name][figure] for name in summary.names]
+            title = load.load if figure == shown[0] else ""
+            rows.append([title, SHORT[figure], *numbers, *_ratio_cells(compared.get(figure))])
+    columns = ("load", "", Column(first, "number"), Column(second, "number"))
+    return Table((*columns, Column(f"{second} /\n{first}\n(95%)", "times"), "verdict"), rows)
+
+
+def _own_figures(figures: ServerFigures) -> dict[str, str]:
+    """Return one server's own numbers below the titles of `SHORT`."""
+    latencies = {name: seconds(getattr(figures, name).p50) for name in ("ttft", "tpot", "e2e")}
+    length = figures.speculation.acceptance_length if figures.speculation else None
+    return {"throughput": significant(figures.throughput), **latencies, "acceptance": significant(length)}
+
+
+def _ratio_cells(entry: FigureComparison | None) -> tuple[Cell, Cell]:
+    if entry is None:
+        return None, ""
+    if entry.typical is None:
+        return Estimate(entry.ratio, entry.interval), entry.verdict
+    return Estimate(entry.typical, entry.typical_interval), entry.verdict
+
+
+def what_would_tell(summary: AbSummary) -> list[str]:
+    """Return, for each load without a verdict end to end, about how many prompts would give one."""
+    lines = []
+    for load in summary.loads:
+        entry = _headline_comparison(load)
+        if entry is None or entry.typical is None or entry.verdict not in (NO_DIFFERENCE, TOO_FEW):
+            continue
+        first, second = map(code, summary.names)
+        if entry.typical_interval is None:
+            least = FEWEST_UNITS * load.turn_requests
+            lines.append(f"At {load.load} at least {count(least)} prompts are needed for a verdict.")
+            continue
+        seen = abs(log(entry.typical))
+        low, high = entry.typical_interval
+        # An interval of 95% is 1.96 standard errors to either side, and what it takes to find a difference in most
+        # cases comes on top.
+        found_in_most = 1 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf((1 + LEVEL) / 2)
+        reach = found_in_most * log(high / low) / 2
+        turns = entry.units * (reach / seen) ** 2 if seen else inf
+        prompts = turns * load.turn_requests
+        apart = f"{second} and {first}, {share(exp(seen) - 1)} apart in a typical turn"
+        if prompts >= TOO_MANY:
+            lines.append(f"At {load.load} {apart}, are too close for any number of prompts.")
+        else:
+            lines.append(f"At {load.load} about {count(ceil(prompts))} prompts would tell {apart}.")
+    return lines
 
 
 def _rows(summary: AbSummary) -> list[tuple[LoadSummary, str, str, ServerFigures]]:
@@ -243,6 +318,10 @@ def _where(run: AbDescription) -> str:
 
 BLUE, _, GREEN, RED = COLOURS[:4]
 ROW_IN = 0.26
+TITLES = {"throughput": "tokens/s", "ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end", "acceptance": "acceptance"}
+NARROW = 4.0
+"""The ratio of the ends of an axis up to which its marks are evenly spaced numbers."""
+MOST_TICKS = 6
 NOTE = (
     "Ratios above 1 mean that the second server is faster in a typical turn. Lines are intervals that hold jointly "
     "with 95% confidence: one that crosses 1 shows no difference."
@@ -258,6 +337,7 @@ def ratios(summary: AbSummary) -> Picture:
         if entry.typical is not None
     ]
     first, second = summary.names
+    from matplotlib.ticker import FixedLocator
 
     def draw(axes: "Axes") -> None:
         labels = []
@@ -267,16 +347,26 @@ def ratios(summary: AbSummary) -> Picture:
             axes.plot([low, high], [row, row], color=colour, linewidth=2)
             axes.plot([ratio], [row], "o", color=colour, markersize=5)
             axes.annotate(times(ratio), (high, row), (6, 0), textcoords="offset points", va="center")
-            labels.append(f"{FIGURES[entry.figure]}, {load}")
+            labels.append(f"{TITLES[entry.figure]}, {load}")
         axes.axvline(1, color=BLUE, linewidth=1, linestyle="--")
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()
+        ends = [end for _, entry, ratio in entries for end in (*(entry.typical_interval or ()), ratio, 1.0)]
         logarithmic(axes, "x")
-        axes.margins(x=0.15)
-        axes.set_xlabel(f"how many times as fast {second} is as {first}")
+        if max(ends) < NARROW * min(ends):
+            axes.xaxis.set_major_locator(FixedLocator(_marks(min(ends), max(ends))))
+        axes.margins(x=0.2)
+        axes.set_xlabel(f"{second} over {first}: times as fast in a typical turn")
 
     height_in = 0.8 + ROW_IN * max(2, len(entries))
     return Picture("ratios", f"{second} against {first}", NOTE, height_in, draw)
+
+
+def _marks(low: float, high: float) -> list[float]:
+    """Return evenly spaced numbers around 1 from below `low` to above `high`, few enough to be read."""
+    step = next(step for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if (high - low) / step < MOST_TICKS)
+    first, last = floor((low - 1) / step), ceil((high - 1) / step)
+    return [round(1 + place * step, 6) for place in range(first, last + 1) if 1 + place * step > 0]
 
 
 HEADLINE_FIGURE = "e2e"

@@ -1,9 +1,11 @@
 """What is told before a ratio: other lengths, retries with their reasons, a busy client; and in which words."""
 
+from math import ceil
 from pathlib import Path
 
 import pytest
 from command_line import READINGS, skit_here, write_rows
+from msgspec.structs import replace
 from streaming_server import streaming_server
 
 from specbench_kit.core.plain_text import last_part
@@ -12,8 +14,10 @@ from specbench_kit.live.engines.client import StreamClient
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
 from specbench_kit.metrics.ab.comparison import Plan, summarise
 from specbench_kit.metrics.ab.summary import AbSummary
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, TOO_FEW
 from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.studies.ab import report
+from specbench_kit.studies.ab.report import _marks
 from specbench_kit.studies.ab.run import STRETCH_S, Driver, _busy_at_start
 from specbench_kit.studies.ab.settings import AbSettings
 
@@ -121,3 +125,35 @@ def test_terminal_and_page_tell_of_a_busy_machine(tmp_path: Path, monkeypatch: p
     for text in (" ".join(done.stdout.split()), page.read_text()):
         assert text.index("DISTURBED MACHINE: the host withheld 30.0%") < text.index("End to end")
         assert "BUSY MACHINE: the load average was 999.0 on " in text
+
+
+def with_end_to_end(typical: float, interval: list[float] | None, verdict: str) -> AbSummary:
+    """A comparison of 8 turns of one request whose ratio end to end came out so."""
+    found = summary(*(record(server, number, 16) for server in ("plain", "spec") for number in range(8)))
+    (load,) = found.loads
+    changed = replace(load.comparisons[-1], figure="e2e", typical=typical, typical_interval=interval, verdict=verdict)
+    return replace(found, loads=[replace(load, comparisons=[changed])])
+
+
+def test_where_no_verdict_is_reached_the_prompts_that_would_give_one_are_named() -> None:
+    """The interval of 8 turns reaches twice as far as the ratio lies from 1: of 4 times as many it would reach 1 just.
+
+    To find the difference in four of five cases takes (1 + .842 / 1.96) squared as many.
+    """
+    (line,) = report.what_would_tell(with_end_to_end(1.05, [1.05**-1, 1.05**3], NO_DIFFERENCE))
+    needed = ceil(8 * 4 * (1 + 0.8416 / 1.96) ** 2)
+    assert line == f"At {LOAD} about {needed} prompts would tell `spec` and `plain`, 5.0% apart in a typical turn."
+    (line,) = report.what_would_tell(with_end_to_end(1.0, [0.9, 1.1], NO_DIFFERENCE))
+    assert line.endswith("are too close for any number of prompts.")
+    (line,) = report.what_would_tell(with_end_to_end(1.5, None, TOO_FEW))
+    assert line == f"At {LOAD} at least 6 prompts are needed for a verdict."
+    assert report.what_would_tell(with_end_to_end(1.5, [1.4, 1.6], FASTER)) == []
+
+
+def test_marks_of_the_axis_are_few_and_one_of_them_is_1() -> None:
+    for low, high in ((0.5, 1.9), (0.99, 1.01), (1.2, 4.0), (0.3, 1.0)):
+        marks = _marks(min(low, 1.0), high)
+        assert 1 in marks
+        assert 3 <= len(marks) <= 9
+        assert marks[0] <= low
+        assert marks[-1] >= high
