@@ -3,18 +3,19 @@
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from specbench_kit.cli.common import JsonOption, print_json
 from specbench_kit.cli.exit_codes import FAILED
 from specbench_kit.core.common_options import DataDir
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.extras import EXTRA_OF_MODULE, PURPOSES
+from specbench_kit.core.option import Option
 from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.version import __version__
 
@@ -43,8 +44,11 @@ CHECKS: dict[str, Check] = {}
 """Checks by name, in the order in which they run."""
 
 
-def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
-    """Print all findings, and exit with code 1 if one of them is broken."""
+AllOption = Annotated[bool, Option("List the executors too, which are one line otherwise.", flag="all")]
+
+
+def doctor(data_dir: DataDir = None, every: AllOption = False, as_json: JsonOption = False) -> None:
+    """Print what will run, all findings and what they come to, and exit with code 1 if one of them is broken."""
     from rich.console import Console
     from rich.text import Text
 
@@ -56,11 +60,12 @@ def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
         print_json([asdict(finding) for finding in findings])
     else:
         console = Console()
+        console.print(Text(what_runs(findings), style="bold"))
         width = max(len(mark) for mark, _ in MARKS.values())
         names = []
         texts = []
         first_of: dict[str, str] = {}
-        for finding in findings:
+        for finding in findings if every else with_executors_in_one(findings):
             mark, style = MARKS[finding.state]
             text = one_line("; ".join(filter(None, (finding.found, finding.advice))))
             # What nine executors lack is said once.
@@ -71,8 +76,58 @@ def doctor(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
         columns = [TerminalColumn(cells, is_number=False) for cells in (names, texts)]
         for line in table_lines(columns, console.width):
             console.print(line, soft_wrap=True)
+        console.print(Text(what_it_comes_to(findings), style="bold"))
     if any(finding.state == "broken" for finding in findings):
         sys.exit(FAILED)
+
+
+EXECUTOR = "executor "
+
+
+def what_runs(findings: Sequence[Finding]) -> str:
+    """Return in a sentence what `skit bench` would run here, and on what."""
+    found = {finding.name: finding for finding in findings}
+    cards = [finding.found for name, finding in found.items() if name.startswith("device cuda:")]
+    native = found.get(f"{EXECUTOR}native")
+    slow = (
+        "" if native is None or native.state == "ok" else ", with transformers alone, which takes several times as long"
+    )
+    place = cards[0] if cards else f"the processor ({found['device cpu'].found}){slow}" if "device cpu" in found else ""
+    target = found.get("target auto")
+    if target is None or not place:
+        return "skit bench does not run here: what is BROKEN below says why."
+    if target.state == "ok":
+        return f"skit bench runs {target.found.partition(':')[0]} here, on {place}."
+    return f"skit bench runs the toy pair here, on {place}, since no real pair was fetched."
+
+
+def with_executors_in_one(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings with one line in place of those of all executors."""
+    executors = [finding for finding in findings if finding.name.startswith(EXECUTOR)]
+    absent = [finding for finding in executors if finding.state != "ok"]
+    lines = []
+    for finding in findings:
+        if finding not in executors:
+            lines.append(finding)
+        elif finding is executors[0]:
+            reasons: dict[str, list[str]] = {}
+            for one in absent:
+                reasons.setdefault(one.found, []).append(one.name.removeprefix(EXECUTOR))
+            others = [f"not {', '.join(names)} ({reason})" for reason, names in reasons.items()]
+            known = f"{len(executors) - len(absent)} of {len(executors)} run here"
+            lines.append(Finding("executors", "ok", "; ".join([known, *others]), "--all describes each"))
+    return lines
+
+
+def what_it_comes_to(findings: Sequence[Finding]) -> str:
+    """Return in a sentence if anything is broken, and what is missing that something needs."""
+    broken = [finding.name for finding in findings if finding.state == "broken"]
+    if broken:
+        return f"BROKEN: {', '.join(broken)}; nothing is sure to run before this is mended."
+    missing = [finding.name for finding in findings if finding.state == "missing" and EXECUTOR not in finding.name]
+    if not missing:
+        return "Nothing is broken and nothing is missing."
+    return f"Nothing is broken. Missing, and only needed for what their lines say: {', '.join(missing)}."
 
 
 def examine(data_dir: Path | None, begins: Callable[[str], None] = lambda _: None) -> Iterator[Finding]:
@@ -110,22 +165,16 @@ def _check_kit() -> Iterator[Finding]:
     yield Finding("libraries", "ok", f"torch {torch.__version__}, transformers {transformers.__version__}")
 
 
-@_check("executors")
-def _check_executors() -> Iterator[Finding]:
-    from specbench_kit.models.executors.base import executors
+@_check("target auto")
+def _check_fetched_pairs() -> Iterator[Finding]:
+    from specbench_kit.models.catalogue import AUTO, BUNDLED, resolve_target
+    from specbench_kit.models.named import NAMED_PAIRS
 
-    for name, kind in executors.all().items():
-        missing = kind.missing()
-        advice = "it has several times the speed of `transformers` on a CPU" if missing else ""
-        summary = (kind.__doc__ or "").split(".")[0]
-        yield Finding(f"executor {name}", "missing" if missing else "ok", missing or summary, advice)
-    from specbench_kit.models.executors.library import byte_products
-
-    if products := byte_products():
-        yield Finding("GGUF files", "ok", f"run on native-blocks, whose products this processor has: {products}")
+    if (name := resolve_target(AUTO)) != BUNDLED:
+        yield Finding("target auto", "ok", f"{name}: {NAMED_PAIRS[name].summary}")
     else:
-        advice = "install a C++ compiler on a processor with AVX2, then the kit again: half the time and memory"
-        yield Finding("GGUF files", "note", "run on native or transformers, as bf16 weights", advice)
+        advice = "`skit list models` shows the real ones, and `skit fetch` brings one"
+        yield Finding("target auto", "missing", "no real pair was fetched, so the toy pair runs", advice)
 
 
 @_check("devices")
@@ -139,6 +188,27 @@ def _check_devices() -> Iterator[Finding]:
     for number in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(number)
         yield Finding(f"device cuda:{number}", "ok", f"{card.name}, {card.total_memory / 2**30:.0f} GiB")
+
+
+@_check("executors")
+def _check_executors() -> Iterator[Finding]:
+    from specbench_kit.models.executors.base import executors
+
+    for name, kind in executors.all().items():
+        missing = kind.missing()
+        on_card = name.startswith("cuda")
+        advice = (
+            "it runs with --device cuda" if on_card else "it has several times the speed of `transformers` on a CPU"
+        )
+        summary = (kind.__doc__ or "").split(".")[0]
+        yield Finding(f"executor {name}", "missing" if missing else "ok", missing or summary, advice if missing else "")
+    from specbench_kit.models.executors.library import byte_products
+
+    if products := byte_products():
+        yield Finding("GGUF files", "ok", f"run on native-blocks, whose products this processor has: {products}")
+    else:
+        advice = "install a C++ compiler on a processor with AVX2, then the kit again: half the time and memory"
+        yield Finding("GGUF files", "note", "run on native or transformers, as bf16 weights", advice)
 
 
 @_check("threads")
@@ -191,18 +261,6 @@ def _check_bundled_pairs() -> Iterator[Finding]:
             yield Finding(f"pair {pair.name}", "broken", f"{', '.join(absent)} not found", "reinstall the kit")
         else:
             yield Finding(f"pair {pair.name}", "ok", pair.summary)
-
-
-@_check("target auto")
-def _check_fetched_pairs() -> Iterator[Finding]:
-    from specbench_kit.models.catalogue import AUTO, BUNDLED, resolve_target
-    from specbench_kit.models.named import NAMED_PAIRS
-
-    if (name := resolve_target(AUTO)) != BUNDLED:
-        yield Finding("target auto", "ok", f"{name}: {NAMED_PAIRS[name].summary}")
-    else:
-        advice = "`skit list models` shows the real ones, and `skit fetch` brings one"
-        yield Finding("target auto", "missing", "no real pair was fetched, so the toy pair runs", advice)
 
 
 @_check("methods")

@@ -312,7 +312,8 @@ def print_list(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
         options = ", ".join(f"{key}={value}" for key, value in row.get("options", {}).items())
         needs = row.get("needs") and f"Needs {'; '.join(row['needs'])}."
         missing = row.get("missing") and f"NOT AVAILABLE: it {row['missing']}."
-        text = " ".join(filter(None, (row["summary"], options and f"({options})", needs, missing, _tried(row))))
+        summary = f"{row['summary'].removesuffix('.')}." if needs or missing else row["summary"]
+        text = " ".join(filter(None, (summary, options and f"({options})", needs, missing, _tried(row))))
         lines = wrap(one_line(text), max(columns - width, 1), break_on_hyphens=False)
         if len(name) + GAP > width:
             lines.insert(0, "")

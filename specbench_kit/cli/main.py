@@ -36,8 +36,8 @@ GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on
   skit list                                    methods, datasets, deployments and other names
   skit doctor                                  check the installation and the machine
 
-skit --help lists all commands, skit COMMAND --help what matters first of one, --help-all all of its options,
---help=link those on a subject.
+skit --help lists all commands, skit help COMMAND what matters first of one, skit COMMAND --help-all all of its
+options, --help=link those on a subject.
 """
 
 FIRST_TAB = '[[ $zsh_eval_context[-1] == loadautofunc ]] && %(complete_func)s "$@"\n'

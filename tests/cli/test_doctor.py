@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import environment, skit
 
 from specbench_kit.cli import doctor
@@ -77,13 +78,50 @@ def test_what_several_executors_lack_is_printed_once(
         return [doctor.Finding(f"executor {name}", "missing", text, "it is faster") for name, text in states]
 
     monkeypatch.setattr(doctor, "examine", findings)
-    doctor.doctor()  # what is missing is no failure
-    printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    doctor.doctor(every=True)  # what is missing is no failure
+    _, *printed, _ = (" ".join(line.split()) for line in capsys.readouterr().out.splitlines())
     assert printed == [
         "executor a missing needs a card; it is faster",
         "executor b missing as executor a",
         "executor c missing needs a disk; it is faster",
     ]
+    doctor.doctor()
+    assert "executors ok 0 of 3 run here; not a, b (needs a card); not c (needs a disk)" in words_of(capsys)
+
+
+def words_of(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_it_begins_with_what_will_run_and_ends_with_what_it_comes_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def has(*findings: tuple[str, doctor.State, str]) -> str:
+        monkeypatch.setattr(doctor, "examine", lambda *_, **__: [doctor.Finding(*finding) for finding in findings])
+        doctor.doctor()
+        return words_of(capsys)
+
+    cpu: tuple[str, doctor.State, str] = ("device cpu", "ok", "AVX2, 2 processors")
+    pair: tuple[str, doctor.State, str] = ("target auto", "ok", "smollm2: two models")
+    whole = has(pair, cpu, ("executor native", "ok", "runs models"))
+    assert whole.startswith("skit bench runs smollm2 here, on the processor (AVX2, 2 processors). ")
+    assert whole.endswith(" Nothing is broken and nothing is missing.")
+    slow = has(("target auto", "missing", "toy"), cpu, ("executor native", "missing", "needs a compiler"))
+    assert "runs the toy pair here, on the processor (AVX2, 2 processors), with transformers alone" in slow
+    assert slow.endswith("Missing, and only needed for what their lines say: target auto.")
+    assert has(pair, cpu, ("device cuda:0", "ok", "H100, 80 GiB")).startswith("skit bench runs smollm2 here, on H100")
+    monkeypatch.setattr(doctor.sys, "exit", lambda code: print(f"exit {code}"))
+    broken = has(("target auto", "broken", "a file is gone"), ("kit", "broken", "gone"))
+    assert broken.startswith("skit bench does not run here: what is BROKEN below says why.")
+    assert broken.endswith("BROKEN: target auto, kit; nothing is sure to run before this is mended. exit 1")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_an_executor_for_a_gpu_is_not_ok_without_one() -> None:
+    findings = found()
+    for name in ("cuda-graph", "cuda-graph-head", "cuda-invariant"):
+        assert findings[f"executor {name}"].state == "missing"
+        assert findings[f"executor {name}"].advice == "it runs with --device cuda"
 
 
 def test_what_multiplies_gguf_files_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,6 +63,11 @@ class GraphKey(NamedTuple):
     details: Details = Details()
 
 
+def card_missing() -> str:
+    """Return what a machine without a GPU lacks for graphs of one; empty on a machine that has one."""
+    return "" if torch.cuda.is_available() else "needs a GPU, and torch finds none"
+
+
 @executors.register("cuda-graph")
 class CudaGraphExecutor(TransformersExecutor):
     """Replays CUDA graphs of a model on a GPU, one per shape, and keeps drafted chains on the card.
@@ -90,6 +95,10 @@ class CudaGraphExecutor(TransformersExecutor):
             and len(set(getattr(model, "hf_device_map", {}).values())) < 2
             and super().supports(model)
         )
+
+    @classmethod
+    def missing(cls) -> str:
+        return card_missing()
 
     @classmethod
     def refusal(cls, model: Any) -> str:
