@@ -1,8 +1,10 @@
-"""Progress bars, on stderr."""
+"""Progress on stderr: bars in a terminal, and where it goes to a file a line a minute."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from datetime import datetime, timedelta
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import (
@@ -18,21 +20,77 @@ from rich.progress import (
 )
 
 from specbench_kit.core.progress import CountCallback, ProgressCallback
+from specbench_kit.reports.writing.formatting import count, data
 
 if TYPE_CHECKING:
     # Lanes decode with torch, which a bar over simulations should not wait for.
     from specbench_kit.studies.bench import lanes
 
 
+LINE_EVERY_S = 60.0
+"""Seconds between lines of progress where nobody sees a bar."""
+
+
 class _Bar(Progress):
-    """A progress display that disappears if the work never began, so that an error message stands alone."""
+    """A progress display that disappears if the work never began, so that an error message stands alone.
+
+    Where it goes to a file, a line a minute says how much of which step is done, and until when it will last.
+    """
+
+    written: Callable[[float], str] = staticmethod(count)
+    """How a line writes the numbers of items."""
+
+    def start(self) -> None:
+        super().start()
+        if not self.console.is_terminal:
+            self._is_over = Event()
+            self._begun: dict[TaskID, tuple[float, float]] = {}
+            self._teller = Thread(target=self._tell, daemon=True)
+            self._teller.start()
+
+    def _tell(self) -> None:
+        while not self._is_over.wait(LINE_EVERY_S):
+            for line in self.lines():
+                self.console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        super().update(task_id, **changes)
+        if not self.console.is_terminal and changes.get("completed") is not None:
+            # The first items that a step reports may have been done before: the speed is that of what follows.
+            self._begun.setdefault(task_id, (self.get_time(), changes["completed"]))
+
+    def lines(self) -> list[str]:
+        """Return a line for each step that has begun and is not over: how much of it is done, and until when."""
+        lines = []
+        for task in self.tasks:
+            if not task.visible or not task.total or task.finished:
+                continue
+            begun_s, before = self._begun.get(task.id, (self.get_time(), task.completed))
+            done, elapsed_s = task.completed - before, self.get_time() - begun_s
+            of_all = f"{self.written(task.completed)} of {self.written(task.total)} ({task.percentage:.0f}%)"
+            until = ""
+            if done > 0 and elapsed_s > 0:
+                left_s = (task.total - task.completed) * elapsed_s / done
+                until = f", {self.written(60 * done / elapsed_s)} a minute, until about {_time_of_day(left_s)}"
+            lines.append(f"{_time_of_day()} {task.description.strip()}: {of_all}{until}")
+        return lines
 
     def stop(self) -> None:
+        if not self.console.is_terminal and self.live.is_started:
+            self._is_over.set()
+            self._teller.join()
         if any(task.visible for task in self.tasks):
             super().stop()
         else:
             self.live.transient = True
             self.live.stop()
+
+
+def _time_of_day(later_s: float = 0.0) -> str:
+    """Return the time in so many seconds, with its day where that is not today."""
+    now = datetime.now().astimezone()
+    then = now + timedelta(seconds=later_s)
+    return then.strftime("%H:%M" if then.date() == now.date() else "%d %B %H:%M")
 
 
 @contextmanager
@@ -91,6 +149,7 @@ def download_bar() -> Iterator[ProgressCallback]:
     """Show one bar per file: its name, its bytes that are here, and the remaining time."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with _Bar(*columns, console=Console(stderr=True)) as bar:
+        bar.written = data
         yield _by_task(bar)
 
 
