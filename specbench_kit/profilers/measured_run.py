@@ -49,7 +49,7 @@ from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.steps import measure_statistics
 from specbench_kit.profilers.subject import Subject
 from specbench_kit.profilers.workload import Configuration
-from specbench_kit.runs.folder import run_key, to_json, unfinished_folder, unused_folder, write_text
+from specbench_kit.runs.folder import to_json, unfinished_folder, unused_folder, write_text
 from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 
@@ -148,7 +148,7 @@ def _open_folder(
         "runs": settings.runs,
     }
     if settings.resume:
-        return _unfinished(settings.out, settings.command, run_key(defining))
+        return _unfinished(settings.out, settings.command, defining)
     names = "-".join(str(model["name"]) for model in models.values())
     folder = unused_folder(settings.out, settings.command, names, defining)
     budget_s = settings.budget_s / len(parts)
@@ -164,9 +164,9 @@ def _open_folder(
     return folder, run
 
 
-def _unfinished(out: Path, command: str, key: str) -> tuple[Path, dict[str, object]]:
+def _unfinished(out: Path, command: str, defining: Mapping[str, object]) -> tuple[Path, dict[str, object]]:
     """Return the newest folder of such a run that has no summary yet, and the content of its `run.json`."""
-    folder = unfinished_folder(out, command, key, "run.json")
+    folder = unfinished_folder(out, command, defining, "run.json", lambda _: {})
     path = folder / "run.json"
     try:
         text = path.read_text(encoding="utf-8")

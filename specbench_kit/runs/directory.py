@@ -21,7 +21,15 @@ from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.detail import RequestDetail
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.runs.document import RunDocument
-from specbench_kit.runs.folder import KEY_DIGITS, content_hash, encode, folder_candidates, slug, to_json
+from specbench_kit.runs.folder import (
+    KEY_DIGITS,
+    content_hash,
+    encode,
+    folder_candidates,
+    nothing_to_resume,
+    slug,
+    to_json,
+)
 
 SCHEMA_VERSION = 1
 """The version of the format. It rises when an older kit would misread a run; new fields, which readers skip, do not
@@ -52,10 +60,14 @@ def config_key(run: JsonObject) -> str:
 
     Where the resolved options are known they count and the spec does not: `fixed-k` and `fixed-k:k=4` are the same.
     """
+    return content_hash(_defining(run))
+
+
+def _defining(run: JsonObject) -> JsonObject:
     defining = {name: run[name] for name in _DEFINING if name in run}
     if "options" in run:
         defining["method"] = run["method"].partition(":")[0]
-    return content_hash(defining)
+    return defining
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,21 +219,34 @@ class RunDirectory:
         return reported(f"cannot write {name} in {self.path}", RESUME_HINT)
 
 
-def find_resumable(out: Path, keys: Sequence[str]) -> list[RunDirectory]:
-    """Return for each `config_key` the newest partial run below `out`, or the newest run if none is partial.
+def find_resumable(out: Path, described: Sequence[JsonObject]) -> list[RunDirectory]:
+    """Return for each described run the newest partial one below `out`, or the newest run if none is partial.
 
-    Raises SkitError unless every key has a run and at least one run is partial. Of methods that were run together some
+    Raises SkitError unless each has a run and at least one run is partial. Of methods that were run together some
     may have finished before the others were interrupted.
     """
     runs: list[RunDirectory] = []
-    for key in keys:
+    for run in described:
+        key = config_key(run)
         # Names begin with the time of day, so that the last name is the newest run.
         folders = sorted((file.parent for file in out.glob(f"*-{key[:KEY_DIGITS]}*/run.json")), reverse=True)
-        matching = [run for run in map(RunDirectory.open, folders) if config_key(run.run) == key]
-        runs += ([run for run in matching if run.is_partial] or matching)[:1]
-    if len(runs) < len(keys) or not any(run.is_partial for run in runs):
-        raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
+        matching = [found for found in map(RunDirectory.open, folders) if config_key(found.run) == key]
+        runs += ([found for found in matching if found.is_partial] or matching)[:1]
+    if len(runs) < len(described) or not any(run.is_partial for run in runs):
+        # The first one that is missing is told of: what differs is mostly the same for all of them.
+        raise nothing_to_resume(out, _defining(described[0]), _unfinished(out))
     return runs
+
+
+def _unfinished(out: Path) -> dict[Path, JsonObject]:
+    """Return what defines each unfinished run below `out` that can be read."""
+    found = {}
+    for file in out.glob("*/run.json"):
+        with suppress(SkitError):
+            directory = RunDirectory.open(file.parent)
+            if "method" in directory.run and directory.is_partial:
+                found[file.parent] = _defining(directory.run)
+    return found
 
 
 def _make_folder(out: Path, run: JsonObject) -> Path:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -12,6 +12,7 @@ from msgspec import Struct, to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file
+from specbench_kit.core.typed_json import flat, shown
 
 KEY_DIGITS = 8
 """Digits of a run's hash that its folder's name holds."""
@@ -40,16 +41,65 @@ def folder_candidates(out: Path, *name_parts: str) -> Iterator[Path]:
     yield from (out / f"{name}-{number}" for number in count(2))
 
 
-def unfinished_folder(out: Path, command: str, key: str, holding: str) -> Path:
-    """Return the newest folder of a command's runs with this key that holds a file and no summary yet.
+Unfinished = Mapping[Path, Mapping[str, object]]
+"""What defines each unfinished run, by its folder."""
 
-    Raise SkitError if there is none.
+
+def unfinished_folder(
+    out: Path,
+    command: str,
+    defining: Mapping[str, object],
+    holding: str,
+    read: Callable[[Path], Mapping[str, object]],
+) -> Path:
+    """Return the newest folder of a command's runs of this kind that holds a file and no summary yet.
+
+    Raise SkitError if there is none; `read` returns what defines the run of a folder.
     """
-    folders = sorted(file.parent for file in out.glob(f"*-{command}-*-{key}*/{holding}"))
-    unfinished = [folder for folder in folders if not (folder / "summary.json").exists()]
-    if not unfinished:
-        raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
-    return unfinished[-1]
+
+    def unfinished(key: str) -> list[Path]:
+        folders = sorted(file.parent for file in out.glob(f"*-{command}-*{key and key + '*'}/{holding}"))
+        return [folder for folder in folders if not (folder / "summary.json").exists()]
+
+    matching = unfinished(f"-{run_key(defining)}")
+    if not matching:
+        raise nothing_to_resume(out, defining, {folder: read(folder) for folder in unfinished("")})
+    return matching[-1]
+
+
+NAMED_DIFFERENCES = 3
+
+
+def nothing_to_resume(out: Path, wanted: Mapping[str, object], unfinished: Unfinished) -> SkitError:
+    """Return the error that no unfinished run has the wanted settings, with the nearest one and what differs there."""
+    none = f"{out} holds no unfinished run with these settings"
+    differences = {folder: _differences(wanted, defining) for folder, defining in unfinished.items() if defining}
+    if not differences:
+        return SkitError(f"{none}: start one without --resume")
+    nearest = min(sorted(differences, reverse=True), key=lambda folder: len(differences[folder]))
+    parts = differences[nearest]
+    more = f" and {len(parts) - NAMED_DIFFERENCES} more" if len(parts) > NAMED_DIFFERENCES else ""
+    return SkitError(
+        f"{none}; nearest is {nearest.name}, with {'; '.join(parts[:NAMED_DIFFERENCES])}{more}: give its settings, or "
+        "start a run without --resume"
+    )
+
+
+def _differences(wanted: Mapping[str, object], defining: Mapping[str, object]) -> list[str]:
+    """Return in which settings another run differs; other files come last."""
+    ours, theirs = flat(json.loads(json.dumps(wanted))), flat(defining)
+    names = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
+    hashes = [name for name in names if any(map(HASH.fullmatch, map(str, (ours.get(name), theirs.get(name)))))]
+    readable = [name for name in names if name not in hashes]
+    said = [f"{name} {_shown(theirs.get(name))}, not {_shown(ours.get(name))}" for name in readable]
+    return said + [f"other content of {name}" for name in hashes]
+
+
+HASH = re.compile(r"[0-9a-f]{32,}")
+
+
+def _shown(value: object) -> str:
+    return "unset" if value is None else shown(value)
 
 
 def slug(text: str) -> str:

@@ -21,9 +21,10 @@ NAME = "parts.jsonl"
 
 
 class _Head(Struct, forbid_unknown_fields=True):
-    """The first line of the file: another version of the kit may come to other results."""
+    """The first line of the file: what defines the study, and another version of the kit may come to other results."""
 
     kit: str
+    defining: dict[str, object] = {}
 
 
 class _Part(Struct, forbid_unknown_fields=True):
@@ -40,8 +41,9 @@ class KeptParts:
     The same settings ask for the same parts in the same order, so that numbers name them.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, defining: Mapping[str, object] = {}) -> None:
         self.folder = folder
+        self._defining = defining
         self.path = folder / NAME
         self._results: dict[tuple[int, int], Raw] = {}
 
@@ -70,7 +72,7 @@ class KeptParts:
     def begin(self) -> None:
         """Make the file, unless it is there, before the first part is done."""
         if not self.path.exists():
-            self._write(_line(_Head(__version__)), "wb")
+            self._write(_line(_Head(__version__, dict(self._defining))), "wb")
             lock(self.folder)
 
     def results(self, step: int, kind: type[T]) -> dict[int, T]:
@@ -124,6 +126,14 @@ def input_hashes(settings: Mapping[str, object]) -> dict[str, str]:
     return hashes
 
 
-def unfinished_parts(out: Path, command: str, key: str) -> KeptParts:
+def unfinished_parts(out: Path, command: str, defining: Mapping[str, object]) -> KeptParts:
     """Return the parts of the newest unfinished run of a command with these settings; SkitError if there is none."""
-    return KeptParts.resumed(unfinished_folder(out, command, key, NAME))
+    return KeptParts.resumed(unfinished_folder(out, command, defining, NAME, _defining_of))
+
+
+def _defining_of(folder: Path) -> Mapping[str, object]:
+    """Return what defines the study of a folder; nothing if its file does not say."""
+    try:
+        return decode(_Head, (complete_lines(folder / NAME) or [b"{}"])[0]).defining
+    except ValueError:
+        return {}

@@ -143,8 +143,16 @@ def test_a_search_does_not_go_on_with_another_trace(tmp_path: Path, monkeypatch:
         patch.setattr(capacity, "find_capacity", interrupted)
         assert "go on with --resume" in error_line(skit_here(*search))
     write_trace(trace, made_requests(2))
-    assert "holds no unfinished run with these settings" in error_line(skit_here(*search, "--resume"))
+    (folder,) = out.iterdir()
+    refused = error_line(skit_here(*search, "--resume"))
+    assert refused.startswith(f"{out} holds no unfinished run with these settings; nearest is {folder.name}, with ")
+    assert refused.endswith(f"with other content of {trace}: give its settings, or start a run without --resume")
     write_trace(trace, made_requests(3))
+    other = error_line(skit_here(*search, "--epsilon", 0.2, "--resume"))
+    assert other == (
+        f"{out} holds no unfinished run with these settings; nearest is {folder.name}, with epsilon 0.05, not 0.2: "
+        "give its settings, or start a run without --resume"
+    )
     assert skit_here(*search, "--resume").returncode == 0
 
 

@@ -21,11 +21,21 @@ from specbench_kit.datasets.base import Prompt
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
 from specbench_kit.metrics.ab.summary import AbSummary
 from specbench_kit.runs.directory import complete_lines, lock, read_object, reported, unlock
-from specbench_kit.runs.folder import encode, run_key, to_json, unused_folder, write_text
+from specbench_kit.runs.folder import encode, nothing_to_resume, run_key, to_json, unused_folder, write_text
 from specbench_kit.studies.ab import report
 from specbench_kit.studies.ab.settings import Load
 
 SEED_BYTES = 4
+
+
+def _unfinished(out: Path, key: str = "") -> list[Path]:
+    """Return the folders of runs whose names hold a key and that lack answers, the newest first."""
+    folders = sorted((file.parent for file in out.glob(f"*-ab-*{key and key + '*'}/{RUN}")), reverse=True)
+    return [
+        folder
+        for folder in folders
+        if not (folder / SUMMARY).exists() or read_object(folder / SUMMARY).get("partial") is not False
+    ]
 
 
 class Turn(NamedTuple):
@@ -96,7 +106,7 @@ class AnswerStore:
         folder = unused_folder(out, "ab", dataset, identity)
         with reported(f"cannot make a run directory in {out}", "make room there or choose another folder with --out"):
             folder.mkdir(parents=True)
-            replace_file(folder / RUN, encode(to_json({"schema_version": SCHEMA_VERSION, **run})))
+            replace_file(folder / RUN, encode(to_json({"schema_version": SCHEMA_VERSION, **run, "identity": identity})))
             (folder / ANSWERS).touch()
         lock(folder)
         return cls(folder, names)
@@ -107,13 +117,13 @@ class AnswerStore:
 
         Raise SkitError if there is none, or if another process writes to it.
         """
-        folders = sorted((file.parent for file in out.glob(f"*-ab-*-{run_key(identity)}*/{RUN}")), reverse=True)
-        for folder in folders:
-            summary = folder / SUMMARY
-            if not summary.exists() or read_object(summary).get("partial") is not False:
-                lock(folder)  # before anything is read: another process may be in the middle of a line
-                return cls.open(folder, names)
-        raise SkitError(f"{out} holds no unfinished run with these settings: start one without --resume")
+        matching = _unfinished(out, f"-{run_key(identity)}")
+        if not matching:
+            identities = {folder: read_object(folder / RUN).get("identity") or {} for folder in _unfinished(out)}
+            raise nothing_to_resume(out, identity, identities)
+        folder = matching[0]
+        lock(folder)  # before anything is read: another process may be in the middle of a line
+        return cls.open(folder, names)
 
     @classmethod
     def open(cls, folder: Path, names: tuple[str, ...]) -> "AnswerStore":

@@ -15,7 +15,7 @@ from specbench_kit.models.catalogue import ModelSource, read_config
 from specbench_kit.models.executors.base import name_of
 from specbench_kit.models.weights.blocks import read_record
 from specbench_kit.runs import provenance
-from specbench_kit.runs.directory import RunDirectory, config_key, find_resumable, lock, unlock
+from specbench_kit.runs.directory import RunDirectory, find_resumable, lock, unlock
 from specbench_kit.runs.resumption import require_same_environment
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -54,7 +54,7 @@ def open_runs(
                 }
             )
     if settings.resume or join:
-        directories = find_resumable(settings.out, [config_key(run) for run in described])
+        directories = find_resumable(settings.out, described)
     else:
         directories = [RunDirectory.create(settings.out, run) for run in described]
     notes = take_up(directories, described[0], force=settings.force)

@@ -38,7 +38,7 @@ from specbench_kit.profilers import cards
 from specbench_kit.profilers.loading import save
 from specbench_kit.reports.writing.formatting import seconds, share
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
+from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
 from specbench_kit.serving.parallel import Workers, require_cluster
 from specbench_kit.studies.planning.assumptions import by_weight
@@ -218,8 +218,8 @@ class PlanRun:
             require_cluster()
         defining = {**_config(options), **input_hashes(asdict(options))}
         if options.resume:
-            return unfinished_parts(options.out, "plan", run_key(defining))
-        return KeptParts(unused_folder(options.out, "plan", f"{options.devices}-devices", defining))
+            return unfinished_parts(options.out, "plan", defining)
+        return KeptParts(unused_folder(options.out, "plan", f"{options.devices}-devices", defining), defining)
 
     def _fleet(self, search: Search, found: Found, placement: Placement) -> ReplicaFleet | None:
         report = partial(self.report, f"judging {NAMES[placement]}")

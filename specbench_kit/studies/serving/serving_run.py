@@ -32,7 +32,7 @@ from specbench_kit.metrics.serving_rows import (
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Experiment
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import run_key, slug, to_json, unused_folder, write_text
+from specbench_kit.runs.folder import slug, to_json, unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
 from specbench_kit.serving.events import timeline, write_events
 from specbench_kit.serving.metrics import compute_metrics
@@ -146,9 +146,9 @@ class ServingRun:
         for entry in series:
             builder.require_lengths(entry)
         if settings.resume:
-            parts = unfinished_parts(settings.out, command, run_key(defining))
+            parts = unfinished_parts(settings.out, command, defining)
         else:
-            parts = KeptParts(unused_folder(settings.out, command, subject, defining))
+            parts = KeptParts(unused_folder(settings.out, command, subject, defining), defining)
         if self.dataset is None:
             return parts, builder
         # Anything wrong is reported before the recording, which takes minutes. A search for capacity may find that a

@@ -24,7 +24,7 @@ from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import TOO_FEW
 from specbench_kit.metrics.vocabulary import BASELINE, METRICS
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import run_key, to_json, unused_folder, write_text
+from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, unfinished_parts
 from specbench_kit.serving.parallel import Workers, require_cluster
 from specbench_kit.studies.recording.trace import record_once
@@ -94,8 +94,8 @@ def _parts(settings: SweepSettings, digest: str) -> KeptParts:
     """Return the points of a new sweep that are done, which are none, or of the one that is resumed."""
     defining = {**settings.defining(), "digest": digest}
     if settings.resume:
-        return unfinished_parts(settings.out, "sweep", run_key(defining))
-    return KeptParts(unused_folder(settings.out, "sweep", Path(settings.deployment).stem, defining))
+        return unfinished_parts(settings.out, "sweep", defining)
+    return KeptParts(unused_folder(settings.out, "sweep", Path(settings.deployment).stem, defining), defining)
 
 
 def _workers(settings: SweepSettings, parts: KeptParts) -> Workers:

@@ -7,6 +7,7 @@ import errno
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -394,6 +395,20 @@ def test_a_stored_request_that_comes_out_otherwise_is_named(
         "record: start the run anew without --resume"
     )
     assert read_rows(run / "requests.jsonl") == rows
+
+
+def test_the_nearest_unfinished_run_is_named_with_what_differs(
+    modelled: list[str], untouched: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(untouched, out)
+    for run in modelled_runs(out):
+        (run / "summary.json").unlink()
+    line = error_line(skit_here(*modelled, "--seed", 7, "--out", out, "--resume"))
+    none, nearest = line.removeprefix(f"{out} ").split("; ")
+    assert none == "holds no unfinished run with these settings"
+    advice = "give its settings, or start a run without --resume"
+    assert re.fullmatch(rf"nearest is \S+, with config\.seed 0, not 7: {advice}", nearest), nearest
 
 
 def test_a_finished_run_is_not_resumed(command: list[str], whole: Path) -> None:
