@@ -251,27 +251,27 @@ def test_find_resumable_takes_the_newest_partial_run_of_the_same_settings(tmp_pa
     RunDirectory.create(tmp_path, RUN | {"config": {"seed": 1}})
     finished.write_summary({"partial": False})
     newer.write_summary({"partial": True})
-    assert find_resumable(tmp_path, [config_key(RUN)]) == [newer]
+    assert find_resumable(tmp_path, [RUN]) == [newer]
     newer.write_summary({"partial": False})
-    assert find_resumable(tmp_path, [config_key(RUN)]) == [older]
+    assert find_resumable(tmp_path, [RUN]) == [older]
 
 
 def test_find_resumable_takes_a_finished_run_along_with_a_partial_one(tmp_path: Path) -> None:
     threshold_run = RUN | {"method": "threshold"}
     finished, partial = RunDirectory.create(tmp_path, RUN), RunDirectory.create(tmp_path, threshold_run)
     finished.write_summary({"partial": False})
-    keys = [config_key(RUN), config_key(threshold_run)]
-    assert find_resumable(tmp_path, keys) == [finished, partial]
+    described = [RUN, threshold_run]
+    assert find_resumable(tmp_path, described) == [finished, partial]
     partial.write_summary({"partial": False})
     with pytest.raises(SkitError, match="no unfinished run with these settings"):
-        find_resumable(tmp_path, keys)
+        find_resumable(tmp_path, described)
 
 
 @pytest.mark.parametrize("folder", [".", "missing"])
 def test_find_resumable_without_such_a_run_is_an_error(tmp_path: Path, folder: str) -> None:
     RunDirectory.create(tmp_path, RUN | {"config": {"seed": 1}})
     with pytest.raises(SkitError, match="no unfinished run with these settings"):
-        find_resumable(tmp_path / folder, [config_key(RUN)])
+        find_resumable(tmp_path / folder, [RUN])
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
