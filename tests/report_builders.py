@@ -66,7 +66,7 @@ N = TypeVar("N")
 
 def serving_figures(nothing: N, **overall: Any) -> ServingFigures[N]:
     """The figures of a simulation with these figures over all devices; `nothing` is every other number."""
-    latencies = dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "response_s"))
+    latencies = dict.fromkeys(("ttft_s", "tpot_s", "icl_s", "response_s"))
     rates = dict.fromkeys(("violation_rate", "starved_rate", "deadline_miss_rate", "slow_round_rate"))
     rates |= dict.fromkeys(("acceptance_length", "submitted_per_verify"))
     spreads = dict.fromkeys(("speed", "queue_s", "verify_s", "interference"))

@@ -94,11 +94,11 @@ OTHER_NAMES = (
     ),
     OtherNames(
         ours="`itl`: seconds between two tokens; those that arrive together share the gap before them equally",
-        vllm="another thing: see `itl_s`",
+        vllm="another thing: see `icl_s`",
         aiperf="another thing: see `tpot`",
     ),
     OtherNames(
-        ours="`itl_s` of simulations: seconds between two arrivals of a response; tokens of one round arrive together",
+        ours="`icl_s` of simulations: seconds between two arrivals of a response; tokens of one round arrive together",
         vllm="inter-token latency (ITL)",
         aiperf="inter-chunk latency",
     ),

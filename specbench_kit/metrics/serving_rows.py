@@ -40,13 +40,13 @@ class Percentiles(Struct, Generic[N]):
 class ResponseLatencies(Struct, Generic[N]):
     """What the users of one group of devices wait for; None where nothing of the kind arrived.
 
-    `itl_s` is the inter-token latency as vLLM counts it, which AIPerf calls inter-chunk latency: the time between two
+    `icl_s` is the inter-chunk latency, as AIPerf calls it and vLLM counts its inter-token latency: the time between two
     arrivals of a response, where the tokens of a round arrive together and count as one.
     """
 
     ttft_s: Percentiles[N] | None
     tpot_s: Percentiles[N] | None
-    itl_s: Percentiles[N] | None
+    icl_s: Percentiles[N] | None
     response_s: Percentiles[N] | None
 
 

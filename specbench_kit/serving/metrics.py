@@ -306,7 +306,7 @@ def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_ro
     return GroupFigures(
         ttft_s=latencies.ttft_s,
         tpot_s=latencies.tpot_s,
-        itl_s=latencies.itl_s,
+        icl_s=latencies.icl_s,
         response_s=latencies.response_s,
         responses=int(due.sum()),
         violation_rate=_share(responses.violated, due),
@@ -332,7 +332,7 @@ def _latencies(responses: _Responses, gap_s: Floats, finished: Mask) -> Response
     return ResponseLatencies(
         ttft_s=distribution(responses.first_s[finished] - responses.start_s[finished]),
         tpot_s=distribution(tpot_s),
-        itl_s=distribution(gap_s[np.isfinite(gap_s)]),
+        icl_s=distribution(gap_s[np.isfinite(gap_s)]),
         response_s=distribution(responses.end_s[finished] - responses.start_s[finished]),
     )
 

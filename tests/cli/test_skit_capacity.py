@@ -95,7 +95,7 @@ def test_a_capacity_has_the_latency_of_its_responses(two_systems: tuple[Path, Js
     assert len(lines) == 2 * (1 + 1 + 3)
     for (series, slo), latencies in by_class.items():
         for name, group in latencies.items():
-            for metric in ("ttft_s", "itl_s", "response_s"):
+            for metric in ("ttft_s", "icl_s", "response_s"):
                 line = lines[series, slo, name]
                 assert float(line[f"{metric}_p99"]) == group[metric]["p99"]["mean"]
 

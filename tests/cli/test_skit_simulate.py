@@ -65,7 +65,7 @@ def test_a_row_per_system_and_number_of_devices(side_by_side: tuple[Path, JsonOb
     first = summary["rows"][0]["figures"]["overall"]["throughput"]["mean"]
     assert float(table[0]["throughput"]) == first
     slow_class = summary["rows"][0]["figures"]["classes"]["class-1"]
-    for metric in ("ttft_s", "itl_s", "response_s"):
+    for metric in ("ttft_s", "icl_s", "response_s"):
         for percentile in ("p50", "p95", "p99"):
             assert float(table[1][f"{metric}_{percentile}"]) == slow_class[metric][percentile]["mean"] > 0
 

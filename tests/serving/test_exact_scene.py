@@ -72,8 +72,8 @@ def test_responses_and_their_promises(found: Figures) -> None:
     assert mean(overall.ttft_s) == pytest.approx((0.85 + 1.05 + 1.0) / 3)
     assert mean(overall.tpot_s) == pytest.approx(0.75 / 5)
     # Every response comes in two bursts of three tokens, 0.75 s apart, whatever waited before the first one.
-    assert overall.itl_s is not None
-    assert structs.astuple(overall.itl_s) == pytest.approx([0.75] * 4)
+    assert overall.icl_s is not None
+    assert structs.astuple(overall.icl_s) == pytest.approx([0.75] * 4)
 
 
 def test_throughput_counts_all_tokens_and_goodput_those_of_kept_promises(found: Figures) -> None:

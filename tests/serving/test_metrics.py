@@ -165,11 +165,11 @@ def test_itl_is_between_two_arrivals_of_one_response() -> None:
     gaps_s = {ALL: [0.5, 1.0, 3.0, 2.0], "1": [0.5, 1.0, 3.0], "2": [2.0]}
     assert set(latencies) == set(gaps_s)
     for name, expected in gaps_s.items():
-        itl_s = latencies[name].itl_s
-        assert itl_s is not None
-        assert (itl_s.mean, itl_s.p50) == pytest.approx((np.mean(expected), np.median(expected)))
+        icl_s = latencies[name].icl_s
+        assert icl_s is not None
+        assert (icl_s.mean, icl_s.p50) == pytest.approx((np.mean(expected), np.median(expected)))
     before = latencies_by_class(scene, result([], [{**row, "arrived_s": 9.0} for row in rounds], []))
-    assert before[ALL].itl_s is None
+    assert before[ALL].icl_s is None
 
 
 @pytest.mark.parametrize("system", ["wisp", "adaspec", "centralized"])
@@ -177,16 +177,16 @@ def test_time_per_token_lies_within_the_gaps_between_arrivals(system: str) -> No
     """The gaps of a response add up to the time from its first tokens to its last, whichever side drafts."""
     scene = scenario(system, 8, slo="1", duration_s=60.0, warmup_s=0.0)
     latencies = latencies_by_class(scene, simulate(scene, 1))[ALL]
-    itl_s, tpot_s, ttft_s, response_s = latencies.itl_s, latencies.tpot_s, latencies.ttft_s, latencies.response_s
-    assert itl_s
+    icl_s, tpot_s, ttft_s, response_s = latencies.icl_s, latencies.tpot_s, latencies.ttft_s, latencies.response_s
+    assert icl_s
     assert tpot_s
     assert ttft_s
     assert response_s
-    assert 0 < tpot_s.mean <= itl_s.mean
-    assert itl_s.p50 <= itl_s.p95 <= itl_s.p99
+    assert 0 < tpot_s.mean <= icl_s.mean
+    assert icl_s.p50 <= icl_s.p95 <= icl_s.p99
     assert ttft_s.mean + 39 * tpot_s.mean == pytest.approx(response_s.mean)
     if system == "centralized":  # one token a round: the mean over gaps is that over tokens
-        assert itl_s.mean == pytest.approx(tpot_s.mean, rel=0.02)
+        assert icl_s.mean == pytest.approx(tpot_s.mean, rel=0.02)
 
 
 def test_figures_of_a_run_hang_together() -> None:

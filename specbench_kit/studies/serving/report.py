@@ -103,11 +103,11 @@ def _latency_columns(
 LATENCIES: Sequence[FigureColumn[Latencies]] = (
     *_latency_columns("response", lambda group: group.response_s),
     *_latency_columns("TTFT", lambda group: group.ttft_s),
-    *_latency_columns("ITL", lambda group: group.itl_s),
+    *_latency_columns("ICL", lambda group: group.icl_s),
     *_latency_columns("TPOT", lambda group: group.tpot_s),
 )
 """How long a response takes from end to end, until its first token, and between the tokens that its user sees."""
-FIRST_LATENCIES = ("response p50", "response p95", "TTFT p95", "ITL p95")
+FIRST_LATENCIES = ("response p50", "response p95", "TTFT p95", "ICL p95")
 LESS_NEEDED = {column.title for column in LATENCIES} - {*FIRST_LATENCIES}
 """Latencies that a table shows when it is opened."""
 ROUNDS: Sequence[FigureColumn[SeedFigures]] = (
@@ -366,9 +366,9 @@ def _definitions(run: ServingDescription) -> Blocks:
         "Goodput is the throughput times the share of tokens, of all responses that fell due, that came in responses "
         "which kept their SLO. A round misses its deadline when its verification ends after arrival + expected tokens "
         "/ promised speed - drafting - network. Interference is the time of a round's batch over the time that the "
-        "round would take alone. Responses and TTFT are counted from the request. ITL is the time between two arrivals "
-        "of a response, of which the tokens of one round are one, as vLLM's benchmark counts it; AIPerf calls it "
-        "inter-chunk latency, and TPOT inter-token latency. "
+        "round would take alone. Responses and TTFT are counted from the request. ICL, the inter-chunk latency, is "
+        "the time between two arrivals of a response, of which the tokens of one round are one; vLLM's benchmark calls "
+        "it inter-token latency, which AIPerf calls what is TPOT here. "
         "Energy is that of servers and of devices at the full power of their cards while they work. Intervals are 95% "
         "intervals of Student's t over seeds."
     )

@@ -54,7 +54,7 @@ AXIS_TITLES = {
     "estimator_noise": "estimate\nnoise",
     "guard_s": "guard\n(s)",
 }
-LATENCIES = ("response", "TTFT", "ITL")
+LATENCIES = ("response", "TTFT", "ICL")
 MOST_LATENCIES = 12
 """Rows up to which the terminal shows latencies; the report shows all."""
 FIRST_SERVER_COLUMNS = 4
@@ -116,7 +116,7 @@ def _latencies(rows: Sequence[SimulatedRow | SearchedRow]) -> list[Block]:
     cells: list[list[Cell]] = []
     for row in rows:
         for name, group in latency_groups(row).items():
-            waited = (group.response_s, group.ttft_s, group.itl_s)
+            waited = (group.response_s, group.ttft_s, group.icl_s)
             cells.append([*point_cells(row, axes), name, *map(_percentiles, waited)])
     if not 0 < len(cells) <= MOST_LATENCIES:
         return []
