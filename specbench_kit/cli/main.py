@@ -16,6 +16,7 @@ from specbench_kit.cli.usage import UsageError, usage_problem
 from specbench_kit.core.errors import Interrupted, SkitError
 from specbench_kit.core.extras import missing_module_line
 from specbench_kit.core.plain_text import one_line, wrapped
+from specbench_kit.core.registry import plug_in_fault
 from specbench_kit.core.version import __version__
 
 GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.
@@ -64,14 +65,30 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
+TRACEBACK = "--traceback"
+"""May stand anywhere in a command line, as every command can meet an error."""
+
+
+def _refer_to_traceback(_: bool) -> None:
+    """Do nothing: the option is taken out of the command line before it is read."""
+
+
+TracebackOption = Annotated[
+    bool,
+    typer.Option(
+        TRACEBACK,
+        help="Print the traceback of an error in another package's method or dataset too. It may stand anywhere.",
+        callback=_refer_to_traceback,
+    ),
+]
 VersionOption = Annotated[
     bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
 ]
 
 
 @app.callback(invoke_without_command=True)
-def _start(context: typer.Context, version: VersionOption = False) -> None:
-    del version  # its callback has printed it
+def _start(context: typer.Context, version: VersionOption = False, traceback: TracebackOption = False) -> None:
+    del version, traceback  # a callback has printed the one, and `main` has taken the other out
     if context.invoked_subcommand is None:
         print(GUIDE, end="")
 
@@ -79,7 +96,9 @@ def _start(context: typer.Context, version: VersionOption = False) -> None:
 def main() -> None:
     """Run the command line to its exit code; bad input ends with one line on stderr."""
     outputs = Outputs()
-    code = _run()
+    with_traceback = TRACEBACK in sys.argv[1:]
+    sys.argv[1:] = [argument for argument in sys.argv[1:] if argument != TRACEBACK]
+    code = _run(with_traceback)
     lost = outputs.lost()
     # A verdict stays one, and a refusal too: only a success is none whose output nobody can read.
     if lost is not None and code == 0:
@@ -87,7 +106,7 @@ def main() -> None:
     sys.exit(code)
 
 
-def _run() -> int:
+def _run(with_traceback: bool) -> int:
     """Run the command and return its exit code. No error of ours or of a library may end with that of a verdict."""
     try:
         with hear_interrupts():
@@ -107,11 +126,11 @@ def _run() -> int:
     except ModuleNotFoundError as error:
         if line := missing_module_line(error.name or ""):
             return _refuse(line)
-        return _admit_fault()
+        return _fail(error, with_traceback)
     except OSError as error:
         return _refuse(one_line(str(error)))
-    except Exception:
-        return _admit_fault()
+    except Exception as error:
+        return _fail(error, with_traceback)
 
 
 def _refuse(message: str, code: int = REFUSED) -> int:
@@ -119,6 +138,22 @@ def _refuse(message: str, code: int = REFUSED) -> int:
     parts = wrapped(line, get_terminal_size().columns) if sys.stderr.isatty() else [line]
     print(*parts, sep="\n", file=sys.stderr)
     return code
+
+
+def _fail(error: Exception, with_traceback: bool) -> int:
+    """Say where the code of another package failed, in a line for its author; else admit a fault of the kit."""
+    found = plug_in_fault(error)
+    if found is None:
+        return _admit_fault()
+    if with_traceback:
+        traceback.print_exc()
+    kind, name = found.plug_in
+    message = one_line(f"{type(error).__name__}: {error}")
+    more = "" if with_traceback else f"; {TRACEBACK} shows the way there"
+    return _refuse(
+        f"the {kind} '{name}', which is no part of the kit, fails in {found.function} ({found.file}, line "
+        f"{found.line}): {message}{more}"
+    )
 
 
 def _admit_fault() -> int:

@@ -7,13 +7,45 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from traceback import walk_tb
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import one_line
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
+
+
+class PlugIn(NamedTuple):
+    """What another package brings: the kind and the name of its first entry."""
+
+    kind: str
+    name: str
+
+
+_PLUG_INS: dict[str, PlugIn] = {}
+"""The plug-ins that were loaded, by the name of their package."""
+
+
+class PlugInFault(NamedTuple):
+    """Where the code of a plug-in stood when an error was raised."""
+
+    plug_in: PlugIn
+    function: str
+    file: str
+    line: int
+
+
+def plug_in_fault(error: BaseException) -> PlugInFault | None:
+    """Return the innermost place in the code of a plug-in that an error came through; None if there is none."""
+    found = None
+    for frame, line in walk_tb(error.__traceback__):
+        plug_in = _PLUG_INS.get(str(frame.f_globals.get("__name__")).partition(".")[0])
+        if plug_in is not None:
+            code = frame.f_code
+            found = PlugInFault(plug_in, getattr(code, "co_qualname", code.co_name), code.co_filename, line)
+    return found
 
 
 class Registry(Generic[T]):
@@ -68,6 +100,7 @@ class Registry(Generic[T]):
             for point in _entry_points().select(group=self.group):
                 try:
                     self.register(point.name)(point.load())
+                    _PLUG_INS.setdefault(point.module.partition(".")[0], PlugIn(self.kind, point.name))
                 except (ImportError, AttributeError) as error:
                     self._leave_out(point, error)
         return dict(sorted(self._entries.items()))
