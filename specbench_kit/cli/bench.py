@@ -71,8 +71,7 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
                 say(console, outlook)
             problem = _decode(campaign)
             conclusions = campaign.conclude()
-    folder = _report(console, settings.out, conclusions)
-    say_left_out(console, left_out)
+    folder = _report(console, settings.out, conclusions, left_out)
     if as_json:
         print_json(_document(conclusions, left_out, folder))
     if problem is not None:
@@ -160,8 +159,10 @@ def _decode(campaign: "Campaign") -> SkitError | None:
     return None
 
 
-def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") -> Path | None:
-    """Print the result; for several runs, write a joint report and return its folder."""
+def _report(
+    console: "Console", out: Path, conclusions: "Sequence[Conclusion]", left_out: dict[str, str]
+) -> Path | None:
+    """Print the result and what was left out; for several runs, write a joint report and return its folder."""
     from specbench_kit.reports.comparison.terminal import print_comparison, print_run
     from specbench_kit.studies.bench.conclusion import report_jointly
 
@@ -172,6 +173,7 @@ def _report(console: "Console", out: Path, conclusions: "Sequence[Conclusion]") 
     else:
         for directory in directories:
             print_run(console, directory.path)
+    say_left_out(console, left_out, in_report=joint is not None)
     for folder in [joint[0]] if joint is not None else [directory.path for directory in directories]:
         say(console, f"report: {folder / 'report.md'}")
     return None if joint is None else joint[0]

@@ -53,8 +53,16 @@ def print_json(content: object) -> None:
     print(json.dumps(content, allow_nan=False, default=to_builtins))
 
 
-def say_left_out(console: "Console", left_out: "Mapping[str, str]") -> None:
-    """Print why methods could not run, one line per reason."""
+MOST_LEFT_OUT = 3
+"""Methods that could not run for which a terminal says why, where a report does so of all."""
+
+
+def say_left_out(console: "Console", left_out: "Mapping[str, str]", *, in_report: bool = False) -> None:
+    """Print why methods could not run, one line per reason; of many only their names if the report says why."""
+    if in_report and len(left_out) > MOST_LEFT_OUT:
+        names = ", ".join(list(left_out)[:MOST_LEFT_OUT])
+        say(console, f"left out: {names} and {len(left_out) - MOST_LEFT_OUT} more; the report says why")
+        return
     for reason, specs in by_reason(left_out).items():
         say(console, f"left out: {', '.join(specs)}: {reason}")
 

@@ -65,9 +65,9 @@ def _print_gains(console: "Console", tuned: "TunedOptions") -> None:
     render_terminal.show(
         console,
         [
+            *opening,
             report.table(tuned),
             *report.notes(tuned),
-            *opening,
             *drafts,
             *caution([*report.warnings(tuned), *report.cautions(tuned)]),
         ],

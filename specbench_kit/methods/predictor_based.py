@@ -75,7 +75,9 @@ class PreparedWithPredictor(Method):
 
 
 def predictor_notes(methods: Iterable[Method]) -> Iterator[str]:
-    """Yield a line for each method that chose a predictor by itself: which one, and why."""
+    """Yield a line for each predictor that methods chose by themselves: who, which one, and why."""
+    names: dict[str, list[str]] = {}
     for method in methods:
         if isinstance(method, PreparedWithPredictor) and method.predictor.choice:
-            yield f"{method.display_name}: {method.predictor.choice}"
+            names.setdefault(method.predictor.choice, []).append(method.display_name)
+    yield from (f"{', '.join(alike)}: {choice}" for choice, alike in names.items())

@@ -36,6 +36,9 @@ UNCOUNTED = "!"
 MARKS_AGAINST = MARKS | dict.fromkeys((NOT_LOSSLESS, UNCHECKED, SAMPLING_UNDECIDED), UNCOUNTED)
 """What follows a ratio that names no winner, by its verdict; a ratio without a mark is shown to differ from 1."""
 UNCOUNTED_WORDS = "faster, but with outputs that do not count"
+MOST_ROWS = 12
+FIRST_ROWS = 10
+"""Of a table with more rows than the former the terminal shows the fastest, the winner and the baseline."""
 WINNER = "*"
 WINNER_NOTE = f"{WINNER} fastest lossless, deployable method; rows go from fast to slow"
 UNDECIDED_NOTE = f"{WINNER} fastest deployable method, with its distribution undecided"
@@ -59,28 +62,41 @@ def print_run(console: "Console", folder: Path) -> None:
 
 def print_comparison(console: "Console", comparison: Comparison, look: Look = USUAL) -> None:
     """Print a table with a row per method, what the intervals show, and all cautions."""
-    rows = comparison.overall.values()
     winner = winner_of(comparison)
+    shown = _shown(comparison, winner)
+    hidden = len(comparison.overall) - len(shown)
+    rows = [comparison.overall[label] for label in shown]
     notes = [
         "" if not winner else UNDECIDED_NOTE if winner in comparison.undecided else WINNER_NOTE,
+        f"{hidden} more rows in the report" if hidden else "",
         _against_note(comparison),
         marks_note(rows),
         wording.decision_words(comparison),
         wording.power_words(comparison),
-        wording.options_note(comparison),
+        wording.options_note(comparison, shown),
     ]
     # Answers are not added up over several datasets.
     judged = [run.summary for run in comparison.runs] if len(comparison.datasets) == 1 else []
     notes.append(answers_line(judged))
     blocks: list[Block] = [
         *caution(machine.warnings(*(run.fields for run in comparison.runs)), severe=True),
+        Paragraph(f"**{headlines.of_comparison(comparison)}**"),
         Note(wording.where(comparison)),
-        _table(comparison, look.table_columns("terminal"), winner),
-        Paragraph(headlines.of_comparison(comparison)),
+        _table(comparison, look.table_columns("terminal"), winner, shown),
         *(Note(note) for note in notes if note),
         *caution([*wording.cautions(comparison), *answer_cautions(judged)]),
     ]
     render_terminal.show(console, blocks)
+
+
+def _shown(comparison: Comparison, winner: str) -> list[str]:
+    """Return the labels of the rows that a screen has room for, from fast to slow."""
+    labels = list(comparison.from_fast_to_slow().overall)
+    if len(labels) <= MOST_ROWS:
+        return labels
+    baselines = [series.label for series in comparison.series if series.is_baseline]
+    kept = {*labels[:FIRST_ROWS], winner, *baselines}
+    return [label for label in labels if label in kept]
 
 
 def winner_of(comparison: Comparison) -> str:
@@ -102,7 +118,7 @@ def _has_rivals(comparison: Comparison) -> bool:
     return sum(not series.is_baseline for series in comparison.series) > 1
 
 
-def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str) -> Table:
+def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str, shown: Sequence[str]) -> Table:
     if TYPICAL in columns:
         # Beside the interval that verdicts go by there is no room for that of the ratio of sums.
         columns = [BRIEF.get(column, column) for column in columns]
@@ -110,7 +126,8 @@ def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str)
     last = [] if LOSSLESS in columns else [LOSSLESS]
     labels = wording.short_labels(comparison)
     rows: list[list[Cell]] = []
-    for label, row in comparison.from_fast_to_slow().overall.items():
+    for label in shown:
+        row = comparison.overall[label]
         # The star stands behind the name, so that it stays there where the options wrap.
         name, *options = labels[label].split(" ", 1)
         cells = [" ".join([f"**{name}** {WINNER}" if label == winner else name, *options])]

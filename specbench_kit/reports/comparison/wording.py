@@ -1,6 +1,6 @@
 """Sentences that every form of a comparison shares."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from math import log
 
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from specbench_kit.reports.sections import colocation, derived_range, machine, w
 from specbench_kit.reports.sections.cautions import (
     no_draft_accepted,
     not_read,
+    other_deployments,
     partial_run,
     result_cautions,
     resumption_cautions,
@@ -47,8 +48,9 @@ def cautions(comparison: Comparison) -> list[str]:
     limits: dict[str, LoweredLimit] = {}
     for run in comparison.runs:
         limits |= run.fields.lowered_limits
-        lines += setting_cautions(replace(run.fields, lowered_limits={}, machine=[]))
-    lines += [*shorter_drafts(limits), *machine.cautions(*(run.fields for run in comparison.runs))]
+        lines += setting_cautions(replace(run.fields, lowered_limits={}, machine=[]), beside_others=True)
+    fields = [run.fields for run in comparison.runs]
+    lines += [*other_deployments(fields), *shorter_drafts(limits), *machine.cautions(*fields)]
     lines += _partial_runs(comparison)
     for series in comparison.series:
         for run in () if series.is_derived else series.runs.values():
@@ -207,7 +209,8 @@ def short_labels(comparison: Comparison) -> dict[str, str]:
     }
 
 
-def options_note(comparison: Comparison) -> str:
-    """Return the options that the table leaves out of its rows."""
-    left_out = [label for label, shown in short_labels(comparison).items() if shown != label]
+def options_note(comparison: Comparison, labels: Container[str] | None = None) -> str:
+    """Return the options that the table leaves out of its rows, or of those with these labels."""
+    names = short_labels(comparison).items()
+    left_out = [label for label, name in names if name != label and (labels is None or label in labels)]
     return f"options: {'; '.join(left_out)}" if left_out else ""

@@ -1,6 +1,6 @@
 """Lines that a reader must see before quoting a number."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from specbench_kit.deployments.base import IMPOSSIBLE, RECORDED
 from specbench_kit.deployments.restoring import restore
@@ -30,8 +30,8 @@ CONSTANT = 1.05
 """Times that a full batch takes longer than one request up to which a verifier counts as constant."""
 
 
-def setting_cautions(run: RunDescription) -> list[str]:
-    """Return what in the setting of a run limits its numbers."""
+def setting_cautions(run: RunDescription, *, beside_others: bool = False) -> list[str]:
+    """Return what in the setting of a run limits its numbers, without what one line says of all runs beside it."""
     dataset = run.dataset
     lines = machine.cautions(run)
     if dataset.source == "sample":
@@ -76,7 +76,7 @@ def setting_cautions(run: RunDescription) -> list[str]:
     lines += _model_cautions(run.models, by_text=drafter.startswith("slem"))
     if run.time_kind == "modelled" and is_toy(run.models):
         lines.append(TOY_PAIR)
-    return [*lines, *predictor_cautions(run)]
+    return [*lines, *predictor_cautions(run), *([] if beside_others else other_deployments([run]))]
 
 
 def foreign_files(run: RunDescription) -> Blocks:
@@ -150,12 +150,18 @@ def derived_steps(deployment: DeploymentDescription | None) -> list[str]:
     ]
 
 
+NAMED_LIMITS = 3
+"""Methods that the line about shorter drafts names."""
+
+
 def shorter_drafts(limits: Mapping[str, LoweredLimit]) -> list[str]:
     """Return the line about methods, by spec, that draft longer by default than a trace holds; none without such."""
     if not limits:
         return []
     lowered = max(limit.lowered for limit in limits.values())
-    named = ", ".join(f"{spec} ({limit.default} by default)" for spec, limit in limits.items())
+    described = [f"{spec} ({limit.default} by default)" for spec, limit in limits.items()]
+    more = f" and {len(described) - NAMED_LIMITS} more" if len(described) > NAMED_LIMITS else ""
+    named = ", ".join(described[:NAMED_LIMITS]) + more
     verb = "drafts" if len(limits) == 1 else "draft"
     longest = max(limit.default for limit in limits.values())
     return [
@@ -196,6 +202,24 @@ def _model_cautions(models: Mapping[str, ModelDescription | None], *, by_text: b
     return lines
 
 
+def other_deployments(runs: Iterable[RunDescription]) -> list[str]:
+    """Return a line for each deployment but that of the runs for which predictors of theirs were tuned."""
+    methods: dict[str, list[str]] = {}
+    for run in runs:
+        tuned_for = (run.inputs.predictor or PredictorUse()).deployment
+        deployment = run.deployment_name or LOCAL
+        if tuned_for and tuned_for != deployment and not (tuned_for == LOCAL and deployment == RECORDED):
+            where = f"'{tuned_for}', but time is that of '{deployment}'"
+            if tuned_for == f"{deployment}{OTHER_VALUES}":
+                where = f"'{deployment}' with other values than here"
+            methods.setdefault(where, []).append(str(run.method))
+    return [f"OTHER DEPLOYMENT: the {_predictors(names)} tuned for {where}." for where, names in methods.items()]
+
+
+def _predictors(methods: Sequence[str]) -> str:
+    return f"predictor{'s' * (len(methods) > 1)} of {', '.join(methods)} {'was' if len(methods) == 1 else 'were'}"
+
+
 def predictor_cautions(run: RunDescription) -> list[str]:
     """Return how a method's predictor or head relates to the run's prompts and deployment, where that is doubtful."""
     lines = []
@@ -213,13 +237,6 @@ def predictor_cautions(run: RunDescription) -> list[str]:
             f"FIXED LENGTH: the predictor of {method} lets every token pass (threshold 0), so that it drafts as "
             f"fixed-k:k={predictor.max_draft} does."
         )
-    tuned_for = predictor.deployment
-    deployment = run.deployment_name or LOCAL
-    if tuned_for and tuned_for != deployment and not (tuned_for == LOCAL and deployment == RECORDED):
-        where = f"'{tuned_for}', but time is that of '{deployment}'"
-        if tuned_for == f"{deployment}{OTHER_VALUES}":
-            where = f"'{deployment}' with other values than here"
-        lines.append(f"OTHER DEPLOYMENT: the predictor of {method} was tuned for {where}.")
     if rule := predictor.rule:
         lines.append(f"OTHER RULE: the predictor of {method} has a threshold for {rule} only; train it again.")
     return lines

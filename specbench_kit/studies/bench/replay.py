@@ -124,6 +124,10 @@ def bench_replay(
         exports.write()
         finished.append(run)
 
+    if left_out:
+        for run in finished:
+            run.amend(left_out=left_out)
+
     def read(run: RunDirectory) -> RunRecords:
         # The records of several runs might not fit into memory together, so they are read from their files.
         return RunRecords(run.records(), records.baseline) if len(runs) > 1 else records

@@ -276,13 +276,15 @@ def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
     by_metric: dict[str, list[tuple[Cell, ...]]] = {}
     for pair, (series, metric, _, *numbers) in zip(result.published, _rows(result), strict=True):
         by_metric.setdefault(str(metric), []).append((series, role(pair).partition(":")[0], *numbers))
-    blocks: list[Block] = [Paragraph(f"**{result.name}: {result.summary} ({result.source})**")]
+    blocks: list[Block] = [
+        Paragraph(f"{result.name}: {result.summary} ({result.source})"),
+        Paragraph(f"**{result.verdict}**"),
+    ]
     for metric, rows in by_metric.items():
         blocks += [Paragraph(f"{metric}:"), Table((COLUMNS[0], *COLUMNS[2:]), rows)]
     blocks += [
         *paragraphs(effects_compared(result)),
         *(Paragraph(f"assumed: {assumed.name}: {assumed.value}") for assumed in result.assumed),
-        Paragraph(f"**{result.verdict}**"),
     ]
     render_terminal.show(console, blocks)
 

@@ -72,6 +72,7 @@ def print_serving(console: "Console", run: ServingDescription, summary: ServingS
     results = _simulated(summary.rows) if isinstance(summary, SimulationSummary) else _capacities(summary)
     blocks: list[Block] = [
         *foreign_files(run),
+        *paragraphs(*(f"**{line}**" for line in wording.headlines(run, summary))),
         Note(setting),
         results,
         *_latencies(summary.rows),
@@ -79,7 +80,7 @@ def print_serving(console: "Console", run: ServingDescription, summary: ServingS
     ]
     if summary.published:
         blocks.append(_published(run, summary.published))
-    blocks += paragraphs(*wording.winners(run, summary), *map(wording.guard_sentence, summary.guards))
+    blocks += paragraphs(*map(wording.guard_sentence, summary.guards))
     blocks += caution([*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)])
     render_terminal.show(console, blocks)
 

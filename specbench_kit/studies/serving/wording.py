@@ -21,7 +21,7 @@ from specbench_kit.metrics.serving_rows import (
 from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import Cell, Column, Estimate
-from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, predictor_cautions
+from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, other_deployments, predictor_cautions
 from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, span, times
 from specbench_kit.runs.document import PreparedInputs, RunDescription, TraceReference
@@ -104,7 +104,7 @@ def _recorded_cautions(run: ServingDescription, entry: SeriesDescription, record
     )
     # The models of a trace that was recorded for this run are those of the run, of which the setting tells.
     of_named_trace = entry.acceptance is not None and is_toy(described.models)
-    return [*([TOY_PAIR] if of_named_trace else []), *predictor_cautions(described)]
+    return [*([TOY_PAIR] if of_named_trace else []), *predictor_cautions(described), *other_deployments([described])]
 
 
 def _colocated_cautions(run: ServingDescription) -> list[str]:
@@ -481,12 +481,12 @@ def _results(summary: ServingSummary) -> list[str]:
             searched = [row for row in summary.rows if row.series == name]
             axes = varied(searched) or ["slo"]
             capacities = [f"{capacity(row)} at {point_in_words(row, axes)}" for row in searched[:6]]
-            lines.append(f"{name}: {'; '.join(capacities)}.")
+            lines.append(f"{name} serves {'; '.join(capacities)}.")
         return lines
     for name in names:
         last = [row for row in summary.rows if row.series == name][-1]
-        violations = estimate_text(last.figures.overall.violation_rate, "share")
+        late = last.figures.overall.violation_rate
+        broken = f"breaks {estimate_text(late, 'share')} of its promises" if late else "has no response that fell due"
         throughput = estimate_text(last.figures.overall.throughput)
-        where = _load(last, varied(summary.rows)).removesuffix(",")
-        lines.append(f"{name} at {where}: {violations} of responses are slower; {throughput} tokens/s.")
+        lines.append(f"At {_load(last, varied(summary.rows))} {name} {broken}, at {throughput} tokens/s.")
     return lines

@@ -33,7 +33,7 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.sections import colocation, deployment
-from specbench_kit.reports.sections.cautions import predictor_cautions, setting_cautions
+from specbench_kit.reports.sections.cautions import other_deployments, predictor_cautions, setting_cautions
 from specbench_kit.reports.sections.columns import estimate_of
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import (
@@ -172,10 +172,11 @@ def print_sweep(console: "Console", run: SweepDescription, summary: SweepSummary
     # What is slower than autoregressive decoding is no recommendation, even where nothing is faster.
     fastest = [winner for winner in summary.fastest if winner.speedup >= 1]
     blocks: list[Block] = [
+        *paragraphs(f"**{winner_sentence(summary)}**"),
         Note(" · ".join(setting)),
         _speedups_by_point(summary, fastest) or _rows_by_method(summary, fastest),
         Note(f"{FASTEST} the highest speedup over {RIVAL} at this point; below 1x is slower"),
-        *paragraphs(*(f"**{line}**" for line in (winner_sentence(summary), *headlines(summary)))),
+        *paragraphs(*headlines(summary)),
         *caution(cautions(run, summary)),
     ]
     render_terminal.show(console, blocks)
@@ -378,28 +379,36 @@ def bracket(crossing: Crossing) -> str:
 
 
 def winner_sentence(summary: SweepSummary) -> str:
-    """Return which method is the fastest at most points, with its speedup at the first and the last of them."""
-    winners: dict[str, list[FastestMethod]] = {}
-    for winner in summary.fastest:
-        winners.setdefault(winner.method, []).append(winner)
-    if not winners:
+    """Return which method pays off at most points, with its speedup at the first and the last of them."""
+    if not summary.fastest:
         return "No method finished at any point."
-    name, won = max(winners.items(), key=lambda item: len(item[1]))
-    ends = [won[0], won[-1]] if len(won) > 1 else won
-    parts = []
-    for end in ends:
-        overall = summary.row_of(end).overall
-        bounds = overall.bounds("speedup")
-        within = f" ({interval(bounds)})" if bounds else ""
-        values = []
-        for key, value in end.place.items():
-            axis, unit = axis_name(key)
-            values.append(f"{axis} = {axis_value(value)}{unit}")
-        parts.append(f"{times(overall.speedup)}{within} at {', '.join(values)}")
-    return (
-        f"{code(name)} is the fastest at {len(won)} of {len(summary.fastest)} points, as a multiple of {RIVAL}: "
-        f"{', '.join(parts)}."
-    )
+    points = len(summary.fastest)
+    winners: dict[str, list[SweepRow]] = {}
+    for winner in summary.fastest:
+        if winner.method != BASELINE and winner.speedup > 1:
+            winners.setdefault(winner.method, []).append(summary.row_of(winner))
+    if winners:
+        name, won = max(winners.items(), key=lambda item: len(item[1]))
+        ends = [won[0], won[-1]] if len(won) > 1 else won
+        at_ends = ", ".join(map(_speedup_at, ends))
+        return f"{code(name)} is the fastest at {len(won)} of {points} points, as a multiple of {RIVAL}: {at_ends}."
+    methods = [row for row in summary.rows if row.spec != BASELINE and row.overall.speedup is not None]
+    nothing = f"Nothing is faster than {RIVAL} at any of the {points} points"
+    if not methods:
+        return f"{nothing}."
+    closest = max(methods, key=lambda row: row.overall.speedup or 0.0)
+    return f"{nothing}; {code(closest.spec)} comes closest, {_speedup_at(closest)}."
+
+
+def _speedup_at(row: SweepRow) -> str:
+    """Return a row's speedup with its interval, and its point."""
+    bounds = row.overall.bounds("speedup")
+    within = f" ({interval(bounds)})" if bounds else ""
+    values = []
+    for key, value in row.values.items():
+        axis, unit = axis_name(key)
+        values.append(f"{axis} = {axis_value(value)}{unit}")
+    return f"{times(row.overall.speedup)}{within} at {', '.join(values)}"
 
 
 def cautions(run: SweepDescription, summary: SweepSummary) -> list[str]:
@@ -412,7 +421,7 @@ def cautions(run: SweepDescription, summary: SweepSummary) -> list[str]:
     lines = setting_cautions(run)
     for used in run.methods:
         of_one = replace(run, method=used.method, uses=used.uses, seen_prompts=used.seen_prompts)
-        lines += (line for line in predictor_cautions(of_one) if line not in lines)
+        lines += (line for line in (*predictor_cautions(of_one), *other_deployments([of_one])) if line not in lines)
     if beaten:
         lines.append(
             f"SERVER-ONLY IS FASTER at {len(beaten)} of {len(summary.fastest)} points: with its draft model on the "

@@ -54,13 +54,14 @@ def one_method(errors: int = 0, method: str = "fixed-k:k=4") -> Any:
 
 def test_one_method_has_a_row_beside_the_baseline_and_its_options_below() -> None:
     lines = shown(one_method(), 140).splitlines()
-    rows = {line.split()[0]: line for line in reversed(lines)}
+    rows = {line.split()[0]: line for line in lines}
     assert "1.00" in rows["autoregressive"]
     assert rows["fixed-k"].endswith("10/10")
     assert "x (" in rows["fixed-k"]
     assert rows["options:"] == "options: fixed-k (k=4)"
     assert sum(line.startswith("autoregressive") for line in lines) == 1
-    assert "measured time" in lines[0]
+    assert lines[0].startswith("fixed-k (k=4): ")
+    assert "measured time" in lines[1]
 
 
 def test_wrong_outputs_are_in_the_row_and_in_a_caution() -> None:
