@@ -89,6 +89,13 @@ class WithheldRows(Struct, frozen=True, forbid_unknown_fields=True):
     advice: str
 
 
+class ExampleRow(Struct, frozen=True, forbid_unknown_fields=True):
+    """A row of the data and the first turn of what becomes of it, by which a test checks the definition."""
+
+    row: dict[str, Any]
+    text: str
+
+
 class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of one TOML file: the attributes of `Dataset`, and how a row is read.
 
@@ -107,6 +114,7 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
     only_empty: tuple[str, ...] = ()
     answer: AnswerColumns | None = None
     placeholder: WithheldRows | None = None
+    example: ExampleRow | None = None
 
     def read_prompt(self, row: Row, index: int) -> Prompt | None:
         """Return the prompt of a row, or None for a row that is left out; raise KeyError for a missing column."""
@@ -146,6 +154,7 @@ def dataset_type(path: Path) -> type[Dataset]:
         hub = definition.hub
         train = definition.train
         chat = definition.prompt.chat
+        example = definition.example
 
         def prompt(self, row: Row, index: int) -> Prompt | None:
             return definition.read_prompt(row, index)

@@ -163,10 +163,21 @@ def test_a_published_row_becomes_the_prompt(name: str, row: dict[str, object], e
     assert datasets.get(name)().prompt(row, 7) == expected
 
 
-def test_the_table_above_covers_every_dataset_of_the_kit() -> None:
+EXAMPLES = {name: entry.example for name, entry in datasets.all().items() if getattr(entry, "example", None)}
+"""Rows that the definitions of datasets bring with them."""
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_row_of_a_definition_becomes_its_prompt(name: str) -> None:
+    prompt = datasets.get(name)().prompt(EXAMPLES[name].row, 7)
+    assert prompt is not None
+    assert prompt.turns[0] == EXAMPLES[name].text
+
+
+def test_every_dataset_of_the_kit_has_a_row_above_or_in_its_definition() -> None:
     own = {name for name, entry in datasets.all().items() if entry.__module__.startswith("specbench_kit.")}
     # `everyday` has no rows elsewhere: it comes with the kit.
-    assert own - {"everyday"} == {name for name, _, _ in ROWS}
+    assert own - {"everyday"} - EXAMPLES.keys() == {name for name, _, _ in ROWS}
 
 
 @pytest.mark.parametrize("entry", datasets.all().values(), ids=datasets.all())

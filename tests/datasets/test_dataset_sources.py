@@ -193,9 +193,9 @@ def test_another_distribution_adds_a_dataset_by_an_entry_point(tmp_path: Path) -
     info = tmp_path / "riddles_plugin-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: riddles-plugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[specbench_kit.datasets]\nriddles = riddles_plugin:Riddles\n")
+    (info / "entry_points.txt").write_text("[specbench_kit.datasets]\nothers-riddles = riddles_plugin:Riddles\n")
     put(tmp_path, "riddles.jsonl", {"key": "r1", "text": "What has keys but no locks?"})
-    code = LOAD.format(name="riddles", allow_sample=False)
+    code = LOAD.format(name="others-riddles", allow_sample=False)
     printed = run(code, tmp_path, PYTHONPATH=str(tmp_path), SKIT_DATA_DIR=str(tmp_path))
     assert printed == ["local", "riddles.jsonl", [["What has keys but no locks?"]], False]
 

@@ -44,6 +44,7 @@ def test_the_example_for_contributors_is_a_dataset(tmp_path: Path) -> None:
     row = {"riddle": "What has keys but no locks?", "answer": "a piano"}
     gold = Gold("phrase", ("a piano",))
     assert dataset.prompt(row, 0) == Prompt("riddles-0", "riddles", (row["riddle"],), gold=gold)
+    assert (dataset.example.row, dataset.example.text) == (row, row["riddle"])
 
 
 @pytest.mark.parametrize(
