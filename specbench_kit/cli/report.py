@@ -36,7 +36,7 @@ class ComparisonOptions:
     columns: Annotated[
         str,
         Option(
-            "Columns of the method tables, separated by commas: speedup, typical-prompt, headroom, throughput, "
+            "Columns of the method tables, separated by commas: typical-speedup, speedup-in-all, headroom, throughput, "
             "acceptance-length, tokens-per-step, hit-rate, acceptance-rate, draft-efficiency, wdt, ttft, tpot, "
             "itl-p50, itl-p95, itl-p99, lossless."
         ),

@@ -63,11 +63,11 @@ class Comparison:
     def from_fast_to_slow(self) -> "Comparison":
         """Return the comparison with the rows of every table in the order of their speed over all requests.
 
-        That is the speedup, which is 1 for the baseline, or the throughput where no baseline was decoded.
+        That is the typical speedup, which is 1 for the baseline, or the throughput where no baseline was decoded.
         """
         rows = self.overall
-        paired = any(row.speedup for row in rows.values())
-        speeds = {label: row.speedup or 1.0 if paired else row.throughput or 0.0 for label, row in rows.items()}
+        paired = any(row.typical_speedup for row in rows.values())
+        speeds = {label: row.typical_speedup or 1.0 if paired else row.throughput or 0.0 for label, row in rows.items()}
         labels = sorted(rows, key=lambda label: -speeds[label])
         parts = []
         for part in self.parts:

@@ -48,25 +48,25 @@ def time_range(records: Records, sides: Sequence[Side]) -> Metrics:
 
 
 def speedup_range(shown: PairedSpeed | None, sides: Sequence[Side], units: Units) -> Metrics:
-    """Return the speedup at the ends, and its range around the one that is shown."""
-    return _range("speedup", shown, [paired.speedup(side, units) for side in sides])
+    """Return the speedup of a typical prompt at the ends, and its range around the one that is shown."""
+    return _range("typical_speedup", shown, [paired.speedup(side, units) for side in sides])
 
 
 def relative_speed_range(
     shown: PairedSpeed | None, sides: Sequence[Side], reference: Sequence[Side], units: Units
 ) -> Metrics:
-    """Return the speed relative to the reference at the same ends, and its range; empty where the ends differ."""
+    """Return the typical speed relative to the reference at the same ends, and its range; empty where ends differ."""
     if len(sides) != len(reference):
         return {}
     pairs = zip(sides, reference, strict=True)
-    return _range("relative_speed", shown, [paired.relative_speed(side, other, units) for side, other in pairs])
+    return _range("typical_relative_speed", shown, [paired.relative_speed(side, other, units) for side, other in pairs])
 
 
 def _range(metric: str, shown: PairedSpeed | None, speeds: Sequence[PairedSpeed | None]) -> Metrics:
-    ratios = [speed.ratio.value for speed in speeds if speed]
+    ratios = [speed.typical.value for speed in speeds if speed]
     if shown is None or not ratios or len(ratios) < len(speeds):
         return {}
-    within = (*ratios, shown.ratio.value)
+    within = (*ratios, shown.typical.value)
     return {f"{metric}_least": min(within), f"{metric}_most": max(within), f"{metric}_at_ends": ratios}
 
 

@@ -74,7 +74,7 @@ class Reference:
 
 
 def choose_reference(entries: Sequence[TableEntry], units: Units) -> Reference:
-    """Return the fastest method that can be deployed and may win; the first of several runs of one method.
+    """Return the fastest method on a typical prompt that can be deployed and may win; of one method the first run.
 
     Outputs that were checked without a result may win: they were not shown to be wrong. If no outputs were checked, all
     that can be deployed are candidates.
@@ -89,7 +89,7 @@ def choose_reference(entries: Sequence[TableEntry], units: Units) -> Reference:
     if len({label.partition(" #")[0] for label in labels}) == 1:
         return Reference(labels[0], labels[:1])
     speedups = {entry: paired.speedup(entry.side, units) for entry in candidates}
-    speeds = {entry: speed.ratio.value for entry, speed in speedups.items() if speed}
+    speeds = {entry: speed.typical.value for entry, speed in speedups.items() if speed}
     if len(speeds) < len(candidates):  # throughputs, as an entry has no baseline
         speeds = {entry: ratio_of_sums(_tokens(entry.records), entry.makespan_s or 0.0) or 0.0 for entry in candidates}
     return Reference(max(candidates, key=speeds.__getitem__).label, labels)

@@ -200,8 +200,8 @@ class MethodRow(MetricValues, kw_only=True):
     process_error: float | None = None
     process_half_width: float | None = None
     process_seen: bool = False
-    speedup_at_ends: list[float] | None = None
-    relative_speed_at_ends: list[float] | None = None
+    typical_speedup_at_ends: list[float] | None = None
+    typical_relative_speed_at_ends: list[float] | None = None
 
 
 def method_row(metrics: Metrics) -> MethodRow:

@@ -154,8 +154,9 @@ class TypicalFamily:
     """The comparisons of one table: every method with its baseline, and with the reference.
 
     `speeds` [units, methods] are logarithms of the methods' speeds relative to their baselines, nan where one is
-    missing, and `seconds` [units] how long the baseline took. The reference is the fastest of the `candidates` in all;
-    a single candidate was fixed in advance, and without any the methods are compared with their baselines alone.
+    missing, and `seconds` [units] how long the baseline took. The reference is the fastest of the `candidates` on a
+    typical unit; a single candidate was fixed in advance, and without any the methods are compared with their baselines
+    alone.
     """
 
     speeds: Array
@@ -285,12 +286,14 @@ class _Lanes:
         return largest
 
     def _fastest(self, speeds: Array) -> NDArray[np.int64]:
-        """Return which of the lanes is the fastest in all in each draw, if they are equal but for random signs."""
-        apart = np.nan_to_num(speeds - np.nanmean(speeds, axis=1, keepdims=True))
-        # The sum of seconds * exp(-sign * apart) over units, for all signs at once.
-        seconds = self._seconds[:, None]
-        totals = (seconds * np.cosh(apart)).sum(axis=0) - self._flips.signs @ (seconds * np.sinh(apart))
-        fastest: NDArray[np.int64] = totals.argmin(axis=1)
+        """Return which of the lanes is the fastest typically in each draw, if they are equal but for random signs."""
+        apart = speeds - np.nanmean(speeds, axis=1, keepdims=True)
+        # A typical ratio lies as many of its standard errors from 1 as the signed ranks from those of equal sides.
+        typical = [Typical.of(column[np.isfinite(column)]) for column in apart.T]
+        errors = np.array([(one.standard_error if one else None) or 0.0 for one in typical])
+        spreads = np.array([spread_of_ranks(max(1, units)) for units in np.isfinite(apart).sum(axis=0)])
+        logs = self._flips.signs @ (signed_ranks(apart) / (2 * spreads)) * errors
+        fastest: NDArray[np.int64] = logs.argmax(axis=1)
         return fastest
 
     def _ranks_of(self, speeds: Array, *, noisy: bool = True) -> Deviations:

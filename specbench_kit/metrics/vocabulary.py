@@ -409,10 +409,7 @@ class MetricValues(Struct, kw_only=True):
             "time of autoregressive decoding / time of the method, both summed over the requests that finished in "
             "both; where sampled answers differ in length, both are times per token",
             ColumnHeading(
-                "speedup (95%)",
-                "Speedup",
-                "time of autoregressive decoding over the method's",
-                leads=("comparison", "paper", "terminal", "run", "categories of a run"),
+                "speedup in all (95%)", "Speedup in all", "summed time of autoregressive decoding over the method's"
             ),
             Traits(bounded=True, in_sweeps=True),
         ),
@@ -421,14 +418,14 @@ class MetricValues(Struct, kw_only=True):
         float | None,
         Metric(
             "times",
-            "the speedup of a typical prompt, which verdicts go by: exp of the median of the means of all pairs of "
-            "prompts' logarithmic speedups (Hodges and Lehmann), so that no prompt counts for more because it took "
-            "long",
+            "the speedup of a typical prompt, which tables, figures and verdicts go by: exp of the median of the "
+            "means of all pairs of prompts' logarithmic speedups (Hodges and Lehmann), so that no prompt counts for "
+            "more because it took long",
             ColumnHeading(
-                "typical prompt (95%)",
-                "Typical",
-                "speedup of a typical prompt",
-                leads=("comparison", "paper", "terminal"),
+                "typical speedup (95%)",
+                "Speedup",
+                "time of autoregressive decoding over the method's, on a typical prompt",
+                leads=("comparison", "paper", "terminal", "run", "categories of a run"),
             ),
             Traits(bounded=True),
         ),
@@ -498,17 +495,17 @@ class MetricValues(Struct, kw_only=True):
     time_most: Annotated[
         float | None, Metric("times", "time of the same requests where derived times are longest / their time")
     ] = None
-    speedup_least: Annotated[
-        float | None, Metric("times", "least speedup at the ends of the range of derived times")
+    typical_speedup_least: Annotated[
+        float | None, Metric("times", "least typical_speedup at the ends of the range of derived times")
     ] = None
-    speedup_most: Annotated[
-        float | None, Metric("times", "largest speedup at the ends of the range of derived times")
+    typical_speedup_most: Annotated[
+        float | None, Metric("times", "largest typical_speedup at the ends of the range of derived times")
     ] = None
-    relative_speed_least: Annotated[
-        float | None, Metric("times", "least relative_speed at the ends, both methods at the same end")
+    typical_relative_speed_least: Annotated[
+        float | None, Metric("times", "least typical_relative_speed at the ends, both methods at the same end")
     ] = None
-    relative_speed_most: Annotated[
-        float | None, Metric("times", "largest relative_speed at the ends, both methods at the same end")
+    typical_relative_speed_most: Annotated[
+        float | None, Metric("times", "largest typical_relative_speed at the ends, both methods at the same end")
     ] = None
     fastest_share: Annotated[
         float | None, Metric("share", "share of the prompts on which no other deployable method was faster")

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from msgspec import to_builtins
 from msgspec.structs import asdict, replace
 from report_builders import failed_record, make_run, priced
@@ -15,10 +16,11 @@ from specbench_kit.metrics.summary import summarise
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
 from specbench_kit.metrics.vocabulary import METRICS
 from specbench_kit.reports.comparison import wording
+from specbench_kit.reports.comparison.plots import pictures
 from specbench_kit.reports.comparison.terminal import winner_of
 from specbench_kit.reports.sections import headlines
-from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP
-from specbench_kit.reports.writing.formatting import share
+from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP, leading_columns
+from specbench_kit.reports.writing.formatting import interval, share, times
 
 
 def compared(paths, **options):
@@ -206,7 +208,7 @@ def test_a_speedup_that_shows_no_difference_is_marked(tmp_path):
     assert comparison.overall["wisp"].speedup_verdict == TOO_FEW
     assert SPEEDUP.text(SPEEDUP.cell(comparison.overall["wisp"])).endswith(" ?")
     assert headlines.of_comparison(comparison).endswith(
-        "x the speed of autoregressive decoding, too few prompts to tell."
+        "x the speed of autoregressive decoding on a typical prompt, too few prompts to tell."
     )
 
 
@@ -382,3 +384,33 @@ def test_unknown_numbers_of_other_tools_are_left_open(tmp_path):
     for name in ("acceptance_rate", "draft_efficiency", "wdt", "server_tokens_per_busy_second", "submitted"):
         assert row.value(name) is None, name
     assert row.phase_seconds.verify is None
+
+
+def test_order_star_headline_and_table_go_by_one_speedup_that_of_a_typical_prompt(tmp_path):
+    """One prompt took thirty times as long with the method that is faster on all others: in all it is slower."""
+    held_up = records_of(4, 0.8, 12, 24, slower=30.0)[0]
+    typically = in_turn([held_up, *records_of(4, 0.8, 12, 24)[1:]])
+    in_all = in_turn(records_of(4, 0.8, 12, 24, slower=1.15))
+    baseline = in_turn(plain(typically))
+    write_run(tmp_path, "fixed-k:k=3", in_all, baseline)
+    write_run(tmp_path, "wisp", typically, baseline)
+    comparison = compared([tmp_path])
+    first, second = (comparison.overall[label] for label in ("wisp", "fixed-k:k=3"))
+    assert first.speedup < second.speedup
+    assert first.typical_speedup > second.typical_speedup
+    assert list(comparison.from_fast_to_slow().overall)[:2] == ["wisp", "fixed-k:k=3"]
+    assert (comparison.reference, winner_of(comparison)) == ("wisp", "wisp")
+    ends = interval(first.bounds("typical_speedup"))
+    assert headlines.of_comparison(comparison).startswith(
+        f"`wisp`: {times(first.typical_speedup)} the speed of autoregressive decoding on a typical prompt "
+        f"(95% interval {ends})"
+    )
+    assert SPEEDUP.text(SPEEDUP.cell(first)).startswith(f"{times(first.typical_speedup)} ({ends})")
+    assert [column for column in leading_columns("comparison", "terminal", "paper") if column.unit == "times"] == [
+        SPEEDUP
+    ]
+    picture = next(pictures(comparison))
+    assert picture.name == "speedup"
+    axes = Figure().subplots()
+    picture.draw(axes)
+    assert axes.lines[1].get_xdata()[0] == first.typical_speedup

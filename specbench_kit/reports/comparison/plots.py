@@ -154,7 +154,7 @@ def pictures(comparison: Comparison) -> Iterator[Picture]:
 
 def speedups(scene: Scene) -> Picture | None:
     """Return the figure of each method's speedup with its interval, from fast to slow."""
-    values = {label: row.speedup for label, row in scene.rows.items() if row.speedup is not None}
+    values = {label: row.typical_speedup for label, row in scene.rows.items() if row.typical_speedup is not None}
     if not values:
         return None
     labels = sorted(values, key=lambda label: -values[label])[:MOST_ROWS]
@@ -163,7 +163,7 @@ def speedups(scene: Scene) -> Picture | None:
         for level, label in enumerate(labels):
             row = scene.rows[label]
             style = scene.styles[label]
-            bounds = row.bounds("speedup")
+            bounds = row.bounds("typical_speedup")
             bar = axes.plot(bounds or [values[label]] * 2, [level, level], color=style.colour, linewidth=2)
             point = axes.plot(
                 [values[label]],
@@ -177,9 +177,9 @@ def speedups(scene: Scene) -> Picture | None:
             assign(label, [*bar, *point], SPEEDUP.text(Estimate(values[label], bounds)))
         axes.axvline(1, color=GREY, linewidth=1, linestyle=":")
         name_rows(axes, labels)
-        axes.set_xlabel("speedup over autoregressive decoding")
+        axes.set_xlabel("speedup over autoregressive decoding on a typical prompt")
 
-    note = "Points are ratios of summed times over the same prompts, bars simultaneous 95% intervals over prompts."
+    note = "Points are speedups on a typical prompt, bars simultaneous 95% intervals over prompts."
     if len(labels) > 1:
         note += f" Hollow: no difference from {scene.comparison.reference} is shown."
     if len(labels) < len(values):

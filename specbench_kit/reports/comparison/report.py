@@ -185,7 +185,7 @@ def categories(comparison: Comparison, look: Look) -> Blocks:
         return []
     labels = [series.label for series in comparison.series if not series.is_baseline]
     blocks: list[Block] = [Heading("By category")]
-    for title, column in (("Speedup (95%)", SPEEDUP), ("Acceptance length", COLUMNS["acceptance length"])):
+    for title, column in (("Typical speedup (95%)", SPEEDUP), ("Acceptance length", COLUMNS["acceptance length"])):
         rows: list[list[Cell]] = []
         for part in parts:
             finished = max(row.finished or 0 for row in part.rows.values())
@@ -205,8 +205,7 @@ def differences(comparison: Comparison) -> Blocks:
         return []
     reference = code(comparison.reference)
     columns = [
-        Column(f"speed, {reference} = 1 (95%)", "times"),
-        Column("on a typical prompt (95%)", "times"),
+        Column(f"speed on a typical prompt, {reference} = 1 (95%)", "times"),
         Column("verdict"),
         Column("baseline / baseline: machine or engine changed", "times"),
         Column(f"prompts won against {reference}", "share"),
@@ -215,7 +214,6 @@ def differences(comparison: Comparison) -> Blocks:
     ]
     rows: list[list[Cell]] = [
         [
-            estimate_of(row, "relative_speed"),
             estimate_of(row, "typical_relative_speed"),
             row.verdict,
             estimate_of(row, "baseline_ratio"),
@@ -226,8 +224,8 @@ def differences(comparison: Comparison) -> Blocks:
         for row in against.values()
     ]
     if all(row.baseline_ratio in (None, 1) for row in against.values()):
-        columns = columns[:3] + columns[4:]
-        rows = [cells[:3] + cells[4:] for cells in rows]
+        columns = columns[:2] + columns[3:]
+        rows = [cells[:2] + cells[3:] for cells in rows]
     if any(row.raw_times for row in against.values()):
         basis = "Ratios of raw times over the same prompts: without baselines, a changed machine looks like a method."
     else:

@@ -17,7 +17,7 @@ from specbench_kit.reports.comparison.report import USUAL, Look
 from specbench_kit.reports.comparison.wording import options_note, short_labels, where
 from specbench_kit.reports.document import Cell, Column, Estimate, Table, code
 from specbench_kit.reports.sections import machine
-from specbench_kit.reports.sections.columns import LOSSLESS, SPEEDUP, TYPICAL, MetricColumn
+from specbench_kit.reports.sections.columns import IN_ALL, LOSSLESS, SPEEDUP, MetricColumn
 from specbench_kit.reports.writing.formatting import ABSENT
 
 CSV_DIGITS = 9
@@ -78,7 +78,7 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
     for column in columns:
         best = _best(comparison, column)
         for line, (label, row) in zip(cells, rows.items(), strict=True):
-            bounds = row.bounds(column.metric) if column in (SPEEDUP, TYPICAL) else None
+            bounds = row.bounds(column.metric) if column in (SPEEDUP, IN_ALL) else None
             estimate = Estimate(column.value(row), bounds, best=label in best)
             line.append(column.cell(row) if column is LOSSLESS else estimate)
     table = Table(("Method", *(Column(column.symbol, column.unit) for column in columns)), cells)
@@ -98,7 +98,7 @@ def _best(comparison: Comparison, column: MetricColumn) -> list[str]:
     if column is LOSSLESS:
         return []
     barred = {series.label for series in comparison.series if series.is_bound}
-    if column in (SPEEDUP, TYPICAL):
+    if column in (SPEEDUP, IN_ALL):
         even = [label for label, row in rows.items() if row.verdict == NO_DIFFERENCE and label not in barred]
         return [label for label in (comparison.reference, *even) if rows[label].value(column.metric)]
     barred |= {label for label, row in rows.items() if row.lossless and row.lossless.errors}
@@ -113,7 +113,7 @@ def _caption(comparison: Comparison, columns: Sequence[MetricColumn]) -> str:
     parts = [
         f"Speculative decoding on {', '.join(comparison.datasets)}.",
         "; ".join(f"{symbol}: {meaning}" for symbol, meaning in meanings.items()) + "." if meanings else "",
-        "Brackets: 95% intervals." if {SPEEDUP, TYPICAL} & {*columns} else "",
+        "Brackets: 95% intervals." if {SPEEDUP, IN_ALL} & {*columns} else "",
         "Bold: the best lossless, deployable method and all statistical ties.",
         *machine.warnings(*(run.fields for run in comparison.runs)),
     ]

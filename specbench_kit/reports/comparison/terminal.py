@@ -1,7 +1,6 @@
 """A comparison as a compact table on the terminal."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,12 +19,8 @@ from specbench_kit.reports.sections.columns import (
     LOSSLESS,
     MARK_WORDS,
     MARKS,
-    SPEEDUP,
-    TYPICAL,
     MetricColumn,
-    estimate_of,
     marks_note,
-    speedup_mark,
 )
 from specbench_kit.reports.writing.formatting import ABSENT, times
 
@@ -42,12 +37,6 @@ FIRST_ROWS = 10
 WINNER = "*"
 WINNER_NOTE = f"{WINNER} fastest lossless, deployable method; rows go from fast to slow"
 UNDECIDED_NOTE = f"{WINNER} fastest deployable method, with its distribution undecided"
-
-
-BRIEF = {
-    SPEEDUP: MetricColumn("speedup", "times", metric="speedup"),
-    TYPICAL: replace(TYPICAL, show=lambda row: estimate_of(row, "typical_speedup", speedup_mark(row))),
-}
 
 
 def print_run(console: "Console", folder: Path) -> None:
@@ -108,8 +97,8 @@ def winner_of(comparison: Comparison) -> str:
     bounds = {series.label for series in comparison.series if series.is_bound}
     rows = comparison.overall
     ahead = [label for label, row in rows.items() if row.verdict == FASTER and label not in bounds]
-    winner = max(ahead, key=lambda label: rows[label].relative_speed or 0.0) if ahead else comparison.reference
-    beaten = (rows[winner].speedup or 1.0) < 1 or not _has_rivals(comparison)
+    winner = max(ahead, key=lambda label: rows[label].typical_relative_speed or 0.0) if ahead else comparison.reference
+    beaten = (rows[winner].typical_speedup or 1.0) < 1 or not _has_rivals(comparison)
     return "" if beaten or winner in bounds else winner
 
 
@@ -119,9 +108,6 @@ def _has_rivals(comparison: Comparison) -> bool:
 
 
 def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str, shown: Sequence[str]) -> Table:
-    if TYPICAL in columns:
-        # Beside the interval that verdicts go by there is no room for that of the ratio of sums.
-        columns = [BRIEF.get(column, column) for column in columns]
     against = [Column("against", "count")] if _has_rivals(comparison) else []
     last = [] if LOSSLESS in columns else [LOSSLESS]
     labels = wording.short_labels(comparison)
@@ -153,7 +139,7 @@ def _against(row: MethodRow) -> str:
     if not row.verdict:
         return ABSENT
     mark = MARKS_AGAINST.get(row.verdict)
-    return times(row.relative_speed) + (f" {mark}" if mark else "")
+    return times(row.typical_relative_speed) + (f" {mark}" if mark else "")
 
 
 def _against_note(comparison: Comparison) -> str:

@@ -21,6 +21,7 @@ from specbench_kit.reports.sections.cautions import (
     resumption_cautions,
     setting_cautions,
     shorter_drafts,
+    weightiest_first,
 )
 from specbench_kit.reports.writing.formatting import count, interval, share, times
 from specbench_kit.runs.document import LoweredLimit
@@ -82,7 +83,7 @@ def cautions(comparison: Comparison) -> list[str]:
             )
     lines += [f"The runs differ in {remark}." for remark in comparison.remarks]
     lines += map(not_read, comparison.problems)
-    return list(dict.fromkeys(lines))
+    return weightiest_first(dict.fromkeys(lines))
 
 
 def _on_the_server(comparison: Comparison) -> list[str]:
@@ -90,7 +91,7 @@ def _on_the_server(comparison: Comparison) -> list[str]:
     series = {one.label: one for one in comparison.series}
     reference = series.get(comparison.reference)
     speeds = {
-        label: row.speedup or 0.0
+        label: row.typical_speedup or 0.0
         for label, row in comparison.overall.items()
         if colocation.has_edge(row) and not (series[label].is_bound or series[label].is_rung)
     }

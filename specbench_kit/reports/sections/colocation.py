@@ -75,9 +75,12 @@ def cautions(label: str, overall: MetricValues) -> list[str]:
     factor = times(1 / ratio)
     rtt_s = overall.rtt_window_s
     if rtt_s is None:
-        return [f"SERVER-ONLY IS FASTER: drafting at the server as well, {label} was {factor} as fast."]
+        return [
+            f"SERVER-ONLY IS FASTER: drafting at the server as well, {label} was {factor} as fast: the edge costs time "
+            "here."
+        ]
     window = f"only below a round trip of {seconds(rtt_s)}" if rtt_s else "at no round-trip time"
     return [
-        f"SERVER-ONLY IS FASTER: with its draft model on the server, {label} would be {factor} as fast; drafting at "
-        f"the edge wins {window}."
+        f"SERVER-ONLY IS FASTER: beside the server the same draft model would make {label} {factor} as fast: the edge "
+        f"costs time here, and drafting there wins {window}."
     ]

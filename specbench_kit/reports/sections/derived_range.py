@@ -21,9 +21,9 @@ def of_run(run: RunDocument, summary: RunSummary) -> list[str]:
     row = summary.overall
     if run.range is None or (row.time_least is None and run.range.missing is None):
         return []
-    if row.speedup_least is not None and row.speedup_most is not None:
-        speed = f"{_span(row, 'speedup')} the speed of autoregressive decoding"
-        turns = (row.speedup_least - 1) * (row.speedup_most - 1) < 0
+    if row.typical_speedup_least is not None and row.typical_speedup_most is not None:
+        speed = f"{_span(row, 'typical_speedup')} the speed of autoregressive decoding"
+        turns = (row.typical_speedup_least - 1) * (row.typical_speedup_most - 1) < 0
         parts = [speed + (", so that the range decides which of the two is faster" if turns else "")]
     else:
         parts = [f"{_span(row, 'time')} the time that is shown"] if row.time_least is not None else []
@@ -62,13 +62,13 @@ def _speeds(comparison: Comparison) -> list[str]:
         for series in comparison.series
         if not series.is_baseline and (row := comparison.overall[series.label]).time_least is not None
     ]
-    paired = [(label, row) for label, row in rows if row.speedup_least is not None]
+    paired = [(label, row) for label, row in rows if row.typical_speedup_least is not None]
     if not paired:
         shown = rows or [(BASELINE, row) for row in comparison.overall.values() if row.time_least is not None]
         parts = [f"{code(label)} {_span(row, 'time')}" for label, row in shown[:NAMED]]
         return [f"{', '.join(parts)} the time that is shown{_others(len(shown))}"]
-    paired.sort(key=lambda pair: -(pair[1].speedup or 0.0))
-    parts = [f"{code(label)} {_span(row, 'speedup')}" for label, row in paired[:NAMED]]
+    paired.sort(key=lambda pair: -(pair[1].typical_speedup or 0.0))
+    parts = [f"{code(label)} {_span(row, 'typical_speedup')}" for label, row in paired[:NAMED]]
     return [f"{', '.join(parts)} the speed of autoregressive decoding{_others(len(paired))}"]
 
 
@@ -89,18 +89,19 @@ def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
         for series in comparison.series
         if not series.is_baseline
         and not series.is_bound
-        and _is_shown(rows[series.label].relative_speed_least, rows[series.label].verdict)
+        and _is_shown(rows[series.label].typical_relative_speed_least, rows[series.label].verdict)
     ]
     parts = []
     if shown:
-        closest = min(shown, key=lambda label: abs((rows[label].relative_speed or 0.0) - 1))
+        closest = min(shown, key=lambda label: abs((rows[label].typical_relative_speed or 0.0) - 1))
         reversed_by = {
-            label: reversing_ends(rows[label].relative_speed, rows[label].relative_speed_at_ends, names) or []
+            label: reversing_ends(rows[label].typical_relative_speed, rows[label].typical_relative_speed_at_ends, names)
+            or []
             for label in shown
         }
         turning = [label for label in shown if reversed_by[label]]
         parts = [
-            f"{code(label)} is {_span(rows[label], 'relative_speed')} as fast as {code(reference)}"
+            f"{code(label)} is {_span(rows[label], 'typical_relative_speed')} as fast as {code(reference)}"
             f"{_reversed_words(reversed_by[label])}"
             for label in (turning or [closest])[:NAMED]
         ]
@@ -109,8 +110,8 @@ def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
         elif len(turning) > NAMED:
             parts[-1] += f", and {len(turning) - NAMED} more verdicts do not hold"
     row = rows[reference]
-    if _is_shown(row.speedup_least, row.speedup_verdict):
-        turned = _reversed_words(reversing_ends(row.speedup, row.speedup_at_ends, names) or [])
+    if _is_shown(row.typical_speedup_least, row.speedup_verdict):
+        turned = _reversed_words(reversing_ends(row.typical_speedup, row.typical_speedup_at_ends, names) or [])
         parts += [f"{code(reference)} against autoregressive decoding{turned}"] if turned else []
     return parts
 

@@ -81,7 +81,7 @@ def of_comparison(comparison: Comparison) -> str:
     run = comparison.runs[0].fields
     parts = [f"{code(label)}: {', '.join(filter(None, [_speed(overall[label], run), *doubts]))}"]
     # A fastest method that is slower than autoregressive decoding is no recommendation.
-    if rivals and not comparison.is_named and (overall[label].speedup or 1.0) < 1:
+    if rivals and not comparison.is_named and (overall[label].typical_speedup or 1.0) < 1:
         parts.insert(0, f"no lossless method here is faster than {baseline.words(run)}")
     for better in (FASTER, NOT_LOSSLESS, UNCHECKED, SAMPLING_UNDECIDED):
         names = [code(rival) for rival in rivals if verdicts[rival] == better]
@@ -106,13 +106,13 @@ def of_comparison(comparison: Comparison) -> str:
 def _speed(row: MetricValues, run: RunDocument) -> str:
     if row.speedup is None:
         return rate(row.throughput) if row.throughput else ""
-    bounds = row.bounds("speedup")
+    # Summaries of earlier runs have no typical prompt.
+    metric = "speedup" if row.typical_speedup is None else "typical_speedup"
+    bounds = row.bounds(metric)
     within = f" (95% interval {interval(bounds)})" if bounds else ""
-    typical = row.bounds("typical_speedup")
-    within += f", {times(row.typical_speedup)} ({interval(typical)}) on a typical prompt" if typical else ""
-    speed = f"{times(row.speedup)} the speed of {baseline.words(run)}{within}"
-    beside = row.colocated_ratio
-    return f"{speed} and {times(beside)} its own speed server-only" if beside is not None else speed
+    words = baseline.words(run)
+    where = "" if metric == "speedup" else f"{',' * (',' in words)} on a typical prompt"
+    return f"{times(row.value(metric))} the speed of {words}{where}{within}"
 
 
 def _first_names(names: Sequence[str]) -> str:

@@ -37,7 +37,7 @@ def test_title_headline_and_setting(records, baseline):
     report = render(make_run(), summary_of(records, baseline, identical(records)), records)
     assert report.startswith("# `fixed-k:k=4` on gsm8k\n")
     headline = report.splitlines()[2]
-    assert re.match(r"\*\*\d\.\d\dx the speed of autoregressive decoding \(95% interval", headline)
+    assert re.match(r"\*\*\d\.\d\dx the speed of autoregressive decoding on a typical prompt \(95% interval", headline)
     assert "30 of 30 outputs identical, 30 requests in measured time" in headline
     setting = section(report, "What was run")
     assert "gsm8k, 30 of 1,319 prompts, from the Hugging Face hub: openai/gsm8k main test" in setting
@@ -54,7 +54,7 @@ def test_a_speedup_over_few_prompts_is_not_called_one():
         record.request_id, record.repeat = f"q{number // 2}", number % 2
     run = make_run(config=make_run()["config"] | {"repeats": 2})
     report = render(run, summary_of(records, autoregressive_like(records)), records)
-    assert "decoding, too few prompts to tell, " in report.splitlines()[2]
+    assert "decoding on a typical prompt, too few prompts to tell, " in report.splitlines()[2]
     assert cells(section(report, "What was run"), "limits")[1].endswith("batch size 1, every request asked 2 times")
 
 
@@ -68,7 +68,7 @@ def test_method_and_baseline_stand_in_one_table(records, baseline):
     summary = summary_of(records, baseline)
     results = section(render(make_run(), summary, records), "Results")
     method, plain = cells(results, "`fixed-k:k=4`"), cells(results, "autoregressive")
-    assert method[1].startswith(f"{summary['overall']['speedup']:.2f}x (")
+    assert method[1].startswith(f"{summary['overall']['typical_speedup']:.2f}x (")
     assert plain[1] == "–"
     assert plain[3] == "1.00"
     assert plain[6] == "15.0 ms"

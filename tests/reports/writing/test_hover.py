@@ -28,8 +28,8 @@ def test_a_row_shows_its_value_and_a_curve_the_value_of_every_point(comparison: 
         texts = {
             text for mark, titles in titles_by_picture["speedup"].items() if f"m-{name}--" in mark for text in titles
         }
-        speedup = SPEEDUP.text(Estimate(row.speedup, row.bounds("speedup")))
-        assert texts == ({f"{label}\n{speedup}"} if row.speedup else set())
+        speedup = SPEEDUP.text(Estimate(row.typical_speedup, row.bounds("typical_speedup")))
+        assert texts == ({f"{label}\n{speedup}"} if row.typical_speedup else set())
         curve = [
             titles for mark, titles in titles_by_picture["acceptance_by_position"].items() if f"m-{name}--" in mark
         ]

@@ -90,11 +90,15 @@ def test_several_datasets_have_a_run_directory_per_method_each_and_one_report(
     assert all(name in text for name in ("fixed-k", "oracle", "sums", "tales"))
 
 
-def test_what_cannot_run_is_named_in_one_line_with_its_reason(
-    done: subprocess.CompletedProcess[str], document: JsonObject
+def test_what_cannot_run_is_named_in_one_line_and_its_reason_in_the_report(
+    done: subprocess.CompletedProcess[str], document: JsonObject, folder: Path
 ) -> None:
     assert document["left_out"]["wisp"].startswith("no predictor for this pair of models")
-    assert [line for line in done.stderr.splitlines() if line.startswith("left out: wisp: ")]
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("left out: "))
+    assert line.endswith(" more; the report says why")
+    text = (folder / document["report_dir"] / "report.md").read_text()
+    (row,) = (row for row in text.splitlines() if row.startswith("| left out: ") and "`wisp`" in row)
+    assert "no predictor for this pair of models" in row
 
 
 def test_latencies_that_a_method_wants_are_measured_and_kept(
