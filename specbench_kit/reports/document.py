@@ -114,10 +114,14 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """Lines that a reader must see before quoting a number; `severe` ones, which void the numbers, in red."""
+    """Lines that a reader must see before quoting a number; `severe` ones, which void the numbers, in red.
+
+    The first `whole` of them change the conclusion, and are cut nowhere.
+    """
 
     lines: Sequence[str]
     severe: bool = False
+    whole: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +237,27 @@ def paragraphs(*texts: str) -> list[Paragraph]:
     return [Paragraph(text) for text in texts if text]
 
 
+LABELLED = 80
+"""Characters of a line in which a caution may be named, since a label of a method may stand before it."""
+CHANGES_THE_CONCLUSION = (
+    "FORCED COMPARISON",
+    "NOT LOSSLESS",
+    "MACHINE OR ENGINE CHANGED",
+    "IMPOSSIBLE TIMES",
+    "SERVER-ONLY IS FASTER",
+    "CONSTANT STEPS",
+)
+"""How cautions begin that turn a conclusion round; so do ranges over which a verdict does not hold."""
+
+
 def caution(lines: Sequence[str], severe: bool = False) -> list[Caution]:
-    """Return a box of these lines, or nothing for no lines."""
-    return [Caution(lines, severe)] if lines else []
+    """Return a box of these lines, those first that change the conclusion, or nothing for no lines."""
+
+    def limits(line: str) -> bool:
+        return not (any(start in line[:LABELLED] for start in CHANGES_THE_CONCLUSION) or "does not hold" in line)
+
+    ordered = sorted(lines, key=limits)
+    return [Caution(ordered, severe, sum(not limits(line) for line in lines))] if lines else []
 
 
 def code(text: str) -> str:

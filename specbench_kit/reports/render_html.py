@@ -105,13 +105,17 @@ def _block(block: Block, drawings: Mapping[str, str]) -> str:
 
 
 def _caution(box: Caution) -> str:
-    """Return the box: severe lines whole, each other one cut to a line until it is opened, `SHOWN` before a fold."""
+    """Return the box: severe lines whole, and those that change the conclusion; others cut to a line until opened.
+
+    `SHOWN` lines stand before a fold.
+    """
     if box.severe:
         items = "".join(f"<li><strong>{inline(line)}</strong></li>" for line in box.lines)
         return f'<aside class="warning severe" role="note"><ul>{items}</ul></aside>'
-    lines = [f'<details class="line"><summary>{inline(line)}</summary></details>' for line in box.lines]
+    lines = [f'<p class="line">{inline(line)}</p>' for line in box.lines[: box.whole]]
+    lines += [f'<details class="line"><summary>{inline(line)}</summary></details>' for line in box.lines[box.whole :]]
     # A fold for a single line would take as much room as the line.
-    shown = SHOWN if len(lines) > SHOWN + 1 else len(lines)
+    shown = max(SHOWN, box.whole) if len(lines) > max(SHOWN, box.whole) + 1 else len(lines)
     more = f"{len(lines) - shown} more cautions"
     fold = f"<details><summary>{more}</summary>{''.join(lines[shown:])}</details>" if lines[shown:] else ""
     return f'<aside class="warning" role="note">{"".join(lines[:shown])}{fold}</aside>'

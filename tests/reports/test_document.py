@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from specbench_kit.metrics.vocabulary import Unit
-from specbench_kit.reports import render_latex, render_markdown, render_terminal
+from specbench_kit.reports import render_html, render_latex, render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Caution,
     Cell,
@@ -153,3 +153,21 @@ def test_titles_of_numbers_wrap_between_words_before_a_column_falls_below() -> N
     assert max(map(len, lines)) <= 64
     assert lines[-1].split() == ["coder/phone-160/8", *["0.500"] * 4]
     assert len(wide.file.getvalue().splitlines()) == 2  # type: ignore[attr-defined]
+
+
+def test_cautions_that_change_the_conclusion_come_first_and_are_folded_nowhere() -> None:
+    harmless = [f"MODELLED TIME: number {number}." for number in range(6)]
+    weighty = [
+        "`wisp`: NOT LOSSLESS: 3 outputs differ.",
+        "DERIVED TIMES: wisp 1.1x to 0.9x (the verdict does not hold over the range).",
+        "SERVER-ONLY IS FASTER: the edge costs time here.",
+        "CONSTANT STEPS: an upper bound.",
+    ]
+    (box,) = caution([*harmless[:3], *weighty, *harmless[3:]])
+    assert list(box.lines) == [*weighty, *harmless]
+    page = render_html.blocks([box], {})
+    for line in weighty:
+        assert f'<p class="line">{render_html.inline(line)}</p>' in page
+        assert page.index(render_html.inline(line)) < page.index("<details")
+    assert page.index("6 more cautions") < page.index("number 0")
+    assert caution([]) == []

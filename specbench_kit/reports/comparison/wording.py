@@ -21,7 +21,6 @@ from specbench_kit.reports.sections.cautions import (
     resumption_cautions,
     setting_cautions,
     shorter_drafts,
-    weightiest_first,
 )
 from specbench_kit.reports.writing.formatting import count, interval, share, times
 from specbench_kit.runs.document import LoweredLimit
@@ -83,7 +82,7 @@ def cautions(comparison: Comparison) -> list[str]:
             )
     lines += [f"The runs differ in {remark}." for remark in comparison.remarks]
     lines += map(not_read, comparison.problems)
-    return weightiest_first(dict.fromkeys(lines))
+    return list(dict.fromkeys(lines))
 
 
 def _on_the_server(comparison: Comparison) -> list[str]:

@@ -30,22 +30,6 @@ CONSTANT = 1.05
 """Times that a full batch takes longer than one request up to which a verifier counts as constant."""
 
 
-CHANGES_THE_CONCLUSION = (
-    "FORCED COMPARISON",
-    "NOT LOSSLESS",
-    "MACHINE OR ENGINE CHANGED",
-    "IMPOSSIBLE TIMES",
-    "SERVER-ONLY IS FASTER",
-    "CONSTANT STEPS",
-)
-"""How cautions begin that turn a conclusion round; ranges over which a verdict does not hold are others."""
-
-
-def weightiest_first(lines: Iterable[str]) -> list[str]:
-    """Return cautions that change the conclusion before those that only limit it, each kind in its order."""
-    return sorted(lines, key=lambda line: not (line.startswith(CHANGES_THE_CONCLUSION) or "does not hold" in line))
-
-
 def setting_cautions(run: RunDescription, *, beside_others: bool = False) -> list[str]:
     """Return what in the setting of a run limits its numbers, without what one line says of all runs beside it."""
     dataset = run.dataset

@@ -48,6 +48,7 @@ summary {{ cursor: pointer; font-weight: 600; padding: .3rem 0; }}
 .warning ul {{ margin: 0; padding-left: 1rem; }}
 .warning details {{ margin: 0; }}
 .warning summary {{ padding: .1rem 0; }}
+.warning p.line {{ font-weight: 600; margin: 0 0 .2rem; padding-left: .9rem; }}
 .warning .line > summary {{ overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
 .warning .line[open] > summary {{ white-space: normal; }}
 .warning .line:not([open]) > summary wbr {{ display: none; }}
