@@ -24,7 +24,7 @@ from specbench_kit.reports.comparison.tables import to_csv
 from specbench_kit.reports.document import Paragraph, caution, plain
 from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections.cautions import setting_cautions
-from specbench_kit.reports.sections.columns import COLUMNS, method_table
+from specbench_kit.reports.sections.columns import COLUMNS, SPEEDUP, method_table
 from specbench_kit.reports.writing.drawing import draw
 from specbench_kit.runs.document import RunDescription
 
@@ -85,7 +85,7 @@ class Result:
         return write_reports(self._all, Path(folder), formats)
 
     def _repr_html_(self) -> str:
-        titles = ("speedup (95%)", "acceptance length", "acceptance rate", "throughput", "TPOT", "lossless")
+        titles = (SPEEDUP.title, "acceptance length", "acceptance rate", "throughput", "TPOT", "lossless")
         table = method_table(self._all.overall, [COLUMNS[title] for title in titles])
         opening = render_html.blocks([*caution(self.warnings), Paragraph(self.headline)])
         return f"{opening}{self._picture()}{render_html.blocks([table])}"

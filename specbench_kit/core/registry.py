@@ -44,7 +44,7 @@ def plug_in_fault(error: BaseException) -> PlugInFault | None:
         plug_in = _PLUG_INS.get(str(frame.f_globals.get("__name__")).partition(".")[0])
         if plug_in is not None:
             code = frame.f_code
-            found = PlugInFault(plug_in, getattr(code, "co_qualname", code.co_name), code.co_filename, line)
+            found = PlugInFault(plug_in, code.co_qualname, code.co_filename, line)
     return found
 
 

@@ -149,7 +149,7 @@ def test_an_equal_drafter_never_wins_at_the_edge(trace: TraceFile) -> None:
     assert metrics["colocated_ratio"] < 1
     assert "colocated_speedup" not in metrics
     (line,) = wording.cautions("`it`", make_row(**metrics))
-    assert line.startswith("SERVER-ONLY IS FASTER: with its draft model on the server, `it` would be 1.0")
+    assert line.startswith("SERVER-ONLY IS FASTER: beside the server the same draft model would make `it` 1.0")
 
 
 @pytest.mark.parametrize("spec", ["server-tree", "layer-split", "autoregressive"])
