@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from command_line import PATIENCE_S, SKIT, TinyPair, environment, read_object, read_rows, skit, write_rows
 from documents import PAGES, ROOT, block, blocks
+from plug_ins import install
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.loading import SAMPLES, read_prompts
@@ -89,12 +90,8 @@ def install_example(site: Path) -> None:
     """The example as another distribution, as an installer would lay it out."""
     method, entry = example()
     points = tomllib.loads(entry)["project"]["entry-points"]["specbench_kit.methods"]
-    information = site / "ramp-1.0.dist-info"
-    information.mkdir(parents=True)
-    (site / "ramp.py").write_text(method)
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: ramp\nVersion: 1.0\n")
-    lines = [f"{name} = {entry_point}\n" for name, entry_point in points.items()]
-    (information / "entry_points.txt").write_text("".join(["[specbench_kit.methods]\n", *lines]))
+    entries = [f"{name} = {entry_point}" for name, entry_point in points.items()]
+    install(site, "ramp", method, "specbench_kit.methods", entries)
 
 
 def test_the_lines_of_python_are_those_of_the_tested_example() -> None:

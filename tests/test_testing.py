@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from command_line import environment
 from nightly import nightly_except
+from plug_ins import install
 
 from specbench_kit.api.testing import check_method
 from specbench_kit.core.errors import SkitError
@@ -77,11 +78,7 @@ def test_pytest_checks_the_methods_of_other_packages_by_the_name_of_the_module(
     """A method that keeps its promises passes, and one without a policy fails."""
     tried = "tried_plugin"
     for module, kind in (("right_plugin", "FixedK"), (tried, base)):
-        (tmp_path / f"{module}.py").write_text(PLUGIN.format(base=kind))
-        metadata = tmp_path / f"{module}-1.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
-        (metadata / "entry_points.txt").write_text(f"[specbench_kit.methods]\n{module} = {module}:Plugin\n")
+        install(tmp_path, module, PLUGIN.format(base=kind), "specbench_kit.methods", [f"{module} = {module}:Plugin"])
     called = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "specbench_kit.api.testing"]
     path = f"{tmp_path}:{Path(__file__).parents[1]}"
     done = subprocess.run(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from command_line import environment, skit
+from plug_ins import install
 
 METHOD = '''
 from dataclasses import dataclass
@@ -31,11 +32,7 @@ FAILING_LINE = 1 + METHOD.splitlines().index("        drafter.extend(drafter.dra
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
     """A folder with an installed package that brings a method."""
-    (tmp_path / "slip_package.py").write_text(METHOD)
-    info = tmp_path / "slip_package-0.1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slip-package\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[specbench_kit.methods]\nslip = slip_package:Slip\n")
+    install(tmp_path, "slip_package", METHOD, "specbench_kit.methods", ["slip = slip_package:Slip"])
     return tmp_path
 
 

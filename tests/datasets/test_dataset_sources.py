@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from http_servers import running
+from plug_ins import install
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
@@ -189,11 +190,8 @@ class Riddles(Dataset):
 
 
 def test_another_distribution_adds_a_dataset_by_an_entry_point(tmp_path: Path) -> None:
-    (tmp_path / "riddles_plugin.py").write_text(THIRD_PARTY)
-    info = tmp_path / "riddles_plugin-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: riddles-plugin\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[specbench_kit.datasets]\nothers-riddles = riddles_plugin:Riddles\n")
+    entries = ["others-riddles = riddles_plugin:Riddles"]
+    install(tmp_path, "riddles_plugin", THIRD_PARTY, "specbench_kit.datasets", entries)
     put(tmp_path, "riddles.jsonl", {"key": "r1", "text": "What has keys but no locks?"})
     code = LOAD.format(name="others-riddles", allow_sample=False)
     printed = run(code, tmp_path, PYTHONPATH=str(tmp_path), SKIT_DATA_DIR=str(tmp_path))

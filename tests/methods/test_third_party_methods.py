@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import plug_ins
 import pytest
 from command_line import environment, error_line, skit
 
@@ -38,11 +39,7 @@ class _PairsPolicy(Policy):
 
 def install(folder: Path, entry: str) -> dict[str, str]:
     """A distribution as an installer leaves it; returns the environment in which Python sees it."""
-    (folder / "elsewhere_pairs.py").write_text(MODULE)
-    info = folder / "elsewhere_pairs-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere-pairs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[specbench_kit.methods]\n{entry}\n")
+    plug_ins.install(folder, "elsewhere_pairs", MODULE, "specbench_kit.methods", [entry])
     before = os.environ.get("PYTHONPATH")
     return environment(PYTHONPATH=os.pathsep.join(filter(None, (str(folder), before))))
 

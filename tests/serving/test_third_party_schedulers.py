@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from plug_ins import install
+
 MODULE = '''
 """Last come, first served."""
 
@@ -54,11 +56,7 @@ print(json.dumps({"known": list(schedulers.all()), "largest": result.batches["si
 
 
 def test_it_runs_beside_the_others(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere_lifo.py").write_text(MODULE)
-    info = tmp_path / "elsewhere_lifo-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere-lifo\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[specbench_kit.schedulers]\nlifo = elsewhere_lifo:Lifo\n")
+    install(tmp_path, "elsewhere_lifo", MODULE, "specbench_kit.schedulers", ["lifo = elsewhere_lifo:Lifo"])
     program = f"import sys; sys.path[:0] = {[str(tmp_path), str(Path(__file__).parent)]}\n{PROGRAM}"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     printed = json.loads(done.stdout)
