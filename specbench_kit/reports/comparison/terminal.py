@@ -33,7 +33,7 @@ MARKS_AGAINST = MARKS | dict.fromkeys((NOT_LOSSLESS, UNCHECKED, SAMPLING_UNDECID
 UNCOUNTED_WORDS = "faster, but with outputs that do not count"
 MOST_ROWS = 12
 FIRST_ROWS = 10
-"""Of a table with more rows than the former the terminal shows the fastest, the winner and the baseline."""
+"""Of a table with more rows than the former the terminal shows the fastest, the winner, and what rows are against."""
 WINNER = "*"
 WINNER_NOTE = f"{WINNER} fastest lossless, deployable method; rows go from fast to slow"
 UNDECIDED_NOTE = f"{WINNER} fastest deployable method, with its distribution undecided"
@@ -84,7 +84,7 @@ def _shown(comparison: Comparison, winner: str) -> list[str]:
     if len(labels) <= MOST_ROWS:
         return labels
     baselines = [series.label for series in comparison.series if series.is_baseline]
-    kept = {*labels[:FIRST_ROWS], winner, *baselines}
+    kept = {*labels[:FIRST_ROWS], winner, comparison.reference, *baselines}
     return [label for label in labels if label in kept]
 
 

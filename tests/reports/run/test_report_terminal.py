@@ -24,7 +24,7 @@ from specbench_kit.metrics.comparison import Comparison, compare
 from specbench_kit.metrics.losslessness import Losslessness, summarise_checks
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports import render_terminal
-from specbench_kit.reports.comparison.terminal import WINNER, print_comparison
+from specbench_kit.reports.comparison.terminal import FIRST_ROWS, WINNER, print_comparison
 from specbench_kit.reports.document import Column, Estimate, Table
 from specbench_kit.reports.terminal_table import LONGEST_WORD
 
@@ -170,3 +170,16 @@ def test_a_comparison_goes_from_fast_to_slow_and_says_what_intervals_show(compar
     text = " ".join(" ".join(lines).split())
     assert f"{comparison.reference}: {comparison.overall[comparison.reference].typical_speedup:.2f}x the speed" in text
     assert "slower" in text
+
+
+def test_of_many_rows_the_fastest_are_shown_and_what_they_are_against(tmp_path: Path) -> None:
+    drafts = {f"fixed-k:k={length}": (length, 0.8) for length in range(1, 15)}
+    write_methods(tmp_path, drafts=drafts)
+    slowest = list(compare(load_runs([tmp_path])[0]).from_fast_to_slow().overall)[-2]
+    named = compare(load_runs([tmp_path])[0], against=slowest)
+    lines = shown(named, 120).splitlines()
+    rows = [line for line in lines if line.rstrip().endswith("12/12")]
+    assert len(rows) == FIRST_ROWS + 1
+    assert any(row.startswith(slowest) for row in rows)
+    assert f"against: speed relative to {slowest}" in "\n".join(lines)
+    assert f"{len(named.overall) - len(rows) - 1} more rows in the report" in lines
