@@ -124,7 +124,9 @@ def what_it_comes_to(findings: Sequence[Finding]) -> str:
     broken = [finding.name for finding in findings if finding.state == "broken"]
     if broken:
         return f"BROKEN: {', '.join(broken)}; nothing is sure to run before this is mended."
-    missing = [finding.name for finding in findings if finding.state == "missing" and EXECUTOR not in finding.name]
+    missing = [
+        finding.name for finding in findings if finding.state == "missing" and not finding.name.startswith(EXECUTOR)
+    ]
     if not missing:
         return "Nothing is broken and nothing is missing."
     return f"Nothing is broken. Missing, and only needed for what their lines say: {', '.join(missing)}."
@@ -201,7 +203,9 @@ def _check_executors() -> Iterator[Finding]:
             "it runs with --device cuda" if on_card else "it has several times the speed of `transformers` on a CPU"
         )
         summary = (kind.__doc__ or "").split(".")[0]
-        yield Finding(f"executor {name}", "missing" if missing else "ok", missing or summary, advice if missing else "")
+        yield Finding(
+            f"{EXECUTOR}{name}", "missing" if missing else "ok", missing or summary, advice if missing else ""
+        )
     from specbench_kit.models.executors.library import byte_products
 
     if products := byte_products():

@@ -252,12 +252,13 @@ CHANGES_THE_CONCLUSION = (
 
 def caution(lines: Sequence[str], severe: bool = False) -> list[Caution]:
     """Return a box of these lines, those first that change the conclusion, or nothing for no lines."""
+    weighty = [line for line in lines if _changes_the_conclusion(line)]
+    others = [line for line in lines if line not in weighty]
+    return [Caution([*weighty, *others], severe, len(weighty))] if lines else []
 
-    def limits(line: str) -> bool:
-        return not (any(start in line[:LABELLED] for start in CHANGES_THE_CONCLUSION) or "does not hold" in line)
 
-    ordered = sorted(lines, key=limits)
-    return [Caution(ordered, severe, sum(not limits(line) for line in lines))] if lines else []
+def _changes_the_conclusion(line: str) -> bool:
+    return any(start in line[:LABELLED] for start in CHANGES_THE_CONCLUSION) or "does not hold" in line
 
 
 def code(text: str) -> str:

@@ -137,12 +137,11 @@ class RunDirectory:
     @property
     def is_partial(self) -> bool:
         """Return True unless `summary.json` says that all requests have finished."""
-        return self.summary().get("partial") is not False
+        return not is_whole(self.path)
 
     def summary(self) -> JsonObject:
         """Return the content of `summary.json`; an empty object if it was not written yet."""
-        path = self.path / "summary.json"
-        return read_object(path) if path.exists() else {}
+        return _summary(self.path)
 
     def amend(self, **facts: object) -> None:
         """Add facts to `run.json` that were not known when the run was created."""
@@ -217,6 +216,16 @@ class RunDirectory:
 
     def _writing(self, name: str) -> AbstractContextManager[None]:
         return reported(f"cannot write {name} in {self.path}", RESUME_HINT)
+
+
+def _summary(folder: Path) -> JsonObject:
+    path = folder / "summary.json"
+    return read_object(path) if path.exists() else {}
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether the summary in a run's folder says that all requests have finished."""
+    return _summary(folder).get("partial") is False
 
 
 def find_resumable(out: Path, described: Sequence[JsonObject]) -> list[RunDirectory]:

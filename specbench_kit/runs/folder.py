@@ -45,25 +45,28 @@ Unfinished = Mapping[Path, Mapping[str, object]]
 """What defines each unfinished run, by its folder."""
 
 
+def _has_summary(folder: Path) -> bool:
+    return (folder / "summary.json").exists()
+
+
 def unfinished_folder(
     out: Path,
     command: str,
     defining: Mapping[str, object],
     holding: str,
     read: Callable[[Path], Mapping[str, object]],
+    is_whole: Callable[[Path], bool] = _has_summary,
 ) -> Path:
-    """Return the newest folder of a command's runs of this kind that holds a file and no summary yet.
+    """Return the newest folder of a command's runs of this kind that holds a file and is not whole.
 
-    Raise SkitError if there is none; `read` returns what defines the run of a folder.
+    Raise SkitError if there is none; `read` returns what defines the run of a folder, nothing if that is not known.
     """
-
-    def unfinished(key: str) -> list[Path]:
-        folders = sorted(file.parent for file in out.glob(f"*-{command}-*{key and key + '*'}/{holding}"))
-        return [folder for folder in folders if not (folder / "summary.json").exists()]
-
-    matching = unfinished(f"-{run_key(defining)}")
+    folders = sorted(file.parent for file in out.glob(f"*-{command}-*/{holding}"))
+    key = run_key(defining)
+    matching = [folder for folder in folders if f"-{key}" in folder.name and not is_whole(folder)]
     if not matching:
-        raise nothing_to_resume(out, defining, {folder: read(folder) for folder in unfinished("")})
+        others = {folder: known for folder in folders if (known := read(folder)) and not is_whole(folder)}
+        raise nothing_to_resume(out, defining, others)
     return matching[-1]
 
 

@@ -63,11 +63,6 @@ class GraphKey(NamedTuple):
     details: Details = Details()
 
 
-def card_missing() -> str:
-    """Return what a machine without a GPU lacks for graphs of one; empty on a machine that has one."""
-    return "" if torch.cuda.is_available() else "needs a GPU, and torch finds none"
-
-
 @executors.register("cuda-graph")
 class CudaGraphExecutor(TransformersExecutor):
     """Replays CUDA graphs of a model on a GPU, one per shape, and keeps drafted chains on the card.
@@ -98,7 +93,7 @@ class CudaGraphExecutor(TransformersExecutor):
 
     @classmethod
     def missing(cls) -> str:
-        return card_missing()
+        return "" if torch.cuda.is_available() else "needs a GPU, and torch finds none"
 
     @classmethod
     def refusal(cls, model: Any) -> str:

@@ -10,6 +10,7 @@ from specbench_kit.models.catalogue import shape_of
 from specbench_kit.predictors.thresholds import LOCAL, OTHER_VALUES
 from specbench_kit.reports.document import Blocks, Note, caution
 from specbench_kit.reports.sections import machine, wording
+from specbench_kit.reports.sections.profiles import FIVE_TOKENS, STEP
 from specbench_kit.reports.writing.formatting import count, seconds, span
 from specbench_kit.runs.document import (
     DeploymentDescription,
@@ -21,11 +22,8 @@ from specbench_kit.runs.document import (
 )
 from specbench_kit.runs.resumption import resumption_changes
 
-PLAIN_STEP = ((1, 512),)
-"""New and cached tokens of the step that tells how far derived times may be off."""
-VERIFICATION = ((5, 512),)
-"""New and cached tokens of the verification that tells if a batch takes longer than a single request."""
 FULL_BATCH = 32
+"""Requests of a batch that tells if it takes longer than a single one."""
 CONSTANT = 1.05
 """Times that a full batch takes longer than one request up to which a verifier counts as constant."""
 
@@ -124,7 +122,7 @@ def constant_steps(run: RunDescription) -> list[str]:
     named = {}
     for deployment in _deployments(run):
         latency = restore(deployment).verifier.latency
-        alone_s, full_s = (latency.seconds(VERIFICATION * requests) for requests in (1, FULL_BATCH))
+        alone_s, full_s = (latency.seconds(FIVE_TOKENS * requests) for requests in (1, FULL_BATCH))
         if full_s < CONSTANT * alone_s:
             named[deployment.name] = alone_s
     return [
@@ -142,10 +140,10 @@ def derived_steps(deployment: DeploymentDescription | None) -> list[str]:
     parts = []
     for role, endpoint in (("verifier", restored.verifier), ("drafter", restored.drafter)):
         if endpoint.range is not None:
-            step_s, low_s, high_s = (model.seconds(PLAIN_STEP) for model in (endpoint.latency, *endpoint.range))
+            step_s, low_s, high_s = (model.seconds(STEP) for model in (endpoint.latency, *endpoint.range))
             parts.append(f"{seconds(step_s)} at the {role}, {span(seconds(low_s), seconds(high_s))} over its range")
     return [
-        f"DERIVED TIMES: a plain step after {PLAIN_STEP[0][1]} tokens takes {'; '.join(parts)}, by its profile, its "
+        f"DERIVED TIMES: a plain step after {STEP[0][1]} tokens takes {'; '.join(parts)}, by its profile, its "
         "host and its interconnect; a verdict that such a change could reverse is open."
     ]
 

@@ -58,8 +58,7 @@ def speedup_doubt(summary: RunSummary) -> str:
     overall = summary.overall
     if overall.speedup is None:
         return ""
-    # Summaries of earlier runs have no typical prompt.
-    metric = "speedup" if overall.typical_speedup is None else "typical_speedup"
+    metric = _told_speedup(overall)
     shown = verdict(overall.value(metric), overall.bounds(metric), overall.speedup_units or 0)
     return DOUBTS.get(as_allowed(shown, may_win(summary), undecided=is_undecided(summary)), "")
 
@@ -106,13 +105,17 @@ def of_comparison(comparison: Comparison) -> str:
 def _speed(row: MetricValues, run: RunDocument) -> str:
     if row.speedup is None:
         return rate(row.throughput) if row.throughput else ""
-    # Summaries of earlier runs have no typical prompt.
-    metric = "speedup" if row.typical_speedup is None else "typical_speedup"
+    metric = _told_speedup(row)
     bounds = row.bounds(metric)
     within = f" (95% interval {interval(bounds)})" if bounds else ""
     words = baseline.words(run)
     where = "" if metric == "speedup" else f"{',' * (',' in words)} on a typical prompt"
     return f"{times(row.value(metric))} the speed of {words}{where}{within}"
+
+
+def _told_speedup(row: MetricValues) -> str:
+    """Return the metric that sentences give; summaries of earlier runs have no typical prompt."""
+    return "speedup" if row.typical_speedup is None else "typical_speedup"
 
 
 def _first_names(names: Sequence[str]) -> str:

@@ -88,8 +88,9 @@ def score(r2: float | None) -> str:
 
 STEP = ((1, 512),)
 FIVE_TOKENS = ((5, 512),)
+"""New and cached tokens of a plain step and of a verification whose times are told."""
 TOGETHER = 16
-"""New and cached tokens of the forwards whose times a listing gives to choose by, and the requests of a batch."""
+"""Requests of the batch whose time a listing gives to choose by."""
 ORDER = ("possible", "doubtful", "unchecked", "impossible")
 
 
@@ -110,10 +111,10 @@ def entries() -> list[dict[str, object]]:
 
 def _times(profile: Profile) -> dict[str, float]:
     """Return the seconds of typical forwards: of one token, of five, and of a batch."""
-    forward = FIVE_TOKENS if profile.role == "verifier" else STEP
-    shapes = {"step_s": STEP, "five_tokens_s": FIVE_TOKENS, "batch_s": forward * TOGETHER}
-    if profile.role != "verifier":
-        del shapes["five_tokens_s"]
+    if profile.role == "verifier":
+        shapes = {"step_s": STEP, "five_tokens_s": FIVE_TOKENS, "batch_s": FIVE_TOKENS * TOGETHER}
+    else:
+        shapes = {"step_s": STEP, "batch_s": STEP * TOGETHER}
     latency = profile.latency()
     return {name: latency.seconds(rows) for name, rows in shapes.items()}
 

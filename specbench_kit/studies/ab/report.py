@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "end to end"}
 PERCENTILES = ("p50", "p95", "p99")
+TITLES = {"throughput": "tokens/s", **LATENCIES, "acceptance": "acceptance"}
+"""What figures are called where there is little room."""
 
 
 class AbDescription(RunDescription, kw_only=True):
@@ -106,35 +108,26 @@ def verdicts(summary: AbSummary) -> Table:
     return Table((*columns, "verdict"), rows)
 
 
-SHORT = {
-    "throughput": "tokens/s",
-    "ttft": "TTFT P50",
-    "tpot": "TPOT P50",
-    "e2e": "end to end P50",
-    "acceptance": "acceptance",
-}
-"""What figures are called where there is little room; percentiles are those of each server's own answers."""
-
-
 def side_by_side(summary: AbSummary) -> Table:
     """Return both servers' own figures beside their ratio in a typical turn, narrow enough for a terminal."""
     first, second = summary.names
     rows: list[list[Cell]] = []
     for load in summary.loads:
-        compared = {str(entry.figure): entry for entry in load.comparisons}
+        compared = {entry.figure: entry for entry in load.comparisons}
         own = {name: _own_figures(load.servers[name]) for name in summary.names}
-        shown = [figure for figure in SHORT if figure in compared or any(own[name][figure] != ABSENT for name in own)]
+        shown = [figure for figure in FIGURES if figure in compared or any(own[name][figure] != ABSENT for name in own)]
         for figure in shown:
             numbers = [own[name][figure] for name in summary.names]
             title = load.load if figure == shown[0] else ""
-            rows.append([title, SHORT[figure], *numbers, *_ratio_cells(compared.get(figure))])
+            of_median = " P50" if figure in LATENCIES else ""
+            rows.append([title, TITLES[figure] + of_median, *numbers, *_ratio_cells(compared.get(figure))])
     columns = ("load", "", Column(first, "number"), Column(second, "number"))
     return Table((*columns, Column(f"{second} /\n{first}\n(95%)", "times"), "verdict"), rows)
 
 
 def _own_figures(figures: ServerFigures) -> dict[str, str]:
-    """Return one server's own numbers below the titles of `SHORT`."""
-    latencies = {name: seconds(getattr(figures, name).p50) for name in ("ttft", "tpot", "e2e")}
+    """Return one server's own numbers, the median of latencies, by the names of figures."""
+    latencies = {name: seconds(getattr(figures, name).p50) for name in LATENCIES}
     length = figures.speculation.acceptance_length if figures.speculation else None
     return {"throughput": significant(figures.throughput), **latencies, "acceptance": significant(length)}
 
@@ -156,8 +149,9 @@ def what_would_tell(summary: AbSummary) -> list[str]:
             continue
         first, second = map(code, summary.names)
         if entry.typical_interval is None:
-            least = FEWEST_UNITS * load.turn_requests
-            lines.append(f"At {load.load} at least {count(least)} prompts are needed for a verdict.")
+            # Beside other figures and loads a verdict takes more turns than one alone.
+            tried = max(FEWEST_UNITS - 1, entry.units) * load.turn_requests
+            lines.append(f"At {load.load} a verdict needs more than {count(tried)} prompts.")
             continue
         seen = abs(log(entry.typical))
         low, high = entry.typical_interval
@@ -318,7 +312,6 @@ def _where(run: AbDescription) -> str:
 
 BLUE, _, GREEN, RED = COLOURS[:4]
 ROW_IN = 0.26
-TITLES = {"throughput": "tokens/s", "ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end", "acceptance": "acceptance"}
 NARROW = 4.0
 """The ratio of the ends of an axis up to which its marks are evenly spaced numbers."""
 MOST_TICKS = 6

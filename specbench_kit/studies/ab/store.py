@@ -5,6 +5,7 @@ Both servers take every turn, one after the other, in the order ABBA.
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import accumulate
@@ -20,22 +21,12 @@ from specbench_kit.core.typed_json import JsonObject, decode
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
 from specbench_kit.metrics.ab.summary import AbSummary
-from specbench_kit.runs.directory import complete_lines, lock, read_object, reported, unlock
-from specbench_kit.runs.folder import encode, nothing_to_resume, run_key, to_json, unused_folder, write_text
+from specbench_kit.runs.directory import complete_lines, is_whole, lock, read_object, reported, unlock
+from specbench_kit.runs.folder import encode, to_json, unfinished_folder, unused_folder, write_text
 from specbench_kit.studies.ab import report
 from specbench_kit.studies.ab.settings import Load
 
 SEED_BYTES = 4
-
-
-def _unfinished(out: Path, key: str = "") -> list[Path]:
-    """Return the folders of runs whose names hold a key and that lack answers, the newest first."""
-    folders = sorted((file.parent for file in out.glob(f"*-ab-*{key and key + '*'}/{RUN}")), reverse=True)
-    return [
-        folder
-        for folder in folders
-        if not (folder / SUMMARY).exists() or read_object(folder / SUMMARY).get("partial") is not False
-    ]
 
 
 class Turn(NamedTuple):
@@ -89,6 +80,13 @@ SCHEMA_VERSION = 1
 HINT = "finished answers are kept; make room, then go on with --resume"
 
 
+def _identity_of(folder: Path) -> JsonObject:
+    """Return what defines the run in a folder; nothing if its file is damaged or does not say."""
+    with suppress(SkitError):
+        return read_object(folder / RUN).get("identity") or {}
+    return {}
+
+
 @dataclass
 class AnswerStore:
     """The records of a run; a record replaces an earlier one of the same key, from a turn that was cut short."""
@@ -117,11 +115,7 @@ class AnswerStore:
 
         Raise SkitError if there is none, or if another process writes to it.
         """
-        matching = _unfinished(out, f"-{run_key(identity)}")
-        if not matching:
-            identities = {folder: read_object(folder / RUN).get("identity") or {} for folder in _unfinished(out)}
-            raise nothing_to_resume(out, identity, identities)
-        folder = matching[0]
+        folder = unfinished_folder(out, "ab", identity, RUN, _identity_of, is_whole)
         lock(folder)  # before anything is read: another process may be in the middle of a line
         return cls.open(folder, names)
 

@@ -8,6 +8,7 @@ from command_line import READINGS, skit_here, write_rows
 from msgspec.structs import replace
 from streaming_server import streaming_server
 
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import last_part
 from specbench_kit.live.engines.address import parse_server
 from specbench_kit.live.engines.client import StreamClient
@@ -20,6 +21,7 @@ from specbench_kit.studies.ab import report
 from specbench_kit.studies.ab.report import _marks
 from specbench_kit.studies.ab.run import STRETCH_S, Driver, _busy_at_start
 from specbench_kit.studies.ab.settings import AbSettings
+from specbench_kit.studies.ab.store import AnswerStore
 
 LOAD = "concurrency 1"
 
@@ -146,7 +148,11 @@ def test_where_no_verdict_is_reached_the_prompts_that_would_give_one_are_named()
     (line,) = report.what_would_tell(with_end_to_end(1.0, [0.9, 1.1], NO_DIFFERENCE))
     assert line.endswith("are too close for any number of prompts.")
     (line,) = report.what_would_tell(with_end_to_end(1.5, None, TOO_FEW))
-    assert line == f"At {LOAD} at least 6 prompts are needed for a verdict."
+    assert line == f"At {LOAD} a verdict needs more than 8 prompts.", "8 of them gave none"
+    few = with_end_to_end(1.5, None, TOO_FEW)
+    (load,) = few.loads
+    few = replace(few, loads=[replace(load, comparisons=[replace(load.comparisons[0], units=2)])])
+    assert report.what_would_tell(few) == [f"At {LOAD} a verdict needs more than 5 prompts."]
     assert report.what_would_tell(with_end_to_end(1.5, [1.4, 1.6], FASTER)) == []
 
 
@@ -157,3 +163,11 @@ def test_marks_of_the_axis_are_few_and_one_of_them_is_1() -> None:
         assert 3 <= len(marks) <= 9
         assert marks[0] <= low
         assert marks[-1] >= high
+
+
+def test_a_damaged_run_in_the_folder_does_not_hide_that_there_is_nothing_to_resume(tmp_path: Path) -> None:
+    broken = tmp_path / "20260101T000000Z-ab-x-00000000"
+    broken.mkdir()
+    (broken / "run.json").write_text("{")
+    with pytest.raises(SkitError, match="holds no unfinished run with these settings: start one without --resume"):
+        AnswerStore.resume(tmp_path, ("a", "b"), {"config": 1})
