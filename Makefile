@@ -281,11 +281,11 @@ SCHEDULERS := --system wisp-cache --scheduler fcfs --scheduler edf --scheduler e
 	--scheduler wisp-promise --scheduler wisp-paper --scheduler wisp-paper:late_lane=true \
 	--scheduler wisp-paper:late_lane=true,amortise=6 --label fcfs --label edf --label edf-by-promise \
 	--label wisp-promise --label paper --label paper-late-lane --label paper-late-lane-amortised
-FITTED := --deployment wisp --acceptance iid:alpha=0.8,length=4 --prompt-tokens 500 --output-tokens 100 \
-	--duration 100 --warm-up 20 --devices 130,160,190 --seeds 4
+FITTED := --deployment wisp-roofline --acceptance iid:alpha=0.8,length=4 --prompt-tokens 500 --output-tokens 100 \
+	--duration 100 --warm-up 20 --devices 70,85,100 --seeds 5
 HELD_OUT := --deployment wisp-14b-roofline --acceptance iid:alpha=0.7,length=5 --prompt-tokens 1000 \
 	--output-tokens 150 --arrivals closed:think_s=3,ramp_s=30,exponential=true --duration 100 --warm-up 40 \
-	--devices 150,200 --max-batch 128 --seeds 3
+	--devices 150,200 --max-batch 128 --seeds 5
 SIMULATE := $(BIN)/skit simulate $(SCHEDULERS) $(CLASSES) --out build/reference
 reference-serving: $(INSTALLED)
 	rm -rf build/reference/schedulers build/reference/schedulers-held-out
