@@ -66,6 +66,12 @@ class _StartedRun(Struct):
     machine: list[dict[str, object]] = []
 
 
+class _Defined(Struct):
+    """The field of `run.json` that holds what a run and its resumption share."""
+
+    defining: dict[str, object] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class FinishedMeasurement:
     """The folder of a run, the content of its `run.json`, a result per part, and the cost of a stop rule."""
@@ -152,7 +158,7 @@ def _open_folder(
     names = "-".join(str(model["name"]) for model in models.values())
     folder = unused_folder(settings.out, settings.command, names, defining)
     budget_s = settings.budget_s / len(parts)
-    run = describe_run(settings, profiled, models, "measured")
+    run = {**describe_run(settings, profiled, models, "measured"), "defining": defining}
     run["workload"] = {
         part.role: {
             "configurations": len(part.configurations),
@@ -166,7 +172,7 @@ def _open_folder(
 
 def _unfinished(out: Path, command: str, defining: Mapping[str, object]) -> tuple[Path, dict[str, object]]:
     """Return the newest folder of such a run that has no summary yet, and the content of its `run.json`."""
-    folder = unfinished_folder(out, command, defining, "run.json", lambda _: {})
+    folder = unfinished_folder(out, command, defining, "run.json", _defining_of)
     path = folder / "run.json"
     try:
         text = path.read_text(encoding="utf-8")
@@ -174,6 +180,14 @@ def _unfinished(out: Path, command: str, defining: Mapping[str, object]) -> tupl
         return folder, json.loads(text)
     except ValueError as error:
         raise SkitError(f"{path}: {error}; start a new run without --resume") from error
+
+
+def _defining_of(folder: Path) -> dict[str, object]:
+    """Return what defines the run of a folder; nothing if its file does not say."""
+    try:
+        return decode(_Defined, (folder / "run.json").read_bytes()).defining
+    except (OSError, ValueError):
+        return {}
 
 
 def _add_readings(folder: Path, run: dict[str, object], readings: dict[str, object]) -> None:

@@ -68,9 +68,18 @@ def measured(short: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> JsonO
         broken = skit_here(*options)
     assert broken.returncode == 130, broken.stderr
     saved = {path: path.read_text() for path in folder.glob("*/*.csv")}
+    other = skit_here(*options, "--resume", "--seed", 12)
+    assert other.returncode == 2, other.stdout
     done = skit_here(*options, "--resume", "--json")
     assert done.returncode == 0, done.stderr
-    return {"broken": broken.stderr, "kept": saved, "done": done, "folder": folder, **json.loads(done.stdout)}
+    return {
+        "broken": broken.stderr,
+        "other": other.stderr,
+        "kept": saved,
+        "done": done,
+        "folder": folder,
+        **json.loads(done.stdout),
+    }
 
 
 def interrupt_after(count: int, patched: pytest.MonkeyPatch) -> None:
@@ -92,6 +101,12 @@ def test_an_interruption_keeps_the_timings(measured: JsonObject) -> None:
     complete = path.read_text()
     assert complete.startswith(text[: text.rfind("\n") + 1])
     assert len(complete) > len(text)
+
+
+def test_a_resumption_with_another_setting_names_the_nearest_run(measured: JsonObject) -> None:
+    (folder,) = measured["run_dirs"]
+    said = " ".join(measured["other"].split())
+    assert f"nearest is {Path(folder).name}, with seed 0, not 12: give its settings" in said
 
 
 def test_a_measured_profile_carries_where_it_comes_from(measured: JsonObject, short: TinyPair) -> None:

@@ -124,8 +124,8 @@ def print_training(console: "Console", run: TrainingDescription, summary: Traini
         console,
         [
             *caution(machine.warnings(run), severe=True),
-            Table(columns, rows),
             Paragraph(f"**{advice(summary)}**"),
+            Table(columns, rows),
             *paragraphs(wording.headline_of(summary), wording.classifier_adds(summary)),
             *caution(wording.cautions(run, summary)),
         ],
