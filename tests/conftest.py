@@ -13,7 +13,7 @@ from xdist.scheduler import LoadScopeScheduling
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from specbench_kit.metrics.comparison import Comparison
+    from specbench_kit.metrics.result import Comparison
 
 
 os.environ[READINGS] = str(QUIET)  # how busy the machine is that runs the tests decides none of them

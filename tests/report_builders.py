@@ -12,7 +12,8 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.deployments.description import described
 from specbench_kit.deployments.loading import load
-from specbench_kit.metrics.comparison import Comparison, compare
+from specbench_kit.metrics.comparison import Decode, compare, with_requests
+from specbench_kit.metrics.result import Comparison, RunResult
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.run_summary import MethodRow, RunSummary, method_row, read_summary
@@ -112,9 +113,16 @@ def serving_run(*series: JsonObject, seeds: int = 5, **changes: Any) -> ServingD
     return ServingDescription.read({"config": config, "series": entries, **changes})
 
 
-def render_run(run: dict[str, Any], summary: dict[str, Any], *args: object, **options: Any) -> str:
+def render_run(
+    run: dict[str, Any],
+    summary: dict[str, Any],
+    records: list[RequestRecord],
+    decode: Decode | None = None,
+    **options: Any,
+) -> str:
     """Return the report on one run as Markdown."""
-    return render_markdown.render(run_report.build(run_document(run), run_summary(summary), *args, **options))
+    result = RunResult(name="run", fields=run_document(run), summary=run_summary(summary))
+    return render_markdown.render(run_report.build(with_requests(result, records, decode), **options))
 
 
 def render_comparison(*args: object, **options: Any) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pandas
 
-from specbench_kit.core.errors import SkitError
-from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.metrics.comparison import compare as compare_runs
+from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_data import BenchmarkRun, load_runs
 from specbench_kit.reports import render_html
 from specbench_kit.reports.comparison import wording
@@ -34,11 +34,12 @@ class Result:
     """Benchmark runs on disk, and their comparison.
 
     `folders` holds one run directory for each method and dataset, and `left_out` the reason for each method that did
-    not run. Read `warnings` before you quote a figure.
+    not run. A result that was read from its file is `kept`, and has no runs. Read `warnings` before you quote a figure.
     """
 
     folders: Sequence[Path]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    kept: Comparison | None = None
 
     @cached_property
     def _read(self) -> tuple[list[BenchmarkRun], list[str]]:
@@ -49,12 +50,13 @@ class Result:
 
         Raise SkitError if the runs are not comparable, unless `force` is set.
         """
+        require(self.kept is None, "this result was kept without its requests: load the runs that it was made of")
         runs, problems = self._read
         return compare_runs(runs, against=against, force=force, problems=problems)
 
     @cached_property
     def _all(self) -> Comparison:
-        return self.compare(force=True)
+        return self.kept or self.compare(force=True)
 
     @property
     def warnings(self) -> list[str]:

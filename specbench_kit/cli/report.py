@@ -12,17 +12,17 @@ import typer
 from specbench_kit.cli.common import JsonOption, print_json
 from specbench_kit.cli.exit_codes import FAILED, INCONCLUSIVE
 from specbench_kit.core import common_options as common
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import Option
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specbench_kit.metrics.comparison import Comparison
+    from specbench_kit.metrics.result import Comparison
     from specbench_kit.reports.comparison.report import Look
 
 
-FORMATS = "md,html,csv,latex,png,svg"
+FORMATS = "md,html,csv,latex,json,png,svg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,12 @@ class ComparisonOptions:
 
     run: common.RunFolders
     formats: Annotated[
-        str, Option("File formats, separated by commas: md, html, csv, latex, png, svg and pdf.", flag="format")
+        str,
+        Option(
+            "File formats, separated by commas: md, html, csv, latex, json (the result, from which `skit report` makes "
+            "all others again), png, svg and pdf.",
+            flag="format",
+        ),
     ] = FORMATS
     columns: Annotated[
         str,
@@ -69,10 +74,20 @@ class ComparisonOptions:
         return Look(parse_columns(self.columns), self.bare, self.size)
 
     def load(self) -> "Comparison":
-        """Read the runs and compare them."""
+        """Read the runs and compare them, or read the result in a folder that holds no runs."""
+        from specbench_kit.metrics import result_file
         from specbench_kit.metrics.comparison import compare
-        from specbench_kit.metrics.run_data import load_runs
+        from specbench_kit.metrics.run_data import holds_runs, load_runs
 
+        kept = [(folder, file) for folder in self.run if not holds_runs(folder) and (file := result_file.find(folder))]
+        for folder, file in kept:
+            alone = f"{folder} holds a result without its requests: "
+            require(len(self.run) == 1, f"{alone}name the runs that it was made of to put them beside others")
+            require(
+                self.against is None and not self.force,
+                f"{alone}--against and --force need the runs that it was made of",
+            )
+            return result_file.read(file)
         runs, problems = load_runs(self.run)
         return compare(runs, against=self.against, force=self.force, problems=problems)
 
@@ -88,7 +103,8 @@ class ReportOptions(ComparisonOptions):
     out: Annotated[
         Path | None,
         Option(
-            "Folder of the report; the default is the run's own folder, or a new one next to the first of several runs."
+            "Folder of the report; the default is the run's or the result's own folder, or a new one next to the first "
+            "of several runs."
         ),
     ] = None
 
@@ -110,11 +126,13 @@ def report(options: ReportOptions, as_json: JsonOption = False) -> None:
     print_comparison(console, comparison, look)
     folder = options.out
     runs = comparison.runs
-    if folder is None and len(runs) == 1:
-        folder = runs[0].path
+    if folder is None and not comparison.folders:
+        (folder,) = options.run
+    elif folder is None and len(runs) == 1:
+        folder = Path(comparison.folders[0])
     elif folder is None:
         identity = {"runs": [run.name for run in runs]}
-        folder = unused_folder(runs[0].path.parent, "report", "-".join(comparison.datasets), identity)
+        folder = unused_folder(Path(comparison.folders[0]).parent, "report", "-".join(comparison.datasets), identity)
     write(console, comparison, folder, formats, look)
     if as_json:
         print_json(as_document(comparison))
@@ -137,10 +155,11 @@ def _index(options: ReportOptions, as_json: bool) -> None:
 def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str], look: "Look") -> None:
     """Write the report into `folder` and print the paths of its pages."""
     from specbench_kit.cli.common import say
+    from specbench_kit.metrics import result_file
     from specbench_kit.reports.comparison.files import write_reports
 
     written = write_reports(comparison, folder, formats, look=look)
-    pages = [path for path in written if path.parent == folder]
+    pages = [path for path in written if path.parent == folder and path.name != result_file.NAME]
     for path in pages or written[:1]:
         say(console, f"report: {path}")
 
@@ -152,7 +171,7 @@ def as_document(comparison: "Comparison") -> dict[str, object]:
     from specbench_kit.reports.sections import machine
 
     return {
-        "run_dirs": [str(run.path) for run in comparison.runs],
+        "run_dirs": comparison.folders,
         "reference": comparison.reference,
         "forced": list(comparison.overruled),
         "remarks": list(comparison.remarks),

@@ -1,100 +1,45 @@
 """Runs side by side: one row of metrics per method, overall, per dataset and per category, with paired statistics."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.methods.base import GROUPS
+from specbench_kit.metrics.acceptance import by_drafter
 from specbench_kit.metrics.comparability import obstacles, remarks
 from specbench_kit.metrics.cost import device_cost, makespan_s
+from specbench_kit.metrics.latency import inter_token_gaps
 from specbench_kit.metrics.losslessness import KeptVerdicts, OutputVerdict, check_all, count_outputs
+from specbench_kit.metrics.result import (
+    AcceptedByLength,
+    Comparison,
+    ComparisonTable,
+    Curves,
+    ExampleOutput,
+    FailedRequest,
+    Kind,
+    MethodSeries,
+    RunResult,
+)
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.run_data import BenchmarkRun, placed
-from specbench_kit.metrics.run_summary import MethodRow, OutputCounts
-from specbench_kit.metrics.series import MethodSeries, arrange
+from specbench_kit.metrics.run_summary import OutputCounts
+from specbench_kit.metrics.series import arrange
 from specbench_kit.metrics.statistics import Units, units_of
 from specbench_kit.metrics.verdicts import joint_check
 
-Kind = Literal["overall", "dataset", "category"]
-MANY = 10
-"""Number of rows up to which tables and figures are not divided into groups of methods."""
+LEAST_SHARE = 0.01
+"""Share of a method's rounds from which a draft length is shown."""
+QUANTILES = 201
+"""Points of a curve of inter-token latencies."""
 
-
-@dataclass(frozen=True, slots=True)
-class ComparisonTable:
-    """One table: the metrics of every series over all requests, those of a dataset, or those of a category."""
-
-    kind: Kind
-    name: str
-    rows: Mapping[str, MethodRow]
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The content of a comparison report; `reference` is the label of the row that others are compared with.
-
-    `overruled` are differences that forbid a comparison unless it is forced; `remarks` and `problems` are lines that a
-    reader must know. `groups` holds the requests of every label; the outputs of the `unchecked` labels were not
-    checked for losslessness, and of the `undecided` ones too few tokens were drawn to tell. `is_named` says that the
-    user named the reference.
-    """
-
-    series: Sequence[MethodSeries]
-    parts: Sequence[ComparisonTable]
-    reference: str
-    overruled: Sequence[str] = ()
-    remarks: Sequence[str] = ()
-    problems: Sequence[str] = ()
-    groups: Mapping[str, RequestGroup] = field(default_factory=dict, repr=False)
-    unchecked: Sequence[str] = ()
-    undecided: Sequence[str] = ()
-    is_named: bool = False
-
-    @property
-    def overall(self) -> Mapping[str, MethodRow]:
-        """The rows over all requests."""
-        return self.parts[0].rows
-
-    def from_fast_to_slow(self) -> "Comparison":
-        """Return the comparison with the rows of every table in the order of their speed over all requests.
-
-        That is the typical speedup, which is 1 for the baseline, or the throughput where no baseline was decoded.
-        """
-        rows = self.overall
-        paired = any(row.typical_speedup for row in rows.values())
-        speeds = {label: row.typical_speedup or 1.0 if paired else row.throughput or 0.0 for label, row in rows.items()}
-        labels = sorted(rows, key=lambda label: -speeds[label])
-        parts = []
-        for part in self.parts:
-            ordered = {label: part.rows[label] for label in labels if label in part.rows}
-            parts.append(replace(part, rows=ordered))
-        series = sorted(self.series, key=lambda series: labels.index(series.label))
-        return replace(self, parts=parts, series=series)
-
-    @property
-    def by_group(self) -> dict[str, list[str]]:
-        """The labels of every group of methods; empty if there are few enough rows for one table."""
-        if len(self.series) <= MANY:
-            return {}
-        labels: dict[str, list[str]] = {group: [] for group in GROUPS}
-        for series in self.series:
-            labels[series.group].append(series.label)
-        return {group: members for group, members in labels.items() if members}
-
-    @property
-    def runs(self) -> list[BenchmarkRun]:
-        """Every run directory that was read, in the order of the rows."""
-        return [run for series in self.series if not series.is_derived for run in series.runs.values()]
-
-    @property
-    def datasets(self) -> list[str]:
-        """The names of the datasets, in order of first appearance."""
-        return list(dict.fromkeys(name for series in self.series for name in series.runs))
+Series = MethodSeries[BenchmarkRun]
+Decode = Callable[[list[int]], str]
+"""Turns token ids into text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +56,17 @@ Sources = Mapping[str, Source]
 
 
 def compare(
-    runs: Sequence[BenchmarkRun], *, against: str | None = None, force: bool = False, problems: Sequence[str] = ()
+    runs: Sequence[BenchmarkRun],
+    *,
+    against: str | None = None,
+    force: bool = False,
+    problems: Sequence[str] = (),
+    decode: Decode | None = None,
 ) -> Comparison:
     """Return the comparison of runs; SkitError if they differ in what must agree, unless `force`.
 
-    `against` is the method or row that others are compared with, by default the fastest that can be deployed.
+    `against` is the method or row that others are compared with, by default the fastest that can be deployed. The
+    result of a single run has an example, of whose prompt `decode` gives the text.
     """
     if not runs:
         raise SkitError("there is no run to report on")
@@ -140,21 +91,74 @@ def compare(
         if entry.may_win is None and not entry.is_baseline and entry.label not in undecided
     ]
     run_problems = [problem for run in runs for problem in run.problems]
+    own = [run for series in all_series if not series.is_derived for run in series.runs.values()]
     return Comparison(
-        all_series,
-        tables,
-        reference.label,
-        differing,
-        remarks(labelled),
-        [*problems, *run_problems],
-        groups,
-        unchecked,
-        undecided,
+        series=[_without_requests(series, decode, is_alone=len(own) == 1) for series in all_series],
+        parts=tables,
+        reference=reference.label,
+        overruled=differing,
+        remarks=remarks(labelled),
+        problems=[*problems, *run_problems],
+        curves={label: _curves(group) for label, group in groups.items()},
+        unchecked=unchecked,
+        undecided=undecided,
         is_named=against is not None,
+        folders=[str(run.path) for run in own],
     )
 
 
-def _sources(series: MethodSeries) -> dict[str, Source]:
+def _without_requests(series: Series, decode: Decode | None, *, is_alone: bool) -> MethodSeries[RunResult]:
+    """Return a series as the result holds it; only the report on a run that `is_alone` shows single requests."""
+    runs = {}
+    for dataset, run in series.runs.items():
+        result = RunResult(
+            name=run.name,
+            fields=structs.replace(run.fields, prompts=None),
+            summary=run.summary,
+            problems=list(run.problems),
+        )
+        runs[dataset] = with_requests(result, run.records, decode) if is_alone else result
+    return MethodSeries(series.label, runs, series.is_baseline, series.is_bound, series.is_derived)
+
+
+def with_requests(result: RunResult, records: Sequence[RequestRecord], decode: Decode | None = None) -> RunResult:
+    """Return a run's result with what its own report says of single requests."""
+    failed = [record for record in records if record.finish_reason == "error"]
+    return structs.replace(
+        result,
+        drafters=by_drafter(records),
+        failures=[FailedRequest(record.request_id, record.error or "no message") for record in failed],
+        example=_example(records, decode),
+    )
+
+
+def _example(records: Sequence[RequestRecord], decode: Decode | None) -> ExampleOutput | None:
+    record = next((record for record in records if record.finish_reason != "error"), None)
+    if record is None:
+        return None
+    prompt = None if decode is None else decode(record.prompt_ids).split("\n")
+    tokens = len(record.output_ids)
+    return ExampleOutput(record.request_id, prompt, record.text.split("\n"), tokens, str(record.finish_reason))
+
+
+def _curves(group: RequestGroup) -> Curves:
+    rounds = group.rounds
+    # A pipeline's rounds are steps, which have no length.
+    chosen = (rounds["steps"] == 0) & np.isfinite(rounds["submitted"]) & (rounds["submitted"] > 0)
+    sent = rounds["submitted"][chosen].astype(np.int64)
+    number = np.bincount(sent)
+    lengths = np.flatnonzero(number >= max(1.0, LEAST_SHARE * number.sum()))
+    accepted = np.bincount(sent, weights=rounds["accepted"][chosen])[lengths] / number[lengths]
+    by_length = AcceptedByLength(
+        lengths.astype(np.float64).tolist(), accepted.tolist(), number[lengths].astype(np.float64).tolist()
+    )
+    gaps_s = inter_token_gaps(rounds)
+    gaps_s = gaps_s[gaps_s > 0]
+    quantiles = np.quantile(gaps_s, np.linspace(0, 1, QUANTILES)) * 1e3 if len(gaps_s) else np.zeros(0)
+    return Curves(by_length, quantiles.tolist())
+
+
+def _sources(series: Series) -> dict[str, Source]:
     def unique(records: Sequence[RequestRecord], dataset: str) -> Sequence[RequestRecord]:
         if len(series.runs) == 1:
             return records
@@ -181,7 +185,7 @@ def _units(all_sources: Iterable[Sources]) -> dict[str, int]:
 
 
 def _divided_tables(
-    all_series: Sequence[MethodSeries], sources: Mapping[str, Sources], reference: Reference, units: Units
+    all_series: Sequence[Series], sources: Mapping[str, Sources], reference: Reference, units: Units
 ) -> list[ComparisonTable]:
     """Return a table per dataset and one per category, each only if there are several."""
     pairs: dict[tuple[str, str], None] = {}
@@ -217,7 +221,7 @@ def _part(sources: Sources, kind: Kind, name: str) -> dict[str, Source]:
     return parts
 
 
-def _entry(series: MethodSeries, by_dataset: Sources, *, timed: bool = True) -> TableEntry:
+def _entry(series: Series, by_dataset: Sources, *, timed: bool = True) -> TableEntry:
     """Return the series' side of a table; `timed` if the requests are all of their runs, which gives a makespan."""
     sources = list(by_dataset.values())
     run = sources[0].run.fields
@@ -273,7 +277,7 @@ def _kept_verdicts(by_dataset: Sources, *, has_prefixes: bool) -> dict[tuple[str
 
 
 def _reference(
-    against: str | None, entries: Sequence[TableEntry], all_series: Sequence[MethodSeries], units: Units
+    against: str | None, entries: Sequence[TableEntry], all_series: Sequence[Series], units: Units
 ) -> Reference:
     if against is None:
         return choose_reference(entries, units)

@@ -11,9 +11,9 @@ from math import ceil, exp, hypot, log, sqrt
 from statistics import NormalDist
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.condition_terms import parse_terms
 from specbench_kit.metrics.latency import PHASES
+from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Unit

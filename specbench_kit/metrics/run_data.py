@@ -79,6 +79,11 @@ class RunReader:
         return records, [f"{_short_path(path)}{problem}" for problem in problems]
 
 
+def holds_runs(folder: Path) -> bool:
+    """Return whether a folder is a run's, or has such folders right below it."""
+    return (folder / "run.json").exists() or any(folder.glob("*/run.json"))
+
+
 def load_runs(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[str]]:
     """Return the runs in these folders or right below them, and a line on each run that cannot be read.
 

@@ -1,70 +1,20 @@
 """From runs to the rows of a comparison: a method's runs on every dataset form one series."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from msgspec import structs
 
-from specbench_kit.methods.base import Group, Method
-from specbench_kit.methods.spec import known_class, known_method
+from specbench_kit.methods.spec import known_method
 from specbench_kit.metrics.comparability import dataset_name
 from specbench_kit.metrics.paired import request_seconds
+from specbench_kit.metrics.result import MethodSeries
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.setting import method_label
 from specbench_kit.metrics.vocabulary import BASELINE
 
 
-@dataclass(frozen=True, slots=True)
-class MethodSeries:
-    """A row of every table: one method's runs by dataset.
-
-    `is_bound` marks a method that cannot be deployed, so that it is no candidate for the fastest; `is_derived` a
-    baseline that was decoded with other methods and has no run directory of its own.
-    """
-
-    label: str
-    runs: Mapping[str, BenchmarkRun]
-    is_baseline: bool = False
-    is_bound: bool = False
-    is_derived: bool = False
-
-    @property
-    def spec(self) -> str:
-        """The method with its options."""
-        return next(iter(self.runs.values())).method
-
-    @property
-    def method(self) -> type[Method] | None:
-        """The method's class; None for a method that this kit does not know."""
-        return known_class(self.spec)
-
-    @property
-    def group(self) -> Group:
-        """The method's group; `other` for a method that this kit does not know."""
-        return self.method.group if self.method else "other"
-
-    @property
-    def drafts_on_server(self) -> bool:
-        """True if the method has its draft model beside the target, whatever a deployment says."""
-        return self.method is not None and self.method.placement == "server"
-
-    @property
-    def reads_answers(self) -> bool:
-        """True for an oracle, which reads the target's answers."""
-        return self.method is not None and self.method.needs_reference
-
-    @property
-    def is_rung(self) -> bool:
-        """True if the method shows how much of the oracle's gap a rule over the draft's own signals can close."""
-        return self.method is not None and self.method.is_rung
-
-    @property
-    def name(self) -> str:
-        """The method without its options."""
-        return self.spec.partition(":")[0]
-
-
-def arrange(runs: Sequence[BenchmarkRun]) -> list[MethodSeries]:
+def arrange(runs: Sequence[BenchmarkRun]) -> list[MethodSeries[BenchmarkRun]]:
     """Return series in the order of the runs, after the baselines; a second run on a dataset begins another series."""
     groups: list[tuple[BenchmarkRun, dict[str, BenchmarkRun]]] = []
     for run in runs:
@@ -98,7 +48,9 @@ def _same_method(first: BenchmarkRun, second: BenchmarkRun) -> bool:
     return names[0] == names[1] and first.fields.options == second.fields.options
 
 
-def _derived_baselines(own: Sequence[MethodSeries], baselines: Sequence[MethodSeries]) -> list[MethodSeries]:
+def _derived_baselines(
+    own: Sequence[MethodSeries[BenchmarkRun]], baselines: Sequence[MethodSeries[BenchmarkRun]]
+) -> list[MethodSeries[BenchmarkRun]]:
     """Return the baselines that were decoded within other methods' runs, each once."""
     timings = [_timing(series.runs) for series in baselines]
     derived: list[tuple[str, dict[str, BenchmarkRun]]] = []

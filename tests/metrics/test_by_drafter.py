@@ -27,7 +27,7 @@ def test_rounds_tokens_and_acceptance_by_drafter() -> None:
         ("none", 1, None),
         ("suffix", 1, 1),
     ]
-    page = render(Document.of("Title", drafters(records)))
+    page = render(Document.of("Title", drafters(by_drafter(records))))
     assert "## By drafter" in page
     assert "| head | 3 | 60.0% | 25.0% | 2.00 |" in page
 
@@ -35,4 +35,4 @@ def test_rounds_tokens_and_acceptance_by_drafter() -> None:
 def test_a_run_with_one_drafter_has_no_such_table() -> None:
     records = [record("1", by("", 3, 1))]
     assert by_drafter(records) == []
-    assert drafters(records) == []
+    assert drafters(by_drafter(records)) == []

@@ -1,5 +1,7 @@
 """Runs side by side: rows, paired statistics, and what their intervals show."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -30,7 +32,7 @@ def compared(paths, **options):
 
 @pytest.fixture(scope="module")
 def folder(comparison):
-    return comparison.runs[0].path.parent
+    return Path(comparison.folders[0]).parent
 
 
 def test_every_method_has_a_row_below_one_baseline(comparison):

@@ -73,7 +73,7 @@ def test_every_method_that_fulfils_it_is_named_with_value_and_run(comparison):
     (line,) = violations(comparison, Condition.parse(f"speedup<{slowest[0] + 1e-6}"))
     (series,) = (candidate for candidate in comparison.series if candidate.label == slowest[1])
     assert line.startswith(f"{slowest[1]}: speedup is {slowest[0]:.4g} (speedup<")
-    assert line.endswith(f"run {series.runs['gsm8k'].path.name}")
+    assert line.endswith(f"run {series.runs['gsm8k'].name}")
     assert violations(comparison, Condition.parse("speedup<0.1")) == []
 
 

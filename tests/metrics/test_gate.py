@@ -7,10 +7,9 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord, TimeKind
-from specbench_kit.metrics.comparison import Comparison, ComparisonTable
 from specbench_kit.metrics.gate import SlowerGate
+from specbench_kit.metrics.result import Comparison, ComparisonTable, MethodSeries
 from specbench_kit.metrics.rows import Reference, TableEntry, rows_of
-from specbench_kit.metrics.series import MethodSeries
 
 
 def gate(text: str) -> SlowerGate:
@@ -28,7 +27,7 @@ def compared(old_s: Sequence[float], new_s: Sequence[float], time_kind: TimeKind
     units = {str(number): number for number in range(len(old_s))}
     rows, _ = rows_of(entries, Reference("wisp", ("wisp",)), units)
     series = [MethodSeries(label, {}) for label in rows]
-    return Comparison(series, [ComparisonTable("overall", "all requests", rows)], "wisp")
+    return Comparison(series=series, parts=[ComparisonTable("overall", "all requests", rows)], reference="wisp")
 
 
 def _records(seconds: Sequence[float], time_kind: TimeKind) -> list[RequestRecord]:

@@ -12,7 +12,8 @@ from rich.console import Console
 from run_builders import in_turn, plain, records_of, write_run
 
 from specbench_kit.core.plain_text import csv_text
-from specbench_kit.metrics.comparison import Comparison, compare
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports.comparison.files import write_reports
 from specbench_kit.reports.comparison.terminal import print_comparison

@@ -77,7 +77,8 @@ def test_the_report_of_one_run_states_the_options(tmp_path) -> None:
     records = in_turn(records_of(4, 0.7, 8, 24))
     path = write_run(tmp_path, "fixed-k", records, options={"k": 4}, uses={"found": 1})
     (run,) = load_runs([path])[0]
-    report = render_markdown.render(run_report.build(run.fields, run.summary, run.records))
+    (result,) = compare([run]).runs
+    report = render_markdown.render(run_report.build(result))
     assert report.startswith("# `fixed-k (k=4)` on gsm8k\n")
     assert "| `fixed-k` | k=4 | found=1 |" in report
 

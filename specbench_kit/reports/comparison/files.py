@@ -1,4 +1,4 @@
-"""The report on several runs, or on one, as files: Markdown, HTML, CSV, LaTeX and plots."""
+"""The report on several runs, or on one, as files: Markdown, HTML, CSV, LaTeX, plots, and the result itself."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,9 +6,8 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file
-from specbench_kit.metrics import setting
-from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.run_data import BenchmarkRun
+from specbench_kit.metrics import result_file, setting
+from specbench_kit.metrics.result import Comparison, RunResult
 from specbench_kit.reports import render_html, render_markdown
 from specbench_kit.reports.comparison import plots, report
 from specbench_kit.reports.comparison.report import USUAL, Look
@@ -19,32 +18,29 @@ from specbench_kit.reports.run import report as run_report
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.drawing import draw, safe_svg
 
-ALL = ("md", "html", "csv", "latex", "png", "svg")
+ALL = ("md", "html", "csv", "latex", "json", "png", "svg")
 FIGURES = ("png", "svg", "pdf")
 KNOWN = (*ALL, "pdf")
 PLOTS = "plots"
 LINKED = ("plots/timeline.png", "timeline.json", "tokens/index.html")
 """Files of a run directory that its report links to if they exist."""
 
-Decode = Callable[[list[int]], str]
-
 
 def write_reports(
     comparison: Comparison,
     folder: Path,
     formats: Sequence[str] = ALL,
-    decode: Decode | None = None,
     hint: str = "choose another --out",
     look: Look = USUAL,
 ) -> list[Path]:
     """Write the report into `folder` in these formats and return the paths of its files.
 
-    Each file is written whole or not at all. A comparison of one run has that run's own report, in which `decode`
-    gives the text of a prompt. `hint` says what to do if the folder cannot be written.
+    Each file is written whole or not at all. A comparison of one run has that run's own report. `hint` says what to do
+    if the folder cannot be written.
     """
     require_formats(formats)
     try:
-        return list(_ReportFiles(comparison, folder, formats, decode, look).write())
+        return list(_ReportFiles(comparison, folder, formats, look).write())
     except OSError as error:
         raise SkitError(f"cannot write the report in {folder}: {error.strerror or error}; {hint}") from error
 
@@ -60,13 +56,10 @@ def require_formats(formats: Sequence[str]) -> None:
 class _ReportFiles:
     """The files of one report, in which every figure is drawn once."""
 
-    def __init__(
-        self, comparison: Comparison, folder: Path, formats: Sequence[str], decode: Decode | None, look: Look
-    ) -> None:
+    def __init__(self, comparison: Comparison, folder: Path, formats: Sequence[str], look: Look) -> None:
         self.comparison = comparison
         self.folder = folder
         self.formats = formats
-        self.decode = decode
         self.look = look
         self.plot_formats = [suffix for suffix in FIGURES if suffix in formats]
         self.drawings: dict[str, str] = {}
@@ -83,8 +76,8 @@ class _ReportFiles:
                 drawn = draw(picture, where(self.comparison), suffixes, bare=self.look.bare, size=self.look.size)
                 yield from self._write_figure(picture.name, drawn)
                 figures.append(Figure(picture.title, self._path(picture.name), f"{picture.title}. {picture.note}"))
-            for run in self.comparison.runs:
-                yield from self._copy_timeline(run, timelines)
+            for run, path in zip(self.comparison.runs, self.comparison.folders, strict=False):
+                yield from self._copy_timeline(run, Path(path), timelines)
         if timelines:
             figures.append(Folded("Timelines of the first rounds of one request", timelines))
         if figures:
@@ -95,6 +88,7 @@ class _ReportFiles:
             "html": ("report.html", lambda: render_html.render(self._document(figures), self.drawings)),
             "csv": ("report.csv", lambda: to_csv(self.comparison)),
             "latex": ("report.tex", lambda: to_latex(self.comparison, self.look)),
+            "json": (result_file.NAME, lambda: result_file.to_json(self.comparison)),
         }
         for name, make in (texts[suffix] for suffix in texts if suffix in self.formats):
             replace_file(self.folder / name, make().encode("utf-8", "backslashreplace"))
@@ -113,16 +107,16 @@ class _ReportFiles:
     def _path(self, name: str) -> str:
         return f"{PLOTS}/{name}.{next(iter(self.plot_formats), 'svg')}"
 
-    def _copy_timeline(self, run: BenchmarkRun, blocks: list[Block]) -> Iterator[Path]:
+    def _copy_timeline(self, run: RunResult, path: Path, blocks: list[Block]) -> Iterator[Path]:
         """Copy the picture of a run's timeline from the run's folder, unless the report is written into that."""
-        drawn = {file.suffix[1:]: file.read_bytes() for file in sorted((run.path / PLOTS).glob("timeline.*"))}
+        drawn = {file.suffix[1:]: file.read_bytes() for file in sorted((path / PLOTS).glob("timeline.*"))}
         if "svg" in drawn:
             try:
                 drawn["svg"] = safe_svg(drawn["svg"])
             except ValueError as error:
                 blocks.append(Paragraph(f"Left out: the timeline of {code(run.method)} is {error}."))
                 return
-        if run.path.resolve() == self.folder.resolve():
+        if path.resolve() == self.folder.resolve():
             if "svg" in drawn:
                 self.drawings[f"{PLOTS}/timeline"] = render_html.inline_svg(drawn["svg"].decode(), "timeline")
         elif drawn:
@@ -141,4 +135,4 @@ class _ReportFiles:
         exports = [name for name in LINKED if (self.folder / name).exists()]
         further = [*averages, *repeats, *figures]
         problems = self.comparison.problems
-        return run_report.build(run.fields, run.summary, run.records, self.decode, exports, further, problems)
+        return run_report.build(run, exports, further, problems)

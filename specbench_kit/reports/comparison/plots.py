@@ -6,12 +6,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 from msgspec.structs import asdict
 
-from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.latency import inter_token_gaps
-from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.vocabulary import PhaseValues
 from specbench_kit.reports.comparison.scene import (
@@ -35,12 +32,6 @@ from specbench_kit.reports.writing.palette import BLACK, COLOURS, GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-LEAST_SHARE = 0.01
-"""Share of a method's rounds from which a draft length is shown."""
-QUANTILES = 201
-
-Numbers = npt.NDArray[np.float64]
 
 
 def acceptance(scene: Scene) -> Picture | None:
@@ -67,19 +58,20 @@ def acceptance(scene: Scene) -> Picture | None:
 
 def lengths(scene: Scene) -> Picture | None:
     """Return the figure of the tokens accepted in rounds of each draft length."""
-    curves = {label: _accepted_by_length(scene.requests(label)) for label in scene.speculating}
-    curves = {label: columns for label, columns in curves.items() if len(columns[0])}
+    curves = {label: scene.curves(label).accepted_by_length for label in scene.speculating}
+    curves = {label: points for label, points in curves.items() if points.lengths}
     if not curves:
         return None
-    longest = max(float(lengths.max()) for lengths, *_ in curves.values())
-    deepest = max(float(accepted.max()) for _, accepted, _ in curves.values())
+    longest = max(max(points.lengths) for points in curves.values())
+    deepest = max(max(points.accepted) for points in curves.values())
 
     def draw(axes: "Axes") -> None:
-        for label, (lengths, accepted, rounds) in curves.items():
+        for label, points in curves.items():
             style = scene.styles[label]
-            line = axes.plot(lengths, accepted, color=style.colour, linestyle=style.line, linewidth=1, alpha=0.6)
-            sizes = 12 + 110 * rounds / rounds.sum()
-            marks = axes.scatter(lengths, accepted, sizes, color=style.colour, marker=style.marker, label=short(label))
+            places = points.lengths, points.accepted
+            line = axes.plot(*places, color=style.colour, linestyle=style.line, linewidth=1, alpha=0.6)
+            sizes = 12 + 110 * np.array(points.rounds) / sum(points.rounds)
+            marks = axes.scatter(*places, sizes, color=style.colour, marker=style.marker, label=short(label))
             assign(label, [*line, marks])
         ends = [0, min(longest, deepest * 1.1)]
         axes.plot(ends, ends, color=GREY, linewidth=1, linestyle=":", label="all accepted")
@@ -93,25 +85,10 @@ def lengths(scene: Scene) -> Picture | None:
     return Picture("draft_length", "Draft length against accepted length", note, 2.9 + legend_in([*curves, ""]), draw)
 
 
-def _accepted_by_length(group: RequestGroup) -> tuple[Numbers, Numbers, Numbers]:
-    """Return the lengths sent, the mean accepted tokens and the number of rounds of each."""
-    rounds = group.rounds
-    # A pipeline's rounds are steps, which have no length.
-    chosen = (rounds["steps"] == 0) & np.isfinite(rounds["submitted"]) & (rounds["submitted"] > 0)
-    sent = rounds["submitted"][chosen].astype(np.int64)
-    number = np.bincount(sent)
-    lengths = np.flatnonzero(number >= max(1.0, LEAST_SHARE * number.sum()))
-    accepted = np.bincount(sent, weights=rounds["accepted"][chosen])[lengths] / number[lengths]
-    return lengths.astype(np.float64), accepted, number[lengths].astype(np.float64)
-
-
 def gaps(scene: Scene) -> Picture | None:
     """Return the figure of the distribution of inter-token latencies."""
-    waits = {label: inter_token_gaps(scene.requests(label).rounds) for label in scene.rows}
-    shares = np.linspace(0, 1, QUANTILES)
-    curves = {
-        label: np.quantile(gaps_s[gaps_s > 0], shares) * 1e3 for label, gaps_s in waits.items() if (gaps_s > 0).any()
-    }
+    curves = {label: np.array(scene.curves(label).itl_ms) for label in scene.rows}
+    curves = {label: values_ms for label, values_ms in curves.items() if len(values_ms)}
     if not curves:
         return None
 
@@ -119,7 +96,8 @@ def gaps(scene: Scene) -> Picture | None:
         for label, values_ms in curves.items():
             median_ms, p95_ms = np.quantile(values_ms, (0.5, 0.95))
             hover = f"half of the gaps: at most {significant(median_ms)} ms\n95%: at most {significant(p95_ms)} ms"
-            curve(axes, scene.styles[label], values_ms, 100 * shares, label, marked=False, hover=hover)
+            percent = np.linspace(0, 100, len(values_ms))
+            curve(axes, scene.styles[label], values_ms, percent, label, marked=False, hover=hover)
         logarithmic(axes, "x", (1, 2, 5))
         axes.set(xlabel="inter-token latency (ms)", ylabel="gaps at most this long (%)")
         legend(axes)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specbench_kit.core.errors import SkitError, did_you_mean
-from specbench_kit.metrics.comparison import Comparison, ComparisonTable
+from specbench_kit.metrics.result import Comparison, ComparisonTable
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.metrics.comparison import Comparison
-from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.result import Comparison, Curves
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.reports.writing.drawing import escaped, set_hover
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, BOUND_STYLE, Style, method_styles
@@ -54,9 +53,9 @@ class Scene:
                 scenes.append(Scene(self.comparison, styles, speculating, self.bounds, name))
         return scenes
 
-    def requests(self, label: str) -> RequestGroup:
-        """Return the requests of a row."""
-        return self.comparison.groups[label]
+    def curves(self, label: str) -> Curves:
+        """Return what figures draw of a row beside its metrics."""
+        return self.comparison.curves[label]
 
 
 def styles_of(comparison: Comparison, labels: Collection[str] | None = None) -> dict[str, Style]:

@@ -8,7 +8,7 @@ from msgspec.structs import asdict
 
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.metrics import setting
-from specbench_kit.metrics.comparison import Comparison, ComparisonTable
+from specbench_kit.metrics.result import Comparison, ComparisonTable
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS

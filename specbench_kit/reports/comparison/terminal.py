@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.metrics.comparison import Comparison, compare
+from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.verdicts import FASTER, NOT_LOSSLESS, SAMPLING_UNDECIDED, UNCHECKED

@@ -5,8 +5,8 @@ from math import log
 
 from msgspec.structs import replace
 
-from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.gate import resolution
+from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from specbench_kit.core.errors import by_reason
-from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.metrics.run_summary import RunSummary
+from specbench_kit.metrics.result import RunResult
 from specbench_kit.metrics.setting import method_label, sampling_sentence
 from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
 from specbench_kit.reports.document import (
@@ -43,19 +42,15 @@ from specbench_kit.runs.document import EngineOverhead, EngineReference, RunDocu
 
 
 def build(
-    run: RunDocument,
-    summary: RunSummary,
-    records: Sequence[RequestRecord],
-    decode: sections.Decode | None = None,
-    exports: Sequence[str] = (),
-    further: Blocks = (),
-    problems: Sequence[str] = (),
+    result: RunResult, exports: Sequence[str] = (), further: Blocks = (), problems: Sequence[str] = ()
 ) -> Document:
-    """Return the report; `run` and `summary` are run.json and summary.json, `decode` turns prompt ids into text.
+    """Return the report.
 
     `exports` are the files in the run's folder that it links to, `further` blocks precede the example, and `problems`
     are lines on what could not be read.
     """
+    run = result.fields
+    summary = result.summary
     name = method_label(run)
     overall = summary.overall
     sides: dict[str, MetricValues] = {name: overall}
@@ -89,14 +84,14 @@ def build(
         colocation.section({name: overall}, run.deployment),
         sections.categories(summary),
         sections.positions(overall),
-        sections.drafters(records),
+        sections.drafters(result.drafters),
         sections.phases(run, sides),
         pipeline_section(run, summary),
         sections.overlap(run, summary),
         sections.exports(exports),
         [block for block in further if block is not first],
-        sections.failures(records),
-        sections.example(records, decode),
+        sections.failures(result.failures),
+        sections.example(result.example),
         [all_numbers(sides), sections.definitions()],
         provenance(run),
     )

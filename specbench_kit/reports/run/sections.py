@@ -1,13 +1,13 @@
 """The sections of the report on one run; those on right answers also serve reports on several."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import astuple
 
-from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.metrics.acceptance import by_drafter
+from specbench_kit.metrics.acceptance import DrafterRounds
 from specbench_kit.metrics.latency import PHASES, PROMISE, SCALES
 from specbench_kit.metrics.losslessness import CLEARLY_ABOVE
+from specbench_kit.metrics.result import ExampleOutput, FailedRequest
 from specbench_kit.metrics.run_summary import (
     AnswerCounts,
     BaselineSummary,
@@ -58,8 +58,6 @@ from specbench_kit.reports.writing.formatting import (
     times,
 )
 from specbench_kit.runs.document import NumberFormat, RunDocument
-
-Decode = Callable[[list[int]], str]
 
 EXPORTS: Mapping[str, Block] = {
     "plots/timeline.png": Figure("Timeline of the first rounds of one request", "plots/timeline.png"),
@@ -131,12 +129,9 @@ def positions(overall: MetricValues) -> Blocks:
     return blocks
 
 
-def drafters(records: Sequence[RequestRecord]) -> Blocks:
+def drafters(parts: Sequence[DrafterRounds]) -> Blocks:
     """Return the rounds of each drafter, if the method takes the drafts of a round from one of several."""
-    rows = [
-        (part.name, part.rounds, part.share, part.acceptance_rate, part.acceptance_length)
-        for part in by_drafter(records)
-    ]
+    rows = [(part.name, part.rounds, part.share, part.acceptance_rate, part.acceptance_length) for part in parts]
     columns: list[Column | str] = [
         "drafter",
         Column("rounds", "count"),
@@ -178,23 +173,22 @@ def exports(exports: Sequence[str]) -> Blocks:
     return [Heading("Timeline and tokens"), *blocks] if blocks else []
 
 
-def failures(records: Sequence[RequestRecord]) -> Blocks:
+def failures(requests: Sequence[FailedRequest]) -> Blocks:
     """Return the requests that ended in an error."""
-    rows = [(record.request_id, record.error or "no message") for record in records if record.finish_reason == "error"]
+    rows = [(request.request_id, request.error) for request in requests]
     return [Heading("Failed requests"), *capped_table(["request", "error"], rows)] if rows else []
 
 
-def example(records: Sequence[RequestRecord], decode: Decode | None) -> Blocks:
+def example(request: ExampleOutput | None) -> Blocks:
     """Return the prompt and the output of the first request that did not fail."""
-    record = next((record for record in records if record.finish_reason != "error"), None)
-    if record is None:
+    if request is None:
         return []
-    blocks: list[Block] = [Heading(f"Example: request {code(record.request_id)}")]
-    if decode is not None:
-        prompt = shorten_head(decode(record.prompt_ids), PROMPT_CHARACTERS)
+    blocks: list[Block] = [Heading(f"Example: request {code(request.request_id)}")]
+    if request.prompt is not None:
+        prompt = shorten_head("\n".join(request.prompt), PROMPT_CHARACTERS)
         blocks += [Paragraph("End of the prompt:"), CodeBlock(prompt)]
-    blocks.append(Paragraph(f"Output ({len(record.output_ids)} tokens, ended by {record.finish_reason}):"))
-    return [*blocks, CodeBlock(shorten_tail(record.text, OUTPUT_CHARACTERS))]
+    blocks.append(Paragraph(f"Output ({request.tokens} tokens, ended by {request.finish_reason}):"))
+    return [*blocks, CodeBlock(shorten_tail("\n".join(request.output), OUTPUT_CHARACTERS))]
 
 
 def definitions() -> Folded:

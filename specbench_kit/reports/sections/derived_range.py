@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from specbench_kit.deployments.description import DECIDED_ANEW
-from specbench_kit.metrics.comparison import Comparison
 from specbench_kit.metrics.derived_range import reversing_ends
+from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.verdicts import FASTER, SLOWER
 from specbench_kit.metrics.vocabulary import BASELINE, MetricValues

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.verdicts import (
     DOUBTS,
@@ -88,7 +88,8 @@ def of_comparison(comparison: Comparison) -> str:
             parts.append(f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} {better}")
     slower = sum(verdict == SLOWER for verdict in verdicts.values())
     if slower:
-        parts.append(f"{slower} of {len(rivals)} other methods {'is' if slower == 1 else 'are'} slower")
+        which = f"{slower} of {len(rivals)} other methods" if len(rivals) > 1 else code(rivals[0])
+        parts.append(f"{which} {'is' if slower == 1 else 'are'} slower")
     if even := [code(rival) for rival in rivals if verdicts[rival] in UNDECIDED]:
         parts.append(f"no difference from {_first_names(even)} is shown")
     parts += [f"{code(name)}: {words}" for name, row in overall.items() if (words := pipeline_words(row))]

@@ -8,7 +8,7 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.time_limit import TimeLimit
-from specbench_kit.metrics.comparison import MANY
+from specbench_kit.metrics.result import MANY
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.lanes import Progress

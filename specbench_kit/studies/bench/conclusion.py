@@ -14,8 +14,9 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.comparison import Comparison, compare
+from specbench_kit.metrics.comparison import Decode, compare
 from specbench_kit.metrics.cost import makespan_s
+from specbench_kit.metrics.result import Comparison, RunResult
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.run_data import BenchmarkRun, load_runs, measured_summary
 from specbench_kit.metrics.run_summary import RunSummary, read_summary
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MARKDOWN_ONLY = ("md",)
-
-Decode = Callable[[list[int]], str]
-"""Turns token ids into text."""
 
 
 class OutputJudge(Protocol):
@@ -118,9 +116,10 @@ def write_report(
     records = run_records or RunRecords.read(directory)
     if records.records:
         run = BenchmarkRun(directory.path, directory.document, records.records, records.baseline, summary)
-        write_reports(compare([run]), directory.path, formats, decode, hint=RESUME_HINT)
+        write_reports(compare([run], decode=decode), directory.path, formats, hint=RESUME_HINT)
     else:
-        document = report.build(directory.document, summary, [], decode)
+        nothing = RunResult(name=directory.path.name, fields=directory.document, summary=summary)
+        document = report.build(nothing)
         directory.write_report("report.md", render_markdown.render(document))
 
 

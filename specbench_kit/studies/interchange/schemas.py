@@ -25,6 +25,9 @@ FILE_FORMATS = {
     "request": FileFormat("a line of requests.jsonl or baseline.jsonl", "decoding.records:RequestRecord"),
     "rounds": FileFormat("a line of rounds_detail.jsonl: a request's token trees", "decoding.detail:RequestDetail"),
     "summary": FileFormat("summary.json of a benchmark run: its metrics", "metrics.run_summary:RunSummary"),
+    "result": FileFormat(
+        "result.json of a benchmark: all that its pages are made from", "metrics.result_file:ResultDocument"
+    ),
     "profile": FileFormat("a latency profile, TOML", "profilers.base:Profile"),
     "deployment": FileFormat("the field deployment of run.json", "deployments.base:Deployment"),
     "predictor": FileFormat("predictor.json of a predictor's folder", "predictors.library:PredictorHeader"),

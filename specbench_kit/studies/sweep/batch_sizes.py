@@ -16,8 +16,8 @@ from specbench_kit.core.plain_text import csv_text
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import GROUPS, methods
-from specbench_kit.metrics.comparison import MANY
 from specbench_kit.metrics.full_batch import full_batch
+from specbench_kit.metrics.result import MANY
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison.scene import legend, legend_in, short

@@ -6,14 +6,20 @@ import pytest
 from report_builders import comparison_of, make_run, render_comparison, summary_of
 from run_builders import plain, records_of
 
-from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.paired import Side, speedup
+from specbench_kit.metrics.result import Comparison
 from specbench_kit.reports.comparison.wording import process_words
 
 
+def thrice(requests: int) -> list[RequestRecord]:
+    """Requests that were decoded in three repeats."""
+    return [record for repeat in range(3) for record in records_of(3, 0.7, requests, 12, repeat=repeat)]
+
+
 def compared(processes: int, requests: int = 8, **run: object) -> Comparison:
-    """One method whose requests were decoded in three repeats, which the run says were of so many processes."""
-    records = [record for repeat in range(3) for record in records_of(3, 0.7, requests, 12, repeat=repeat)]
+    """One method whose repeats the run says were of so many processes."""
+    records = thrice(requests)
     baseline = plain(records)
     config = make_run()["config"] | {"processes": processes}
     return comparison_of(records, baseline, summary_of(records, baseline), config=config, **run)
@@ -30,9 +36,9 @@ def test_a_run_in_several_processes_covers_what_lasts_as_long_as_one() -> None:
 def test_its_interval_is_wider_than_that_of_repeats(processes: int) -> None:
     comparison = compared(processes)
     row = comparison.overall["fixed-k:k=4"]
-    (run,) = comparison.runs
-    side = Side.of(run.records, run.baseline)
-    repeats = speedup(side, {record.request_id: number for number, record in enumerate(run.records[:8])})
+    records = thrice(8)
+    side = Side.of(records, plain(records))
+    repeats = speedup(side, {record.request_id: number for number, record in enumerate(records[:8])})
     assert repeats is not None
     pairs = {"speedup": repeats.interval(), "typical_speedup": repeats.typical_interval()}
     for metric, bounds in pairs.items():

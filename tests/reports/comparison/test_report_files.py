@@ -45,7 +45,7 @@ def test_every_format_is_written_and_listed(report):
     folder, written = report
     pages = {"report.md", "report.html", "report.csv", "report.tex"}
     plots = {f"plots/{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
-    assert {path.relative_to(folder).as_posix() for path in written} == pages | plots
+    assert {path.relative_to(folder).as_posix() for path in written} == pages | plots | {"result.json"}
     assert all(path.stat().st_size for path in written)
 
 
@@ -54,7 +54,9 @@ def test_only_what_is_asked_for_is_written(comparison, tmp_path):
     assert [path.name for path in write_reports(comparison, tmp_path / "b", ["html"])] == ["report.html"]
     assert not (tmp_path / "b" / "plots").exists()
     assert (tmp_path / "b" / "report.html").read_text().count("<figure") == len(FIGURES)
-    with pytest.raises(SkitError, match="unknown report format 'doc'; known: md, html, csv, latex, png, svg, pdf"):
+    with pytest.raises(
+        SkitError, match="unknown report format 'doc'; known: md, html, csv, latex, json, png, svg, pdf"
+    ):
         write_reports(comparison, tmp_path, ["md", "doc"])
 
 
@@ -130,7 +132,7 @@ def test_a_forced_comparison_is_marked_on_every_output(tmp_path):
 
 
 def test_one_run_keeps_its_own_report_and_gets_figures(run):
-    write_reports(compare(load_runs([run])[0]), run, decode=lambda ids: f"prompt of {len(ids)}")
+    write_reports(compare(load_runs([run])[0], decode=lambda ids: f"prompt of {len(ids)}"), run)
     text = (run / "report.md").read_text()
     assert text.startswith("# `wisp` on gsm8k\n")
     for title in ("Losslessness", "Results", "Latency (measured)", "By category", "Pooled and per request", "Figures"):

@@ -20,8 +20,9 @@ from rich.console import Console
 from run_builders import write_methods
 
 from specbench_kit.cli.common import say
-from specbench_kit.metrics.comparison import Comparison, compare
+from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.losslessness import Losslessness, summarise_checks
+from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.comparison.terminal import FIRST_ROWS, WINNER, print_comparison

@@ -3,7 +3,7 @@
 from typing import Any
 from xml.etree import ElementTree
 
-from specbench_kit.metrics.comparison import Comparison
+from specbench_kit.metrics.result import Comparison
 from specbench_kit.reports.comparison.plots import pictures
 from specbench_kit.reports.document import Estimate
 from specbench_kit.reports.sections.columns import SPEEDUP

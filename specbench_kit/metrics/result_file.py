@@ -1,0 +1,57 @@
+"""The file of a benchmark's result, from which all of its pages can be made again."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, to_builtins
+
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.plain_text import one_line_texts
+from specbench_kit.core.typed_json import convert, parse
+from specbench_kit.metrics.result import Comparison
+
+VERSION = 1
+"""The version of the format. It rises when an older kit would misread a file."""
+NAME = "result.json"
+COMPRESSED = "result.json.gz"
+
+
+class ResultDocument(Struct):
+    """The content of `result.json`."""
+
+    kind: Annotated[Literal["bench"], Meta(description="command whose result it is")]
+    version: Annotated[int, Meta(description="version of the format")]
+    result: Comparison
+
+
+def to_json(comparison: Comparison) -> str:
+    """Return the content of the file; a number that is not finite raises ValueError."""
+    # Where folders lie is a matter of one machine, and the file is passed on.
+    content = to_builtins(ResultDocument("bench", VERSION, comparison)) | {}
+    content["result"].pop("folders")
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def find(folder: Path) -> Path | None:
+    """Return the file of a result in a folder, compressed or not; None if there is none."""
+    return next((folder / name for name in (NAME, COMPRESSED) if (folder / name).is_file()), None)
+
+
+def read(path: Path) -> Comparison:
+    """Return the result in a file; SkitError if it is none, or of a newer version."""
+    try:
+        content = path.read_bytes()
+        document = one_line_texts(parse(gzip.decompress(content) if path.suffix == ".gz" else content))
+        version = document.get("version") if isinstance(document, dict) else None
+        require(
+            not isinstance(version, int) or version <= VERSION,
+            f"{path} was written by a newer specbench-kit (version {version} of the format, this one reads up to "
+            f"{VERSION}): upgrade specbench-kit",
+        )
+        return convert(ResultDocument, document).result
+    except (OSError, EOFError) as error:
+        raise SkitError(f"cannot read {path}: {error}") from error
+    except ValueError as error:
+        raise SkitError(f"{path}: {error}: it is not a result of skit bench") from error
