@@ -101,7 +101,9 @@ class Registry(Generic[T]):
                 try:
                     self.register(point.name)(point.load())
                     _PLUG_INS.setdefault(point.module.partition(".")[0], PlugIn(self.kind, point.name))
-                except (ImportError, AttributeError) as error:
+                except SkitError:
+                    raise
+                except Exception as error:  # whatever is wrong with it, nothing else depends on it
                     self._leave_out(point, error)
         return dict(sorted(self._entries.items()))
 
@@ -116,13 +118,30 @@ class Registry(Generic[T]):
         return dict(sorted(self._broken.items()))
 
     def _leave_out(self, point: EntryPoint, error: Exception) -> None:
-        """Warn of an installed entry that cannot be imported; nothing else depends on it, so that all others serve."""
+        """Warn of an installed entry that cannot be imported; all others serve."""
         package = point.dist.name if point.dist else point.module
+        place = _place(error, point.module.partition(".")[0])
+        reason, remedy = (f"{error}", "install its package again")
+        if place:
+            message = error.msg if isinstance(error, SyntaxError) else error
+            reason, remedy = f"{type(error).__name__}: {message} ({place})", "mend it"
         self._broken[point.name] = (
-            f"the installed {self.kind} '{point.name}' cannot be imported: {error}: install its package again, or "
-            f"remove it with pip uninstall {package}"
+            f"the installed {self.kind} '{point.name}' cannot be imported: {reason}: {remedy}, or remove it with pip "
+            f"uninstall {package}"
         )
         _LOG.warning("LEFT OUT: %s", one_line(self._broken[point.name]))
+
+
+def _place(error: Exception, package: str) -> str:
+    """Return the file and line of a package at which its import failed; nothing if it failed before it began."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}"
+    lines = [
+        f"{frame.f_code.co_filename}, line {line}"
+        for frame, line in walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == package
+    ]
+    return lines[-1] if lines else ""
 
 
 @cache

@@ -22,7 +22,8 @@ class _StoredLatency(Struct):
     form: Literal["interactions", "context", "work", "served", "rounded", "kernels", "leaps", "table"]
 
 
-def _latency(described: Mapping[str, object]) -> LatencyModel:
+def restore_latency(described: Mapping[str, object]) -> LatencyModel:
+    """Return the latency model that an endpoint's field `latency` describes."""
     model = STORED_MODELS[convert(_StoredLatency, described).form]
     return convert(model, described)
 
@@ -54,13 +55,13 @@ def restore(described: JsonObject | DeploymentDescription) -> Deployment:
 def _endpoint(described: EndpointDescription) -> Endpoint:
     return Endpoint(
         device=described.device,
-        latency=_latency(described.latency),
+        latency=restore_latency(described.latency),
         price_per_hour=described.price_per_hour,
         stages=described.stages,
         origin=described.origin,
         hand_over=convert(HandOver, _limited(described.hand_over)),
         power_w=described.power_w,
-        range=(_latency(described.range[0]), _latency(described.range[1])) if described.range else None,
+        range=(restore_latency(described.range[0]), restore_latency(described.range[1])) if described.range else None,
     )
 
 

@@ -76,6 +76,27 @@ def test_one_that_is_gone_is_left_out_with_a_line(tmp_path: Path, entry: str, re
     assert error_line(skit("bench", "--method", "pairs", env=env)).endswith(line)
 
 
+@pytest.mark.parametrize(
+    ("right", "wrong", "reason", "line"),
+    [
+        ("def draft(self, drafter):", "def draft(self, drafter)", "SyntaxError: expected ':'", 24),
+        ("    times: int = 2\n", "    times: int = two\n", "NameError: name 'two' is not defined", 13),
+        ("import Method, Policy", "import Methods, Policy", "ImportError: cannot import name 'Methods' from", 6),
+    ],
+)
+def test_one_whose_code_is_wrong_is_left_out_with_its_line(
+    tmp_path: Path, right: str, wrong: str, reason: str, line: int
+) -> None:
+    env = install(tmp_path, "pairs = elsewhere_pairs:Pairs")
+    file = tmp_path / "elsewhere_pairs.py"
+    file.write_text(file.read_text().replace(right, wrong))
+    listed = skit("list", "methods", "--json", env=env)
+    assert "threshold" in {row["name"] for row in json.loads(listed.stdout)}
+    said = error_line(skit("bench", "--method", "pairs", env=env))
+    assert f"the installed method 'pairs' cannot be imported: {reason}" in said
+    assert f"({file}, line {line}): mend it, or remove it with pip uninstall elsewhere-pairs" in said
+
+
 def test_two_of_one_name_are_one_line(tmp_path: Path) -> None:
     env = install(tmp_path, "fixed-k = elsewhere_pairs:Pairs")
     assert error_line(skit("list", "methods", env=env)) == "two methods are called 'fixed-k': rename one of them"

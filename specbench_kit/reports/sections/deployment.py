@@ -1,8 +1,9 @@
 """The section on the deployment that a run's time is modelled on."""
 
+from specbench_kit.deployments.restoring import restore_latency
 from specbench_kit.metrics.run_summary import SentStates
 from specbench_kit.reports.document import Blocks, Heading, Paragraph, code, facts
-from specbench_kit.reports.sections.profiles import UNITS
+from specbench_kit.reports.sections.profiles import UNITS, typical_times
 from specbench_kit.reports.writing.formatting import data, seconds, share, significant
 from specbench_kit.runs.document import (
     DeploymentDescription,
@@ -59,11 +60,11 @@ def description(deployment: DeploymentDescription) -> list[tuple[str, str]]:
     rows = [
         (code(deployment.name), deployment.description),
         ("drafter", f"{drafter.device}{_price(drafter)}, {PLACEMENTS[deployment.placement]}"),
-        ("a draft forward", _latency(drafter)),
+        ("a draft forward", _latency("drafter", drafter)),
         ("a decision of the predictor", decision),
-        ("a draft forward on the server", _latency(server_drafter) if server_drafter else ""),
+        ("a draft forward on the server", _latency("drafter", server_drafter) if server_drafter else ""),
         ("verifier", f"{verifier.device}{_price(verifier)}{stages}"),
-        ("a verification", _latency(verifier)),
+        ("a verification", _latency("verifier", verifier)),
         ("a hand-over between stages", _hand_over(verifier.hand_over)),
         ("link", _link(deployment.link)),
         ("source", deployment.source),
@@ -71,16 +72,22 @@ def description(deployment: DeploymentDescription) -> list[tuple[str, str]]:
     return [(name, text) for name, text in rows if text]
 
 
-def _latency(endpoint: EndpointDescription) -> str:
+SUMS = ("interactions", "context", "work", "served")
+"""The forms of latency models whose terms add up, so that they can be told one by one."""
+
+
+def _latency(role: str, endpoint: EndpointDescription) -> str:
     """Return an endpoint's latency model in words, with its origin."""
     model = endpoint.latency
     if model["form"] == "table":
         times = model["by_new_tokens_s"]
         text = f"{seconds(times[0])} for 1 new token"
         text += f" to {seconds(times[-1])} for {len(times)}" if len(times) > 1 else ""
-    else:
+    elif model["form"] in SUMS:
         terms = [f"{seconds(value)} per {UNITS[name]}" for name, value in model.items() if name in UNITS and value]
         text = " + ".join(reversed(terms)) or "no time"
+    else:
+        text = typical_times(role, restore_latency(model))
     return f"{text} ({endpoint.origin})"
 
 

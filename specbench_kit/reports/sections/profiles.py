@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.loading import all_profiles
 from specbench_kit.profilers.roofline import judge
@@ -109,14 +110,18 @@ def entries() -> list[dict[str, object]]:
     return sorted(usable, key=lambda entry: ORDER.index(str(entry["verdict"]))) + broken
 
 
-def _times(profile: Profile) -> dict[str, float]:
+def _times(role: str, latency: LatencyModel) -> dict[str, float]:
     """Return the seconds of typical forwards: of one token, of five, and of a batch."""
-    if profile.role == "verifier":
+    if role == "verifier":
         shapes = {"step_s": STEP, "five_tokens_s": FIVE_TOKENS, "batch_s": FIVE_TOKENS * TOGETHER}
     else:
         shapes = {"step_s": STEP, "batch_s": STEP * TOGETHER}
-    latency = profile.latency()
     return {name: latency.seconds(rows) for name, rows in shapes.items()}
+
+
+def typical_times(role: str, latency: LatencyModel) -> str:
+    """Return how long typical forwards take, in words."""
+    return ", ".join(f"{TIMES[name]} {seconds(time_s)}" for name, time_s in _times(role, latency).items())
 
 
 ORIGINS = {"silicon": "from measured kernels", "roofline": "by the data sheet", "measured": "measured here"}
@@ -126,7 +131,7 @@ TIMES = {"step_s": "a step", "five_tokens_s": "five tokens", "batch_s": f"{TOGET
 def _entry(profile: Profile) -> dict[str, object]:
     verdict = judge(profile)
     reason = verdict_sentence(verdict.kind, verdict.coefficients, verdict.regimes, verdict.reason, verdict.short)
-    times = _times(profile)
+    latency = profile.latency()
     subject = f" of {profile.model} on {profile.device} in {profile.dtype}" if profile.model else f": {profile.note}"
     origin = ORIGINS.get(profile.source) or f"published, {profile.reference}"
     fit = "" if profile.test_r2 is None else f", R² {score(profile.test_r2)}"
@@ -134,7 +139,7 @@ def _entry(profile: Profile) -> dict[str, object]:
     parts = [
         *([f"DISTURBED MACHINE: {'; '.join(profile.disturbances)}"] if profile.disturbances else []),
         f"{profile.role}{subject.rstrip('.')}",
-        ", ".join(f"{TIMES[name]} {seconds(time_s)}" for name, time_s in times.items()),
+        typical_times(profile.role, latency),
         origin + fit,
         *([f"not given: {missing}"] if missing else []),
         *([] if verdict.kind == "possible" else [reason]),
@@ -143,7 +148,7 @@ def _entry(profile: Profile) -> dict[str, object]:
     return {
         "name": profile.name,
         "summary": "; ".join(parts),
-        **times,
+        **_times(profile.role, latency),
         **{field: getattr(profile, field) for field in fields},
         "not_given": list(profile.not_given),
         "disturbed": list(profile.disturbances),
