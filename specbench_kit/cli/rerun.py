@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from typer import Exit
+
 from specbench_kit.cli.common import JsonOption, command_line, print_json, say
+from specbench_kit.cli.exit_codes import FAILED
 from specbench_kit.core.common_options import Out, RunFolder
 from specbench_kit.studies.rerun.options import RerunOptions
 
@@ -29,3 +32,5 @@ def rerun(run: RunFolder, options: RerunOptions, out: Out = Path("results"), as_
             "differences": result.differences.to_dict(),
         }
         print_json(document)
+    if not result.differences.is_repeated:
+        raise Exit(FAILED)

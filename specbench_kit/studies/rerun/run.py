@@ -71,10 +71,35 @@ class Differences:
     speedups: tuple[float | None, float | None]
     warnings: Sequence[str] = ()
     """Why the times of one of the runs are not valid, as its page says."""
+    is_replay: bool = False
+    """Whether a trace was replayed, so that the same policy makes the same rounds on every machine."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, ready for JSON."""
         return asdict(self)
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether the second run is one of the same policy, as far as its options and its replayed rounds tell."""
+        return not self._changed_options and (not self.is_replay or self.rounds.equal == self.rounds.compared)
+
+    @property
+    def _changed_options(self) -> list[str]:
+        return [name.partition(".")[2] for name in self.environment if name.startswith("options.")]
+
+    def verdict(self) -> str:
+        """Return in a sentence whether the run came out again."""
+        counts = f"{self.outputs.equal} of {self.outputs.compared} outputs are equal, and {self.rounds.equal} of "
+        counts += f"{self.rounds.compared} requests have the same drafts and acceptances"
+        if changed := self._changed_options:
+            return (
+                f"NOT THE SAME POLICY: its code has changed since the first run, for its options differ "
+                f"({', '.join(changed)}); {counts}."
+            )
+        if not self.is_repeated:
+            return f"NOT REPEATED: a replay makes the same rounds unless code, predictor or profiles changed; {counts}."
+        is_equal = all(count.equal == count.compared for count in (self.outputs, self.rounds)) and not self.missing
+        return f"{'Repeated' if is_equal else 'Not all of it came out again'}: {counts}."
 
     def lines(self) -> list[str]:
         """Return the differences as lines of text, behind those that say which times are not valid."""
@@ -82,12 +107,13 @@ class Differences:
         speedups = ", ".join("none" if speedup is None else f"{speedup:.2f}x" for speedup in self.speedups)
         return [
             *self.warnings,
+            self.verdict(),
             *(changed or ["environment: the same"]),
             f"outputs: {self.outputs.equal} of {self.outputs.compared} equal",
             f"rounds: {self.rounds.equal} of {self.rounds.compared} requests with the same drafts and acceptances",
             *([f"requests that finished in one of the two runs only: {self.missing}"] if self.missing else []),
             f"time: {_times(self.time_ratio)} the first run's; baseline: {_times(self.baseline_time_ratio)}",
-            f"speedup, before and now: {speedups}",
+            f"speedup on a typical prompt, before and now: {speedups}",
         ]
 
 
@@ -166,6 +192,7 @@ def compare(first: RunDirectory, second: RunDirectory, summary: Document) -> Dif
             for name, run in (("before", first), ("now", second))
             for line in machine.warnings(run.document)
         ],
+        is_replay=is_replay(first.run),
     )
 
 
@@ -200,7 +227,9 @@ def _time_ratio(pairs: RecordPairs) -> float | None:
 
 
 def _speedup(summary: Document) -> float | None:
-    speedup: float | None = summary.get("overall", {}).get("speedup")
+    overall = summary.get("overall", {})
+    # Summaries of earlier versions know no typical prompt.
+    speedup: float | None = overall.get("typical_speedup", overall.get("speedup"))
     return speedup
 
 

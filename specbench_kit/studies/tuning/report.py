@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import convert
 
+from specbench_kit.methods.spec import known_class
 from specbench_kit.reports import render_html
 from specbench_kit.reports.document import (
     Block,
@@ -95,6 +96,9 @@ def headline(tuned: Tuning) -> str:
     name, best = max(tuned.methods.items(), key=lambda item: item[1].tokens_per_s)
     gained = gain(best)
     bounds = gained.bounds
+    if all(choice.tried == 1 for choice in tuned.methods.values()):
+        names = ", ".join(map(code, tuned.methods))
+        return f"Nothing was tuned: nothing but the defaults of {names} was tried."
     among = f"Of {len(tuned.methods)} tuned methods, " if len(tuned.methods) > 1 else ""
     speed = f"{among}{code(best.spec)} is the fastest: {rate(best.tokens_per_s)} on requests that chose no options"
     if gained.value is None:
@@ -147,6 +151,8 @@ def notes(tuned: Tuning) -> list[Block]:
     lines = [f"{tuned.deployment}, batch of {tuned.batch_size}, {requests}"]
     if any(choice.default_tokens_per_s is None for choice in tuned.methods.values()):
         lines.append(f"{ABSENT}: with its defaults, the method cannot be replayed on this trace")
+    if ends := _at_an_end(tuned):
+        lines.append(f"least or largest of the values tried, so that a better one may lie beyond: {'; '.join(ends)}")
     return [Note(line) for line in lines]
 
 
@@ -155,11 +161,37 @@ def cautions(tuned: Tuning) -> list[str]:
     tested = int(str(tuned.run["requests"])) // 2
     few = [f"FEW REQUESTS: gains rest on {tested} requests; record more before you conclude."]
     return [
+        *_untried(tuned),
         *(few if tested < FEW_REQUESTS else []),
         "MODELLED TIME: durations come from the latency models of the deployment "
         f"'{tuned.deployment}', not from a clock.",
         *shorter_drafts(convert(tuned.run.get("lowered_limits", {}), dict[str, LoweredLimit])),
     ]
+
+
+def _untried(tuned: Tuning) -> list[str]:
+    """Return the methods that name no values to try, with what to do."""
+    names = [code(name) for name, choice in tuned.methods.items() if choice.tried == 1]
+    if not names:
+        return []
+    return [
+        f"NOTHING TO TRY: only the defaults of {', '.join(names)} were replayed; values to try are those of the class "
+        "attribute `grid` of a method, such as `grid = {'threshold': (0.3, 0.5, 0.7)}`."
+    ]
+
+
+def _at_an_end(tuned: Tuning) -> list[str]:
+    """Return the chosen numbers that are the least or the largest of the values tried."""
+    found = []
+    for name, choice in tuned.methods.items():
+        kind = known_class(name)
+        grid = kind.grid if kind else {}
+        for item in filter(None, choice.spec.partition(":")[2].split(",")):
+            option, _, text = item.partition("=")
+            numbers = [value for value in grid.get(option, ()) if isinstance(value, int | float)]
+            if len(numbers) > 1 and text in (str(min(numbers)), str(max(numbers))):
+                found.append(f"{code(name)}: {item}")
+    return found
 
 
 def warnings(tuned: Tuning) -> list[str]:

@@ -85,7 +85,7 @@ def test_times_of_a_disturbed_machine_are_called_so_before_they_are_given(
     monkeypatch.setenv(READINGS, str(Path(__file__).parents[2] / "busy_machine.json"))
     done = skit_here("rerun", run, "--data-dir", prompts.parent, *tiny.options, "--out", tmp_path)
     text = " ".join(done.stdout.split())
-    assert text.index("now: DISTURBED MACHINE: ") < text.index("speedup, before and now: ")
+    assert text.index("now: DISTURBED MACHINE: ") < text.index("speedup on a typical prompt, before and now: ")
     assert "THE TIMES BELOW ARE NOT VALID" in text
     assert "before: DISTURBED MACHINE" not in text
 
@@ -107,6 +107,8 @@ def test_what_changed_is_named(run: Path, prompts: Path, tiny: TinyPair, tmp_pat
     assert [line for line in lines if line.startswith("versions.torch: 1.0 before, ")]
     assert [line for line in lines if line.startswith("hardware.torch_threads: 99 before, ")]
     compared = len(rows) - 1
+    told = f"Not all of it came out again: {compared - 1} of {compared} outputs are equal, and "
+    assert [line for line in lines if line.startswith(told)]
     assert f"outputs: {compared - 1} of {compared} equal" in lines
     assert f"rounds: {compared - 1} of {compared} requests with the same drafts and acceptances" in lines
     assert "requests that finished in one of the two runs only: 1" in lines
@@ -161,10 +163,38 @@ def test_a_replayed_run_needs_its_trace_and_no_models(
     done = skit_here("rerun", first, "--replay", trace, "--out", tmp_path / "second", "--json")
     differences = json.loads(done.stdout.splitlines()[-1])["differences"]
     assert (differences["rounds"]["equal"], differences["time_ratio"]) == (4, 1.0)
+    assert "Repeated: 4 of 4 outputs are equal, and 4 of 4 requests have the same drafts" in " ".join(
+        done.stderr.split()
+    )
     line = error_line(skit_here("rerun", first, "--out", tmp_path / "again"))
     assert line == "the run replayed the trace trace.parquet: say where it is with --replay"
     monkeypatch.chdir(trace.parent)
     assert skit_here("rerun", first, "--out", tmp_path / "third").returncode == 0
+
+
+def test_a_policy_whose_code_has_changed_since_is_no_repetition(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+    """Its options tell so, or a replay that makes other rounds: either ends with exit code 1 and says it first."""
+    trace = tmp_path / "trace.parquet"
+    recorded = ("--dataset", prompts, "--max-new-tokens", 12, *tiny.options, "--max-draft", 4)
+    assert skit_here("record", *recorded, "--out", trace).returncode == 0
+    assert skit_here("bench", "--method", "fixed-k:k=3", "--replay", trace, "--out", tmp_path / "a").returncode == 0
+    (first,) = (tmp_path / "a").iterdir()
+    rounds, options = tmp_path / "rounds", tmp_path / "options"
+    shutil.copytree(first, rounds)
+    shutil.copytree(first, options)
+    rows = read_rows(first / "requests.jsonl")
+    rows[1]["rounds"][0]["drafted"] += 1
+    write_rows(rounds / "requests.jsonl", *rows)
+    described = read_object(first / "run.json")
+    described["options"]["sure"] = 0.6
+    (options / "run.json").write_text(json.dumps(described))
+    for changed, words in (
+        (rounds, "NOT REPEATED: a replay makes the same rounds unless code, predictor or profiles changed; 4 of 4"),
+        (options, "NOT THE SAME POLICY: its code has changed since the first run, for its options differ (sure); 4 of"),
+    ):
+        done = skit_here("rerun", changed, "--replay", trace, "--out", tmp_path / "again")
+        assert done.returncode == 1, done.stderr
+        assert " ".join(done.stdout.split()).startswith(words)
 
 
 def test_models_and_prompts_that_cannot_be_found_are_asked_for(run: Path, tiny: TinyPair, tmp_path: Path) -> None:

@@ -223,3 +223,22 @@ def test_tuned_options_of_the_bundled_pair_are_found_by_deployment() -> None:
 def test_auto_is_refused_for_a_target_without_tuned_options() -> None:
     with pytest.raises(SkitError, match=r"--tuned auto: no tuned options are bundled for the target 'bundled': make"):
         chosen(BenchSettings(("fixed-k",), tuned=Path("auto")))
+
+
+def test_a_method_that_names_no_values_to_try_is_not_called_the_fastest(trace: Path) -> None:
+    assert not methods.get("block-verification").grid
+    tuned, left_out = tune(settings(trace, "block-verification", budget=4), lambda *_: None)
+    page = render(tuned, left_out)
+    assert "Nothing was tuned: nothing but the defaults of <code>block-verification</code> was tried." in page
+    assert "is the fastest" not in page
+    assert "NOTHING TO TRY: only the defaults of <code>block-verification</code> were replayed" in page
+
+
+def test_a_choice_at_an_end_of_the_values_tried_is_told(trace: Path) -> None:
+    tuned, _ = tune(settings(trace, "threshold", budget=9), lambda *_: None)
+    at_the_end = replace(tuned.methods["threshold"], spec="threshold:threshold=0.2,max_draft=5")
+    page = render(replace(tuned, methods={"threshold": at_the_end}), {})
+    told = "least or largest of the values tried, so that a better one may lie beyond: <code>threshold</code>: "
+    assert f"{told}threshold=0.2<" in page
+    inside = replace(tuned.methods["threshold"], spec="threshold:threshold=0.3,max_draft=5")
+    assert "may lie beyond" not in render(replace(tuned, methods={"threshold": inside}), {})
