@@ -6,7 +6,7 @@ A unit is what varies independently: a prompt with its repeats, all turns of a d
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import exp, isfinite, log, sqrt
+from math import ceil, exp, isfinite, log, log2, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -65,6 +65,14 @@ FEWEST_UNITS = 6
 """Fewer units cannot show a difference with 95% confidence even if all of them agree (2 x 0.5^5 > 5%)."""
 NO_WIDTH = 1e-9
 """Relative width up to which an interval is due to rounding; no interval is given then."""
+
+
+def units_for_a_verdict(figures: int) -> int:
+    """Return how many units are enough to show a difference in one of several figures that hold together.
+
+    A figure of equals comes out the same way in all units in 2^(1 - units) of cases, and each of the others may too.
+    """
+    return ceil(1 + log2(figures / (1 - LEVEL)))
 
 
 def ratio_of_sums(numerator: float, denominator: float) -> float | None:

@@ -39,7 +39,7 @@ from specbench_kit.metrics.statistics import (
     interval_of_estimate,
 )
 from specbench_kit.metrics.typical import Typical, limit_of_one
-from specbench_kit.metrics.verdicts import FASTER, SLOWER, TOO_FEW, as_allowed, verdict
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, as_allowed, verdict
 
 Ratios = Mapping[tuple[int, int], float]
 """How many times faster the second server was, by repeat and turn."""
@@ -417,6 +417,8 @@ def _compared(
         shown = BY_TURN
     shown = as_allowed(shown, MAY_WIN[outputs.gate])
     typical_bounds = typical.interval(max(limits.typical, limit_of_one(typical.units)))
+    if shown == NO_DIFFERENCE and typical_bounds is None and not typical.is_constant:
+        shown = TOO_FEW  # where no interval can be given, nothing could have been shown
     return FigureComparison(figure, ratio.value, bounds, ratio.units, shown, typical.value, typical_bounds)
 
 

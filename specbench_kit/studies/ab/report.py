@@ -23,7 +23,7 @@ from specbench_kit.metrics.ab.summary import (
 )
 from specbench_kit.metrics.gate import POWER, TOO_MANY
 from specbench_kit.metrics.setting import sampling_sentence
-from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL
+from specbench_kit.metrics.statistics import LEVEL, units_for_a_verdict
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW
 from specbench_kit.reports import render_html, render_markdown
 from specbench_kit.reports.document import (
@@ -122,7 +122,7 @@ def side_by_side(summary: AbSummary) -> Table:
             of_median = " P50" if figure in LATENCIES else ""
             rows.append([title, TITLES[figure] + of_median, *numbers, *_ratio_cells(compared.get(figure))])
     columns = ("load", "", Column(first, "number"), Column(second, "number"))
-    return Table((*columns, Column(f"{second} /\n{first}\n(95%)", "times"), "verdict"), rows)
+    return Table((*columns, Column("times\nas fast\n(95%)", "times"), "verdict"), rows)
 
 
 def _own_figures(figures: ServerFigures) -> dict[str, str]:
@@ -143,15 +143,18 @@ def _ratio_cells(entry: FigureComparison | None) -> tuple[Cell, Cell]:
 def what_would_tell(summary: AbSummary) -> list[str]:
     """Return, for each load without a verdict end to end, about how many prompts would give one."""
     lines = []
+    enough = units_for_a_verdict(
+        sum(one.typical is not None for load in summary.loads for one in load.comparisons) or 1
+    )
     for load in summary.loads:
         entry = _headline_comparison(load)
         if entry is None or entry.typical is None or entry.verdict not in (NO_DIFFERENCE, TOO_FEW):
             continue
         first, second = map(code, summary.names)
         if entry.typical_interval is None:
-            # Beside other figures and loads a verdict takes more turns than one alone.
-            tried = max(FEWEST_UNITS - 1, entry.units) * load.turn_requests
-            lines.append(f"At {load.load} a verdict needs more than {count(tried)} prompts.")
+            # Beside other figures and loads a verdict may take more turns than one alone.
+            least = max(enough, entry.units + 1) * load.turn_requests
+            lines.append(f"At {load.load} {count(least)} prompts are enough for a verdict.")
             continue
         seen = abs(log(entry.typical))
         low, high = entry.typical_interval
@@ -480,11 +483,49 @@ def cautions(summary: AbSummary) -> list[str]:
         lines.append(f"PARTIAL RUN: {count(done)} of {count(summary.planned)} requests are done; --resume goes on.")
     if summary.failed:
         lines.append(f"FAILED REQUESTS: {count(summary.failed)} of {count(summary.planned)}; pairs leave them out.")
+    lines += _no_drafts(summary)
+    lines += _estimated_itl(summary)
     for load in summary.loads:
         lines += _load_cautions(load)
     for name, loads in summary.saturated.items():
         lines += [f"OVER-SATURATED: {name} at {load}, where {reason}." for load, reason in loads.items()]
     return list(dict.fromkeys(lines))
+
+
+ONE_BY_ONE = 1.02
+"""Tokens of a burst up to which a server sends its tokens one by one."""
+
+
+def _no_drafts(summary: AbSummary) -> list[str]:
+    """Return the loads at which neither server drafted anything, as far as they and their streams tell."""
+    loads = [
+        load.load
+        for load in summary.loads
+        if not any(figures.speculation and figures.speculation.drafted != 0 for figures in load.servers.values())
+        and all((figures.tokens_per_burst or 1.0) <= ONE_BY_ONE for figures in load.servers.values())
+    ]
+    if not loads:
+        return []
+    return [
+        f"NO DRAFTS at {', '.join(loads)}: neither server says that it drafted, and both send their tokens one by one. "
+        "If one is to speculate, see whether speculation is on, and whether these prompts give its drafter anything."
+    ]
+
+
+def _estimated_itl(summary: AbSummary) -> list[str]:
+    names = dict.fromkeys(
+        name
+        for load in summary.loads
+        for name, figures in load.servers.items()
+        if "usage at the end" in figures.counted_by
+    )
+    if not names:
+        return []
+    verb = "states" if len(names) == 1 else "state"
+    return [
+        f"ITL ESTIMATED: {' and '.join(names)} {verb} only the number of all tokens; those of a chunk are estimated "
+        "from its text. TTFT, TPOT and end-to-end times do not depend on it."
+    ]
 
 
 def _load_cautions(load: LoadSummary) -> list[str]:
@@ -505,11 +546,6 @@ def _load_cautions(load: LoadSummary) -> list[str]:
             lines.append(
                 f"COUNTED BY CHUNKS: {name} does not say how many tokens it sent; a chunk may hold several. Give "
                 "--tokenizer."
-            )
-        if "usage at the end" in figures.counted_by:
-            lines.append(
-                f"ITL ESTIMATED: {name} states only the number of all tokens; those of a chunk are estimated from its "
-                "text. TTFT, TPOT and end-to-end times do not depend on it."
             )
         if figures.cached_tokens:
             lines.append(

@@ -1,9 +1,11 @@
 """`skit ab`: from two servers to a folder with a report."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, fields, replace
+from urllib.parse import urlsplit
 
 import torch
 from msgspec import structs, to_builtins
@@ -29,7 +31,8 @@ from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterCha
 from specbench_kit.metrics.ab.comparison import Plan, saturation, summarise
 from specbench_kit.metrics.ab.figures import Targets
 from specbench_kit.metrics.ab.outputs import FEWEST_PAIRS
-from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.metrics.ab.summary import BOUNDS, TYPICAL, AbCondition
+from specbench_kit.metrics.statistics import FEWEST_UNITS, units_for_a_verdict
 from specbench_kit.models.catalogue import from_pretrained, locate_tokenizer
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import unlock
@@ -262,7 +265,7 @@ async def _compare(
     settings: AbSettings, dataset: LoadedDataset, progress: ProgressCallback, say: Callable[[str], None]
 ) -> AbOutcome:
     loads = settings.loads(len(dataset.prompts))
-    for line in [*_doubts(loads, len(dataset.prompts)), *_sampling_doubts(settings, len(dataset.prompts))]:
+    for line in [*_doubts(settings, loads, len(dataset.prompts)), *_sampling_doubts(settings, len(dataset.prompts))]:
         say(line)
     count_tokens = _token_counter(settings.tokenizer)
     async with AsyncExitStack() as stack:
@@ -307,21 +310,29 @@ async def _run(driver: Driver, store: AnswerStore, loads: Sequence[Load], progre
         problem = Interrupted(f"interrupted; {_kept(store, plan)}")
     machine = [*(store.run.get("machine") or ()), watch.end({})]
     store.amend(machine=machine)
-    cautions = [*_cautions(driver), *_busy_at_start(read_machine(machine))]
+    cautions = [*_same_server(settings), *_cautions(driver), *_busy_at_start(read_machine(machine))]
     summary = summarise(plan, list(store.records.values()), list(store.changes.values()), cautions)
     return conclude(store, summary, problem)
 
 
-def _doubts(loads: Sequence[Load], prompts: int) -> list[str]:
-    """Return a line for every load of too few turns for a verdict."""
+def _doubts(settings: AbSettings, loads: Sequence[Load], prompts: int) -> list[str]:
+    """Return a line for every load of too few turns for a verdict; raise SkitError if a condition needs an interval."""
+    # Where requests arrive at fixed times, throughput is not compared.
+    figures = sum(len(TYPICAL) - (load.rate is not None) for load in loads)
+    enough = units_for_a_verdict(figures)
+    of_intervals = [text for text in settings.fail_if if AbCondition.parse(text).terms.detail in BOUNDS]
     lines = []
     for load in loads:
         turns = -(-prompts // load.turn)
+        if turns >= enough:
+            continue
+        few = f"{load.label}: {prompts} prompts make {turns} turns of {load.turn}"
+        advice = f"give {load.turn * enough} prompts or more with --limit, or a smaller --turn"
+        require(not of_intervals, f"--fail-if '{' '.join(of_intervals[:1])}' asks for an interval; {few}: {advice}")
         if turns < FEWEST_UNITS:
-            lines.append(
-                f"{load.label}: {prompts} prompts make {turns} turns of {load.turn}, and fewer than {FEWEST_UNITS} "
-                f"show no difference: give {load.turn * FEWEST_UNITS} prompts or more with --limit, or a smaller --turn"
-            )
+            lines.append(f"{few}, which can show no difference: {advice}")
+        else:
+            lines.append(f"{few}, which may be too few to tell, as {figures} figures hold together: {advice}")
     return lines
 
 
@@ -334,6 +345,22 @@ def _sampling_doubts(settings: AbSettings, prompts: int) -> list[str]:
         f"{prompts} prompts with --repeats {settings.repeats} are too few samples to compare the distributions of "
         f"outputs: give --repeats {needed} or more, or more prompts, 2 of each and {FEWEST_PAIRS} in all"
     ]
+
+
+def _same_server(settings: AbSettings) -> list[str]:
+    """Return a line if both names lead to one address."""
+    places = []
+    for address in settings.addresses:
+        parts = urlsplit(address.base)
+        try:
+            found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
+            places.append({(entry[4][0], entry[4][1], parts.path.rstrip("/"), address.model) for entry in found})
+        except OSError:  # what cannot be resolved here has been reached by a proxy
+            places.append({(address.base, 0, "", address.model)})
+    first, second = settings.names
+    if not places[0] & places[1]:
+        return []
+    return [f"ONE SERVER: {first} and {second} lead to the same address, so that a server is compared with itself."]
 
 
 def _cautions(driver: Driver) -> list[str]:

@@ -10,7 +10,8 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.live.engines.address import USAGE, ServerUnderTest, parse_server
-from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.metrics.ab.summary import TYPICAL
+from specbench_kit.metrics.statistics import units_for_a_verdict
 from specbench_kit.serving.number_lists import numbers_of
 
 LOAD = "Load"
@@ -96,7 +97,7 @@ class AbSettings(common.DatasetOptions):
         int | None,
         Option(
             "Requests that a server gets before the other gets the same ones. The default is the number in flight, "
-            "hence 1 at --concurrency 1, and with --rate 10 seconds of arrivals, or a sixth of the prompts if fewer.",
+            "hence 1 at --concurrency 1, and with --rate 10 seconds of arrivals, or fewer if that gives too few turns.",
             LOAD,
         ),
     ] = None
@@ -190,8 +191,9 @@ class AbSettings(common.DatasetOptions):
         """Return the loads, given the number of prompts."""
         if not self.rate:
             return [Load(self.turn or count, concurrency=count) for count in self.concurrency or (1,)]
-        # Fewer than six turns could not show any difference.
-        most = max(1, prompts // FEWEST_UNITS)
+        # Turns are short enough for a verdict. Throughput is not compared, since it is what arrives.
+        figures = len(self.rate) * (len(TYPICAL) - 1)
+        most = max(1, prompts // units_for_a_verdict(figures))
         return [Load(self.turn or max(1, min(most, round(ARRIVALS_S * rate))), rate=rate) for rate in self.rate]
 
     def described(self) -> JsonObject:
