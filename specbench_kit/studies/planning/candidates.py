@@ -272,7 +272,15 @@ class Market:
             stage = endpoint_of(profile, server.device, server.price_per_hour)
             shapes = require_architecture(self.target)
             verifier = in_stages(stage, profile, shapes, server.device, server.stages)
-            deployment = replace(base, name=server.label, verifier=verifier, colocated=None)
+            replaced = "servers" if self.options.link is None else "servers and link"
+            deployment = replace(
+                base,
+                name=server.label,
+                description=f"A replica of a plan: {server.label} verifies for the devices of '{base.name}'.",
+                source=f"'{base.name}', with the plan's {replaced}",
+                verifier=verifier,
+                colocated=None,
+            )
             if placement == "server":
                 drafter = endpoint_of(self.draft_profile(server), server.device)
                 deployment = replace(deployment, drafter=drafter, placement="server", predictor_s=None)

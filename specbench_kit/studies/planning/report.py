@@ -73,11 +73,16 @@ class PlanConfig(RunConfig, kw_only=True):
 
 
 class PlanDescription(RunDescription, kw_only=True):
-    """What `run.json` says of a plan; `check` is the command that simulates a full replica of it."""
+    """What `run.json` says of a plan.
+
+    `check` is the command that simulates a full replica of it, `check_capacity` the one that searches for how many
+    devices such a replica serves.
+    """
 
     config: PlanConfig
     deployment: DeploymentDescription
     check: str
+    check_capacity: str = ""
 
 
 def dollars(value: float | None) -> str:
@@ -188,7 +193,7 @@ def fleet_table(summary: PlanSummary) -> Table:
     return Table(columns, rows)
 
 
-FIRST = ("", "cards", "weights", "$ per hour", "range", "$ per million tokens")
+FIRST = ("", "cards", "method", "late responses (95%)", "$ per hour", "range")
 """Columns that fit a terminal."""
 
 
@@ -360,7 +365,12 @@ def _prices(summary: PlanSummary) -> Blocks:
 
 
 def _check(run: PlanDescription) -> list[Block]:
-    return [Heading("To check the plan, in its folder"), CodeBlock(run.check)]
+    commands = [command for command in (run.check, run.check_capacity) if command]
+    return [
+        Heading("To check the plan, in its folder"),
+        Paragraph("A full replica, simulated; and how many devices such a replica serves, searched for anew."),
+        CodeBlock("\n".join(commands)),
+    ]
 
 
 def _cautions(run: PlanDescription, summary: PlanSummary) -> list[str]:

@@ -67,8 +67,8 @@ DRAFTER = "drafter.toml"
 LINK = "link"
 
 
-def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> str:
-    """Write the deployment of a replica and its profiles; return the command that simulates a full replica there."""
+def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> dict[str, str]:
+    """Write the deployment of a replica and its profiles; return the commands that check the plan in that folder."""
     candidate = plan.candidate
     server = candidate.server
     content = deepcopy(dict(market.definition.content))
@@ -93,17 +93,21 @@ def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> str:
     if isinstance(link := market.options.link, StatedFile):
         shutil.copyfile(link.path, folder / f"{LINK}{link.path.suffix}")
     write_text(folder / DEPLOYMENT, tomli_w.dumps(content))
-    return shlex.join(["skit", "simulate", *check_arguments(Path(DEPLOYMENT), market, plan)])
+    replica = replica_arguments(Path(DEPLOYMENT), market, plan)
+    return {
+        "check": shlex.join(["skit", "simulate", "--devices", str(plan.devices_per_replica), *replica]),
+        "check_capacity": shlex.join(["skit", "capacity", "--epsilon", f"{market.options.epsilon:g}", *replica]),
+    }
 
 
-def check_arguments(deployment: Path, market: Market, plan: ReplicaFleet) -> list[str]:
-    """Return the options of `skit simulate` for a full replica of a plan."""
+def replica_arguments(deployment: Path, market: Market, plan: ReplicaFleet) -> list[str]:
+    """Return the options of `skit simulate` and `skit capacity` for a replica of a plan."""
     options = market.options
     candidate = plan.candidate
     arguments = [
         *("--deployment", str(deployment), "--system", SYSTEM[candidate.placement], "--method", candidate.method),
         *("--scheduler", candidate.scheduler, "--max-batch", str(candidate.max_batch)),
-        *("--acceptance", options.acceptance, "--slo", options.slo, "--devices", str(plan.devices_per_replica)),
+        *("--acceptance", options.acceptance, "--slo", options.slo),
         *("--kv-tokens", f"{market.kv_tokens(candidate.server, candidate.placement):.0f}"),
         *("--seed", str(options.seed), "--seeds", str(options.seeds)),
         *("--duration", f"{options.duration_s:g}", "--warm-up", f"{options.warmup_s:g}"),
@@ -343,14 +347,14 @@ class PlanRun:
 
         options = self.options
         folder = parts.folder
-        check = write_deployment(folder, market, plan)
+        checks = write_deployment(folder, market, plan)
         run = {
             "command": "plan",
             "time_kind": "modelled",
             "config": _config(options),
             "deployment": describe(market.deployment(plan.candidate.server, plan.candidate.placement)),
             "system": SYSTEM[plan.candidate.placement],
-            "check": check,
+            **checks,
             **described_readings([trace.reading] if (trace := market.network.trace) and trace.reading else []),
             **provenance.collect(self.argv),
         }

@@ -58,8 +58,9 @@ def test_a_recorded_link_stands_for_the_round_trip(tmp_path: Path) -> None:
     assert (moved.assumed, moved.moved) == ("40 ms on average", "80 ms on average")
     assert moved.scenario.network.trace is not None
     assert moved.scenario.network.trace.rtt_s == pytest.approx([0.04, 0.12, 0.08])
-    check = run.write_deployment(tmp_path, market, planned(candidate))
-    assert "--link-trace link.csv" in check
+    checks = run.write_deployment(tmp_path, market, planned(candidate))
+    assert len(checks) == 2
+    assert all("--link-trace link.csv" in check for check in checks.values())
     assert (tmp_path / "link.csv").read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
     with pytest.raises(SkitError, match="cannot read the link trace"):
         rank(Market(options("4", link=parse_link(str(tmp_path / "none.csv")))), "edge")
@@ -71,7 +72,8 @@ def test_what_is_stated_of_a_recorded_link_goes_with_its_copy(tmp_path: Path) ->
     market = Market(options("4", link=parse_link(f"{path}:unit=ms")))
     candidate = rank(market, "edge")[0].candidate
     assert market.scenario(candidate).deployment.link.rtt_s == pytest.approx(0.04)
-    assert "--link-trace link.txt:unit=ms" in run.write_deployment(tmp_path, market, planned(candidate))
+    checks = run.write_deployment(tmp_path, market, planned(candidate))
+    assert all("--link-trace link.txt:unit=ms" in check for check in checks.values())
     assert (tmp_path / "link.txt").read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
 
 

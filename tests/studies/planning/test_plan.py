@@ -1,6 +1,7 @@
 """A whole plan: cheapest, never a dominated card, never cheaper for a stricter promise, and kept by the simulator."""
 
 import json
+import re
 import shlex
 from copy import deepcopy
 from pathlib import Path
@@ -143,6 +144,26 @@ def test_the_chosen_replica_given_to_simulate_keeps_the_promise(
     (row,) = json.loads(done.stdout.splitlines()[-1])["summary"]["rows"]
     assert row["devices"] == plan_run.summary.plan.devices_per_replica
     assert row["figures"]["overall"]["violation_rate"]["mean"] <= 0.05
+
+
+def test_a_search_for_the_capacity_of_the_replica_finds_what_the_plan_gives_it(
+    plan_run: PlanOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(plan_run.folder)
+    program, *arguments = shlex.split(plan_run.run["check_capacity"])
+    assert program == "skit"
+    done = skit_here(*arguments, "--jobs", 1, "--out", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout.splitlines()[-1])["summary"]["rows"]
+    # A device more or less may pass by other draws of the same scene.
+    assert row["capacity"]["low"] - 1 <= plan_run.summary.plan.devices_served <= row["capacity"]["high"] + 1
+
+
+def test_the_page_describes_the_replica_and_not_the_deployment_that_it_was_made_of(plan_run: PlanOutcome) -> None:
+    page = render(build(PlanDescription.read(plan_run.run), plan_run.summary, []))
+    said = page.partition("## The replica of the plan (modelled)")[2]
+    assert re.search(rf"A replica of a plan: .*{plan_run.summary.plan.card}.* verifies for the devices of '", said)
+    assert "with the plan's servers" in said
 
 
 def test_a_rival_within_the_plans_range_is_called_one(plan_run: PlanOutcome) -> None:
