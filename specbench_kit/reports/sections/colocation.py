@@ -52,13 +52,14 @@ def section(methods: Mapping[str, MetricValues], deployment: DeploymentDescripti
     table = Table(("method", *COLUMNS), rows).without_empty_columns()
     if deployment is None:
         return [Heading("Edge or server-only"), table, Paragraph(LIVE_NOTE)]
-    server_drafter = deployment.colocated
-    assumption = (
-        f"On the server, the draft model runs on {server_drafter.device}."
-        if server_drafter
-        else "Lacking data, we assume that the draft model runs as fast on the server as at the edge."
-    )
-    return [Heading("Edge or server-only (modelled)"), table, Paragraph(f"{NOTE} {assumption}")]
+    return [Heading("Edge or server-only (modelled)"), table, Paragraph(f"{NOTE} {assumption(deployment)}")]
+
+
+def assumption(deployment: DeploymentDescription) -> str:
+    """Return in a sentence how fast the draft model is taken to be on the server."""
+    if deployment.colocated:
+        return f"On the server, the draft model runs on {deployment.colocated.device}."
+    return "Lacking data, we assume that the draft model runs as fast on the server as at the edge."
 
 
 def cells(overall: MetricValues) -> list[Estimate | float | None]:
