@@ -1,5 +1,6 @@
 """Replaces fields of a deployment by their dotted names, as `--set` gives them."""
 
+import re
 import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
@@ -22,16 +23,27 @@ def parse_field(text: str) -> tuple[str, Value]:
     key, equals, value = text.partition("=")
     if not (equals and key.strip() and value.strip()):
         raise SkitError(f"--set needs a key and a value, as in link.rtt_s=0.04, not '{text}'")
-    return key.strip(), parse_value(value)
+    return key.strip(), parse_value(key.strip(), value)
 
 
-def parse_value(text: str) -> Value:
-    """Return a value that is written as in TOML; a text needs no quotes."""
+def parse_value(key: str, text: str) -> Value:
+    """Return the value of a field, written as in TOML; a text needs no quotes, and seconds may be given as in 40ms."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
+    if key.endswith("_s") and (match := DURATION.fullmatch(str(value))):
+        value = float(match[1]) * SECONDS[match[2]]
+    if key == "link.rtt_s" and isinstance(value, int | float) and value >= LONGEST_RTT_S:
+        raise SkitError(f"--set {key}={text.strip()} is a round trip of {value:g} s: write {value:g}ms if it is meant")
     return value if isinstance(value, str | int | float | bool) else text.strip()
+
+
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+DURATION = re.compile(rf"([0-9.]+)\s*({'|'.join(SECONDS)})")
+"""A duration with its unit."""
+LONGEST_RTT_S = 10.0
+"""Seconds from which on a round trip is taken to have been written in milliseconds."""
 
 
 def replace_fields(content: JsonObject, values: Mapping[str, Value], folder: Path) -> JsonObject:

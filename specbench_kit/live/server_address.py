@@ -94,16 +94,35 @@ def diagnose(address: str, options: ConnectionOptions, roots: bytes | None) -> D
     `roots` are the certificates that the client trusts, None without TLS.
     """
     host, port = host_and_port(address)
+    place = host.strip("[]"), port
     try:
-        with socket.create_connection((host.strip("[]"), port), TIMEOUT_S) as plain:
+        if roots is None and _speaks_http(place):
+            kind = f"name its kind, as in llama-cpp://{address}, where the command takes other servers than skit serve"
+            return Diagnosis(f"an HTTP server answers there, and no skit serve: {kind}", is_there=True)
+        with socket.create_connection(place, TIMEOUT_S) as plain:
             reason = _without_tls(plain) if roots is None else _with_tls(plain, host, options, roots)
             return Diagnosis(reason, is_there=bool(reason))
     except socket.gaierror:
+        if "://" in address:
+            return Diagnosis(
+                "this takes a skit serve, as HOST:PORT; skit bench and skit ab take other kinds of servers"
+            )
         return Diagnosis(f"no host is called {host}")
     except ConnectionRefusedError:
         return Diagnosis("nothing listens there")
     except OSError as error:
         return Diagnosis(error.strerror or "it does not answer")
+
+
+def _speaks_http(place: tuple[str, int]) -> bool:
+    """Return whether a server answers a request of HTTP/1.1, which a gRPC server does not."""
+    with socket.create_connection(place, TIMEOUT_S) as plain:
+        plain.settimeout(TIMEOUT_S)
+        plain.sendall(b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        try:
+            return plain.recv(5) == b"HTTP/"
+        except OSError:
+            return False
 
 
 def _without_tls(plain: socket.socket) -> str:

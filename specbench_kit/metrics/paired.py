@@ -88,8 +88,8 @@ class PairedSpeed:
 
     `ratio` is that of the summed times and `typical` that of a typical unit, which verdicts go by. `raw` if they are
     of times alone, because a side has no baseline. `time_ratio` is the ratio of total times where answers differ in
-    length, so that `ratio` is one of times per token. `win_share` is the share of prompts on which the side is faster;
-    a prompt with equal times counts half. The `spread` over processes widens every interval of measured times.
+    length, so that `ratio` is one of times per token. `win_share` is the share of requests on which the side is
+    faster; one with equal times counts half. The `spread` over processes widens every interval of measured times.
     """
 
     ratio: Ratio
@@ -286,7 +286,7 @@ def request_mean(side: Side) -> float | None:
 
 
 def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
-    """Return by label the share of the common prompts on which no other side is faster; ties are shared."""
+    """Return by label the share of the common requests on which no other side is faster; ties are shared."""
     if len(sides) < 2:
         return {}
     raw = not all(side.baseline for side in sides.values())

@@ -57,7 +57,12 @@ class RunReader:
         """Return the run in a folder; SkitError if nothing of it can be read."""
         fields = RunDirectory.open(path).document
         if fields.method is None:
-            raise SkitError(f"{path / 'run.json'} names no method: it is not a run of skit bench")
+            reason = (
+                f"was written by skit {fields.command}, whose pages lie in it: only runs of skit bench can be read here"
+                if fields.command
+                else "has a run.json that names no method: it is not a run of skit bench"
+            )
+            raise SkitError(f"{path} {reason}")
         (records, problems), (baseline, baseline_problems) = (self._records(path / f"{name}.jsonl") for name in FILES)
         if not records:
             raise SkitError(f"{path / 'requests.jsonl'} holds no finished request: there is nothing to report")

@@ -443,7 +443,7 @@ class MetricValues(Struct, kw_only=True):
     )
     win_share: Annotated[
         float | None,
-        Metric("share", "share of the prompts in both runs that were decoded faster than autoregressively"),
+        Metric("share", "share of the requests in both runs that were decoded faster than autoregressively"),
     ] = None
     speedup_of_mean_rates: Annotated[
         float | None,
@@ -480,7 +480,7 @@ class MetricValues(Struct, kw_only=True):
         float | None,
         Metric(
             "share",
-            "share of the prompts in both runs that were decoded faster than the reference",
+            "share of the requests in both runs that were decoded faster than the reference",
             traits=Traits(relative=True),
         ),
     ] = None
@@ -508,7 +508,7 @@ class MetricValues(Struct, kw_only=True):
         float | None, Metric("times", "largest typical_relative_speed at the ends, both methods at the same end")
     ] = None
     fastest_share: Annotated[
-        float | None, Metric("share", "share of the prompts on which no other deployable method was faster")
+        float | None, Metric("share", "share of the requests on which no other deployable method was faster")
     ] = None
     repeat_spread: Annotated[
         float | None, Metric("share", "(slowest - fastest repeat) / mean time of the repeats, over the same requests")

@@ -92,12 +92,17 @@ def _differences(wanted: Mapping[str, object], defining: Mapping[str, object]) -
     """Return in which settings another run differs; other files come last."""
     ours, theirs = flat(json.loads(json.dumps(wanted))), flat(defining)
     names = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
+    if "config.limit" in names:  # other prompts are its consequence
+        names = [name for name in names if not name.startswith("dataset.")]
+    names.sort(key=lambda name: not name.startswith(GIVEN))
     hashes = [name for name in names if any(map(HASH.fullmatch, map(str, (ours.get(name), theirs.get(name)))))]
     readable = [name for name in names if name not in hashes]
     said = [f"{name} {_shown(theirs.get(name))}, not {_shown(ours.get(name))}" for name in readable]
     return said + [f"other content of {name}" for name in hashes]
 
 
+GIVEN = ("method", "options.", "config.")
+"""What names of settings that a user gives begin with; they come before what follows from them."""
 HASH = re.compile(r"[0-9a-f]{32,}")
 
 

@@ -6,6 +6,7 @@ The command and the function of `specbench_kit.api` that does the same refuse th
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from specbench_kit.core.addresses import is_host_and_port
 from specbench_kit.core.without_effect import GivenValues, WithoutEffect, beside, unless
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ def _synthetic(given: GivenValues) -> str:
 
 def _files(given: GivenValues) -> str:
     servers: Any = given.get("servers", ())
-    return "" if any("://" in server for server in servers) else "with result files"
+    # What looks like the address of a server is told so when the settings are read.
+    are_files = not any("://" in server or is_host_and_port(server.partition("=")[2]) for server in servers)
+    return "with result files" if are_files else ""
 
 
 def _action(action: str) -> Callable[[GivenValues], str]:

@@ -206,7 +206,19 @@ def test_a_stage_time_that_leaps_with_every_tile_of_tokens() -> None:
     [("0.04", 0.04), ("3", 3), ("1e6", 1e6), ("true", True), ("edge", "edge"), ('"edge"', "edge"), ("[1]", "[1]")],
 )
 def test_values_are_read_as_toml_writes_them(text: str, value: object) -> None:
-    assert parse_value(text) == value
+    assert parse_value("placement", text) == value
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("40ms", 0.04), ("0.04s", 0.04), ("250us", 0.00025), ("0.04", 0.04)])
+def test_seconds_may_be_given_with_their_unit(text: str, seconds: float) -> None:
+    assert built("wan", f"link.rtt_s={text}").link.rtt_s == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["20", "160", "10s"])
+def test_a_round_trip_that_was_meant_in_milliseconds_is_refused(text: str) -> None:
+    number = text.removesuffix("s")
+    with pytest.raises(SkitError, match=rf"link\.rtt_s={text} is a round trip of {number} s: write {number}ms"):
+        built("wan", f"link.rtt_s={text}")
 
 
 CHANGES = [

@@ -7,10 +7,11 @@ from threading import Event, Thread
 import grpc
 import pytest
 from certificates import make_certificate
-from command_line import skit_here
+from command_line import error_line, skit_here
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from live_server import CALLER, VOCABULARY, decode_here, decode_remotely, make_server, serving
+from streaming_server import streaming_server
 from tiny_models import make_requests, outputs, random_prompts
 
 from specbench_kit.core.errors import SkitError
@@ -61,6 +62,14 @@ def test_no_server_is_one_line() -> None:
     done = skit_here("bench", "--server", "127.0.0.1:1", "--method", "fixed-k", "--limit", 1)
     assert done.returncode == 2
     assert "error: no server answers at 127.0.0.1:1" in done.stderr
+
+
+def test_a_server_of_another_kind_is_told_from_one_of_the_kit() -> None:
+    with streaming_server() as (address, _):
+        done = skit_here("bench", "--server", address, "--method", "fixed-k", "--limit", 1)
+    line = error_line(done)
+    assert line.startswith(f"no server answers at {address}: an HTTP server answers there, and no skit serve: name its")
+    assert f"as in llama-cpp://{address}" in line
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")

@@ -208,9 +208,9 @@ def differences(comparison: Comparison) -> Blocks:
         Column(f"speed on a typical prompt, {reference} = 1 (95%)", "times"),
         Column("verdict"),
         Column("baseline / baseline: machine or engine changed", "times"),
-        Column(f"prompts won against {reference}", "share"),
-        Column("prompts won against autoregressive", "share"),
-        Column("prompts on which it is the fastest", "share"),
+        Column(f"requests won against {reference}", "share"),
+        Column("requests won against autoregressive", "share"),
+        Column("requests on which it is the fastest", "share"),
     ]
     rows: list[list[Cell]] = [
         [
@@ -241,7 +241,7 @@ def differences(comparison: Comparison) -> Blocks:
         note += f" {lasting}"
     fastest_share = comparison.overall[comparison.reference].fastest_share
     if fastest_share is not None:
-        note += f" {reference} itself is the fastest on {share(fastest_share)} of prompts."
+        note += f" {reference} itself is the fastest on {share(fastest_share)} of requests."
     labelled = [[code(label), *cells] for label, cells in zip(against, rows, strict=True)]
     return [Heading(f"Against {reference}"), Table(("method", *columns), labelled), Paragraph(note)]
 

@@ -82,6 +82,6 @@ def cautions(label: str, overall: MetricValues) -> list[str]:
         ]
     window = f"only below a round trip of {seconds(rtt_s)}" if rtt_s else "at no round-trip time"
     return [
-        f"SERVER-ONLY IS FASTER: beside the server the same draft model would make {label} {factor} as fast: the edge "
-        f"costs time here, and drafting there wins {window}."
+        f"SERVER-ONLY IS FASTER: beside the server the same draft model would make {label} {factor} as fast as at the "
+        f"edge: the edge costs time here, and drafting there wins {window}."
     ]

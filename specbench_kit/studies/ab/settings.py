@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from specbench_kit.core import common_options as common
+from specbench_kit.core.addresses import is_host_and_port
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.core.typed_json import JsonObject
@@ -224,4 +225,8 @@ class AbSettings(common.DatasetOptions):
 def _parse_files(text: str) -> tuple[str, tuple[Path, ...]]:
     name, equals, paths = text.partition("=")
     require(bool(equals and name and paths), f"'{text}' names no server and no file: {USAGE}, or NAME=FILE")
+    require(
+        not is_host_and_port(paths),
+        f"'{text}' says no kind of server: write {name}=llama-cpp://{paths}, or another kind of `skit list engines`",
+    )
     return name, tuple(Path(path) for path in paths.split(","))

@@ -56,7 +56,8 @@ def parse_axes(texts: Sequence[str], proposed: Mapping[str, Sequence[Value]]) ->
         values = [value.strip() for value in listed.split(",")]
         if not (equals and key.strip() and all(values)):
             raise SkitError(f"--set needs a key and values, as in link.rtt_s=0.01,0.02,0.04, not '{text}'")
-        axes.append(SweepAxis(key.strip(), tuple(map(parse_value, values))))
+        name = key.strip()
+        axes.append(SweepAxis(name, tuple(parse_value(name, value) for value in values)))
     if len({axis.key for axis in axes}) < len(axes):
         raise SkitError("a key is given twice: put all its values into one --set")
     if not any(len(axis.values) > 1 for axis in axes):

@@ -107,3 +107,20 @@ def test_a_server_that_drafts_is_not_said_to_draft_nothing(tmp_path: Path) -> No
         done = ab(f"plain=vllm://{first}", f"spec=vllm://{second}", prompts)
     assert done.returncode == 0, done.stderr
     assert "NO DRAFTS" not in done.stdout
+
+
+def test_addresses_without_a_kind_are_no_files() -> None:
+    done = skit_here("ab", "a=127.0.0.1:8001", "b=127.0.0.1:8002", "--limit", 2)
+    assert error_line(done) == (
+        "'a=127.0.0.1:8001' says no kind of server: write a=llama-cpp://127.0.0.1:8001, or another kind of `skit list "
+        "engines`"
+    )
+
+
+def test_the_folder_of_a_comparison_is_no_run_of_a_benchmark(tmp_path: Path) -> None:
+    prompts = prompts_of(tmp_path, 3)
+    with streaming_server() as (first, _), streaming_server(speculates=True) as (second, _):
+        assert ab(f"plain=vllm://{first}", f"spec=vllm://{second}", prompts).returncode == 0
+    (folder,) = (tmp_path / "out").iterdir()
+    words = f"{folder} was written by skit ab, whose pages lie in it: only runs of skit bench can be read here"
+    assert words in error_line(skit_here("report", folder))
