@@ -7,7 +7,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.errors import SkitError, did_you_mean, require
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -114,7 +114,8 @@ def from_keywords(kind: type[T], keywords: Mapping[str, object], **others: objec
     """
     options = {field.name: (field_type, option) for field, field_type, option in options_in(kind)}
     if unknown := sorted(keywords.keys() - options.keys()):
-        raise SkitError(f"unknown option '{unknown[0]}'; known: {', '.join(sorted(options))}")
+        hint = did_you_mean(unknown[0], options)
+        raise SkitError(f"unknown option '{unknown[0]}'{hint}; known: {', '.join(sorted(options))}")
     return kind(**{name: _value(name, *options[name], value) for name, value in keywords.items()}, **others)
 
 

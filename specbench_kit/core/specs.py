@@ -5,7 +5,7 @@ from dataclasses import MISSING, Field, fields
 from types import NoneType
 from typing import Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.registry import Registry
 
 T = TypeVar("T")
@@ -26,7 +26,8 @@ def from_options(name: str, factory: Callable[..., T], options: str, separator: 
     for item in filter(None, options.split(separator)):
         key, equals, value = item.partition("=")
         if key not in types:
-            raise SkitError(f"{name}: unknown option '{key}'; known: {', '.join(types) or 'none'}")
+            hint = did_you_mean(key, types)
+            raise SkitError(f"{name}: unknown option '{key}'{hint}; known: {', '.join(types) or 'none'}")
         if not equals:
             raise SkitError(f"{name}: option '{key}' needs a value, as in {key}=...")
         if key in values:

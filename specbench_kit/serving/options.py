@@ -62,8 +62,8 @@ class ServingOptions:
         tuple[str, ...],
         Option(
             "Source of acceptance: a trace of `skit record`, the folder of a run, iid:alpha=0.8,length=4, "
-            "positions:rates=0.8-0.7-0.6, golden:NAME,k=4 (a published mean from `skit list golden`), or 'record' to "
-            "record a trace first, as an option of recording does too. Default: the recorded pair qwen2.5-coder. "
+            "positions:rates=0.8-0.7-0.6, golden:NAME,k=4 (a published mean from `skit list golden`), or 'record': the "
+            "recorded pair qwen2.5-coder, or a trace that is recorded first where an option says what to record. "
             f"{EACH}",
             RUN,
         ),

@@ -249,7 +249,7 @@ c_s = 0.01
         (["--scheduler", "wisp"], "unknown scheduler 'wisp' (did you mean 'wisp-paper' or 'wisp-promise'?)"),
         (
             ["--scheduler", "wisp-paper:guard=1"],
-            "wisp-paper: unknown option 'guard'; known: guard_s, late_lane, amortise",
+            "wisp-paper: unknown option 'guard' (did you mean 'guard_s'?); known: guard_s, late_lane, amortise",
         ),
         (["--preset", "wisp-table-9"], "unknown preset 'wisp-table-9'"),
         (["--deployment", "local"], "choose a --deployment from skit list deployments"),

@@ -42,7 +42,7 @@ def test_specs_that_are_understood(spec: str, method: Method) -> None:
         ("", "unknown method ''; known: adaedl, adaptive-quantised, adaspec, "),
         ("Fixed-K:k=3", "unknown method 'Fixed-K' (did you mean 'fixed-k'?); known: "),
         ("fixed-k:n=3", "fixed-k: unknown option 'n'; known: k"),
-        ("fixed-k: k=3", "fixed-k: unknown option ' k'; known: k"),
+        ("fixed-k: k=3", "fixed-k: unknown option ' k' (did you mean 'k'?); known: k"),
         ("autoregressive:k=3", "autoregressive: unknown option 'k'; known: none"),
         ("fixed-k:k", "fixed-k: option 'k' needs a value, as in k=..."),
         ("fixed-k:k=", "fixed-k: k must be a whole number, not ''"),

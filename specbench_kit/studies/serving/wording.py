@@ -20,7 +20,7 @@ from specbench_kit.metrics.serving_rows import (
 )
 from specbench_kit.metrics.vocabulary import Unit
 from specbench_kit.papers.comparison import ComparedNumber
-from specbench_kit.reports.document import Cell, Column, Estimate
+from specbench_kit.reports.document import Cell, Column, Estimate, code
 from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, other_deployments, predictor_cautions
 from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, span, times
@@ -156,8 +156,8 @@ def _other_model_cautions(run: ServingDescription) -> list[str]:
         if entry.drafting != "none" and accepted and entry.target and not is_same_model(accepted, entry.target):
             labels.setdefault((accepted, entry.target), []).append(entry.label)
     return [
-        f"ANOTHER MODEL'S ACCEPTANCE: {', '.join(named)}: drafts are right as often as for {accepted}, and times are "
-        f"those of {target}, for which nobody has measured it."
+        f"ANOTHER MODEL'S ACCEPTANCE: {'; '.join(map(code, named))}: drafts are right as often as for {accepted}, and "
+        f"times are those of {target}, for which nobody has measured it."
         for (accepted, target), named in labels.items()
     ]
 
