@@ -12,12 +12,14 @@ import tomllib
 from pathlib import Path
 
 HOW = (
-    "Begin your reply with <think> and think there at length: restate the problem, list what is known, work "
-    "through every case step by step with all arithmetic written out, try a second method, compare the two, look "
-    "for mistakes and correct them. Only when you are sure, close that part with </think>. After it write the "
-    "answer in full: at least 500 words that explain every step to someone who has not read your thoughts."
+    "Reply in two parts. The first part stands between <think> and </think>. In it you think aloud in ten "
+    "numbered paragraphs of several sentences each: 1 the problem in your own words, 2 what is known, 3 what is "
+    "asked, 4 a first way to solve it, 5 this way carried out in detail, 6 its result checked, 7 a second way, 8 "
+    "the second way carried out in detail, 9 both results compared, 10 what could be wrong. After </think> comes "
+    "the second part: the complete answer for a reader who has not seen the first part, in at least five "
+    "paragraphs."
 )
-"""What is asked of every answer."""
+"""What is asked of every answer: of several ways to ask, the one after which the pair's target thinks most often."""
 
 
 def main() -> None:
