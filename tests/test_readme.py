@@ -1,5 +1,6 @@
 """What the README and the documentation say can be done: their commands run, their example method works."""
 
+import ast
 import re
 import runpy
 import shlex
@@ -17,12 +18,13 @@ from typing import Any
 import pytest
 from command_line import PATIENCE_S, SKIT, TinyPair, environment, read_object, read_rows, skit, write_rows
 from documents import PAGES, ROOT, block, blocks
-from plug_ins import install
+from plug_ins import install, of_the_kit
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.loading import SAMPLES, read_prompts
-from specbench_kit.methods.base import methods
+from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.studies.tuning.run import candidates
 
 LOADED = ["--duration", "8", "--warm-up", "2"]
 DECODED, SIMULATED = ["--limit", "2", "--max-new-tokens", "8"], ["--warm-up", "5", "--duration", "15"]
@@ -213,6 +215,21 @@ def test_the_example_method_is_found_as_one_file_of_the_package(tiny: TinyPair, 
     assert len(lengths) > 1
 
 
+def test_the_example_method_is_one_for_the_tree(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sets what the tests want of every method of the kit, and `make types` asks for types of every function."""
+    code, _ = example()
+    functions = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef)]
+    assert len(functions) == 4
+    for function in functions:
+        assert function.returns, function.name
+        assert all(argument.annotation for argument in function.args.args if argument.arg != "self"), function.name
+    monkeypatch.setattr(methods, "_entries", of_the_kit(methods))
+    exec(compile(code, "ramp.py", "exec"), {"__name__": "ramp"})
+    assert methods.get("ramp").group in GROUPS[:-1]
+    assert len(candidates("ramp", 16, seed=0)) >= 6
+    assert parse_method("ramp:longest=12").longest_draft == 12
+
+
 def test_the_example_method_refuses_what_it_cannot_do(folder: Path) -> None:
     done = subprocess.run(
         [SKIT, "bench", "--method", "ramp:start=0"],
@@ -227,7 +244,7 @@ def test_the_example_method_refuses_what_it_cannot_do(folder: Path) -> None:
 def test_the_table_of_methods_has_those_of_the_kit_and_no_others() -> None:
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     named = [name for row in re.findall(r"^\| (`[^|]+`) \|", page, re.MULTILINE) for name in re.findall("`(.+?)`", row)]
-    own = {name for name, kind in methods.all().items() if kind.__module__.startswith("specbench_kit.")}
+    own = of_the_kit(methods).keys()
     assert own - set(named) == set(), "methods without a line in the table of docs/methods.md"
     assert set(named) <= own
     assert all(parse_method(name) for name in named)

@@ -61,8 +61,13 @@ METHOD = '''\
 """$name: draft a chain that ends at the first token of which the draft model is unsure."""
 
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from specbench_kit.methods.base import Method, Policy, methods, require
+
+if TYPE_CHECKING:  # skit list imports this file: what is heavy, such as torch, is imported where it is used
+    from specbench_kit.decoding.drafter import Drafter
 
 
 @methods.register("$name")
@@ -73,12 +78,15 @@ class $kind(Method):
     sure: float = 0.6
     longest: int = 8
     source = "yours"
+    group = "stop-rule"  # the heading in lists and reports
+    draft_limit = "longest"  # the option that a replay lowers to what its trace holds
+    grid = MappingProxyType({"sure": (0.2, 0.4, 0.6, 0.8), "longest": (4, 8)})  # what skit tune tries
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         require(0 <= self.sure <= 1, "$name: sure must lie in 0..1")
         require(self.longest >= 1, "$name: longest must be at least 1")
 
-    def policy(self):
+    def policy(self) -> Policy:
         return ${kind}Policy(self.sure, self.longest)
 
 
@@ -87,7 +95,7 @@ class ${kind}Policy(Policy):
     sure: float
     longest: int
 
-    def draft(self, drafter):
+    def draft(self, drafter: "Drafter") -> None:
         """Extend the draft of each request of the batch by a token per step, as long as its last token is sure."""
         growing = list(drafter.drafts)
         for _ in range(self.longest):

@@ -3,11 +3,13 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import environment, error_line, skit, skit_here
+from plug_ins import of_the_kit, only_plug_ins_of
 from typer.testing import CliRunner
 
 from specbench_kit.cli.commands import COMMANDS, load_command
@@ -37,12 +39,14 @@ def test_methods_are_listed_with_their_options() -> None:
         "group": "static",
         "needs": [],
     }
-    groups = [entry["group"] for entry in listed("methods")]
-    assert groups == sorted(groups, key=GROUPS.index)
-    assert set(groups) == set(GROUPS) - {"other"}
+    groups = {name: entry["group"] for name, entry in entries.items()}
+    assert list(groups.values()) == sorted(groups.values(), key=GROUPS.index)
+    own = of_the_kit(methods).keys()
+    assert {name for name in own if groups[name] == "other"} == set(), "methods that set no group"
+    assert {groups[name] for name in own} == set(GROUPS) - {"other"}
     assert entries["svip"]["needs"] == ["a drafter that gives statistics"]
     assert "skit measure-ranks" in entries["sequoia"]["needs"][-1]
-    assert all(entry["summary"] for entry in entries.values())
+    assert all(entries[name]["summary"] for name in own)
 
 
 def test_datasets_are_listed_with_their_places() -> None:
@@ -62,11 +66,15 @@ def test_models_are_listed_with_folders_that_hold_models() -> None:
     assert entries[-1]["here"]
 
 
-def test_without_a_kind_every_name_is_listed_in_two_screens_and_no_description() -> None:
+def test_without_a_kind_every_name_is_listed_in_as_few_lines_as_hold_them_and_no_description() -> None:
     everything = listed()
     assert everything == {kind: listed(kind) for kind in KINDS if kind not in SLOW}
     lines = skit("list", env=environment(COLUMNS="80")).stdout.splitlines()
-    assert len(lines) <= 2 * 40
+    assert len([line for line in lines if not line.startswith("  ")]) == len(everything) + 1
+    for line, following in pairwise(lines):
+        if line.startswith("  ") and following.startswith("  "):
+            # The first name of a line had no room behind those of the line before it.
+            assert len(line) <= 80 < len(f"{line} {following.split()[0]}")
     shown = " ".join(lines).replace(",", "").split()
     for kind, entries in everything.items():
         assert f"{kind} ({len(entries)})" in lines
@@ -122,6 +130,6 @@ def imported_by(*arguments: str) -> set[str]:
 
 def modules_after(code: str) -> set[str]:
     """Every module that a new process has loaded after this code."""
-    code = f"import sys\n{code}\nprint(*sys.modules, file=sys.stderr)"
+    code = f"import sys\n{only_plug_ins_of()}{code}\nprint(*sys.modules, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
     return set(done.stderr.split())

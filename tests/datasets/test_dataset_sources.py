@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from http_servers import running
-from plug_ins import install
+from plug_ins import install, only_plug_ins_of
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
@@ -193,7 +193,7 @@ def test_another_distribution_adds_a_dataset_by_an_entry_point(tmp_path: Path) -
     entries = ["others-riddles = riddles_plugin:Riddles"]
     install(tmp_path, "riddles_plugin", THIRD_PARTY, "specbench_kit.datasets", entries)
     put(tmp_path, "riddles.jsonl", {"key": "r1", "text": "What has keys but no locks?"})
-    code = LOAD.format(name="others-riddles", allow_sample=False)
+    code = only_plug_ins_of(tmp_path) + LOAD.format(name="others-riddles", allow_sample=False)
     printed = run(code, tmp_path, PYTHONPATH=str(tmp_path), SKIT_DATA_DIR=str(tmp_path))
     assert printed == ["local", "riddles.jsonl", [["What has keys but no locks?"]], False]
 
@@ -206,7 +206,7 @@ from specbench_kit.datasets.base import datasets
 datasets.all()
 print(json.dumps(sorted({"torch", "datasets", "pandas", "transformers", "numpy"} & set(sys.modules))))
 """
-    assert run(code, tmp_path) == []
+    assert run(only_plug_ins_of() + code, tmp_path) == []
 
 
 needs_data = pytest.mark.skipif(DATA is None, reason="SKIT_DATA_DIR is not set")
