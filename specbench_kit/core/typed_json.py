@@ -19,6 +19,8 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import inspect
 
+from specbench_kit.core.errors import did_you_mean
+
 T = TypeVar("T")
 JsonObject = Mapping[str, Any]
 """A parsed JSON or TOML object whose fields are not described by a struct, such as a row of a summary."""
@@ -93,11 +95,15 @@ def _in_words(error: Exception, kind: object, document: object) -> str:
     """
     problem, _, path = str(error).partition(" - at `$")
     field = path.rstrip("`").removeprefix(".")
+    keys = re.findall(r"([^.\[\]]+)|\[(\d+)\]", field)
     if match := re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", problem):
         name = f"{field}.{match[2]}" if field else match[2]
-        return f"{name} is {'missing' if match[1].startswith('missing') else 'unknown'}"
+        if match[1].startswith("missing"):
+            return f"{name} is missing"
+        # Below a table with free keys msgspec does not say which key it was, so that the way there is not known.
+        known = [] if "..." in field else _known_fields(kind, [key for key, _ in keys])
+        return f"{name} is unknown{did_you_mean(match[2], known)}" + (f"; known: {', '.join(known)}" if known else "")
     value = document
-    keys = re.findall(r"([^.\[\]]+)|\[(\d+)\]", field)
     for key, row in keys:
         value = value.get(key) if isinstance(value, dict) else value[int(row)] if isinstance(value, list) else None
     if match := re.fullmatch(r"Expected `([^`]*)`(?:, got `([^`]*)`)?(.*)", problem):
@@ -113,17 +119,28 @@ def _in_words(error: Exception, kind: object, document: object) -> str:
 
 
 def _valid_words(kind: object, keys: Iterable[str]) -> str:
-    """Return the words that a field may hold; `keys` lead from a record of type `kind` to it, empty for list rows."""
+    """Return the words that a field may hold; `keys` lead to it as `_type_of` takes them."""
+    node = _type_of(kind, keys)
+    return " or ".join(map(shown, node.values)) if isinstance(node, inspect.LiteralType) else "another word"
+
+
+def _known_fields(kind: object, keys: Iterable[str]) -> list[str]:
+    """Return the fields that an object may have; `keys` lead to it as `_type_of` takes them."""
+    return [field.encode_name for field in getattr(_type_of(kind, keys), "fields", ())]
+
+
+def _type_of(kind: object, keys: Iterable[str]) -> Any:
+    """Return the type of a field; `keys` lead from a record of type `kind` to it, empty for list rows."""
     node: Any = inspect.type_info(kind)
     for key in (*keys, None):
         while isinstance(node, inspect.Metadata | inspect.UnionType):
             options = [node.type] if isinstance(node, inspect.Metadata) else node.types
             node = next(option for option in options if not isinstance(option, inspect.NoneType))
-        if isinstance(node, inspect.LiteralType):
-            return " or ".join(map(shown, node.values))
+        if key is None or isinstance(node, inspect.LiteralType):
+            break
         types = {field.encode_name: field.type for field in getattr(node, "fields", ())}
         node = types.get(key) or getattr(node, "item_type", None) or getattr(node, "value_type", None)
-    return "another word"
+    return node
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -55,7 +55,11 @@ def test_a_number_of_any_length_is_text_and_does_no_harm_where_nobody_reads_it()
             r"^layers\[1\].rows must be a whole number, not 1.5$",
         ),
         ({"seconds": 1, "layers": [{"rows": -1}]}, r"^layers\[0\].rows must be a whole number >= 0, not -1$"),
-        ({"seconds": 1, "layers": [{"rows": 1, "columns": 1}]}, r"^layers\[0\].columns is unknown$"),
+        ({"seconds": 1, "layers": [{"rows": 1, "columns": 1}]}, r"^layers\[0\].columns is unknown; known: rows$"),
+        (
+            {"seconds": 1, "layers": [{"row": 1}]},
+            r"^layers\[0\].row is unknown \(did you mean 'rows'\?\); known: rows$",
+        ),
     ],
 )
 def test_a_wrong_field_is_named(document: object, message: str) -> None:
