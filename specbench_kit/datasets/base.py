@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.registry import Registry
 from specbench_kit.core.repeated_prompts import passes_for, repeated_id
 from specbench_kit.datasets.answers import Gold
@@ -16,6 +18,7 @@ Source = Literal["local", "hub", "sample", "file", "bundled"]
 """`sample` is a bundled sample that stands in for another dataset, `bundled` a dataset that ships whole."""
 Row = dict[str, Any]
 """The columns of one row by name, as its file holds them."""
+_LOG = logging.getLogger(__name__)
 FINGERPRINT_DIGITS = 16
 RESERVED = "reserved"
 RESERVED_SHARE = 0.3
@@ -84,7 +87,7 @@ class Dataset(ABC):
     """The papers that evaluate on it, with the section or table."""
     local: ClassVar[str | None] = None
     """Path below the data directory; None if no local layout is defined."""
-    hub: ClassVar[Hub | None]
+    hub: ClassVar[Hub | None] = None
     """Address on the hub; None if only a local copy will do. Without `local` as well, the sample is the dataset."""
     train: ClassVar["TrainSplit | None"] = None
     """Prompts to train on, which no method is evaluated on."""
@@ -145,4 +148,13 @@ class LoadedDataset:
         }
 
 
-datasets: Registry[type[Dataset]] = Registry("dataset", "specbench_kit.datasets")
+class _Datasets(Registry[type[Dataset]]):
+    """The registry of datasets, of which one whose file is damaged is left out."""
+
+    def leave_out(self, name: str, error: Exception) -> None:
+        """Warn of a dataset that cannot be used; it is refused where it is asked for, and all others serve."""
+        self._broken[name] = str(error)
+        _LOG.warning("LEFT OUT: %s", one_line(self._broken[name]))
+
+
+datasets: _Datasets = _Datasets("dataset", "specbench_kit.datasets")

@@ -25,23 +25,18 @@ from specbench_kit.core.plain_text import one_line
 from specbench_kit.datasets.answers import ANSWER_RULES, Gold, RuleName
 from specbench_kit.datasets.base import RESERVED, Hub, LoadedDataset, Prompt, Row, Source, datasets
 from specbench_kit.datasets.rows import (
-    ARROW,
-    COMPRESSED,
-    PARQUET,
+    OTHER_ENDINGS,
+    PROMPT_ENDINGS,
     LocatedRow,
     bare_name,
     parse_rows,
+    prompt_files,
     read_rows,
     system_text,
     user_turns,
 )
 
 SAMPLES = Path(__file__).parent / "samples"
-
-LINES = (".jsonl", ".json")
-PROMPT_ENDINGS = (*LINES, PARQUET, *ARROW, *(f"{ending}{packed}" for ending in LINES for packed in COMPRESSED))
-OTHER_ENDINGS = (".txt", ".csv", ".tsv", ".md")
-"""Endings of files that a user may mistake for prompt files."""
 
 RowParser = Callable[[Row, int], Prompt | None]
 
@@ -191,11 +186,8 @@ def _from_file(path: Path) -> SourcedPrompts:
     hint = f" (did you mean '{path.with_name(near[0])}'?)" if near else ""
     if not path.exists():
         raise SkitError(f"there is no prompt file '{path}'{hint}")
-    form = (
-        'a .jsonl file with one {"prompt": "..."} per line, a .json file with a list of them, either of them packed as '
-        f"{', '.join(COMPRESSED)}, or a {PARQUET} or {ARROW[0]} file"
-    )
-    raise SkitError(f"'{path}' is not a prompt file: give {form}{hint}")
+    readable = prompt_files('{"prompt": "..."}')
+    raise SkitError(f"'{path}' is not a prompt file: give {readable}{hint}")
 
 
 def _from_dataset(name: str, data_dir: Path | None, allow_sample: bool) -> SourcedPrompts:

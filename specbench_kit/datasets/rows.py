@@ -22,6 +22,11 @@ PARQUET = ".parquet"
 ARROW = (".arrow", ".feather")
 ARROW_MAGIC = b"ARROW1"
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
+LINES = (".jsonl", ".json")
+PROMPT_ENDINGS = (*LINES, PARQUET, *ARROW, *(f"{ending}{packed}" for ending in LINES for packed in COMPRESSED))
+TABLE_ENDINGS = (".csv", ".tsv", ".md")
+OTHER_ENDINGS = (".txt", *TABLE_ENDINGS)
+"""Endings of files that a user may mistake for prompt files; the lines of a text are rows of a dataset all the same."""
 LocatedRow = tuple[str, Row]
 """The position of a row in its file, for error messages, and its columns."""
 DECODER = json.JSONDecoder(parse_int=whole_number)
@@ -29,6 +34,15 @@ DECODER = json.JSONDecoder(parse_int=whole_number)
 ARRAY_OF_OBJECTS = re.compile(r"\s*\[\s*(?:\{|\]\s*$)")
 SPACE = re.compile(r"\s*")
 ROW_END = re.compile(r"\s*(?:,|(?=\]))")
+
+
+def prompt_files(row: str) -> str:
+    """Return the kinds of files that rows such as `row` are read from, in words."""
+    packed = ", ".join(COMPRESSED)
+    return (
+        f"a .jsonl file with one {row} per line, a .json file with a list of them, either of them packed as {packed}, "
+        f"or a {PARQUET} or {ARROW[0]} file"
+    )
 
 
 def bare_name(path: Path) -> str:

@@ -2,7 +2,8 @@
 
 Every file in `datasets/definitions/` is one dataset, named after the file. A template inserts columns by name:
 `{question}`, `{translation.de}` for a column inside a column, `{choices:lettered}` for a list as lines "A. ...", and
-`{index}` for the number of the row, from 0. The text is data: a template cannot call or compute anything.
+`{index}` for the number of the row, from 0. The text is data: a template cannot call or compute anything. The page
+`docs/recipes/dataset.md` has a table of all keys.
 """
 
 import re
@@ -17,32 +18,46 @@ from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.typed_json import convert
 from specbench_kit.datasets.answers import LETTERS, Gold, RuleName
 from specbench_kit.datasets.base import Dataset, Hub, Prompt, Row, TrainSplit, datasets
-from specbench_kit.datasets.rows import system_text, user_turns
+from specbench_kit.datasets.rows import COMPRESSED, TABLE_ENDINGS, prompt_files, system_text, user_turns
 
 DEFINITIONS = Path(__file__).parent / "definitions"
 PLACEHOLDER = re.compile(r"\{([\w.]+)(:lettered)?\}")
 
 
 class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
-    """The rule that makes a prompt of a row: from the template `text` or the first of `turn_columns` that is set.
+    """The rule that makes a prompt of a row, in one of three forms.
 
-    `first_words` cuts the text to that many words and leaves out a row that has fewer. `end_mark` ends the text with
-    exactly one such mark. `merged_categories` lists, by a category's new name, the names in the data.
+    `text` is the template of the only turn, `turns` has a template for each turn, and `turn_columns` names columns that
+    hold whole conversations, of which a row has one. `first_words` cuts the text to that many words and leaves out a
+    row that has fewer. `end_mark` ends the text with exactly one such mark. `merged_categories` lists, by a category's
+    new name, the names in the data.
     """
 
     id: str
     category: str
     text: str = ""
+    turns: tuple[str, ...] = ()
     turn_columns: tuple[str, ...] = ()
     chat: bool = True
     first_words: Annotated[int, Meta(ge=1)] | None = None
     end_mark: str = ""
     merged_categories: dict[str, frozenset[str]] = {}
 
-    def turns(self, row: Row, index: int) -> tuple[str, ...] | None:
+    def __post_init__(self) -> None:
+        forms = [name for name in ("text", "turns", "turn_columns") if getattr(self, name)]
+        if len(forms) != 1:
+            raise ValueError(f"give one of text, turns and turn_columns, not {' and '.join(forms) or 'none of them'}")
+        if (self.first_words is not None or self.end_mark) and not self.text:
+            raise ValueError(f"first_words and end_mark go with text, not with {forms[0]}")
+        if len(self.turns) > 1 and not self.chat:
+            raise ValueError("a text to continue (chat = false) has one turn")
+
+    def read_turns(self, row: Row, index: int) -> tuple[str, ...] | None:
         """Return the turns of a row, or None for a text that has fewer words than the template asks for."""
         if self.turn_columns:
             return user_turns(row[self._turn_column(row)])
+        if self.turns:
+            return tuple(fill(turn, row, index) for turn in self.turns)
         text = fill(self.text, row, index)
         if self.first_words is not None:
             start = re.match(rf"\s*(?:\S+\s+){{{self.first_words - 1}}}\S+", str(text))
@@ -56,7 +71,17 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
         return system_text(row[self._turn_column(row)]) if self.turn_columns else ""
 
     def _turn_column(self, row: Row) -> str:
-        return next((name for name in self.turn_columns if row.get(name)), self.turn_columns[-1])
+        """Return the column that holds a row's conversation; raise ValueError if two hold different ones."""
+        filled = [name for name in self.turn_columns if row.get(name)]
+        chosen = filled[0] if filled else self.turn_columns[-1]
+        for other in filled[1:]:
+            same_turns = user_turns(row[other]) == user_turns(row[chosen])
+            if not same_turns or system_text(row[other]) not in ("", system_text(row[chosen])):
+                raise ValueError(
+                    f"'{chosen}' and '{other}' of turn_columns are both set and differ, and one of them would be "
+                    f'dropped: where each holds a turn, write turns = ["{{{chosen}}}", "{{{other}}}"] instead'
+                )
+        return chosen
 
 
 class AnswerColumns(Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,10 +115,15 @@ class WithheldRows(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExampleRow(Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of the data and the first turn of what becomes of it, by which a test checks the definition."""
+    """A row of the data and the first turn, or all turns, of what becomes of it: a test compares them."""
 
     row: dict[str, Any]
-    text: str
+    text: str = ""
+    turns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.text) == bool(self.turns):
+            raise ValueError("give text, which is the first turn, or turns, which are all of them")
 
 
 class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,13 +146,36 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
     placeholder: WithheldRows | None = None
     example: ExampleRow | None = None
 
+    def __post_init__(self) -> None:
+        for local in (self.local, self.train.local if self.train else None):
+            if local is not None and is_table(local):
+                readable = prompt_files('{"column": "..."}')
+                raise ValueError(f"'{local}' is not a file of rows: give {readable}, or a .txt file")
+
+    def check_example(self) -> None:
+        """Raise SkitError if the row of the example does not become the turns that it states."""
+        if self.example is None:
+            return
+        try:
+            prompt = self.read_prompt(self.example.row, 0)
+        except KeyError as error:
+            raise SkitError(f"the row of [example] has no column {error}, which the definition reads") from error
+        except (AttributeError, TypeError, ValueError) as error:
+            raise SkitError(f"the row of [example] cannot be read: {error}") from error
+        if prompt is None:
+            raise SkitError("the definition leaves out the row of [example]: give one that becomes a prompt")
+        stated = self.example.turns or (self.example.text,)
+        turns = prompt.turns if self.example.turns else prompt.turns[:1]
+        if turns != stated:
+            raise SkitError(f"the row of [example] becomes {list(turns)}, not {list(stated)}")
+
     def read_prompt(self, row: Row, index: int) -> Prompt | None:
         """Return the prompt of a row, or None for a row that is left out; raise KeyError for a missing column."""
         if any(str(row[column]) not in values for column, values in self.only.items()):
             return None
         if any(row[column] for column in self.only_empty):
             return None
-        turns = self.prompt.turns(row, index)
+        turns = self.prompt.read_turns(row, index)
         if turns is None:
             return None
         system = self.prompt.system(row)
@@ -135,6 +188,11 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
         identity = str(fill(self.prompt.id, row, index))
         gold = self.answer.gold(row) if self.answer else None
         return Prompt(identity, category, turns, self.prompt.chat, gold, system)
+
+
+def is_table(path: str) -> bool:
+    """Return True for a path, packed or not, whose ending is that of a table which is not read as rows."""
+    return (path.removesuffix(Path(path).suffix) if path.endswith(COMPRESSED) else path).endswith(TABLE_ENDINGS)
 
 
 def dataset_type(path: Path) -> type[Dataset]:
@@ -155,6 +213,7 @@ def dataset_type(path: Path) -> type[Dataset]:
         train = definition.train
         chat = definition.prompt.chat
         example = definition.example
+        check_example = staticmethod(definition.check_example)
 
         def prompt(self, row: Row, index: int) -> Prompt | None:
             return definition.read_prompt(row, index)
@@ -183,5 +242,13 @@ def fill(template: str, row: Row, index: int) -> Any:
     return PLACEHOLDER.sub(lambda match: str(column(match)), template)
 
 
-for _path in sorted(DEFINITIONS.glob("*.toml")):
-    datasets.register(_path.stem)(dataset_type(_path))
+def register_all(folder: Path) -> None:
+    """Register the dataset of every file of a folder; one that is damaged is left out."""
+    for path in sorted(folder.glob("*.toml")):
+        try:
+            datasets.register(path.stem)(dataset_type(path))
+        except SkitError as error:
+            datasets.leave_out(path.stem, error)
+
+
+register_all(DEFINITIONS)

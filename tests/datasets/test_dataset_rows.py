@@ -7,6 +7,7 @@ from plug_ins import of_the_kit
 
 from specbench_kit.datasets.answers import Gold
 from specbench_kit.datasets.base import Dataset, Prompt, datasets
+from specbench_kit.datasets.toml_datasets import DEFINITIONS
 
 LONG = " ".join(f"word{number}" for number in range(140))
 OPENING = " ".join(f"word{number}" for number in range(128))
@@ -171,9 +172,11 @@ EXAMPLES = {name: entry.example for name, entry in OWN.items() if getattr(entry,
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_row_of_a_definition_becomes_its_prompt(name: str) -> None:
-    prompt = datasets.get(name)().prompt(EXAMPLES[name].row, 7)
-    assert prompt is not None
-    assert prompt.turns[0] == EXAMPLES[name].text
+    OWN[name].check_example()
+
+
+def test_no_definition_of_the_kit_is_left_out() -> None:
+    assert OWN.keys() == {path.stem for path in DEFINITIONS.glob("*.toml")}
 
 
 def test_every_dataset_of_the_kit_has_a_row_above_or_in_its_definition() -> None:

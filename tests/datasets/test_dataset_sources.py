@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documents import block
 from http_servers import running
 from plug_ins import install, only_plug_ins_of
 
@@ -173,29 +175,25 @@ def test_rows_outside_the_hub_are_downloaded(tmp_path: Path, served: str) -> Non
     assert rows == [["rows.jsonl, line 1", QUESTION], ["rows.jsonl, line 2", QUESTION]]
 
 
-THIRD_PARTY = """
-from specbench_kit.datasets.base import Dataset, Hub, Prompt
-
-
-class Riddles(Dataset):
-    summary = "riddles"
-    paper = "none"
-    local = "riddles.jsonl"
-    hub = Hub("someone/riddles", "test")
-    sample = "chat"
-
-    def prompt(self, row, index):
-        return Prompt(row["key"], "riddle", (row["text"],))
+LISTED = """
+import json
+from specbench_kit.cli.listing import KINDS
+print(json.dumps([entry for entry in KINDS["datasets"]() if entry["name"] == "riddles"]))
 """
 
 
-def test_another_distribution_adds_a_dataset_by_an_entry_point(tmp_path: Path) -> None:
-    entries = ["others-riddles = riddles_plugin:Riddles"]
-    install(tmp_path, "riddles_plugin", THIRD_PARTY, "specbench_kit.datasets", entries)
-    put(tmp_path, "riddles.jsonl", {"key": "r1", "text": "What has keys but no locks?"})
-    code = only_plug_ins_of(tmp_path) + LOAD.format(name="others-riddles", allow_sample=False)
+def test_the_class_of_the_page_is_a_dataset_of_another_distribution(tmp_path: Path) -> None:
+    """It is named by an entry point, and states no address on the hub."""
+    points = tomllib.loads(block("toml", "specbench_kit.datasets"))["project"]["entry-points"]["specbench_kit.datasets"]
+    (entry,) = (f"{name} = {entry_point}" for name, entry_point in points.items())
+    module = entry.partition(" = ")[2].partition(":")[0]
+    install(tmp_path, module, block("python", "(Dataset)"), "specbench_kit.datasets", [entry])
+    put(tmp_path, "riddles/test.jsonl", {"riddle": "What has keys but no locks?", "answer": "a piano"})
+    code = only_plug_ins_of(tmp_path) + LOAD.format(name="riddles", allow_sample=False)
     printed = run(code, tmp_path, PYTHONPATH=str(tmp_path), SKIT_DATA_DIR=str(tmp_path))
-    assert printed == ["local", "riddles.jsonl", [["What has keys but no locks?"]], False]
+    assert printed == ["local", "riddles/test.jsonl", [["What has keys but no locks?"]], False]
+    (listed,) = run(only_plug_ins_of(tmp_path) + LISTED, tmp_path, PYTHONPATH=str(tmp_path))
+    assert (listed["local"], listed["hub"]) == ("riddles/test.jsonl", None)
 
 
 def test_discovery_imports_no_heavy_library(tmp_path: Path) -> None:
