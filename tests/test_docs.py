@@ -56,7 +56,7 @@ def test_every_method_and_metric_has_its_page() -> None:
     pages = dict(script["pages"]())
     assert {f"methods/{name}.md" for name in methods.all()} <= pages.keys()
     assert (
-        "| `acceptance_length` | number | committed tokens per verification: committed tokens / rounds"
+        "| `acceptance_length` | tokens | committed tokens per verification: committed tokens / rounds"
         in pages["metrics.md"]
     )
     assert "| ours | WISP | SpecEdge | AdaSpec | SpecPipe | vLLM | AIPerf |" in pages["metrics.md"]

@@ -10,8 +10,9 @@ from typing import Annotated, Literal, TypeVar, get_type_hints
 
 from msgspec import Meta, Struct, structs
 
-Unit = Literal["count", "number", "share", "times", "seconds", "rate"]
-"""A `rate` is in tokens per second, `times` is a factor, a `share` lies between 0 and 1, and a `number` has no unit."""
+Unit = Literal["count", "number", "tokens", "share", "times", "seconds", "rate"]
+"""A `rate` is in tokens per second, `tokens` are a mean of them, `times` is a factor, a `share` lies between 0 and 1,
+and a `number` has none of these units."""
 BASELINE = "autoregressive"
 """The label of the baseline in every table."""
 
@@ -42,8 +43,9 @@ class Traits:
     """Where a metric appears besides the summary, and what it depends on.
 
     A `timeless` metric has no time in it, so that a busy machine does not change it. The interval of one that is
-    `bounded` has columns of its own in the CSV. One that is `relative` compares with the reference of a table, and one
-    that is `in_sweeps` has a column in the table of a sweep. `topic` groups metrics that belong together.
+    `bounded` has columns of its own in the CSV; something has to compute it, such as `RATIOS` in `acceptance.py`. One
+    that is `relative` compares with the reference of a table, and one that is `in_sweeps` has a column in the table of
+    a sweep. `topic` groups metrics that belong together.
     """
 
     timeless: bool = False
@@ -146,7 +148,7 @@ class MetricValues(Struct, kw_only=True):
     acceptance_length: Annotated[
         float | None,
         Metric(
-            "number",
+            "tokens",
             "committed tokens per verification: committed tokens / rounds, over all requests together",
             ColumnHeading(
                 "acceptance length",
@@ -160,7 +162,7 @@ class MetricValues(Struct, kw_only=True):
     tokens_per_step: Annotated[
         float | None,
         Metric(
-            "number",
+            "tokens",
             "committed tokens / steps of all stages of a pipeline, which has no rounds and so no acceptance length or "
             "rate",
             ColumnHeading(
@@ -179,14 +181,14 @@ class MetricValues(Struct, kw_only=True):
     acceptance_length_sd: Annotated[
         float | None,
         Metric(
-            "number",
+            "tokens",
             "standard deviation of the committed tokens per round, over all rounds",
             traits=Traits(timeless=True),
         ),
     ]
     acceptance_length_request_mean: Annotated[
         float | None,
-        Metric("number", "mean over requests of each request's acceptance length", traits=Traits(timeless=True)),
+        Metric("tokens", "mean over requests of each request's acceptance length", traits=Traits(timeless=True)),
     ]
     acceptance_rate: Annotated[
         float | None,
@@ -220,13 +222,13 @@ class MetricValues(Struct, kw_only=True):
     expected_accepted_length: Annotated[
         float | None,
         Metric(
-            "number",
+            "tokens",
             "accepted tokens per round that the policy predicted from its acceptance probabilities; mean over the "
             "rounds for which it predicts any",
         ),
     ] = None
     accepted_length: Annotated[
-        float | None, Metric("number", "accepted tokens per round; mean over the same rounds")
+        float | None, Metric("tokens", "accepted tokens per round; mean over the same rounds")
     ] = None
     expectation_bias: Annotated[
         float | None, Metric("times", "expected_accepted_length / accepted_length: above 1 the policy is overconfident")
@@ -320,7 +322,7 @@ class MetricValues(Struct, kw_only=True):
     proactive_hit_depth: Annotated[
         float | None,
         Metric(
-            "number",
+            "tokens",
             "accepted tokens that were drafted ahead, per round whose guess was right",
             traits=Traits(topic="overlap"),
         ),

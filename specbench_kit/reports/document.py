@@ -46,6 +46,7 @@ T = TypeVar("T")
 FORMATS: Mapping[str, Callable[[float | None], str]] = {
     "count": count,
     "number": significant,
+    "tokens": significant,
     "share": share,
     "times": times,
     "seconds": seconds,

@@ -69,7 +69,7 @@ UNITS: Mapping[str, tuple[float, str]] = {
     "times": (1, "×"),
     "share": (100, "%"),
     "rate": (1, "tok/s"),
-    "number": (1, "tok"),
+    "tokens": (1, "tok"),
     "seconds": (1e3, "ms"),
 }
 """The scale and the name of the one unit that a column of a paper has, in place of a unit in each cell."""

@@ -8,6 +8,7 @@ from report_builders import run_summary, summary_of
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.metrics.acceptance import EXPECTED_RATIOS, PAUSE_RATIOS, PIPELINE_RATIOS, PROACTIVE_RATIOS
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.gate import Condition, violations
 from specbench_kit.metrics.paired import Side, relative_speed
@@ -24,6 +25,7 @@ from specbench_kit.metrics.verdicts import (
     UNCHECKED,
     may_win,
 )
+from specbench_kit.metrics.vocabulary import METRICS
 from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.comparison.terminal import winner_of
@@ -54,6 +56,17 @@ def two_runs(tmp_path, first, second, baselines=(None, None)):
         for name, records, baseline in zip("ab", (first, second), baselines, strict=True)
     ]
     return compare(load_runs(paths)[0])
+
+
+def test_every_bounded_metric_has_an_interval(tmp_path, sides):
+    """The CSV has columns for both ends of its interval, which would stay empty."""
+    records, baseline = sides
+    comparison = two_runs(tmp_path, records, noisy(records, 2), (baseline, noisy(baseline, 3)))
+    bounded = {metric.name for metric in METRICS if metric.traits.bounded}
+    computed = {name for row in comparison.overall.values() for name in bounded if row.bounds(name)}
+    others = {*PIPELINE_RATIOS, *PROACTIVE_RATIOS, *PAUSE_RATIOS, *EXPECTED_RATIOS}
+    missing = bounded - computed - others
+    assert missing == set(), "bounded, and nothing computes its interval: add it to RATIOS in metrics/acceptance.py"
 
 
 def test_a_copy_on_a_slower_machine_shows_no_difference(tmp_path, sides):

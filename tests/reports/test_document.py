@@ -137,6 +137,13 @@ def test_latex_keeps_letters_that_it_can_set() -> None:
     assert render_latex.latex("--limit --- [x]") == "-{}-limit -{}-{}- {[}x{]}"
 
 
+def test_latex_names_tokens_as_the_unit_of_tokens_and_of_no_other_number() -> None:
+    columns = (Column("length", "tokens"), Column("factor", "number"), Column("speed", "rate"))
+    written = render_latex.render(Table(("method", *columns), [("`a`", 2.5, 1.25, 40.0)]), "caption", "slug", "note")
+    assert "method & length (tok) & factor & speed (tok/s)" in written
+    assert "2.50 & 1.25 & 40.0" in written
+
+
 def test_plain_drops_all_marks() -> None:
     assert plain("`a` **b `c`** [d](e)") == "a b c d"
 

@@ -219,7 +219,7 @@ UNITS: Mapping[str, Unit] = {
     "throughput": "rate",
     "goodput": "rate",
     "attainment": "share",
-    "acceptance_length": "number",
+    "acceptance_length": "tokens",
     "acceptance_rate": "share",
     "failed": "count",
     "identical": "share",
