@@ -20,20 +20,18 @@ UNKNOWN = -2
 """Stands where the target's answer is not recorded; nothing that a draft holds equals it."""
 
 
-def draft_too_long(max_draft: int) -> SkitError:
+class BeyondTrace(SkitError):
+    """A method drafts more than is recorded; whoever knows the method adds which of its options is too large."""
+
+
+def draft_too_long(max_draft: int) -> BeyondTrace:
     """Return the error of a method that drafts more tokens than are recorded."""
-    return SkitError(
-        f"the trace holds drafts of {max_draft} tokens and the method wants more: "
-        "record it with a larger --max-draft, or lower the method's"
-    )
+    return BeyondTrace(f"the trace holds drafts of {max_draft} tokens and the method wants more")
 
 
-def beyond_answer(tokens: int) -> SkitError:
+def beyond_answer(tokens: int) -> BeyondTrace:
     """Return the error of a method whose draft is right up to the end of the recorded answer."""
-    return SkitError(
-        f"the method's draft goes {tokens} tokens beyond the recorded answer: record the trace with a larger "
-        "--max-draft, or lower the method's"
-    )
+    return BeyondTrace(f"the method's draft goes {tokens} tokens beyond the recorded answer")
 
 
 class ChainLengths(NamedTuple):

@@ -1,10 +1,12 @@
 """Draft limits that were left at their defaults, fitted to what a trace holds."""
 
 from collections.abc import Iterable
-from dataclasses import fields
-from typing import TypedDict
+from dataclasses import fields, replace
+from typing import Any, TypedDict
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.specs import init_fields
+from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method, with_option
 from specbench_kit.traces.trace import TraceHeader
 
@@ -46,6 +48,29 @@ def _fits(spec: str, header: TraceHeader) -> bool:
     try:
         return (parse_method(spec).longest_chain or 0) <= header.max_draft
     except SkitError:  # shorter than the method drafts at least
+        return False
+
+
+def shorter_drafts(method: Method, longest: int) -> str:
+    """Return what to do, in words, so that drafts have at most `longest` tokens."""
+    numbers = {option.name: getattr(method, option.name) for option in init_fields(type(method))}
+    beyond = sorted(name for name, value in numbers.items() if type(value) is int and value > longest)
+    # A method that does not say which of its options limits a draft may have one that is called otherwise.
+    named = type(method).draft_limit
+    option = named if isinstance(numbers.get(named), int) else next(iter(beyond), None)
+    if option is not None:
+        fitting = (value for value in range(longest, 0, -1) if _keeps_to(method, option, value, longest))
+        most = next(fitting, longest)
+        if numbers[option] > most:
+            return f"set {option} to {most} or less"
+    return "take another method"
+
+
+def _keeps_to(method: Method, option: str, value: int, longest: int) -> bool:
+    try:
+        changed: dict[str, Any] = {option: value}
+        return (replace(method, **changed).longest_chain or 0) <= longest
+    except SkitError:  # less than the option may be
         return False
 
 

@@ -33,7 +33,8 @@ from specbench_kit.models.catalogue import ModelSource, locate
 from specbench_kit.models.draft_library import find_draft
 from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
 from specbench_kit.runs.provenance import hash_model
-from specbench_kit.traces.chain_replay import UNKNOWN, beyond_answer, replay_chains
+from specbench_kit.traces.chain_replay import UNKNOWN, BeyondTrace, beyond_answer, replay_chains
+from specbench_kit.traces.draft_limits import shorter_drafts
 from specbench_kit.traces.replay_drafter import BlockReplayDrafter, HybridReplayDrafter, ReplayDrafter
 from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
 
@@ -208,7 +209,7 @@ def replay(
         alone = single_request_clock(method, modelled, states, log)
         at_ends = [single_request_clock(method, end, states) for end in ends]
         colocated = colocated_request_clock(method, modelled, states)
-        return replay_chains(rule, header, traces, alone, colocated, at_ends)
+        return _with_advice(method, header, replay_chains(rule, header, traces, alone, colocated, at_ends))
     active: dict[str, RequestTrace] = {}
     clock = ModelledClock()
     drafter = _source(method, header, active, clock, batch_size)
@@ -220,7 +221,16 @@ def replay(
         name=method.display_name,
     )
     clock.timeline = timeline
-    return _replay_rounds(engine, active, traces, batch_size)
+    return _with_advice(method, header, _replay_rounds(engine, active, traces, batch_size))
+
+
+def _with_advice(method: Method, header: TraceHeader, records: Iterator[RequestRecord]) -> Iterator[RequestRecord]:
+    """Yield the records; the error of a draft that is longer than recorded names the option that is too large."""
+    try:
+        yield from records
+    except BeyondTrace as error:
+        advice = shorter_drafts(method, header.max_draft)
+        raise SkitError(f"{error}: record the trace with a larger --max-draft, or {advice}") from error
 
 
 def require_replayable(method: Method, header: TraceHeader) -> None:

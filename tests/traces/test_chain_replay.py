@@ -99,8 +99,10 @@ def test_a_timeline_is_kept_where_it_is_asked_for(traces) -> None:
 @pytest.mark.parametrize("spec", ["fixed-k:k=7", "threshold:threshold=0,max_draft=7"])
 def test_drafts_beyond_the_record_are_refused(spec: str, traces, monkeypatch) -> None:
     method = parse_method(spec)
+    option = type(method).draft_limit
     with pytest.raises(SkitError, match="drafts of 6 tokens and the method wants more") as quick:
         list(replay(method, HEADER, traces))
+    assert str(quick.value).endswith(f": record the trace with a larger --max-draft, or set {option} to 6 or less")
     with pytest.raises(SkitError) as looped:
         through_the_loop(method, traces, recording_deployment(HEADER), monkeypatch)
     assert str(quick.value) == str(looped.value)
@@ -110,5 +112,7 @@ def test_a_draft_that_is_right_beyond_the_answer_is_refused() -> None:
     """If the header says that there was room, the recorded answer must continue."""
     trace = made_request("short", 12, spare=0, seed=3)
     trace.drafted[-1, 0] = trace.output_ids[-1]
-    with pytest.raises(SkitError, match="tokens beyond the recorded answer"):
+    with pytest.raises(
+        SkitError, match=r"tokens beyond the recorded answer: record .* --max-draft, or take another method"
+    ):
         list(replay(parse_method("fixed-k:k=1"), structs.replace(HEADER, capacity=64), [trace]))

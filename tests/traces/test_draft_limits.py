@@ -1,6 +1,7 @@
 """Every method that drafts chains can be replayed with its default options, whatever the trace holds."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,12 @@ from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_request, made_requ
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import parse_drafter
-from specbench_kit.methods.base import methods
+from specbench_kit.methods.base import Method, Policy, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.tuning.run import TuningSettings, tune
-from specbench_kit.traces.draft_limits import fit_spec
+from specbench_kit.traces.draft_limits import fit_spec, shorter_drafts
 from specbench_kit.traces.replay import replay, require_chain_method
 from specbench_kit.traces.trace import TraceHeader
 
@@ -56,6 +57,32 @@ def test_what_is_drafted_ahead_counts_too() -> None:
     assert fit_spec("pearl:pre_verify=false", HEADER) == "pearl:pre_verify=false,k=3"
     assert fit_spec("decoupled", HEADER) == "decoupled:k=2"
     assert fit_spec("decoupled:in_flight=2", HEADER) == "decoupled:in_flight=2,k=3"
+
+
+@dataclass(frozen=True)
+class Unnamed(Method):
+    """Does not say that `longest` limits its drafts."""
+
+    longest: int = 9
+    shortest: int = 1
+
+    def policy(self) -> Policy:
+        return Policy()
+
+
+@pytest.mark.parametrize(
+    ("method", "advice"),
+    [
+        (parse_method("fixed-k:k=7"), "set k to 6 or less"),
+        (parse_method("threshold:max_draft=20"), "set max_draft to 6 or less"),
+        (parse_method("pearl:k=4"), "set k to 3 or less"),
+        (parse_method("fixed-k:k=6"), "take another method"),
+        (Unnamed(), "set longest to 6 or less"),
+        (Unnamed(longest=6), "take another method"),
+    ],
+)
+def test_the_option_that_is_too_large_is_named_with_its_limit(method: Method, advice: str) -> None:
+    assert shorter_drafts(method, MAX_DRAFT) == advice
 
 
 def test_a_replay_says_in_run_and_report_which_draft_it_shortened(trace: Path, tmp_path: Path) -> None:
