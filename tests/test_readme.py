@@ -1,6 +1,7 @@
 """What the README and the documentation say can be done: their commands run, their example method works."""
 
 import ast
+import json
 import re
 import runpy
 import shlex
@@ -22,6 +23,7 @@ from plug_ins import install, of_the_kit
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.loading import SAMPLES, read_prompts
+from specbench_kit.decoding.drafting.base import drafters
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.studies.tuning.run import candidates
@@ -239,6 +241,34 @@ def test_the_example_method_refuses_what_it_cannot_do(folder: Path) -> None:
         check=False,
     )
     assert (done.returncode, done.stderr) == (2, "error: ramp: start must lie between 1 and longest\n")
+
+
+@pytest.mark.slow
+def test_the_example_drafter_is_listed_and_loses_nothing(tmp_path: Path) -> None:
+    page = (ROOT / "docs/recipes/policy.md").read_text(encoding="utf-8")
+    (entry,) = re.findall(r'the entry point `([\w-]+ = "\w+:\w+")` of the group `specbench_kit\.drafting`', page)
+    (checked,) = re.findall(r"`(check_method\(.+?\))`", page.partition("## My own drafter")[2])
+    name, _, point = entry.replace('"', "").partition(" = ")
+    module = point.partition(":")[0]
+    install(tmp_path, module, block("python", "@drafters.register"), "specbench_kit.drafting", [f"{name} = {point}"])
+    env = environment(PYTHONPATH=str(tmp_path))
+    listed = {entry["name"]: entry for entry in json.loads(skit("list", "drafters", "--json", env=env).stdout)}
+    assert listed[name]["gives"] == "tokens"
+    assert listed[name]["options"] == {"min": 1, "lookup_s": 0.0}
+    code = f"from specbench_kit.api.testing import check_method\n{checked}"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_example_drafter_drafts_what_followed_the_last_earlier_place() -> None:
+    scope: dict[str, Any] = {"__name__": "last_bigram"}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(drafters, "_entries", dict(drafters.all()))
+        exec(compile(block("python", "@drafters.register"), "last_bigram.py", "exec"), scope)
+    index = scope["LastBigram"]().index()
+    index.learn("a", [7, 8, 7, 9, 5, 7])
+    assert [continuation.token for continuation in index.look_up("a", [7, 8, 7, 9, 5, 7])] == [9, 5, 7]
+    assert [continuation.token for continuation in index.look_up("a", [7, 8, 7, 9, 5, 7, 6])] == []
 
 
 def test_the_table_of_methods_has_those_of_the_kit_and_no_others() -> None:

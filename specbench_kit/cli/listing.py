@@ -24,7 +24,7 @@ ListEntry = dict[str, Any]
 
 KINDS: dict[str, Callable[[], list[ListEntry]]] = {}
 """Functions that return the entries of a kind, in the order in which kinds are listed."""
-SLOW = ("executors", "engines")
+SLOW = ("drafters", "executors", "engines")
 """Kinds that take seconds to list, because they import torch."""
 
 
@@ -32,9 +32,9 @@ def list_entries(
     kind: Annotated[
         str | None,
         Option(
-            "methods, datasets, models, traces, golden, executors, predictors, profiles, deployments, software, "
-            "systems, schedulers, routers, presets, experiments, engines or formats; by default the names of all "
-            "except executors and engines, which take seconds to list.",
+            "methods, drafters, datasets, models, traces, golden, executors, predictors, profiles, deployments, "
+            "software, systems, schedulers, routers, presets, experiments, engines or formats; by default the names of "
+            "all except drafters, executors and engines, which take seconds to list.",
             argument=True,
         ),
     ] = None,
@@ -54,7 +54,7 @@ def list_entries(
         return
     for name, rows in entries.items():
         print_names(name, rows)
-    print(f"skit list KIND describes them, as in skit list methods. Not shown here: {' and '.join(SLOW)}.")
+    print(f"skit list KIND describes them. Not shown here: {', '.join(SLOW)}.")
 
 
 def _lists(kind: str) -> Callable[[Callable[[], list[ListEntry]]], Callable[[], list[ListEntry]]]:
@@ -76,6 +76,21 @@ def _list_methods() -> list[ListEntry]:
         for name, method in methods.all().items()
     ]
     return sorted(entries, key=lambda entry: GROUPS.index(entry["group"]))
+
+
+@_lists("drafters")
+def _list_drafters() -> list[ListEntry]:
+    from specbench_kit.decoding.drafting.base import drafters
+
+    return [
+        {
+            "name": name,
+            "summary": (drafter.__doc__ or "").strip().partition("\n")[0],
+            "options": {field.name: field.default for field in init_fields(drafter)},
+            "gives": drafter.capability.words,
+        }
+        for name, drafter in drafters.all().items()
+    ]
 
 
 @_lists("datasets")
@@ -311,9 +326,10 @@ def print_list(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
             print(_styled(f"[{group}]", BOLD))
         options = ", ".join(f"{key}={value}" for key, value in row.get("options", {}).items())
         needs = row.get("needs") and f"Needs {'; '.join(row['needs'])}."
+        gives = row.get("gives") and f"Gives {row['gives']}."
         missing = row.get("missing") and f"NOT AVAILABLE: it {row['missing']}."
-        summary = f"{row['summary'].removesuffix('.')}." if needs or missing else row["summary"]
-        text = " ".join(filter(None, (summary, options and f"({options})", needs, missing, _tried(row))))
+        summary = f"{row['summary'].removesuffix('.')}." if needs or gives or missing else row["summary"]
+        text = " ".join(filter(None, (summary, options and f"({options})", needs, gives, missing, _tried(row))))
         lines = wrap(one_line(text), max(columns - width, 1), break_on_hyphens=False)
         if len(name) + GAP > width:
             lines.insert(0, "")

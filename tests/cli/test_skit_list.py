@@ -16,6 +16,7 @@ from specbench_kit.cli.commands import COMMANDS, load_command
 from specbench_kit.cli.listing import KINDS, SLOW
 from specbench_kit.cli.main import app
 from specbench_kit.datasets.base import datasets
+from specbench_kit.decoding.drafting.base import drafters
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.models.named import NAMED_PAIRS
 
@@ -47,6 +48,18 @@ def test_methods_are_listed_with_their_options() -> None:
     assert entries["svip"]["needs"] == ["a drafter that gives statistics"]
     assert "skit measure-ranks" in entries["sequoia"]["needs"][-1]
     assert all(entries[name]["summary"] for name in own)
+
+
+def test_drafters_are_listed_with_their_options_and_what_they_give() -> None:
+    entries = {entry["name"]: entry for entry in listed("drafters")}
+    assert set(entries) == set(drafters.all())
+    assert entries["slem"] == {
+        "name": "slem",
+        "summary": "The draft model's most likely text, split into tokens of the target; verified by matching.",
+        "options": {"settled": 1},
+        "gives": "tokens",
+    }
+    assert "verified by matching. (settled=1) Gives tokens." in " ".join(skit_here("list", "drafters").stdout.split())
 
 
 def test_datasets_are_listed_with_their_places() -> None:
