@@ -53,6 +53,14 @@ def test_the_dataset_of_the_page_is_one_file_and_every_test_of_datasets_passes(t
     assert failures(tree, "tests/datasets") == []
 
 
+def test_the_template_of_a_pull_request_asks_for_what_the_page_says() -> None:
+    template = (ROOT / ".github/pull_request_template.md").read_text(encoding="utf-8")
+    asked = re.findall(r"^- \[ \] (.+)$", template, re.MULTILINE)
+    section = PAGE.partition("\n## A pull request\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^- (.+)$", section, re.MULTILINE) == asked
+    assert len(asked) >= 5
+
+
 METRIC = """
     rounds_per_token: Annotated[
         float | None,

@@ -178,7 +178,7 @@ def test_rows_outside_the_hub_are_downloaded(tmp_path: Path, served: str) -> Non
 LISTED = """
 import json
 from specbench_kit.cli.listing import KINDS
-print(json.dumps([entry for entry in KINDS["datasets"]() if entry["name"] == "riddles"]))
+print(json.dumps([entry for entry in KINDS["datasets"]() if entry["name"] == "proverbs"]))
 """
 
 
@@ -188,12 +188,12 @@ def test_the_class_of_the_page_is_a_dataset_of_another_distribution(tmp_path: Pa
     (entry,) = (f"{name} = {entry_point}" for name, entry_point in points.items())
     module = entry.partition(" = ")[2].partition(":")[0]
     install(tmp_path, module, block("python", "(Dataset)"), "specbench_kit.datasets", [entry])
-    put(tmp_path, "riddles/test.jsonl", {"riddle": "What has keys but no locks?", "answer": "a piano"})
-    code = only_plug_ins_of(tmp_path) + LOAD.format(name="riddles", allow_sample=False)
+    put(tmp_path, "proverbs/test.jsonl", {"begin": "All that glitters is not", "end": "gold"})
+    code = only_plug_ins_of(tmp_path) + LOAD.format(name="proverbs", allow_sample=False)
     printed = run(code, tmp_path, PYTHONPATH=str(tmp_path), SKIT_DATA_DIR=str(tmp_path))
-    assert printed == ["local", "riddles/test.jsonl", [["What has keys but no locks?"]], False]
+    assert printed == ["local", "proverbs/test.jsonl", [["All that glitters is not"]], False]
     (listed,) = run(only_plug_ins_of(tmp_path) + LISTED, tmp_path, PYTHONPATH=str(tmp_path))
-    assert (listed["local"], listed["hub"]) == ("riddles/test.jsonl", None)
+    assert (listed["local"], listed["hub"]) == ("proverbs/test.jsonl", None)
 
 
 def test_discovery_imports_no_heavy_library(tmp_path: Path) -> None:
