@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from command_line import environment, skit
+from plug_ins import of_the_kit
 
 from specbench_kit.cli import doctor
 from specbench_kit.core.errors import SkitError
@@ -54,7 +55,7 @@ def test_installed_methods_are_told_and_one_that_cannot_be_imported(monkeypatch:
     class Mine(Method):
         source = "test"
 
-    entries = methods.all()
+    entries = of_the_kit(methods)
     kit = len(entries)
     monkeypatch.setattr(methods, "_entries", entries | {"mine": Mine})
     monkeypatch.setattr(methods, "_broken", {"gone": "the installed method 'gone' cannot be imported: no module"})

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 import pytest
+from plug_ins import of_the_kit
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.autoregressive import Autoregressive
@@ -84,7 +85,7 @@ def test_two_methods_of_one_name_are_an_error() -> None:
 def test_every_method_says_what_it_is() -> None:
     """`skit list methods` shows one line and a source; every method is known by the name it registered."""
     assert {"autoregressive", "fixed-k", "oracle", "threshold"} <= set(methods.all())
-    for name, method in methods.all().items():
+    for name, method in of_the_kit(methods).items():
         assert (method.__doc__ or "").strip(), name
         assert method.source, name
         assert method.proposal in ("sample", "top")
