@@ -46,7 +46,7 @@ STACKED_COLUMNS = 5
 STACKED_ROWS = 5
 STACKED_WORDS = 4
 """On a phone a table goes down, a cell a line: one of at least so many columns and at most so many rows, or of words in
-at least so many columns."""
+at least so many columns, the names of its rows among them."""
 LONG_NAME = 24
 """Characters up to which the name of a row without blanks is not broken."""
 
@@ -148,7 +148,8 @@ def _table(table: Table) -> str:
     elif kind == "words":
         marks = ["" if column.unit == "text" else " class=number" for column in table.typed_columns]
     few = len(header) < (STACKED_WORDS if kind == "words" else STACKED_COLUMNS)
-    stacked = has_header and not few and (kind == "words" or len(rows) <= STACKED_ROWS)
+    wordy = 1 + sum(2 * len(_words_of(column)) > len(column) for column in columns[1:]) >= STACKED_WORDS
+    stacked = has_header and not few and (kind == "words" or wordy or len(rows) <= STACKED_ROWS)
     # Where the head of such a table is hidden, every cell names its column.
     labels = [f' data-title="{escape(plain(title))}"' if stacked and title else "" for title in table.titles]
     attributes = [mark + label for mark, label in zip(marks, labels, strict=True)][1:]
@@ -164,8 +165,13 @@ def _table(table: Table) -> str:
 
 def _holds_words(column: Sequence[str]) -> bool:
     """Return True for a column most of whose cells are words, or more words than numbers, and longer than a number."""
-    words = [text for text in map(plain, column) if text[:1].isalpha() or _has_more_letters(text)]
+    words = _words_of(column)
     return len(words) > len(column) / 2 and max(map(len, words)) > LONG_WORD
+
+
+def _words_of(column: Sequence[str]) -> list[str]:
+    """Return the cells that are words, or more words than numbers."""
+    return [text for text in map(plain, column) if text[:1].isalpha() or _has_more_letters(text)]
 
 
 def _has_more_letters(text: str) -> bool:

@@ -148,6 +148,13 @@ def test_a_wide_table_of_few_rows_goes_down_on_a_phone_and_names_every_cell():
         assert "data-title" not in body(table)
 
 
+def test_a_long_table_most_of_whose_columns_are_words_goes_down_on_a_phone_too():
+    titles = ("experiment", "claim", "kind", "published", "ours", "verdict")
+    rows = [("table-1", "its rate", "predicted", "1.00", "1.02", "within 10%")] * 9
+    assert '<table class="numbers stacked">' in body(Table(titles, rows))
+    assert "stacked" not in body(Table(titles, [(*row[:2], "3", *row[3:]) for row in rows]))
+
+
 def test_the_name_of_a_run_breaks_where_it_is_wider_than_its_column():
     run = "20261127T172340Z-wisp-gsm8k-b3005868"
     assert f"<th scope=row>{run}</th>" in body(Table(("run", "result"), [(run, "broken")]))
