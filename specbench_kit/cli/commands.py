@@ -72,7 +72,9 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
             "Repeat a run from its run.json and report what differs: environment, outputs, rounds and time.",
         ),
         "reproduce": CommandEntry(
-            "reproduce:reproduce", "Reproduce experiments of papers and compare with the published numbers."
+            "reproduce:reproduce",
+            "Reproduce experiments of papers and compare with the published numbers.",
+            example="skit reproduce specedge/figure-10",
         ),
         "import": CommandEntry(
             "interchange:import_run",

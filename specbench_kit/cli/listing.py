@@ -257,10 +257,17 @@ RUN_AS = {
 
 @_lists("experiments")
 def _list_experiments() -> list[ListEntry]:
-    from specbench_kit.papers.experiment import experiments
+    from specbench_kit.papers.experiment import experiments, worlds
 
+    papers = worlds()
     return [
-        {"name": name, "summary": f"{RUN_AS[experiment.command]}: {experiment.summary}", "source": experiment.source}
+        {
+            "name": name,
+            "summary": f"{experiment.summary} ({RUN_AS[experiment.command]}, {experiment.takes})",
+            "source": experiment.source,
+            "takes": experiment.takes,
+            "group": papers[experiment.paper].title,
+        }
         for name, experiment in experiments().items()
     ]
 

@@ -6,6 +6,7 @@ from typing import Annotated
 from specbench_kit.cli.common import JsonOption, command_line, print_json, say
 from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core.common_options import Out
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import OUTPUT, RUN, Option
 
 
@@ -13,7 +14,7 @@ def reproduce(
     names: Annotated[
         tuple[str, ...],
         Option("Experiments from `skit list experiments`, a paper such as wisp, or all.", argument=True),
-    ],
+    ] = (),
     changed: Annotated[
         tuple[str, ...],
         Option(
@@ -33,6 +34,11 @@ def reproduce(
     as_json: JsonOption = False,
 ) -> None:
     """Run the experiments and print ours next to the published numbers."""
+    if not names:
+        raise SkitError(
+            "skit reproduce: name an experiment, as in skit reproduce specedge/figure-10, a paper or all; "
+            "skit list experiments shows them, with the time that each takes"
+        )
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
@@ -47,7 +53,7 @@ def reproduce(
     for experiment in outcome.experiments:
         print_experiment(console, experiment)
     print_totals(console, outcome.experiments)
-    say(console, f"report: {outcome.folder / 'README.md'}")
+    say(console, f"report: {outcome.folder / 'README.md'}, for a browser {outcome.folder / 'README.html'}")
     if as_json:
         content = {"run_dirs": [str(outcome.folder)], "summary": {"experiments": outcome.experiments}}
         print_json(content)

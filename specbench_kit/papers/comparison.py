@@ -1,6 +1,7 @@
 """Comparison of published numbers with the numbers that the kit simulates."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct, structs
 
@@ -20,8 +21,9 @@ class RatioOfRatios(Struct, frozen=True):
 class ComparedNumber(Published, frozen=True, kw_only=True):
     """A published number next to the simulated one, where there is one.
 
-    A bound holds or does not; of a number, `score` is the simulated over the published effect. `counted` says whether
-    it is a prediction that could have failed: only these make up the verdict. `ratio_of_ratios` compares the advantage
+    A bound holds or does not; of a number, `score` is the simulated over the published effect, or over the number
+    itself if it states no effect. `counted` says whether it is a prediction that could have failed: only these make up
+    the verdict. `ratio_of_ratios` compares the advantage
     of the experiment's reference series over this series: simulated over published.
     """
 
@@ -35,6 +37,11 @@ class ComparedNumber(Published, frozen=True, kw_only=True):
     ratio_of_ratios: RatioOfRatios | None = None
 
     @property
+    def effect_found(self) -> float | None:
+        """The simulated over the published effect, of a number that states what it would be without one."""
+        return self.score if self.null is not None and self.value != self.null else None
+
+    @property
     def error(self) -> float:
         """Return the distance of the score from 1; 0 of a number without a score."""
         return 0.0 if self.score is None else abs(self.score - 1)
@@ -42,33 +49,81 @@ class ComparedNumber(Published, frozen=True, kw_only=True):
 
 def compare_published(experiment: Experiment, rows: Sequence[JsonObject]) -> list[ComparedNumber]:
     """Return every published number with the simulated one and the ratio of both, as reports show them."""
-    pairs = [_pair(published, rows, experiment.goal) for published in experiment.published]
+    return compare_simulated(
+        [(published, _simulated(published, rows)) for published in experiment.published],
+        experiment.goal,
+        experiment.against,
+    )
+
+
+def compare_simulated(
+    numbers: Sequence[tuple[Published, Interval | None]], goal: float, against: str
+) -> list[ComparedNumber]:
+    """Return published numbers compared with those that were simulated for them."""
+    pairs = [_pair(published, simulated, goal) for published, simulated in numbers]
     bases: dict[object, ComparedNumber] = {}
     for pair in pairs:
-        if pair.series == experiment.against:
+        if pair.series == against:
             bases.setdefault(_point(pair), pair)
     compared = []
     for pair in pairs:
-        base = bases.get(_point(pair)) if pair.series != experiment.against else None
+        base = bases.get(_point(pair)) if pair.series != against else None
         compared.append(structs.replace(pair, ratio_of_ratios=base and _ratio_of_ratios(pair, base)))
     return compared
+
+
+class PrintedNumber(NamedTuple):
+    """A number or bound that the paper prints once, compared under each of the assumptions that the experiment tries.
+
+    It is met if it is under all of them: nobody can choose the assumption afterwards.
+    """
+
+    compared: tuple[ComparedNumber, ...]
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the number comes out under every assumption."""
+        return all(number.within for number in self.compared)
+
+    @property
+    def times_met(self) -> int:
+        """Under how many assumptions the number comes out."""
+        return sum(bool(number.within) for number in self.compared)
+
+
+def printed_numbers(pairs: Sequence[ComparedNumber], variants: Sequence[Sequence[str]]) -> list[PrintedNumber]:
+    """Return compared numbers by what the paper prints; those of series that are variants of one row are joined."""
+    row_of_series = {series: row for row, several in enumerate(variants) for series in several}
+    joined: dict[object, list[ComparedNumber]] = {}
+    for pair in pairs:
+        row = row_of_series.get(pair.series, pair.series)
+        joined.setdefault((row, _point(pair), pair.value, pair.bound, pair.measured), []).append(pair)
+    return [PrintedNumber(tuple(several)) for several in joined.values()]
+
+
+def predictions(pairs: Sequence[ComparedNumber], variants: Sequence[Sequence[str]]) -> list[PrintedNumber]:
+    """Return the printed numbers that count: predicted, compared, and not met by a result without any effect."""
+    return printed_numbers([pair for pair in pairs if pair.counted], variants)
 
 
 def _point(published: Published) -> tuple[str, frozenset[tuple[str, object]]]:
     return published.metric, frozenset(published.where.items())
 
 
-def _pair(published: Published, rows: Sequence[JsonObject], goal: float) -> ComparedNumber:
-    """Return one published number with the figure of the first simulated row that has it."""
+def _simulated(published: Published, rows: Sequence[JsonObject]) -> Interval | None:
+    """Return the figure of the first simulated row that has it."""
     figures = (look_up(row, published.metric) for row in rows if _is_about(row, published))
     found = next((figure for figure in figures if figure is not None), None)
-    simulated = None if found is None else Interval(found["mean"], found.get("low"), found.get("high"))
+    return None if found is None else Interval(found["mean"], found.get("low"), found.get("high"))
+
+
+def _pair(published: Published, simulated: Interval | None, goal: float) -> ComparedNumber:
+    """Return one published number with the simulated one."""
     mean = None if simulated is None else simulated.mean
     # A published bound is no number that a ratio could be taken to.
     ratio = mean / published.value if mean is not None and published.value and not published.bound else None
     within = _within(published, mean, goal)
-    # A result without any effect that would be near enough too shows that the number means nothing.
-    shows_nothing = published.null is not None and bool(_within(published, published.null, goal))
+    shows_nothing = _is_met_without_effect(published, goal)
     return ComparedNumber(
         **structs.asdict(published),
         simulated=simulated,
@@ -79,6 +134,12 @@ def _pair(published: Published, rows: Sequence[JsonObject], goal: float) -> Comp
         passed_by_no_effect=shows_nothing,
         counted=published.role == PREDICTED and within is not None and not shows_nothing,
     )
+
+
+def _is_met_without_effect(published: Published, goal: float) -> bool:
+    """Return whether a result without any effect would be near enough too, so that the number means nothing."""
+    idle = published.unaffected if published.null is None else published.null
+    return idle is not None and (published.value == idle or bool(_within(published, idle, goal)))
 
 
 def _is_about(row: JsonObject, published: Published) -> bool:
@@ -95,8 +156,11 @@ def holds(published: Published, simulated: float | None) -> bool | None:
 
 
 def _score(published: Published, simulated: float | None) -> float | None:
-    """Return the simulated over the published effect, or None without one of them."""
-    null = published.null or 0.0
+    """Return the simulated over the published effect, or None without one of them.
+
+    A number that is printed as it would be without any effect has none, and is compared itself.
+    """
+    null = published.null if published.null != published.value and published.null else 0.0
     if simulated is None or published.value is None or published.bound or published.value == null:
         return None
     return (simulated - null) / (published.value - null)

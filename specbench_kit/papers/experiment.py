@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from specbench_kit.core.errors import SkitError, did_you_mean, require
 from specbench_kit.core.typed_json import JsonObject
@@ -16,13 +16,22 @@ from specbench_kit.core.typed_json import JsonObject
 LIBRARY = Path(__file__).with_name("library")
 BOUNDS = ("at least", "at most")
 """Bounds that a paper may state in place of a number; a TOML file writes them as `at_least` and `at_most`."""
-ROLES = ("input", "fitted", "identity", "predicted")
+ROLES = ("input", "fitted", "half fitted", "identity", "predicted")
 """What a published number is to its experiment.
 
-An `input` was put into the run, a `fitted` one is met because an unknown was chosen to meet it, an `identity` follows
-from other numbers of the same paper, and only a `predicted` one could have come out differently.
+An `input` was put into the run, a `fitted` one is met because an unknown was chosen to meet it, a `half fitted` one is
+a ratio or a difference of which one side was fitted, an `identity` follows from other numbers of the same paper, and
+only a `predicted` one could have come out differently.
 """
 PREDICTED = ROLES[-1]
+HALF_FITTED = ROLES[2]
+STATED_ROLES = tuple(role for role in ROLES if role != HALF_FITTED)
+"""Roles that a TOML file may state; what is half fitted follows from what its two sides are."""
+SIDES = {
+    "ratios": {"numerator": ("of", "at"), "denominator": ("over", "to")},
+    "differences": {"minuend": ("of", ""), "subtrahend": ("less", "")},
+}
+"""The sides of derived figures: each with the key of its figures, and the key of the point that it is taken at."""
 WORLD = "world"
 """The file of a paper's library that holds the inputs of all its simulated experiments."""
 NAME = "@"
@@ -51,9 +60,10 @@ class Published(Struct, frozen=True):
     `bound` is one of `BOUNDS` and `value` is the limit.
 
     `role` is one of `ROLES`; `fitted_to` says what was chosen to meet a fitted number. `null` is what the figure would
-    be without any effect, 1 for a speedup: then the effect is scored, not the figure. `points` is the largest distance
-    between both numbers at which a small effect counts as met, in place of the experiment's goal. `measured` says what
-    a figure is that has no name of its own, the metric `value`, with its unit.
+    be without any effect, 1 for a speedup: then the effect is scored, not the figure. `unaffected` is the same of a
+    figure that is scored itself, as the printed rate of another system is. `points` is the largest distance between
+    both numbers at which a small effect counts as met, in place of the experiment's goal. `measured` says what a figure
+    is that has no name of its own, the metric `value`, with its unit.
     """
 
     series: str
@@ -67,6 +77,7 @@ class Published(Struct, frozen=True):
     null: int | float | None = None
     points: int | float | None = None
     measured: str = ""
+    unaffected: int | float | None = None
 
 
 class Contradiction(NamedTuple):
@@ -101,7 +112,7 @@ class World(NamedTuple):
 
     It also has the paper's main claim, what its numbers exclude, and what is not compared. `names` are values that
     series write as `@name`, and `named` are the options of a series that have to be written so: a pair is then one pair
-    wherever it decodes.
+    wherever it decodes. `terms` says what the names of series stand for.
     """
 
     commands: frozenset[str]
@@ -112,6 +123,8 @@ class World(NamedTuple):
     not_compared: tuple[NotCompared, ...] = ()
     names: Mapping[str, object] = {}
     named: frozenset[str] = frozenset()
+    terms: Mapping[str, str] = {}
+    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -119,8 +132,9 @@ class Experiment:
     """A published experiment: the options of its command, the published numbers and the assumed inputs.
 
     It counts as reproduced if no number is off by more than the share `goal`; `prevented` says what prevents that.
-    `against` is the series that all ratios are taken to. Inputs are varied with the `sensitivity` options on top, which
-    may make a run shorter.
+    `against` is the series that all ratios are taken to. Each of the `variants` are series that stand for one row of
+    the paper under different assumptions, so that a printed number counts once. Inputs are varied with the
+    `sensitivity` options on top, which may make a run shorter. `takes` says about how long the experiment takes.
     """
 
     name: str
@@ -137,6 +151,8 @@ class Experiment:
     sensitivity: JsonObject = field(default_factory=dict)
     differs: Mapping[str, str] = field(default_factory=dict)
     """Inputs of the paper's world that are different here, each with the reason."""
+    variants: tuple[tuple[str, ...], ...] = ()
+    takes: str = ""
 
     @property
     def paper(self) -> str:
@@ -175,9 +191,42 @@ def build_experiment(name: str, content: JsonObject) -> Experiment:
         assumed = [
             Assumed(**{**table, "values": tuple(table.get("values", ()))}) for table in fields.pop("assumed", [])
         ]
-        return Experiment(name, published=tuple(published), assumed=tuple(assumed), **fields)
+        variants = tuple(map(tuple, fields.pop("variants", ())))
+        unknown = {series for several in variants for series in several} - {number.series for number in published}
+        require(not unknown, f"variants without a published number: {', '.join(sorted(unknown))}")
+        published = _with_half_fitted(published, fields["options"])
+        return Experiment(name, published=tuple(published), assumed=tuple(assumed), variants=variants, **fields)
     except (KeyError, TypeError, SkitError) as error:
         raise SkitError(f"the experiment {name}: {error}") from error
+
+
+def _with_half_fitted(published: Sequence[Published], options: JsonObject) -> list[Published]:
+    """Return the numbers; predicted ratios and differences of which one side was fitted become half fitted."""
+    sides = {
+        label: [
+            (side, [spec[key]] if isinstance(spec[key], str) else spec[key], spec.get(point, {}))
+            for side, (key, point) in SIDES[kind].items()
+        ]
+        for kind in SIDES
+        for label, spec in options.get(kind, {}).items()
+    }
+    marked = list(published)
+    for place, number in enumerate(published):
+        fitted_to = [
+            f"{found.fitted_to}, in the {side}"
+            for side, figures, point in sides.get(number.series, ())
+            for found in marked
+            if found.fitted_to and _is_part(found, figures, {**number.where, **point})
+        ]
+        if number.role == PREDICTED and fitted_to:
+            words = "; ".join(dict.fromkeys(fitted_to))
+            marked[place] = structs.replace(number, role=HALF_FITTED, fitted_to=words)
+    return marked
+
+
+def _is_part(number: Published, figures: Sequence[str], point: Mapping[str, object]) -> bool:
+    """Return whether a number is of one of the figures, named `series/metric`, at a point of the grid."""
+    return f"{number.series}/{number.metric}" in figures and number.where.items() <= point.items()
 
 
 def worlds() -> dict[str, World]:
@@ -188,6 +237,7 @@ def worlds() -> dict[str, World]:
 def _read_world(file: Path) -> World:
     content = tomllib.loads(file.read_text(encoding="utf-8"))
     return World(
+        title=content["title"],
         commands=frozenset(content["commands"]),
         options=content.get("options", {}),
         assumed=tuple(content.get("assumed", ())),
@@ -196,6 +246,7 @@ def _read_world(file: Path) -> World:
         not_compared=tuple(NotCompared(**entry) for entry in content.get("not_compared", ())),
         names=content.get("names", {}),
         named=frozenset(content.get("named", ())),
+        terms=content.get("terms", {}),
     )
 
 
@@ -250,7 +301,8 @@ def _published_numbers(table: JsonObject) -> Iterator[Published]:
     """Yield one number for every combination of the lists in `where`; a value of false stands for a missing number."""
     role = table["role"]
     fitted_to = table.get("fitted_to", "")
-    require(role in ROLES, f"{table['series']}, {table['metric']}: the role is one of {', '.join(ROLES)}, not '{role}'")
+    known = ", ".join(STATED_ROLES)
+    require(role in STATED_ROLES, f"{table['series']}, {table['metric']}: the role is one of {known}, not '{role}'")
     require(
         (role == "fitted") == bool(fitted_to),
         f"{table['series']}, {table['metric']}: a fitted number, and no other, says in fitted_to what was chosen",
@@ -269,5 +321,5 @@ def _published_numbers(table: JsonObject) -> Iterator[Published]:
         number = None if value is False else float(value)
         yield Published(
             *(table["series"], table["metric"], number, {**where, **point}, table.get("note", ""), bound),
-            *(role, fitted_to, table.get("null"), table.get("points"), table["measured"]),
+            *(role, fitted_to, table.get("null"), table.get("points"), table["measured"], table.get("unaffected")),
         )

@@ -318,7 +318,7 @@ def hardware_sentence(hardware: HardwareDescription | None) -> str:
 
 
 def outcome(pair: ComparedNumber) -> str:
-    """Return the simulated over the published number or effect, or whether the bound holds."""
+    """Return the simulated over the published number, or whether the bound holds."""
     if pair.holds is None:
-        return times(pair.score)
+        return times(pair.simulated_over_published)
     return "holds" if pair.holds else "does not hold"

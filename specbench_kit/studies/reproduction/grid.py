@@ -215,7 +215,9 @@ def replace_input(options: JsonObject, key: str, value: object) -> dict[str, obj
         series = options["series"]
         name = _series_name(series, tail)
         inner_key = tail.removeprefix(f"{name}.")
-        chosen = series if name == "*" else {name: series[name]}
+        # Series of several laws have an input each in common; the others keep theirs.
+        all_series = {label: entry for label, entry in series.items() if "law" not in entry or inner_key in entry}
+        chosen = all_series if name == "*" else {name: series[name]}
         changed = {label: replace_input(entry, inner_key, value) for label, entry in chosen.items()}
         return {**options, "series": {**series, **changed}}
     if head in options and isinstance(options[head], str | list):

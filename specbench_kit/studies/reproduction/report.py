@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.files import replace_file
 from specbench_kit.papers.comparison import ComparedNumber, RatioOfRatios
-from specbench_kit.papers.experiment import PREDICTED, ROLES, worlds
+from specbench_kit.papers.experiment import HALF_FITTED, PREDICTED, ROLES, worlds
 from specbench_kit.reports import render_html, render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Block,
@@ -33,6 +33,7 @@ from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
     claim_verdict,
     duration,
+    effect_in_words,
     effects_compared,
     main_claim,
     metric_in_words,
@@ -52,24 +53,33 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PAPERS = {"wisp": "WISP", "specpipe": "SpecPipe", "adaspec": "AdaSpec", "specedge": "SpecEdge"}
-COLUMNS = (
-    *map(Column, ("configuration", "metric", "role", "published")),
-    *(Column("simulated (95% interval)"), Column("simulated / published", "times")),
-)
+NUMBER_COLUMNS = ("configuration", "metric", "role", "published")
+RATIO = "ours / published"
+SHARE = "share of the effect"
 PAPER_COLUMNS = (
-    *("paper", "predicted", "of these within the goal", "identities within", "fitted within", "inputs within"),
-    "predictions that no effect would meet",
+    *("paper", "predictions", "of these come out", "identities within", "fitted within", "half fitted within"),
+    *("inputs within", "predictions that no effect would meet"),
 )
-CLAIM_COLUMNS = ("experiment", "claim", "kind", "published", "ours (95% interval)", "verdict")
-EXPERIMENT_COLUMNS = ("experiment", "subject", "predicted within the goal", "verdict")
+EXPERIMENT_COLUMNS = ("experiment", "subject", "predictions that come out", "verdict")
 INTRODUCTION = (
     "Published numbers, and the kit's results for the same setting. The latter are modelled or simulated, never "
     "measured on the paper's machines. Each paper's page lists all unspecified inputs, with the effect "
-    "of other values. A number is within the goal if it is off by no more than the share that stands beside its "
-    "experiment. Only predictions count: numbers that were put in, that an unknown was fitted to, or that follow from "
-    "other numbers of the same paper are shown and left out of every count, and so is a prediction that a result "
-    "without any effect would meet. Of a gain, the gain is compared: 1.07x published and 1.00x simulated is no gain "
-    "found."
+    "of other values."
+)
+LEGEND = (
+    f"**What counts.** A prediction is a number or a bound that the paper prints and that could have come out "
+    "differently here. It counts once, even where it is tried under several assumptions, and comes out if it does "
+    "under all of them: a number if it is within the goal, the share that stands beside its experiment, or within the "
+    "stated points where it is too small for a share; a bound if it holds. Of a number that states what it would be "
+    f"without any effect, such as 1 for a gain, the effect is judged: 1.07x published and 1.00x of ours is no gain "
+    f"found. So *{RATIO}* is always the plain ratio of both numbers, and *{SHARE}* is what is judged where it is "
+    "given.",
+    "**What does not count** is shown with how much of it is within the goal, and is in no count of predictions. An "
+    "*input* was put into the run. A *fitted* number is met because an unknown was chosen to meet it; a *half fitted* "
+    "one is a ratio or a difference of which one side was fitted. An *identity* follows from other numbers of the same "
+    "paper by arithmetic, without a model that could be wrong: one within the goal says that the paper's numbers agree "
+    "with each other to that share, one beyond it that they do not. Nor does a prediction count that a result without "
+    "any effect would meet too, whether it comes out here or not.",
 )
 
 
@@ -88,16 +98,17 @@ def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
         for result in members
     ]
     numbers = [(result.name, *row) for members in by_paper.values() for result in members for row in _rows(result)]
+    pairs = [pair for result in results for pair in result.published]
     overview: Blocks = [
         Paragraph(f"**{totals(results).capitalize()}.**"),
         *_main_claims(by_paper),
         *_tally(folder, "README", {PAPERS.get(paper, paper): members for paper, members in by_paper.items()}),
-        Paragraph(INTRODUCTION),
+        *paragraphs(INTRODUCTION, *LEGEND),
         *_duration_of_all(results),
         Table(PAPER_COLUMNS, [_paper_row(paper, members) for paper, members in by_paper.items()]),
         Table(EXPERIMENT_COLUMNS, rows),
         Heading("Every number"),
-        Table(("experiment", *COLUMNS), numbers),
+        Table(("experiment", *NUMBER_COLUMNS, _ours(pairs), RATIO, SHARE), numbers),
     ]
     document = Document("Published experiments, reproduced", overview)
     _write_page(folder, "README", document)
@@ -105,9 +116,11 @@ def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
         world = worlds()[paper]
         head: Blocks = [
             Paragraph(f"**{totals(members).capitalize()}.**"),
-            *paragraphs(main_claim(world.main_claim, members)),
+            *paragraphs(main_claim(world.main_claim, members, world.terms)),
             *_tally(folder, paper, {member.name.partition("/")[2]: [member] for member in members}),
-            Table(CLAIM_COLUMNS, [row for member in members for row in _claim_rows(member)]),
+            *_terms(paper, members),
+            Table(_claim_columns(members), [row for member in members for row in _claim_rows(member)]),
+            *paragraphs(*LEGEND),
             Table(EXPERIMENT_COLUMNS, [_experiment_row(member) for member in members]),
             *([Table(("claims that exclude each other", "why"), world.contradictions)] if world.contradictions else []),
             *([Table(("not compared", "because"), world.not_compared)] if world.not_compared else []),
@@ -125,8 +138,30 @@ def _by_paper(results: Sequence[ReproducedExperiment]) -> dict[str, list[Reprodu
 
 def _main_claims(by_paper: Mapping[str, Sequence[ReproducedExperiment]]) -> Blocks:
     """Return a sentence on the main claim of every paper."""
-    claims = {paper: main_claim(worlds()[paper].main_claim, members) for paper, members in by_paper.items()}
+    of_papers = worlds()
+    claims = {
+        paper: main_claim(of_papers[paper].main_claim, members, of_papers[paper].terms)
+        for paper, members in by_paper.items()
+    }
     return [Paragraph(f"**{PAPERS.get(paper, paper)}.** {words}") for paper, words in claims.items() if words]
+
+
+def _terms(paper: str, members: Sequence[ReproducedExperiment]) -> Blocks:
+    """Return a table of what the names of a paper's series stand for; nothing if none needs it."""
+    named = {pair.series for member in members for pair in member.published}
+    terms = [(name, words) for name, words in worlds()[paper].terms.items() if name in named]
+    return [Table(("name", "what it stands for here"), terms)] if terms else []
+
+
+def _ours(pairs: Sequence[ComparedNumber]) -> str:
+    """Return the title of the column of the kit's own numbers: arithmetic has no interval."""
+    has_interval = any(pair.simulated and pair.simulated.bounds for pair in pairs)
+    return "ours (95% interval)" if has_interval else "ours"
+
+
+def _claim_columns(members: Sequence[ReproducedExperiment]) -> Sequence[str]:
+    pairs = [pair for member in members for pair in member.published]
+    return ("experiment", "claim", "kind", "published", _ours(pairs), "verdict")
 
 
 TALLY_ROW_IN = 0.24
@@ -147,8 +182,8 @@ class Tally:
 PREDICTIONS = Tally(
     "predictions",
     "Predictions that come out",
-    "predicted numbers",
-    "Full bars: all predicted numbers; filled: those within the goal. Fitted numbers and inputs do not count.",
+    "predictions",
+    "Full bars: all predictions; filled: those that come out. Fitted numbers, identities and inputs do not count.",
     COLOURS[0],
 )
 NOT_PREDICTED = Tally(
@@ -214,7 +249,7 @@ def _claim_rows(result: ReproducedExperiment) -> list[tuple[Cell, ...]]:
     for pair in predicted:
         claim = f"{series_and_point(pair)}: {metric_in_words(pair)}"
         ours = (with_interval(pair), claim_verdict(pair, result.goal))
-        rows.append((name, claim, role(pair), published(pair), *ours))
+        rows.append((name, claim, role(pair, result.variants), published(pair), *ours))
     rows += [(name, *_relative_claim(pair, pair.ratio_of_ratios, result)) for pair in predicted if pair.ratio_of_ratios]
     for kind in ROLES:
         compared = result.roles[kind].compared
@@ -243,17 +278,17 @@ def _experiment_row(result: ReproducedExperiment) -> tuple[Cell, ...]:
 
 
 def _within_the_goal(result: ReproducedExperiment) -> str:
-    """Return how many predictions are within the goal, with the goal: the largest distance that counts as met."""
+    """Return how many predictions come out, with the goal: the largest distance that counts as met."""
     if not result.compared:
         return "nothing predicted"
-    return f"{result.within} of {result.compared} within {percent(result.goal)}"
+    return f"{result.within} of {result.compared} (goal {percent(result.goal)})"
 
 
 def _paper_row(paper: str, members: Sequence[ReproducedExperiment]) -> tuple[Cell, ...]:
     """Return how many numbers of a paper are predicted, how many of these come out, and what the others are."""
     within, compared = predicted_counts(members)
-    by_role = {name: role_counts(members, name) for name in ("identity", "fitted", "input")}
-    idle = sum(member.roles["predicted"].passed_by_no_effect for member in members)
+    by_role = {name: role_counts(members, name) for name in ("identity", "fitted", HALF_FITTED, "input")}
+    idle = sum(member.roles[PREDICTED].passed_by_no_effect for member in members)
     return (
         link(PAPERS.get(paper, paper), f"{paper}.md"),
         str(compared),
@@ -273,15 +308,23 @@ def print_totals(console: "Console", results: Sequence[ReproducedExperiment]) ->
 def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
     """Print the numbers, the assumed inputs and the verdict of an experiment."""
     # What a number was fitted to takes ten lines of a narrow column, and stands on the page.
-    by_metric: dict[str, list[tuple[Cell, ...]]] = {}
+    by_metric: dict[str, list[tuple[ComparedNumber, tuple[Cell, ...]]]] = {}
     for pair, (series, metric, _, *numbers) in zip(result.published, _rows(result), strict=True):
-        by_metric.setdefault(str(metric), []).append((series, role(pair).partition(":")[0], *numbers))
+        row = (series, role(pair, result.variants).partition(":")[0], *numbers)
+        by_metric.setdefault(str(metric), []).append((pair, row))
+    terms = worlds()[result.name.partition("/")[0]].terms
+    named = dict.fromkeys(pair.series for pair in result.published if pair.series in terms)
     blocks: list[Block] = [
         Paragraph(f"{result.name}: {result.summary} ({result.source})"),
         Paragraph(f"**{result.verdict}**"),
+        *(Paragraph(f"'{name}' means: {terms[name]}") for name in named),
     ]
     for metric, rows in by_metric.items():
-        blocks += [Paragraph(f"{metric}:"), Table((COLUMNS[0], *COLUMNS[2:]), rows)]
+        pairs = [pair for pair, _ in rows]
+        columns = (NUMBER_COLUMNS[0], *NUMBER_COLUMNS[2:], _ours(pairs), RATIO, SHARE)
+        has_effect = any(pair.effect_found is not None for pair in pairs)
+        shown = len(columns) if has_effect else len(columns) - 1
+        blocks += [Paragraph(f"{metric}:"), Table(columns[:shown], [row[:shown] for _, row in rows])]
     blocks += [
         *paragraphs(effects_compared(result)),
         *(Paragraph(f"assumed: {assumed.name}: {assumed.value}") for assumed in result.assumed),
@@ -290,12 +333,12 @@ def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
 
 
 def _rows(result: ReproducedExperiment) -> list[tuple[Cell, ...]]:
+    """Return a row for every number: what it is, published and ours, the ratio of both and the share of the effect."""
     rows: list[tuple[Cell, ...]] = []
     for pair in result.published:
         stated = published(pair) or "not in the text"
-        rows.append(
-            (series_and_point(pair), metric_in_words(pair), role(pair), stated, with_interval(pair), outcome(pair))
-        )
+        what = (series_and_point(pair), metric_in_words(pair), role(pair, result.variants))
+        rows.append((*what, stated, with_interval(pair), outcome(pair), effect_in_words(pair)))
     return rows
 
 
@@ -317,7 +360,7 @@ def _section(result: ReproducedExperiment) -> Blocks:
             largest = max((abs(after / before - 1) for before, after in move.ratios.values()), default=0.0)
             moves.append((move.name, move.value, move.effect, percent(largest)))
         columns = ("input", "moved to", Column("mean change of the results", "times"), "largest change")
-        figure = Figure("Effect of each assumed input on every number", _figure_path(result))
+        figure = Figure("Effect of each assumed input on every number", _figure_path(result), SENSITIVITY_NOTE)
         blocks += [Table(columns, moves), figure]
     took = f" took {duration(result.wall_s)} here." if result.wall_s is not None else ""
     command = f"skit reproduce {result.name}"
@@ -325,17 +368,21 @@ def _section(result: ReproducedExperiment) -> Blocks:
 
 
 def _numbers(result: ReproducedExperiment) -> Table:
-    """Return all numbers, with ratios of ratios if all series are compared with one of them."""
+    """Return all numbers, with the share of an effect if any has one, and with ratios of ratios to one series."""
     rows = _rows(result)
+    columns: list[Column] = [*map(Column, (*NUMBER_COLUMNS, _ours(result.published))), Column(RATIO, "times")]
+    if any(pair.effect_found is not None for pair in result.published):
+        columns.append(Column(SHARE))
+    rows = [row[: len(columns)] for row in rows]
     against = result.against
     if not against:
-        return Table(COLUMNS, rows)
-    titles = (f"{against} / series, published", "simulated", "ratio of ratios")
+        return Table(columns, rows)
+    titles = (f"{against} / series, published", "ours", "ratio of ratios")
     cells: list[Sequence[Cell]] = []
     for pair in result.published:
         ratios = pair.ratio_of_ratios
         cells.append((ratios.published, ratios.simulated, ratios.ratio) if ratios else (None, None, None))
-    columns = (*COLUMNS, *(Column(title, "times") for title in titles))
+    columns += [Column(title, "times") for title in titles]
     return Table(columns, [(*row, *more) for row, more in zip(rows, cells, strict=True)])
 
 
@@ -345,12 +392,18 @@ def _figure_path(result: ReproducedExperiment) -> str:
 
 ROW_IN = 0.34
 LINE_IN = 0.05
-LEGEND_IN = 0.15
+LEGEND_IN = 0.17
 """The least height of an input's value, of one number's line in it, and of a line of the legend."""
 TICKS_OF_NARROW = (1, 1.2, 1.5, 2, 3, 5, 7, 8, 9)
 TICKS_OF_WIDE = (1, 2, 3, 5, 7)
 WIDE_SPAN = 3.0
 """Ticks per power of ten; the axis is wide if its largest ratio is over `WIDE_SPAN` times the smallest."""
+
+
+SENSITIVITY_NOTE = (
+    "Effect of each assumed input on every number. Each colour with its mark is one published number, named below the "
+    "axis. Its line goes from ours over the published one to where the input's other value moves it, at the mark."
+)
 
 
 def sensitivity(result: ReproducedExperiment) -> bytes:
@@ -382,8 +435,8 @@ def sensitivity(result: ReproducedExperiment) -> bytes:
         axes.invert_yaxis()
         logarithmic(axes, "x", TICKS_OF_NARROW if narrow else TICKS_OF_WIDE)
         axes.tick_params(axis="x", labelsize=7)
-        axes.set_xlabel("simulated / published, and where the input moves it", fontsize=7)
-        axes.figure.legend(loc="outside lower center", ncols=2, fontsize=6, frameon=False)
+        axes.set_xlabel("ours / published, and where the input moves it", fontsize=7)
+        axes.figure.legend(loc="outside lower center", ncols=2, fontsize=7, frameon=False)
 
     height_in = 0.7 + max(ROW_IN, LINE_IN * len(names)) * len(moves) + LEGEND_IN * len(names) / 2
     title = f"{result.name}: effect of the assumed inputs"

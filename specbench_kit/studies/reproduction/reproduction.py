@@ -13,8 +13,14 @@ from msgspec import Struct
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject, decode
-from specbench_kit.papers.comparison import ComparedNumber, compare_published
-from specbench_kit.papers.experiment import ROLES, Experiment, experiments, find_experiments
+from specbench_kit.papers.comparison import (
+    ComparedNumber,
+    compare_published,
+    compare_simulated,
+    predictions,
+    printed_numbers,
+)
+from specbench_kit.papers.experiment import ROLES, Experiment, Published, experiments, find_experiments
 from specbench_kit.predictors.latency import stopwatch
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
@@ -44,7 +50,7 @@ def reproduce(
 
 def outcome_of(experiment: Experiment, pairs: Sequence[ComparedNumber]) -> ReproducedExperiment:
     """Return published numbers next to ours with the verdict; only predictions that could fail are counted."""
-    counted = [pair for pair in pairs if pair.counted]
+    counted = predictions(pairs, experiment.variants)
     outcome = ReproducedExperiment(
         name=experiment.name,
         command=experiment.command,
@@ -57,36 +63,77 @@ def outcome_of(experiment: Experiment, pairs: Sequence[ComparedNumber]) -> Repro
         differs=dict(experiment.differs),
         published=list(pairs),
         assumed=list(experiment.assumed),
-        within=sum(bool(pair.within) for pair in counted),
+        within=sum(number.is_met for number in counted),
         compared=len(counted),
-        roles={role: _role_counts(role, pairs) for role in ROLES},
+        roles={role: _role_counts(role, pairs, experiment.variants) for role in ROLES},
         options={},
         sensitivity=[],
         verdict="",
+        variants=experiment.variants,
     )
     outcome.verdict = verdict(outcome)
     return outcome
 
 
-def _role_counts(role: str, pairs: Sequence[ComparedNumber]) -> RoleCounts:
-    """Return how many numbers of a role were compared, met, and would be met by no effect at all."""
-    compared = [pair for pair in pairs if pair.role == role and pair.within is not None]
+def _role_counts(role: str, pairs: Sequence[ComparedNumber], variants: Sequence[Sequence[str]]) -> RoleCounts:
+    """Return how many printed numbers of a role were compared, met, and would be met by no effect at all."""
+    of_role = [pair for pair in pairs if pair.role == role and pair.within is not None]
+    compared = printed_numbers(of_role, variants)
+    idle = printed_numbers([pair for pair in of_role if pair.passed_by_no_effect], variants)
     return RoleCounts(
         compared=len(compared),
-        within=sum(bool(pair.within) for pair in compared),
-        passed_by_no_effect=sum(pair.passed_by_no_effect for pair in compared),
+        within=sum(number.is_met for number in compared),
+        passed_by_no_effect=len(idle),
+        idle_missed=sum(not number.is_met for number in idle),
     )
 
 
 def _changed(experiment: Experiment, options: JsonObject, changes: JsonObject) -> JsonObject:
-    valid_names = option_names(experiment.command) if changes else frozenset()
     for key, value in changes.items():
-        require(
-            "." in key or key in valid_names,
-            f"--set {key}: {experiment.name} knows {', '.join(sorted(valid_names))}, and fields with a dot",
-        )
+        _require_input(experiment, options, key, value)
         options = replace_input(options, key, value)
     return options
+
+
+def _require_input(experiment: Experiment, options: JsonObject, key: str, value: object) -> None:
+    """Raise SkitError, with the inputs that there are, for one that the experiment does not have or of another kind."""
+    known = sorted(option_names(experiment.command))
+    previous = SEEDS if key == "seeds" else options.get(key)
+    if experiment.command in ("law", "profile"):
+        previous = _series_input(experiment, options["series"], known, key) or previous
+    require(
+        "." in key or key in known, f"--set {key}: {experiment.name} knows {', '.join(known)}, and fields with a dot"
+    )
+    if _is_number(previous):
+        require(_is_number(value), f"--set {key}={value}: {key} is a number, as in --set {key}={previous}")
+    if key == "seeds":
+        is_count = isinstance(value, int) and value >= 1
+        require(is_count, f"--set seeds={value}: seeds is a whole number from 1 on, as in --set seeds={SEEDS}")
+
+
+def _series_input(experiment: Experiment, series: Mapping[str, JsonObject], known: Sequence[str], key: str) -> object:
+    """Return a present value of an input of the series; raise SkitError if there is no such input.
+
+    A closed form or a fit to a profile has no deployment, so that a field with a dot is an input of a series or none.
+    """
+    name, _, field = key.removeprefix("series.").rpartition(".")
+    of_series = list(series.values()) if name == "*" else [series.get(name, {})]
+    values = [entry[field] for entry in of_series if field in entry] if key.startswith("series.") else []
+    if not values and (key not in known or key == "series"):
+        inputs = sorted({name for entry in series.values() for name in entry} - {"law"})
+        first = ", ".join(f"'{name}'" for name in list(series)[:3])
+        more = f" and {len(series) - 3} more" if len(series) > 3 else ""
+        kind = "a closed form" if experiment.command == "law" else "a fit to a profile"
+        own = "".join(f"{name} and " for name in known if name != "series")
+        raise SkitError(
+            f"--set {key}: {experiment.name} is {kind}; its inputs are {own}series.NAME.INPUT, where INPUT is one of "
+            f"{', '.join(inputs)} and NAME is * for all series or one of {first}{more}"
+        )
+    return values[0] if values else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _run(experiment: Experiment, options: JsonObject, report: CountCallback) -> Sequence[ComparedNumber]:
@@ -204,7 +251,25 @@ def _earlier_results(folder: Path) -> dict[str, ReproducedExperiment]:
         content = decode(ReproductionSummary, file.read_bytes())
     except ValueError as error:
         raise SkitError(f"{file} was not written by skit reproduce ({error}): choose another --to") from error
-    return {name: result for name, result in content.experiments.items() if name in experiments()}
+    library = experiments()
+    return {name: judge_again(library[name], result) for name, result in content.experiments.items() if name in library}
+
+
+def judge_again(experiment: Experiment, earlier: ReproducedExperiment) -> ReproducedExperiment:
+    """Return an earlier result with its simulated numbers as they were, judged by the rules and words of today.
+
+    A page would otherwise count the experiments of this call by one rule and those of earlier calls by another.
+    """
+    simulated = {_key(pair): pair.simulated for pair in earlier.published}
+    numbers = [(number, simulated[_key(number)]) for number in experiment.published if _key(number) in simulated]
+    result = outcome_of(experiment, compare_simulated(numbers, experiment.goal, experiment.against))
+    result.options, result.sensitivity, result.wall_s = earlier.options, earlier.sensitivity, earlier.wall_s
+    return result
+
+
+def _key(number: Published) -> tuple[str, str, frozenset[tuple[str, object]], str, float | None]:
+    """Return what tells a published number from the others of its experiment."""
+    return number.series, number.metric, frozenset(number.where.items()), number.bound, number.value
 
 
 COMMANDS = ("simulate", "capacity", "bench", "train", "profile", "law")

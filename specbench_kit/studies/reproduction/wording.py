@@ -1,23 +1,29 @@
 """Sentences on a reproduced experiment."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec import Struct
 
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.papers.comparison import ComparedNumber
-from specbench_kit.papers.experiment import Assumed, MainClaim, Published
+from specbench_kit.papers.comparison import ComparedNumber, PrintedNumber, predictions, printed_numbers
+from specbench_kit.papers.experiment import PREDICTED, Assumed, MainClaim, Published
 from specbench_kit.reports.document import code
 from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.formatting import ABSENT, seconds, significant, times
 
 
 class RoleCounts(Struct):
-    """The numbers of a role that were compared, those within the goal, and those that no effect would meet too."""
+    """The printed numbers of a role that were compared, those within the goal, and those that no effect would meet too.
+
+    A number that is tried under several assumptions counts once, and is within the goal if it is under all of them.
+    `idle_missed` of those that no effect would meet are not within the goal.
+    """
 
     compared: int
     within: int
     passed_by_no_effect: int
+    idle_missed: int = 0
 
 
 class MovedInput(Struct):
@@ -33,7 +39,11 @@ class MovedInput(Struct):
 
 
 class ReproducedExperiment(Struct, kw_only=True):
-    """A reproduced experiment in `summary.json`, of which `compared` numbers are counted, `within` within the goal."""
+    """A reproduced experiment in `summary.json`, of which `compared` predictions are counted, `within` within the goal.
+
+    A prediction is a number or a bound that the paper prints, once even where `variants` try it under several
+    assumptions.
+    """
 
     name: str
     command: str
@@ -53,6 +63,11 @@ class ReproducedExperiment(Struct, kw_only=True):
     sensitivity: list[MovedInput]
     verdict: str
     wall_s: float | None = None
+    variants: tuple[tuple[str, ...], ...] = ()
+
+    def predictions(self) -> list[PrintedNumber]:
+        """Return the printed numbers and bounds that count."""
+        return predictions(self.published, self.variants)
 
 
 METRICS = {
@@ -85,7 +100,12 @@ WHOLE = ("figures", "overall", "classes", "cost")
 """Parts of a metric's path that say nothing to a reader."""
 
 
-NOT_PREDICTED = {"input": ("input", "inputs"), "fitted": ("fitted", "fitted"), "identity": ("identity", "identities")}
+NOT_PREDICTED = {
+    "input": ("input", "inputs"),
+    "fitted": ("fitted", "fitted"),
+    "half fitted": ("half fitted", "half fitted"),
+    "identity": ("identity", "identities"),
+}
 """Roles of numbers that could not have come out differently, in words for one and for several."""
 
 
@@ -100,18 +120,26 @@ def role_counts(results: Sequence[ReproducedExperiment], role: str) -> tuple[int
     return sum(count.within for count in counts), sum(count.compared for count in counts)
 
 
+MOST_NAMED = 4
+"""Numbers of a kind that a verdict names; it counts the others."""
+LEAST_EFFECT = 0.05
+"""The share of a published effect below which none was found."""
+
+
 def verdict(result: ReproducedExperiment) -> str:
-    """Return how many predictions came out, what prevents the others, and what is no prediction."""
-    parts = [part for part in (_judge_numbers(result), _judge_bounds(result)) if part]
+    """Return how many predictions came out, how far the others are off and why, and what is no prediction."""
+    counted = result.predictions()
     others = _not_predicted(result)
-    if not parts:
+    if not counted:
         return f"Nothing is predicted here{': ' + others if others else ', and the text of the paper has no number'}."
-    sentence = "; ".join(text for _, text in parts)
     also = f" Not counted: {others}." if others else ""
-    if all(reached for reached, _ in parts):
-        return f"Predicted: {sentence}.{also}"
-    reached_by = "Predicted in part" if result.within else "Not predicted"
-    return f"{reached_by}: {sentence}. {result.prevented}".strip() + also
+    within = sum(number.is_met for number in counted)
+    if within == len(counted):
+        predicted = f"all {len(counted)} predictions come out" if len(counted) > 1 else "the one prediction comes out"
+        return f"Predicted: {predicted} ({_all_met(counted)}).{also}"
+    reached_by = "Predicted in part" if within else "Not predicted"
+    sentences = [f"{within} of {len(counted)} predictions come out", *_misses(result, counted)]
+    return f"{reached_by}: {'. '.join(sentences)}. {result.prevented}".strip() + also
 
 
 def _not_predicted(result: ReproducedExperiment) -> str:
@@ -121,37 +149,92 @@ def _not_predicted(result: ReproducedExperiment) -> str:
         counts = result.roles[role]
         if counts.compared:
             parts.append(f"{counts.compared} {words[counts.compared > 1]} ({counts.within} within the goal)")
-    if idle := result.roles["predicted"].passed_by_no_effect:
-        parts.append(f"{idle} that a result without any effect would meet too")
+    predicted = result.roles[PREDICTED]
+    if idle := predicted.passed_by_no_effect:
+        missed = f" ({predicted.idle_missed} of them missed here)" if predicted.idle_missed else ""
+        parts.append(f"{idle} that a result without any effect would meet too{missed}")
     return ", ".join(parts)
 
 
-def _judge_numbers(result: ReproducedExperiment) -> tuple[bool, str] | None:
-    """Return whether all predicted numbers lie within the goal, and a phrase that says so; None without numbers."""
-    counted = [pair for pair in result.published if pair.counted and pair.score is not None]
-    if not counted:
-        return None
-    worst = max(counted, key=lambda pair: (not pair.within, pair.error))
-    if worst.within:
-        numbers = f"all {len(counted)} numbers" if len(counted) > 1 else "the one number"
-        error = max(pair.error for pair in counted)
-        return True, f"{numbers} within {percent(error)}" if error else f"{numbers} to the digit"
-    within = sum(bool(pair.within) for pair in counted)
-    effect = "effect" if worst.null is not None else "one"
-    return False, (
-        f"{within} of {len(counted)} numbers lie within {percent(result.goal)}; the farthest, "
-        f"{_full_name(worst, result)}, is {times(worst.score)} the published {effect}"
-    )
+def _all_met(counted: Sequence[PrintedNumber]) -> str:
+    """Return how near the numbers are that all come out, and that bounds hold."""
+    pairs = [pair for number in counted for pair in number.compared]
+    errors = [pair.error for pair in pairs if not pair.bound and pair.points is None]
+    points = [pair.points for pair in pairs if pair.points is not None]
+    parts = []
+    if errors:
+        parts.append(f"numbers within {percent(max(errors))}" if max(errors) else "numbers to the digit")
+    if points:
+        parts.append(f"small numbers within {significant(max(points))}")
+    if any(pair.bound for pair in pairs):
+        parts.append("what is stated as a bound holds")
+    return ", ".join(parts)
 
 
-def _judge_bounds(result: ReproducedExperiment) -> tuple[bool, str] | None:
-    """Return whether all bounds hold that the paper states instead of numbers, and a phrase; None without bounds."""
-    bounds = [pair for pair in result.published if pair.counted and pair.holds is not None]
-    if not bounds:
-        return None
-    if broken := [_full_name(pair, result) for pair in bounds if not pair.holds]:
-        return False, f"{len(bounds) - len(broken)} of {len(bounds)} statements hold, not {' and '.join(broken)}"
-    return True, f"all {len(bounds)} statements hold" if len(bounds) > 1 else "the one statement holds"
+def _misses(result: ReproducedExperiment, counted: Sequence[PrintedNumber]) -> list[str]:
+    """Return phrases on the numbers that are missed: the farthest as a ratio and in points, bounds, and in part."""
+    missed = [pair for pair in result.published if pair.role == PREDICTED and pair.within is False]
+    relative = [pair for pair in missed if pair.score is not None]
+    in_points = [pair for pair in missed if pair.points is not None]
+    named = []
+    if relative:
+        named.append(("the farthest", max(relative, key=lambda pair: pair.error)))
+    if in_points:
+        named.append(("the farthest in points", max(in_points, key=_distance)))
+    if len(named) > 1 and named[0][1] is named[1][1]:
+        named = [("the farthest, in points too", named[0][1])]
+    phrases = []
+    if named:
+        goal = f"a number comes out within {percent(result.goal)}"
+        goal += ", or within the points that are stated for small ones" if in_points else ""
+        farthest = "; ".join(f"{words}, {_full_name(pair, result)}, {_how_far(pair)}" for words, pair in named)
+        phrases.append(f"{_sentence(goal)}; {farthest}")
+    broken = [pair for number in counted for pair in number.compared if pair.holds is False]
+    if broken:
+        listed = [f"{_full_name(pair, result)}: {published(pair)}, ours {_mean(pair)}" for pair in broken[:MOST_NAMED]]
+        more = f", and {len(broken) - MOST_NAMED} more" if len(broken) > MOST_NAMED else ""
+        phrases.append(f"Bounds that do not hold: {'; '.join(listed)}{more}")
+    for number in counted:
+        if 0 < number.times_met < len(number.compared):
+            met = next(pair for pair in number.compared if pair.within)
+            phrases.append(
+                f"{_sentence(metric_in_words(met))} {published(met)} comes out under {number.times_met} of "
+                f"{len(number.compared)} assumptions only ({series_and_point(met)}), which does not count"
+            )
+    return phrases
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _distance(pair: ComparedNumber) -> float:
+    """Return how far a simulated number is from the published one."""
+    return abs((pair.simulated.mean if pair.simulated else 0.0) - (pair.value or 0.0))
+
+
+def _mean(pair: ComparedNumber) -> str:
+    return _number(pair, pair.simulated.mean) if pair.simulated else ABSENT
+
+
+def _how_far(pair: ComparedNumber) -> str:
+    """Return in words what is printed and found, with the ratio of both and the share of the effect."""
+    words = [f"is {_mean(pair)} where {published(pair)} is printed"]
+    if pair.simulated_over_published is not None:
+        words.append(times(pair.simulated_over_published))
+    if effect := effect_in_words(pair):
+        words.append(effect)
+    return ", ".join(words) + (" (not counted)" if not pair.counted else "")
+
+
+def effect_in_words(pair: ComparedNumber) -> str:
+    """Return how much of a published effect was found; nothing of a number that states none."""
+    if pair.effect_found is None or pair.value is None or pair.null is None:
+        return ""
+    effect = "gain" if pair.value > pair.null else "effect"
+    if pair.effect_found < LEAST_EFFECT:
+        return f"no {effect} found"
+    return f"{percent(pair.effect_found)} of the {effect}"
 
 
 def duration(wall_s: float) -> str:
@@ -160,7 +243,7 @@ def duration(wall_s: float) -> str:
 
 
 def totals(results: Sequence[ReproducedExperiment]) -> str:
-    """Return in a sentence how many numbers of some experiments are predicted, and how many of these come out."""
+    """Return in a sentence how many predictions of some experiments there are, and how many of these come out."""
     within, compared = predicted_counts(results)
     if not compared:
         others = [
@@ -169,49 +252,109 @@ def totals(results: Sequence[ReproducedExperiment]) -> str:
             if (counts := role_counts(results, role))[1]
         ]
         return f"no number is predicted{'; ' if others else ''}{', '.join(others)}{' come out' if others else ''}"
-    return f"{within} of {compared} predicted numbers come out"
+    return f"{within} of {compared} predictions come out"
 
 
-def role(pair: ComparedNumber) -> str:
-    """Return what a published number is to the experiment, and why a prediction is not counted."""
-    if pair.role == "fitted":
-        return f"fitted: {pair.fitted_to}"
-    return f"{pair.role}; no effect would do" if pair.passed_by_no_effect else str(pair.role)
+def role(pair: ComparedNumber, variants: Sequence[Sequence[str]] = ()) -> str:
+    """Return what a published number is to its experiment, if it is tried several times, and if it is not counted."""
+    if pair.fitted_to:
+        return f"{pair.role}: {pair.fitted_to}"
+    several = next((row for row in variants if pair.series in row), ())
+    tried = f", 1 of {len(several)} assumptions" if several and pair.role == PREDICTED else ""
+    return f"{pair.role}{tried}" + (
+        "; no effect would do" if pair.role == PREDICTED and pair.passed_by_no_effect else ""
+    )
 
 
-def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment]) -> str:
+@dataclass(frozen=True)
+class _ClaimedNumber:
+    """One number of a main claim: its name, what is printed and found, and whether it comes out.
+
+    `is_met` is None of a number that is no prediction, and `not_judged` says what it is.
+    """
+
+    name: str
+    printed: str
+    found: str
+    is_met: bool | None
+    not_judged: str = ""
+
+    def words(self) -> str:
+        """Return the number in words."""
+        why = f" ({self.not_judged})" if self.not_judged else ""
+        return f"{self.name}: {self.printed} printed, {self.found} found{why}"
+
+
+def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment], terms: Mapping[str, str] = {}) -> str:
     """Return in a sentence what a paper claims above all, and what it comes to here or which command tells.
 
-    It is empty where the experiment has no number to compare.
+    Only predictions are judged. `terms` say what names of series stand for. The sentence is empty where the experiment
+    has no number to compare.
     """
     result = next((result for result in results if result.name == claim.experiment), None)
     if result is None:
         command = code(f"skit reproduce {claim.experiment}")
         return f"The main claim is that {claim.words}; it is not among these experiments: {command} tries it."
     pairs = [pair for pair in result.published if pair.series in claim.series and pair.value is not None]
-    printed, found, holds = [], [], []
-    for pair in pairs:
-        if not claim.is_lead:
-            printed.append(f"{pair.bound} {_number(pair, pair.value)}".strip())
-            found.append(_number(pair, pair.simulated.mean) if pair.simulated else ABSENT)
-            holds.append(bool(pair.within))
-        elif pair.ratio_of_ratios is not None:
-            printed.append(significant(pair.ratio_of_ratios.published, 3))
-            found.append(significant(pair.ratio_of_ratios.simulated, 3))
-            holds.append(abs(pair.ratio_of_ratios.ratio - 1) <= result.goal)
-    if not holds:
-        return ""
-    if all(holds):
-        outcome_in_words = "It comes out"
-    elif any(holds):
-        outcome_in_words = f"It comes out in part, {sum(holds)} of {len(holds)} numbers within {percent(result.goal)}"
+    if claim.is_lead:
+        numbers = _claimed_leads(pairs, result)
     else:
-        outcome_in_words = f"It does not come out within {percent(result.goal)}"
-    read_as = f" for {result.against}" if claim.is_lead else ""
+        numbers = [_claimed(number, result) for number in printed_numbers(pairs, result.variants)]
+    if not numbers:
+        return ""
+    series = [result.against] if claim.is_lead else [name for name in claim.series if name in terms]
+    meaning = [f"'{name}' means: {terms[name]}" for name in series if name in terms]
+    read_as = f", for {result.against}" if claim.is_lead else ""
+    explained = f" {'. '.join(meaning)}." if meaning else ""
+    listed = "; ".join(number.words() for number in numbers)
     return (
-        f"The main claim is that {claim.words}. {outcome_in_words}: {', '.join(printed)} are printed, and "
-        f"{', '.join(found)} found{read_as}."
+        f"The main claim is that {claim.words}. {_claim_outcome(numbers, result.goal)}{read_as}: {listed}.{explained}"
     )
+
+
+def _claim_outcome(numbers: Sequence[_ClaimedNumber], goal: float) -> str:
+    """Return what the predictions of a main claim come to."""
+    holds = [number.is_met for number in numbers if number.is_met is not None]
+    if not holds:
+        return "It is not judged, since none of its numbers is a prediction"
+    if all(holds):
+        return "It comes out"
+    if any(holds):
+        return f"It comes out in part, {sum(holds)} of {len(holds)} predictions within {percent(goal)}"
+    return f"It does not come out within {percent(goal)}"
+
+
+def _claimed(number: PrintedNumber, result: ReproducedExperiment) -> _ClaimedNumber:
+    """Return a number of a main claim, with what is found under each assumption if there are several."""
+    first = number.compared[0]
+    if len(number.compared) > 1:
+        name = metric_in_words(first)
+        found = " and ".join(f"{_mean(pair)} ({series_and_point(pair)})" for pair in number.compared)
+    else:
+        name, found = _full_name(first, result), _mean(first)
+    is_judged = first.role == PREDICTED and first.simulated is not None
+    not_judged = role(first) if first.role != PREDICTED else ""
+    return _ClaimedNumber(name, _printed(first), found, number.is_met if is_judged else None, not_judged)
+
+
+def _claimed_leads(pairs: Sequence[ComparedNumber], result: ReproducedExperiment) -> list[_ClaimedNumber]:
+    """Return by how much the reference series is ahead; a lead of or over a fitted number is not judged."""
+    fitted = {pair.series for pair in result.published if pair.fitted_to}
+    leads = []
+    for pair in pairs:
+        ratios = pair.ratio_of_ratios
+        if ratios is not None:
+            is_judged = pair.role == PREDICTED and result.against not in fitted
+            is_met = abs(ratios.ratio - 1) <= result.goal if is_judged else None
+            name = ", ".join(map(str, pair.where.values())) or str(pair.series)
+            digits = (significant(ratios.published, 3), significant(ratios.simulated, 3))
+            leads.append(_ClaimedNumber(name, *digits, is_met, "" if is_judged else "half fitted"))
+    return leads
+
+
+def _printed(pair: Published) -> str:
+    """Return a number or a bound as the paper states it, to three digits."""
+    return f"{pair.bound} {_number(pair, pair.value)}".strip()
 
 
 def published(pair: Published) -> str:
@@ -234,29 +377,30 @@ def claim_verdict(pair: ComparedNumber, goal: float) -> str:
     """Return whether a number is met, by how much it is missed, and whether it lies in the interval all the same."""
     if pair.simulated is None:
         return "no number of ours"
-    if pair.passed_by_no_effect:
-        return f"{outcome(pair) or 'compared in points'}; not counted, no effect would do"
     if pair.holds is not None:
-        return outcome(pair)
-    how = times(pair.score) if pair.score is not None else "compared in points"
-    if pair.within:
-        return f"within {percent(goal)}: {how}" if pair.points is None else f"within {significant(pair.points)}"
-    bounds = pair.simulated.bounds
-    inside = bounds is not None and pair.value is not None and bounds[0] <= pair.value <= bounds[1]
-    return f"not met: {how}" + (", though inside our interval" if inside else "")
+        judged = outcome(pair)
+    else:
+        is_ratio = pair.simulated_over_published is not None
+        parts = [outcome(pair) if is_ratio else f"{significant(_distance(pair))} apart", effect_in_words(pair)]
+        bounds = pair.simulated.bounds
+        inside = bounds is not None and pair.value is not None and bounds[0] <= pair.value <= bounds[1]
+        met = f"within {percent(goal)}" if pair.points is None else f"within {significant(pair.points)}"
+        judged = f"{met if pair.within else 'not met'}: {', '.join(filter(None, parts))}"
+        judged += ", though inside our interval" if inside and not pair.within else ""
+    return f"{judged}; not counted, no effect would do" if pair.passed_by_no_effect else judged
 
 
 def effects_compared(result: ReproducedExperiment) -> str:
-    """Return what the last column compares where it is not the numbers themselves, with the farthest as an example."""
-    gains = [pair for pair in result.published if pair.null and pair.simulated and pair.score is not None]
+    """Return what the share of an effect is, with the farthest as an example; nothing where no effect is compared."""
+    gains = [pair for pair in result.published if pair.null and pair.effect_found is not None]
     if not gains:
         return ""
     pair = max(gains, key=lambda pair: pair.error)
     null = pair.null or 0.0
     ours, theirs = ((value or 0.0) - null for value in (pair.simulated and pair.simulated.mean, pair.value))
     return (
-        f"Of a number that is {null:g} without any effect, the last column compares what exceeds {null:g}: of "
-        f"{series_and_point(pair)}, {significant(ours)} / {significant(theirs)} = {times(pair.score)}."
+        f"A number that is {null:g} without any effect is judged by what exceeds {null:g}, the share of the effect: "
+        f"{series_and_point(pair)} has {significant(ours)} of {significant(theirs)}, {effect_in_words(pair)}."
     )
 
 
@@ -268,7 +412,7 @@ def summary_of_role(result: ReproducedExperiment, name: str) -> str:
 
 def _full_name(pair: ComparedNumber, result: ReproducedExperiment) -> str:
     """Return the series with its point, and the figure if the experiment has several."""
-    several = len({pair.metric for pair in result.published}) > 1
+    several = len({metric_in_words(pair) for pair in result.published}) > 1
     return f"{series_and_point(pair)}, {metric_in_words(pair)}" if several else series_and_point(pair)
 
 

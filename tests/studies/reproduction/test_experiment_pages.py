@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from specbench_kit.papers.comparison import compare_published
-from specbench_kit.papers.experiment import MainClaim, build_experiment, experiments, worlds
+from specbench_kit.papers.comparison import ComparedNumber, compare_published, compare_simulated
+from specbench_kit.papers.experiment import MainClaim, Published, build_experiment, experiments, worlds
 from specbench_kit.studies.reproduction import report
 from specbench_kit.studies.reproduction.reproduction import outcome_of
-from specbench_kit.studies.reproduction.wording import ReproducedExperiment, main_claim
+from specbench_kit.studies.reproduction.wording import MovedInput, ReproducedExperiment, main_claim, role
 
 pytestmark = pytest.mark.figures
 
@@ -67,14 +68,18 @@ def outcome(against: str, ours: dict[str, float]) -> ReproducedExperiment:
 @pytest.mark.parametrize(
     ("ours", "words"),
     [
-        ({"a": 2.1, "b": 1.0, "c": 3.5}, "It comes out: 2.00, at least 3.00 are printed, and 2.10, 3.50 found."),
+        (
+            {"a": 2.1, "b": 1.0, "c": 3.5},
+            "It comes out: a: 2.00 printed, 2.10 found; c: at least 3.00 printed, 3.50 found.",
+        ),
         (
             {"a": 2.1, "b": 1.0, "c": 2.5},
-            "It comes out in part, 1 of 2 numbers within 10%: 2.00, at least 3.00 are printed, and 2.10, 2.50 found.",
+            "It comes out in part, 1 of 2 predictions within 10%: a: 2.00 printed, 2.10 found; c: at least "
+            "3.00 printed, 2.50 found.",
         ),
         (
             {"a": 1.0, "b": 1.0, "c": 2.5},
-            "It does not come out within 10%: 2.00, at least 3.00 are printed, and 1.00, 2.50 found.",
+            "It does not come out within 10%: a: 2.00 printed, 1.00 found; c: at least 3.00 printed, 2.50 found.",
         ),
     ],
 )
@@ -90,11 +95,33 @@ def test_a_sentence_says_what_a_papers_main_claim_comes_to(ours: dict[str, float
 def test_a_claim_may_be_by_how_much_one_series_leads() -> None:
     """Each number is right to 20%, and the lead is half of what is printed."""
     claim = MainClaim("it leads", "wisp/x", ("b",), is_lead=True)
-    words = main_claim(claim, [outcome("a", {"a": 1.2, "b": 1.2, "c": 3.0})])
-    assert words.endswith("It does not come out within 10%: 2.00 are printed, and 1.00 found for a.")
+    words = main_claim(
+        claim, [outcome("a", {"a": 1.2, "b": 1.2, "c": 3.0})], {"a": "the repaired rule", "b": "another"}
+    )
+    assert words.endswith(
+        "It does not come out within 10%, for a: b: 2.00 printed, 1.00 found. 'a' means: the repaired rule."
+    )
 
 
-def test_every_paper_has_a_main_claim_whose_numbers_are_predictions() -> None:
+def test_a_claim_names_what_is_found_under_each_assumption() -> None:
+    claim = MainClaim("it is fast", "wisp/x", ("a", "b"))
+    result = outcome("", {"a": 2.1, "b": 1.0})
+    joined = [structs.replace(pair, value=2.0, within=pair.series == "a") for pair in result.published[:2]]
+    words = main_claim(claim, [structs.replace(result, published=joined, variants=(("a", "b"),))])
+    assert words.endswith("It does not come out within 10%: value: 2.00 printed, 2.10 (a) and 1.00 (b) found.")
+
+
+def test_a_claim_whose_numbers_are_no_predictions_is_not_judged() -> None:
+    result = outcome("", {"a": 2.0, "b": 1.0})
+    half = [structs.replace(pair, role="half fitted", fitted_to="60 ms") for pair in result.published]
+    words = main_claim(MainClaim("it is fast", "wisp/x", ("a",)), [structs.replace(result, published=half)])
+    assert words == (
+        "The main claim is that it is fast. It is not judged, since none of its numbers is a prediction: a: 2.00 "
+        "printed, 2.00 found (half fitted: 60 ms)."
+    )
+
+
+def test_every_paper_has_a_main_claim_whose_numbers_are_predictions_or_marked() -> None:
     library = experiments()
     for paper, world in worlds().items():
         experiment = library[world.main_claim.experiment]
@@ -102,4 +129,49 @@ def test_every_paper_has_a_main_claim_whose_numbers_are_predictions() -> None:
         for series in world.main_claim.series:
             numbers = [number for number in experiment.published if number.series == series]
             assert numbers
-            assert all(number.role == "predicted" and number.value is not None for number in numbers)
+            assert all(number.value is not None for number in numbers)
+            assert all(number.role == "predicted" or "half fitted" in role(compared(number)) for number in numbers)
+
+
+def compared(number: Published) -> ComparedNumber:
+    """Return a published number without one of ours."""
+    (pair,) = compare_simulated([(number, None)], 0.1, "")
+    return pair
+
+
+def test_the_table_of_claims_of_a_page_becomes_cards_on_a_phone(tmp_path: Path) -> None:
+    """Each cell names its column, so that nothing has to be scrolled sideways."""
+    result = outcome("", {"a": 2.1, "b": 1.0, "c": 3.5})
+    # More rows than those of a table that goes down because it is short.
+    report.write(tmp_path, [structs.replace(result, published=3 * result.published)])
+    page = (tmp_path / "wisp.html").read_text()
+    claims = next(table for table in page.split("<table ") if "<th scope=col" in table and "claim</th>" in table)
+    assert claims.startswith(('class="numbers stacked"', 'class="words stacked"'))
+    assert 'data-title="verdict"' in claims
+
+
+def test_only_what_has_an_interval_is_headed_by_one(tmp_path: Path) -> None:
+    report.write(tmp_path, [outcome("", {"a": 2.1, "b": 1.0, "c": 3.5})])
+    arithmetic = (tmp_path / "wisp.md").read_text()
+    assert "| published | ours |" in arithmetic
+    assert "interval)" not in arithmetic.partition("## ")[2]
+
+
+def test_the_page_says_what_an_identity_is_and_what_names_stand_for(tmp_path: Path) -> None:
+    result = outcome("", {"a": 2.1, "b": 1.0, "c": 3.5})
+    named = [structs.replace(pair, series="algorithm 1, late lane") for pair in result.published]
+    report.write(tmp_path, [structs.replace(result, published=named)])
+    page = (tmp_path / "wisp.md").read_text()
+    assert "An *identity* follows from other numbers of the same paper by arithmetic" in page
+    assert f"| algorithm 1, late lane | {worlds()['wisp'].terms['algorithm 1, late lane']} |" in page
+    recipe = (Path(__file__).parents[3] / "docs" / "recipes" / "paper.md").read_text()
+    assert "An *identity* follows from other numbers of the same paper by arithmetic" in recipe
+
+
+def test_a_figure_of_inputs_names_its_lines_in_letters_that_can_be_read() -> None:
+    ratios = {f"series {number}": (1.0, 1.0 + number / 10) for number in range(9)}
+    result = structs.replace(outcome("", {"a": 2.1}), sensitivity=[MovedInput("cost", "0.1", ratios, 1.2)])
+    drawn = report.sensitivity(result).decode()
+    sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px[^>]*>series \d<", drawn)}
+    assert len(re.findall(r">series \d<", drawn)) == 9
+    assert min(sizes) >= 7

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from command_line import error_line, read_object, skit_here
+from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.slo_names import CLASSES
@@ -27,6 +29,7 @@ from specbench_kit.papers.experiment import (
     in_world,
     worlds,
 )
+from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.studies.reproduction import laws, report, reproduction, training
 from specbench_kit.studies.reproduction.averages import over_seeds
 from specbench_kit.studies.reproduction.decoding import (
@@ -63,9 +66,11 @@ from specbench_kit.studies.reproduction.laws import (
 from specbench_kit.studies.reproduction.reproduction import COMMANDS, SEEDS, find_command, option_names, outcome_of
 from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
+    effect_in_words,
     effects_compared,
     metric_in_words,
     published,
+    role,
     totals,
     verdict,
 )
@@ -153,12 +158,14 @@ def compared(goal: float = 0.1, **pairs: tuple[dict[str, Any], float | None]) ->
 
 def test_the_verdict_is_one_of_four_sentences() -> None:
     near_numbers = {"a": ({"value": 1.0}, 0.95), "b": ({"value": 1.0}, 1.02), "c": ({}, 3.0)}
-    assert verdict(compared(**near_numbers)) == "Predicted: all 2 numbers within 5%."
+    assert verdict(compared(**near_numbers)) == "Predicted: all 2 predictions come out (numbers within 5%)."
     assert verdict(compared(**{**near_numbers, "a": ({"value": 1.0}, 1.4)})) == (
-        "Predicted in part: 1 of 2 numbers lie within 10%; the farthest, a, is 1.40x the published one. No lengths."
+        "Predicted in part: 1 of 2 predictions come out. A number comes out within 10%; the farthest, a, is 1.40 where "
+        "1.000 is printed, 1.40x. No lengths."
     )
     assert verdict(compared(a=({"value": 1.0}, 1.4))) == (
-        "Not predicted: 0 of 1 numbers lie within 10%; the farthest, a, is 1.40x the published one. No lengths."
+        "Not predicted: 0 of 1 predictions come out. A number comes out within 10%; the farthest, a, is 1.40 where "
+        "1.000 is printed, 1.40x. No lengths."
     )
     assert verdict(compared(a=({}, 1.0))) == "Nothing is predicted here, and the text of the paper has no number."
 
@@ -178,7 +185,7 @@ def test_only_predictions_count() -> None:
     )
     result = compared(**entries, told=({"value": 2.0}, 2.0))
     assert (result.within, result.compared) == (1, 1)
-    assert totals([result, result]) == "2 of 2 predicted numbers come out"
+    assert totals([result, result]) == "2 of 2 predictions come out"
 
 
 def test_a_gain_is_scored_on_the_gain() -> None:
@@ -188,8 +195,8 @@ def test_a_gain_is_scored_on_the_gain() -> None:
     assert [pair.score for pair in result.published] == pytest.approx([0.92, 0.0])
     assert (result.within, result.compared) == (1, 2)
     assert effects_compared(result) == (
-        "Of a number that is 1 without any effect, the last column compares what exceeds 1: of nothing, "
-        "0.00 / 0.500 = 0.00x."
+        "A number that is 1 without any effect is judged by what exceeds 1, the share of the effect: nothing has 0.00 "
+        "of 0.500, no gain found."
     )
     assert effects_compared(compared(plain=({"value": 1.5}, 1.4))) == ""
     small = {"value": 1.07, "null": 1, "points": 0.02}
@@ -205,8 +212,118 @@ def test_what_no_effect_would_meet_is_not_counted() -> None:
     )
     assert [pair.counted for pair in result.published] == [False, False, True]
     assert verdict(result) == (
-        "Predicted: the one statement holds. Not counted: 2 that a result without any effect would meet too."
+        "Predicted: the one prediction comes out (what is stated as a bound holds). Not counted: 2 that a result "
+        "without any effect would meet too."
     )
+
+
+def test_a_number_printed_as_it_would_be_without_any_effect_is_not_counted() -> None:
+    """A ratio of 1 is no effect itself; a rate is none if another system's printed rate would be as near."""
+    result = compared(
+        same=({"value": 1.0, "null": 1}, 1.01),
+        rate=({"value": 0.98, "unaffected": 0.984}, 1.0),
+        kept=({"value": 0.0, "unaffected": 0.0, "points": 0.02}, 1.0),
+        changed=({"value": 0.82, "unaffected": 0.94}, 0.8),
+    )
+    assert [pair.counted for pair in result.published] == [False, False, False, True]
+    assert [pair.within for pair in result.published] == [True, True, False, True]
+    assert (result.within, result.compared) == (1, 1)
+    assert verdict(result).endswith(
+        "Not counted: 3 that a result without any effect would meet too (1 of them missed here)."
+    )
+
+
+def test_no_counted_ratio_of_two_systems_would_be_met_by_equal_ones() -> None:
+    """What a ratio is without any effect goes unsaid only where equal systems would be far from what is printed."""
+    for name, experiment in ALL.items():
+        ratios = [number for number in experiment.published if number.metric == "ratio" and number.value is not None]
+        rows = [{"series": number.series, **number.where, "ratio": {"mean": 1.0}} for number in ratios]
+        equal = compare_published(replace(experiment, published=tuple(ratios)), rows)
+        assert [pair.series for pair in equal if pair.counted and pair.within] == [], name
+    figure_4 = compare_published(ALL["wisp/figure-4"], rows_of(law, ALL["wisp/figure-4"].options, lambda *_: None))
+    assert [pair.counted for pair in figure_4] == [False] * 8
+
+
+def test_a_number_that_is_tried_under_two_assumptions_counts_once() -> None:
+    """It comes out if it does under both; under one it is named and does not count."""
+    tables = [
+        {"series": series, "metric": "value", "role": "predicted", kind: number}
+        for series in ("early", "late")
+        for kind, number in (("value", 5.0), ("at_most", 4.0))
+    ] + [{"series": "other", "metric": "value", "role": "predicted", "value": 5.0}]
+    content = {"command": "law", "summary": "", "source": "", "options": {}, "published": tables}
+    experiment = build_experiment("x/y", {**content, "variants": [["early", "late"]]})
+    counts = {}
+    for late in (5.2, 3.0):
+        rows = [
+            {"series": name, "value": {"mean": mean}} for name, mean in (("early", 5.1), ("late", late), ("other", 5))
+        ]
+        result = outcome_of(experiment, compare_published(experiment, rows))
+        counts[late] = (result.within, result.compared, result.roles["predicted"].compared)
+    # Of three printed numbers `other` comes out, and 5 while both assumptions give about as much.
+    assert counts == {5.2: (2, 3, 3), 3.0: (1, 3, 3)}
+    assert "Value 5.000 comes out under 1 of 2 assumptions only (early), which does not count." in verdict(result)
+    assert role(result.published[0], result.variants) == "predicted, 1 of 2 assumptions"
+    with pytest.raises(SkitError, match="x/y: variants without a published number: never"):
+        build_experiment("x/y", {**content, "variants": [["early", "never"]]})
+
+
+def test_two_assumptions_of_specpipes_pipeline_are_four_printed_numbers() -> None:
+    experiment = ALL["specpipe/ranges"]
+    result = outcome_of(experiment, compare_published(experiment, rows_of(law, experiment.options, lambda *_: None)))
+    assert sorted(number.compared[0].value for number in result.predictions()) == [3.89, 4.19, 5.23, 5.53]
+
+
+def test_a_ratio_with_a_fitted_side_is_half_fitted_and_not_counted() -> None:
+    tables = [
+        {"series": "a", "metric": "rate", "value": 4.0, "role": "fitted", "fitted_to": "60 ms"},
+        {"series": "b", "metric": "rate", "value": 2.0, "role": "predicted"},
+        {"series": "a over b", "metric": "ratio", "value": 2.0, "role": "predicted"},
+        {"series": "b over b", "metric": "ratio", "value": 1.0, "role": "predicted"},
+    ]
+    ratios = {"a over b": {"of": "a/rate", "over": "b/rate"}, "b over b": {"of": "b/rate", "over": ["b/rate"]}}
+    content = {"command": "bench", "summary": "", "source": "", "options": {"ratios": ratios}, "published": tables}
+    experiment = build_experiment("x/y", content)
+    assert [number.role for number in experiment.published] == ["fitted", "predicted", "half fitted", "predicted"]
+    assert role(compare_published(experiment, [])[2]) == "half fitted: 60 ms, in the numerator"
+    rows = [{"series": "a over b", "ratio": {"mean": 2.0}}]
+    result = outcome_of(experiment, compare_published(experiment, rows))
+    assert (result.compared, result.roles["half fitted"].within) == (0, 1)
+    of_table_1 = {
+        number.series: number.role for number in ALL["specedge/table-1"].published if number.metric == "ratio"
+    }
+    assert of_table_1 == {
+        "gain, 32B": "fitted",
+        "gain per dollar, 32B": "fitted",
+        "gain, 14B": "half fitted",
+        "gain per dollar, 14B": "half fitted",
+    }
+
+
+def test_the_farthest_names_the_miss_that_has_no_ratio_too() -> None:
+    result = compared(
+        none=({"value": 0.0, "points": 0.02}, 1.0),
+        few=({"value": 0.1, "points": 0.02}, 0.9),
+        near=({"value": 1.0}, 1.0),
+    )
+    assert verdict(result) == (
+        "Predicted in part: 1 of 3 predictions come out. A number comes out within 10%, or within the points that are "
+        "stated for small ones; the farthest, few, is 0.900 where 0.1000 is printed, 9.00x; the farthest in points, "
+        "none, is 1.00 where 0.000 is printed. No lengths."
+    )
+    assert totals([result]) == "1 of 3 predictions come out"
+
+
+def test_the_ratio_is_of_the_numbers_and_the_share_of_the_effect() -> None:
+    result = compared(
+        more=({"value": 1.16, "null": 1}, 1.608),
+        none=({"value": 1.12, "null": 1}, 1.0),
+        slower=({"value": 0.89, "null": 1}, 1.1),
+        plain=({"value": 2.0}, 1.0),
+    )
+    assert [outcome(pair) for pair in result.published] == ["1.39x", "0.893x", "1.24x", "0.500x"]
+    shares = [effect_in_words(pair) for pair in result.published]
+    assert shares == ["380% of the gain", "no gain found", "no effect found", ""]
 
 
 def test_every_published_number_says_what_it_is() -> None:
@@ -241,7 +358,8 @@ def test_a_stated_bound_holds_or_does_not() -> None:
     result = compared(above=({"at_most": 2}, 3.0), near=({"value": 1.0}, 1.02))
     assert (result.published[0].holds, result.published[0].simulated_over_published) == (False, None)
     assert verdict(result) == (
-        "Predicted in part: the one number within 2%; 0 of 1 statements hold, not above. No lengths."
+        "Predicted in part: 1 of 2 predictions come out. Bounds that do not hold: above: at most 2.000, ours 3.00. "
+        "No lengths."
     )
 
 
@@ -621,6 +739,7 @@ def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -
     for name in ("specedge/figure-10", "adaspec/table-2"):
         done = skit_here("reproduce", name, "--to", tmp_path)
         assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1].endswith(f"for a browser {tmp_path / 'README.html'}")
     overview = (tmp_path / "README.md").read_text()
     assert "[specedge/figure-10](specedge.md)" in overview
     assert "[adaspec/table-2](adaspec.md)" in overview
@@ -640,7 +759,84 @@ def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -
 
 def test_an_unknown_input_is_one_line(tmp_path: Path) -> None:
     line = error_line(skit_here("reproduce", "specedge/figure-10", "--set", "sedes=1", "--to", tmp_path))
-    assert line == "--set sedes: specedge/figure-10 knows series, and fields with a dot"
+    assert line == (
+        "--set sedes: specedge/figure-10 is a closed form; its inputs are series.NAME.INPUT, where INPUT is one of "
+        "rtt_s, step_s, verify_s and NAME is * for all series or one of '15 ms', '40 ms', '50 ms'"
+    )
+
+
+def test_without_a_name_the_list_of_experiments_is_named() -> None:
+    line = error_line(skit_here("reproduce"))
+    assert "as in skit reproduce specedge/figure-10" in line
+    assert "skit list experiments shows them" in line
+
+
+def test_the_list_of_experiments_has_titles_and_times() -> None:
+    listed = skit_here("list", "experiments").stdout
+    titles = [world.title for world in worlds().values()]
+    assert [line.strip("[]") for line in listed.splitlines() if line.startswith("[")] == titles
+    words = " ".join(listed.split())
+    assert "and on two (closed form, seconds)" in words
+
+
+def refusal(name: str, **changes: object) -> str:
+    """Return why an experiment refuses its changed inputs."""
+    with pytest.raises(SkitError) as refused:
+        reproduction._changed(ALL[name], ALL[name].options, {key.replace("__", "."): v for key, v in changes.items()})
+    return str(refused.value)
+
+
+def test_an_input_of_another_kind_or_of_no_series_is_refused() -> None:
+    assert refusal("wisp/table-1", seeds="x") == "--set seeds=x: seeds is a number, as in --set seeds=5"
+    assert refusal("wisp/table-7", seeds=0).startswith("--set seeds=0: seeds is a whole number from 1 on")
+    assert "knows acceptance, " in refusal("wisp/table-1", foo=3)
+    assert "is a closed form; its inputs are series.NAME.INPUT" in refusal("wisp/figure-4", seeds="x")
+    assert "is a closed form" in refusal("wisp/figure-4", link__rtt_s=1)
+    assert "its inputs are seeds and series.NAME.INPUT" in refusal("wisp/table-7", foo=3)
+    field = "series.*.hit_rate"
+    experiment = ALL["specpipe/ranges"]
+    changed = reproduction._changed(experiment, experiment.options, {field: 0.9})["series"]
+    # Series of other laws, which have no hit rate, stay as they are.
+    assert {entry.get("hit_rate") for entry in changed.values()} == {0.9, None}
+    with pytest.raises(SkitError, match=r"hit_rate=u: series\.\*\.hit_rate is a number, as in .*hit_rate=0\.95"):
+        reproduction._changed(experiment, experiment.options, {field: "u"})
+
+
+def test_earlier_results_are_judged_by_the_rules_of_today() -> None:
+    """Their simulated numbers stay; roles, counts and words are those of the library."""
+    experiment = ALL["specedge/table-1"]
+    rows = [
+        {"series": "gain, 14B", "ratio": {"mean": 2.18}},
+        {"series": "server only, 14B", "throughput": {"mean": 31.0}},
+    ]
+    today = outcome_of(experiment, compare_published(experiment, rows))
+    today.wall_s = 3.0
+    old = [structs.replace(pair, role="predicted", fitted_to="", counted=True) for pair in today.published]
+    earlier = structs.replace(today, published=old, within=9, compared=9, verdict="")
+    again = reproduction.judge_again(experiment, earlier)
+    assert again == today
+    assert (again.within, again.compared, again.wall_s) == (1, 1, 3.0)
+
+
+def test_committed_pages_say_about_how_long_each_experiment_takes() -> None:
+    """The classes are those of the times that the committed pages record, within the factor 2 of another machine."""
+    limits = {"seconds": (0.0, 20.0), "a minute": (20.0, 90.0), "minutes": (90.0, 3600.0)}
+    summary = Path(__file__).parents[3] / "results" / "reference" / "papers" / "summary.json"
+    recorded = read_object(summary)["experiments"]
+    assert recorded.keys() == ALL.keys()
+    for name, experiment in ALL.items():
+        low, high = limits[experiment.takes]
+        assert low / 2 <= recorded[name]["wall_s"] <= 2 * high, name
+
+
+def test_the_committed_overview_has_one_count() -> None:
+    """Headline, table of papers and summary add up to the predictions of the library's experiments."""
+    folder = Path(__file__).parents[3] / "results" / "reference" / "papers"
+    kept = reproduction._earlier_results(folder)
+    page = (folder / "README.md").read_text()
+    assert page.splitlines()[2] == f"**{totals(list(kept.values()))}.**"
+    for name, result in kept.items():
+        assert f" | {result.verdict} |\n" in page, name
 
 
 def test_what_was_reproduced_before_an_interruption_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
