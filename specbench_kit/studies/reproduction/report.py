@@ -188,7 +188,7 @@ PREDICTIONS = Tally(
 )
 NOT_PREDICTED = Tally(
     "not-predicted",
-    "Numbers that come out, none of them predicted",
+    "Numbers within the goal, none of them predicted",
     "numbers that were put in, fitted, or follow from others",
     "Full bars: all numbers that the paper prints; filled: those within the goal. None of them could have come out "
     "differently, so that this shows no more than that the kit computes as the paper does.",
@@ -262,10 +262,13 @@ def _claim_rows(result: ReproducedExperiment) -> list[tuple[Cell, ...]]:
 def _relative_claim(pair: ComparedNumber, ratios: RatioOfRatios, result: ReproducedExperiment) -> tuple[Cell, ...]:
     """Return by how much the paper's own system leads another one, published and simulated."""
     claim = f"{result.against} / {series_and_point(pair)}: {metric_in_words(pair)}"
+    sides = {(base.series, base.metric): base for base in result.published if base.where == pair.where}
+    base = sides[result.against, pair.metric]
+    kind = "follows from the numbers" + (f", half fitted: {base.fitted_to}" if base.fitted_to else "")
     is_met = abs(ratios.ratio - 1) <= result.goal
     met = f"within {percent(result.goal)}" if is_met else "not met"
     leads = (times(ratios.published), times(ratios.simulated))
-    return claim, "follows from the numbers", *leads, f"{met}: {times(ratios.ratio)}"
+    return claim, kind, *leads, f"{met}: {times(ratios.ratio)}"
 
 
 def _experiment_row(result: ReproducedExperiment) -> tuple[Cell, ...]:

@@ -178,30 +178,44 @@ def _misses(result: ReproducedExperiment, counted: Sequence[PrintedNumber]) -> l
     in_points = [pair for pair in missed if pair.points is not None]
     named = []
     if relative:
-        named.append(("the farthest", max(relative, key=lambda pair: pair.error)))
+        named.append(("the farthest is", max(relative, key=lambda pair: pair.error)))
     if in_points:
-        named.append(("the farthest in points", max(in_points, key=_distance)))
+        named.append(("the farthest in points is", max(in_points, key=_distance)))
     if len(named) > 1 and named[0][1] is named[1][1]:
-        named = [("the farthest, in points too", named[0][1])]
+        named = [("the farthest, in points too, is", named[0][1])]
     phrases = []
     if named:
         goal = f"a number comes out within {percent(result.goal)}"
         goal += ", or within the points that are stated for small ones" if in_points else ""
-        farthest = "; ".join(f"{words}, {_full_name(pair, result)}, {_how_far(pair)}" for words, pair in named)
+        farthest = "; ".join(f"{words} {_full_name(pair, result)}: {_how_far(pair)}" for words, pair in named)
         phrases.append(f"{_sentence(goal)}; {farthest}")
-    broken = [pair for number in counted for pair in number.compared if pair.holds is False]
+    broken = [number for number in counted if number.compared[0].bound and not number.is_met]
     if broken:
-        listed = [f"{_full_name(pair, result)}: {published(pair)}, ours {_mean(pair)}" for pair in broken[:MOST_NAMED]]
-        more = f", and {len(broken) - MOST_NAMED} more" if len(broken) > MOST_NAMED else ""
+        listed = [_broken_bound(number, result) for number in broken[:MOST_NAMED]]
+        more = f"; and {len(broken) - MOST_NAMED} more" if len(broken) > MOST_NAMED else ""
         phrases.append(f"Bounds that do not hold: {'; '.join(listed)}{more}")
-    for number in counted:
-        if 0 < number.times_met < len(number.compared):
-            met = next(pair for pair in number.compared if pair.within)
-            phrases.append(
-                f"{_sentence(metric_in_words(met))} {published(met)} comes out under {number.times_met} of "
-                f"{len(number.compared)} assumptions only ({series_and_point(met)}), which does not count"
-            )
+    in_part = [number for number in counted if 0 < number.times_met < len(number.compared)]
+    if in_part:
+        listed = [_met_in_part(number) for number in in_part[:MOST_NAMED]]
+        more = f"; and {len(in_part) - MOST_NAMED} more" if len(in_part) > MOST_NAMED else ""
+        phrases.append(f"Under one assumption only, which does not count, comes out: {'; '.join(listed)}{more}")
     return phrases
+
+
+def _broken_bound(number: PrintedNumber, result: ReproducedExperiment) -> str:
+    """Return a bound that does not hold under every assumption, with what was found where it does not."""
+    broken = [pair for pair in number.compared if not pair.within]
+    if len(number.compared) == 1:
+        return f"{_full_name(broken[0], result)}, {published(broken[0])}: ours {_mean(broken[0])}"
+    found = " and ".join(f"{_mean(pair)} for '{series_and_point(pair)}'" for pair in broken)
+    return f"{metric_in_words(broken[0])}, {published(broken[0])}: ours {found}"
+
+
+def _met_in_part(number: PrintedNumber) -> str:
+    """Return a number that comes out under some assumptions, and which these are."""
+    met = [pair for pair in number.compared if pair.within]
+    under = " and ".join(f"'{series_and_point(pair)}'" for pair in met)
+    return f"{metric_in_words(met[0])}, {published(met[0])} ({under})"
 
 
 def _sentence(text: str) -> str:
@@ -219,7 +233,7 @@ def _mean(pair: ComparedNumber) -> str:
 
 def _how_far(pair: ComparedNumber) -> str:
     """Return in words what is printed and found, with the ratio of both and the share of the effect."""
-    words = [f"is {_mean(pair)} where {published(pair)} is printed"]
+    words = [f"{_mean(pair)} where {published(pair)} is printed"]
     if pair.simulated_over_published is not None:
         words.append(times(pair.simulated_over_published))
     if effect := effect_in_words(pair):
@@ -251,7 +265,8 @@ def totals(results: Sequence[ReproducedExperiment]) -> str:
             for role, words in NOT_PREDICTED.items()
             if (counts := role_counts(results, role))[1]
         ]
-        return f"no number is predicted{'; ' if others else ''}{', '.join(others)}{' come out' if others else ''}"
+        within_goal = f"; {', '.join(others)} are within the goal" if others else ""
+        return f"no number is predicted{within_goal}"
     return f"{within} of {compared} predictions come out"
 
 
@@ -282,7 +297,7 @@ class _ClaimedNumber:
     def words(self) -> str:
         """Return the number in words."""
         why = f" ({self.not_judged})" if self.not_judged else ""
-        return f"{self.name}: {self.printed} printed, {self.found} found{why}"
+        return f"{self.name}: {self.printed} printed, ours {self.found}{why}"
 
 
 def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment], terms: Mapping[str, str] = {}) -> str:
@@ -304,7 +319,7 @@ def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment], terms:
         return ""
     series = [result.against] if claim.is_lead else [name for name in claim.series if name in terms]
     meaning = [f"'{name}' means: {terms[name]}" for name in series if name in terms]
-    read_as = f", for {result.against}" if claim.is_lead else ""
+    read_as = f", for '{result.against}'" if claim.is_lead else ""
     explained = f" {'. '.join(meaning)}." if meaning else ""
     listed = "; ".join(number.words() for number in numbers)
     return (
@@ -329,7 +344,7 @@ def _claimed(number: PrintedNumber, result: ReproducedExperiment) -> _ClaimedNum
     first = number.compared[0]
     if len(number.compared) > 1:
         name = metric_in_words(first)
-        found = " and ".join(f"{_mean(pair)} ({series_and_point(pair)})" for pair in number.compared)
+        found = " and ".join(f"{_mean(pair)} for '{series_and_point(pair)}'" for pair in number.compared)
     else:
         name, found = _full_name(first, result), _mean(first)
     is_judged = first.role == PREDICTED and first.simulated is not None
@@ -413,7 +428,8 @@ def summary_of_role(result: ReproducedExperiment, name: str) -> str:
 def _full_name(pair: ComparedNumber, result: ReproducedExperiment) -> str:
     """Return the series with its point, and the figure if the experiment has several."""
     several = len({metric_in_words(pair) for pair in result.published}) > 1
-    return f"{series_and_point(pair)}, {metric_in_words(pair)}" if several else series_and_point(pair)
+    name = f"'{series_and_point(pair)}'"
+    return f"{name}, {metric_in_words(pair)}" if several else name
 
 
 def metric_in_words(pair: Published) -> str:

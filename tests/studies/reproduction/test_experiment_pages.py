@@ -34,7 +34,7 @@ def test_a_page_without_predictions_shows_what_its_numbers_are_instead(tmp_path:
     rows = [{"series": name, "value": {"mean": mean}} for name, mean in (("a", 1.0), ("b", 2.0), ("c", 1.0))]
     report.write(tmp_path, [outcome_of(experiment, compare_published(experiment, rows))])
     page = (tmp_path / "wisp.md").read_text()
-    assert page.splitlines()[2] == "**No number is predicted; 1 of 1 inputs, 1 of 2 identities come out.**"
+    assert page.splitlines()[2] == "**No number is predicted; 1 of 1 inputs, 1 of 2 identities are within the goal.**"
     assert page.index("plots/wisp-not-predicted.svg") < page.index("| experiment")
     drawn = (tmp_path / "plots" / "wisp-not-predicted.svg").read_text()
     assert all(text in drawn for text in ("x, identity", "1 of 2", "x, input", "1 of 1"))
@@ -70,16 +70,16 @@ def outcome(against: str, ours: dict[str, float]) -> ReproducedExperiment:
     [
         (
             {"a": 2.1, "b": 1.0, "c": 3.5},
-            "It comes out: a: 2.00 printed, 2.10 found; c: at least 3.00 printed, 3.50 found.",
+            "It comes out: 'a': 2.00 printed, ours 2.10; 'c': at least 3.00 printed, ours 3.50.",
         ),
         (
             {"a": 2.1, "b": 1.0, "c": 2.5},
-            "It comes out in part, 1 of 2 predictions within 10%: a: 2.00 printed, 2.10 found; c: at least "
-            "3.00 printed, 2.50 found.",
+            "It comes out in part, 1 of 2 predictions within 10%: 'a': 2.00 printed, ours 2.10; 'c': at least 3.00 "
+            "printed, ours 2.50.",
         ),
         (
             {"a": 1.0, "b": 1.0, "c": 2.5},
-            "It does not come out within 10%: a: 2.00 printed, 1.00 found; c: at least 3.00 printed, 2.50 found.",
+            "It does not come out within 10%: 'a': 2.00 printed, ours 1.00; 'c': at least 3.00 printed, ours 2.50.",
         ),
     ],
 )
@@ -99,8 +99,18 @@ def test_a_claim_may_be_by_how_much_one_series_leads() -> None:
         claim, [outcome("a", {"a": 1.2, "b": 1.2, "c": 3.0})], {"a": "the repaired rule", "b": "another"}
     )
     assert words.endswith(
-        "It does not come out within 10%, for a: b: 2.00 printed, 1.00 found. 'a' means: the repaired rule."
+        "It does not come out within 10%, for 'a': b: 2.00 printed, ours 1.00. 'a' means: the repaired rule."
     )
+
+
+def test_a_lead_over_a_fitted_number_is_half_fitted(tmp_path: Path) -> None:
+    result = outcome("a", {"a": 2.0, "b": 1.0, "c": 3.0})
+    fitted = [structs.replace(pair, role="fitted", fitted_to="devices") for pair in result.published[:1]]
+    report.write(tmp_path, [structs.replace(result, published=[*fitted, *result.published[1:]])])
+    assert "| x | a / b: value | follows from the numbers, half fitted: devices |" in (tmp_path / "wisp.md").read_text()
+    claim = MainClaim("it leads", "wisp/x", ("b",), is_lead=True)
+    judged = main_claim(claim, [structs.replace(result, published=[*fitted, *result.published[1:]])])
+    assert "It is not judged" in judged
 
 
 def test_a_claim_names_what_is_found_under_each_assumption() -> None:
@@ -108,7 +118,7 @@ def test_a_claim_names_what_is_found_under_each_assumption() -> None:
     result = outcome("", {"a": 2.1, "b": 1.0})
     joined = [structs.replace(pair, value=2.0, within=pair.series == "a") for pair in result.published[:2]]
     words = main_claim(claim, [structs.replace(result, published=joined, variants=(("a", "b"),))])
-    assert words.endswith("It does not come out within 10%: value: 2.00 printed, 2.10 (a) and 1.00 (b) found.")
+    assert words.endswith("It does not come out within 10%: value: 2.00 printed, ours 2.10 for 'a' and 1.00 for 'b'.")
 
 
 def test_a_claim_whose_numbers_are_no_predictions_is_not_judged() -> None:
@@ -116,8 +126,8 @@ def test_a_claim_whose_numbers_are_no_predictions_is_not_judged() -> None:
     half = [structs.replace(pair, role="half fitted", fitted_to="60 ms") for pair in result.published]
     words = main_claim(MainClaim("it is fast", "wisp/x", ("a",)), [structs.replace(result, published=half)])
     assert words == (
-        "The main claim is that it is fast. It is not judged, since none of its numbers is a prediction: a: 2.00 "
-        "printed, 2.00 found (half fitted: 60 ms)."
+        "The main claim is that it is fast. It is not judged, since none of its numbers is a prediction: 'a': 2.00 "
+        "printed, ours 2.00 (half fitted: 60 ms)."
     )
 
 

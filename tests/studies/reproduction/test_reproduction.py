@@ -160,12 +160,12 @@ def test_the_verdict_is_one_of_four_sentences() -> None:
     near_numbers = {"a": ({"value": 1.0}, 0.95), "b": ({"value": 1.0}, 1.02), "c": ({}, 3.0)}
     assert verdict(compared(**near_numbers)) == "Predicted: all 2 predictions come out (numbers within 5%)."
     assert verdict(compared(**{**near_numbers, "a": ({"value": 1.0}, 1.4)})) == (
-        "Predicted in part: 1 of 2 predictions come out. A number comes out within 10%; the farthest, a, is 1.40 where "
-        "1.000 is printed, 1.40x. No lengths."
+        "Predicted in part: 1 of 2 predictions come out. A number comes out within 10%; the farthest is 'a': 1.40 "
+        "where 1.000 is printed, 1.40x. No lengths."
     )
     assert verdict(compared(a=({"value": 1.0}, 1.4))) == (
-        "Not predicted: 0 of 1 predictions come out. A number comes out within 10%; the farthest, a, is 1.40 where "
-        "1.000 is printed, 1.40x. No lengths."
+        "Not predicted: 0 of 1 predictions come out. A number comes out within 10%; the farthest is 'a': 1.40 "
+        "where 1.000 is printed, 1.40x. No lengths."
     )
     assert verdict(compared(a=({}, 1.0))) == "Nothing is predicted here, and the text of the paper has no number."
 
@@ -262,7 +262,10 @@ def test_a_number_that_is_tried_under_two_assumptions_counts_once() -> None:
         counts[late] = (result.within, result.compared, result.roles["predicted"].compared)
     # Of three printed numbers `other` comes out, and 5 while both assumptions give about as much.
     assert counts == {5.2: (2, 3, 3), 3.0: (1, 3, 3)}
-    assert "Value 5.000 comes out under 1 of 2 assumptions only (early), which does not count." in verdict(result)
+    assert verdict(result).endswith(
+        "Bounds that do not hold: value, at most 4.000: ours 5.10 for 'early'. Under one assumption only, which does "
+        "not count, comes out: value, 5.000 ('early'); value, at most 4.000 ('late')."
+    )
     assert role(result.published[0], result.variants) == "predicted, 1 of 2 assumptions"
     with pytest.raises(SkitError, match="x/y: variants without a published number: never"):
         build_experiment("x/y", {**content, "variants": [["early", "never"]]})
@@ -308,8 +311,8 @@ def test_the_farthest_names_the_miss_that_has_no_ratio_too() -> None:
     )
     assert verdict(result) == (
         "Predicted in part: 1 of 3 predictions come out. A number comes out within 10%, or within the points that are "
-        "stated for small ones; the farthest, few, is 0.900 where 0.1000 is printed, 9.00x; the farthest in points, "
-        "none, is 1.00 where 0.000 is printed. No lengths."
+        "stated for small ones; the farthest is 'few': 0.900 where 0.1000 is printed, 9.00x; the farthest in points "
+        "is 'none': 1.00 where 0.000 is printed. No lengths."
     )
     assert totals([result]) == "1 of 3 predictions come out"
 
@@ -358,7 +361,7 @@ def test_a_stated_bound_holds_or_does_not() -> None:
     result = compared(above=({"at_most": 2}, 3.0), near=({"value": 1.0}, 1.02))
     assert (result.published[0].holds, result.published[0].simulated_over_published) == (False, None)
     assert verdict(result) == (
-        "Predicted in part: 1 of 2 predictions come out. Bounds that do not hold: above: at most 2.000, ours 3.00. "
+        "Predicted in part: 1 of 2 predictions come out. Bounds that do not hold: 'above', at most 2.000: ours 3.00. "
         "No lengths."
     )
 
