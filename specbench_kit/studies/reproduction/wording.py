@@ -115,7 +115,7 @@ def predicted_counts(results: Sequence[ReproducedExperiment]) -> tuple[int, int]
 
 
 def role_counts(results: Sequence[ReproducedExperiment], role: str) -> tuple[int, int]:
-    """Return how many numbers of a role come out in some experiments, and how many were compared."""
+    """Return how many numbers of a role are within the goal in some experiments, and how many were compared."""
     counts = [result.roles[role] for result in results]
     return sum(count.within for count in counts), sum(count.compared for count in counts)
 
@@ -219,6 +219,7 @@ def _met_in_part(number: PrintedNumber) -> str:
 
 
 def _sentence(text: str) -> str:
+    """Return a phrase that begins a sentence; `capitalize` would lower the names in it."""
     return text[:1].upper() + text[1:]
 
 
@@ -347,9 +348,8 @@ def _claimed(number: PrintedNumber, result: ReproducedExperiment) -> _ClaimedNum
         found = " and ".join(f"{_mean(pair)} for '{series_and_point(pair)}'" for pair in number.compared)
     else:
         name, found = _full_name(first, result), _mean(first)
-    is_judged = first.role == PREDICTED and first.simulated is not None
-    not_judged = role(first) if first.role != PREDICTED else ""
-    return _ClaimedNumber(name, _printed(first), found, number.is_met if is_judged else None, not_judged)
+    not_judged = "" if first.counted or first.simulated is None else role(first)
+    return _ClaimedNumber(name, _printed(first), found, number.is_met if first.counted else None, not_judged)
 
 
 def _claimed_leads(pairs: Sequence[ComparedNumber], result: ReproducedExperiment) -> list[_ClaimedNumber]:

@@ -123,7 +123,7 @@ def test_a_claim_names_what_is_found_under_each_assumption() -> None:
 
 def test_a_claim_whose_numbers_are_no_predictions_is_not_judged() -> None:
     result = outcome("", {"a": 2.0, "b": 1.0})
-    half = [structs.replace(pair, role="half fitted", fitted_to="60 ms") for pair in result.published]
+    half = [structs.replace(pair, role="half fitted", fitted_to="60 ms", counted=False) for pair in result.published]
     words = main_claim(MainClaim("it is fast", "wisp/x", ("a",)), [structs.replace(result, published=half)])
     assert words == (
         "The main claim is that it is fast. It is not judged, since none of its numbers is a prediction: 'a': 2.00 "
