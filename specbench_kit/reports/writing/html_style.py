@@ -80,6 +80,7 @@ th[aria-sort="ascending"] button::after {{ content: " ▴"; }}
   .words:not(.stacked) td:nth-child(2):not(:last-child) {{ min-width: 9rem; }}
   .numbers td.text {{ min-width: 8rem; }}
   .numbers tr > :first-child code {{ white-space: normal; }}
+  .numbers:not(.stacked) {{ font-size: .8rem; }} .numbers:not(.stacked) tr > :first-child {{ max-width: 8.5rem; }}
   .stacked thead {{ display: none; }} .stacked, .stacked tbody, .stacked tbody tr {{ display: block; }}
   .stacked tbody tr + tr {{ border-top: 2px solid var(--line); }}
   .stacked tbody tr > th:first-child {{ display: block; max-width: none; width: auto; font-weight: 600; }}
