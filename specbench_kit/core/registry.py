@@ -61,7 +61,7 @@ class Registry(Generic[T]):
         self.group = group or package
         self._entries: dict[str, T] = {}
         self._broken: dict[str, str] = {}
-        """Why an installed entry cannot be imported, by its name."""
+        """Why an entry cannot be used, by its name."""
         self._discovered = False
 
     def register(self, name: str) -> Callable[[T], T]:
@@ -113,23 +113,28 @@ class Registry(Generic[T]):
         return {name: entry for name, entry in self.all().items() if entry.__module__.partition(".")[0] != own}
 
     def left_out(self) -> dict[str, str]:
-        """Return the installed entries that cannot be imported, by name, each with why and what to do."""
+        """Return the entries that cannot be used, by name, each with why and what to do."""
         self.all()
         return dict(sorted(self._broken.items()))
 
+    def leave_out(self, name: str, reason: str) -> None:
+        """Warn of an entry that cannot be used; it is refused where it is asked for, and all others serve."""
+        self._broken[name] = reason
+        _LOG.warning("LEFT OUT: %s", one_line(reason))
+
     def _leave_out(self, point: EntryPoint, error: Exception) -> None:
-        """Warn of an installed entry that cannot be imported; all others serve."""
+        """Leave out an installed entry that cannot be imported."""
         package = point.dist.name if point.dist else point.module
         place = _place(error, point.module.partition(".")[0])
         reason, remedy = (f"{error}", "install its package again")
         if place:
             message = error.msg if isinstance(error, SyntaxError) else error
             reason, remedy = f"{type(error).__name__}: {message} ({place})", "mend it"
-        self._broken[point.name] = (
+        self.leave_out(
+            point.name,
             f"the installed {self.kind} '{point.name}' cannot be imported: {reason}: {remedy}, or remove it with pip "
-            f"uninstall {package}"
+            f"uninstall {package}",
         )
-        _LOG.warning("LEFT OUT: %s", one_line(self._broken[point.name]))
 
 
 def _place(error: Exception, package: str) -> str:

@@ -2,14 +2,12 @@
 
 import hashlib
 import json
-import logging
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.registry import Registry
 from specbench_kit.core.repeated_prompts import passes_for, repeated_id
 from specbench_kit.datasets.answers import Gold
@@ -18,7 +16,6 @@ Source = Literal["local", "hub", "sample", "file", "bundled"]
 """`sample` is a bundled sample that stands in for another dataset, `bundled` a dataset that ships whole."""
 Row = dict[str, Any]
 """The columns of one row by name, as its file holds them."""
-_LOG = logging.getLogger(__name__)
 FINGERPRINT_DIGITS = 16
 RESERVED = "reserved"
 RESERVED_SHARE = 0.3
@@ -148,13 +145,4 @@ class LoadedDataset:
         }
 
 
-class _Datasets(Registry[type[Dataset]]):
-    """The registry of datasets, of which one whose file is damaged is left out."""
-
-    def leave_out(self, name: str, error: Exception) -> None:
-        """Warn of a dataset that cannot be used; it is refused where it is asked for, and all others serve."""
-        self._broken[name] = str(error)
-        _LOG.warning("LEFT OUT: %s", one_line(self._broken[name]))
-
-
-datasets: _Datasets = _Datasets("dataset", "specbench_kit.datasets")
+datasets: Registry[type[Dataset]] = Registry("dataset", "specbench_kit.datasets")

@@ -248,7 +248,7 @@ def register_all(folder: Path) -> None:
         try:
             datasets.register(path.stem)(dataset_type(path))
         except SkitError as error:
-            datasets.leave_out(path.stem, error)
+            datasets.leave_out(path.stem, str(error))
 
 
 register_all(DEFINITIONS)
