@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-pair-replayed reference-pair-decoded pair-trace pair-trees pair-training reference-pair suite-results reproduce wheel docs docs-test clean
+.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-pair-replayed reference-pair-decoded pair-trace pair-trees pair-training reference-pair suite-results reproduce wheel docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -211,10 +211,10 @@ DECODED := --target $(PAIR) --dataset $(TWO_EACH) --max-new-tokens 48
 # Trees of which the trace holds what they ask for in batches too, and chains beside them.
 TREES_TOGETHER := $(addprefix --method ,eagle2-tree opt-tree sequoia specinfer reachable adaspec threshold fixed-k:k=4 \
 	suffix)
-# The report that a benchmark of several methods has written, with figures as SVG.
-KEEP_REPORT = from=$$(echo $(PAIR_TRACE)/reports/$$report/*-bench-*) && to=$(PAIR_REPORTS)/$$report && \
-	mkdir -p $$to/plots && sed 's/\.png)/.svg)/g' $$from/report.md > $$to/report.md && cp $$from/report.csv $$to && \
-	cp $$from/plots/*.svg $$to/plots
+# The result that a benchmark of several methods has written, and the page that is made from it.
+KEEP_REPORT = to=$(PAIR_REPORTS)/$$report && \
+	$(BIN)/python scripts/keep_result.py $(PAIR_TRACE)/reports/$$report/*-bench-* $$to && \
+	$(BIN)/skit report $$to --format md,csv,svg
 PAIR_SWEEP := $(BIN)/skit sweep --replay $(PAIR) --deployment specedge
 reference-pair: reference-pair-replayed reference-pair-decoded
 
@@ -250,6 +250,12 @@ reference-pair-replayed: $(INSTALLED)
 		--out $(PAIR_REPORTS)/tasks
 	$(BIN)/python scripts/trace_acceptance.py $(PAIR) --out $(PAIR_REPORTS)/acceptance.md
 	$(BIN)/python scripts/pair_page.py
+
+# The pages of all results that are kept beside them, without a model or a measurement: what a change of wording takes.
+pages: $(INSTALLED)
+	for result in $$(find results/reference -name result.json.xz); do \
+		$(BIN)/skit report $$(dirname $$result) --format md,csv,svg || exit 1; \
+	done
 
 # What the models have to decode, in the time of a deployment.
 reference-pair-decoded: $(INSTALLED)

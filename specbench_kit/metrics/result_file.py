@@ -1,7 +1,7 @@
 """The file of a benchmark's result, from which all of its pages can be made again."""
 
-import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +15,7 @@ from specbench_kit.metrics.result import Comparison
 VERSION = 1
 """The version of the format. It rises when an older kit would misread a file."""
 NAME = "result.json"
-COMPRESSED = "result.json.gz"
+COMPRESSED = "result.json.xz"
 
 
 class ResultDocument(Struct):
@@ -29,7 +29,7 @@ class ResultDocument(Struct):
 def to_json(comparison: Comparison) -> str:
     """Return the content of the file; a number that is not finite raises ValueError."""
     # Where folders lie is a matter of one machine, and the file is passed on.
-    content = to_builtins(ResultDocument("bench", VERSION, comparison)) | {}
+    content = to_builtins(ResultDocument("bench", VERSION, comparison))
     content["result"].pop("folders")
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
 
@@ -43,7 +43,7 @@ def read(path: Path) -> Comparison:
     """Return the result in a file; SkitError if it is none, or of a newer version."""
     try:
         content = path.read_bytes()
-        document = one_line_texts(parse(gzip.decompress(content) if path.suffix == ".gz" else content))
+        document = one_line_texts(parse(lzma.decompress(content) if path.suffix == ".xz" else content))
         version = document.get("version") if isinstance(document, dict) else None
         require(
             not isinstance(version, int) or version <= VERSION,
@@ -51,7 +51,7 @@ def read(path: Path) -> Comparison:
             f"{VERSION}): upgrade specbench-kit",
         )
         return convert(ResultDocument, document).result
-    except (OSError, EOFError) as error:
+    except (OSError, lzma.LZMAError) as error:
         raise SkitError(f"cannot read {path}: {error}") from error
     except ValueError as error:
         raise SkitError(f"{path}: {error}: it is not a result of skit bench") from error

@@ -1,7 +1,7 @@
 """The file of a result: every page comes out of it again, byte for byte, without requests."""
 
-import gzip
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -66,8 +66,8 @@ def test_a_folder_with_nothing_but_a_result_is_reported_and_loaded(
     folder = tmp_path / "kept"
     folder.mkdir()
     content = (tmp_path / "made" / "result.json").read_bytes()
-    name = "result.json.gz" if compressed else "result.json"
-    (folder / name).write_bytes(gzip.compress(content) if compressed else content)
+    name = "result.json.xz" if compressed else "result.json"
+    (folder / name).write_bytes(lzma.compress(content) if compressed else content)
     done = skit_here("report", folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == f"report: {folder / 'report.tex'}"
@@ -101,7 +101,7 @@ def _changed(document: JsonObject) -> str:
         ("result.json", lambda text: text[:-30], "it is not a result of skit bench"),
         ("result.json", lambda text: _changed(json.loads(text)), "result.reference must be text, not 3"),
         ("result.json", lambda _: "[]", "it is not a result of skit bench"),
-        ("result.json.gz", lambda text: text, "cannot read"),
+        ("result.json.xz", lambda text: text, "cannot read"),
     ],
 )
 def test_a_damaged_or_newer_file_is_refused(comparison: Comparison, name: str, damage, reason, tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Keep the result of a benchmark beside its committed page, from which `skit report` makes the page again.
+
+    python scripts/keep_result.py build/pair/reports/wan/20261129T102649Z-bench-... results/reference/pair/wan
+
+Numbers have nine significant digits, beyond which processors differ in how they add up, and the file is compressed.
+"""
+
+import argparse
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+from specbench_kit.core.files import replace_file
+from specbench_kit.core.typed_json import parse
+from specbench_kit.metrics import result_file
+from specbench_kit.reports.comparison.tables import CSV_DIGITS
+
+
+def rounded(value: Any) -> Any:
+    """Return a JSON value whose numbers have no more digits than those of report.csv."""
+    if isinstance(value, float):
+        return float(f"{value:.{CSV_DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("report", type=Path, help="folder of a report that skit bench wrote")
+    arguments.add_argument("folder", type=Path, help="folder of the committed page")
+    options = arguments.parse_args()
+    document = rounded(parse((options.report / result_file.NAME).read_bytes()))
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
+    replace_file(options.folder / result_file.COMPRESSED, lzma.compress(text.encode(), preset=9))
+
+
+if __name__ == "__main__":
+    main()
