@@ -1,5 +1,6 @@
 """`skit tune`: choose the options of each method by replaying a trace."""
 
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,9 +49,23 @@ def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption
     _print_gains(console, tuned)
     say_left_out(console, left_out)
     say(console, f"report: {page}")
-    say(console, f"tuned: {options.out}; run it with skit bench --tuned {options.out}")
+    say(console, f"tuned: {options.out}; run it with {_next_command(options, placement, tuned)}")
     if as_json:
         print_json({"file": str(options.out), **asdict(tuned), "left_out": left_out})
+
+
+def _next_command(options: TuneOptions, placement: DeploymentOptions, tuned: "TunedOptions") -> str:
+    """Return the benchmark of what was tuned, of a bundled trace on its half for reports."""
+    words = ["skit", "bench", *(word for name in tuned.methods for word in ("--method", name))]
+    if len(options.traces) == 1 and (name := str(options.traces[0])).endswith(TUNE):
+        words += ["--replay", name.removesuffix(TUNE)]
+    words += ["--deployment", placement.deployment] if placement.deployment else []
+    words += [word for text in placement.replaced for word in ("--set", text)]
+    return shlex.join([*words, "--tuned", str(options.out)])
+
+
+TUNE = "-tune"
+"""What the name of a bundled trace for tuning ends with; the other half, for reports, is called without it."""
 
 
 def _print_gains(console: "Console", tuned: "TunedOptions") -> None:

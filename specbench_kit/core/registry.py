@@ -99,7 +99,11 @@ class Registry(Generic[T]):
                 importlib.import_module(module.name)
             for point in _entry_points().select(group=self.group):
                 try:
-                    self.register(point.name)(point.load())
+                    entry = point.load()
+                    if missing := _missing(entry):
+                        self._leave_out_incomplete(point, entry, missing)
+                        continue
+                    self.register(point.name)(entry)
                     _PLUG_INS.setdefault(point.module.partition(".")[0], PlugIn(self.kind, point.name))
                 except SkitError:
                     raise
@@ -122,6 +126,15 @@ class Registry(Generic[T]):
         self._broken[name] = reason
         _LOG.warning("LEFT OUT: %s", one_line(reason))
 
+    def _leave_out_incomplete(self, point: EntryPoint, entry: type, missing: list[str]) -> None:
+        """Leave out an installed entry that lacks something which others would meet only when they use it."""
+        package = point.dist.name if point.dist else point.module
+        self.leave_out(
+            point.name,
+            f"the installed {self.kind} '{point.name}' ({entry.__module__}:{entry.__qualname__}) has no "
+            f"{' and no '.join(missing)}: mend it, or remove it with pip uninstall {package}",
+        )
+
     def _leave_out(self, point: EntryPoint, error: Exception) -> None:
         """Leave out an installed entry that cannot be imported."""
         package = point.dist.name if point.dist else point.module
@@ -135,6 +148,20 @@ class Registry(Generic[T]):
             f"the installed {self.kind} '{point.name}' cannot be imported: {reason}: {remedy}, or remove it with pip "
             f"uninstall {package}",
         )
+
+
+def _missing(entry: object) -> list[str]:
+    """Return what the contract of a class asks for and the class lacks: methods, and attributes without a default."""
+    if not isinstance(entry, type):
+        return []
+    declared = {
+        name
+        for base in entry.__mro__
+        for name, annotation in getattr(base, "__annotations__", {}).items()
+        if "ClassVar" in str(annotation)
+    }
+    methods = sorted(getattr(entry, "__abstractmethods__", ()))
+    return [*(f"{name}()" for name in methods), *sorted(name for name in declared if not hasattr(entry, name))]
 
 
 def _place(error: Exception, package: str) -> str:

@@ -1,11 +1,18 @@
 """Reading a method's spec, `name:key=value,key=value`, into a method with checked options."""
 
+import importlib.util
+import sys
+from hashlib import sha256
 from math import isfinite
+from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.specs import init_fields, parse_spec
 from specbench_kit.methods.base import Method, methods
 from specbench_kit.runs import provenance
+
+OWN = __name__.partition(".")[0]
+"""The package of the kit's own methods."""
 
 
 def parse_method(spec: str) -> Method:
@@ -47,7 +54,8 @@ def with_option(spec: str, key: str, value: object) -> str:
 def describe_method(spec: str, method: Method) -> dict[str, object]:
     """Return what `run.json` says of a method: its spec and resolved options without local folders, and its inputs.
 
-    `proposal` is there if it takes the most probable tokens where others draw theirs from the drafter's distribution.
+    `proposal` is there if it takes the most probable tokens where others draw theirs from the drafter's distribution,
+    and the hash of its source if it comes from another package: of the kit's own the version and the commit tell.
     """
     options = {
         name: provenance.without_folders(value) if isinstance(value, str) else value
@@ -55,7 +63,25 @@ def describe_method(spec: str, method: Method) -> dict[str, object]:
     }
     uses = method.uses()
     takes = {"proposal": "top"} if method.proposal == "top" and method.uses_drafter and method.drafting.drawn else {}
-    return {"method": provenance.without_folders(spec), "options": options, **takes, **({"uses": uses} if uses else {})}
+    is_own = type(method).__module__.partition(".")[0] == OWN
+    return {
+        "method": provenance.without_folders(spec),
+        "options": options,
+        **takes,
+        **({"uses": uses} if uses else {}),
+        **({} if is_own else {"method_source": source_hash(type(method))}),
+    }
+
+
+def source_hash(kind: type[Method]) -> str:
+    """Return the hash of the Python files that define a method: its module, and all of a package of its own."""
+    module = sys.modules[kind.__module__]
+    files = [Path(module.__file__ or "")]
+    root = kind.__module__.partition(".")[0]
+    if root != OWN and (spec := importlib.util.find_spec(root)) is not None:
+        folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+        files = sorted(file for folder in folders for file in folder.rglob("*.py")) or files
+    return sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _plain(value: object) -> object:

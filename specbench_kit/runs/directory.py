@@ -37,6 +37,7 @@ raise it."""
 
 _DEFINING = (
     "method",
+    "method_source",
     "options",
     "uses",
     "dataset",
@@ -103,6 +104,8 @@ class RunDirectory:
     @classmethod
     def open(cls, path: Path) -> "RunDirectory":
         """Return the run in the folder `path`, to read it or to resume it."""
+        if not (path / "run.json").exists() and (path / "report.md").exists():
+            raise SkitError(f"{path} is a report: name one of the runs that it lists at its end, which lie beside it")
         run = one_line_texts(read_object(path / "run.json"))
         version = run.get("schema_version")
         if not isinstance(version, int):

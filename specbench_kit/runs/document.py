@@ -318,6 +318,7 @@ class RunDescription(Struct, kw_only=True):
     command: Annotated[str | None, doc("command of skit, if it was not bench")] = None
     method: Annotated[str | None, doc("spec of the method, such as fixed-k:k=4")] = None
     options: Annotated[JsonObject | None, doc("every option of the method with its value")] = None
+    method_source: Annotated[str | None, doc("SHA-256 of the source of a method that another package brings")] = None
     proposal: Annotated[str | None, doc("which tokens are drafted: drawn at random, or the most probable")] = None
     uses: Annotated[JsonObject, doc("predictor, thresholds and profiles that the method was prepared with")] = field(
         default_factory=dict

@@ -70,7 +70,7 @@ def _synthetic(given: GivenValues) -> str:
 def _files(given: GivenValues) -> str:
     servers: Any = given.get("servers", ())
     # What looks like the address of a server is told so when the settings are read.
-    are_files = not any("://" in server or is_host_and_port(server.partition("=")[2]) for server in servers)
+    are_files = not any("://" in server or is_host_and_port(server.rpartition("=")[2]) for server in servers)
     return "with result files" if are_files else ""
 
 

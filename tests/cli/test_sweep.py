@@ -78,7 +78,8 @@ def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
     assert faster
     line = (
         f"SERVER-ONLY IS FASTER at {len(faster)} of {len(ROUND_TRIPS)} points: with draft models on the server the "
-        f"fastest method is up to {times(max(faster))} as fast as the fastest with them at the edge."
+        f"fastest method is up to {times(max(faster))} as fast as what is fastest with them at the edge, "
+        "autoregressive decoding included."
     )
     assert line in " ".join(terminal.split())
     assert line in (folder / "report.md").read_text()
@@ -268,7 +269,7 @@ def test_what_no_sweep_can_be_made_of_is_one_line(arguments: list[str], line: st
 
 def test_drafts_longer_than_recorded_are_refused(trace: Path, tmp_path: Path) -> None:
     done = skit_here("sweep", "--replay", trace, *WAN, "--method", "fixed-k:k=9", "--out", tmp_path)
-    assert "record it with a larger --max-draft" in error_line(done)
+    assert "record the trace with a larger --max-draft" in error_line(done)
 
 
 def test_an_empty_trace_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import plug_ins
 import pytest
 from command_line import environment, error_line, skit
 
+from specbench_kit.methods.spec import describe_method, parse_method
+
 MODULE = '''
 """Draft in pairs."""
 
@@ -97,6 +99,63 @@ def test_one_whose_code_is_wrong_is_left_out_with_its_line(
     assert f"({file}, line {line}): mend it, or remove it with pip uninstall elsewhere-pairs" in said
 
 
+DATASET = '''
+"""Proverbs."""
+
+from specbench_kit.datasets.base import Dataset, Prompt
+
+
+class Proverbs(Dataset):
+    local = "proverbs.jsonl"
+
+    def prompt(self, row, index):
+        return Prompt(str(index), "proverbs", (row["text"],))
+'''
+
+
+def test_one_that_lacks_what_its_contract_asks_for_is_left_out(tmp_path: Path) -> None:
+    """A method without its policy, and a dataset without its texts for the list, which all others would die with."""
+    env = install(tmp_path, "pairs = elsewhere_pairs:Pairs")
+    file = tmp_path / "elsewhere_pairs.py"
+    file.write_text(file.read_text().replace("    def policy(self)", "    def polizy(self)"))
+    plug_ins.install(
+        tmp_path, "elsewhere_proverbs", DATASET, "specbench_kit.datasets", ["proverbs = elsewhere_proverbs:Proverbs"]
+    )
+    for kind, name, others in (("methods", "pairs", "threshold"), ("datasets", "proverbs", "gsm8k")):
+        names = {row["name"] for row in json.loads(skit("list", kind, "--json", env=env).stdout)}
+        assert others in names
+        assert name not in names
+    said = error_line(skit("bench", "--method", "pairs", env=env))
+    assert (
+        "the installed method 'pairs' (elsewhere_pairs:Pairs) has no policy(): mend it, or remove it with pip" in said
+    )
+    said = error_line(skit("bench", "--method", "fixed-k", "--dataset", "proverbs", env=env))
+    assert "the installed dataset 'proverbs' (elsewhere_proverbs:Proverbs) has no " in said
+    assert "summary" in said
+
+
 def test_two_of_one_name_are_one_line(tmp_path: Path) -> None:
     env = install(tmp_path, "fixed-k = elsewhere_pairs:Pairs")
     assert error_line(skit("list", "methods", env=env)) == "two methods are called 'fixed-k': rename one of them"
+
+
+def test_a_run_says_of_which_source_its_method_was(tmp_path: Path) -> None:
+    """An edit between two runs is told by `skit rerun`."""
+    env = install(tmp_path, "pairs = elsewhere_pairs:Pairs")
+    command = ("bench", "--method", "pairs", "--replay", "qwen2.5-coder", "--deployment", "wan", "--limit", 4)
+    assert skit(*command, "--out", tmp_path / "out", env=env).returncode == 0
+    (folder,) = (tmp_path / "out").iterdir()
+    described = json.loads((folder / "run.json").read_text())
+    assert len(described["method_source"]) == 64
+    again = skit("rerun", folder, "--out", tmp_path / "again", env=env)
+    assert again.returncode == 0
+    assert "Repeated: 4 of 4 outputs are equal" in " ".join(again.stdout.split())
+    file = tmp_path / "elsewhere_pairs.py"
+    file.write_text(file.read_text().replace("range(2 * self.times)", "range(3 * self.times)"))
+    changed = skit("rerun", folder, "--out", tmp_path / "again", env=env)
+    assert changed.returncode == 1
+    assert "NOT THE SAME POLICY: its code has changed since the first run; 4 of 4" in " ".join(changed.stdout.split())
+
+
+def test_the_kits_own_methods_are_told_by_version_and_commit() -> None:
+    assert "method_source" not in describe_method("fixed-k", parse_method("fixed-k"))

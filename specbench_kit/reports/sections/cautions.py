@@ -49,7 +49,9 @@ def setting_cautions(run: RunDescription, *, beside_others: bool = False) -> lis
         lines += impossible_times(run)
         lines += constant_steps(run)
         deployment = f"the deployment '{name}'" if (name := run.deployment_name) else "a deployment"
-        lines.append(f"MODELLED TIME: durations come from the latency models of {deployment}, not from a clock.")
+        # Which models and devices these are, since they need not be those that decoded.
+        what = f" ({run.deployment.description.rstrip('.')})" if run.deployment and run.deployment.description else ""
+        lines.append(f"MODELLED TIME: durations come from the latency models of {deployment}, not from a clock{what}.")
         # The range of the results, where a run has it, says more than that of single steps.
         has_range = run.command in ("simulate", "capacity") or run.range
         lines += [] if has_range else derived_steps(run.deployment)

@@ -154,7 +154,7 @@ def what_would_tell(summary: AbSummary) -> list[str]:
         if entry.typical_interval is None:
             # Beside other figures and loads a verdict may take more turns than one alone.
             least = max(enough, entry.units + 1) * load.turn_requests
-            lines.append(f"At {load.load} {count(least)} prompts are enough for a verdict.")
+            lines.append(f"At {load.load} a verdict takes {count(least)} prompts or more.")
             continue
         seen = abs(log(entry.typical))
         low, high = entry.typical_interval

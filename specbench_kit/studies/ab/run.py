@@ -133,7 +133,10 @@ class Driver:
             outcomes = await self._ask_all(client, prompts, load.concurrency or count, [0.0] * count)
             for outcome in outcomes:
                 if outcome.failure is not None:
-                    raise ServerLostError(f"{client.address.name} fails while it warms up: {outcome.failure}")
+                    raise ServerLostError(
+                        f"{client.address.name} fails while it warms up: {outcome.failure}; is it a server of the kind "
+                        f"{client.address.dialect}? (skit list engines)"
+                    )
 
     async def _take_turn(self, turn: Turn, client: StreamClient, store: AnswerStore) -> None:
         counted = await client.counters()
@@ -265,7 +268,8 @@ async def _compare(
     settings: AbSettings, dataset: LoadedDataset, progress: ProgressCallback, say: Callable[[str], None]
 ) -> AbOutcome:
     loads = settings.loads(len(dataset.prompts))
-    for line in [*_doubts(settings, loads, len(dataset.prompts)), *_sampling_doubts(settings, len(dataset.prompts))]:
+    prompts = len(dataset.prompts)
+    for line in [*_same_server(settings), *_doubts(settings, loads, prompts), *_sampling_doubts(settings, prompts)]:
         say(line)
     count_tokens = _token_counter(settings.tokenizer)
     async with AsyncExitStack() as stack:

@@ -224,6 +224,7 @@ class AbSettings(common.DatasetOptions):
 
 def _parse_files(text: str) -> tuple[str, tuple[Path, ...]]:
     name, equals, paths = text.partition("=")
+    require(not is_host_and_port(text), f"'{text}' names no kind of server: {USAGE}")
     require(bool(equals and name and paths), f"'{text}' names no server and no file: {USAGE}, or NAME=FILE")
     require(
         not is_host_and_port(paths),

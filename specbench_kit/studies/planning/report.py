@@ -134,10 +134,19 @@ def _rivals(summary: PlanSummary) -> str:
             doubt = ", within that range" if _in_range(fleet, plan) else ""
             ratio = times(fleet.price_per_hour / plan.price_per_hour)
             equal = fleet.price_per_hour == plan.price_per_hour
-            parts.append(f"{WAYS[way]} would cost {'as much' if equal else f'{ratio} as much{doubt}'}")
+            parts.append(
+                f"{WAYS[way]} would cost {'as much' if equal else f'{ratio} as much{doubt}'}{_served(fleet, plan)}"
+            )
     parts.reverse()
     parts += [f"{_tie(tie, summary.devices)} would cost as much" for tie in summary.ties]
     return "; ".join(parts)
+
+
+def _served(fleet: FleetSummary, plan: FleetSummary) -> str:
+    """Return what a replica of the same cards serves, which rents of whole replicas may hide."""
+    if (fleet.card, fleet.cards_per_replica, fleet.stages) != (plan.card, plan.cards_per_replica, plan.stages):
+        return ""
+    return f" (a replica serves {count(fleet.devices_served)} devices, the plan's {count(plan.devices_served)})"
 
 
 def _tie(tie: Tie, devices: int) -> str:
@@ -368,7 +377,10 @@ def _check(run: PlanDescription) -> list[Block]:
     commands = [command for command in (run.check, run.check_capacity) if command]
     return [
         Heading("To check the plan, in its folder"),
-        Paragraph("A full replica, simulated; and how many devices such a replica serves, searched for anew."),
+        Paragraph(
+            "The first simulates a replica with as many devices as the plan gives it, with other draws of the same "
+            "scene; the second searches anew for how many such a replica serves, which may take minutes."
+        ),
         CodeBlock("\n".join(commands)),
     ]
 
@@ -379,12 +391,14 @@ def _cautions(run: PlanDescription, summary: PlanSummary) -> list[str]:
     lines = [
         f"MODELLED TIME: step times are those of {target}, derived and not measured: {run.deployment.verifier.origin}.",
     ]
-    if plan.drafting != "none" and summary.stated_acceptance:
+    # Whether drafting pays rests on it, whichever way is the cheapest.
+    is_compared = any(fleet is not None and fleet.drafting != "none" for fleet in summary.fleets.values())
+    if is_compared and summary.stated_acceptance:
         lines.append(
             f"STATED ACCEPTANCE: {code(summary.stated_acceptance)} says how much is drafted and accepted, so that "
             "no method was chosen; a trace as --acceptance compares them."
         )
-    elif plan.drafting != "none":
+    elif is_compared:
         lines.append(
             f"ASSUMED ACCEPTANCE: which drafts are accepted comes from {code(run.config.acceptance)}, which need "
             f"not be that of {target} and its draft model."

@@ -72,7 +72,8 @@ def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> dict[s
     candidate = plan.candidate
     server = candidate.server
     content = deepcopy(dict(market.definition.content))
-    content |= {"name": "plan", "description": f"The replica of a plan: {candidate.label}."}
+    source = market.deployment(server, candidate.placement).source
+    content |= {"name": "plan", "description": f"The replica of a plan: {candidate.label}.", "source": source}
     for part in ("colocated", "sweep"):
         content.pop(part, None)
     save(folder / VERIFIER, market.profile(server))

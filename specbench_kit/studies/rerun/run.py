@@ -38,7 +38,7 @@ Records = Sequence[RequestRecord]
 RecordPairs = Sequence[tuple[RequestRecord, RequestRecord]]
 """The records of the same requests in the first and the second run."""
 
-ENVIRONMENT = ("git_commit", "git_dirty", "platform", "versions", "hardware", "options", "uses")
+ENVIRONMENT = ("git_commit", "git_dirty", "platform", "versions", "hardware", "options", "uses", "method_source")
 """Keys of `run.json` that describe the conditions of a run."""
 COMMIT = re.compile("[0-9a-f]{40}")
 """A commit of the hub."""
@@ -81,7 +81,11 @@ class Differences:
     @property
     def is_repeated(self) -> bool:
         """Whether the second run is one of the same policy, as far as its options and its replayed rounds tell."""
-        return not self._changed_options and (not self.is_replay or self.rounds.equal == self.rounds.compared)
+        return (
+            not self._changed_options
+            and "method_source" not in self.environment
+            and (not self.is_replay or self.rounds.equal == self.rounds.compared)
+        )
 
     @property
     def _changed_options(self) -> list[str]:
@@ -96,6 +100,8 @@ class Differences:
                 f"NOT THE SAME POLICY: its code has changed since the first run, for its options differ "
                 f"({', '.join(changed)}); {counts}."
             )
+        if "method_source" in self.environment:
+            return f"NOT THE SAME POLICY: its code has changed since the first run; {counts}."
         if not self.is_repeated:
             return f"NOT REPEATED: a replay makes the same rounds unless code, predictor or profiles changed; {counts}."
         is_equal = all(count.equal == count.compared for count in (self.outputs, self.rounds)) and not self.missing

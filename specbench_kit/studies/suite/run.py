@@ -17,7 +17,7 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.core.version import __version__
 from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.methods.base import methods
-from specbench_kit.methods.spec import parse_method
+from specbench_kit.methods.spec import parse_method, source_hash
 from specbench_kit.metrics.ab.summary import AbSummary
 from specbench_kit.metrics.suite import (
     CellResult,
@@ -37,7 +37,7 @@ from specbench_kit.studies.ab.settings import AbSettings
 from specbench_kit.studies.bench.choice import ALL
 from specbench_kit.studies.suite.definition import PROMPTS, QUICK_STEP, Suite, load
 from specbench_kit.studies.suite.files import SCHEMA, kit_results, measurements, save, submissions
-from specbench_kit.studies.suite.running import is_current, run_suite, source_hash
+from specbench_kit.studies.suite.running import is_current, run_suite
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -1,13 +1,10 @@
 """Run policies in a suite: recorded pairs are replayed, synthetic ones decode, and fleets of devices are simulated."""
 
-import importlib.util
 import platform
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import entry_points
-from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
 from typing import NamedTuple
@@ -25,7 +22,7 @@ from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.drafting_work import WorkLog
 from specbench_kit.deployments.placing import drafts_on_edge
 from specbench_kit.methods.base import Method, methods
-from specbench_kit.methods.spec import parse_method, resolved_options
+from specbench_kit.methods.spec import parse_method, resolved_options, source_hash
 from specbench_kit.metrics.latency import wasted_time
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.serving_rows import Figures
@@ -350,17 +347,6 @@ def distribution(name: str) -> tuple[str, str]:
         if point.name == name and point.dist is not None:
             return point.dist.name, point.dist.version
     return KIT, __version__
-
-
-def source_hash(kind: type[Method]) -> str:
-    """Return the hash of the Python files that define a method: its module, and all of a package of its own."""
-    module = sys.modules[kind.__module__]
-    files = [Path(module.__file__ or "")]
-    root = kind.__module__.partition(".")[0]
-    if root != __name__.partition(".")[0] and (spec := importlib.util.find_spec(root)) is not None:
-        folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-        files = sorted(file for folder in folders for file in folder.rglob("*.py")) or files
-    return sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def is_current(result: SuiteResult) -> bool:

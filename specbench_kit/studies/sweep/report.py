@@ -430,7 +430,8 @@ def cautions(run: SweepDescription, summary: SweepSummary) -> list[str]:
     if beaten:
         lines.append(
             f"SERVER-ONLY IS FASTER at {len(beaten)} of {len(summary.fastest)} points: with draft models on the server "
-            f"the fastest method is up to {times(max(beaten))} as fast as the fastest with them at the edge."
+            f"the fastest method is up to {times(max(beaten))} as fast as what is fastest with them at the edge, "
+            "autoregressive decoding included."
             + (f" {colocation.assumption(run.deployment)}" if run.deployment else "")
         )
     return lines

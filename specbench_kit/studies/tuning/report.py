@@ -104,7 +104,7 @@ def headline(tuned: Tuning) -> str:
     if gained.value is None:
         return f"{speed}; the defaults of {code(name)} cannot be replayed on this trace."
     if best.tokens_per_s == best.default_tokens_per_s:
-        return f"{speed}; no other setting was faster than the defaults."
+        return f"{speed}; no other setting of {code(name)} was faster than its defaults."
     within = f" (95% interval {interval(bounds)})" if bounds else " (without an interval)"
     shown = ", which shows no gain" if bounds is not None and bounds[0] <= 1 <= bounds[1] else ""
     return f"{speed}, {times(gained.value)}{within} the speed of its defaults{shown}."

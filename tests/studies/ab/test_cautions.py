@@ -148,11 +148,11 @@ def test_where_no_verdict_is_reached_the_prompts_that_would_give_one_are_named()
     (line,) = report.what_would_tell(with_end_to_end(1.0, [0.9, 1.1], NO_DIFFERENCE))
     assert line.endswith("are too close for any number of prompts.")
     (line,) = report.what_would_tell(with_end_to_end(1.5, None, TOO_FEW))
-    assert line == f"At {LOAD} 9 prompts are enough for a verdict.", "8 of them gave none"
+    assert line == f"At {LOAD} a verdict takes 9 prompts or more.", "8 of them gave none"
     few = with_end_to_end(1.5, None, TOO_FEW)
     (load,) = few.loads
     few = replace(few, loads=[replace(load, comparisons=[replace(load.comparisons[0], units=2)])])
-    assert report.what_would_tell(few) == [f"At {LOAD} 6 prompts are enough for a verdict."]
+    assert report.what_would_tell(few) == [f"At {LOAD} a verdict takes 6 prompts or more."]
     assert report.what_would_tell(with_end_to_end(1.5, [1.4, 1.6], FASTER)) == []
 
 

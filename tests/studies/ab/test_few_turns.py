@@ -58,7 +58,7 @@ def test_where_no_interval_can_be_given_nothing_is_called_a_tie() -> None:
 
 def test_too_few_prompts_name_how_many_are_enough() -> None:
     (line,) = report.what_would_tell(compared(5, ("concurrency 1",), 0))
-    assert line == "At concurrency 1 8 prompts are enough for a verdict."
+    assert line == "At concurrency 1 a verdict takes 8 prompts or more."
 
 
 def prompts_of(folder: Path, count: int) -> Path:
@@ -107,6 +107,11 @@ def test_a_server_that_drafts_is_not_said_to_draft_nothing(tmp_path: Path) -> No
         done = ab(f"plain=vllm://{first}", f"spec=vllm://{second}", prompts)
     assert done.returncode == 0, done.stderr
     assert "NO DRAFTS" not in done.stdout
+
+
+def test_addresses_without_a_name_are_no_files() -> None:
+    line = error_line(skit_here("ab", "127.0.0.1:8001", "127.0.0.1:8002", "--limit", 2))
+    assert line.startswith("'127.0.0.1:8001' names no kind of server: give NAME=KIND://HOST:PORT")
 
 
 def test_addresses_without_a_kind_are_no_files() -> None:
