@@ -53,13 +53,21 @@ def compare_published(experiment: Experiment, rows: Sequence[JsonObject]) -> lis
         [(published, _simulated(published, rows)) for published in experiment.published],
         experiment.goal,
         experiment.against,
+        experiment.variants,
     )
 
 
 def compare_simulated(
-    numbers: Sequence[tuple[Published, Interval | None]], goal: float, against: str
+    numbers: Sequence[tuple[Published, Interval | None]],
+    goal: float,
+    against: str,
+    variants: Sequence[Sequence[str]] = (),
 ) -> list[ComparedNumber]:
-    """Return published numbers compared with those that were simulated for them."""
+    """Return published numbers compared with those that were simulated for them.
+
+    No paper says how far one of its rows is ahead of itself, which is what a reference over its variants would be.
+    """
+    of_one_row = {against, *(series for several in variants if against in several for series in several)}
     pairs = [_pair(published, simulated, goal) for published, simulated in numbers]
     bases: dict[object, ComparedNumber] = {}
     for pair in pairs:
@@ -67,7 +75,7 @@ def compare_simulated(
             bases.setdefault(_point(pair), pair)
     compared = []
     for pair in pairs:
-        base = bases.get(_point(pair)) if pair.series != against else None
+        base = bases.get(_point(pair)) if pair.series not in of_one_row else None
         compared.append(structs.replace(pair, ratio_of_ratios=base and _ratio_of_ratios(pair, base)))
     return compared
 

@@ -262,7 +262,9 @@ def judge_again(experiment: Experiment, earlier: ReproducedExperiment) -> Reprod
     """
     simulated = {_key(pair): pair.simulated for pair in earlier.published}
     numbers = [(number, simulated[_key(number)]) for number in experiment.published if _key(number) in simulated]
-    result = outcome_of(experiment, compare_simulated(numbers, experiment.goal, experiment.against))
+    result = outcome_of(
+        experiment, compare_simulated(numbers, experiment.goal, experiment.against, experiment.variants)
+    )
     result.options, result.sensitivity, result.wall_s = earlier.options, earlier.sensitivity, earlier.wall_s
     return result
 

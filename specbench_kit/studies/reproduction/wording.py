@@ -323,9 +323,37 @@ def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment], terms:
     read_as = f", for '{result.against}'" if claim.is_lead else ""
     explained = f" {'. '.join(meaning)}." if meaning else ""
     listed = "; ".join(number.words() for number in numbers)
+    others = "".join(_under_variant(name, pairs, result, terms) for name in _variants(result)) if claim.is_lead else ""
     return (
-        f"The main claim is that {claim.words}. {_claim_outcome(numbers, result.goal)}{read_as}: {listed}.{explained}"
+        f"The main claim is that {claim.words}. {_claim_outcome(numbers, result.goal)}{read_as}: {listed}.{others}"
+        f"{explained}"
     )
+
+
+def _variants(result: ReproducedExperiment) -> list[str]:
+    """Return the other series that stand for the same row of the paper as the reference."""
+    return [
+        name for several in result.variants if result.against in several for name in several if name != result.against
+    ]
+
+
+def _under_variant(
+    name: str, pairs: Sequence[ComparedNumber], result: ReproducedExperiment, terms: Mapping[str, str]
+) -> str:
+    """Return in a sentence by how much a variant of the reference is ahead of the series of a claim."""
+    own = {
+        (number.metric, frozenset(number.where.items())): number.simulated.mean
+        for number in result.published
+        if number.series == name and number.simulated is not None
+    }
+    leads = []
+    for pair in pairs:
+        variant = own.get((pair.metric, frozenset(pair.where.items())))
+        if variant is not None and pair.simulated is not None and pair.simulated.mean:
+            point = ", ".join(map(str, pair.where.values())) or str(pair.series)
+            leads.append(f"{point}: {significant(variant / pair.simulated.mean, 3)}")
+    meaning = f", {terms[name]}," if name in terms else ""
+    return f" With '{name}'{meaning} ours is {', '.join(leads)}." if leads else ""
 
 
 def _claim_outcome(numbers: Sequence[_ClaimedNumber], goal: float) -> str:
