@@ -100,9 +100,11 @@ def test_a_sweep_of_a_trace_is_a_table(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SkitError, match=r"unknown option 'batchsize'; known: .*batch_size"):
+    with pytest.raises(
+        SkitError, match=r"unknown option 'batchsize' .did you mean 'batch_size'.*; known: .*batch_size"
+    ):
         skit.bench("fixed-k", batchsize=3)
-    with pytest.raises(SkitError, match=r"unknown option 'trails'; known: .*trials"):
+    with pytest.raises(SkitError, match=r"unknown option 'trails' .did you mean 'trials'.*; known: .*trials"):
         skit.train(trails=1)
     with pytest.raises(SkitError, match="--devices takes numbers"):
         skit.simulate(devices="many")
