@@ -3,8 +3,8 @@
     python scripts/long_acceptance.py qwen2.5-coder-long --target qwen2.5-coder --out results/reference/pair/long.md
 
 Counted at every place of every answer: how often the i-th drafted token is right where all before it were. The thinking
-part of an answer ends with </think>, or with the answer where it is never closed; a loop is what an answer repeats at
-its end without a change.
+part of an answer ends with </think>, or with the answer where it is never closed. What a greedy answer repeats at its
+end, as those of small models do, is told apart: drafts are right there that would not be elsewhere.
 """
 
 import argparse
@@ -24,20 +24,20 @@ from specbench_kit.traces.trace import RequestTrace, TraceFile
 STRETCHES = (0, 128, 256, 512, 1024, 2048)
 """Places of an answer between which acceptance is told."""
 OPENING, CLOSING = "<think>", "</think>"
-LEAST_REPEATED = 64
-LONGEST_PERIOD = 128
-"""Tokens at the end of an answer that a loop repeats at least, and the longest part that is repeated."""
+WINDOW = 128
+FEW_TOKENS = 32
+"""Different tokens that a window of an answer holds at most once it repeats itself; other text has twice as many."""
 
 
-def loop_start(tokens: Sequence[int]) -> int:
-    """Return the place from which an answer repeats itself to its end; its length if it does not."""
-    ids = np.asarray(tokens)
-    for period in range(1, min(LONGEST_PERIOD, len(ids) // 2) + 1):
-        differs = np.flatnonzero(ids[period:] != ids[:-period])
-        start = int(differs[-1]) + 1 + period if len(differs) else period
-        if len(ids) - start >= max(LEAST_REPEATED, 2 * period):
-            return start
-    return len(ids)
+def repetition_start(tokens: Sequence[int]) -> int:
+    """Return the place from which an answer only repeats itself, with or without small changes; its length if never."""
+    starts = range(len(tokens) - WINDOW, -1, -1)
+    first = len(tokens)
+    for start in starts:
+        if len(set(tokens[start : start + WINDOW])) > FEW_TOKENS:
+            break
+        first = start
+    return first
 
 
 def thinking_end(tokens: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> int:
@@ -55,18 +55,18 @@ def thinking_end(tokens: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> i
 
 
 def parts(request: RequestTrace, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, NDArray[np.int64]]]:
-    """Yield the places of an answer by stretch, by part, and those of a loop, each with its right tokens."""
+    """Yield the places of an answer by stretch and by part, and its repetitions, each with its right tokens."""
     lengths = accepted(request)
-    loop = loop_start(request.output_ids)
-    own = lengths[:loop]
+    own_end = repetition_start(request.output_ids)
+    own = lengths[:own_end]
     for start, end in itertools.pairwise(STRETCHES):
         if len(own) > start:
             yield f"tokens {start + 1:,} to {end:,}", own[start:end]
     end = thinking_end(request.output_ids, tokenizer)
     yield "thinking", own[:end]
     yield "answer", own[end:]
-    yield "all but loops", own
-    yield "loops", lengths[loop:]
+    yield "all but repetitions", own
+    yield "repetitions", lengths[own_end:]
 
 
 def lines(trace: TraceFile, tokenizer: PreTrainedTokenizerBase) -> list[list[str]]:

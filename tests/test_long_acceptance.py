@@ -1,4 +1,4 @@
-"""The table of long answers: where a loop begins, where thinking ends, and that every place counts once."""
+"""The table of long answers: where repetition begins, where thinking ends, and that every place counts once."""
 
 import importlib
 import sys
@@ -19,14 +19,14 @@ script: Any = importlib.import_module("long_acceptance")
     ("tokens", "start"),
     [
         (list(range(300)), 300),
-        ([*range(100), *[7] * 80], 101),
-        ([*range(100), *[7] * 60], 160),  # too short to be called a loop
-        ([*range(100), *([3, 1, 2] * 40)], 103),
-        ([*range(100), *([3, 1, 2] * 40), 5], 221),  # it came out of it
+        ([*range(200), *[7] * 300], 169),  # 31 others and the 7
+        ([*range(200), *[7] * 90], 290),  # too short to tell
+        ([*range(200), *([3, 1, 2] * 100), *range(200)], 700),  # it came out of it
+        ([*range(200), *(token for number in range(10) for token in (3, 1, number, 2) * 8)], 172),  # 28 others, and 0 to 3
     ],
 )
-def test_a_loop_begins_with_its_second_round(tokens: list[int], start: int) -> None:
-    assert script.loop_start(tokens) == start
+def test_an_answer_repeats_itself_from_the_first_window_of_few_tokens_on(tokens: list[int], start: int) -> None:
+    assert script.repetition_start(tokens) == start
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_every_place_is_of_one_stretch_and_of_one_part(tmp_path: Path, tokenizer
     places = sum(len(request.output_ids) for request in trace)
     counts = {name: int(row[2].replace(",", "")) for name, row in rows.items()}
     stretches = sum(count for name, count in counts.items() if name.startswith("tokens"))
-    assert stretches == counts["all but loops"] == counts.get("thinking", 0) + counts["answer"]
-    assert counts["all but loops"] + counts.get("loops", 0) == places
+    assert stretches == counts["all but repetitions"] == counts.get("thinking", 0) + counts["answer"]
+    assert counts["all but repetitions"] + counts.get("repetitions", 0) == places
