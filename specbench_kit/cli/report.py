@@ -80,7 +80,8 @@ class ComparisonOptions:
         from specbench_kit.metrics.run_data import holds_runs, load_runs
 
         kept = [(folder, file) for folder in self.run if not holds_runs(folder) and (file := result_file.find(folder))]
-        for folder, file in kept:
+        if kept:
+            folder, file = kept[0]
             alone = f"{folder} holds a result without its requests: "
             require(len(self.run) == 1, f"{alone}name the runs that it was made of to put them beside others")
             require(
