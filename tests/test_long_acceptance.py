@@ -22,7 +22,8 @@ script: Any = importlib.import_module("long_acceptance")
         ([*range(200), *[7] * 300], 169),  # 31 others and the 7
         ([*range(200), *[7] * 90], 290),  # too short to tell
         ([*range(200), *([3, 1, 2] * 100), *range(200)], 700),  # it came out of it
-        ([*range(200), *(token for number in range(10) for token in (3, 1, number, 2) * 8)], 172),  # 28 others, and 0 to 3
+        # 28 others, and 0 to 3.
+        ([*range(200), *(token for number in range(10) for token in (3, 1, number, 2) * 8)], 172),
     ],
 )
 def test_an_answer_repeats_itself_from_the_first_window_of_few_tokens_on(tokens: list[int], start: int) -> None:
