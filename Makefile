@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-pair-replayed reference-pair-decoded pair-trace pair-trees pair-training reference-pair suite-results reproduce wheel docs docs-test clean
+.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-pair-replayed reference-pair-decoded pair-trace pair-trees long-trace pair-training reference-pair suite-results reproduce wheel docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -154,6 +154,14 @@ pair-trace: $(INSTALLED)
 		$(BIN)/skit record --target $(PAIR) --executor native --dataset $(PAIR_TRACE)/eight-tasks-$$half.jsonl --max-draft 12 \
 			--max-new-tokens 128 --share CC-BY-4.0 --resume --out $(PAIR_TRACE)/$$half.parquet || exit 1; \
 	done
+
+# Long answers with a thinking part: about an hour on two cores.
+long-trace: $(INSTALLED)
+	$(BIN)/skit fetch $(PAIR)
+	$(BIN)/python scripts/reasoning_prompts.py --out $(PAIR_TRACE)/reasoning.jsonl
+	$(BIN)/skit record --target $(PAIR) --dataset $(PAIR_TRACE)/reasoning.jsonl --max-draft 12 --max-new-tokens 2048 \
+		--share CC-BY-4.0 --resume --out $(PAIR_TRACE)/$(PAIR)-long.parquet
+	$(BIN)/python scripts/long_acceptance.py $(PAIR_TRACE)/$(PAIR)-long.parquet --target $(PAIR) --out $(PAIR_REPORTS)/long.md
 
 # Trees for the first requests of the half for reports, whose answers are cut to 32 tokens.
 pair-trees: $(INSTALLED)

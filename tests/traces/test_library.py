@@ -12,6 +12,7 @@ from specbench_kit.traces.library import BUNDLED, bundled_traces, trace_file
 from specbench_kit.traces.trace import TraceFile
 
 REPORTS, TUNING, TREES = "qwen2.5-coder", "qwen2.5-coder-tune", "qwen2.5-coder-trees"
+LONG = "qwen2.5-coder-long"
 TASKS = {
     "chat of two turns",
     "code",
@@ -22,33 +23,43 @@ TASKS = {
     "summary",
     "translation",
 }
+KINDS = {"mathematics", "probability", "logic", "algorithms", "finding faults", "planning"}
+"""What the questions of the long trace are about."""
 LARGEST_BYTES = 25_000_000
 """What all traces together may add to an installation."""
 
 
 def test_every_bundled_file_is_in_the_catalogue() -> None:
-    assert {file.stem for file in BUNDLED.glob("*.parquet")} == set(bundled_traces()) == {REPORTS, TUNING, TREES}
+    assert {file.stem for file in BUNDLED.glob("*.parquet")} == set(bundled_traces())
+    assert set(bundled_traces()) == {REPORTS, TUNING, TREES, LONG}
     assert sum(file.stat().st_size for file in BUNDLED.iterdir()) <= LARGEST_BYTES
 
 
-@pytest.mark.parametrize("name", [REPORTS, TUNING, TREES])
-def test_a_trace_holds_all_tasks_of_the_pair_that_it_is_named_after(name: str) -> None:
+@pytest.mark.parametrize(("name", "tasks"), [(REPORTS, TASKS), (TUNING, TASKS), (TREES, TASKS), (LONG, KINDS)])
+def test_a_trace_holds_all_tasks_of_the_pair_that_it_is_named_after(name: str, tasks: set[str]) -> None:
     trace, pair = TraceFile(Path(name)), NAMED_PAIRS["qwen2.5-coder"]
     assert trace.header.licence == bundled_traces()[name].licence
     assert pair.draft is not None
     for role, model in (("target", pair.target), ("draft", pair.draft)):
         assert trace.provenance("models", role, "gguf_sha256") == model.sha256
     requests = list(trace)
-    assert {request.category for request in requests} == TASKS
+    assert {request.category for request in requests} == tasks
     assert len({request.request_id for request in requests}) == len(requests)
     assert not trace.header.lacks
 
 
-def test_nothing_is_reported_on_that_something_was_tuned_on() -> None:
-    tuning, reports = (TraceFile(Path(name)).provenance("prompts") for name in (TUNING, REPORTS))
+@pytest.mark.parametrize("name", [REPORTS, LONG])
+def test_nothing_is_reported_on_that_something_was_tuned_on(name: str) -> None:
+    tuning, reports = (TraceFile(Path(trace)).provenance("prompts") for trace in (TUNING, name))
     assert tuning
     assert reports
     assert not set(tuning) & set(reports)
+
+
+def test_the_long_trace_is_long_and_small() -> None:
+    answers = [len(request.output_ids) for request in TraceFile(Path(LONG))]
+    assert sum(length >= 1000 for length in answers) >= 24
+    assert (BUNDLED / f"{LONG}.parquet").stat().st_size <= 6_000_000
 
 
 def test_a_file_comes_before_a_bundled_trace_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

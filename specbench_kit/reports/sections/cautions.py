@@ -50,8 +50,8 @@ def setting_cautions(run: RunDescription, *, beside_others: bool = False) -> lis
         lines += constant_steps(run)
         deployment = f"the deployment '{name}'" if (name := run.deployment_name) else "a deployment"
         # Which models and devices these are, since they need not be those that decoded.
-        stands_for = run.deployment.description.rstrip(".") if run.deployment and name != RECORDED else ""
-        what = f" ({stands_for})" if stands_for else ""
+        description = run.deployment.description if run.deployment and name != RECORDED else ""
+        what = f" ({description.partition('. ')[0].rstrip('.')})" if description else ""
         lines.append(f"MODELLED TIME: durations come from the latency models of {deployment}, not from a clock{what}.")
         # The range of the results, where a run has it, says more than that of single steps.
         has_range = run.command in ("simulate", "capacity") or run.range
