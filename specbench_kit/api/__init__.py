@@ -23,7 +23,7 @@ from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import load as load_deployment
 from specbench_kit.metrics import result_file
-from specbench_kit.metrics.run_data import holds_runs, load_runs
+from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.serving.events import parse_window
 from specbench_kit.serving.options import OutputOptions, RecordingOptions
 from specbench_kit.studies.bench.campaign import Campaign
@@ -208,7 +208,7 @@ def train(
 
 def load(*folders: str | Path) -> Result:
     """Return the runs in these folders, or directly below them, or the result that one folder without runs holds."""
-    if len(folders) == 1 and not holds_runs(folder := Path(folders[0])) and (file := result_file.find(folder)):
+    if len(folders) == 1 and (file := result_file.find(Path(folders[0]))):
         return Result([], kept=result_file.read(file))
     runs, _ = load_runs([Path(folder) for folder in folders])
     return Result([run.path for run in runs])

@@ -77,9 +77,9 @@ class ComparisonOptions:
         """Read the runs and compare them, or read the result in a folder that holds no runs."""
         from specbench_kit.metrics import result_file
         from specbench_kit.metrics.comparison import compare
-        from specbench_kit.metrics.run_data import holds_runs, load_runs
+        from specbench_kit.metrics.run_data import load_runs
 
-        kept = [(folder, file) for folder in self.run if not holds_runs(folder) and (file := result_file.find(folder))]
+        kept = [(folder, file) for folder in self.run if (file := result_file.find(folder))]
         if kept:
             folder, file = kept[0]
             alone = f"{folder} holds a result without its requests: "

@@ -128,16 +128,14 @@ class Registry(Generic[T]):
 
     def _leave_out_incomplete(self, point: EntryPoint, entry: type, missing: list[str]) -> None:
         """Leave out an installed entry that lacks something which others would meet only when they use it."""
-        package = point.dist.name if point.dist else point.module
         self.leave_out(
             point.name,
             f"the installed {self.kind} '{point.name}' ({entry.__module__}:{entry.__qualname__}) has no "
-            f"{' and no '.join(missing)}: mend it, or remove it with pip uninstall {package}",
+            f"{' and no '.join(missing)}: mend it, {_removal(point)}",
         )
 
     def _leave_out(self, point: EntryPoint, error: Exception) -> None:
         """Leave out an installed entry that cannot be imported."""
-        package = point.dist.name if point.dist else point.module
         place = _place(error, point.module.partition(".")[0])
         reason, remedy = (f"{error}", "install its package again")
         if place:
@@ -145,9 +143,13 @@ class Registry(Generic[T]):
             reason, remedy = f"{type(error).__name__}: {message} ({place})", "mend it"
         self.leave_out(
             point.name,
-            f"the installed {self.kind} '{point.name}' cannot be imported: {reason}: {remedy}, or remove it with pip "
-            f"uninstall {package}",
+            f"the installed {self.kind} '{point.name}' cannot be imported: {reason}: {remedy}, {_removal(point)}",
         )
+
+
+def _removal(point: EntryPoint) -> str:
+    """Return how to be rid of an entry that nobody mends."""
+    return f"or remove it with pip uninstall {point.dist.name if point.dist else point.module}"
 
 
 def _missing(entry: object) -> list[str]:

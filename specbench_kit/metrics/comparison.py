@@ -28,7 +28,7 @@ from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.run_data import BenchmarkRun, placed
 from specbench_kit.metrics.run_summary import OutputCounts
-from specbench_kit.metrics.series import arrange
+from specbench_kit.metrics.series import RunSeries, arrange
 from specbench_kit.metrics.statistics import Units, units_of
 from specbench_kit.metrics.verdicts import joint_check
 
@@ -37,7 +37,6 @@ LEAST_SHARE = 0.01
 QUANTILES = 201
 """Points of a curve of inter-token latencies."""
 
-Series = MethodSeries[BenchmarkRun]
 Decode = Callable[[list[int]], str]
 """Turns token ids into text."""
 
@@ -107,7 +106,7 @@ def compare(
     )
 
 
-def _without_requests(series: Series, decode: Decode | None, *, is_alone: bool) -> MethodSeries[RunResult]:
+def _without_requests(series: RunSeries, decode: Decode | None, *, is_alone: bool) -> MethodSeries[RunResult]:
     """Return a series as the result holds it; only the report on a run that `is_alone` shows single requests."""
     runs = {}
     for dataset, run in series.runs.items():
@@ -158,7 +157,7 @@ def _curves(group: RequestGroup) -> Curves:
     return Curves(by_length, quantiles.tolist())
 
 
-def _sources(series: Series) -> dict[str, Source]:
+def _sources(series: RunSeries) -> dict[str, Source]:
     def unique(records: Sequence[RequestRecord], dataset: str) -> Sequence[RequestRecord]:
         if len(series.runs) == 1:
             return records
@@ -185,7 +184,7 @@ def _units(all_sources: Iterable[Sources]) -> dict[str, int]:
 
 
 def _divided_tables(
-    all_series: Sequence[Series], sources: Mapping[str, Sources], reference: Reference, units: Units
+    all_series: Sequence[RunSeries], sources: Mapping[str, Sources], reference: Reference, units: Units
 ) -> list[ComparisonTable]:
     """Return a table per dataset and one per category, each only if there are several."""
     pairs: dict[tuple[str, str], None] = {}
@@ -221,7 +220,7 @@ def _part(sources: Sources, kind: Kind, name: str) -> dict[str, Source]:
     return parts
 
 
-def _entry(series: Series, by_dataset: Sources, *, timed: bool = True) -> TableEntry:
+def _entry(series: RunSeries, by_dataset: Sources, *, timed: bool = True) -> TableEntry:
     """Return the series' side of a table; `timed` if the requests are all of their runs, which gives a makespan."""
     sources = list(by_dataset.values())
     run = sources[0].run.fields
@@ -277,7 +276,7 @@ def _kept_verdicts(by_dataset: Sources, *, has_prefixes: bool) -> dict[tuple[str
 
 
 def _reference(
-    against: str | None, entries: Sequence[TableEntry], all_series: Sequence[Series], units: Units
+    against: str | None, entries: Sequence[TableEntry], all_series: Sequence[RunSeries], units: Units
 ) -> Reference:
     if against is None:
         return choose_reference(entries, units)

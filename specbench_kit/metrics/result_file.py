@@ -11,11 +11,14 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.typed_json import convert, parse
 from specbench_kit.metrics.result import Comparison
+from specbench_kit.metrics.run_data import holds_runs
 
 VERSION = 1
 """The version of the format. It rises when an older kit would misread a file."""
 NAME = "result.json"
 COMPRESSED = "result.json.xz"
+LARGEST_BYTES = 500_000_000
+"""Bytes up to which a packed file is unpacked: a few bytes can stand for any number of them."""
 
 
 class ResultDocument(Struct):
@@ -35,7 +38,9 @@ def to_json(comparison: Comparison) -> str:
 
 
 def find(folder: Path) -> Path | None:
-    """Return the file of a result in a folder, compressed or not; None if there is none."""
+    """Return the file of a result, compressed or not, in a folder that holds no runs; None if there is none."""
+    if holds_runs(folder):
+        return None
     return next((folder / name for name in (NAME, COMPRESSED) if (folder / name).is_file()), None)
 
 
@@ -43,15 +48,39 @@ def read(path: Path) -> Comparison:
     """Return the result in a file; SkitError if it is none, or of a newer version."""
     try:
         content = path.read_bytes()
-        document = one_line_texts(parse(lzma.decompress(content) if path.suffix == ".xz" else content))
+        document = one_line_texts(parse(_unpacked(content) if path.suffix == ".xz" else content))
         version = document.get("version") if isinstance(document, dict) else None
         require(
             not isinstance(version, int) or version <= VERSION,
             f"{path} was written by a newer specbench-kit (version {version} of the format, this one reads up to "
             f"{VERSION}): upgrade specbench-kit",
         )
-        return convert(ResultDocument, document).result
+        return _whole(convert(ResultDocument, document).result)
     except (OSError, lzma.LZMAError) as error:
         raise SkitError(f"cannot read {path}: {error}") from error
     except ValueError as error:
         raise SkitError(f"{path}: {error}: it is not a result of skit bench") from error
+
+
+def _unpacked(content: bytes) -> bytes:
+    unpacking = lzma.LZMADecompressor()
+    text = unpacking.decompress(content, LARGEST_BYTES)
+    if not unpacking.eof:
+        raise ValueError(f"it is cut short, or larger than {LARGEST_BYTES:,} bytes")
+    return text
+
+
+def _whole(comparison: Comparison) -> Comparison:
+    """Return a result all of whose parts belong together; raise ValueError for any other."""
+    labels = {series.label for series in comparison.series}
+    for holds, problem in (
+        (bool(comparison.parts) and bool(labels), "it has no table or no series"),
+        (bool(comparison.runs) and all(series.runs for series in comparison.series), "a series has no run"),
+        (all(part.rows.keys() <= labels for part in comparison.parts), "a table has a row without a series"),
+        (bool(comparison.parts) and comparison.overall.keys() == labels, "the first table lacks a series"),
+        (labels <= comparison.curves.keys(), "a series has no curves"),
+        (comparison.reference in labels, f"its reference '{comparison.reference}' is no series"),
+    ):
+        if not holds:
+            raise ValueError(problem)
+    return comparison

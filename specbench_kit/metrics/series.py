@@ -13,8 +13,11 @@ from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.setting import method_label
 from specbench_kit.metrics.vocabulary import BASELINE
 
+RunSeries = MethodSeries[BenchmarkRun]
+"""A series whose runs have their requests."""
 
-def arrange(runs: Sequence[BenchmarkRun]) -> list[MethodSeries[BenchmarkRun]]:
+
+def arrange(runs: Sequence[BenchmarkRun]) -> list[RunSeries]:
     """Return series in the order of the runs, after the baselines; a second run on a dataset begins another series."""
     groups: list[tuple[BenchmarkRun, dict[str, BenchmarkRun]]] = []
     for run in runs:
@@ -48,9 +51,7 @@ def _same_method(first: BenchmarkRun, second: BenchmarkRun) -> bool:
     return names[0] == names[1] and first.fields.options == second.fields.options
 
 
-def _derived_baselines(
-    own: Sequence[MethodSeries[BenchmarkRun]], baselines: Sequence[MethodSeries[BenchmarkRun]]
-) -> list[MethodSeries[BenchmarkRun]]:
+def _derived_baselines(own: Sequence[RunSeries], baselines: Sequence[RunSeries]) -> list[RunSeries]:
     """Return the baselines that were decoded within other methods' runs, each once."""
     timings = [_timing(series.runs) for series in baselines]
     derived: list[tuple[str, dict[str, BenchmarkRun]]] = []

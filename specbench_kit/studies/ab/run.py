@@ -31,7 +31,7 @@ from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterCha
 from specbench_kit.metrics.ab.comparison import Plan, saturation, summarise
 from specbench_kit.metrics.ab.figures import Targets
 from specbench_kit.metrics.ab.outputs import FEWEST_PAIRS
-from specbench_kit.metrics.ab.summary import BOUNDS, TYPICAL, AbCondition
+from specbench_kit.metrics.ab.summary import BOUNDS, AbCondition
 from specbench_kit.metrics.statistics import FEWEST_UNITS, units_for_a_verdict
 from specbench_kit.models.catalogue import from_pretrained, locate_tokenizer
 from specbench_kit.runs import provenance
@@ -269,7 +269,8 @@ async def _compare(
 ) -> AbOutcome:
     loads = settings.loads(len(dataset.prompts))
     prompts = len(dataset.prompts)
-    for line in [*_same_server(settings), *_doubts(settings, loads, prompts), *_sampling_doubts(settings, prompts)]:
+    of_servers = _same_server(settings)
+    for line in [*of_servers, *_doubts(settings, loads, prompts), *_sampling_doubts(settings, prompts)]:
         say(line)
     count_tokens = _token_counter(settings.tokenizer)
     async with AsyncExitStack() as stack:
@@ -291,13 +292,18 @@ async def _compare(
         environment = provenance.collect(settings.argv)
         store = _open_store(settings, dataset, servers, environment)
         try:
-            return await _run(driver, store, loads, progress)
+            return await _run(driver, store, loads, progress, of_servers)
         finally:
             unlock(store.folder)
 
 
-async def _run(driver: Driver, store: AnswerStore, loads: Sequence[Load], progress: ProgressCallback) -> AbOutcome:
-    """Ask for all answers that the store lacks, and conclude the run with what there is."""
+async def _run(
+    driver: Driver, store: AnswerStore, loads: Sequence[Load], progress: ProgressCallback, of_servers: Sequence[str]
+) -> AbOutcome:
+    """Ask for all answers that the store lacks, and conclude the run with what there is.
+
+    `of_servers` are cautions about the servers that were known before.
+    """
     settings = driver.settings
     requests = requests_of(driver.prompts)
     plan = _plan(settings, loads, requests)
@@ -314,17 +320,16 @@ async def _run(driver: Driver, store: AnswerStore, loads: Sequence[Load], progre
         problem = Interrupted(f"interrupted; {_kept(store, plan)}")
     machine = [*(store.run.get("machine") or ()), watch.end({})]
     store.amend(machine=machine)
-    cautions = [*_same_server(settings), *_cautions(driver), *_busy_at_start(read_machine(machine))]
+    cautions = [*of_servers, *_cautions(driver), *_busy_at_start(read_machine(machine))]
     summary = summarise(plan, list(store.records.values()), list(store.changes.values()), cautions)
     return conclude(store, summary, problem)
 
 
 def _doubts(settings: AbSettings, loads: Sequence[Load], prompts: int) -> list[str]:
     """Return a line for every load of too few turns for a verdict; raise SkitError if a condition needs an interval."""
-    # Where requests arrive at fixed times, throughput is not compared.
-    figures = sum(len(TYPICAL) - (load.rate is not None) for load in loads)
+    figures = sum(load.figures for load in loads)
     enough = units_for_a_verdict(figures)
-    of_intervals = [text for text in settings.fail_if if AbCondition.parse(text).terms.detail in BOUNDS]
+    of_interval = next((text for text in settings.fail_if if AbCondition.parse(text).terms.detail in BOUNDS), None)
     lines = []
     for load in loads:
         turns = -(-prompts // load.turn)
@@ -332,7 +337,7 @@ def _doubts(settings: AbSettings, loads: Sequence[Load], prompts: int) -> list[s
             continue
         few = f"{load.label}: {prompts} prompts make {turns} turns of {load.turn}"
         advice = f"give {load.turn * enough} prompts or more with --limit, or a smaller --turn"
-        require(not of_intervals, f"--fail-if '{' '.join(of_intervals[:1])}' asks for an interval; {few}: {advice}")
+        require(of_interval is None, f"--fail-if '{of_interval}' asks for an interval; {few}: {advice}")
         if turns < FEWEST_UNITS:
             lines.append(f"{few}, which can show no difference: {advice}")
         else:

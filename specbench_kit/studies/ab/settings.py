@@ -53,6 +53,11 @@ class Load:
         """The name of the load in files and reports."""
         return f"rate {self.rate:g}" if self.rate is not None else f"concurrency {self.concurrency}"
 
+    @property
+    def figures(self) -> int:
+        """How many figures are compared: throughput is none of them where requests arrive at fixed times."""
+        return len(TYPICAL) - (self.rate is not None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbSettings(common.DatasetOptions):
@@ -192,8 +197,8 @@ class AbSettings(common.DatasetOptions):
         """Return the loads, given the number of prompts."""
         if not self.rate:
             return [Load(self.turn or count, concurrency=count) for count in self.concurrency or (1,)]
-        # Turns are short enough for a verdict. Throughput is not compared, since it is what arrives.
-        figures = len(self.rate) * (len(TYPICAL) - 1)
+        # Turns are short enough for a verdict.
+        figures = sum(Load(1, rate=rate).figures for rate in self.rate)
         most = max(1, prompts // units_for_a_verdict(figures))
         return [Load(self.turn or max(1, min(most, round(ARRIVALS_S * rate))), rate=rate) for rate in self.rate]
 

@@ -81,11 +81,11 @@ class Differences:
     @property
     def is_repeated(self) -> bool:
         """Whether the second run is one of the same policy, as far as its options and its replayed rounds tell."""
-        return (
-            not self._changed_options
-            and "method_source" not in self.environment
-            and (not self.is_replay or self.rounds.equal == self.rounds.compared)
-        )
+        return not self._is_another_policy and (not self.is_replay or self.rounds.equal == self.rounds.compared)
+
+    @property
+    def _is_another_policy(self) -> bool:
+        return bool(self._changed_options) or "method_source" in self.environment
 
     @property
     def _changed_options(self) -> list[str]:
@@ -95,13 +95,10 @@ class Differences:
         """Return in a sentence whether the run came out again."""
         counts = f"{self.outputs.equal} of {self.outputs.compared} outputs are equal, and {self.rounds.equal} of "
         counts += f"{self.rounds.compared} requests have the same drafts and acceptances"
-        if changed := self._changed_options:
-            return (
-                f"NOT THE SAME POLICY: its code has changed since the first run, for its options differ "
-                f"({', '.join(changed)}); {counts}."
-            )
-        if "method_source" in self.environment:
-            return f"NOT THE SAME POLICY: its code has changed since the first run; {counts}."
+        if self._is_another_policy:
+            options = ", ".join(self._changed_options)
+            shown = f", for its options differ ({options})" if options else ""
+            return f"NOT THE SAME POLICY: its code has changed since the first run{shown}; {counts}."
         if not self.is_repeated:
             return f"NOT REPEATED: a replay makes the same rounds unless code, predictor or profiles changed; {counts}."
         is_equal = all(count.equal == count.compared for count in (self.outputs, self.rounds)) and not self.missing

@@ -10,7 +10,6 @@ from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit import api
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics import result_file
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.result import Comparison
@@ -90,8 +89,19 @@ def test_what_needs_requests_is_refused_in_one_line(comparison: Comparison, tmp_
         assert words in error_line(skit_here(*arguments))
 
 
-def _changed(document: JsonObject) -> str:
-    return json.dumps({**document, "result": {**document["result"], "reference": 3}})
+def _with(text: str, **changes: object) -> str:
+    document = json.loads(text)
+    return json.dumps({**document, "result": {**document["result"], **changes}})
+
+
+def _without_runs(text: str) -> dict[str, object]:
+    first, *others = json.loads(text)["result"]["series"]
+    return {"series": [{**first, "runs": {}}, *others]}
+
+
+def _without_a_row(text: str) -> dict[str, object]:
+    first, *others = json.loads(text)["result"]["parts"]
+    return {"parts": [{**first, "rows": dict(list(first["rows"].items())[1:])}, *others]}
 
 
 @pytest.mark.parametrize(
@@ -99,8 +109,14 @@ def _changed(document: JsonObject) -> str:
     [
         ("result.json", lambda text: text.replace('"version":1', '"version":2', 1), "a newer specbench-kit (version 2"),
         ("result.json", lambda text: text[:-30], "it is not a result of skit bench"),
-        ("result.json", lambda text: _changed(json.loads(text)), "result.reference must be text, not 3"),
+        ("result.json", lambda text: _with(text, reference=3), "result.reference must be text, not 3"),
         ("result.json", lambda _: "[]", "it is not a result of skit bench"),
+        ("result.json", lambda text: _with(text, parts=[]), "it has no table or no series"),
+        ("result.json", lambda text: _with(text, series=[]), "it has no table or no series"),
+        ("result.json", lambda text: _with(text, curves={}), "a series has no curves"),
+        ("result.json", lambda text: _with(text, reference="nobody"), "its reference 'nobody' is no series"),
+        ("result.json", lambda text: _with(text, **_without_runs(text)), "a series has no run"),
+        ("result.json", lambda text: _with(text, **_without_a_row(text)), "the first table lacks a series"),
         ("result.json.xz", lambda text: text, "cannot read"),
     ],
 )
@@ -115,3 +131,11 @@ def test_texts_of_a_foreign_file_control_no_terminal(comparison: Comparison, tmp
     (tmp_path / "result.json").write_text(text.replace("gsm8k", "\\u001b[31mred"))
     (name,) = result_file.read(tmp_path / "result.json").datasets
     assert name == "\\x1b[31mred"
+
+
+def test_a_small_file_that_unpacks_to_more_than_a_result_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(result_file, "LARGEST_BYTES", 10_000)
+    (tmp_path / "result.json.xz").write_bytes(lzma.compress(b" " * 1_000_000))
+    assert "it is cut short, or larger than 10,000 bytes" in error_line(skit_here("report", tmp_path))
