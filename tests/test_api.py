@@ -90,11 +90,11 @@ def test_a_sweep_of_a_trace_is_a_table(tmp_path: Path) -> None:
     grid = {"deployment": "wan", "replaced": "link.rtt_s=0.01,0.1", "trace": str(trace.path), "out": str(tmp_path)}
     study = skit.sweep("fixed-k:k=2", **grid)
     table = study.to_pandas()
-    assert len(table) == len(study.summary["rows"]) == 4
+    assert len(table) == len(study.result.rows) == 4
     assert study.report.is_file()
     page = study._repr_html_()
     assert "<td>fixed-k:k=2</td>" in page
-    assert page.index("MODELLED TIME") < page.index('<img alt="speedup"') < page.index("<table")
+    assert page.index("MODELLED TIME") < page.index('<img alt="Speedup against') < page.index("<table")
     with pytest.raises(SkitError, match=r"unknown option 'rounds'; known: .*trace"):
         skit.sweep("fixed-k", rounds=3)
 

@@ -11,8 +11,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from msgspec import to_builtins
-
 from specbench_kit.api.result import Result, Study
 from specbench_kit.core.errors import MethodError, require
 from specbench_kit.core.option import from_keywords, options_in, select_fields
@@ -32,6 +30,7 @@ from specbench_kit.studies.bench.fresh_processes import decode_in_processes
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings, require_distinct
+from specbench_kit.studies.kinds import studies_in
 from specbench_kit.studies.serving.serving_run import ServingRun
 from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.studies.sweep.run import run_sweep
@@ -149,8 +148,7 @@ def sweep(
     prompts = None
     if settings.trace is None and not settings.synthetic:
         prompts = _prompts(dataset, data_dir, sample, settings.limit, settings.seed)
-    outcome = run_sweep(settings, prompts, progress or _silent)
-    return Study(outcome.folder, outcome.run, outcome.content)
+    return Study(run_sweep(settings, prompts, progress or _silent))
 
 
 @_with_effect("simulate")
@@ -178,8 +176,7 @@ def simulate(system: Names = "wisp", *, progress: ProgressCallback | None = None
     if settings.records:
         prompts = _prompts(recorded.dataset, recorded.data_dir, recorded.sample, recorded.limit, recording.seed)
     run = ServingRun(settings=settings, dataset=prompts, report=progress or _silent)
-    outcome = run.simulate(output.events, window)
-    return Study(outcome.folder, outcome.run, to_builtins(outcome.summary))
+    return Study(run.simulate(output.events, window))
 
 
 @_with_effect("train-predictor")
@@ -203,14 +200,21 @@ def train(
     if settings.trace is None:
         prompts = _prompts(dataset, data_dir, sample, settings.limit, settings.seed, to_train=True)
     outcome = run_training(settings, prompts, progress or _silent)
-    return Study(outcome.folder, outcome.run, to_builtins(outcome.summary), dict(outcome.saved))
+    return Study(outcome.study, dict(outcome.saved))
 
 
-def load(*folders: str | Path) -> Result:
-    """Return the runs in these folders, or directly below them, or the result that one folder without runs holds."""
-    if len(folders) == 1 and (file := result_file.find(Path(folders[0]))):
-        return Result([], kept=result_file.read(file))
-    runs, _ = load_runs([Path(folder) for folder in folders])
+def load(*folders: str | Path) -> Result | Study:
+    """Return what folders hold: benchmark runs in them or right below them, or the result of another command.
+
+    A folder of benchmarks' result without its runs stands alone, as does the folder of any other command.
+    """
+    paths = [Path(folder) for folder in folders]
+    if len(paths) == 1:
+        if file := result_file.find(paths[0]):
+            return Result([], kept=result_file.read(file))
+        if studies := studies_in(paths[0]):
+            return Study(studies[0])
+    runs, _ = load_runs(paths)
     return Result([run.path for run in runs])
 
 

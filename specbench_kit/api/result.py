@@ -1,6 +1,5 @@
 """Results on disk as tables, sentences, reports and figures: of benchmarks, sweeps, simulations and trainings."""
 
-import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +20,11 @@ from specbench_kit.reports.comparison import wording
 from specbench_kit.reports.comparison.files import ALL, write_reports
 from specbench_kit.reports.comparison.plots import pictures
 from specbench_kit.reports.comparison.tables import to_csv
-from specbench_kit.reports.document import Paragraph, caution, plain
+from specbench_kit.reports.document import Figure, Paragraph, caution, plain
 from specbench_kit.reports.sections import headlines, machine
-from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.columns import COLUMNS, SPEEDUP, method_table
-from specbench_kit.reports.writing.drawing import draw
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.reports.writing.drawing import draw, safe_svg
+from specbench_kit.studies.kinds import AnyStudy
 
 
 @dataclass(frozen=True)
@@ -103,56 +101,84 @@ class Result:
 
 @dataclass(frozen=True)
 class Study:
-    """The result of a sweep, a simulation or a training.
+    """The result of a command other than a benchmark, as it was just made or as its folder holds it.
 
-    `folder` holds the report, `run` describes what was run (the content of run.json) and `summary` holds the numbers.
     `saved` maps each family of predictors that a training saved to its folder.
     """
 
-    folder: Path
-    run: Mapping[str, Any]
-    summary: Mapping[str, Any]
+    study: AnyStudy
     saved: Mapping[str, Path] = field(default_factory=dict)
 
     @property
+    def command(self) -> str:
+        """The command whose result it is."""
+        return self.study.kind.command
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds the page, `run.json` and the result."""
+        return self.study.folder
+
+    @property
+    def run(self) -> Any:
+        """What was run: the content of `run.json`, with a typed field for each entry."""
+        return self.study.run
+
+    @property
+    def result(self) -> Any:
+        """What was found: the content of `summary.json`, with a typed field for each entry."""
+        return self.study.result
+
+    @property
+    def headline(self) -> str:
+        """The result in one sentence."""
+        return plain(self.study.headline)
+
+    @property
     def report(self) -> Path:
-        """The path of the report in Markdown; figures and tables are next to it."""
-        return self.folder / "report.md"
+        """The path of the page in Markdown; figures and tables are next to it."""
+        return self.folder / f"{self.study.kind.page}.md"
 
     @property
     def warnings(self) -> list[str]:
         """What limits the result, to be read before a number is quoted."""
-        run = RunDescription.read(self.run)
-        return list(map(plain, dict.fromkeys([*machine.warnings(run), *setting_cautions(run)])))
+        lines = [*machine.warnings(self.run), *self.study.kind.cautions(self.study)]
+        return list(map(plain, dict.fromkeys(lines)))
 
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a row per point and method, system or stopping criterion; nested names are joined by dots."""
-        rows = self.summary.get("rows")
-        if rows is None:
-            rows = [{"stop_rule": name, **values} for name, values in self.summary["decoding"].items()]
-        return pandas.json_normalize(list(rows))
+    @property
+    def tables(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The rows of every table by its name, the main one first."""
+        return {name.removesuffix(".csv"): rows for name, rows in self.study.kind.files(self.study).items()}
+
+    def to_pandas(self, table: str = "") -> pandas.DataFrame:
+        """Return a table, by default the main one; its columns are those of the CSV file beside the page."""
+        tables = self.tables
+        name = table or next(iter(tables))
+        require(name in tables, f"there is no table '{name}' in this result; it has {', '.join(tables)}")
+        return pandas.DataFrame(list(tables[name]))
+
+    def write_pages(self, folder: str | Path) -> list[Path]:
+        """Write the page, its pictures and its tables into a folder, and return the paths of the files."""
+        return self.study.pages(Path(folder))
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<p><strong>{escape(line)}</strong></p>" for line in self.warnings)
         table = self.to_pandas().to_html(escape=True, index=False)
-        return f"{notes}<p>{escape(str(self.report))}</p>{first_picture(self.folder)}{table}"
+        return f"{notes}<p>{escape(self.headline)}</p>{self._picture()}<p>{escape(str(self.report))}</p>{table}"
 
-
-REPORTED = re.compile(r"!\[[^\]]*\]\((plots/[^)]+)\.png\)")
-"""A figure in the Markdown of a report."""
+    def _picture(self) -> str:
+        """Return the first picture of the page; nothing where there is none."""
+        kind = self.study.kind
+        first = next(iter(kind.pictures(self.study)), None)
+        if first is not None:
+            return picture(draw(first, kind.setting(self.study), ("svg",))["svg"], first.title)
+        files = sorted((self.folder / "plots").glob("*.svg"))
+        shown = next((block for block in kind.document(self.study, []).blocks if isinstance(block, Figure)), None)
+        named = [path for path in files if shown is not None and path.stem == Path(shown.path).stem]
+        return picture(safe_svg(named[0].read_bytes()), shown.title) if named and shown is not None else ""
 
 
 def picture(svg: bytes, title: str) -> str:
     """Return a drawing as an image that needs no file and takes no style from the notebook."""
     content = b64encode(svg).decode()
     return f'<img alt="{escape(title)}" style="max-width: 100%" src="data:image/svg+xml;base64,{content}">'
-
-
-def first_picture(folder: Path) -> str:
-    """Return the first figure of the report in a folder; nothing where there is none."""
-    report = folder / "report.md"
-    shown = REPORTED.search(report.read_text(encoding="utf-8")) if report.is_file() else None
-    drawing = None if shown is None else folder / f"{shown[1]}.svg"
-    if drawing is None or not drawing.is_file():
-        return ""
-    return picture(drawing.read_bytes(), drawing.stem)

@@ -36,10 +36,12 @@ def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption =
     conditions = [AbCondition.parse(text) for text in settings.fail_if]
     console = Console(stderr=as_json)
     outcome = _compare(settings, console)
-    _tell(outcome, console)
+    study = outcome.study
+    study.kind.print(console, study)
+    say(console, f"report: {study.folder / 'report.html'}")
     failed, doubts = _judge(outcome, conditions)
     if as_json:
-        document = {"run_dirs": [str(outcome.folder)], "summary": outcome.summary}
+        document = {"run_dirs": [str(study.folder)], "summary": study.result}
         print_json({**document, "failed": failed, "inconclusive": doubts})
     if outcome.problem is not None:
         raise outcome.problem
@@ -51,8 +53,8 @@ def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption =
     if failed or doubts:
         raise typer.Exit(FAILED if failed else INCONCLUSIVE)
     if strict:
-        failures = dict.fromkeys(outcome.summary.names, 0)
-        for load in outcome.summary.loads:
+        failures = dict.fromkeys(outcome.study.result.names, 0)
+        for load in outcome.study.result.loads:
             for name in failures:
                 failures[name] += load.servers[name].failed
         require_all(failures)
@@ -60,14 +62,14 @@ def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption =
 
 def _judge(outcome: "AbOutcome", conditions: "Sequence[AbCondition]") -> tuple[list[str], list[str]]:
     """Return the conditions that hold, and why conditions on time cannot be judged; nothing for an unfinished run."""
-    from specbench_kit.runs.machine.limits import disturbances, read_machine
+    from specbench_kit.runs.machine.limits import disturbances
 
     if outcome.problem is not None:
         return [], []
     is_timed = any(condition.is_timed for condition in conditions)
-    doubts = disturbances(read_machine(outcome.run.get("machine"))) if is_timed else []
+    doubts = disturbances(outcome.study.run.machine) if is_timed else []
     judged = [condition for condition in conditions if not (doubts and condition.is_timed)]
-    return [line for condition in judged for line in condition.violations(outcome.summary)], doubts
+    return [line for condition in judged for line in condition.violations(outcome.study.result)], doubts
 
 
 def _compare(settings: AbSettings, console: "Console") -> "AbOutcome":
@@ -81,24 +83,3 @@ def _compare(settings: AbSettings, console: "Console") -> "AbOutcome":
     dataset = load_dataset(sources, settings.limit, settings.seed, console)
     with stepping_bar() as progress:
         return run.compare_servers(settings, dataset, progress, lambda line: say(console, line, style="yellow"))
-
-
-def _tell(outcome: "AbOutcome", console: "Console") -> None:
-    from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.document import Block, Paragraph, caution, paragraphs
-    from specbench_kit.reports.sections import machine
-    from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
-    from specbench_kit.studies.ab.report import AbDescription, cautions, headline, side_by_side, what_would_tell
-
-    summary = outcome.summary
-    run = AbDescription.read(outcome.run)
-    blocks: list[Block] = [
-        *caution(machine.warnings(run), severe=True),
-        *foreign_files(run),
-        Paragraph(headline(summary)),
-        side_by_side(summary),
-        *paragraphs(*what_would_tell(summary)),
-        *caution([*setting_cautions(run), *cautions(summary)]),
-    ]
-    render_terminal.show(console, blocks)
-    say(console, f"report: {outcome.folder / 'report.md'}")

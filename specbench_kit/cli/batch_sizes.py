@@ -73,11 +73,10 @@ def batch_sizes(
     if options.replay is None:
         say_target(console, options.target)
     from specbench_kit.cli.progress import decoding_bar
-    from specbench_kit.reports import render_terminal
-    from specbench_kit.studies.sweep.batch_sizes import run_curves, terminal
+    from specbench_kit.studies.sweep.batch_sizes import run_curves
 
     with decoding_bar() as report:
-        curves = run_curves(settings, options.sizes, source, report)
-    render_terminal.show(console, terminal(curves.points, curves.run, curves.never_full))
-    say_left_out(console, curves.left_out)
-    tell_report(console, curves.folder, curves.summary, as_json)
+        study = run_curves(settings, options.sizes, source, report)
+    study.kind.print(console, study)
+    say_left_out(console, study.result.left_out)
+    tell_report(console, study.folder, study.result, as_json)

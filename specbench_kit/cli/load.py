@@ -1,14 +1,14 @@
 """`skit load` and `skit validate`: many devices at a real server, and the simulation of such a run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from specbench_kit.cli.common import JsonOption, command_line, tell_report
 from specbench_kit.core.option import Given, Option
 from specbench_kit.studies.load.settings import LoadSettings
 
 if TYPE_CHECKING:
-    from specbench_kit.studies.load.run import LoadOutcome
+    from specbench_kit.reports.study import Study
 
 
 def load(options: Given[LoadSettings], as_json: JsonOption = False) -> None:
@@ -18,8 +18,8 @@ def load(options: Given[LoadSettings], as_json: JsonOption = False) -> None:
 
     settings = options.make(argv=command_line())
     with stepping_bar() as report:
-        outcome = run.load(settings, report)
-    _tell(outcome, "report.html", as_json)
+        study = run.load(settings, report)
+    _tell(study, as_json)
 
 
 def validate(
@@ -30,20 +30,13 @@ def validate(
     from specbench_kit.studies.load import validation
 
     with stepping_bar() as report:
-        outcome = validation.validate(folder, report)
-    _tell(outcome, f"{validation.VALIDATION}.html", as_json)
+        study = validation.validate(folder, report)
+    _tell(study, as_json)
 
 
-def _tell(outcome: "LoadOutcome", name: str, as_json: bool) -> None:
-    from itertools import takewhile
-
+def _tell(study: "Study[Any, Any]", as_json: bool) -> None:
     from rich.console import Console
 
-    from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.document import Folded, Heading
-
     console = Console(stderr=as_json)
-    # The terminal shows the first screen of the page: what precedes the first heading, less what opens on a click.
-    opening = takewhile(lambda block: not isinstance(block, Heading), outcome.report.blocks)
-    render_terminal.show(console, [block for block in opening if not isinstance(block, Folded)])
-    tell_report(console, outcome.folder, outcome.summary, as_json, name)
+    study.kind.print(console, study)
+    tell_report(console, study.folder, study.result, as_json, f"{study.kind.page}.html")

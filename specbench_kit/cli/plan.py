@@ -9,12 +9,10 @@ def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.reports import render_terminal
-    from specbench_kit.studies.planning.report import PlanDescription, terminal
     from specbench_kit.studies.planning.run import PlanRun
 
     console = Console(stderr=as_json)
     with stepping_bar() as report:
-        outcome = PlanRun(options, report, command_line()).run()
-    render_terminal.show(console, terminal(PlanDescription.read(outcome.run), outcome.summary))
-    tell_report(console, outcome.folder, outcome.summary, as_json)
+        study = PlanRun(options, report, command_line()).run()
+    study.kind.print(console, study)
+    tell_report(console, study.folder, study.result, as_json)

@@ -28,7 +28,7 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
     from rich.progress import TimeRemainingColumn
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.studies.profiling.report import ProfilingDescription, analytic_line, print_profiles
+    from specbench_kit.studies.profiling.report import analytic_line
     from specbench_kit.studies.profiling.run import run_profiling
 
     console = Console(stderr=as_json)
@@ -36,15 +36,16 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
     kept = "the timings so far are kept, --resume continues with the others"
     with kept_when_interrupted(lambda: kept), stepping_bar(TimeRemainingColumn()) as report:
         outcome = run_profiling(settings, report)
-    for profile in outcome.summary.profiles.values():
+    study = outcome.study
+    for profile in study.result.profiles.values():
         if profile.is_derived:
             say(console, analytic_line(profile), style="bold black on yellow")
             if settings.target in MODELS_AT_HAND:
                 say(console, LARGER_MODELS)
-    print_profiles(console, ProfilingDescription.read(outcome.run), outcome.summary)
+    study.kind.print(console, study)
     for role, path in outcome.saved.items():
         say(console, f"saved: {role} profile in {path}")
-    tell_report(console, outcome.folder, outcome.summary, as_json)
+    tell_report(console, study.folder, study.result, as_json)
     if outcome.doubts:
         names = ", ".join(path.stem for path in outcome.saved.values())
         say_disturbed(console, outcome.doubts, f"--profile {names}" if settings.draft is None else names)

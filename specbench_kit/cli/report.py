@@ -97,7 +97,7 @@ class ComparisonOptions:
 class ReportOptions(ComparisonOptions):
     """The runs to report on and the folder of the report, or a folder of runs to list."""
 
-    run: Annotated[tuple[Path, ...], Option("Run directories, or folders of run directories.", argument=True)] = ()
+    run: Annotated[tuple[Path, ...], Option("Folders that any command wrote, or folders of such.", argument=True)] = ()
     index: Annotated[
         Path | None, Option("Instead of a report, write a page into this folder that lists all of its runs.")
     ] = None
@@ -123,6 +123,8 @@ def report(options: ReportOptions, as_json: JsonOption = False) -> None:
     formats = options.format_names()
     look = options.look()
     console = Console(stderr=as_json)
+    if _report_studies(options, console, formats, as_json):
+        return
     comparison = options.load()
     print_comparison(console, comparison, look)
     folder = options.out
@@ -137,6 +139,35 @@ def report(options: ReportOptions, as_json: JsonOption = False) -> None:
     write(console, comparison, folder, formats, look)
     if as_json:
         print_json(as_document(comparison))
+
+
+def _report_studies(options: ReportOptions, console: "Console", formats: list[str], as_json: bool) -> bool:
+    """Make the pages of other commands' folders again, each in its folder or in --out; return whether it did."""
+    from specbench_kit.cli.common import print_json, say
+    from specbench_kit.reports.study import FORMATS
+    from specbench_kit.studies.kinds import find_studies
+
+    studies, others = find_studies(options.run)
+    if not studies:
+        return False
+    commands = " and ".join(dict.fromkeys(f"skit {study.kind.command}" for study in studies))
+    require(not others, f"give runs of skit bench and of {commands} one after the other: they share no table")
+    require(
+        not options.columns and not options.bare and options.size == "screen" and not options.against,
+        f"--columns, --bare, --size and --against are for runs of skit bench: leave them out for {commands}",
+    )
+    require(options.out is None or len(studies) == 1, f"--out is one folder: give one of the {len(studies)} studies")
+    for study in studies:
+        study.kind.print(console, study)
+        written = study.pages(options.out or study.folder, [name for name in formats if name in FORMATS])
+        require(bool(written), f"skit {study.kind.command} has no such format; it has {', '.join(FORMATS)}")
+        pages = [path for path in written if path.suffix in (".html", ".md")]
+        say(console, f"report: {next(iter(pages[::-1]), written[0])}")
+    if as_json:
+        print_json(
+            {"run_dirs": [str(study.folder) for study in studies], "summary": [study.result for study in studies]}
+        )
+    return True
 
 
 def _index(options: ReportOptions, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from specbench_kit.serving.options import (
 from specbench_kit.traces.library import DEFAULT_TRACE, SAY_DEFAULT
 
 if TYPE_CHECKING:
+    from specbench_kit.studies.serving.kind import ServingStudy
     from specbench_kit.studies.serving.settings import ServingSettings
     from specbench_kit.studies.serving.summary import ServingDescription, ServingSummary
 
@@ -95,11 +96,11 @@ def _run(
         run = ServingRun(settings=settings, dataset=dataset, chosen=preset, report=report, show=show)
         if command == "capacity":
             rule = {**select_fields(CapacityRule, given), "objective": settings.objective}
-            outcome = run.capacity(CapacityRule(**rule))
+            study: ServingStudy = run.capacity(CapacityRule(**rule))
         else:
             output = OutputOptions(**select_fields(OutputOptions, given))
-            outcome = run.simulate(output.events, parse_window(output.timeline) if output.timeline else None)
-    tell_report(console, outcome.folder, outcome.summary, as_json)
+            study = run.simulate(output.events, parse_window(output.timeline) if output.timeline else None)
+    tell_report(console, study.folder, study.result, as_json)
 
 
 def _settings(given: Mapping[str, Any], recorded: RecordingOptions) -> "ServingSettings":

@@ -19,7 +19,6 @@ def sweep(options: Given[SweepOptions], dataset: Given[DatasetOptions], as_json:
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
-    from specbench_kit.studies.sweep.report import SweepDescription, print_sweep
     from specbench_kit.studies.sweep.settings import SweepSettings
 
     is_default = not dataset.values and not any(name in options.values for name in RECORDED_FIRST)
@@ -36,6 +35,6 @@ def sweep(options: Given[SweepOptions], dataset: Given[DatasetOptions], as_json:
     from specbench_kit.studies.sweep.run import run_sweep
 
     with stepping_bar() as report:
-        outcome = run_sweep(settings, prompts, report)
-    print_sweep(console, SweepDescription.read(outcome.run), outcome.summary)
-    tell_report(console, outcome.folder, outcome.content, as_json)
+        study = run_sweep(settings, prompts, report)
+    study.kind.print(console, study)
+    tell_report(console, study.folder, study.result, as_json)

@@ -17,10 +17,8 @@ def train_predictor(
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.deployments.loading import load
-    from specbench_kit.studies.training.report import print_training
     from specbench_kit.studies.training.run import run_training
     from specbench_kit.studies.training.settings import PredictorTrainingSettings
-    from specbench_kit.studies.training.wording import TrainingDescription
 
     console = Console(stderr=as_json)
     first, *others = map(load, dict.fromkeys(deployments.deployments))
@@ -35,10 +33,11 @@ def train_predictor(
         say_target(console, settings.target)
     with stepping_bar() as report:
         outcome = run_training(settings, prompts, report)
-    print_training(console, TrainingDescription.read(outcome.run), outcome.summary)
+    study = outcome.study
+    study.kind.print(console, study)
     for family, folder in outcome.saved.items():
         say(console, f"saved: {family} in {folder}")
-    tell_report(console, outcome.folder, outcome.summary, as_json)
+    tell_report(console, study.folder, study.result, as_json)
     if outcome.doubts:
         names = ", ".join(folder.name for folder in outcome.saved.values())
         say_disturbed(console, outcome.doubts, f"predictor={names}")

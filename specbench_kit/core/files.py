@@ -1,5 +1,6 @@
-"""Files that appear whole or not at all, and files that are not there in truth."""
+"""Files that appear whole or not at all, packed files, and files that are not there in truth."""
 
+import lzma
 import os
 from pathlib import Path
 
@@ -15,6 +16,19 @@ def replace_file(path: Path, content: bytes) -> None:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+LARGEST_BYTES = 500_000_000
+"""Bytes up to which a packed file is unpacked: a few bytes can stand for any number of them."""
+
+
+def unpack_xz(content: bytes) -> bytes:
+    """Return what a packed file holds; raise ValueError if it is cut short or too large, LZMAError if it is no xz."""
+    unpacking = lzma.LZMADecompressor()
+    text = unpacking.decompress(content, LARGEST_BYTES)
+    if not unpacking.eof:
+        raise ValueError(f"it is cut short, or larger than {LARGEST_BYTES:,} bytes")
+    return text
 
 
 POINTER = b"version https://git-lfs.github.com/spec/"

@@ -58,6 +58,56 @@ def convert(kind: type[T], document: object) -> T:
         raise ValueError(_in_words(error, kind, document)) from error
 
 
+def with_unknown(kind: Any, document: Any) -> Any:
+    """Return a document with null, or an empty list or object, for every field of type `kind` that it lacks.
+
+    A field that allows none of these stays missing. That is how files are read that were written before those fields
+    were: what they do not say is not known.
+    """
+    return _with_unknown(inspect.type_info(kind), document)
+
+
+def _with_unknown(node: inspect.Type | inspect.Metadata, document: Any) -> Any:
+    node = _plain(node)
+    if isinstance(node, inspect.UnionType):
+        options = [_plain(option) for option in node.types]
+        structs = [option for option in options if isinstance(option, inspect.StructType)]
+        others = [option for option in options if not isinstance(option, inspect.NoneType)]
+        node = structs[0] if structs and isinstance(document, dict) else others[0]
+    if isinstance(node, inspect.StructType) and isinstance(document, dict):
+        known = {field.encode_name: field for field in node.fields}
+        lacking = {
+            name: empty
+            for name, field in known.items()
+            if name not in document and field.required and (empty := _empty(field.type)) is not UNKNOWN
+        }
+        said = {name: _with_unknown(known[name].type, value) for name, value in document.items() if name in known}
+        return {**document, **said, **lacking}
+    if isinstance(node, inspect.DictType) and isinstance(document, dict):
+        return {name: _with_unknown(node.value_type, value) for name, value in document.items()}
+    if isinstance(node, inspect.ListType) and isinstance(document, list):
+        return [_with_unknown(node.item_type, item) for item in document]
+    return document
+
+
+def _plain(node: inspect.Type | inspect.Metadata) -> inspect.Type:
+    return node.type if isinstance(node, inspect.Metadata) else node
+
+
+def _empty(node: inspect.Type | inspect.Metadata) -> object:
+    """Return what says nothing in a field of this type; UNKNOWN if there is no such value."""
+    node = _plain(node)
+    options = [_plain(option) for option in node.types] if isinstance(node, inspect.UnionType) else [node]
+    if any(isinstance(option, inspect.NoneType | inspect.AnyType) for option in options):
+        return None
+    if isinstance(options[0], inspect.ListType):
+        return []
+    return {} if isinstance(options[0], inspect.DictType) else UNKNOWN
+
+
+UNKNOWN = object()
+
+
 def parse(text: str | bytes) -> Any:
     """Return what a JSON text holds, of whatever type; ValueError if it is damaged, or holds NaN or an infinity."""
     try:

@@ -80,21 +80,22 @@ class MovedAssumption(Struct):
     ratio: float | None
 
 
-class ParetoPoint(Struct):
-    """A promise, as a factor on the plan's and in tokens per second, that one way to decode does not keep."""
-
-    drafting: str
-    scale: float
-    promised: float
-
-
-class ServedPoint(ParetoPoint):
-    """A promise that one way to decode keeps, and what that costs."""
+class PromiseKept(Struct):
+    """What keeps a promise, and what that costs."""
 
     label: str
     devices_per_replica: int
     throughput: float
     price_per_hour: float
+
+
+class ParetoPoint(Struct):
+    """A promise, as a factor on the plan's and in tokens per second, and what keeps it in one way to decode, if any."""
+
+    drafting: str
+    scale: float
+    promised: float
+    kept: PromiseKept | None = None
 
 
 class Tie(Configuration):

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, to_builtins
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.files import unpack_xz
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.typed_json import convert, parse
 from specbench_kit.metrics.result import Comparison
@@ -17,8 +18,6 @@ VERSION = 1
 """The version of the format. It rises when an older kit would misread a file."""
 NAME = "result.json"
 COMPRESSED = "result.json.xz"
-LARGEST_BYTES = 500_000_000
-"""Bytes up to which a packed file is unpacked: a few bytes can stand for any number of them."""
 
 
 class ResultDocument(Struct):
@@ -48,7 +47,7 @@ def read(path: Path) -> Comparison:
     """Return the result in a file; SkitError if it is none, or of a newer version."""
     try:
         content = path.read_bytes()
-        document = one_line_texts(parse(_unpacked(content) if path.suffix == ".xz" else content))
+        document = one_line_texts(parse(unpack_xz(content) if path.suffix == ".xz" else content))
         version = document.get("version") if isinstance(document, dict) else None
         require(
             not isinstance(version, int) or version <= VERSION,
@@ -60,14 +59,6 @@ def read(path: Path) -> Comparison:
         raise SkitError(f"cannot read {path}: {error}") from error
     except ValueError as error:
         raise SkitError(f"{path}: {error}: it is not a result of skit bench") from error
-
-
-def _unpacked(content: bytes) -> bytes:
-    unpacking = lzma.LZMADecompressor()
-    text = unpacking.decompress(content, LARGEST_BYTES)
-    if not unpacking.eof:
-        raise ValueError(f"it is cut short, or larger than {LARGEST_BYTES:,} bytes")
-    return text
 
 
 def _whole(comparison: Comparison) -> Comparison:

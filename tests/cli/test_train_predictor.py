@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from command_line import BUSY, QUIET, READINGS, TinyPair, environment, error_line, read_object, skit, skit_here
+from study_pages import assert_made_again
 from trace_builders import made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
@@ -81,11 +82,13 @@ def test_stdout_is_one_document_and_stderr_tells_progress_and_the_stand_in(
     assert str(folder / "report.md") in done.stderr
 
 
-def test_the_run_folder_holds_trace_report_plots_and_predictors(folder: Path, out: Path) -> None:
+def test_the_run_folder_holds_trace_report_plots_and_predictors(folder: Path, out: Path, tmp_path: Path) -> None:
     assert folder.parent == out
     assert re.fullmatch(r"\d{8}T\d{6}Z-train-predictor-gsm8k-[0-9a-f]{8}", folder.name)
     names = {path.name for path in folder.iterdir()}
-    assert names == {"trace.parquet", "report.md", "report.html", "run.json", "summary.json", "plots", "predictors"}
+    files = {"trace.parquet", "decoding.csv", "report.md", "report.html", "run.json", "summary.json"}
+    assert names == {*files, "plots", "predictors"}
+    assert_made_again(folder, tmp_path)
     assert {path.name for path in (folder / "predictors").iterdir()} == {"logistic", "xgboost"}
     run = read_object(folder / "run.json")
     assert run["dataset"]["source"] == "sample"

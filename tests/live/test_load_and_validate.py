@@ -16,6 +16,7 @@ from live_server import CAPACITY, TARGET, make_server, serving
 from load_inputs import LENGTH, MODELS, PROFILE, PROMPTS, request
 from msgspec import to_builtins
 from report_builders import deployment_description, serving_figures
+from study_pages import assert_made_again
 from tiny_models import plain_greedy
 from trace_builders import write_trace
 
@@ -24,6 +25,7 @@ from specbench_kit.deployments.restoring import restore
 from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.studies.load import run, validation
+from specbench_kit.studies.load.kind import LoadStudy
 from specbench_kit.studies.load.report import (
     LoadDescription,
     LoadedProfile,
@@ -59,11 +61,11 @@ def settings(tmp_path: Path) -> LoadSettings:
     )
 
 
-def load_of(settings: LoadSettings, address: str, **changes: Any) -> run.LoadOutcome:
+def load_of(settings: LoadSettings, address: str, **changes: Any) -> LoadStudy:
     return run.load(replace(settings, server=address, **changes), lambda *_: None)
 
 
-def events(outcome: run.LoadOutcome, kind: str) -> pd.DataFrame:
+def events(outcome: LoadStudy, kind: str) -> pd.DataFrame:
     (path,) = (outcome.folder / "events").glob(f"*{kind}*")
     return pd.read_parquet(path)
 
@@ -75,13 +77,13 @@ def test_every_answer_of_the_server_is_the_traces_and_a_simulation_stands_beside
     with serving() as (service, address):
         outcome = load_of(settings, address)
         assert service.handler.batch_runner.evictions == 0
-    (row,) = outcome.summary.rows
+    (row,) = outcome.result.rows
     assert row.figures.overall.acceptance_length > 1
     assert row.answers.rounds > row.answers.responses > 1
     assert (row.answers.differing, row.answers.degraded, row.answers.refusals) == (0, 0, 0)
-    assert outcome.run["time_kind"] == "measured"
+    assert outcome.run.time_kind == "measured"
     validated = validation.validate(outcome.folder, lambda *_: None)
-    (row_of_both,) = validated.summary.rows
+    (row_of_both,) = validated.result.rows
     assert row_of_both.measured == row
     assert "| 3 | closed loop | measured |" in (outcome.folder / "validation.md").read_text()
     for name in ("report.md", "validation.md"):
@@ -100,13 +102,13 @@ def test_what_batches_took_is_compared_with_the_profile_and_not_with_the_servers
 ) -> None:
     with serving() as (_, address):
         outcome = load_of(settings, address, events=True)
-    (row,) = outcome.summary.rows
+    (row,) = outcome.result.rows
     batches = events(outcome, "batches")[1:]
     batches = batches[batches.started_s >= settings.warmup_s]
     profile_s = (1e-4 * batches.new + 1e-2).sum()
     assert row.slower == pytest.approx((batches.ended_s - batches.started_s).sum() / profile_s, rel=0.1)
     assert row.estimate == pytest.approx(0.1, rel=0.01)
-    (row_of_both,) = validation.validate(outcome.folder, lambda *_: None).summary.rows
+    (row_of_both,) = validation.validate(outcome.folder, lambda *_: None).result.rows
     simulated, as_fast = row_of_both.simulated, row_of_both.as_fast
     assert as_fast["verify"] / simulated["verify"] == pytest.approx(row.slower, rel=0.5)
     # Its scheduler expects of every batch what the server's expected.
@@ -118,7 +120,7 @@ def test_devices_follow_a_server_whose_answers_are_not_those_of_the_trace(settin
     with serving() as (service, address):
         outcome = load_of(settings, address, duration_s=3.0, events=True)
         texts = [session.text for session in service.handler.sessions._sessions.values()]
-    answers = outcome.summary.rows[0].answers
+    answers = outcome.result.rows[0].answers
     assert 0 < answers.differing < 1
     assert 0 < answers.left_trace <= 1
     # The server's text is the target's own, and every response has as many tokens as the recorded one.
@@ -138,7 +140,7 @@ def test_devices_follow_a_server_whose_answers_are_not_those_of_the_trace(settin
 def test_a_load_goes_on_at_a_server_that_is_behind(settings: LoadSettings) -> None:
     with serving(slots=6, limits=ServerLimits(context=CAPACITY, waiting=1)) as (_, address):
         outcome = load_of(settings, address, devices=(6,), draft_s=1e-6)
-    answers = outcome.summary.rows[0].answers
+    answers = outcome.result.rows[0].answers
     assert answers.degraded > 0
     assert answers.refusals > 0
     assert answers.differing == 0
@@ -148,7 +150,7 @@ def test_a_load_goes_on_at_a_server_that_is_behind(settings: LoadSettings) -> No
 def test_a_promise_that_no_batch_can_meet_ends_neither_load_nor_validation(settings: LoadSettings) -> None:
     with serving() as (_, address):
         outcome = load_of(settings, address, slo="5000/s")
-    (row,) = validation.validate(outcome.folder, lambda *_: None).summary.rows
+    (row,) = validation.validate(outcome.folder, lambda *_: None).result.rows
     assert row.simulated["violations"] == 1.0
 
 
@@ -167,8 +169,8 @@ def test_batches_of_one_size_tell_how_evenly_the_server_worked(
     verifier.verify = every_third_slowly
     with serving(service) as (_, address):
         outcome = load_of(settings, address, devices=(1,))
-    assert outcome.run["machine"][0]["lanes"]["the server"]["spread"] > 2
-    assert outcome.summary.rows[0].scatter > 0.5
+    assert outcome.run.machine[0].lanes["the server"].spread > 2
+    assert outcome.result.rows[0].scatter > 0.5
     assert "the same step of the server took up to" in (outcome.folder / "report.md").read_text()
 
 
@@ -180,19 +182,18 @@ def test_scatter_is_that_of_batches_of_one_size() -> None:
     assert ServerSpeed(None, None, []).scatter is None
 
 
-def test_requests_arrive_at_a_rate_whatever_the_server_does(settings: LoadSettings) -> None:
+def test_requests_arrive_at_a_rate_whatever_the_server_does(settings: LoadSettings, tmp_path: Path) -> None:
     with serving() as (_, address):
         outcome = load_of(settings, address, devices=(4,), rate=(4.0, 40.0), events=True)
-    assert [(row.devices, row.rate) for row in outcome.summary.rows] == [(4, 4.0), (4, 40.0)]
+    assert [(row.devices, row.rate) for row in outcome.result.rows] == [(4, 4.0), (4, 40.0)]
     trace = TraceFile(settings.trace)
     for point in (LoadPoint(4, 4.0), LoadPoint(4, 40.0)):
         (path,) = (outcome.folder / "events").glob(f"devices-4-rate-{point.rate:g}-responses.parquet")
-        scenario = run.make_scenario(
-            LoadDescription.read(outcome.run).config, point, trace, restore(outcome.run["deployment"])
-        )
+        scenario = run.make_scenario(outcome.run.config, point, trace, restore(outcome.run.deployment))
         assert sorted(pd.read_parquet(path).start_s) == pytest.approx(sorted(simulate(scenario).responses["start_s"]))
     validation.validate(outcome.folder, lambda *_: None)
     report = (outcome.folder / "validation.md").read_text()
+    assert_made_again(outcome.folder, tmp_path)
     assert "| 4 | 4/s | measured |" in report
     assert "| 4 | 40/s | measured |" in report
 
@@ -273,7 +274,8 @@ def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
 
 def test_a_run_without_what_its_simulation_needs_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"command": "load", "config": {"method": "wisp"}}')
-    with pytest.raises(SkitError, match=r"run\.json: config\.\w+ is missing; name the folder of a run"):
+    (tmp_path / "summary.json").write_text('{"rows": [], "late": []}')
+    with pytest.raises(SkitError, match=r"run\.json: config\.\w+ is missing: it is not what skit load"):
         validation.validate(tmp_path, lambda *_: None)
 
 

@@ -35,7 +35,7 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.serving_run import ServingRun
 from specbench_kit.studies.serving.settings import ServingSettings
-from specbench_kit.studies.serving.summary import CapacitySummary, ServingDescription, SimulationSummary
+from specbench_kit.studies.serving.summary import CapacitySummary, SimulationSummary
 from specbench_kit.studies.serving.terminal import print_serving
 
 ALL_ROUTERS = (*sorted(routers.all()), "round-robin:per_round=true", "shortest-expected-time:per_round=true")
@@ -424,8 +424,8 @@ def test_the_report_says_what_every_server_does(tmp_path: Path) -> None:
         **options,  # type: ignore[arg-type]
     )
     outcome = ServingRun(settings=settings, report=lambda *_: None).simulate()
-    assert isinstance(outcome.summary, SimulationSummary)
-    alone, pool = (row.figures.pool for row in outcome.summary.rows)
+    assert isinstance(outcome.result, SimulationSummary)
+    alone, pool = (row.figures.pool for row in outcome.result.rows)
     assert list(alone) == ["1"]
     assert alone["1"].rounds_share == Interval(1.0)
     assert pool["1"].away_s.mean == 2
@@ -455,8 +455,8 @@ def test_a_search_says_what_every_server_does_at_the_capacity(tmp_path: Path) ->
     )
     rule = CapacityRule(epsilon=0.05, most=24, resolution=0.5)
     outcome = ServingRun(settings=settings, report=lambda *_: None).capacity(rule)
-    assert isinstance(outcome.summary, CapacitySummary)
-    alone, pool = outcome.summary.rows
+    assert isinstance(outcome.result, CapacitySummary)
+    alone, pool = outcome.result.rows
     assert alone.pool == {}
     shares = [server.tokens_share.mean for server in pool.pool.values() if server.tokens_share]
     assert len(shares) == 2
@@ -465,6 +465,6 @@ def test_a_search_says_what_every_server_does_at_the_capacity(tmp_path: Path) ->
     lines = report.partition("## Servers of the pool at the capacity (modelled)")[2].partition("##")[0]
     assert [line.split("|")[3].strip() for line in lines.strip().splitlines()[2:4]] == ["1", "2"]
     console = Console(width=80, file=StringIO())
-    print_serving(console, ServingDescription.read(outcome.run), outcome.summary)
+    print_serving(console, outcome.run, outcome.result)
     printed = console.file.getvalue().partition("of all rounds")[2].splitlines()  # type: ignore[attr-defined]
     assert len([line for line in printed if line.lstrip().startswith("wisp, 2 servers")]) == 2

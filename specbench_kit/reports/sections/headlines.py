@@ -129,6 +129,8 @@ def of_profile(profile: ProfileSummary) -> str:
     test = profile.test
     train = profile.train
     subject = f"{profile.model} as {profile.role} on {profile.device} in {profile.dtype}"
+    if profile.is_derived and not profile.times:  # as files of 0.2 have none
+        return f"{subject}, derived: {profile.reference}."
     if profile.is_derived:
         step = next(time for time in profile.times if (time.requests, time.new) == (1, 1))
         low, high = step.range_s or (step.seconds, step.seconds)

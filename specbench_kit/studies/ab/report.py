@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 from math import ceil, exp, floor, inf, log
-from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from msgspec import field
 
-from specbench_kit.core.files import replace_file
 from specbench_kit.core.plain_text import last_part
 from specbench_kit.metrics.ab.answers import ServerDescription
 from specbench_kit.metrics.ab.comparison import BY_TURN
@@ -25,7 +23,6 @@ from specbench_kit.metrics.gate import POWER, TOO_MANY
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.statistics import LEVEL, units_for_a_verdict
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER, TOO_FEW
-from specbench_kit.reports import render_html, render_markdown
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -46,11 +43,10 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
 from specbench_kit.reports.sections.machine import provenance
-from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
+from specbench_kit.reports.writing.drawing import Picture, logarithmic
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, share, significant, times
 from specbench_kit.reports.writing.palette import COLOURS, GREY
 from specbench_kit.runs.document import RunDescription
-from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,7 +65,19 @@ class AbDescription(RunDescription, kw_only=True):
     order: str | None = None
 
 
-def build(run: AbDescription, summary: AbSummary, picture: Figure | None = None) -> Document:
+def terminal(run: AbDescription, summary: AbSummary) -> Blocks:
+    """Return what the command prints."""
+    return [
+        *caution(machine.warnings(run), severe=True),
+        *foreign_files(run),
+        Paragraph(headline(summary)),
+        side_by_side(summary),
+        *paragraphs(*what_would_tell(summary)),
+        *caution([*setting_cautions(run), *cautions(summary)]),
+    ]
+
+
+def build(run: AbDescription, summary: AbSummary, figures: Sequence[Figure] = ()) -> Document:
     """Return the report."""
     first, second = summary.names
     sections: Sequence[Blocks] = [
@@ -77,7 +85,7 @@ def build(run: AbDescription, summary: AbSummary, picture: Figure | None = None)
         foreign_files(run),
         [Paragraph(headline(summary))],
         caution([*setting_cautions(run), *cautions(summary)]),
-        [picture] if picture else [],
+        figures,
         paragraphs(*what_would_tell(summary)),
         [Heading("Which one is faster"), verdicts(summary), Note(verdict_note(summary))],
         [Heading("Throughput, speculation and outputs"), _load_table(summary)],
@@ -288,28 +296,8 @@ def _setting(run: AbDescription, summary: AbSummary) -> Blocks:
     return [Heading("What was run"), facts(rows)]
 
 
-PLOTS = "plots"
-
-
-def write(folder: Path, run: AbDescription, summary: AbSummary) -> Path:
-    """Write the report into the run's folder and return the path of its Markdown."""
-    figure = None
-    drawings = {}
-    if any(entry.typical is not None for load in summary.loads for entry in load.comparisons):
-        picture = ratios(summary)
-        name = f"{PLOTS}/{picture.name}"
-        drawn = draw(picture, _where(run), ("png", "svg"))
-        for suffix, content in drawn.items():
-            replace_file(folder / f"{name}.{suffix}", content)
-        figure = Figure(picture.title, f"{name}.png", picture.note)
-        drawings[name] = render_html.inline_svg(drawn["svg"].decode(), picture.name)
-    document = build(run, summary, figure)
-    write_text(folder / "report.md", render_markdown.render(document))
-    write_text(folder / "report.html", render_html.render(document, drawings))
-    return folder / "report.md"
-
-
-def _where(run: AbDescription) -> str:
+def where(run: AbDescription) -> str:
+    """Return the prompts and the lengths in a few words."""
     return f"{run.dataset.count} prompts of {run.dataset.name}, up to {run.config.max_new_tokens} output tokens"
 
 

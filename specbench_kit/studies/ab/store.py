@@ -21,9 +21,11 @@ from specbench_kit.core.typed_json import JsonObject, decode
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
 from specbench_kit.metrics.ab.summary import AbSummary
+from specbench_kit.reports.study import Study
 from specbench_kit.runs.directory import complete_lines, is_whole, lock, read_object, reported, unlock
 from specbench_kit.runs.folder import encode, to_json, unfinished_folder, unused_folder, write_text
-from specbench_kit.studies.ab import report
+from specbench_kit.studies.ab.kind import AB, AbStudy
+from specbench_kit.studies.ab.report import AbDescription
 from specbench_kit.studies.ab.settings import Load
 
 SEED_BYTES = 4
@@ -75,7 +77,6 @@ CounterKey = tuple[str, str, int, int]
 ANSWERS = "answers.jsonl"
 COUNTERS = "counters.jsonl"
 RUN = "run.json"
-SUMMARY = "summary.json"
 SCHEMA_VERSION = 1
 HINT = "finished answers are kept; make room, then go on with --resume"
 
@@ -176,18 +177,15 @@ def _read(path: Path, kind: type[T]) -> Iterable[T]:
 
 @dataclass(frozen=True, slots=True)
 class AbOutcome:
-    """A run's folder, its `run.json`, its summary, and the reason for which it ended early."""
+    """A run, and the reason for which it ended early."""
 
-    folder: Path
-    run: JsonObject
-    summary: AbSummary
+    study: AbStudy
     problem: SkitError | None = None
 
 
 def conclude(store: AnswerStore, summary: AbSummary, problem: SkitError | None = None) -> AbOutcome:
     """Write summary and report of a run; from then on other processes may write to it again."""
-    run = store.run
-    report.write(store.folder, report.AbDescription.read(run), summary)
-    write_text(store.folder / SUMMARY, to_json(to_builtins(summary)))
+    study = Study(AB, store.folder, AbDescription.read(store.run), summary)
+    study.save()
     unlock(store.folder)
-    return AbOutcome(store.folder, run, summary, problem)
+    return AbOutcome(study, problem)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,6 @@ from specbench_kit.reports.document import (
     facts,
     with_more_columns,
 )
-from specbench_kit.reports.render_html import write_page, write_pictures
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.machine import provenance
@@ -467,22 +465,8 @@ FRAME_IN = 1.0
 """Height of a row, and of the axis and the legend below the rows."""
 
 
-def write_load(folder: Path, run: LoadDescription, summary: LoadSummary) -> Document:
-    """Write the report of a load with its figure, and return its document."""
-    document = load_report(run, summary, write_pictures(folder, [round_trips(summary)], _where(run)))
-    write_page(folder, document)
-    return document
-
-
-def write_validation(folder: Path, name: str, run: LoadDescription, result: Validation) -> Document:
-    """Write the report on a load's simulation, as files of this name, and return its document."""
-    pictures = [errors] if (errors := error_picture(result)) else []
-    document = validation_report(run, result, write_pictures(folder, pictures, _where(run)))
-    write_page(folder, document, name)
-    return document
-
-
-def _where(run: LoadDescription) -> str:
+def where(run: LoadDescription) -> str:
+    """Return the server, the policy and the promise in a few words."""
     config = run.config
     return (
         f"{config.scheduler} on {run.server.device}, {config.method}, promised {slo_in_words(config.slo[0])}, "

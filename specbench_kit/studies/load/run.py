@@ -23,9 +23,9 @@ from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
-from specbench_kit.reports.document import Document
+from specbench_kit.reports.study import finish
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 from specbench_kit.serving.acceptance_spec import require_same_rounds, trace_source
@@ -39,16 +39,14 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.slo import parse_slo
 from specbench_kit.serving.systems.base import ServingSystem
 from specbench_kit.studies.load.drive import DrivenLoad, LoadDriver
+from specbench_kit.studies.load.kind import LOAD, LoadStudy
 from specbench_kit.studies.load.report import (
     LATE_S,
     LoadConfig,
-    LoadDescription,
     LoadFigures,
     LoadSummary,
     MeasuredLoad,
     RoundTrips,
-    Validation,
-    write_load,
 )
 from specbench_kit.studies.load.settings import LoadPoint, LoadSettings
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
@@ -64,17 +62,7 @@ LONGEST_RAMP_S = 5.0
 PERCENTILES = (0.5, 0.95, 0.99)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadOutcome:
-    """A run directory, its `run.json` and summary, and its report."""
-
-    folder: Path
-    run: JsonObject
-    summary: LoadSummary | Validation
-    report: Document
-
-
-def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
+def load(settings: LoadSettings, progress: ProgressCallback) -> LoadStudy:
     """Load the server with every number of devices, at every rate, and write a run directory with a report."""
     parse_method(settings.method)  # an unknown one, or no SLO, is an error before a server is asked
     parse_slo(settings.promise)
@@ -115,10 +103,7 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadOutcome:
     connection.close()
     summary = LoadSummary(rows, [row.devices for row in rows if row.late_s[1] > LATE_S])
     run = {**description, "machine": machine}
-    document = write_load(folder, LoadDescription.read(run), summary)
-    write_text(folder / "run.json", to_json(run))
-    write_text(folder / "summary.json", to_json(summary))
-    return LoadOutcome(folder, run, summary, document)
+    return finish(LOAD, folder, run, summary)
 
 
 def _run_load(

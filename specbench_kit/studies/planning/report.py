@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.slo_names import slo_in_words
@@ -12,7 +11,6 @@ from specbench_kit.metrics.plan_summary import (
     MovedAssumption,
     PlannedFleet,
     PlanSummary,
-    ServedPoint,
     Tie,
 )
 from specbench_kit.metrics.serving_rows import GroupFigures, Interval
@@ -35,7 +33,6 @@ from specbench_kit.reports.document import (
     code,
     facts,
 )
-from specbench_kit.reports.render_html import write_page, write_pictures
 from specbench_kit.reports.sections import deployment
 from specbench_kit.reports.sections.cautions import foreign_files
 from specbench_kit.reports.sections.machine import provenance
@@ -221,7 +218,7 @@ def terminal(run: PlanDescription, summary: PlanSummary) -> Blocks:
         fleet_table(summary).columns_of(FIRST),
         Paragraph("The answer rests most on:"),
         BulletList([_assumption(row, summary) for row in summary.assumptions]),
-        *caution(_cautions(run, summary)),
+        *caution(cautions(run, summary)),
     ]
 
 
@@ -235,7 +232,7 @@ def build(run: PlanDescription, summary: PlanSummary, figures: Sequence[Figure])
         foreign_files(run),
         [Paragraph(f"**{headline(summary)}**")],
         figures,
-        caution(_cautions(run, summary)),
+        caution(cautions(run, summary)),
         _fleets(summary),
         _assumptions(summary),
         _latencies(summary),
@@ -385,7 +382,7 @@ def _check(run: PlanDescription) -> list[Block]:
     ]
 
 
-def _cautions(run: PlanDescription, summary: PlanSummary) -> list[str]:
+def cautions(run: PlanDescription, summary: PlanSummary) -> list[str]:
     plan = summary.plan
     target = run.config.target
     lines = [
@@ -433,21 +430,14 @@ def _cautions(run: PlanDescription, summary: PlanSummary) -> list[str]:
     return lines
 
 
-def write_reports(folder: Path, run: PlanDescription, summary: PlanSummary) -> None:
-    """Write `report.md`, `report.html` and the figure."""
-    setting = f"{count(summary.devices)} devices, {slo_in_words(summary.slo)}, modelled time"
-    figures = write_pictures(folder, [pareto(summary)], setting)
-    write_page(folder, build(run, summary, figures))
-
-
 def pareto(summary: PlanSummary) -> Picture:
     """Return the figure of the rent for all devices over the promised speed."""
 
     def paint(axes: "Axes") -> None:
         for way, style in STYLES.items():
-            points = [point for point in summary.pareto if isinstance(point, ServedPoint) and point.drafting == way]
-            x = [point.promised for point in points]
-            y = [point.price_per_hour for point in points]
+            points = [(point.promised, point.kept) for point in summary.pareto if point.drafting == way]
+            x = [promised for promised, kept in points if kept]
+            y = [kept.price_per_hour for _, kept in points if kept]
             axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=WAYS[way])
         plan = summary.plan
         promised = next(point.promised for point in summary.pareto if point.scale == 1.0)

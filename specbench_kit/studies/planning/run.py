@@ -13,11 +13,10 @@ from math import inf
 from pathlib import Path
 
 import tomli_w
-from msgspec import structs, to_builtins
+from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.foreign_file import StatedFile, described_readings
-from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.description import corners, describe
@@ -28,21 +27,23 @@ from specbench_kit.metrics.plan_summary import (
     ParetoPoint,
     PlannedFleet,
     PlanSummary,
+    PromiseKept,
     SearchCounts,
     Served,
-    ServedPoint,
     SimulatedCandidate,
     Tie,
 )
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.loading import save
+from specbench_kit.reports.study import finish
 from specbench_kit.reports.writing.formatting import seconds, share
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.runs.folder import unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
 from specbench_kit.serving.parallel import Workers, require_cluster
 from specbench_kit.studies.planning.assumptions import by_weight
 from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement, pausing
+from specbench_kit.studies.planning.kind import PLAN, PlanStudy
 from specbench_kit.studies.planning.law import Law, draw_responses
 from specbench_kit.studies.planning.options import PlanOptions
 from specbench_kit.studies.planning.search import (
@@ -137,15 +138,6 @@ COARSE = 0.1
 """Relative precision of loads at other promises."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanOutcome:
-    """A finished plan: its folder, and the contents of `run.json` and `summary.json`."""
-
-    folder: Path
-    run: JsonObject
-    summary: PlanSummary
-
-
 @dataclass(frozen=True)
 class PlanRun:
     """A run of the planner; `report` shows its steps."""
@@ -154,7 +146,7 @@ class PlanRun:
     report: ProgressCallback
     argv: tuple[str, ...] = ()
 
-    def run(self) -> PlanOutcome:
+    def run(self) -> PlanStudy:
         """Search, judge, move the assumptions, and write the folder."""
         market = Market(self.options)
         ranked = {placement: rank(market, placement) for placement in PLACEMENTS}
@@ -328,27 +320,18 @@ class PlanRun:
         self, point: ParetoPoint, index: int, outcomes: Sequence[tuple[int, Candidate, int, float]]
     ) -> ParetoPoint:
         """Return a point with what the cheapest replica costs of those that keep this promise or a stricter one."""
-        served: list[ServedPoint] = []
-        for kept, candidate, devices, throughput in outcomes:
-            if kept < index or candidate.placement != point.drafting or not devices:
+        served: list[PromiseKept] = []
+        for promise, candidate, devices, throughput in outcomes:
+            if promise < index or candidate.placement != point.drafting or not devices:
                 continue
-            served.append(
-                ServedPoint(
-                    **structs.asdict(point),
-                    label=candidate.label,
-                    devices_per_replica=devices,
-                    throughput=throughput,
-                    price_per_hour=rent_of(replicas_for(self.options.devices, devices), candidate.server),
-                )
-            )
-        return min(served, key=lambda one: (one.price_per_hour, -one.throughput), default=point)
+            rent = rent_of(replicas_for(self.options.devices, devices), candidate.server)
+            served.append(PromiseKept(candidate.label, devices, throughput, rent))
+        kept = min(served, key=lambda one: (one.price_per_hour, -one.throughput), default=None)
+        return structs.replace(point, kept=kept)
 
-    def _write(self, parts: KeptParts, market: Market, plan: ReplicaFleet, summary: PlanSummary) -> PlanOutcome:
-        from specbench_kit.studies.planning.report import PlanDescription, write_reports
-
+    def _write(self, parts: KeptParts, market: Market, plan: ReplicaFleet, summary: PlanSummary) -> PlanStudy:
         options = self.options
-        folder = parts.folder
-        checks = write_deployment(folder, market, plan)
+        checks = write_deployment(parts.folder, market, plan)
         run = {
             "command": "plan",
             "time_kind": "modelled",
@@ -359,13 +342,7 @@ class PlanRun:
             **described_readings([trace.reading] if (trace := market.network.trace) and trace.reading else []),
             **provenance.collect(self.argv),
         }
-        write_text(folder / "run.json", to_json(run))
-        write_text(folder / "candidates.csv", csv_text(to_builtins(summary.candidates)))
-        write_reports(folder, PlanDescription.read(run), summary)
-        # Last, because a summary marks a folder as whole.
-        write_text(folder / "summary.json", to_json(summary))
-        parts.remove()
-        return PlanOutcome(folder, run, summary)
+        return finish(PLAN, parts.folder, run, summary, parts)
 
 
 def _beside_judged(point: ParetoPoint, fleet: ReplicaFleet | None) -> ParetoPoint:
@@ -373,22 +350,21 @@ def _beside_judged(point: ParetoPoint, fleet: ReplicaFleet | None) -> ParetoPoin
 
     That fleet stands at the plan's promise, which no laxer promise costs more than, and no stricter one less.
     """
-    rent = point.price_per_hour if isinstance(point, ServedPoint) else inf
+    kept = point.kept
     if fleet is None:
-        return point if point.scale < 1 else ParetoPoint(point.drafting, point.scale, point.promised)
+        return point if point.scale < 1 else structs.replace(point, kept=None)
     if point.scale > 1:
-        return structs.replace(point, price_per_hour=max(rent, fleet.price_per_hour)) if rent < inf else point
-    if point.scale < 1 and rent <= fleet.price_per_hour:
+        rent = max(kept.price_per_hour, fleet.price_per_hour) if kept else 0.0
+        return structs.replace(point, kept=structs.replace(kept, price_per_hour=rent)) if kept else point
+    if point.scale < 1 and kept and kept.price_per_hour <= fleet.price_per_hour:
         return point
-    return ServedPoint(
-        point.drafting,
-        point.scale,
-        point.promised,
-        label=fleet.candidate.label,
-        devices_per_replica=fleet.devices_per_replica,
-        throughput=fleet.figures.overall.throughput.mean,
-        price_per_hour=fleet.price_per_hour,
+    judged = PromiseKept(
+        fleet.candidate.label,
+        fleet.devices_per_replica,
+        fleet.figures.overall.throughput.mean,
+        fleet.price_per_hour,
     )
+    return structs.replace(point, kept=judged)
 
 
 def _scaled(classes: Sequence[tuple[float, float]], scale: float) -> tuple[tuple[float, float], ...]:

@@ -193,8 +193,10 @@ def print_profiles(console: "Console", run: ProfilingDescription, summary: Profi
     """Print coefficients, accuracy and cautions of every profile."""
     blocks: list[Block] = [*caution(machine.warnings(run), severe=True)]
     for profile in summary.profiles.values():
-        derived = profile.is_derived
-        table = _times_table(profile, with_range=False) if derived else _coefficient_table(profile)
+        if profile.times:
+            table = _times_table(profile, with_range=False)
+        else:
+            table = _derived_table(profile) if profile.is_derived else _coefficient_table(profile)
         blocks += [Paragraph(f"**{headlines.of_profile(profile)}**"), table]
         if profile.source == "measured":
             blocks.append(_regime_table(profile))
@@ -250,10 +252,11 @@ def _coefficients(profile: ProfileSummary) -> Blocks:
     terms: list[list[Cell]] = [[regime, *shares.values()] for regime, shares in profile.shares.items()]
     derived = profile.is_derived
     parts = next(iter(profile.shares.values()))
-    symbols = [Column(wording.PARTS[name] if derived else wording.SYMBOLS[name], "share") for name in parts]
+    names = wording.PARTS if profile.times else wording.SYMBOLS
+    symbols = [Column(names[name], "share") for name in parts]
     role = profile.role.capitalize()
     blocks: list[Block] = [
-        *([Heading(f"{role}: time of a step"), *_times(profile)] if derived else []),
+        *([Heading(f"{role}: time of a step"), *_times(profile)] if profile.times else []),
         Heading(f"{role}: coefficients"),
         _derived_table(profile) if derived else _coefficient_table(profile),
         Paragraph(f"`{wording.EQUATIONS[profile.form]}`, summed over the batch."),

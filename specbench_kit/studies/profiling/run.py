@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.profilers.derived_run import derive
 from specbench_kit.profilers.devices import Device
 from specbench_kit.profilers.loading import save
@@ -21,20 +21,22 @@ from specbench_kit.profilers.saving import (
 )
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.subject import require_architecture
+from specbench_kit.reports.study import finish
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.machine.limits import disturbances, read_machine
+
+if TYPE_CHECKING:
+    from specbench_kit.studies.profiling.kind import ProfilingStudy
 
 
 @dataclass(frozen=True, slots=True)
 class ProfilingOutcome:
-    """The folder of a profiling run, its `run.json` and `summary.json`, and the saved profile of each role.
+    """A profiling run, and the saved profile of each role.
 
     `doubts` say what disturbed the machine, for which reason the saved profiles are used only where they are named.
     """
 
-    folder: Path
-    run: JsonObject
-    summary: ProfilingSummary
+    study: "ProfilingStudy"
     saved: Mapping[str, Path]
     doubts: Sequence[str] = ()
 
@@ -68,9 +70,9 @@ def _derive(
 
 
 def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> ProfilingOutcome:
-    """Save profiles and reports; the summary comes last, since a folder without a summary can be resumed."""
-    from specbench_kit.reports.render_html import write_page
-    from specbench_kit.studies.profiling.report import ProfilingDescription, build, write_plots
+    """Save profiles and reports; a folder without a summary can be resumed."""
+    from specbench_kit.studies.profiling.kind import BY_COMMAND
+    from specbench_kit.studies.profiling.report import write_plots
 
     folder = finished.folder
     run = finished.run
@@ -85,6 +87,5 @@ def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> Profili
         write_plots(folder / "plots", profile, result.fit)
         save(folder / f"{profile.name}.toml", profile)
     saved: dict[str, Path] = {profile.role: save_profile_as_chosen(profile, folder, settings) for profile in profiles}
-    write_page(folder, build(ProfilingDescription.read(run), summary))
-    write_text(folder / "summary.json", to_json(summary))
-    return ProfilingOutcome(folder, run, summary, saved, () if settings.force else disturbed)
+    study = finish(BY_COMMAND[settings.command], folder, run, summary)
+    return ProfilingOutcome(study, saved, () if settings.force else disturbed)

@@ -12,8 +12,8 @@ import numpy as np
 from msgspec import convert, to_builtins
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import CountCallback
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.serving_rows import (
     AXES,
     CapacityRange,
@@ -332,16 +332,16 @@ def find_capacities(
     ]
 
 
-def to_csv(rows: Sequence[SearchedRow]) -> str:
-    """Return one line per row of the summary, and per class if there are several: the capacity, then its latencies."""
-    lines = []
+def table(rows: Sequence[SearchedRow]) -> list[JsonObject]:
+    """Return one row per row of the summary, and per class if there are several: the capacity, then its latencies."""
+    lines: list[JsonObject] = []
     for row in rows:
         place = {"series": row.series, **{axis: row.at(axis) for axis in FIXED_AXES}}
         groups: Mapping[str, ResponseLatencies[Interval] | None] = row.latencies or {ALL: None}
         for name, group in groups.items():
             values = {"capacity": row.capacity, **latency_values(group)}
             lines.append({**place, "class": name, "unit": row.unit, **interval_cells(values)})
-    return csv_text(lines)
+    return lines
 
 
 def summarise(rows: Sequence[CapacityRow], rule: CapacityRule, ranges: Sequence[CapacityRange] = ()) -> CapacitySummary:

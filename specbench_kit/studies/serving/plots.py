@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -17,22 +16,18 @@ from specbench_kit.metrics.serving_rows import (
     TimeSeries,
 )
 from specbench_kit.papers.comparison import ComparedNumber
-from specbench_kit.reports.render_html import write_page, write_pictures
-from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import significant
 from specbench_kit.reports.writing.palette import BLACK, GREY, HATCHES
-from specbench_kit.studies.serving.report import serving_report
 from specbench_kit.studies.serving.summary import (
     NAMES,
     CapacitySummary,
     Chart,
-    ServingDescription,
     ServingSummary,
     SimulationSummary,
     chart,
 )
-from specbench_kit.studies.serving.wording import mean_of, p95_of, seeds_in_words
+from specbench_kit.studies.serving.wording import mean_of, p95_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -413,13 +408,3 @@ def _tried_loads(lines: Searched, summary: CapacitySummary) -> Picture:
         "served; runs whose result was clear early were stopped early."
     )
     return Picture("tried", "Violation rates of all tried loads", note, height(lines), paint)
-
-
-def write_reports(folder: Path, run: ServingDescription, summary: ServingSummary) -> None:
-    """Write `report.md`, `report.html`, and `plots/` as PNG and SVG."""
-    config = run.config
-    where = f"{seeds_in_words(config)} of {config.duration_s:g} simulated s, {time_kind(run)}"
-    figures = write_pictures(folder, pictures(summary), where)
-    links = [path.name for path in sorted(folder.glob("timeline-*.json"))]
-    links += ["events/"] if (folder / "events").is_dir() else []
-    write_page(folder, serving_report(run, summary, figures, links))

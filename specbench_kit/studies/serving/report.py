@@ -180,7 +180,7 @@ def serving_report(
     names = " and ".join(labels) if len(labels) <= NAMED_IN_TITLE else f"{len(labels)} systems"
     guards = [wording.guard_sentence(guard) for guard in summary.guards]
     # One sentence comes first: the others follow the first table.
-    sentence, *others = wording.headlines(run, summary) or ["No series has a result."]
+    sentence, *others = wording.headlines(run, summary) or [wording.NOTHING]
     return Document.of(
         f"{preset.name}: {preset.summary}" if preset else f"{subject} {names}",
         paragraphs(f"After {preset.source}. {preset.reading}".strip()) if preset else [],

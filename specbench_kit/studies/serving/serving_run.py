@@ -31,8 +31,9 @@ from specbench_kit.metrics.serving_rows import (
 )
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Experiment
+from specbench_kit.reports.study import Study, finish
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import slug, to_json, unused_folder, write_text
+from specbench_kit.runs.folder import slug, unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
 from specbench_kit.serving.events import timeline, write_events
 from specbench_kit.serving.metrics import compute_metrics
@@ -42,26 +43,18 @@ from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.serving import capacity, simulation_grid
 from specbench_kit.studies.serving.capacity import CapacityRow, SeedCapacity, find_capacity
+from specbench_kit.studies.serving.kind import CAPACITY, SIMULATION, R, ServingKind
 from specbench_kit.studies.serving.presets import describe_preset
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.studies.serving.simulation_grid import GridRow
-from specbench_kit.studies.serving.summary import CapacitySummary, ServingDescription, ServingSummary
+from specbench_kit.studies.serving.summary import CapacitySummary, ServingDescription, ServingSummary, SimulationSummary
 from specbench_kit.traces.draft_limits import LoweredOption
 
 FEW_DEVICE_S = 20_000.0
 """Seconds of devices that take less than a second to simulate."""
 Window = tuple[float, float]
 """Start and end of a timeline, in simulated seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServingOutcome:
-    """A finished run: its folder, and the contents of `run.json` and `summary.json`."""
-
-    folder: Path
-    run: JsonObject
-    summary: ServingSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +78,9 @@ class ServingRun:
     report: ProgressCallback
     show: Callable[[ServingDescription, ServingSummary], None] = lambda *_: None
 
-    def simulate(self, events: bool = False, window: Window | None = None) -> ServingOutcome:
+    def simulate(
+        self, events: bool = False, window: Window | None = None
+    ) -> Study[ServingDescription, SimulationSummary]:
         """Simulate a grid; store all `events`, and for a `window` a timeline of each series' first point."""
         parts, builder = self._begin("simulate", {"events": events, "window": window})
         # To start processes takes longer than to simulate a few devices.
@@ -118,10 +113,9 @@ class ServingRun:
         report = partial(self.report, "simulating the range of derived times")
         ranges = simulate_ranges(self.settings, builder, rows, workers, report)
         summary = simulation_grid.summarise(rows, ranges)
-        write_text(folder / "simulate.csv", simulation_grid.to_csv(summary.rows))
-        return self._finish("simulate", parts, builder, summary)
+        return self._finish(SIMULATION, parts, builder, summary)
 
-    def capacity(self, rule: CapacityRule) -> ServingOutcome:
+    def capacity(self, rule: CapacityRule) -> Study[ServingDescription, CapacitySummary]:
         """Search the capacity of every series under every SLO."""
         parts, builder = self._begin("capacity", asdict(rule))
         workers = Workers(self.settings.jobs, self.settings.backend, parts)
@@ -129,8 +123,7 @@ class ServingRun:
         report = partial(self.report, "searching the range of derived times")
         ranges = search_ranges(self.settings, rule, builder, rows, workers, report)
         summary = capacity.summarise(rows, rule, ranges)
-        write_text(parts.folder / "capacity.csv", capacity.to_csv(summary.rows))
-        return self._finish("capacity", parts, builder, summary)
+        return self._finish(CAPACITY, parts, builder, summary)
 
     def _begin(self, command: str, arguments: JsonObject) -> tuple[KeptParts, ScenarioBuilder]:
         """Return the parts of a new or a resumed run and a builder, after recording a trace if there has to be one."""
@@ -186,10 +179,9 @@ class ServingRun:
                 parse_method(entry.method).prepare(environment(pair, builder.deployment(entry)))
 
     def _finish(
-        self, command: str, parts: KeptParts, builder: ScenarioBuilder, summary: ServingSummary
-    ) -> ServingOutcome:
+        self, kind: ServingKind[R], parts: KeptParts, builder: ScenarioBuilder, summary: R
+    ) -> Study[ServingDescription, R]:
         """Write all files of the run; `deployment` in `run.json` is that of the first series."""
-        folder = parts.folder
         preset = None
         if self.chosen:
             preset = describe_preset(self.chosen.name, self.chosen.preset)
@@ -200,7 +192,7 @@ class ServingRun:
         for entry in series:
             lowered |= builder.lowered_limits(entry)
         run = {
-            "command": command,
+            "command": kind.command,
             "preset": preset,
             "time_kind": "modelled",
             "dataset": recorded.get("dataset"),
@@ -213,15 +205,8 @@ class ServingRun:
             **described_readings(builder.readings()),
             **provenance.collect(self.settings.argv, arithmetic=self.dataset is None),
         }
-        description = ServingDescription.read(run)
-        self.show(description, summary)
-        from specbench_kit.studies.serving.plots import write_reports
-
-        write_text(folder / "run.json", to_json(run))
-        write_reports(folder, description, summary)
-        write_text(folder / "summary.json", to_json(summary))  # last, because it marks a folder as whole
-        parts.remove()
-        return ServingOutcome(folder, run, summary)
+        self.show(ServingDescription.read(run), summary)
+        return finish(kind, parts.folder, run, summary, parts)
 
 
 def _describe_series(series: ServingSeries, builder: ScenarioBuilder) -> JsonObject:

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
-from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.serving_rows import (
@@ -217,12 +216,12 @@ def knee(points: Sequence[tuple[float, float]]) -> float | None:
     return knee_x if distance > 0 else None
 
 
-def to_csv(rows: Sequence[SimulatedRow]) -> str:
-    """Return one line per point, and per class if there are several: means with their intervals."""
-    return csv_text([line for row in rows for line in _csv_lines(row)])
+def table(rows: Sequence[SimulatedRow]) -> list[JsonObject]:
+    """Return one row per point, and per class if there are several: means with their intervals."""
+    return [line for row in rows for line in _table_rows(row)]
 
 
-def _csv_lines(row: SimulatedRow) -> Iterator[JsonObject]:
+def _table_rows(row: SimulatedRow) -> Iterator[JsonObject]:
     figures = row.figures
     groups: dict[str, GroupFigures[Interval]] = {"all": figures.overall}
     if len(figures.classes) > 1:

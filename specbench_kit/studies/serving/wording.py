@@ -467,6 +467,9 @@ def _is_higher(higher: Interval, lower: Interval) -> bool:
     return higher.low is not None and lower.high is not None and higher.low > lower.high
 
 
+NOTHING = "No series has a result."
+
+
 def headlines(run: ServingDescription, summary: ServingSummary) -> list[str]:
     """Return which series is best or, where that cannot be asked, the result of every series in one sentence."""
     return winners(run, summary) or _results(summary)

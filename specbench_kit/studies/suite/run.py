@@ -13,11 +13,11 @@ from msgspec import structs
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.core.version import __version__
 from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method, source_hash
+from specbench_kit.metrics.ab.answers import ServerDescription
 from specbench_kit.metrics.ab.summary import AbSummary
 from specbench_kit.metrics.suite import (
     CellResult,
@@ -30,8 +30,10 @@ from specbench_kit.metrics.suite import (
     SuiteResult,
 )
 from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.runs.document import HardwareDescription
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.provenance import shareable
+from specbench_kit.studies.ab.report import AbDescription
 from specbench_kit.studies.ab.run import compare_servers
 from specbench_kit.studies.ab.settings import AbSettings
 from specbench_kit.studies.bench.choice import ALL
@@ -259,7 +261,8 @@ def measure_servers(
     outcome = compare_servers(settings, dataset, progress, say)
     if outcome.problem is not None:
         raise outcome.problem
-    return Measurement(outcome.folder, _result(suite, hardware or _hardware(outcome.run), outcome.run, outcome.summary))
+    study = outcome.study
+    return Measurement(study.folder, _result(suite, hardware or _hardware(study.run), study.run, study.result))
 
 
 def require_hardware(servers: Sequence[str], hardware: str) -> None:
@@ -268,15 +271,15 @@ def require_hardware(servers: Sequence[str], hardware: str) -> None:
     require(here or bool(hardware), "give --hardware for servers on another machine, such as --hardware '1 x H100'")
 
 
-def _hardware(run: JsonObject) -> str:
-    facts = run["hardware"]
-    return f"{facts['gpu'] or facts['cpu']}, {facts['usable_cpus']} CPUs, {facts['memory_gb']:g} GB"
+def _hardware(run: AbDescription) -> str:
+    machine = run.hardware or HardwareDescription()
+    return f"{machine.gpu or machine.cpu}, {machine.usable_cpus} CPUs, {machine.memory_gb or 0:g} GB"
 
 
-def _result(suite: Suite, hardware: str, run: JsonObject, summary: AbSummary) -> MeasuredResult:
+def _result(suite: Suite, hardware: str, run: AbDescription, summary: AbSummary) -> MeasuredResult:
     (load,) = summary.loads
     compared = next(comparison for comparison in load.comparisons if comparison.figure == "e2e")
-    first, second = (_server(facts, summary) for facts in run["servers"])
+    first, second = (_server(server, summary) for server in run.servers)
     return MeasuredResult(
         schema=SCHEMA,
         suite=suite.table.name,
@@ -294,15 +297,15 @@ def _result(suite: Suite, hardware: str, run: JsonObject, summary: AbSummary) ->
     )
 
 
-def _server(facts: JsonObject, summary: AbSummary) -> MeasuredServer:
+def _server(server: ServerDescription, summary: AbSummary) -> MeasuredServer:
     (load,) = summary.loads
-    figures = load.servers[facts["name"]]
+    figures = load.servers[server.name]
     speculation = figures.speculation
     return MeasuredServer(
-        name=facts["name"],
-        kind=facts["dialect"],
-        model=Path(facts["model"]).name if facts["model"] else None,
-        version=facts["version"],
+        name=server.name,
+        kind=server.dialect,
+        model=Path(server.model).name if server.model else None,
+        version=server.version,
         tokens_per_s=figures.throughput,
         acceptance_length=speculation.acceptance_length if speculation else None,
     )

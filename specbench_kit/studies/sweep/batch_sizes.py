@@ -3,34 +3,33 @@
 Its table says up to which batch size each method pays off; its figure has one line per method through its batch sizes.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, to_builtins
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.files import replace_file
-from specbench_kit.core.plain_text import csv_text
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.full_batch import full_batch
 from specbench_kit.metrics.result import MANY
 from specbench_kit.metrics.vocabulary import BASELINE
-from specbench_kit.reports import render_markdown
+from specbench_kit.reports import render_terminal
 from specbench_kit.reports.comparison.scene import legend, legend_in, short
 from specbench_kit.reports.document import Blocks, Document, Figure, Paragraph, Table, caution, code
-from specbench_kit.reports.render_html import write_page
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.writing.drawing import Picture, draw
+from specbench_kit.reports.study import Study, StudyKind, finish
+from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, rate, share, times
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.runs.document import RunDocument
-from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.runs.document import RunDescription
+from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.provenance import shareable
 from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.conclusion import Conclusion
@@ -40,6 +39,7 @@ from specbench_kit.studies.bench.settings import BenchSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from rich.console import Console
 
 
 NOTE = "Numbers are batch sizes. Up and to the left is better; a method pays off above autoregressive decoding."
@@ -51,7 +51,7 @@ FILLINGS = 4
 
 
 class BatchSizePoint(Struct, frozen=True):
-    """One method at one batch size, while the batch was full: for a share `full` of its time.
+    """One method at one batch size, while the batch was full: for a share `full` of its time, if that is known.
 
     `throughput` is in tokens per second; `tpot_s` is the mean over the requests that ended in that time, of `requests`
     in all.
@@ -61,7 +61,7 @@ class BatchSizePoint(Struct, frozen=True):
     batch_size: int
     throughput: float
     tpot_s: float
-    full: float
+    full: float | None
     requests: int
 
 
@@ -72,37 +72,88 @@ class NeverFull(Struct, frozen=True):
     batch_size: int
 
 
-def render(
-    rows: Sequence[BatchSizePoint], run: RunDocument, pictures: Sequence[str], never_full: Sequence[NeverFull] = ()
-) -> str:
-    """Return the report as Markdown."""
-    return render_markdown.render(build(rows, run, pictures, never_full))
+class BatchSizeSummary(Struct):
+    """What `summary.json` holds: the points, what was never full, the folders of the runs, and why methods lack."""
+
+    places: list[BatchSizePoint]
+    never_full: list[NeverFull] = []
+    runs: list[str] = []
+    left_out: dict[str, str] = {}
+
+
+BatchSizeStudy = Study[RunDescription, BatchSizeSummary]
+
+
+class BatchSizeKind(StudyKind[RunDescription, BatchSizeSummary]):
+    """The same benchmark at several batch sizes."""
+
+    command = "batch-sizes"
+    description = RunDescription
+    result = BatchSizeSummary
+
+    def headline(self, study: BatchSizeStudy) -> str:
+        """Return which method has the highest throughput at the largest batch size."""
+        return headline(study.result.places)
+
+    def cautions(self, study: BatchSizeStudy) -> list[str]:
+        """Return what limits the speeds."""
+        return _cautions(study.run, study.result.never_full)
+
+    def document(self, study: BatchSizeStudy, figures: Sequence[Figure]) -> Document:
+        """Return the page."""
+        return build(study.result.places, study.run, figures, study.result.never_full)
+
+    def pictures(self, study: BatchSizeStudy) -> Iterable[Picture]:
+        """Return the curves of all methods, or of each group of them if there are many."""
+        return curves(study.result.places)
+
+    def setting(self, study: BatchSizeStudy) -> str:
+        """Return the prompts, their number, and on which time."""
+        run = study.run
+        return f"{run.dataset.name}, {_requests(study.result.places)}, {time_kind(run)}"
+
+    def files(self, study: BatchSizeStudy) -> Mapping[str, Sequence[JsonObject]]:
+        """Return a row per method and batch size."""
+        return {"curves.csv": to_builtins(study.result.places)}
+
+    def upgraded(self, run: JsonObject, summary: JsonObject) -> tuple[JsonObject, JsonObject]:
+        """Return files of 0.2, in which every size had the same requests, whose number stood in `run.json`."""
+        return run, {**summary, "places": [{"requests": run["requests"], **point} for point in summary["places"]]}
+
+    def print(self, console: "Console", study: BatchSizeStudy) -> None:
+        """Print the sentence, the table and what limits them."""
+        render_terminal.show(console, terminal(study.result.places, study.run, study.result.never_full))
+
+
+BATCH_SIZES = BatchSizeKind()
 
 
 def build(
-    rows: Sequence[BatchSizePoint], run: RunDocument, pictures: Sequence[str], never_full: Sequence[NeverFull] = ()
+    rows: Sequence[BatchSizePoint],
+    run: RunDescription,
+    figures: Sequence[Figure],
+    never_full: Sequence[NeverFull] = (),
 ) -> Document:
-    """Return the report; `pictures` are files in `plots/` beside it."""
+    """Return the report."""
     title = f"Batch sizes on {run.dataset.name}"
-    figures = [Figure("Throughput against TPOT", f"plots/{picture}", NOTE) for picture in pictures]
-    result: Blocks = [Paragraph(f"**{headline(rows)}**"), *_cautions(run, never_full)]
+    result: Blocks = [Paragraph(f"**{headline(rows)}**"), *caution(_cautions(run, never_full))]
     return Document.of(title, result, figures[:1], _table(rows, run), figures[1:])
 
 
-def terminal(rows: Sequence[BatchSizePoint], run: RunDocument, never_full: Sequence[NeverFull]) -> Blocks:
+def terminal(rows: Sequence[BatchSizePoint], run: RunDescription, never_full: Sequence[NeverFull]) -> Blocks:
     """Return what the command prints: the sentence, the table and what limits them."""
-    return [Paragraph(f"**{headline(rows)}**"), *_table(rows, run), *_cautions(run, never_full)]
+    return [Paragraph(f"**{headline(rows)}**"), *_table(rows, run), *caution(_cautions(run, never_full))]
 
 
-def _cautions(run: RunDocument, never_full: Sequence[NeverFull]) -> Blocks:
+def _cautions(run: RunDescription, never_full: Sequence[NeverFull]) -> list[str]:
     by_size: dict[int, list[str]] = {}
     for missing in never_full:
         by_size.setdefault(missing.batch_size, []).append(code(missing.method))
     where = "; ".join(f"{', '.join(names)} with {size} place{'s'[: size > 1]}" for size, names in by_size.items())
-    return caution([*([f"NEVER FULL: {where}. {WHY_NEVER_FULL}"] if where else []), *setting_cautions(run)])
+    return [*([f"NEVER FULL: {where}. {WHY_NEVER_FULL}"] if where else []), *setting_cautions(run)]
 
 
-def _table(rows: Sequence[BatchSizePoint], run: RunDocument) -> Blocks:
+def _table(rows: Sequence[BatchSizePoint], run: RunDescription) -> Blocks:
     """Return the speeds by method and batch size, and what they mean."""
     sizes = sorted({row.batch_size for row in rows})
     points = {(row.method, row.batch_size): row for row in rows}
@@ -113,13 +164,17 @@ def _table(rows: Sequence[BatchSizePoint], run: RunDocument) -> Blocks:
         baselines = [points.get((BASELINE, size)) for size in sizes]
         limit = ABSENT if label == BASELINE or baselines[0] is None else _largest_faster(of_sizes, baselines)
         cells.append((code(label), *speeds, limit))
-    shares = [row.full for row in rows]
+    shares = [row.full for row in rows if row.full is not None]
+    when = (
+        f"of the time in which all B places were taken: {share(min(shares))} to {share(max(shares))} of each run, from "
+        "when the first B requests have begun to answer until the last one is admitted"
+        if shares
+        else "of the whole run, its filling and emptying batches included"
+    )
     text = (
         f"{_requests(rows)}, {time_kind(run)}. Below each batch size B: tokens per second of the batch / mean "
-        f"milliseconds per token of a request, both of the time in which all B places were taken: {share(min(shares))} "
-        f"to {share(max(shares))} of each run, from when the first B requests have begun to answer until the last one "
-        "is admitted. A method pays off up to the largest B at which, and at every smaller one, its tokens per second "
-        "exceed those of autoregressive decoding."
+        f"milliseconds per token of a request, both {when}. A method pays off up to the largest B at which, and at "
+        "every smaller one, its tokens per second exceed those of autoregressive decoding."
     )
     return [Table(("method", *(f"B = {size}" for size in sizes), "pays off to"), cells), Paragraph(text)]
 
@@ -155,16 +210,11 @@ def _largest_faster(rows: Sequence[BatchSizePoint | None], baselines: Sequence[B
     return largest
 
 
-def draw_curves(rows: Sequence[BatchSizePoint], run: RunDocument) -> dict[str, bytes]:
-    """Return figures by file name: one of all methods, or one per group if there are many."""
+def curves(rows: Sequence[BatchSizePoint]) -> Iterator[Picture]:
+    """Yield the figure of all methods, or one per group if there are many."""
     labels = list(dict.fromkeys(row.method for row in rows))
-    where = f"{run.dataset.name}, {_requests(rows)}, {time_kind(run)}"
-    files: dict[str, bytes] = {}
     for group, members in group_labels(labels).items():
-        picture = _picture([row for row in rows if row.method in members], members, group)
-        drawn = draw(picture, where, ("png", "svg"))
-        files |= {f"{picture.name}.{suffix}": content for suffix, content in drawn.items()}
-    return files
+        yield _picture([row for row in rows if row.method in members], members, group)
 
 
 def group_labels(labels: Sequence[str]) -> dict[str, list[str]]:
@@ -201,29 +251,12 @@ def _picture(rows: Sequence[BatchSizePoint], labels: Sequence[str], group: str) 
     return Picture(name, title, NOTE, 3.2 + legend_in(labels), paint)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSizeCurves:
-    """The folder of the curves, their points and runs, why methods are missing, and the run of the last batch size."""
-
-    folder: Path
-    points: list[BatchSizePoint]
-    never_full: list[NeverFull]
-    runs: list[str]
-    left_out: dict[str, str]
-    run: RunDocument
-
-    @property
-    def summary(self) -> dict[str, object]:
-        """The content of `summary.json`."""
-        return {"places": to_builtins(self.points), "never_full": to_builtins(self.never_full), "runs": self.runs}
-
-
 def run_curves(
     settings: BenchSettings,
     sizes: Sequence[int],
     source: LoadedDataset | Path,
     report: Callable[[Progress], None],
-) -> BatchSizeCurves:
+) -> BatchSizeStudy:
     """Benchmark every batch size on a dataset or a trace, each into its own run directories, and draw the curves."""
     points: list[BatchSizePoint] = []
     never_full: list[NeverFull] = []
@@ -251,20 +284,17 @@ def run_curves(
     assert last_run is not None
     if not points:
         raise SkitError(f"no batch was ever full, in {settings.out / runs[0]} and the runs after it. {WHY_NEVER_FULL}")
-    conditions = {name: last_run.run.get(name) for name in ("dataset", "time_kind", "deployment", "models", "requests")}
-    dataset = str((conditions["dataset"] or {}).get("name"))
+    run = {name: value for name, value in last_run.run.items() if name not in OF_ONE_RUN}
+    run["config"] = {name: value for name, value in run["config"].items() if "batch_size" not in name}
+    dataset = str((run["dataset"] or {}).get("name"))
     defining = {"methods": list(settings.methods), "sizes": list(sizes), "runs": runs}
     folder = unused_folder(settings.out, "batch-sizes", dataset, defining)
-    pictures = draw_curves(points, last_run.document)
-    for picture, content in pictures.items():
-        replace_file(folder / "plots" / picture, content)
-    write_text(folder / "curves.csv", csv_text(to_builtins(points)))
-    png_files = sorted(picture for picture in pictures if picture.endswith(".png"))
-    write_page(folder, build(points, last_run.document, png_files, never_full))
-    curves = BatchSizeCurves(folder, points, never_full, runs, left_out, last_run.document)
-    write_text(folder / "run.json", to_json({"command": "batch-sizes", **conditions, "argv": shareable(settings.argv)}))
-    write_text(folder / "summary.json", to_json(curves.summary))
-    return curves
+    described = {"command": BATCH_SIZES.command, **run, "argv": shareable(settings.argv)}
+    return finish(BATCH_SIZES, folder, described, BatchSizeSummary(points, never_full, runs, left_out))
+
+
+OF_ONE_RUN = ("schema_version", "method", "options", "method_source", "proposal", "uses", "prompts", "machine")
+"""What differs between the runs of the batch sizes."""
 
 
 def _points(conclusions: Sequence[Conclusion], size: int) -> dict[str, BatchSizePoint | None]:

@@ -1,18 +1,14 @@
-"""What a sweep finds, and its report with plots: how each method's speedup changes, and where it is used up."""
+"""The report on a sweep: how each method's speedup changes, and where it is used up."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from math import nan
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from msgspec import Struct, field
 from msgspec.structs import replace
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.fields import Value
 from specbench_kit.metrics.verdicts import TOO_FEW
-from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
     Block,
@@ -43,13 +39,17 @@ from specbench_kit.reports.sections.wording import (
     time_sentence,
     trace_sentence,
 )
-from specbench_kit.reports.writing.drawing import WIDTH_IN, plot
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, significant, times
-from specbench_kit.reports.writing.palette import BASELINE_STYLE, GREY, Style, method_styles
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.studies.sweep.found import (
+    BreakEven,
+    Crossing,
+    FastestMethod,
+    SweepDescription,
+    SweepRow,
+    SweepSummary,
+)
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from rich.console import Console
 
 THROUGHPUT = Column("throughput", "rate")
@@ -65,99 +65,16 @@ DEFINITIONS = (
 )
 
 
-class SweepRow(Struct):
-    """The metrics of one method at one grid point; `series` is its spec as given, `spec` its spec at this point."""
-
-    values: Mapping[str, Value]
-    series: str
-    spec: str
-    overall: MetricValues
-
-
-class SweepLine(Struct):
-    """One method along the first axis, with the other axes held constant; `points` are its rows by the first value."""
-
-    label: str
-    series: str
-    points: dict[Value, SweepRow]
-
-
-class Crossing(Struct, frozen=True):
-    """The speedup passes 1 between two neighbours on the grid, at `at` if times are straight lines between them.
-
-    `stops` is True if the method is faster below and slower above the crossing.
-    """
-
-    low: float
-    high: float
-    at: float
-    stops: bool
-
-
-class BreakEven(Struct):
-    """Where a ratio of a method's line is above 1 on an axis; only an axis of numbers has crossings."""
-
-    method: str
-    axis: str
-    faster_at: list[Value]
-    verdict: str
-    crossings: list[Crossing]
-
-
-class FastestMethod(Struct):
-    """The method with the highest speedup at a grid point, the next one, and the ratio of both speedups."""
-
-    place: Mapping[str, Value]
-    method: str
-    speedup: float
-    next: str
-    lead: float
-
-    def has(self, row: SweepRow) -> bool:
-        """Return whether a row is that of this method at this point."""
-        return row.spec == self.method and row.values == self.place
-
-
-class SweepSummary(Struct):
-    """What a sweep finds; `edge` compares drafting beyond a link with drafting on the server."""
-
-    axes: dict[str, list[Value]]
-    break_even: list[BreakEven]
-    edge: list[BreakEven]
-    fastest: list[FastestMethod]
-    rows: list[SweepRow]
-
-    def row_of(self, winner: FastestMethod) -> SweepRow:
-        """Return the row of the fastest method at a point."""
-        return next(row for row in self.rows if winner.has(row))
-
-
-class SweptMethod(Struct):
-    """A method of a sweep: what it uses of its pair, and how many prompts of the trace it was trained on."""
-
-    method: str
-    uses: JsonObject = field(default_factory=dict)
-    seen_prompts: int | None = None
-
-
-class SweepDescription(RunDescription, kw_only=True):
-    """What `run.json` says of a sweep; `methods` are those that use something of their pair."""
-
-    requests: int = 0
-    methods: list[SweptMethod] = field(default_factory=list)
-
-
-def build(run: SweepDescription, summary: SweepSummary) -> Document:
+def build(run: SweepDescription, summary: SweepSummary, figures: Sequence[Figure]) -> Document:
     """Return the report, the figure of speedups first."""
-    first, *more = _figures(summary)
     varied = ", ".join(axis_in_words(key) for key, values in summary.axes.items() if len(values) > 1)
     return Document.of(
         f"Sweep over {varied} on {run.dataset.name or 'a trace'}",
         paragraphs(f"**{winner_sentence(summary)}**"),
         caution(cautions(run, summary)),
-        [first],
+        figures[:1],
         _comparisons(summary),
-        [Heading("More figures"), *more, Paragraph(FILES)],
+        [Heading("More figures"), *figures[1:], Paragraph(FILES)],
         _results(summary),
         _setting(run, summary),
         deployment.section(run),
@@ -276,14 +193,6 @@ def _crossings_table(title: str, methods: Sequence[BreakEven], summary: SweepSum
             side = "below" if crossing.stops else "above"
             rows.append((method, side, significant(crossing.at), bracket(crossing)))
     return Table(("method", title, f"break-even {_axis_columns(summary)[0].title}", "between"), rows)
-
-
-def _figures(summary: SweepSummary) -> list[Figure]:
-    axis = axis_in_words(next(iter(summary.axes)))
-    figures = [Figure(f"{name} against {axis}", f"plots/{name}.png") for name in ("speedup", "throughput")]
-    if sum(len(values) > 1 for values in summary.axes.values()) == 2:
-        figures.append(Figure("the fastest method", "plots/fastest.png"))
-    return figures
 
 
 def _results(summary: SweepSummary) -> Blocks:
@@ -444,128 +353,3 @@ def headlines(summary: SweepSummary) -> list[str]:
     return lines + [
         f"{found.method} at the edge {break_even_sentence(found, values, COLOCATED)}" for found in summary.edge
     ]
-
-
-SIZE_IN = (WIDTH_IN, 3.7)
-"""Width and height of a curve over the first axis: letters of 10 pt, as in other figures of a page."""
-LOGARITHMIC_SPAN = 20
-"""The ratio of an axis's largest to its smallest value from which on its scale is logarithmic."""
-
-
-def write_plots(folder: Path, lines: Sequence[SweepLine], summary: SweepSummary, where: str) -> None:
-    """Write speedup, with its break-even points, and throughput, both along the first axis, and the map of methods."""
-    folder.mkdir(parents=True, exist_ok=True)
-    axis, values = next(iter(summary.axes.items()))
-    styles = method_styles({line.label: line.series for line in lines if line.series != BASELINE})
-    with plot(folder / "speedup.png", SIZE_IN) as axes:
-        for line in lines:
-            if line.series != BASELINE:
-                _line(axes, styles[line.label], line, values, lambda overall: overall.speedup)
-                _interval(axes, styles[line.label], line, values)
-                _colocated(axes, styles[line.label], line, values)
-        axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
-        if at := [crossing.at for method in summary.break_even for crossing in method.crossings]:
-            ring = {"facecolors": "none", "edgecolors": "black"}
-            axes.scatter(at, [1.0] * len(at), 90, **ring, zorder=3, label="break-even")
-        _edge_break_even(axes, lines, numbers_of(values), summary.edge)
-        title = f"Speedup, modelled\n({where})"
-        _frame(axes, axis, numbers_of(values), "speedup over autoregressive\ndecoding at the server", title)
-    with plot(folder / "throughput.png", SIZE_IN) as axes:
-        for line in lines:
-            _line(axes, styles.get(line.label, BASELINE_STYLE), line, values, lambda overall: overall.throughput)
-        _frame(axes, axis, numbers_of(values), "committed tokens per second", f"Throughput, modelled\n({where})")
-    write_map(folder, summary, where)
-
-
-def _line(
-    axes: "Axes", style: Style, line: SweepLine, values: Sequence[Value], of: Callable[[MetricValues], float | None]
-) -> None:
-    known = (of(point.overall) for point in line.points.values())
-    y = [nan if value is None else value for value in known]
-    x = _positions(values)
-    axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, markersize=5, label=line.label)
-
-
-def _interval(axes: "Axes", style: Style, line: SweepLine, values: Sequence[Value]) -> None:
-    """Shade the intervals of a line's speedups if all of them have one."""
-    bounds = [bounds for point in line.points.values() if (bounds := point.overall.bounds("speedup"))]
-    if len(bounds) == len(line.points):
-        low = [bound[0] for bound in bounds]
-        high = [bound[1] for bound in bounds]
-        axes.fill_between(_positions(values), low, high, color=style.colour, alpha=0.15, linewidth=0)
-
-
-def _colocated(axes: "Axes", style: Style, line: SweepLine, values: Sequence[Value]) -> None:
-    """Draw the method with its draft model on the server, if it drafts beyond a link."""
-    known = (point.overall.colocated_speedup for point in line.points.values())
-    y = [speedup for speedup in known if speedup is not None]
-    if len(y) == len(line.points):
-        label = f"{line.label}, server-only"
-        axes.plot(_positions(values), y, color=style.colour, linestyle=":", linewidth=1.2, label=label)
-
-
-def _edge_break_even(
-    axes: "Axes", lines: Sequence[SweepLine], numbers: Sequence[float], edge: Sequence[BreakEven]
-) -> None:
-    """Mark where the edge and the co-located method are equally fast, on the co-located line between two points."""
-    import numpy as np
-
-    x = []
-    y = []
-    for found in edge:
-        line = next(line for line in lines if line.label == found.method)
-        speedups = [point.overall.colocated_speedup or nan for point in line.points.values()]
-        for crossing in found.crossings:
-            x.append(crossing.at)
-            # Times are straight lines between two points, and speedups their inverse.
-            y.append(1 / float(np.interp(crossing.at, numbers, 1 / np.array(speedups))))
-    if x:
-        axes.plot(x, y, "ks", fillstyle="none", markersize=9, zorder=3, label="edge and server-only break even")
-
-
-def _positions(values: Sequence[Value]) -> Sequence[float] | Sequence[str]:
-    return numbers_of(values) or [str(value) for value in values]
-
-
-def _frame(axes: "Axes", axis: str, numbers: Sequence[float], metric: str, title: str) -> None:
-    if numbers and min(numbers) > 0 and max(numbers) / min(numbers) >= LOGARITHMIC_SPAN:
-        axes.set_xscale("log")
-        axes.set_xticks(numbers, [f"{value:g}" for value in numbers])
-        axes.minorticks_off()
-    axes.set(xlabel=axis_in_words(axis), ylabel=metric)
-    axes.set_title(title, fontsize=9)
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="best", fontsize=8)
-
-
-def write_map(folder: Path, summary: SweepSummary, where: str) -> None:
-    """Write a cell for each pair of values, in the colour of its fastest method and with that method's speedup.
-
-    Write nothing unless exactly two axes have several values.
-    """
-    varied = {key: values for key, values in summary.axes.items() if len(values) > 1}
-    if len(varied) != 2:
-        return
-    (row_key, row_values), (column_key, column_values) = varied.items()
-    methods = list(dict.fromkeys(winner.method for winner in summary.fastest))
-    styles = method_styles({name: name for name in methods if name != BASELINE})
-    colours = {name: styles.get(name, BASELINE_STYLE).colour for name in methods}
-    size = (3.5 + 1.2 * len(column_values), 2 + 0.6 * len(row_values))
-    with plot(folder / "fastest.png", size) as drawn:
-        for winner in summary.fastest:
-            x = column_values.index(winner.place[column_key])
-            y = row_values.index(winner.place[row_key])
-            drawn.bar(x, 1, 1, y - 0.5, color=colours[winner.method], alpha=0.6)
-            drawn.text(x, y, f"{winner.speedup:.2f}x", ha="center", va="center", fontsize=9)
-        for name, colour in colours.items():
-            drawn.bar(0, 0, color=colour, alpha=0.6, label=name)
-        drawn.set_xticks(range(len(column_values)), [str(value) for value in column_values])
-        drawn.set_yticks(range(len(row_values)), [str(value) for value in row_values])
-        drawn.set(
-            xlabel=axis_in_words(column_key),
-            ylabel=axis_in_words(row_key),
-            title=f"Fastest method and its speedup, modelled\n({where})",
-        )
-        drawn.margins(0)
-        drawn.legend(loc="upper left", bbox_to_anchor=(1.01, 1), fontsize=9)

@@ -4,65 +4,45 @@ At a break-even point a method stops, or starts, to be faster than autoregressiv
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
-from msgspec import structs, to_builtins
-
 from specbench_kit.core.errors import require
-from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.fields import Value
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import TOO_FEW
-from specbench_kit.metrics.vocabulary import BASELINE, METRICS
+from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.reports.study import finish
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.parts import KeptParts, unfinished_parts
 from specbench_kit.serving.parallel import Workers, require_cluster
 from specbench_kit.studies.recording.trace import record_once
-from specbench_kit.studies.sweep.axes import SweepAxis, with_options
-from specbench_kit.studies.sweep.grid import replay_grid, synthetic_prompts
-from specbench_kit.studies.sweep.report import (
+from specbench_kit.studies.sweep.axes import SweepAxis
+from specbench_kit.studies.sweep.found import (
     BreakEven,
     Crossing,
     FastestMethod,
-    SweepDescription,
     SweepLine,
     SweepRow,
     SweepSummary,
-    build,
-    write_plots,
+    lines,
 )
+from specbench_kit.studies.sweep.grid import replay_grid, synthetic_prompts
+from specbench_kit.studies.sweep.kind import SWEEP, SweepStudy
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.traces.draft_limits import lowered_limits
 from specbench_kit.traces.replay import recording_deployment, require_replayable
 from specbench_kit.traces.trace import TraceFile
 
 
-@dataclass(frozen=True, slots=True)
-class SweepOutcome:
-    """The folder of a sweep, its `run.json` and what it found."""
-
-    folder: Path
-    run: dict[str, Any]
-    summary: SweepSummary
-
-    @property
-    def content(self) -> JsonObject:
-        """The content of `summary.json`, in which a row is one flat object."""
-        parts: dict[str, object] = to_builtins(structs.replace(self.summary, rows=[]))
-        return parts | {"rows": [_table_row(row) for row in self.summary.rows]}
-
-
-def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: ProgressCallback) -> SweepOutcome:
+def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: ProgressCallback) -> SweepStudy:
     """Record or read a trace, replay it, and write the results.
 
     `dataset` is recorded if the settings name no trace; with a synthetic pair there is neither.
@@ -102,20 +82,8 @@ def _workers(settings: SweepSettings, parts: KeptParts) -> Workers:
     return Workers(settings.jobs, settings.backend, parts)
 
 
-def _finish(parts: KeptParts, settings: SweepSettings, run: dict[str, Any], rows: list[SweepRow]) -> SweepOutcome:
-    from specbench_kit.reports.render_html import write_page
-
-    axes = settings.axes()
-    folder = parts.folder
-    outcome = SweepOutcome(folder, run, summarise(rows, axes))
-    caption = f"{run['dataset']['name']}, {run['requests']} requests, deployment {run['deployment']['name']}"
-    write_plots(folder / "plots", lines(rows, axes), outcome.summary, caption)
-    write_text(folder / "sweep.csv", csv_text(outcome.content["rows"]))
-    write_page(folder, build(SweepDescription.read(run), outcome.summary))
-    write_text(folder / "run.json", to_json(run))
-    write_text(folder / "summary.json", to_json(outcome.content))  # last, because it marks a folder as whole
-    parts.remove()
-    return outcome
+def _finish(parts: KeptParts, settings: SweepSettings, run: dict[str, Any], rows: list[SweepRow]) -> SweepStudy:
+    return finish(SWEEP, parts.folder, run, summarise(rows, settings.axes()), parts)
 
 
 def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence[SweepPoint]) -> dict[str, Any]:
@@ -149,24 +117,12 @@ def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence
     }
 
 
-def lines(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> list[SweepLine]:
-    """Return the lines in the order of the rows."""
-    first, *constant = axes
-    points: dict[tuple[str, str], dict[Value, SweepRow]] = {}
-    for row in rows:
-        # The label names the constant values that distinguish a method's lines.
-        values = {axis.key: row.values[axis.key] for axis in constant if len(axis.values) > 1}
-        fields = [f"{axis.key}={values[axis.key]}" for axis in constant if axis.key in values and axis.method is None]
-        label = ", ".join([with_options(row.series, values), *fields])
-        points.setdefault((label, row.series), {})[row.values[first.key]] = row
-    return [SweepLine(label, series, by_value) for (label, series), by_value in points.items()]
-
-
 def summarise(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> SweepSummary:
     """Return what was found: the rows, the fastest method at every point, and where methods stop to pay off."""
     break_even = []
     edge = []
-    for line in lines(rows, axes):
+    values: dict[str, list[Value]] = {axis.key: list(axis.values) for axis in axes}
+    for line in lines(rows, values):
         if line.series == BASELINE:
             continue
         overall = [row.overall for row in line.points.values()]
@@ -174,7 +130,6 @@ def summarise(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> SweepSumma
         ratios = [metrics.colocated_ratio for metrics in overall]
         if None not in ratios:
             edge.append(_break_even(line, axes[0], ratios))
-    values: dict[str, list[Value]] = {axis.key: list(axis.values) for axis in axes}
     return SweepSummary(values, break_even, edge, list(_fastest(rows)), list(rows))
 
 
@@ -204,26 +159,6 @@ def _break_even(line: SweepLine, axis: SweepAxis, ratios: Sequence[float | None]
         return BreakEven(line.label, axis.key, faster, *break_even(axis.numbers, known, seconds))
     verdict = "everywhere" if len(faster) == len(known) else "in part" if faster else "nowhere"
     return BreakEven(line.label, axis.key, faster, verdict, [])
-
-
-def _table_row(row: SweepRow) -> dict[str, object]:
-    overall = row.overall
-    low, high = overall.bounds("speedup") or (None, None)
-    typical_low, typical_high = overall.bounds("typical_speedup") or (None, None)
-    return {
-        **row.values,
-        "method": row.spec,
-        **{metric.name: overall.value(metric.name) for metric in METRICS if metric.traits.in_sweeps},
-        "speedup_low": low,
-        "speedup_high": high,
-        "typical_speedup": overall.typical_speedup,
-        "typical_speedup_low": typical_low,
-        "typical_speedup_high": typical_high,
-        "ttft_mean_s": overall.ttft.mean,
-        "tpot_mean_s": overall.tpot.mean,
-        "tpot_p95_s": overall.tpot.p95,
-        **{f"{phase}_s": seconds for phase, seconds in structs.asdict(overall.phase_seconds).items()},
-    }
 
 
 FasterRange = Literal["everywhere", "nowhere", "in part"]

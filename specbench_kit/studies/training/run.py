@@ -27,8 +27,9 @@ from specbench_kit.predictors.base import families
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.scoring import calibration
 from specbench_kit.predictors.search import SearchResult, SearchTrial
+from specbench_kit.reports.study import finish
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.training.contenders import Contender, TrainedFamily
@@ -41,6 +42,7 @@ from specbench_kit.studies.training.examples import (
     extract,
     split_by_prompt,
 )
+from specbench_kit.studies.training.kind import TRAINING, TrainingStudy
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
 from specbench_kit.studies.training.settings import MAX_DRAFT, PredictorTrainingSettings
 from specbench_kit.studies.training.timing import Timing
@@ -51,7 +53,6 @@ from specbench_kit.studies.training.wording import (
     Prices,
     RepeatedRatio,
     Repeats,
-    TrainingDescription,
     TrainingSummary,
 )
 from specbench_kit.traces.replay import identify_pair, recorded_pair, recording_deployment, require_same_pair
@@ -59,22 +60,20 @@ from specbench_kit.traces.trace import DRAFT_STATISTICS, TraceFile, TraceHeader
 
 
 @dataclass(frozen=True, slots=True)
-class PredictorTrainingOutcome:
-    """The folder of a training run, its `run.json` and `summary.json`, and the folders of predictors by family.
+class TrainedPredictors:
+    """A training run, and the folders of predictors by family.
 
     `doubts` say what disturbed the machine, for which reason the predictors are used only where they are named.
     """
 
-    folder: Path
-    run: dict[str, Any]
-    summary: TrainingSummary
+    study: TrainingStudy
     saved: Mapping[str, Path]
     doubts: Sequence[str] = ()
 
 
 def run_training(
     settings: PredictorTrainingSettings, dataset: LoadedDataset | None, report: ProgressCallback
-) -> PredictorTrainingOutcome:
+) -> TrainedPredictors:
     """Record or read a trace, split, train, evaluate and write. `dataset` is recorded if the settings name no trace."""
     if dataset is not None:
         pair = identify_pair(settings.target, settings.draft)
@@ -145,11 +144,9 @@ def _finish(
     experiment: TrainingExperiment,
     repeats: Repeats,
     failed: int,
-) -> PredictorTrainingOutcome:
+) -> TrainedPredictors:
     """Write numbers, plots, report and predictors; `failed` requests did not fit the context."""
-    from specbench_kit.reports.render_html import write_page
     from specbench_kit.studies.training.plots import write_plots
-    from specbench_kit.studies.training.report import build
 
     settings = experiment.settings
     run = _describe(trace, settings, failed)
@@ -164,10 +161,7 @@ def _finish(
     # Thresholds that were chosen by the time of a disturbed machine must not replace those of a quiet one.
     saved = save_predictors(predictors, folder, settings, suffix="-disturbed" if doubts else "")
     write_plots(folder / "plots", summary, experiment.evaluation.judged(), run["dataset"].get("name", trace.path.stem))
-    write_page(folder, build(TrainingDescription.read(run), summary))
-    write_text(folder / "run.json", to_json(run))
-    write_text(folder / "summary.json", to_json(summary))
-    return PredictorTrainingOutcome(folder, run, summary, saved, doubts)
+    return TrainedPredictors(finish(TRAINING, folder, run, summary), saved, doubts)
 
 
 def _describe(trace: TraceFile, settings: PredictorTrainingSettings, failed: int) -> dict[str, Any]:

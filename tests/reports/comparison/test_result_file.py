@@ -9,6 +9,7 @@ from command_line import error_line, skit_here
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit import api
+from specbench_kit.core import files
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics import result_file
 from specbench_kit.metrics.comparison import compare
@@ -136,6 +137,6 @@ def test_texts_of_a_foreign_file_control_no_terminal(comparison: Comparison, tmp
 def test_a_small_file_that_unpacks_to_more_than_a_result_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(result_file, "LARGEST_BYTES", 10_000)
+    monkeypatch.setattr(files, "LARGEST_BYTES", 10_000)
     (tmp_path / "result.json.xz").write_bytes(lzma.compress(b" " * 1_000_000))
     assert "it is cut short, or larger than 10,000 bytes" in error_line(skit_here("report", tmp_path))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from command_line import error_line, skit_here, write_rows
 from streaming_server import streaming_server
+from study_pages import assert_made_again
 
 from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
 from specbench_kit.metrics.ab.comparison import Plan, summarise
@@ -128,4 +129,5 @@ def test_the_folder_of_a_comparison_is_no_run_of_a_benchmark(tmp_path: Path) -> 
         assert ab(f"plain=vllm://{first}", f"spec=vllm://{second}", prompts).returncode == 0
     (folder,) = (tmp_path / "out").iterdir()
     words = f"{folder} was written by skit ab, whose pages lie in it: only runs of skit bench can be read here"
-    assert words in error_line(skit_here("report", folder))
+    assert words in error_line(skit_here("compare", folder, folder))
+    assert_made_again(folder, tmp_path / "again")

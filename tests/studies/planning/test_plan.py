@@ -9,14 +9,16 @@ from pathlib import Path
 import pytest
 from command_line import skit_here
 from matplotlib.figure import Figure
+from msgspec import to_builtins
+from study_pages import assert_made_again
 
-from specbench_kit.metrics.plan_summary import ServedPoint
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.reports.render_markdown import render
 from specbench_kit.reports.writing.drawing import WIDTH_IN
+from specbench_kit.studies.planning.kind import PlanStudy
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes
-from specbench_kit.studies.planning.report import WAYS, PlanDescription, build, headline, pareto
-from specbench_kit.studies.planning.run import PlanOutcome, PlanRun
+from specbench_kit.studies.planning.report import WAYS, build, headline, pareto
+from specbench_kit.studies.planning.run import PlanRun
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +30,7 @@ power_w = 350
 """
 
 
-def planned(folder: Path, promise: str) -> PlanOutcome:
+def planned(folder: Path, promise: str) -> PlanStudy:
     (folder / "worse.toml").write_text(WORSE, encoding="utf-8")
     dated = 'price_per_hour = 0.79\ndate = "2026-11-09"\nsource = "a test"\n'
     (folder / "prices.toml").write_text(f"[l40s]\n{dated}[worse]\n{dated}", encoding="utf-8")
@@ -55,12 +57,12 @@ def planned(folder: Path, promise: str) -> PlanOutcome:
 
 
 @pytest.fixture(scope="module")
-def plan_run(tmp_path_factory: pytest.TempPathFactory) -> PlanOutcome:
+def plan_run(tmp_path_factory: pytest.TempPathFactory) -> PlanStudy:
     return planned(tmp_path_factory.mktemp("plan"), "8:0.5,12:0.5")
 
 
-def test_no_name_in_the_legend_of_the_figure_is_cut(plan_run: PlanOutcome) -> None:
-    picture = pareto(plan_run.summary)
+def test_no_name_in_the_legend_of_the_figure_is_cut(plan_run: PlanStudy) -> None:
+    picture = pareto(plan_run.result)
     figure = Figure(figsize=(WIDTH_IN, picture.height_in), layout="constrained")
     picture.draw(figure.subplots())
     figure.draw_without_rendering()
@@ -71,13 +73,9 @@ def test_no_name_in_the_legend_of_the_figure_is_cut(plan_run: PlanOutcome) -> No
     assert 0 <= box.y0 < box.y1 <= page.y1
 
 
-def test_the_figure_has_the_rents_of_the_table_at_the_promise_of_the_plan(plan_run: PlanOutcome) -> None:
-    summary = plan_run.summary
-    drawn = {
-        point.drafting: point.price_per_hour
-        for point in summary.pareto
-        if isinstance(point, ServedPoint) and point.scale == 1
-    }
+def test_the_figure_has_the_rents_of_the_table_at_the_promise_of_the_plan(plan_run: PlanStudy) -> None:
+    summary = plan_run.result
+    drawn = {point.drafting: point.kept.price_per_hour for point in summary.pareto if point.kept and point.scale == 1}
     assert drawn == {way: fleet.price_per_hour for way, fleet in summary.fleets.items() if fleet}
     axes = Figure().subplots()
     pareto(summary).draw(axes)
@@ -87,9 +85,9 @@ def test_the_figure_has_the_rents_of_the_table_at_the_promise_of_the_plan(plan_r
     assert (x, y) in {point for line in lines for point in zip(*line.get_data(), strict=True)}
 
 
-def test_the_plan_says_what_a_token_takes_in_joules(plan_run: PlanOutcome) -> None:
+def test_the_plan_says_what_a_token_takes_in_joules(plan_run: PlanStudy) -> None:
     """An L40S takes 350 W while it works. The devices' card states no power: known are those that draft nothing."""
-    for fleet in filter(None, plan_run.summary.fleets.values()):
+    for fleet in filter(None, plan_run.result.fleets.values()):
         assert fleet.server_joules_per_token is not None
         assert 0 < fleet.server_joules_per_token.mean < 350 / fleet.throughput * 1.01
         for energy in (fleet.device_joules_per_token, fleet.joules_per_device_hour):
@@ -98,9 +96,9 @@ def test_the_plan_says_what_a_token_takes_in_joules(plan_run: PlanOutcome) -> No
     assert "J / token of servers" in report
 
 
-def test_the_plan_is_the_cheapest_of_its_ways_and_lies_in_its_range(plan_run: PlanOutcome) -> None:
-    plan = plan_run.summary.plan
-    fleets = [fleet for fleet in plan_run.summary.fleets.values() if fleet]
+def test_the_plan_is_the_cheapest_of_its_ways_and_lies_in_its_range(plan_run: PlanStudy) -> None:
+    plan = plan_run.result.plan
+    fleets = [fleet for fleet in plan_run.result.fleets.values() if fleet]
     assert plan.price_per_hour == min(fleet.price_per_hour for fleet in fleets)
     assert plan.price_per_hour == pytest.approx(0.79 * plan.cards)
     assert plan.least_price_per_hour <= plan.price_per_hour <= plan.most_price_per_hour
@@ -110,69 +108,72 @@ def test_the_plan_is_the_cheapest_of_its_ways_and_lies_in_its_range(plan_run: Pl
         assert fleet.violation_rate.high <= 0.05
 
 
-def test_the_summary_that_marks_a_plan_as_whole_is_written_last(plan_run: PlanOutcome) -> None:
+def test_the_summary_that_marks_a_plan_as_whole_is_written_last(plan_run: PlanStudy) -> None:
     files = [path for path in plan_run.folder.rglob("*") if path.is_file()]
     assert len(files) > 6
     assert max(files, key=lambda path: path.stat().st_mtime_ns).name == "summary.json"
 
 
-def test_a_dominated_card_is_never_chosen(plan_run: PlanOutcome) -> None:
-    assert find_device("l40s").title == plan_run.summary.plan.title
-    assert {fleet.card for fleet in plan_run.summary.fleets.values() if fleet} == {"l40s"}
+@pytest.mark.figures
+def test_the_page_of_a_plan_is_made_again(plan_run: PlanStudy, tmp_path: Path) -> None:
+    assert_made_again(plan_run.folder, tmp_path)
 
 
-def test_a_stricter_promise_never_costs_less(plan_run: PlanOutcome) -> None:
+def test_a_dominated_card_is_never_chosen(plan_run: PlanStudy) -> None:
+    assert find_device("l40s").title == plan_run.result.plan.title
+    assert {fleet.card for fleet in plan_run.result.fleets.values() if fleet} == {"l40s"}
+
+
+def test_a_stricter_promise_never_costs_less(plan_run: PlanStudy) -> None:
     for way in ("edge", "server", "none"):
-        points = [
-            point for point in plan_run.summary.pareto if isinstance(point, ServedPoint) and point.drafting == way
-        ]
-        rents = [point.price_per_hour for point in points]
+        points = [point for point in plan_run.result.pareto if point.kept and point.drafting == way]
+        rents = [point.kept.price_per_hour for point in points if point.kept]
         assert [point.promised for point in points] == sorted({point.promised for point in points})
         assert len(rents) >= 2
         assert rents == sorted(rents), way
 
 
 def test_the_chosen_replica_given_to_simulate_keeps_the_promise(
-    plan_run: PlanOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan_run: PlanStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(plan_run.folder)
-    program, *arguments = shlex.split(plan_run.run["check"])
+    program, *arguments = shlex.split(plan_run.run.check)
     assert program == "skit"
-    assert str(plan_run.folder.parent) not in json.dumps(plan_run.run)
+    assert str(plan_run.folder.parent) not in json.dumps(to_builtins(plan_run.run))
     done = skit_here(*arguments, "--jobs", 1, "--out", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout.splitlines()[-1])["summary"]["rows"]
-    assert row["devices"] == plan_run.summary.plan.devices_per_replica
+    assert row["devices"] == plan_run.result.plan.devices_per_replica
     assert row["figures"]["overall"]["violation_rate"]["mean"] <= 0.05
 
 
 def test_a_search_for_the_capacity_of_the_replica_finds_what_the_plan_gives_it(
-    plan_run: PlanOutcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan_run: PlanStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(plan_run.folder)
-    program, *arguments = shlex.split(plan_run.run["check_capacity"])
+    program, *arguments = shlex.split(plan_run.run.check_capacity)
     assert program == "skit"
     done = skit_here(*arguments, "--jobs", 1, "--out", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout.splitlines()[-1])["summary"]["rows"]
     # A device more or less may pass by other draws of the same scene.
-    assert row["capacity"]["low"] - 1 <= plan_run.summary.plan.devices_served <= row["capacity"]["high"] + 1
+    assert row["capacity"]["low"] - 1 <= plan_run.result.plan.devices_served <= row["capacity"]["high"] + 1
 
 
-def test_the_page_describes_the_replica_and_not_the_deployment_that_it_was_made_of(plan_run: PlanOutcome) -> None:
-    page = render(build(PlanDescription.read(plan_run.run), plan_run.summary, []))
+def test_the_page_describes_the_replica_and_not_the_deployment_that_it_was_made_of(plan_run: PlanStudy) -> None:
+    page = render(build(plan_run.run, plan_run.result, []))
     said = page.partition("## The replica of the plan (modelled)")[2]
-    assert re.search(rf"A replica of a plan: .*{plan_run.summary.plan.card}.* verifies for the devices of '", said)
+    assert re.search(rf"A replica of a plan: .*{plan_run.result.plan.card}.* verifies for the devices of '", said)
     assert "with the plan's servers" in said
 
 
-def test_a_rival_within_the_plans_range_is_called_one(plan_run: PlanOutcome) -> None:
-    summary = deepcopy(plan_run.summary)
+def test_a_rival_within_the_plans_range_is_called_one(plan_run: PlanStudy) -> None:
+    summary = deepcopy(plan_run.result)
     plan = summary.plan
     (way, *_) = (way for way, fleet in summary.fleets.items() if fleet is not None and way != plan.drafting)
     for share_of_most, close in ((0.999, True), (1.001, False)):
         summary.fleets[way].price_per_hour = share_of_most * plan.most_price_per_hour
-        report = render(build(PlanDescription.read(plan_run.run), summary, []))
+        report = render(build(plan_run.run, summary, []))
         assert f"{WAYS[way]} would cost" in headline(summary)
         named = [line for line in report.splitlines() if "NOT SHOWN TO BE CHEAPER" in line and WAYS[way] in line]
         assert bool(named) is close
@@ -180,20 +181,20 @@ def test_a_rival_within_the_plans_range_is_called_one(plan_run: PlanOutcome) -> 
         assert ("within that range" in sentence) is close
 
 
-def test_the_weightiest_assumptions_are_moved(plan_run: PlanOutcome) -> None:
-    moved = plan_run.summary.assumptions
+def test_the_weightiest_assumptions_are_moved(plan_run: PlanStudy) -> None:
+    moved = plan_run.result.assumptions
     assert len({row.name for row in moved}) == 3
     for row in moved:
         assert row.price_per_hour is None or row.ratio == pytest.approx(
-            row.price_per_hour / plan_run.summary.plan.price_per_hour
+            row.price_per_hour / plan_run.result.plan.price_per_hour
         )
 
 
-def test_the_report_begins_with_the_sentence_and_the_figure(plan_run: PlanOutcome) -> None:
+def test_the_report_begins_with_the_sentence_and_the_figure(plan_run: PlanStudy) -> None:
     report = (plan_run.folder / "report.md").read_text(encoding="utf-8")
     paragraphs = [line for line in report.splitlines() if line]
-    assert paragraphs[1].startswith(f"**Rent {plan_run.summary.plan.cards} NVIDIA L40S, about $")
-    if plan_run.summary.plan.drafting == "none":
+    assert paragraphs[1].startswith(f"**Rent {plan_run.result.plan.cards} NVIDIA L40S, about $")
+    if plan_run.result.plan.drafting == "none":
         assert "autoregressive decoding" in paragraphs[1]
     else:
         assert " as `iid:alpha=0.8,length=2` states" in paragraphs[1]

@@ -13,36 +13,37 @@ from trace_builders import MODELS, made_requests, write_trace
 from specbench_kit.cli.batch_sizes import _parse_sizes
 from specbench_kit.core.errors import SkitError
 from specbench_kit.methods.base import methods
+from specbench_kit.reports import render_markdown
 from specbench_kit.reports.document import Table
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.sweep.batch_sizes import (
-    BatchSizeCurves,
     BatchSizePoint,
+    BatchSizeStudy,
     NeverFull,
+    build,
     group_labels,
-    render,
     run_curves,
     terminal,
 )
 
 
 @pytest.fixture(scope="module")
-def curves(tmp_path_factory: pytest.TempPathFactory) -> BatchSizeCurves:
+def curves(tmp_path_factory: pytest.TempPathFactory) -> BatchSizeStudy:
     folder = tmp_path_factory.mktemp("curves")
     trace = write_trace(folder / "trace.parquet", made_requests(4), MODELS).path
     settings = BenchSettings(("fixed-k:k=2",), deployment=replace(DEPLOYMENT), out=folder)
     return run_curves(settings, (1, 4), trace, lambda _: None)
 
 
-def test_every_method_has_a_place_at_every_size(curves: BatchSizeCurves) -> None:
-    rows = curves.points
+def test_every_method_has_a_place_at_every_size(curves: BatchSizeStudy) -> None:
+    rows = curves.result.places
     assert [(row.method, row.batch_size) for row in rows] == [
         ("autoregressive", 1),
         ("fixed-k:k=2", 1),
         ("autoregressive", 4),
         ("fixed-k:k=2", 4),
     ]
-    assert len(curves.runs) == 2
+    assert len(curves.result.runs) == 2
     alone, together = rows[1], rows[3]
     assert together.throughput > 2 * alone.throughput
     assert together.tpot_s > alone.tpot_s
@@ -50,7 +51,7 @@ def test_every_method_has_a_place_at_every_size(curves: BatchSizeCurves) -> None
     assert all(0.5 < row.full < 1 for row in rows)
 
 
-def test_what_is_written(curves: BatchSizeCurves) -> None:
+def test_what_is_written(curves: BatchSizeStudy) -> None:
     assert {file.name for file in curves.folder.rglob("*.*")} == {
         "curves.csv",
         "report.html",
@@ -68,7 +69,7 @@ def test_what_is_written(curves: BatchSizeCurves) -> None:
     assert "<svg " in (curves.folder / "report.html").read_text()
     assert "MODELLED TIME" in report
     assert report.index("MODELLED TIME") < report.index("![Throughput against TPOT]") < report.index("| method |")
-    assert any(isinstance(block, Table) for block in terminal(curves.points, curves.run, []))
+    assert any(isinstance(block, Table) for block in terminal(curves.result.places, curves.run, []))
 
 
 def row(method: str, size: int, throughput: float) -> BatchSizePoint:
@@ -80,7 +81,8 @@ def test_a_method_pays_up_to_where_it_first_falls_behind() -> None:
     rows = [row("autoregressive", size, 2) for size in (1, 2, 4)]
     rows += [row(name, size, speed) for name, own in speeds.items() for size, speed in zip((1, 2, 4), own, strict=True)]
     about = {"dataset": {"name": "made"}, "requests": 3, "time_kind": "measured"}
-    lines = {line.split("`")[1]: line for line in render(rows, run_document(about), []).splitlines() if "`" in line}
+    text = render_markdown.render(build(rows, run_document(about), []))
+    lines = {line.split("`")[1]: line for line in text.splitlines() if "`" in line}
     limits = {name: line.rstrip("| ").rpartition("| ")[2] for name, line in lines.items()}
     assert limits == {"autoregressive": "–", "good": "4", "early": "2", "gap": "1", "never": "none"}
 
@@ -117,8 +119,8 @@ def test_answers_that_end_as_they_begin_fill_no_batch(tmp_path: Path) -> None:
     assert (Path(run) / "summary.json").is_file(), "what was decoded stays"
 
 
-def test_a_size_that_was_never_full_is_named(curves: BatchSizeCurves) -> None:
+def test_a_size_that_was_never_full_is_named(curves: BatchSizeStudy) -> None:
     missing = [NeverFull(method, 8) for method in ("autoregressive", "fixed-k:k=2")]
-    report = render(curves.points, curves.run, [], missing)
+    report = render_markdown.render(build(curves.result.places, curves.run, [], missing))
     assert "NEVER FULL: `autoregressive`, `fixed-k:k=2` with 8 places. There was no time" in report
-    assert "NEVER FULL" not in render(curves.points, curves.run, [], curves.never_full)
+    assert "NEVER FULL" not in (curves.folder / "report.md").read_text()

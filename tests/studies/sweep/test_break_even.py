@@ -70,7 +70,7 @@ def test_a_coarse_grid_finds_what_a_fine_one_finds(tmp_path: Path) -> None:
             methods=("fixed-k:k=4",),
             out=tmp_path,
         )
-        return run_sweep(settings, None, lambda *_: None).summary
+        return run_sweep(settings, None, lambda *_: None).result
 
     (coarse,) = swept(0.001, 2.0).break_even
     (crossing,) = coarse.crossings

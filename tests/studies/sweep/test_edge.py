@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows(folder: Path) -> list[JsonObject]:
-    return [row for row in read_object(folder / "summary.json")["rows"] if row["method"] == "fixed-k:k=4"]
+    return [row["overall"] for row in read_object(folder / "summary.json")["rows"] if row["spec"] == "fixed-k:k=4"]
 
 
 def test_the_crossing_lies_where_the_closed_form_says(folder: Path) -> None:

@@ -1,0 +1,247 @@
+"""Kinds of study: the types of what was run and of what was found, and the pages that are made of these two alone.
+
+A study's folder holds both, as `run.json` and `summary.json`: whoever has them makes every page again.
+"""
+
+import json
+import lzma
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from msgspec import to_builtins
+
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import replace_file, unpack_xz
+from specbench_kit.core.plain_text import csv_text, one_line_texts
+from specbench_kit.core.typed_json import JsonObject, convert, parse, with_unknown
+from specbench_kit.reports import render_html, render_markdown
+from specbench_kit.reports.document import Document, Figure
+from specbench_kit.reports.writing.drawing import Picture, draw, safe_svg
+from specbench_kit.runs.document import RunDescription
+from specbench_kit.runs.folder import to_json, write_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+RUN = "run.json"
+PLOTS = "plots"
+VERSION = 1
+"""The version of both files of every study. It rises when an older kit would misread a file."""
+FORMATS = ("md", "html", "csv", "png", "svg")
+
+D = TypeVar("D", bound=RunDescription)
+R = TypeVar("R")
+
+
+class Parts(Protocol):
+    """Intermediate results, of which none is needed once a study is whole."""
+
+    def remove(self) -> None:
+        """Remove them."""
+
+
+class StudyKind(ABC, Generic[D, R]):
+    """What one command studies: the types of its two files, and what pages, pictures and tables are made of them."""
+
+    command: str
+    """The name by which `run.json` says which command wrote it."""
+    description: type[D]
+    """The type of `run.json`."""
+    result: Any
+    """The type of `summary.json`, R."""
+    summary: str = "summary.json"
+    page: str = "report"
+    """The names of the file of the result, and of the page without its suffix."""
+    beside: str = ""
+    """The command into whose folder this one writes; empty for one with a folder of its own."""
+
+    @abstractmethod
+    def headline(self, study: "Study[D, R]") -> str:
+        """Return what was found, in one sentence."""
+
+    @abstractmethod
+    def cautions(self, study: "Study[D, R]") -> list[str]:
+        """Return what limits the result, to be read before a number is quoted."""
+
+    @abstractmethod
+    def document(self, study: "Study[D, R]", figures: Sequence[Figure]) -> Document:
+        """Return the page."""
+
+    @abstractmethod
+    def files(self, study: "Study[D, R]") -> Mapping[str, Sequence[JsonObject]]:
+        """Return the rows of the tables that stand beside the page as CSV, by file name; the main one comes first."""
+
+    @abstractmethod
+    def print(self, console: "Console", study: "Study[D, R]") -> None:
+        """Print what the command prints at its end."""
+
+    def pictures(self, study: "Study[D, R]") -> Iterable[Picture]:
+        """Return the pictures of the page, the most important one first."""
+        return ()
+
+    def setting(self, study: "Study[D, R]") -> str:
+        """Return the words below the title of every picture: what was run, and on which time."""
+        return ""
+
+    def upgraded(self, run: JsonObject, summary: JsonObject) -> tuple[JsonObject, JsonObject]:
+        """Return what two files that no version names, as 0.2 wrote them, hold in the present form.
+
+        What they lack need not be added where it may be unknown.
+        """
+        return run, summary
+
+
+@dataclass(frozen=True, slots=True)
+class Study(Generic[D, R]):
+    """A study: its kind, its folder, what was run, and what was found."""
+
+    kind: StudyKind[D, R]
+    folder: Path
+    run: D
+    result: R
+
+    @property
+    def headline(self) -> str:
+        """What was found, in one sentence."""
+        return self.kind.headline(self)
+
+    @property
+    def table(self) -> Sequence[JsonObject]:
+        """The rows of the main table."""
+        return next(iter(self.kind.files(self).values()))
+
+    def pages(self, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+        """Write the page, its pictures and its tables into a folder in these formats, and return the files."""
+        return list(_write(self, folder, formats))
+
+    def save(self) -> None:
+        """Write the pages and the result into the study's folder."""
+        self.pages(self.folder)
+        # Last, because it marks a folder as whole.
+        write_text(self.folder / self.kind.summary, to_json(to_builtins(self.result)))
+
+
+def finish(kind: StudyKind[D, R], folder: Path, run: JsonObject, result: R, parts: Parts | None = None) -> Study[D, R]:
+    """Write all files of a study, and drop the intermediate results."""
+    described = {"schema_version": VERSION, **run}
+    study = Study(kind, folder, kind.description.read(described), result)
+    write_text(folder / RUN, to_json(described))
+    study.save()
+    if parts is not None:
+        parts.remove()
+    return study
+
+
+def keep(study: Study[Any, Any], source: Path, folder: Path) -> None:
+    """Copy the two files of a study into another folder, the second one compressed."""
+    write_text(folder / RUN, (source / RUN).read_text(encoding="utf-8"))
+    compact = json.dumps(to_builtins(study.result), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    replace_file(
+        folder / f"{study.kind.summary}.xz", lzma.compress(compact.encode("utf-8", "backslashreplace"), preset=9)
+    )
+
+
+def command_of(folder: Path) -> str | None:
+    """Return the command whose study a folder holds; None for any other folder, and for a benchmark's run."""
+    path = folder / RUN
+    if not path.is_file():
+        return None
+    command = _object(path).get("command")
+    return command if isinstance(command, str) else None
+
+
+def find_result(kind: StudyKind[Any, Any], folder: Path) -> Path | None:
+    """Return the file of the result in a folder, compressed or not; None if there is none."""
+    return next((path for name in (kind.summary, f"{kind.summary}.xz") if (path := folder / name).is_file()), None)
+
+
+def read(kind: StudyKind[D, R], folder: Path) -> Study[D, R]:
+    """Return the study in a folder; SkitError if it is not whole, not of this kind, or of a newer version."""
+    path = find_result(kind, folder)
+    if path is None:
+        raise SkitError(f"{folder} has no {kind.summary}: its run of skit {kind.command} is unfinished")
+    run, summary = _object(folder / RUN), _object(path)
+    version = run.get("schema_version", 0)
+    if isinstance(version, int) and version > VERSION:
+        raise SkitError(
+            f"{folder / RUN} was written by a newer specbench-kit (version {version} of the format, this one reads up "
+            f"to {VERSION}): upgrade specbench-kit"
+        )
+    file = folder / RUN
+    try:
+        if version == 0:
+            run, summary = kind.upgraded(run, summary)
+            summary = with_unknown(kind.result, summary)
+        description = kind.description.read(run)
+        file = path
+        return Study(kind, folder, description, convert(kind.result, summary))
+    except (ValueError, KeyError, TypeError) as error:
+        raise SkitError(f"{file}: {error}: it is not what skit {kind.command} of this version writes") from error
+
+
+def _object(path: Path) -> JsonObject:
+    """Return the object that a JSON file holds, compressed or not, with texts of one line."""
+    try:
+        content = path.read_bytes()
+        document = one_line_texts(parse(unpack_xz(content) if path.suffix == ".xz" else content))
+    except (OSError, lzma.LZMAError) as error:
+        raise SkitError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    except ValueError as error:
+        raise SkitError(f"{path}: {error}: it is not valid JSON") from error
+    if not isinstance(document, dict):
+        raise SkitError(f"{path} holds no JSON object: it was not written by skit")
+    return document
+
+
+def _write(study: Study[Any, Any], folder: Path, formats: Sequence[str]) -> Iterable[Path]:
+    kind = study.kind
+    drawings = _other_drawings(study.folder)
+    figures = []
+    suffixes = [suffix for suffix in ("png", "svg") if suffix in formats]
+    for picture in kind.pictures(study):
+        drawn = draw(picture, kind.setting(study), sorted({*suffixes, "svg"}))
+        path = f"{PLOTS}/{picture.name}"
+        drawings[path] = render_html.inline_svg(drawn["svg"].decode(), picture.name)
+        for suffix in suffixes:
+            yield _written(folder / f"{path}.{suffix}", drawn[suffix])
+        shown = f"{path}.{suffixes[0] if suffixes else 'svg'}"
+        figures.append(Figure(picture.title, shown, f"{picture.title}. {picture.note}"))
+    if folder.resolve() != study.folder.resolve():
+        for drawn_before in sorted(study.folder.glob(f"{PLOTS}/*")):
+            copy = folder / PLOTS / drawn_before.name
+            if drawn_before.suffix[1:] in suffixes and not copy.exists():
+                yield _written(copy, drawn_before.read_bytes())
+    if "csv" in formats:
+        for name, rows in kind.files(study).items():
+            yield _written(folder / name, csv_text(rows).encode())
+    if "md" in formats:
+        text = render_markdown.render(kind.document(study, figures))
+        yield _written(folder / f"{kind.page}.md", text.encode("utf-8", "backslashreplace"))
+    if "html" in formats:
+        text = render_html.render(kind.document(study, figures), drawings)
+        yield _written(folder / f"{kind.page}.html", text.encode("utf-8", "backslashreplace"))
+
+
+def _other_drawings(folder: Path) -> dict[str, str]:
+    """Return the drawings that a study's folder holds, of which some pictures are made while a study runs."""
+    found = {}
+    for path in sorted((folder / PLOTS).glob("*.svg")):
+        try:
+            content = safe_svg(path.read_bytes()).decode()
+        except ValueError as error:
+            raise SkitError(f"{path} is {error}: remove it") from error
+        found[f"{PLOTS}/{path.stem}"] = render_html.inline_svg(content, path.stem)
+    return found
+
+
+def _written(path: Path, content: bytes) -> Path:
+    try:
+        replace_file(path, content)
+    except OSError as error:
+        raise SkitError(
+            f"cannot write {path}: {error.strerror or error}; make room or choose another folder"
+        ) from error
+    return path
