@@ -128,7 +128,6 @@ soak: $(INSTALLED)
 REFERENCE := build/reference
 REAL := --target smollm2
 TASKS := $(REFERENCE)/tasks.jsonl
-TO_REFERENCE := --format md,csv,svg --out results/reference
 # A small model on this machine's own clock: all methods as they come, and batches. What they come to on a known pair behind
 # links is made by reference-pair. The prompts come from SKIT_DATA_DIR.
 reference: $(INSTALLED)
@@ -136,13 +135,11 @@ reference: $(INSTALLED)
 	$(BIN)/skit fetch smollm2
 	$(BIN)/python scripts/task_prompts.py --each 2 --out $(TASKS)
 	$(BIN)/skit bench $(REAL) --method all --dataset $(TASKS) --max-new-tokens 48 --out $(REFERENCE)/local
-	$(BIN)/skit report $(REFERENCE)/local $(TO_REFERENCE)/measured
+	$(BIN)/python scripts/keep_result.py $(REFERENCE)/local/*-bench-* results/reference/measured
 	$(BIN)/skit batch-sizes $(REAL) --method suffix --method eagle --method fixed-k --method threshold --sizes 1,2,4,8 \
 		--limit 16 --dataset everyday --max-new-tokens 48 --out $(REFERENCE)/batch-sizes
-	mkdir -p results/reference/batch-sizes/plots
-	sed 's/\.png)/.svg)/g' $(REFERENCE)/batch-sizes/*-batch-sizes-*/report.md > results/reference/batch-sizes/report.md
-	cp $(REFERENCE)/batch-sizes/*-batch-sizes-*/curves.csv results/reference/batch-sizes
-	cp $(REFERENCE)/batch-sizes/*-batch-sizes-*/plots/*.svg results/reference/batch-sizes/plots
+	$(BIN)/python scripts/keep_result.py $(REFERENCE)/batch-sizes/*-batch-sizes-* results/reference/batch-sizes
+	for name in measured batch-sizes; do $(BIN)/skit report results/reference/$$name --format md,csv,svg || exit 1; done
 
 # The bundled traces of a known pair, for whose recording an interrupted call goes on: about three hours on two cores.
 PAIR := qwen2.5-coder
@@ -261,7 +258,7 @@ reference-pair-replayed: $(INSTALLED)
 
 # The pages of all results that are kept beside them, without a model or a measurement: what a change of wording takes.
 pages: $(INSTALLED)
-	for result in $$(find results/reference -name result.json.xz); do \
+	for result in $$(find results/reference -name result.json.xz -o -name summary.json.xz); do \
 		$(BIN)/skit report $$(dirname $$result) --format md,csv,svg || exit 1; \
 	done
 
@@ -306,10 +303,8 @@ reference-serving: $(INSTALLED)
 	$(SIMULATE)/schedulers $(FITTED)
 	$(SIMULATE)/schedulers-held-out $(HELD_OUT)
 	for name in schedulers schedulers-held-out; do \
-		mkdir -p results/reference/$$name/plots && \
-		sed 's/\.png)/.svg)/g' build/reference/$$name/*/report.md > results/reference/$$name/report.md && \
-		cp build/reference/$$name/*/simulate.csv results/reference/$$name && \
-		cp build/reference/$$name/*/plots/*.svg results/reference/$$name/plots || exit 1; \
+		$(BIN)/python scripts/keep_result.py build/reference/$$name/* results/reference/$$name && \
+		$(BIN)/skit report results/reference/$$name --format md,csv,svg || exit 1; \
 	done
 	$(BIN)/python -m benchmarks serving_log --out results/reference/serving_log
 	$(BIN)/python -m benchmarks step_times --out results/reference/step_times
@@ -323,7 +318,8 @@ reproduce: $(INSTALLED)
 	$(BIN)/skit reproduce all --to results/reference/papers && rm results/reference/papers/*.html
 	$(BIN)/skit sweep $(PAIRS) --method fixed-k:k=1 --method fixed-k:k=4 --method threshold --method specinfer \
 		--method specedge --limit 3 --max-new-tokens 64 --out build/reference/policy-map
-	cp build/reference/policy-map/*/plots/fastest.svg build/reference/policy-map/*/sweep.csv results/reference/policy-map
+	$(BIN)/python scripts/keep_result.py build/reference/policy-map/* results/reference/policy-map
+	$(BIN)/skit report results/reference/policy-map --format md,csv,svg
 
 # With the native executor for this kind of processor; without a compiler, one that leaves it out.
 wheel: $(INSTALLED)

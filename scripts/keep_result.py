@@ -1,4 +1,4 @@
-"""Keep the result of a benchmark beside its committed page, from which `skit report` makes the page again.
+"""Keep the result of a command beside its committed page, from which `skit report` makes the page again.
 
     python scripts/keep_result.py build/pair/reports/wan/20261129T102649Z-bench-... results/reference/pair/wan
 
@@ -15,6 +15,9 @@ from specbench_kit.core.files import replace_file
 from specbench_kit.core.typed_json import parse
 from specbench_kit.metrics import result_file
 from specbench_kit.reports.comparison.tables import CSV_DIGITS
+from specbench_kit.reports.study import RUN
+from specbench_kit.runs.folder import to_json, write_text
+from specbench_kit.studies.kinds import studies_in
 
 
 def rounded(value: Any) -> Any:
@@ -28,12 +31,26 @@ def rounded(value: Any) -> Any:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("report", type=Path, help="folder of a report that skit bench wrote")
+    arguments.add_argument("report", type=Path, help="folder that skit bench or another command wrote")
     arguments.add_argument("folder", type=Path, help="folder of the committed page")
     options = arguments.parse_args()
-    document = rounded(parse((options.report / result_file.NAME).read_bytes()))
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":")) + "\n"
-    replace_file(options.folder / result_file.COMPRESSED, lzma.compress(text.encode(), preset=9))
+    studies = studies_in(options.report)
+    for study in studies:
+        write_text(options.folder / RUN, to_json(rounded(read(options.report / RUN))))
+        pack(options.report / study.kind.summary, options.folder)
+    if not studies:
+        pack(options.report / result_file.NAME, options.folder)
+
+
+def read(path: Path) -> Any:
+    """Return the content of a JSON file."""
+    return parse(path.read_bytes())
+
+
+def pack(source: Path, folder: Path) -> None:
+    """Write a result into a folder, compressed."""
+    text = json.dumps(rounded(read(source)), ensure_ascii=False, separators=(",", ":")) + "\n"
+    replace_file(folder / f"{source.name}.xz", lzma.compress(text.encode(), preset=9))
 
 
 if __name__ == "__main__":

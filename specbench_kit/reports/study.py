@@ -3,7 +3,6 @@
 A study's folder holds both, as `run.json` and `summary.json`: whoever has them makes every page again.
 """
 
-import json
 import lzma
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -133,15 +132,6 @@ def finish(kind: StudyKind[D, R], folder: Path, run: JsonObject, result: R, part
     if parts is not None:
         parts.remove()
     return study
-
-
-def keep(study: Study[Any, Any], source: Path, folder: Path) -> None:
-    """Copy the two files of a study into another folder, the second one compressed."""
-    write_text(folder / RUN, (source / RUN).read_text(encoding="utf-8"))
-    compact = json.dumps(to_builtins(study.result), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    replace_file(
-        folder / f"{study.kind.summary}.xz", lzma.compress(compact.encode("utf-8", "backslashreplace"), preset=9)
-    )
 
 
 def command_of(folder: Path) -> str | None:
