@@ -261,6 +261,7 @@ pages: $(INSTALLED)
 	for result in $$(find results/reference -name result.json.xz -o -name summary.json.xz); do \
 		$(BIN)/skit report $$(dirname $$result) --format md,csv,svg || exit 1; \
 	done
+	$(BIN)/skit report results/reference/papers --format md
 
 # What the models have to decode, in the time of a deployment.
 reference-pair-decoded: $(INSTALLED)

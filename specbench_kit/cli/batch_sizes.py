@@ -73,7 +73,7 @@ def batch_sizes(
     if options.replay is None:
         say_target(console, options.target)
     from specbench_kit.cli.progress import decoding_bar
-    from specbench_kit.studies.sweep.batch_sizes import run_curves
+    from specbench_kit.studies.sweep.batch_sizes_run import run_curves
 
     with decoding_bar() as report:
         study = run_curves(settings, options.sizes, source, report)

@@ -161,8 +161,8 @@ def _report_studies(options: ReportOptions, console: "Console", formats: list[st
         study.kind.print(console, study)
         written = study.pages(options.out or study.folder, [name for name in formats if name in FORMATS])
         require(bool(written), f"skit {study.kind.command} has no such format; it has {', '.join(FORMATS)}")
-        pages = [path for path in written if path.suffix in (".html", ".md")]
-        say(console, f"report: {next(iter(pages[::-1]), written[0])}")
+        pages = [path for path in written if path.stem == study.kind.page and path.suffix in (".html", ".md")]
+        say(console, f"report: {(pages or written)[-1]}")
     if as_json:
         print_json(
             {"run_dirs": [str(study.folder) for study in studies], "summary": [study.result for study in studies]}

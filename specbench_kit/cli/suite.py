@@ -89,12 +89,12 @@ def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
             results.append(result)
             if options.submit is not None:
                 submitted.append(save(result, options.submit))
-    outcome = report_results(suite, results, options.out or Path("results"), command_line(), console)
-    say(console, f"report: {outcome.folder / 'report.html'}")
+    study = report_results(suite, results, options.out or Path("results"), command_line(), console)
+    say(console, f"report: {study.folder / 'report.html'}")
     for path in submitted:
         say(console, f"submission: {path}")
     if as_json:
-        print_json({"run_dirs": [str(outcome.folder)], "summary": outcome.summary})
+        print_json({"run_dirs": [str(study.folder)], "summary": study.kind.content(study.result)})
 
 
 def _measure(suite: "Suite", options: SuiteOptions, console: "Console", as_json: bool) -> None:

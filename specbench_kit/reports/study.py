@@ -85,6 +85,19 @@ class StudyKind(ABC, Generic[D, R]):
         """Return the words below the title of every picture: what was run, and on which time."""
         return ""
 
+    def pages(self, study: "Study[D, R]", folder: Path, formats: Sequence[str]) -> Iterable[Path]:
+        """Write the page, its pictures and its tables into a folder in these formats, and yield the files."""
+        return _write(study, folder, formats)
+
+    def found(self, run: D, content: object, folder: Path) -> R:
+        """Return the result that a file's content holds, with what other files of the folder add to it."""
+        result: R = convert(self.result, content)
+        return result
+
+    def content(self, result: R) -> object:
+        """Return what the file of the result holds."""
+        return to_builtins(result)
+
     def upgraded(self, run: JsonObject, summary: JsonObject) -> tuple[JsonObject, JsonObject]:
         """Return what two files that no version names, as 0.2 wrote them, hold in the present form.
 
@@ -114,13 +127,13 @@ class Study(Generic[D, R]):
 
     def pages(self, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
         """Write the page, its pictures and its tables into a folder in these formats, and return the files."""
-        return list(_write(self, folder, formats))
+        return list(self.kind.pages(self, folder, formats))
 
     def save(self) -> None:
         """Write the pages and the result into the study's folder."""
         self.pages(self.folder)
         # Last, because it marks a folder as whole.
-        write_text(self.folder / self.kind.summary, to_json(to_builtins(self.result)))
+        write_text(self.folder / self.kind.summary, to_json(self.kind.content(self.result)))
 
 
 def finish(kind: StudyKind[D, R], folder: Path, run: JsonObject, result: R, parts: Parts | None = None) -> Study[D, R]:
@@ -167,7 +180,7 @@ def read(kind: StudyKind[D, R], folder: Path) -> Study[D, R]:
             summary = with_unknown(kind.result, summary)
         description = kind.description.read(run)
         file = path
-        return Study(kind, folder, description, convert(kind.result, summary))
+        return Study(kind, folder, description, kind.found(description, summary, folder))
     except (ValueError, KeyError, TypeError) as error:
         raise SkitError(f"{file}: {error}: it is not what skit {kind.command} of this version writes") from error
 

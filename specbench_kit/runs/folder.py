@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from msgspec import Struct, to_builtins
+from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file
@@ -115,7 +115,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
 
 
-def to_json(content: Mapping[str, object] | Struct) -> str:
+def to_json(content: object) -> str:
     """Return indented JSON; a number that is not finite raises ValueError."""
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=to_builtins) + "\n"
 

@@ -83,35 +83,18 @@ LEGEND = (
 )
 
 
-def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
-    """Write `README.md` over all experiments, a page per paper, and a figure per experiment with varied inputs."""
+def write(folder: Path, results: Sequence[ReproducedExperiment], formats: Sequence[str] = ("md", "html")) -> list[Path]:
+    """Write `README.md` over all experiments, a page per paper, and a figure per experiment with varied inputs.
+
+    Return the pages.
+    """
     by_paper = _by_paper(results)
     for result in results:
         if result.sensitivity:
             replace_file(folder / _figure_path(result), sensitivity(result))
-    rows = [
-        (
-            link(result.name, f"{paper}.md"),
-            *(result.summary, _within_the_goal(result), result.verdict),
-        )
-        for paper, members in by_paper.items()
-        for result in members
-    ]
-    numbers = [(result.name, *row) for members in by_paper.values() for result in members for row in _rows(result)]
-    pairs = [pair for result in results for pair in result.published]
-    overview: Blocks = [
-        Paragraph(f"**{totals(results).capitalize()}.**"),
-        *_main_claims(by_paper),
-        *_tally(folder, "README", {PAPERS.get(paper, paper): members for paper, members in by_paper.items()}),
-        *paragraphs(INTRODUCTION, *LEGEND),
-        *_duration_of_all(results),
-        Table(PAPER_COLUMNS, [_paper_row(paper, members) for paper, members in by_paper.items()]),
-        Table(EXPERIMENT_COLUMNS, rows),
-        Heading("Every number"),
-        Table(("experiment", *NUMBER_COLUMNS, _ours(pairs), RATIO, SHARE), numbers),
-    ]
-    document = Document("Published experiments, reproduced", overview)
-    _write_page(folder, "README", document)
+    groups = {PAPERS.get(paper, paper): members for paper, members in by_paper.items()}
+    document = overview(results, _tally(folder, "README", groups))
+    written = _write_page(folder, "README", document, formats)
     for paper, members in by_paper.items():
         world = worlds()[paper]
         head: Blocks = [
@@ -126,7 +109,35 @@ def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
             *([Table(("not compared", "because"), world.not_compared)] if world.not_compared else []),
         ]
         document = Document.of(PAPERS.get(paper, paper), head, *map(_section, members))
-        _write_page(folder, paper, document)
+        written += _write_page(folder, paper, document, formats)
+    return written
+
+
+def overview(results: Sequence[ReproducedExperiment], figures: Blocks) -> Document:
+    """Return the page over all experiments."""
+    by_paper = _by_paper(results)
+    rows = [
+        (
+            link(result.name, f"{paper}.md"),
+            *(result.summary, _within_the_goal(result), result.verdict),
+        )
+        for paper, members in by_paper.items()
+        for result in members
+    ]
+    numbers = [(result.name, *row) for members in by_paper.values() for result in members for row in _rows(result)]
+    pairs = [pair for result in results for pair in result.published]
+    blocks: Blocks = [
+        Paragraph(f"**{totals(results).capitalize()}.**"),
+        *_main_claims(by_paper),
+        *figures,
+        *paragraphs(INTRODUCTION, *LEGEND),
+        *_duration_of_all(results),
+        Table(PAPER_COLUMNS, [_paper_row(paper, members) for paper, members in by_paper.items()]),
+        Table(EXPERIMENT_COLUMNS, rows),
+        Heading("Every number"),
+        Table(("experiment", *NUMBER_COLUMNS, _ours(pairs), RATIO, SHARE), numbers),
+    ]
+    return Document("Published experiments, reproduced", blocks)
 
 
 def _by_paper(results: Sequence[ReproducedExperiment]) -> dict[str, list[ReproducedExperiment]]:
@@ -220,15 +231,20 @@ def _tally(folder: Path, page: str, groups: Mapping[str, Sequence[ReproducedExpe
     return [Figure(tally.title, path, tally.note)]
 
 
-def _write_page(folder: Path, name: str, document: Document) -> None:
-    """Write a page as Markdown, and as HTML that needs no network and holds its figures."""
-    write_text(folder / f"{name}.md", render_markdown.render(document))
+def _write_page(folder: Path, name: str, document: Document, formats: Sequence[str]) -> list[Path]:
+    """Write a page as Markdown, and as HTML that needs no network and holds its figures; return the files."""
+    pages = [folder / f"{name}.{suffix}" for suffix in ("md", "html") if suffix in formats]
+    if "md" in formats:
+        write_text(folder / f"{name}.md", render_markdown.render(document))
+    if "html" not in formats:
+        return pages
     drawings = {
         path.relative_to(folder).with_suffix("").as_posix(): render_html.inline_svg(path.read_text("utf-8"), path.stem)
         for path in folder.glob(f"plots/{name}-*.svg")
     }
     page = render_html.render(document, drawings)
     write_text(folder / f"{name}.html", re.sub(r'(href="[a-z]+)\.md"', r'\1.html"', page))
+    return pages
 
 
 def _duration_of_all(results: Sequence[ReproducedExperiment]) -> Blocks:

@@ -22,6 +22,7 @@ from specbench_kit.papers.comparison import (
 )
 from specbench_kit.papers.experiment import ROLES, Experiment, Published, experiments, find_experiments
 from specbench_kit.predictors.latency import stopwatch
+from specbench_kit.reports.study import VERSION
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.reproduction import grid
@@ -238,7 +239,8 @@ def run(
     write(folder, [results[name] for name in sorted(results)])
     arithmetic = all(experiments()[name].command == "law" for name in chosen)
     origin = provenance.collect(tuple(argv), arithmetic=arithmetic)
-    write_text(folder / "run.json", to_json({"command": "reproduce", **origin}))
+    described = {"schema_version": VERSION, "command": "reproduce", **origin}
+    write_text(folder / "run.json", to_json(described))
     return ReproductionOutcome(folder, [results[name] for name in chosen])
 
 
@@ -251,8 +253,14 @@ def _earlier_results(folder: Path) -> dict[str, ReproducedExperiment]:
         content = decode(ReproductionSummary, file.read_bytes())
     except ValueError as error:
         raise SkitError(f"{file} was not written by skit reproduce ({error}): choose another --to") from error
+    return judged_again(content).experiments
+
+
+def judged_again(earlier: ReproductionSummary) -> ReproductionSummary:
+    """Return earlier results of experiments that are still known, judged by the rules of today."""
     library = experiments()
-    return {name: judge_again(library[name], result) for name, result in content.experiments.items() if name in library}
+    known = {name: result for name, result in earlier.experiments.items() if name in library}
+    return ReproductionSummary({name: judge_again(library[name], result) for name, result in known.items()})
 
 
 def judge_again(experiment: Experiment, earlier: ReproducedExperiment) -> ReproducedExperiment:

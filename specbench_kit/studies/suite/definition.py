@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -16,8 +17,10 @@ from specbench_kit.metrics.suite import VERSION, SuiteCell, SuiteFleet
 from specbench_kit.profilers import cards
 from specbench_kit.runs import provenance
 from specbench_kit.serving.slo import parse_slo
-from specbench_kit.studies.sweep.grid import SyntheticPrompts
 from specbench_kit.traces.trace import RequestTrace, TraceFile
+
+if TYPE_CHECKING:
+    from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
 FOLDER = Path(__file__).parent
 FILE = "suite.toml"
@@ -150,8 +153,11 @@ class Suite:
         """Return the recorded requests of a pair that are decoded, which are read once."""
         return _requests(self.trace(pair), self.quick)
 
-    def prompts(self, pair: str, batch_size: int) -> SyntheticPrompts:
+    def prompts(self, pair: str, batch_size: int) -> "SyntheticPrompts":
         """Return the prompts of a synthetic pair."""
+        # Models are needed to decode alone, not to read results.
+        from specbench_kit.studies.sweep.grid import SyntheticPrompts
+
         table = self.table.pairs[pair]
         requests = -(-table.requests // QUICK_STEP) if self.quick else table.requests
         return SyntheticPrompts(

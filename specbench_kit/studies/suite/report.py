@@ -1,7 +1,7 @@
 """The report on one run of a suite: a sentence, a table, and a page."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
 from statistics import fmean
@@ -37,8 +37,9 @@ from specbench_kit.reports.document import (
     code,
     facts,
 )
+from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import share, times
-from specbench_kit.studies.suite.plots import curves, drawing
+from specbench_kit.studies.suite.plots import curves
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,19 +79,19 @@ def print_results(console: "Console", run: SuiteRun) -> None:
     render_terminal.show(console, [*_opening(run), *_tables(run, brief=True)])
 
 
-def build(run: SuiteRun) -> tuple[Document, dict[str, str]]:
-    """Return the page and its figures by their paths."""
-    outline = run.outline
+def pictures(run: SuiteRun) -> Iterator[Picture]:
+    """Yield the speedups of the best policies by deployment, a figure for each batch size."""
     board = run.board
     specs = run.deployable
-    figures: list[Figure] = []
-    drawings = {}
-    for size, cells in by_batch_size(board).items():
-        name = f"speedup-batch-{size}"
-        setting = f"suite {outline.name}, recorded pair, batch size {size}, modelled"
-        picture = curves(board, best_first(board, specs)[:MOST_CURVES], cells, name)
-        drawings[f"plots/{name}"] = drawing(picture, setting)
-        figures.append(Figure(f"{picture.title}, batch size {size}", f"plots/{name}.svg", picture.note))
+    for size, cells in by_batch_size(board).items() if specs else ():
+        picture = curves(board, best_first(board, specs)[:MOST_CURVES], cells, f"speedup-batch-{size}")
+        yield replace(picture, title=f"{picture.title}, batch size {size}")
+
+
+def build(run: SuiteRun, figures: Sequence[Figure]) -> Document:
+    """Return the page."""
+    outline = run.outline
+    specs = run.deployable
     identity = facts(
         [
             ("suite", f"{outline.name}: {outline.summary}"),
@@ -101,14 +102,25 @@ def build(run: SuiteRun) -> tuple[Document, dict[str, str]]:
     *opening, scope = _opening(run)
     sections: list[Sequence[Block]] = [
         opening,
-        figures if specs else [],
+        figures,
         [scope],
         list(_tables(run)),
         [Heading("What was run"), identity, policy_facts(run.policies)],
         [Heading(f"What {outline.name} leaves out"), BulletList(outline.left_out)],
     ]
     title = f"Suite {outline.name}: {', '.join(map(code, specs[:3]))}{' and more' if len(specs) > 3 else ''}"
-    return Document.of(title, *sections), drawings
+    return Document.of(title, *sections)
+
+
+def headlines(run: SuiteRun) -> list[str]:
+    """Return a sentence on each of the best policies that ran."""
+    named = best_first(run.board, run.deployable) or [policy.spec for policy in run.policies]
+    return [headline(run.board, spec) for spec in named[:3]]
+
+
+def cautions(run: SuiteRun) -> list[str]:
+    """Return what limits the scores."""
+    return [QUICK] if run.is_quick else []
 
 
 def by_batch_size(board: Scoreboard) -> dict[int, list[SuiteCell]]:
@@ -327,11 +339,10 @@ def measured_table(results: Sequence[MeasuredResult]) -> list[Block]:
 
 
 def _opening(run: SuiteRun) -> list[Block]:
-    named = best_first(run.board, run.deployable) or [policy.spec for policy in run.policies]
     outline = run.outline
     return [
-        *(Paragraph(headline(run.board, spec)) for spec in named[:3]),
-        *caution([QUICK] if run.is_quick else [], severe=True),
+        *map(Paragraph, headlines(run)),
+        *caution(cautions(run), severe=True),
         Note(f"Suite {outline.name}, hash {outline.sha256[:12]}. {MODELLED} {REGRET}"),
     ]
 

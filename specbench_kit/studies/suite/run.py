@@ -25,32 +25,24 @@ from specbench_kit.metrics.suite import (
     MeasuredResult,
     MeasuredServer,
     PolicyResult,
-    Scoreboard,
-    SuiteOutline,
     SuiteResult,
 )
 from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.reports.study import finish
 from specbench_kit.runs.document import HardwareDescription
-from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.provenance import shareable
 from specbench_kit.studies.ab.report import AbDescription
 from specbench_kit.studies.ab.run import compare_servers
 from specbench_kit.studies.ab.settings import AbSettings
 from specbench_kit.studies.bench.choice import ALL
 from specbench_kit.studies.suite.definition import PROMPTS, QUICK_STEP, Suite, load
-from specbench_kit.studies.suite.files import SCHEMA, kit_results, measurements, save, submissions
+from specbench_kit.studies.suite.files import SCHEMA, measurements, save, submissions
+from specbench_kit.studies.suite.kind import RESULTS, SUITE, SuiteStudy, outline_of, scoreboard, suite_run
 from specbench_kit.studies.suite.running import is_current, run_suite
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-
-@dataclass(frozen=True, slots=True)
-class SuiteOutcome:
-    """The folder of a run's report, and its scores by policy and cell."""
-
-    folder: Path
-    summary: dict[str, object]
 
 
 def run_named(
@@ -69,67 +61,17 @@ def run_named(
 
 def report_results(
     suite: Suite, results: Sequence[SuiteResult], out: Path, argv: Sequence[str], console: "Console"
-) -> SuiteOutcome:
+) -> SuiteStudy:
     """Print the results, and write the report and the results into a folder of their own."""
-    from specbench_kit.reports import render_html, render_markdown
-    from specbench_kit.studies.suite.report import SuiteRun, build, print_results
-
-    policies = [result.policy for result in results]
-    run = SuiteRun(outline_of(suite), scoreboard(suite, results), policies, suite.quick)
-    print_results(console, run)
-    specs = [policy.spec for policy in policies]
+    run = suite_run(suite, results)
+    specs = [policy.spec for policy in run.policies]
     folder = unused_folder(out, "suite", suite.table.name, {"suite": suite.sha256, "specs": specs})
-    document, drawings = build(run)
-    write_text(folder / "report.html", render_html.render(document, drawings))
-    write_text(folder / "report.md", render_markdown.render(document))
     for result in results:
-        save(result, folder / "results")
-    summary = summarise(run.board, specs)
-    about = {"command": "suite", "suite": suite.table.name, "suite_sha256": suite.sha256, "argv": shareable(argv)}
-    write_text(folder / "run.json", to_json({**about, "quick": suite.quick, "machine": results[0].machine}))
-    write_text(folder / "summary.json", to_json(summary))
-    return SuiteOutcome(folder, summary)
-
-
-def scoreboard(suite: Suite, results: Sequence[SuiteResult]) -> Scoreboard:
-    """Return the scores of results beside those of the kit's policies; quick results stand alone."""
-    shipped = [] if suite.quick else kit_results(suite)
-    policies = [result.policy for result in (*shipped, *results)]
-    return Scoreboard(list(suite.cells.values()), suite.table.bounds, policies, list(suite.fleets.values()))
-
-
-def outline_of(suite: Suite) -> SuiteOutline:
-    """Return what reports say of a suite."""
-    table = suite.table
-    pairs = {name: " ".join(filter(None, (f"{pair.words}.", pair.source))) for name, pair in table.pairs.items()}
-    return SuiteOutline(table.name, suite.sha256, table.summary, pairs, table.left_out)
-
-
-def summarise(board: Scoreboard, specs: Sequence[str]) -> dict[str, object]:
-    """Return the content of `summary.json`: the scores of policies by cell, and what they serve by fleet."""
-    return {spec: _scores(board, spec) for spec in specs}
-
-
-def _scores(board: Scoreboard, spec: str) -> dict[str, object]:
-    """Return a policy's scores by cell, and what it serves by fleet."""
-    scores: dict[str, object] = {
-        cell: {
-            "speedup": score.speedup,
-            "interval": score.interval,
-            "regret": score.regret,
-            "acceptance_length": score.result.tokens_per_verification,
-            "wdt": score.result.wdt,
-            "wdt_share": score.result.wdt_share,
-            "rank": board.rank(spec, cell),
-        }
-        for cell, score in board.scores(spec).items()
-    }
-    return scores | {fleet: _served(board, spec, fleet) for fleet in board.fleets if board.fleet(spec, fleet)}
-
-
-def _served(board: Scoreboard, spec: str, fleet: str) -> dict[str, object]:
-    capacity, result = board.capacity(spec, fleet), board.fleet(spec, fleet)
-    return {**(capacity._asdict() if capacity else {}), **(structs.asdict(result) if result else {})}
+        save(result, folder / RESULTS)
+    about = {"suite": suite.table.name, "suite_sha256": suite.sha256, "quick": suite.quick, "specs": specs}
+    study = finish(SUITE, folder, {"command": SUITE.command, **about, "argv": shareable(argv)}, run)
+    study.kind.print(console, study)
+    return study
 
 
 def kit_board(name: str) -> Iterator[tuple[str, str]]:

@@ -3,19 +3,13 @@
 Its table says up to which batch size each method pays off; its figure has one line per method through its batch sizes.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, to_builtins
 
-from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.datasets.base import LoadedDataset
-from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.base import GROUPS, methods
-from specbench_kit.metrics.full_batch import full_batch
 from specbench_kit.metrics.result import MANY
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_terminal
@@ -23,19 +17,11 @@ from specbench_kit.reports.comparison.scene import legend, legend_in, short
 from specbench_kit.reports.document import Blocks, Document, Figure, Paragraph, Table, caution, code
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.study import Study, StudyKind, finish
+from specbench_kit.reports.study import Study, StudyKind
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, rate, share, times
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
-from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDescription
-from specbench_kit.runs.folder import unused_folder
-from specbench_kit.runs.provenance import shareable
-from specbench_kit.studies.bench.campaign import Campaign
-from specbench_kit.studies.bench.conclusion import Conclusion
-from specbench_kit.studies.bench.lanes import Progress
-from specbench_kit.studies.bench.replay import bench_replay
-from specbench_kit.studies.bench.settings import BenchSettings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -249,66 +235,3 @@ def _picture(rows: Sequence[BatchSizePoint], labels: Sequence[str], group: str) 
     title = f"Throughput against TPOT{f': {group}' if group else ''}"
     name = f"throughput_tpot{f'-{group}' if group else ''}"
     return Picture(name, title, NOTE, 3.2 + legend_in(labels), paint)
-
-
-def run_curves(
-    settings: BenchSettings,
-    sizes: Sequence[int],
-    source: LoadedDataset | Path,
-    report: Callable[[Progress], None],
-) -> BatchSizeStudy:
-    """Benchmark every batch size on a dataset or a trace, each into its own run directories, and draw the curves."""
-    points: list[BatchSizePoint] = []
-    never_full: list[NeverFull] = []
-    runs: list[str] = []
-    left_out: dict[str, str] = {}
-    last_run: RunDirectory | None = None
-    for size in sizes:
-        sized = replace(settings, batch_size=size, fewest_requests=FILLINGS * size)
-        if isinstance(source, Path):
-            conclusions, missing, _ = bench_replay(sized, source, report)
-        else:
-            with Campaign(sized, [source], lambda *_: None) as campaign:
-                campaign.run(report)
-                conclusions = campaign.conclude()
-                missing = campaign.bench.left_out
-        left_out |= missing
-        for method, point in _points(conclusions, size).items():
-            if point is None:
-                never_full.append(NeverFull(method, size))
-            else:
-                points.append(point)
-        runs += [conclusion.directory.path.name for conclusion in conclusions]
-        last_run = conclusions[0].directory
-    # The runs differ in batch size only, so that any of them describes the conditions of all.
-    assert last_run is not None
-    if not points:
-        raise SkitError(f"no batch was ever full, in {settings.out / runs[0]} and the runs after it. {WHY_NEVER_FULL}")
-    run = {name: value for name, value in last_run.run.items() if name not in OF_ONE_RUN}
-    run["config"] = {name: value for name, value in run["config"].items() if "batch_size" not in name}
-    dataset = str((run["dataset"] or {}).get("name"))
-    defining = {"methods": list(settings.methods), "sizes": list(sizes), "runs": runs}
-    folder = unused_folder(settings.out, "batch-sizes", dataset, defining)
-    described = {"command": BATCH_SIZES.command, **run, "argv": shareable(settings.argv)}
-    return finish(BATCH_SIZES, folder, described, BatchSizeSummary(points, never_full, runs, left_out))
-
-
-OF_ONE_RUN = ("schema_version", "method", "options", "method_source", "proposal", "uses", "prompts", "machine")
-"""What differs between the runs of the batch sizes."""
-
-
-def _points(conclusions: Sequence[Conclusion], size: int) -> dict[str, BatchSizePoint | None]:
-    """Return the points of all methods, None where the batch was never full; the baseline is the same in every run."""
-    runs = [(conclusion.summary.method, conclusion.directory) for conclusion in conclusions]
-    records = {method: run.records() for method, run in runs}
-    with_baseline = next((run for method, run in runs if method != BASELINE), None)
-    if with_baseline is not None and (baseline := with_baseline.baseline_records()):
-        records = {BASELINE: baseline} | records
-    return {method: _point(method, own, size) for method, own in records.items()}
-
-
-def _point(method: str, records: Sequence[RequestRecord], size: int) -> BatchSizePoint | None:
-    full = full_batch(records, size)
-    if full is None or not full.throughput or not full.tpot_s:
-        return None
-    return BatchSizePoint(method, size, full.throughput, full.tpot_s, full.share, len(records))

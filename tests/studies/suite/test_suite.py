@@ -16,6 +16,7 @@ from file_faults import fault, plant
 from msgspec import structs
 from nightly import nightly_except
 from streaming_server import streaming_server
+from study_pages import assert_made_again
 from tiny_predictors import confidence_predictor
 from trace_builders import DRAFT_S, MODELS, VERIFY_S, made_requests
 
@@ -43,8 +44,9 @@ from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.suite import definition
 from specbench_kit.studies.suite.definition import Suite, load
 from specbench_kit.studies.suite.files import read, save, submissions
+from specbench_kit.studies.suite.kind import scoreboard
 from specbench_kit.studies.suite.report import devices, headline
-from specbench_kit.studies.suite.run import check, make_board, scoreboard
+from specbench_kit.studies.suite.run import check, make_board
 from specbench_kit.studies.suite.running import run_cell, run_fleet, run_suite
 from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import TraceHeader
@@ -435,6 +437,7 @@ def test_the_command_runs_submits_and_checks(tmp_path: Path, monkeypatch: pytest
     assert re.search(r"svip: [\d.]+x the speed of autoregressive decoding over 4 cells", " ".join(done.stdout.split()))
     (page,) = tmp_path.glob("results/*/report.html")
     assert 0 < page.read_text().index("<svg") < page.read_text().index("Every number is modelled")
+    assert_made_again(page.parent, tmp_path / "again")
     own = tmp_path / "submissions" / "v0-svip.json"
     before = own.read_bytes()
     again = skit_here("suite", "run", "v0", *methods_named, "--submit", "submissions", "--resume")

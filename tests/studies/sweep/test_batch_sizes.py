@@ -22,9 +22,9 @@ from specbench_kit.studies.sweep.batch_sizes import (
     NeverFull,
     build,
     group_labels,
-    run_curves,
     terminal,
 )
+from specbench_kit.studies.sweep.batch_sizes_run import run_curves
 
 
 @pytest.fixture(scope="module")
