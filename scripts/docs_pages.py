@@ -24,7 +24,7 @@ from specbench_kit.metrics.other_names import OTHER_NAMES, SOURCES
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports.document import code
 from specbench_kit.reports.render_markdown import table
-from specbench_kit.studies.interchange.schemas import FILE_FORMATS, json_schema, object_tables
+from specbench_kit.studies.interchange.schemas import formats, json_schema, object_tables
 from specbench_kit.studies.suite.run import kit_board
 
 PAYS = {
@@ -262,9 +262,13 @@ def _formats() -> str:
         "The types with which the kit reads its files; `skit schema NAME` prints them as JSON Schema. A question mark "
         "stands behind fields that may be missing. Fields that are not listed are passed over.",
     ]
-    for name, file_format in FILE_FORMATS.items():
-        parts.append(f"## {name}\n\nThis is {_text(file_format.summary)}.")
+    shown: set[str] = set()
+    for name, summary in formats().items():
+        parts.append(f"## {name}\n\nThis is {_text(summary)}.")
         for part in object_tables(json_schema(name)):
+            if part.title in shown:  # an object that another format has as well
+                continue
+            shown.add(part.title)
             # Fields without a description of their own are explained in the description of their object.
             width = 3 if any(row.description for row in part.rows) else 2
             rows = [(code(row.name), _text(row.kind), _text(row.description))[:width] for row in part.rows]

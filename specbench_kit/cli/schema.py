@@ -10,18 +10,19 @@ def schema(
     name: Annotated[
         str | None,
         Option(
-            "run, request, rounds, summary, profile, deployment, predictor, trace or dataset; without a name, list "
-            "them.",
+            "run, request, rounds, summary, result, profile, deployment, predictor, trace, dataset, or a command that "
+            "writes a folder, such as sweep; without a name, list them.",
             argument=True,
         ),
     ] = None,
 ) -> None:
     """Print the JSON Schema of a format, or list the formats."""
-    from specbench_kit.studies.interchange.schemas import FILE_FORMATS, json_schema
+    from specbench_kit.studies.interchange.schemas import formats, json_schema
 
     if name is None:
-        width = max(map(len, FILE_FORMATS))
-        for format_name, file_format in FILE_FORMATS.items():
-            print(f"{format_name:{width}}  {file_format.summary}")
+        known = formats()
+        width = max(map(len, known))
+        for format_name, summary in known.items():
+            print(f"{format_name:{width}}  {summary}")
     else:
         print(json.dumps(json_schema(name), indent=2))

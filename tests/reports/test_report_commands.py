@@ -4,13 +4,17 @@ import csv
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
-from command_line import error_line, skit, skit_here
+from command_line import error_line, read_object, skit, skit_here
 from report_builders import make_run
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
+from specbench_kit import api
 from specbench_kit.reports.render_latex import latex
+
+OLD = Path(__file__).parents[1] / "folders_of_0_2"
 
 
 @pytest.fixture
@@ -193,19 +197,24 @@ def test_nothing_to_report_is_an_error(tmp_path):
 def test_an_index_lists_every_report_of_a_folder(runs, tmp_path):
     root = shutil.copytree(runs, tmp_path / "copied")
     paths = sorted(root.iterdir())
-    assert skit_here("report", *paths, "--out", root / "both", "--format", "md,html").returncode == 0
-    (paths[0] / "report.md").write_text("# `a` on b\n\n**`<b>`: 2x**\n")
+    assert skit_here("report", *paths, "--out", root / "both", "--format", "md,html,json").returncode == 0
+    for path in paths:
+        (path / "report.md").write_text("# A page\n")
+    run = read_object(paths[0] / "run.json")
+    run["dataset"]["name"] = "<b>"
+    (paths[0] / "run.json").write_text(json.dumps(run))
     (paths[1] / "run.json").write_text("{")
     assert error_line(skit_here("report", "--index", tmp_path / "none")).startswith("there is no folder")
     assert error_line(skit_here("report")).startswith("give run directories")
-    (paths[1] / "report.md").write_text("# broken")
-    (root / "capacity").mkdir()
-    (root / "capacity" / "report.md").write_text("# Capacity of `a`\n\n- a: 79 devices.\n\n## More\n\n- not this\n")
+    shutil.copytree(OLD / "capacity", root / "capacity")
+    assert skit_here("report", root / "capacity").returncode == 0
     assert skit_here("report", "--index", root).returncode == 0
     text = (root / "index.md").read_text()
     assert text.startswith("# 4 reports in `copied`")
-    assert "| [capacity](capacity/report.md) | a: 79 devices. |" in text
+    assert "| [capacity](capacity/report.html) | capacity | – | modelled | " in text
+    assert api.load(root / "capacity").headline.replace("`", "") in text.replace("`", "")
     assert "| [both](both/report.html) | `" in text
     assert f"[{paths[0].name}]({paths[0].name}/report.md) | " in text
-    assert "run.json cannot be read" in text
+    assert f"{paths[1].name} cannot be read: " in text
+    assert "acceptance length" in text.partition(f"[{paths[0].name}]")[2].partition("\n")[0]
     assert "<b>" not in (root / "index.html").read_text().replace("&lt;b&gt;", "")

@@ -9,6 +9,8 @@ import msgspec
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, LISTS, METRICS, MetricValues
+from specbench_kit.reports.study import StudyKind
+from specbench_kit.studies.kinds import kinds
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -37,17 +39,35 @@ FILE_FORMATS = {
 """The formats by name; types are imported when they are needed."""
 
 
+def formats() -> dict[str, str]:
+    """Return what each format is by its name: single files, and the two files of every other command's folder."""
+    folders = {
+        command: f"the folder of skit {command}: run.json says what was run, {kind.summary} what was found"
+        for command, kind in kinds().items()
+    }
+    return {name: entry.summary for name, entry in FILE_FORMATS.items()} | folders
+
+
 def json_schema(name: str) -> JsonObject:
     """Return the JSON Schema of a format; SkitError if there is no format of that name."""
-    if name not in FILE_FORMATS:
-        hint = did_you_mean(name, FILE_FORMATS)
-        raise SkitError(f"unknown format '{name}'{hint}; known: {', '.join(FILE_FORMATS)}")
-    kind = resolve_name(f"specbench_kit.{FILE_FORMATS[name].type_name}")
-    schema = msgspec.json.schema(kind, schema_hook=_schema_of_other_types)
+    if name not in (known := formats()):
+        raise SkitError(f"unknown format '{name}'{did_you_mean(name, known)}; known: {', '.join(known)}")
+    if name in FILE_FORMATS:
+        described = resolve_name(f"specbench_kit.{FILE_FORMATS[name].type_name}")
+    else:
+        described = _both_files(kinds()[name])
+    schema = msgspec.json.schema(described, schema_hook=_schema_of_other_types)
     if metrics := schema["$defs"].get(MetricValues.__name__):
         for metric_name, description in metric_descriptions().items():
             metrics["properties"][metric_name]["description"] = description
     return {"$schema": DIALECT, **schema}
+
+
+def _both_files(kind: StudyKind[Any, Any]) -> type[msgspec.Struct]:
+    """Return a type whose fields are the two files of a study's folder."""
+    run = ("run", kind.description, msgspec.field(name="run.json"))
+    result = ("result", kind.result, msgspec.field(name=kind.summary))
+    return msgspec.defstruct(f"FolderOf{type(kind).__name__.removesuffix('Kind')}", [run, result])
 
 
 UNIT_WORDS = {"seconds": "seconds", "rate": "tokens per second", "times": "a factor", "share": "0 to 1"}

@@ -10,10 +10,10 @@ from run_builders import in_turn, plain, records_of, write_run
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.vocabulary import METRICS
-from specbench_kit.studies.interchange.schemas import FILE_FORMATS, json_schema, object_tables
+from specbench_kit.studies.interchange.schemas import formats, json_schema, object_tables
 
 
-@pytest.mark.parametrize("name", FILE_FORMATS)
+@pytest.mark.parametrize("name", formats())
 def test_every_format_has_a_schema_and_tables(name: str) -> None:
     schema = json_schema(name)
     json.dumps(schema)
@@ -74,7 +74,7 @@ def test_a_summary_describes_every_metric() -> None:
 
 def test_the_command_lists_formats_and_prints_one() -> None:
     listed = skit_here("schema")
-    assert [line.split()[0] for line in listed.stdout.splitlines()] == list(FILE_FORMATS)
+    assert [line.split()[0] for line in listed.stdout.splitlines()] == list(formats())
     printed = skit_here("schema", "run")
     assert json.loads(printed.stdout) == json_schema("run")
     assert error_line(skit_here("schema", "runs")).startswith("unknown format 'runs' (did you mean 'run'?); known: run")

@@ -1,40 +1,42 @@
 """One page that lists all runs of a folder: when, what, on what, the result in a sentence, and a link to its report."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import one_line
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.metrics import result_file
+from specbench_kit.metrics.run_summary import read_summary
 from specbench_kit.reports import render_html, render_markdown
 from specbench_kit.reports.document import Block, Document, Heading, Paragraph, Table, code, link
+from specbench_kit.reports.sections import headlines
+from specbench_kit.reports.study import RUN
 from specbench_kit.reports.writing.formatting import ABSENT
+from specbench_kit.runs.directory import RunDirectory
+from specbench_kit.runs.document import RunDescription
 from specbench_kit.runs.folder import write_text
+from specbench_kit.studies.kinds import studies_in
 
-HEAD_CHARACTERS = 20_000
-"""Characters at the start of a report within which its headline stands."""
-PAGES = ("report.html", "report.md")
+PAGES = ("report.html", "report.md", "README.html")
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """A folder with a report; `run` is its run.json, empty for a report on several runs."""
+    """A folder with a page; `run` says what was run, None for a report on several runs."""
 
     folder: Path
     page: str
-    run: JsonObject
+    run: RunDescription | None
     headline: str
 
     @property
     def setting(self) -> tuple[str, str, str]:
         """The run's method or command, its dataset and its kind of time."""
-        dataset = self.run.get("dataset")
-        name = dataset.get("name") if isinstance(dataset, dict) else None
+        run = self.run or RunDescription()
         method, dataset_name, time_kind = (
-            one_line(str(value)) if value else ABSENT
-            for value in (self.run.get("method") or self.run.get("command"), name, self.run.get("time_kind"))
+            one_line(value) if value else ABSENT
+            for value in (run.method or run.command, run.dataset.name, run.time_kind)
         )
         return method, dataset_name, time_kind
 
@@ -61,7 +63,7 @@ def build(root: Path, entries: list[IndexEntry]) -> Document:
     if single:
         lines = [(_link(root, entry), *entry.setting, entry.headline) for entry in single]
         blocks += [Heading("Runs"), Table(("run", "method", "dataset", "time", "result"), lines)]
-        benchmarks = [entry for entry in single if entry.run.get("method")]
+        benchmarks = [entry for entry in single if entry.run and entry.run.method]
         comparable = [entry for entry in benchmarks if entry.setting[1:] == benchmarks[0].setting[1:]]
         if len(comparable) > 1:
             first = comparable[-1].folder.name
@@ -75,32 +77,23 @@ def _entries(root: Path) -> Iterator[IndexEntry]:
         raise SkitError(f"there is no folder '{root}'")
     for folder in sorted({path.parent for page in PAGES for path in root.glob(f"*/**/{page}")}):
         page = next(page for page in PAGES if (folder / page).is_file())
-        yield IndexEntry(folder, page, _run_file(folder / "run.json"), _headline(folder / "report.md"))
+        try:
+            run, headline = _result(folder)
+        except (SkitError, ValueError) as error:  # what is damaged must not hide the other runs
+            run, headline = RunDescription(), f"{folder.name} cannot be read: {error}"
+        yield IndexEntry(folder, page, run, one_line(headline))
 
 
-def _run_file(path: Path) -> JsonObject:
-    """Return a run.json as far as it can be read: a damaged one must not hide the other runs."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        content = None
-    return content if isinstance(content, dict) and content else {"method": "run.json cannot be read"}
-
-
-def _headline(path: Path) -> str:
-    """Return a report's first line in bold, which is its result, else its first item of a list, else its title."""
-    if not path.is_file():
-        return ABSENT
-    with path.open(encoding="utf-8", errors="replace") as file:
-        lines = [one_line(line.strip()) for line in file.read(HEAD_CHARACTERS).splitlines()]
-    bold = next((line for line in lines if line.startswith("**") and line.endswith("**")), "")
-    title = next((line for line in lines if line.startswith("# ")), f"# {ABSENT}")
-    # The results of a simulation are a list above its first section.
-    opening = lines[: next((number for number, line in enumerate(lines) if line.startswith("## ")), len(lines))]
-    item = next((line[2:] for line in opening if line.startswith("- ")), "")
-    return bold.strip("*") or item or title[2:]
+def _result(folder: Path) -> tuple[RunDescription | None, str]:
+    """Return what was run in a folder, nothing for several runs, and its result in a sentence."""
+    if studies := studies_in(folder):
+        return studies[0].run, studies[0].headline
+    if (folder / RUN).is_file():
+        directory = RunDirectory.open(folder)
+        run = directory.document
+        return run, headlines.of_run(run, read_summary(directory.summary()))
+    kept = result_file.find(folder)
+    return None, headlines.of_comparison(result_file.read(kept)) if kept else ABSENT
 
 
 def _link(root: Path, entry: IndexEntry) -> str:
