@@ -9,12 +9,18 @@ from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
-from specbench_kit.core.typed_json import parse
+from specbench_kit.core.typed_json import convert, parse
 from specbench_kit.decoding.records import Records, RequestRecord
 from specbench_kit.methods.spec import known_class, known_method
 from specbench_kit.metrics.pipeline import summarise_pipeline, summarise_states
-from specbench_kit.metrics.rounds import Metrics
-from specbench_kit.metrics.run_summary import RunSummary, read_summary
+from specbench_kit.metrics.run_summary import (
+    PipelineMetrics,
+    RequestCounts,
+    RunSummary,
+    SentStates,
+    read_summary,
+    typed_summary,
+)
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import DeploymentDescription, RunDocument
@@ -154,8 +160,8 @@ def _summary(path: Path, fields: RunDocument, records: Records, baseline: Record
             return read_summary(content), []
         except ValueError as error:
             problem = f"{_short_path(file)} is not a summary of this kit ({error})"
-    summary = {**measured_summary(fields, records, baseline), "lossless": None}
-    return read_summary(summary), [f"{problem}; its metrics are computed from the requests at hand"]
+    summary = measured_summary(fields, records, baseline)
+    return summary, [f"{problem}; its metrics are computed from the requests at hand"]
 
 
 def measured_summary(
@@ -163,7 +169,7 @@ def measured_summary(
     records: Records,
     baseline: Records,
     oracle_throughput: float | None = None,
-) -> Metrics:
+) -> RunSummary:
     """Return what `summary.json` says of a run's requests, but for their losslessness."""
     method = known_method(str(run.method))
     planned = run.requests or len(records)
@@ -177,15 +183,17 @@ def measured_summary(
         batch_size=run.decoded_at_once,
         processes=run.config.processes,
     )
-    return {
-        "method": run.method,
-        "partial": len(records) < planned,
-        "requests": {"planned": planned, "finished": len(records) - failed, "failed": failed},
-        "overlaps": method is not None and method.overlaps,
-        **measured,
-        "pipeline": summarise_pipeline(records, method.pipeline.stages) if method and method.pipeline else None,
-        **({"hidden_states": summarise_states(records, states)} if (states := run.hidden_states) else {}),
-    }
+    pipeline = summarise_pipeline(records, method.pipeline.stages) if method and method.pipeline else None
+    sent = summarise_states(records, states) if (states := run.hidden_states) else None
+    return typed_summary(
+        measured,
+        method=str(run.method),
+        partial=len(records) < planned,
+        requests=RequestCounts(planned, len(records) - failed, failed),
+        overlaps=method is not None and method.overlaps,
+        pipeline=convert(PipelineMetrics, pipeline) if pipeline else None,
+        hidden_states=convert(SentStates, sent) if sent else None,
+    )
 
 
 def placed(deployment: DeploymentDescription | None, method: str) -> DeploymentDescription | None:

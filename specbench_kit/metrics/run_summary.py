@@ -1,6 +1,7 @@
 """The content of a run's `summary.json` as reports and other programs read it, and the row of a method in a table."""
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
@@ -83,7 +84,7 @@ class SamplingTest(Struct, kw_only=True):
     power: float | None = None
 
 
-class SamplingCheck(LosslessCounts, kw_only=True):
+class SamplingCheck(LosslessCounts, kw_only=True, omit_defaults=True):
     """The check of sampled outputs: token for token with the same seed (rule `match`), else by tests.
 
     What was accepted is tested under the rule `residual` alone.
@@ -166,6 +167,28 @@ class RunSummary(Struct):
     exact_match: ExactMatch | None = None
     partial: bool = False
     overlaps: bool = False
+
+
+def typed_summary(metrics: Metrics, **others: Any) -> RunSummary:
+    """Return the summary of computed metrics, overall and by category, with what else is said of the run."""
+    baseline = metrics["baseline"]
+    return RunSummary(
+        overall=metric_values(metrics["overall"]),
+        categories={name: metric_values(part) for name, part in metrics["categories"].items()},
+        baseline=BaselineSummary(
+            metric_values(baseline["overall"]),
+            {name: metric_values(part) for name, part in baseline["categories"].items()},
+        )
+        if baseline
+        else None,
+        **others,
+    )
+
+
+def judged_parts(judged: Mapping[str, object]) -> dict[str, Any]:
+    """Return what judges say of a run's outputs and answers as the summary's typed parts."""
+    types: dict[str, Any] = {"lossless": LosslessCounts, "sampling": SamplingCheck, "exact_match": ExactMatch}
+    return {name: part if part is None else convert(types[name], part) for name, part in judged.items()}
 
 
 def read_summary(content: JsonObject) -> RunSummary:

@@ -3,11 +3,12 @@
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Protocol
 
-from specbench_kit.core.typed_json import parse
+from msgspec import structs, to_builtins
+
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
@@ -17,9 +18,8 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparison import Decode, compare
 from specbench_kit.metrics.cost import makespan_s
 from specbench_kit.metrics.result import Comparison, RunResult
-from specbench_kit.metrics.rounds import Metrics
-from specbench_kit.metrics.run_data import BenchmarkRun, load_runs, measured_summary
-from specbench_kit.metrics.run_summary import RunSummary, read_summary
+from specbench_kit.metrics.run_data import BenchmarkRun, measured_summary
+from specbench_kit.metrics.run_summary import RunSummary, judged_parts
 from specbench_kit.metrics.setting import method_label
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison.files import ALL, write_reports
@@ -29,7 +29,7 @@ from specbench_kit.reports.timeline import token_view as token_pages
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
 from specbench_kit.runs.directory import RESUME_HINT, RunDirectory
 from specbench_kit.runs.document import RunDocument
-from specbench_kit.runs.folder import to_json, unused_folder
+from specbench_kit.runs.folder import unused_folder
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -53,19 +53,6 @@ class AnswerJudge(Protocol):
         """Return the part `exact_match` of the run's summary, if any."""
 
 
-@dataclass(frozen=True)
-class Conclusion:
-    """One run with its summary; `document` is the content of `summary.json`."""
-
-    directory: RunDirectory
-    document: Metrics
-
-    @cached_property
-    def summary(self) -> RunSummary:
-        """The summary as its file has it."""
-        return read_summary(parse(to_json(self.document)))
-
-
 @dataclass(frozen=True, slots=True)
 class RunRecords:
     """The records of a run and of its baseline."""
@@ -77,6 +64,27 @@ class RunRecords:
     def read(cls, run: RunDirectory) -> "RunRecords":
         """Read the records from the run's files."""
         return cls(run.records(), run.baseline_records())
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """One run with its summary, and its records if they are at hand."""
+
+    directory: RunDirectory
+    summary: RunSummary
+    records: RunRecords | None = None
+
+    @property
+    def document(self) -> JsonObject:
+        """The content of `summary.json`."""
+        document: JsonObject = to_builtins(self.summary)
+        return document
+
+    def run(self) -> BenchmarkRun:
+        """Return the run with its records, which are read from its files unless they are at hand."""
+        known = self.records or RunRecords.read(self.directory)
+        directory = self.directory
+        return BenchmarkRun(directory.path, directory.document, known.records, known.baseline, self.summary)
 
 
 def conclude(
@@ -95,10 +103,9 @@ def conclude(
     conclusions = []
     for run in runs:
         records = read(run)
-        summary = _summarise(run, records, output_judge, oracle)
-        summary |= answer_judge.judge(records.records, records.baseline) if answer_judge else {}
-        conclusions.append(Conclusion(run, summary))
-        write_report(conclusions[-1], ALL if len(runs) == 1 else MARKDOWN_ONLY, decode, records)
+        summary = _summarise(run, records, output_judge, answer_judge, oracle)
+        conclusions.append(Conclusion(run, summary, records))
+        write_report(conclusions[-1], ALL if len(runs) == 1 else MARKDOWN_ONLY, decode)
     for conclusion in conclusions:  # last, because the summary marks a run as complete
         conclusion.directory.write_summary(conclusion.document)
     return conclusions
@@ -108,32 +115,34 @@ def write_report(
     conclusion: Conclusion,
     formats: Sequence[str] = ALL,
     decode: Decode | None = None,
-    run_records: RunRecords | None = None,
 ) -> None:
-    """Write a run's report into its own folder; the records are read from there unless they are given."""
+    """Write a run's report into its own folder."""
     directory = conclusion.directory
-    summary = conclusion.summary
-    records = run_records or RunRecords.read(directory)
-    if records.records:
-        run = BenchmarkRun(directory.path, directory.document, records.records, records.baseline, summary)
+    run = conclusion.run()
+    if run.records:
         write_reports(compare([run], decode=decode), directory.path, formats, hint=RESUME_HINT)
     else:
-        nothing = RunResult(name=directory.path.name, fields=directory.document, summary=summary)
+        nothing = RunResult(name=directory.path.name, fields=run.fields, summary=run.summary)
         document = report.build(nothing)
         directory.write_report("report.md", render_markdown.render(document))
 
 
 def _summarise(
-    directory: RunDirectory, run_records: RunRecords, output_judge: OutputJudge, oracle: float | None
-) -> Metrics:
+    directory: RunDirectory,
+    run_records: RunRecords,
+    output_judge: OutputJudge,
+    answer_judge: AnswerJudge | None,
+    oracle: float | None,
+) -> RunSummary:
     run = directory.document
     records = run_records.records
     baseline = run_records.baseline
     method = parse_method(str(run.method))
-    return {
-        **measured_summary(run, records, baseline, oracle),
+    judged = {
         **output_judge.judge(run, method, records, baseline),
+        **(answer_judge.judge(records, baseline) if answer_judge else {}),
     }
+    return structs.replace(measured_summary(run, records, baseline, oracle), **judged_parts(judged))
 
 
 def _throughput(run: RunDirectory, records: Sequence[RequestRecord]) -> float | None:
@@ -144,18 +153,13 @@ def _throughput(run: RunDirectory, records: Sequence[RequestRecord]) -> float | 
 
 def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> tuple[Path, Comparison] | None:
     """Write the report into a new folder below `out`; return None if fewer than two runs have any records."""
-    begun = []
-    for conclusion in conclusions:
-        requests = conclusion.summary.requests
-        if requests.finished or requests.failed:
-            begun.append(conclusion.directory.path)
+    begun = [one for one in conclusions if one.summary.requests.finished or one.summary.requests.failed]
     if len(begun) < 2:
         return None
     # force: an interruption can leave runs on different prompts; the report then says so.
-    runs, problems = load_runs(begun)
-    comparison = compare(runs, force=True, problems=problems)
+    comparison = compare([one.run() for one in begun], force=True)
     datasets = "-".join(dict.fromkeys(conclusion.directory.run["dataset"]["name"] for conclusion in conclusions))
-    folder = unused_folder(out, "bench", datasets, {"runs": [path.name for path in begun]})
+    folder = unused_folder(out, "bench", datasets, {"runs": [one.directory.path.name for one in begun]})
     write_reports(
         comparison, folder, hint="the runs themselves are complete; make room, then write the report with skit report"
     )

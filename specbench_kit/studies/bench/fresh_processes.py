@@ -18,6 +18,7 @@ from pathlib import Path
 from specbench_kit.core.errors import MethodError, SkitError
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.methods.predictor_based import predictor_notes
+from specbench_kit.metrics.run_summary import read_summary
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.conclusion import Conclusion
@@ -45,7 +46,7 @@ class ProcessOutcome:
     def conclusions(self) -> list[Conclusion]:
         """Read the runs that were concluded."""
         directories = map(RunDirectory.open, self.folders)
-        return [Conclusion(directory, dict(directory.summary())) for directory in directories]
+        return [Conclusion(directory, read_summary(directory.summary())) for directory in directories]
 
 
 Message = list[str] | Progress | ProcessOutcome

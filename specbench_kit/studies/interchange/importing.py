@@ -85,6 +85,7 @@ def import_file(
     path: Path, name: str, baseline: Path | None, names: ImportNames, out: Path, argv: tuple[str, ...]
 ) -> "Conclusion":
     """Make a run directory from a file and, with `baseline`, from the file of the autoregressive baseline."""
+    from specbench_kit.metrics.run_summary import RequestCounts, typed_summary
     from specbench_kit.metrics.summary import summarise_run
     from specbench_kit.runs.directory import RunDirectory
     from specbench_kit.studies.bench.conclusion import Conclusion, write_report
@@ -101,15 +102,11 @@ def import_file(
         run.append_baseline(record)
     records = run.records()
     failed = sum(record.finish_reason == "error" for record in records)
-    summary = {
-        "method": run.run["method"],
-        "partial": False,
-        "requests": {"planned": len(records), "finished": len(records) - failed, "failed": failed},
-        "overlaps": False,
-        **summarise_run(records, run.baseline_records() or None, None),
-        "pipeline": None,
-        "lossless": None,
-    }
+    summary = typed_summary(
+        summarise_run(records, run.baseline_records() or None, None),
+        method=str(run.run["method"]),
+        requests=RequestCounts(len(records), len(records) - failed, failed),
+    )
     conclusion = Conclusion(run, summary)
     write_report(conclusion)
     run.write_summary(conclusion.document)
