@@ -221,13 +221,16 @@ class SimulatedRow(ServingPoint, kw_only=True):
     figures: SeedFigures
 
 
-class TriedLoad(Struct):
+class TriedLoad(Struct, frozen=True):
     """One load of a search: its violation rate with the interval when the run was stopped after `simulated_s`.
 
-    It `settled` if the interval lay on one side of epsilon, and `holds` if the load counts as served.
+    It `settled` if the interval lay on one side of epsilon; if it never does, the rate itself decides. A run that still
+    drifts at its end is not `steady`, and its load does not count as served (`holds`). `latencies` are those of all
+    responses together and, where several speeds are promised, by class; `pool` is what each server does, if there are
+    several. Files of earlier versions have neither.
     """
 
-    load: float
+    load: Real
     rate: float
     low: float
     high: float
@@ -235,15 +238,28 @@ class TriedLoad(Struct):
     simulated_s: float
     settled: bool
     holds: bool
-    steady: bool
-    response_s: Percentiles[Real] | None
+    steady: bool = True
+    latencies: dict[str, ResponseLatencies[Real]] = {}
+    pool: dict[str, ServerShare[Real]] = {}
 
 
-class SeedSearch(Struct):
-    """The capacity that was found with one seed, and the loads that were tried."""
+class SeedSearch(Struct, frozen=True):
+    """The capacity that was found with one seed, and the loads tried; `bounded` if even the highest was served."""
 
-    load: float
+    load: Real
     trials: list[TriedLoad]
+    bounded: bool = False
+
+    @property
+    def monotone(self) -> bool:
+        """True if every load that was tried is served up to the first that is not."""
+        served = [trial.holds for trial in sorted(self.trials, key=lambda trial: trial.load)]
+        return served == sorted(served, reverse=True)
+
+    @property
+    def at_capacity(self) -> TriedLoad | None:
+        """The trial of the capacity; None if nothing is served."""
+        return next((trial for trial in self.trials if trial.load == self.load and trial.holds), None)
 
 
 class SearchedRow(ServingPoint, kw_only=True):

@@ -25,8 +25,8 @@ from specbench_kit.studies.serving.capacity import (
     LOOKS,
     RATE_STEP,
     CapacityRule,
-    LoadTrial,
-    SeedCapacity,
+    SeedSearch,
+    TriedLoad,
     at_load,
     find_capacity,
     load_unit,
@@ -175,7 +175,7 @@ def test_runs_far_from_the_edge_are_stopped_early() -> None:
 
 def test_the_search_ends_at_the_most_devices() -> None:
     search = find_capacity(scenario(slo=parse_slo("1/s")), 0, CapacityRule(most=3))
-    assert search == SeedCapacity(3, search.trials, bounded=True)
+    assert search == SeedSearch(3, search.trials, bounded=True)
 
 
 def test_with_arrivals_of_their_own_the_search_is_over_their_rate() -> None:
@@ -195,8 +195,8 @@ def test_a_rate_that_falls_again_with_the_load_is_followed_and_told(monkeypatch:
     """Loads up to 18 and from 44 to 60 are served, as if batches filled only then; 1.5 times 32 is tried too."""
     served = {*range(1, 19), *range(44, 61)}
 
-    def tried(_scenario: Scenario, _seed: int, _rule: CapacityRule, load: float) -> LoadTrial:
-        return LoadTrial(load, 0.0, 0.0, 0.0, 100, 1.0, True, load in served)
+    def tried(_scenario: Scenario, _seed: int, _rule: CapacityRule, load: float) -> TriedLoad:
+        return TriedLoad(load, 0.0, 0.0, 0.0, 100, 1.0, True, load in served)
 
     monkeypatch.setattr(capacity, "try_load", tried)
     bent = find_capacity(scenario(), 0, RULE)

@@ -175,8 +175,8 @@ def test_a_damaged_or_older_file_is_one_line(
 ) -> None:
     from specbench_kit import __version__
 
-    def interrupted(*_: object) -> Iterator[tuple[int, capacity.SeedCapacity]]:
-        yield 0, capacity.SeedCapacity(1.0, ())
+    def interrupted(*_: object) -> Iterator[tuple[int, capacity.SeedSearch]]:
+        yield 0, capacity.SeedSearch(1.0, [])
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

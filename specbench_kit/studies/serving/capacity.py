@@ -4,7 +4,7 @@ Where requests arrive whether or not others are done, it is the highest rate of 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from typing import Any
 
@@ -18,8 +18,6 @@ from specbench_kit.metrics.serving_rows import (
     AXES,
     CapacityRange,
     Interval,
-    Percentiles,
-    Real,
     ResponseLatencies,
     SearchedRow,
     SeedSearch,
@@ -38,7 +36,7 @@ from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import estimate, joined
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 from specbench_kit.studies.serving.simulation_grid import axes_of, guards, interval_cells, latency_values
-from specbench_kit.studies.serving.summary import CapacitySummary, SearchRule
+from specbench_kit.studies.serving.summary import CapacitySummary
 
 DEVICES = "devices"
 RATE = "requests/s"
@@ -81,87 +79,20 @@ FIXED_AXES = AXES[1:]
 """All axes but the number of devices, which is searched for."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadTrial:
-    """One load: the violation rate and its interval when the run was stopped, after so many seconds.
-
-    `settled`: the interval lay on one side of epsilon; if it never does, the rate itself decides. A run that still
-    drifts at its end is not `steady`, and its load does not count as served (`holds`). `latencies` are those of all
-    responses together and, where several speeds are promised, by class; `pool` is what each server does, if there are
-    several.
-    """
-
-    load: int | float
-    rate: float
-    low: float
-    high: float
-    responses: int
-    simulated_s: float
-    settled: bool
-    holds: bool
-    steady: bool = True
-    latencies: Mapping[str, ResponseLatencies[Real]] = field(default_factory=dict)
-    pool: Mapping[str, ServerShare[Real]] = field(default_factory=dict)
-
-    @property
-    def response_s(self) -> Percentiles[Real] | None:
-        """The end-to-end latency of the responses that began after the warm-up and finished; None without any."""
-        return self.latencies[ALL].response_s if self.latencies else None
-
-    def describe(self) -> TriedLoad:
-        """Return the trial as `summary.json` holds it: of latencies only that of whole responses."""
-        return TriedLoad(
-            load=self.load,
-            rate=self.rate,
-            low=self.low,
-            high=self.high,
-            responses=self.responses,
-            simulated_s=self.simulated_s,
-            settled=self.settled,
-            holds=self.holds,
-            steady=self.steady,
-            response_s=self.response_s,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class SeedCapacity:
-    """The capacity with one seed, and the loads tried; `bounded` if even the highest load was served."""
-
-    load: int | float
-    trials: tuple[LoadTrial, ...]
-    bounded: bool = False
-
-    @property
-    def monotone(self) -> bool:
-        """True if every load that was tried is served up to the first that is not."""
-        served = [trial.holds for trial in sorted(self.trials, key=lambda trial: trial.load)]
-        return served == sorted(served, reverse=True)
-
-    @property
-    def at_capacity(self) -> LoadTrial | None:
-        """The trial of the capacity; None if nothing is served."""
-        return next((trial for trial in self.trials if trial.load == self.load and trial.holds), None)
-
-    def describe(self) -> SeedSearch:
-        """Return the search as `summary.json` holds it."""
-        return SeedSearch(self.load, [trial.describe() for trial in self.trials])
-
-
-def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedCapacity:
+def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedSearch:
     """Return the highest load that is served: doubled until it is not, then found by bisection.
 
     Beyond that load one more is tried, since a violation rate may fall again: fuller batches amortise more.
     """
-    trials: dict[int, LoadTrial] = {}
+    trials: dict[int, TriedLoad] = {}
 
     def holds(step: int) -> bool:
         if step not in trials:
             trials[step] = try_load(at_load(scenario, step), seed, rule, load_of(scenario, step))
         return trials[step].holds
 
-    def capacity(step: int, *, bounded: bool = False) -> SeedCapacity:
-        return SeedCapacity(load_of(scenario, step), tuple(trials.values()), bounded)
+    def capacity(step: int, *, bounded: bool = False) -> SeedSearch:
+        return SeedSearch(load_of(scenario, step), list(trials.values()), bounded)
 
     low = 0
     high = min(FIRST_TRY, rule.most)
@@ -180,7 +111,7 @@ def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedCapa
         high = beyond
 
 
-def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | None = None) -> LoadTrial:
+def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | None = None) -> TriedLoad:
     """Simulate for longer and longer until the interval of the violation rate lies on one side of epsilon.
 
     The interval has its confidence over all looks together: each look may err with the share of `1 - CONFIDENCE` that
@@ -209,9 +140,19 @@ def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | No
         )
     load = scenario.devices if load is None else load
     holds = steady and bool(rate <= rule.epsilon)
-    latencies = latencies_by_class(scenario, result)
-    pool = pool_metrics(scenario, result)
-    return LoadTrial(load, rate, low, high, len(lateness), seconds, settled, holds, steady, latencies, pool)
+    return TriedLoad(
+        load,
+        rate,
+        low,
+        high,
+        len(lateness),
+        seconds,
+        settled,
+        holds,
+        steady,
+        latencies_by_class(scenario, result),
+        pool_metrics(scenario, result),
+    )
 
 
 def violation_interval(lateness: Floats, turns: float, alpha: float = 1 - CONFIDENCE) -> tuple[float, float, float]:
@@ -263,7 +204,7 @@ class CapacityRow:
     """One series under one SLO: its capacity with each seed, or why nothing can be served."""
 
     point: GridPoint
-    by_seed: Sequence[SeedCapacity]
+    by_seed: Sequence[SeedSearch]
     refused: str = ""
     unit: str = DEVICES
 
@@ -298,7 +239,7 @@ class CapacityRow:
             bounded=any(capacity.bounded for capacity in self.by_seed),
             settled=sum(trial.settled for trial in trials) / len(trials),
             simulated_s=sum(trial.simulated_s for trial in trials),
-            seeds=[capacity.describe() for capacity in self.by_seed],
+            seeds=list(self.by_seed),
         )
 
 
@@ -320,9 +261,9 @@ def find_capacities(
         scenario.check_due(rule.objective)
     seeds = range(settings.seed, settings.seed + settings.seeds)
     runs = [(point, seed) for point in scenarios for seed in seeds]
-    capacities: Mapping[GridPoint, list[SeedCapacity]] = {point: [] for point in points}
+    capacities: Mapping[GridPoint, list[SeedSearch]] = {point: [] for point in points}
     report(0, len(runs))
-    searches = workers.map(find_capacity, [(scenarios[point], seed, rule) for point, seed in runs], SeedCapacity)
+    searches = workers.map(find_capacity, [(scenarios[point], seed, rule) for point, seed in runs], SeedSearch)
     for done, ((point, _), capacity) in enumerate(zip(runs, searches, strict=True), 1):
         capacities[point].append(capacity)
         report(done, len(runs))
@@ -348,7 +289,7 @@ def summarise(rows: Sequence[CapacityRow], rule: CapacityRule, ranges: Sequence[
     """Return the summary without published numbers."""
     described = [row.describe() for row in rows]
     return CapacitySummary(
-        rule=SearchRule(**asdict(rule)),
+        rule=rule,
         axes=axes_of(described, FIXED_AXES),
         rows=described,
         guards=guards(described, lambda row: row.capacity, smaller_is_better=False),

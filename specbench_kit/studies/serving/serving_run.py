@@ -27,6 +27,7 @@ from specbench_kit.metrics.serving_rows import (
     Figures,
     GroupFigures,
     Interval,
+    SeedSearch,
     mean_of,
 )
 from specbench_kit.papers.comparison import compare_published
@@ -42,7 +43,7 @@ from specbench_kit.serving.parallel import Workers, require_cluster, simulate_an
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.serving import capacity, simulation_grid
-from specbench_kit.studies.serving.capacity import CapacityRow, SeedCapacity, find_capacity
+from specbench_kit.studies.serving.capacity import CapacityRow, find_capacity
 from specbench_kit.studies.serving.kind import CAPACITY, SIMULATION, R, ServingKind
 from specbench_kit.studies.serving.presets import describe_preset
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
@@ -364,7 +365,7 @@ def search_ranges(
                 work.append((row, end, None))
     coarse = replace(rule, resolution=max(rule.resolution, COARSE))
     searches = [(scenario, settings.seed, coarse) for *_, scenario in work if scenario]
-    capacities = workers.map(find_capacity, searches, SeedCapacity)
+    capacities = workers.map(find_capacity, searches, SeedSearch)
     ends: dict[GridPoint, dict[str, float]] = {}
     for done, (row, end, attainable) in enumerate(work, 1):
         ends.setdefault(row.point, {})[end] = next(capacities).load if attainable else 0.0

@@ -22,6 +22,7 @@ from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.papers.experiment import Assumed
 from specbench_kit.reports.writing.palette import LINES, MARKERS, OF_METHODS, Style
 from specbench_kit.runs.document import RunConfig, RunDescription
+from specbench_kit.serving.options import CapacityRule
 
 
 class SimulationSummary(Struct, kw_only=True, omit_defaults=True):
@@ -36,19 +37,10 @@ class SimulationSummary(Struct, kw_only=True, omit_defaults=True):
     published: list[ComparedNumber] = []
 
 
-class SearchRule(Struct):
-    """The rule by which a load counted as served, and the extent of the search."""
-
-    epsilon: float
-    most: int
-    resolution: float
-    objective: str
-
-
 class CapacitySummary(Struct, kw_only=True, omit_defaults=True):
     """The content of `summary.json` of a search for capacity."""
 
-    rule: SearchRule
+    rule: CapacityRule
     axes: dict[str, list[AxisValue]]
     rows: list[SearchedRow]
     guards: list[ServingPoint]

@@ -16,13 +16,14 @@ from specbench_kit.metrics.serving_rows import FigureRange, Interval, SearchedRo
 from specbench_kit.reports.document import Heading, Table
 from specbench_kit.reports.sections.cautions import TOY_PAIR, constant_steps, impossible_times, setting_cautions
 from specbench_kit.runs.document import RunDescription
+from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving.report import PAGE_COLUMNS, serving_report
 from specbench_kit.studies.serving.settings import _labels
-from specbench_kit.studies.serving.summary import CapacitySummary, SearchRule, SimulationSummary
+from specbench_kit.studies.serving.summary import CapacitySummary, SimulationSummary
 from specbench_kit.studies.serving.wording import acceptance_cautions, derived_range, winners
 
-RULE = SearchRule(0.05, 64, 0.01, "speed")
+RULE = CapacityRule(0.05, 64, 0.01, "speed")
 POINT: dict[str, Any] = {"slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": 0.0}
 
 
