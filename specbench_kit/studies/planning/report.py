@@ -10,7 +10,6 @@ from specbench_kit.metrics.plan_summary import (
     Configuration,
     FleetSummary,
     MovedAssumption,
-    PlannedFleet,
     PlanSummary,
     ServedPoint,
     Tie,
@@ -131,7 +130,7 @@ def _rivals(summary: PlanSummary) -> str:
         if fleet is None:
             parts.append(f"{WAYS[way]} would not keep the promise")
         else:
-            doubt = ", within that range" if _in_range(fleet, plan) else ""
+            doubt = ", with a range that overlaps" if fleet.overlaps(plan) else ""
             ratio = times(fleet.price_per_hour / plan.price_per_hour)
             equal = fleet.price_per_hour == plan.price_per_hour
             parts.append(
@@ -156,12 +155,6 @@ def _tie(tie: Tie, devices: int) -> str:
     if tie.cards_per_replica > 1:
         cards += f" in {_groups(replicas)} of {tie.cards_per_replica}{_stages(tie)}"
     return f"{cards} with weights in {tie.weight_bits} bits and {WAYS[tie.drafting]}"
-
-
-def _in_range(fleet: FleetSummary, plan: PlannedFleet) -> bool:
-    """Return whether another way's rent lies in the plan's own range, so that the plan need not be the cheapest."""
-    most = plan.most_price_per_hour
-    return most is None or fleet.price_per_hour <= most
 
 
 def fleet_table(summary: PlanSummary) -> Table:
@@ -202,13 +195,13 @@ def fleet_table(summary: PlanSummary) -> Table:
     return Table(columns, rows)
 
 
+ABOUT_DRAFTS = ("acceptance", "drafting speed")
+"""Assumptions that only fleets that draft make."""
 FIRST = ("", "cards", "method", "late responses (95%)", "$ per hour", "range")
 """Columns that fit a terminal."""
 
 
-def _span(fleet: FleetSummary) -> str:
-    if not isinstance(fleet, PlannedFleet):
-        return ""
+def _span(fleet: FleetSummary | Tie) -> str:
     most = fleet.most_price_per_hour
     return span(dollars(fleet.least_price_per_hour), dollars(most) if most else "no fleet")
 
@@ -219,7 +212,7 @@ def terminal(run: PlanDescription, summary: PlanSummary) -> Blocks:
         *foreign_files(run),
         Paragraph(f"**{headline(summary)}**"),
         fleet_table(summary).columns_of(FIRST),
-        Paragraph("The answer rests most on:"),
+        Paragraph("What the answer rests on, each moved alone:"),
         BulletList([_assumption(row, summary) for row in summary.assumptions]),
         *caution(_cautions(run, summary)),
     ]
@@ -256,7 +249,7 @@ def _fleets(summary: PlanSummary) -> Blocks:
         f"serves so many devices that the 95% interval of late responses over {summary.seeds} seeds ends at or below "
         f"{share(summary.epsilon)}: one of the plan's up to {count(plan.devices_served)}, and it has "
         f"{count(plan.devices_per_replica)}. The range covers the interval over seeds of what a replica serves, and "
-        "both ends of what its step times may be. "
+        "both ends of what its step times may be; where two ranges overlap, neither fleet is shown to be cheaper. "
         "The devices are the users' own and cost nothing here."
     )
     first = table.columns_of(("", "cards", "weights", "method", "$ per hour", "range", "late responses (95%)"))
@@ -264,29 +257,55 @@ def _fleets(summary: PlanSummary) -> Blocks:
 
 
 def _assumption(row: MovedAssumption, summary: PlanSummary) -> str:
-    plan = summary.plan
+    """Return an assumption in a sentence: what was assumed, what it was moved to, and what is then needed."""
+    subject = "this configuration" if row.drafting == summary.plan.drafting else WAYS[row.drafting]
     if row.price_per_hour is None:
-        answer = "this configuration would not keep the promise"
+        answer = f"{subject} would not keep the promise"
     else:
-        answer = f"{row.cards} cards and {dollars(row.price_per_hour)} per hour, {times(row.ratio)} the plan's"
-    return f"{row.name}: {row.assumed} ({plan.cards} cards); with {row.moved}, {answer}"
+        rent = f"{dollars(row.price_per_hour)} per hour"
+        answer = f"{subject} takes {row.cards} cards and {rent}, {times(row.ratio)} as much{_turn(row, summary)}"
+    return f"{row.name}: {row.assumed} ({row.cards_before} cards); with {row.moved}, {answer}"
+
+
+def _turn(row: MovedAssumption, summary: PlanSummary) -> str:
+    """Return that a moved draft changes whether drafting is cheaper than decoding without; empty where it does not.
+
+    Only decoding without drafts costs the same whatever drafts are like.
+    """
+    without = summary.fleets.get("none")
+    if row.name not in ABOUT_DRAFTS or without is None or row.price_per_hour is None:
+        return ""
+    if row.drafting == summary.plan.drafting and row.price_per_hour > without.price_per_hour:
+        return f": {WAYS['none']} is cheaper then ({dollars(without.price_per_hour)})"
+    if row.drafting != summary.plan.drafting and row.price_per_hour < without.price_per_hour:
+        return f": cheaper than the plan ({dollars(without.price_per_hour)})"
+    return ""
 
 
 def _assumptions(summary: PlanSummary) -> Blocks:
     rows = [
-        (row.name, row.assumed, row.moved, row.cards, dollars(row.price_per_hour), row.ratio)
+        (
+            row.name,
+            WAYS[row.drafting],
+            row.assumed,
+            row.moved,
+            row.cards,
+            dollars(row.price_per_hour),
+            row.ratio,
+        )
         for row in summary.assumptions
     ]
     columns = (
-        "assumption",
-        "assumed",
-        "moved to",
-        Column("cards", "count"),
-        "$ per hour",
-        Column("of the plan", "times"),
+        *("assumption", "of the fleet", "assumed", "moved to", Column("cards", "count"), "$ per hour"),
+        Column("of its rent before", "times"),
     )
-    text = "The chosen configuration with each assumption moved, by one seed; a dash: it would not keep the promise."
-    return [Heading("What the answer rests on most"), Table(columns, rows), Paragraph(text)]
+    text = (
+        "The fleet named with each assumption moved alone and all else unchanged, by one seed; a dash: it would not "
+        "keep the promise. Acceptance and drafting speed are always moved, against the plan: to worse drafts where it "
+        "drafts, and to better ones of the cheapest fleet that drafts where it does not. The others are the three "
+        "that change the plan's rent most."
+    )
+    return [Heading("What the answer rests on"), Table(columns, rows), Paragraph(text)]
 
 
 def _latencies(summary: PlanSummary) -> Blocks:
@@ -311,12 +330,15 @@ def _latencies(summary: PlanSummary) -> Blocks:
 
 
 def _range(summary: PlanSummary) -> Blocks:
-    plan = summary.plan
-    by_seed = ", ".join(map(str, plan.served.by_seed))
-    rows = [("by seed", by_seed), *((end, str(devices)) for end, devices in plan.served_at_ends.items())]
+    fleets = {way: fleet for way, fleet in summary.fleets.items() if fleet is not None}
+    ends = dict.fromkeys(end for fleet in fleets.values() for end in fleet.served_at_ends)
+    rows: list[list[Cell]] = [["by seed", *(", ".join(map(str, fleet.served.by_seed)) for fleet in fleets.values())]]
+    for end in ends:
+        devices = (fleet.served_at_ends.get(end) for fleet in fleets.values())
+        rows.append([end, *(ABSENT if number is None else str(number) for number in devices)])
     return [
         Heading("Devices that a replica serves"),
-        Table(("", "devices"), rows),
+        Table(("", *(WAYS[way] for way in fleets)), rows),
         Paragraph("The ends are those of what derived step times may be, with the first seed."),
     ]
 
@@ -411,16 +433,16 @@ def _cautions(run: PlanDescription, summary: PlanSummary) -> list[str]:
             f"{count(plan.devices_served)}; a longer --duration narrows it."
         )
     rivals = [
-        f"{WAYS[way]} ({dollars(fleet.price_per_hour)})"
+        f"{WAYS[way]} ({dollars(fleet.price_per_hour)}, {_span(fleet)})"
         for way, fleet in summary.fleets.items()
         if fleet is not None
         and way != plan.drafting
-        and _in_range(fleet, plan)
+        and fleet.overlaps(plan)
         and fleet.price_per_hour != plan.price_per_hour
     ]
     if rivals:
         lines.append(
-            f"NOT SHOWN TO BE CHEAPER: the rent with {' and with '.join(rivals)} lies within the plan's own range, "
+            f"NOT SHOWN TO BE CHEAPER: the range of the rent with {' and with '.join(rivals)} overlaps the plan's, "
             f"{_span(plan)}."
         )
     if plan.weight_bits < 16:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 import tomli_w
 from msgspec import structs, to_builtins
@@ -26,7 +27,6 @@ from specbench_kit.metrics.plan_summary import (
     FleetSummary,
     MovedAssumption,
     ParetoPoint,
-    PlannedFleet,
     PlanSummary,
     SearchCounts,
     Served,
@@ -41,7 +41,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
 from specbench_kit.serving.parallel import Workers, require_cluster
-from specbench_kit.studies.planning.assumptions import by_weight
+from specbench_kit.studies.planning.assumptions import about_drafts, by_weight
 from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement, pausing
 from specbench_kit.studies.planning.law import Law, draw_responses
 from specbench_kit.studies.planning.options import PlanOptions
@@ -146,6 +146,18 @@ class PlanOutcome:
     summary: PlanSummary
 
 
+class FleetRange(NamedTuple):
+    """What a fleet's replica serves by seed and at the ends of its step times, and the rents that follow.
+
+    Without a `most_price_per_hour`, the fleet does not keep the promise at the upper end.
+    """
+
+    served: Served
+    served_at_ends: dict[str, int]
+    least_price_per_hour: float
+    most_price_per_hour: float | None
+
+
 @dataclass(frozen=True)
 class PlanRun:
     """A run of the planner; `report` shows its steps."""
@@ -170,23 +182,25 @@ class PlanRun:
         plan = cheapest(fleets.values())
         if plan is None:
             raise SkitError(impossible(market, ranked))
-        by_seed = search.served(plan, partial(self.report, "seed by seed"))
-        described = self._planned(plan, by_seed, self._ends(plan, search, by_seed[0]))
+        described: dict[str, FleetSummary | None] = {
+            placement: None if fleet is None else self._described(fleet, search) for placement, fleet in fleets.items()
+        }
+        planned = described[plan.candidate.placement]
+        assert planned is not None
         summary = PlanSummary(
             devices=self.options.devices,
             slo=self.options.slo,
             epsilon=self.options.epsilon,
             seeds=self.options.seeds,
             stated_acceptance=self.options.acceptance if market.is_stated else None,
-            plan=described,
-            fleets={
-                placement: None if fleet is None else described if fleet is plan else _described(fleet)
-                for placement, fleet in fleets.items()
-            },
+            plan=planned,
+            fleets=described,
             ties=[
-                _kind(entry) for placement in PLACEMENTS for entry in _ties(found[placement], fleets[placement], plan)
+                self._tie(entry, search)
+                for placement in PLACEMENTS
+                for entry in _ties(found[placement], fleets[placement], plan)
             ],
-            assumptions=self._moved(market, search, plan, by_seed[0]),
+            assumptions=self._moved(market, search, plan, cheapest([fleets["edge"], fleets["server"]])),
             pareto=self._pareto(market, workers, found, fleets),
             candidates=[
                 _candidate(entry, self.options.devices)
@@ -233,18 +247,58 @@ class PlanRun:
         report(1, 1)
         return fleet
 
-    def _planned(self, fleet: ReplicaFleet, by_seed: Sequence[int], ends: dict[str, int]) -> PlannedFleet:
-        """Return the plan's fleet with its range over seeds and over what step times may be."""
+    def _range(self, fleet: ReplicaFleet, search: Search) -> FleetRange:
+        """Return what a fleet's rent may be, over seeds and over what step times may be."""
         devices = self.options.devices
+        step = f"range of {NAMES[fleet.candidate.placement]}"
+        by_seed = search.served(fleet, partial(self.report, step))
+        ends = self._ends(fleet, search, by_seed[0])
         served = estimate([float(number) for number in by_seed], 0.0)
         fleets = [fleet.with_load(devices, load) for load in (served.low or 0.0, served.high or 0.0, *ends.values())]
         rents = [inf if other is None else other.price_per_hour for other in (fleet, *fleets)]
-        return PlannedFleet(
-            **structs.asdict(_described(fleet)),
-            served=Served(*structs.astuple(served), by_seed=list(by_seed)),
-            served_at_ends=ends,
-            least_price_per_hour=min(rents),
-            most_price_per_hour=max(rents) if max(rents) < inf else None,
+        return FleetRange(
+            Served(*structs.astuple(served), by_seed=by_seed),
+            ends,
+            min(rents),
+            max(rents) if max(rents) < inf else None,
+        )
+
+    def _described(self, fleet: ReplicaFleet, search: Search) -> FleetSummary:
+        """Return a fleet with its range as `summary.json` holds it."""
+        overall = fleet.figures.overall
+        energy = fleet.figures.cost
+        device = fleet.candidate.server.device
+        return FleetSummary(
+            **structs.asdict(fleet.candidate.described()),
+            **self._range(fleet, search)._asdict(),
+            label=fleet.candidate.label,
+            title=device.title,
+            replicas=fleet.replicas,
+            cards=fleet.cards,
+            devices_served=fleet.devices_served,
+            devices_per_replica=fleet.devices_per_replica,
+            violation_rate=fleet.violation_rate,
+            price_per_hour=fleet.price_per_hour,
+            price_per_million=fleet.price_per_million,
+            power_kw=fleet.cards * device.power_w / 1e3,
+            server_joules_per_token=energy.server_joules_per_token,
+            device_joules_per_token=energy.device_joules_per_token,
+            joules_per_device_hour=energy.joules_per_device_hour,
+            throughput=overall.throughput.mean,
+            classes=fleet.figures.classes,
+            overall=overall,
+        )
+
+    def _tie(self, entry: Simulated, search: Search) -> Tie:
+        """Return another kind of replica whose fleet costs as much as the plan's, with the range of its rent."""
+        candidate = entry.ranked.candidate
+        possible = self._range(search.fleet(entry), search)
+        return Tie(
+            **structs.asdict(candidate.described()),
+            title=candidate.server.device.title,
+            devices_served=entry.devices,
+            least_price_per_hour=possible.least_price_per_hour,
+            most_price_per_hour=possible.most_price_per_hour,
         )
 
     def _ends(self, fleet: ReplicaFleet, search: Search, first: int) -> dict[str, int]:
@@ -261,27 +315,43 @@ class PlanRun:
         served = search.workers.map(most_devices, [arguments for _, arguments in work], int)
         return ends | {end: devices for (end, _), devices in zip(work, served, strict=True)}
 
-    def _moved(self, market: Market, search: Search, plan: ReplicaFleet, first: int) -> list[MovedAssumption]:
-        """Return the weightiest assumptions, each moved, with what the chosen configuration would then need."""
+    def _moved(
+        self, market: Market, search: Search, plan: ReplicaFleet, drafting: ReplicaFleet | None
+    ) -> list[MovedAssumption]:
+        """Return the weightiest assumptions and those about drafts, each moved, with what is then needed for it.
+
+        Those about drafts speak against the plan: where it drafts, its drafts become worse, and where it does not,
+        those of the cheapest fleet that does, `drafting`, become better.
+        """
         report = partial(self.report, "moving assumptions")
-        moved = by_weight(market, plan)[:MOVED]
+        if plan.candidate.placement != "none":
+            drafting = plan
+        of_drafts = [] if drafting is None else [(drafting, one) for one in about_drafts(market, drafting, plan)]
+        moved = [*of_drafts, *((plan, assumption) for assumption in by_weight(market, plan)[:MOVED])]
         trials = search.trials(self.options.seed)
         work = [
-            (assumption.scenario, replace(trials, rule=replace(trials.rule, epsilon=assumption.epsilon)), first)
-            for assumption in moved
+            (
+                assumption.scenario,
+                replace(trials, rule=replace(trials.rule, epsilon=assumption.epsilon)),
+                fleet.devices_served,
+            )
+            for fleet, assumption in moved
         ]
         rows: list[MovedAssumption] = []
-        for assumption, served in zip(moved, search.workers.map(most_devices, work, int), strict=True):
-            after = plan.with_load(self.options.devices, served)
+        for (fleet, assumption), served in zip(moved, search.workers.map(most_devices, work, int), strict=True):
+            after = fleet.with_load(self.options.devices, served)
             rows.append(
                 MovedAssumption(
                     assumption.name,
+                    fleet.candidate.placement,
                     assumption.assumed,
                     assumption.moved,
                     served,
+                    fleet.cards,
+                    fleet.price_per_hour,
                     None if after is None else after.cards,
                     None if after is None else after.price_per_hour,
-                    None if after is None else after.price_per_hour / plan.price_per_hour,
+                    None if after is None else after.price_per_hour / fleet.price_per_hour,
                 )
             )
             report(len(rows), len(moved))
@@ -416,13 +486,6 @@ def _ties(found: Found, fleet: ReplicaFleet | None, plan: ReplicaFleet) -> Seque
     return found.cheapest[1:] if fleet is not None and fleet.price_per_hour == plan.price_per_hour else ()
 
 
-def _kind(entry: Simulated) -> Tie:
-    candidate = entry.ranked.candidate
-    return Tie(
-        **structs.asdict(candidate.described()), title=candidate.server.device.title, devices_served=entry.devices
-    )
-
-
 NAMES: dict[Placement, str] = {
     "edge": "devices that draft",
     "server": "a server that drafts",
@@ -462,32 +525,6 @@ def impossible(market: Market, ranked: dict[Placement, list[Ranked]]) -> str:
         f"{no_fleet}: the fastest replica ({label}) gives {fastest:.3g} tokens/s to a single device; promise at most "
         f"{fastest / 2:.3g}, or allow more --cards, fewer --bits (which change the outputs), "
         "faster --gpus or a smaller --target"
-    )
-
-
-def _described(fleet: ReplicaFleet) -> FleetSummary:
-    """Return a fleet as `summary.json` holds it."""
-    overall = fleet.figures.overall
-    energy = fleet.figures.cost
-    device = fleet.candidate.server.device
-    return FleetSummary(
-        **structs.asdict(fleet.candidate.described()),
-        label=fleet.candidate.label,
-        title=device.title,
-        replicas=fleet.replicas,
-        cards=fleet.cards,
-        devices_served=fleet.devices_served,
-        devices_per_replica=fleet.devices_per_replica,
-        violation_rate=fleet.violation_rate,
-        price_per_hour=fleet.price_per_hour,
-        price_per_million=fleet.price_per_million,
-        power_kw=fleet.cards * device.power_w / 1e3,
-        server_joules_per_token=energy.server_joules_per_token,
-        device_joules_per_token=energy.device_joules_per_token,
-        joules_per_device_hour=energy.joules_per_device_hour,
-        throughput=overall.throughput.mean,
-        classes=fleet.figures.classes,
-        overall=overall,
     )
 
 

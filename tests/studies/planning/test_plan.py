@@ -4,18 +4,30 @@ import json
 import re
 import shlex
 from copy import deepcopy
+from math import ceil
 from pathlib import Path
 
 import pytest
 from command_line import skit_here
 from matplotlib.figure import Figure
 
-from specbench_kit.metrics.plan_summary import ServedPoint
+from specbench_kit.metrics.plan_summary import FleetSummary, ServedPoint
 from specbench_kit.profilers.devices import find_device
+from specbench_kit.reports.document import BulletList, Document
 from specbench_kit.reports.render_markdown import render
 from specbench_kit.reports.writing.drawing import WIDTH_IN
+from specbench_kit.reports.writing.formatting import span
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes
-from specbench_kit.studies.planning.report import WAYS, PlanDescription, build, headline, pareto
+from specbench_kit.studies.planning.report import (
+    WAYS,
+    PlanDescription,
+    build,
+    dollars,
+    fleet_table,
+    headline,
+    pareto,
+    terminal,
+)
 from specbench_kit.studies.planning.run import PlanOutcome, PlanRun
 
 pytestmark = pytest.mark.slow
@@ -171,22 +183,77 @@ def test_a_rival_within_the_plans_range_is_called_one(plan_run: PlanOutcome) -> 
     plan = summary.plan
     (way, *_) = (way for way, fleet in summary.fleets.items() if fleet is not None and way != plan.drafting)
     for share_of_most, close in ((0.999, True), (1.001, False)):
-        summary.fleets[way].price_per_hour = share_of_most * plan.most_price_per_hour
+        summary.fleets[way].least_price_per_hour = share_of_most * plan.most_price_per_hour
+        summary.fleets[way].price_per_hour = summary.fleets[way].most_price_per_hour = 2 * plan.most_price_per_hour
         report = render(build(PlanDescription.read(plan_run.run), summary, []))
         assert f"{WAYS[way]} would cost" in headline(summary)
         named = [line for line in report.splitlines() if "NOT SHOWN TO BE CHEAPER" in line and WAYS[way] in line]
         assert bool(named) is close
         sentence = headline(summary).partition(f"{WAYS[way]} would cost")[2].partition(";")[0]
-        assert ("within that range" in sentence) is close
+        assert ("with a range that overlaps" in sentence) is close
 
 
 def test_the_weightiest_assumptions_are_moved(plan_run: PlanOutcome) -> None:
     moved = plan_run.summary.assumptions
-    assert len({row.name for row in moved}) == 3
+    assert len({row.name for row in moved}) == 5
     for row in moved:
-        assert row.price_per_hour is None or row.ratio == pytest.approx(
-            row.price_per_hour / plan_run.summary.plan.price_per_hour
+        before = plan_run.summary.fleets[row.drafting]
+        assert row.price_before_per_hour == before.price_per_hour
+        assert row.price_per_hour is None or row.ratio == pytest.approx(row.price_per_hour / before.price_per_hour)
+
+
+def test_the_drafts_are_always_moved_against_the_plan(plan_run: PlanOutcome) -> None:
+    """By 0.8 times the rate and 2 times the time where the plan drafts, and by 1.25 and 0.5 times where it does not."""
+    summary = plan_run.summary
+    acceptance, speed, *others = summary.assumptions
+    assert (acceptance.name, speed.name) == ("acceptance", "drafting speed")
+    assert all(row.drafting == summary.plan.drafting for row in others)
+    assert acceptance.drafting == speed.drafting != "none"
+    often, slower = ("0.8", "2") if summary.plan.drafting != "none" else ("1.25", "0.5")
+    assert "at a rate of 0.80" in acceptance.assumed
+    assert acceptance.moved.startswith(f"{often} times that rate")
+    assert speed.moved.startswith(f"{slower} times that")
+    report = render(build(PlanDescription.read(plan_run.run), summary, []))
+    assert f"| acceptance | {WAYS[acceptance.drafting]} |" in report
+
+
+def test_a_moved_draft_that_turns_the_plan_says_so(plan_run: PlanOutcome) -> None:
+    summary = deepcopy(plan_run.summary)
+    acceptance = summary.assumptions[0]
+    without = summary.fleets["none"]
+    for planned, moved, said in (("edge", 2.0, "is cheaper then"), ("edge", 0.5, ""), ("none", 0.5, "cheaper than")):
+        summary.plan.drafting, acceptance.drafting = planned, "edge"
+        acceptance.price_per_hour = moved * without.price_per_hour
+        (sentence,) = (
+            item
+            for block in terminal(PlanDescription.read(plan_run.run), summary)
+            if isinstance(block, BulletList)
+            for item in block.items
+            if item.startswith("acceptance:")
         )
+        assert sentence.endswith(f"as much: autoregressive decoding {said} ({dollars(without.price_per_hour)})") or (
+            f"as much: {said} the plan" in sentence if said == "cheaper than" else sentence.endswith("as much")
+        )
+
+
+def test_every_way_to_decode_has_the_range_of_its_rent(plan_run: PlanOutcome) -> None:
+    """The rents of what its replica serves by seed and at both ends of what step times may be lie in it."""
+    fleets = [fleet for fleet in plan_run.summary.fleets.values() if fleet]
+    assert len(fleets) == 3
+    text = render(Document.of("", [fleet_table(plan_run.summary)]))
+    for fleet in fleets:
+        assert len(fleet.served.by_seed) == 5
+        assert len(fleet.served_at_ends) >= 2
+        rents = [rent_of_replicas(fleet, devices) for devices in fleet.served_at_ends.values() if devices]
+        assert fleet.least_price_per_hour <= min(rents)
+        assert fleet.least_price_per_hour <= fleet.price_per_hour
+        if (most := fleet.most_price_per_hour) is not None:
+            assert most >= max(rents)
+        assert f" {span(dollars(fleet.least_price_per_hour), dollars(most) if most else 'no fleet')} |" in text
+
+
+def rent_of_replicas(fleet: FleetSummary, served: int) -> float:
+    return ceil(90 / served) * fleet.replica_price_per_hour
 
 
 def test_the_report_begins_with_the_sentence_and_the_figure(plan_run: PlanOutcome) -> None:
