@@ -66,6 +66,18 @@ class FleetSummary(Configuration):
         return (self.server_joules_per_token, self.device_joules_per_token, self.joules_per_device_hour)
 
 
+class CapacityFactor(Struct):
+    """The capacity factor of the cheapest replica that drafts on the server: 1 + drafting time / verifying time there.
+
+    It is by the analytic model, for one request at a time and in batches as large as they are on average.
+    """
+
+    method: str
+    alone: float
+    in_batches: float
+    batch_size: float
+
+
 class MovedAssumption(Struct):
     """What a configuration needs with one assumption moved; no cards if it does not keep the promise then.
 
@@ -170,3 +182,4 @@ class PlanSummary(Struct):
     candidates: list[SimulatedCandidate]
     searched: dict[str, SearchCounts]
     prices: dict[str, CardPrice]
+    capacity_factor: CapacityFactor | None = None

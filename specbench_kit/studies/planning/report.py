@@ -33,13 +33,14 @@ from specbench_kit.reports.document import (
     caution,
     code,
     facts,
+    paragraphs,
 )
 from specbench_kit.reports.render_html import write_page, write_pictures
 from specbench_kit.reports.sections import deployment
 from specbench_kit.reports.sections.cautions import foreign_files
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture
-from specbench_kit.reports.writing.formatting import ABSENT, count, share, span, times
+from specbench_kit.reports.writing.formatting import ABSENT, count, share, significant, span, times
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, MARKERS, Style
 from specbench_kit.runs.document import DeploymentDescription, RunConfig, RunDescription
 
@@ -143,9 +144,14 @@ def _rivals(summary: PlanSummary) -> str:
 
 def _served(fleet: FleetSummary, plan: FleetSummary) -> str:
     """Return what a replica of the same cards serves, which rents of whole replicas may hide."""
-    if (fleet.card, fleet.cards_per_replica, fleet.stages) != (plan.card, plan.cards_per_replica, plan.stages):
+    if not _is_same_replica(fleet, plan):
         return ""
     return f" (a replica serves {count(fleet.devices_served)} devices, the plan's {count(plan.devices_served)})"
+
+
+def _is_same_replica(one: Configuration, other: Configuration) -> bool:
+    """Return whether two replicas are of as many of the same cards, in as many stages."""
+    return (one.card, one.cards_per_replica, one.stages) == (other.card, other.cards_per_replica, other.stages)
 
 
 def _tie(tie: Tie, devices: int) -> str:
@@ -340,6 +346,23 @@ def _range(summary: PlanSummary) -> Blocks:
         Heading("Devices that a replica serves"),
         Table(("", *(WAYS[way] for way in fleets)), rows),
         Paragraph("The ends are those of what derived step times may be, with the first seed."),
+        *paragraphs(*_gain_of_devices(summary)),
+    ]
+
+
+def _gain_of_devices(summary: PlanSummary) -> list[str]:
+    """Return what a replica gains from devices that draft, beside the capacity factor of `skit sweep`."""
+    edge, server, factor = summary.fleets.get("edge"), summary.fleets.get("server"), summary.capacity_factor
+    if edge is None or server is None or factor is None or not _is_same_replica(edge, server):
+        return []
+    return [
+        f"So a replica serves {times(edge.devices_served / server.devices_served)} as many devices if they draft "
+        f"themselves by {code(edge.method)} as if it drafts for them by {code(server.method)}. The capacity factor of "
+        f"{code('skit sweep')}, 1 + drafting time / verifying time of a server, is another number: by the analytic "
+        f"model {factor.alone:.2f} for one request at a time here and {factor.in_batches:.2f} in the batches of the "
+        f"replica that drafts, of {significant(factor.batch_size)} requests on average. It knows neither the promise "
+        "nor how long a round is on the link or waits. Both grow with the length of drafts, and for large batches a "
+        "plan chooses short ones."
     ]
 
 

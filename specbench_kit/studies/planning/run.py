@@ -23,6 +23,7 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.description import corners, describe
 from specbench_kit.metrics.plan_summary import (
+    CapacityFactor,
     CardPrice,
     FleetSummary,
     MovedAssumption,
@@ -227,6 +228,7 @@ class PlanRun:
                 )
                 for server in market.servers()
             },
+            capacity_factor=_capacity_factor(market, fleets["server"]),
         )
         return self._write(parts, market, plan, summary)
 
@@ -484,6 +486,17 @@ def _to_try(markets: Sequence[Market], placement: Placement, found: Found) -> It
 def _ties(found: Found, fleet: ReplicaFleet | None, plan: ReplicaFleet) -> Sequence[Simulated]:
     """Return the other kinds of replicas of a place to draft that cost as much as the plan, besides its fleet."""
     return found.cheapest[1:] if fleet is not None and fleet.price_per_hour == plan.price_per_hour else ()
+
+
+def _capacity_factor(market: Market, fleet: ReplicaFleet | None) -> CapacityFactor | None:
+    """Return the capacity factor of a replica that drafts, alone and in the batches of its load."""
+    batches = fleet and fleet.figures.server.batch_size
+    if not fleet or not batches:
+        return None
+    scenario = market.scenario(fleet.candidate)
+    law = Law(scenario, draw_responses(scenario), market.options.epsilon)
+    size = batches.mean.mean
+    return CapacityFactor(fleet.candidate.method, law.capacity_factor(1.0), law.capacity_factor(size), size)
 
 
 NAMES: dict[Placement, str] = {

@@ -261,7 +261,7 @@ def _comparisons(summary: SweepSummary) -> Blocks:
         Heading("Edge or server-only"),
         _crossings_table("edge faster than server-only", summary.edge, summary),
         Table((*_axis_columns(summary), "method", *numbers), rows),
-        Paragraph(colocation.NOTE),
+        Paragraph(f"{colocation.NOTE} {colocation.CAPACITY_NOTE}"),
     ]
 
 

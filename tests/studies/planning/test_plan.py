@@ -16,7 +16,7 @@ from specbench_kit.profilers.devices import find_device
 from specbench_kit.reports.document import BulletList, Document
 from specbench_kit.reports.render_markdown import render
 from specbench_kit.reports.writing.drawing import WIDTH_IN
-from specbench_kit.reports.writing.formatting import span
+from specbench_kit.reports.writing.formatting import span, times
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes
 from specbench_kit.studies.planning.report import (
     WAYS,
@@ -250,6 +250,21 @@ def test_every_way_to_decode_has_the_range_of_its_rent(plan_run: PlanOutcome) ->
         if (most := fleet.most_price_per_hour) is not None:
             assert most >= max(rents)
         assert f" {span(dollars(fleet.least_price_per_hour), dollars(most) if most else 'no fleet')} |" in text
+
+
+def test_what_devices_gain_by_drafting_is_told_from_the_capacity_factor_of_a_sweep(plan_run: PlanOutcome) -> None:
+    edge, server, factor = (
+        *(plan_run.summary.fleets[way] for way in ("edge", "server")),
+        plan_run.summary.capacity_factor,
+    )
+    assert factor.in_batches > 1
+    assert 1 <= factor.batch_size <= server.max_batch
+    page = render(build(PlanDescription.read(plan_run.run), plan_run.summary, []))
+    assert f"serves {times(edge.devices_served / server.devices_served)} as many devices" in page
+    assert f"{factor.alone:.2f} for one request at a time here and {factor.in_batches:.2f} in the batches" in page
+    other = deepcopy(plan_run.summary)
+    other.fleets["server"].card = "worse"
+    assert "capacity factor" not in render(build(PlanDescription.read(plan_run.run), other, []))
 
 
 def rent_of_replicas(fleet: FleetSummary, served: int) -> float:
