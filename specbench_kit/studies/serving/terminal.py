@@ -75,6 +75,7 @@ def print_serving(console: "Console", run: ServingDescription, summary: ServingS
         *paragraphs(*(f"**{line}**" for line in wording.headlines(run, summary))),
         Note(setting),
         results,
+        *map(Note, wording.busy_note(summary)),
         *_latencies(summary.rows),
         *_servers(summary.rows),
     ]
