@@ -47,6 +47,7 @@ from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market,
 from specbench_kit.studies.planning.law import Law, draw_responses
 from specbench_kit.studies.planning.options import PlanOptions
 from specbench_kit.studies.planning.search import (
+    JUDGED,
     Found,
     Need,
     Ranked,
@@ -59,6 +60,7 @@ from specbench_kit.studies.planning.search import (
     rent_of,
     replicas_for,
     served_at,
+    trials_of,
 )
 from specbench_kit.studies.serving.seeds import estimate
 
@@ -106,20 +108,18 @@ def replica_arguments(deployment: Path, market: Market, plan: ReplicaFleet) -> l
     """Return the options of `skit simulate` and `skit capacity` for a replica of a plan."""
     options = market.options
     candidate = plan.candidate
+    judged = trials_of(market, options.seed).at(market.scenario(candidate), plan.devices_served, JUDGED)
     arguments = [
         *("--deployment", str(deployment), "--system", SYSTEM[candidate.placement], "--method", candidate.method),
         *("--scheduler", candidate.scheduler, "--max-batch", str(candidate.max_batch)),
         *("--acceptance", options.acceptance, "--slo", options.slo),
         *("--kv-tokens", f"{market.kv_tokens(candidate.server, candidate.placement):.0f}"),
         *("--seed", str(options.seed), "--seeds", str(options.seeds)),
-        *("--duration", f"{options.duration_s:g}", "--warm-up", f"{options.warmup_s:g}"),
+        *("--duration", f"{judged.duration_s:g}", "--warm-up", f"{judged.warmup_s:g}"),
     ]
-    if options.think_s:
-        arrivals = pausing(options.think_s, market.response_s)
-        arguments += [
-            "--arrivals",
-            f"closed:think_s={arrivals.think_s:g},ramp_s={arrivals.ramp_s:g},exponential=true",
-        ]
+    arrivals = pausing(options.think_s, market.response_s)
+    exponential = ",exponential=true" if arrivals.exponential else ""
+    arguments += ["--arrivals", f"closed:think_s={arrivals.think_s:g},ramp_s={arrivals.ramp_s:g}{exponential}"]
     if isinstance(link := options.link, StatedFile):
         copied = structs.replace(link, path=deployment.with_name(f"{LINK}{link.path.suffix}"))
         arguments += ["--link-trace", str(copied)]
