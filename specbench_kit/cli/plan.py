@@ -16,5 +16,5 @@ def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
     console = Console(stderr=as_json)
     with stepping_bar() as report:
         outcome = PlanRun(options, report, command_line()).run()
-    render_terminal.show(console, terminal(PlanDescription.read(outcome.run), outcome.summary))
+    render_terminal.show(console, terminal(PlanDescription.read(outcome.run), outcome.summary, outcome.check_s))
     tell_report(console, outcome.folder, outcome.summary, as_json)

@@ -28,6 +28,7 @@ from specbench_kit.reports.document import (
     Figure,
     Folded,
     Heading,
+    Note,
     Paragraph,
     Table,
     caution,
@@ -43,6 +44,8 @@ from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, count, share, significant, span, times
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, MARKERS, Style
 from specbench_kit.runs.document import DeploymentDescription, RunConfig, RunDescription
+from specbench_kit.serving.options import CapacityRule
+from specbench_kit.studies.serving.capacity import steps_tried
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -201,6 +204,8 @@ def fleet_table(summary: PlanSummary) -> Table:
     return Table(columns, rows)
 
 
+MINUTES_FROM_S = 90.0
+"""Rough times from which on minutes are given."""
 ABOUT_DRAFTS = ("acceptance", "drafting speed")
 """Assumptions that only fleets that draft make."""
 FIRST = ("", "cards", "method", "late responses (95%)", "$ per hour", "range")
@@ -212,8 +217,8 @@ def _span(fleet: FleetSummary | Tie) -> str:
     return span(dollars(fleet.least_price_per_hour), dollars(most) if most else "no fleet")
 
 
-def terminal(run: PlanDescription, summary: PlanSummary) -> Blocks:
-    """Return what the command prints."""
+def terminal(run: PlanDescription, summary: PlanSummary, check_s: float) -> Blocks:
+    """Return what the command prints; a search for the replica's capacity would take about so many seconds."""
     return [
         *foreign_files(run),
         Paragraph(f"**{headline(summary)}**"),
@@ -221,7 +226,18 @@ def terminal(run: PlanDescription, summary: PlanSummary) -> Blocks:
         Paragraph("What the answer rests on, each moved alone:"),
         BulletList([_assumption(row, summary) for row in summary.assumptions]),
         *caution(_cautions(run, summary)),
+        Note(
+            f"To check it, the report gives two commands for its folder: {code('skit simulate')} takes seconds, and "
+            f"{code('skit capacity')} about {_rough(check_s)} on this machine, by one simulation that was timed."
+        ),
     ]
+
+
+def _rough(duration_s: float) -> str:
+    """Return a rough time in words: `20 seconds` to `90 seconds`, then minutes."""
+    if duration_s < MINUTES_FROM_S:
+        return f"{10 * ceil(duration_s / 10)} seconds"
+    return f"{ceil(duration_s / 60)} minutes"
 
 
 def build(run: PlanDescription, summary: PlanSummary, figures: Sequence[Figure]) -> Document:
@@ -241,7 +257,7 @@ def build(run: PlanDescription, summary: PlanSummary, figures: Sequence[Figure])
         _range(summary),
         _search(summary),
         _prices(summary),
-        _check(run),
+        _check(run, summary),
         [Heading("The replica of the plan (modelled)"), replica],
         provenance(run),
     )
@@ -418,13 +434,16 @@ def _prices(summary: PlanSummary) -> Blocks:
     return [Heading("Prices and power"), Table(columns, rows)]
 
 
-def _check(run: PlanDescription) -> list[Block]:
+def _check(run: PlanDescription, summary: PlanSummary) -> list[Block]:
     commands = [command for command in (run.check, run.check_capacity) if command]
+    loads = len(steps_tried(summary.plan.devices_served, CapacityRule()))
     return [
         Heading("To check the plan, in its folder"),
         Paragraph(
             "The first simulates a replica with as many devices as the plan gives it, with other draws of the same "
-            "scene; the second searches anew for how many such a replica serves, which may take minutes."
+            "scene; the second searches anew for how many such a replica serves. It simulates about "
+            f"{loads} loads with each of {summary.seeds} seeds, one after the other; the terminal said at the end of "
+            "the plan how long that takes."
         ),
         CodeBlock("\n".join(commands)),
     ]

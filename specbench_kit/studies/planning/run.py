@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from specbench_kit.core.foreign_file import StatedFile, described_readings
 from specbench_kit.core.plain_text import csv_text
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.description import corners, describe
 from specbench_kit.metrics.plan_summary import (
     CapacityFactor,
@@ -41,6 +42,7 @@ from specbench_kit.reports.writing.formatting import seconds, share
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
+from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers, require_cluster
 from specbench_kit.studies.planning.assumptions import about_drafts, by_weight
 from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement, pausing
@@ -55,6 +57,7 @@ from specbench_kit.studies.planning.search import (
     Search,
     Simulated,
     cheapest,
+    measure,
     most_devices,
     rank,
     rent_of,
@@ -62,6 +65,7 @@ from specbench_kit.studies.planning.search import (
     served_at,
     trials_of,
 )
+from specbench_kit.studies.serving.capacity import steps_tried
 from specbench_kit.studies.serving.seeds import estimate
 
 DEPLOYMENT = "deployment.toml"
@@ -132,6 +136,8 @@ PLACEMENTS: tuple[Placement, ...] = ("edge", "server", "none")
 SCALES = (0.5, 1.0, 2.0, 3.0)
 """Factors on the promise in the Pareto figure, from the laxest on."""
 MOVED = 3
+START_S = 5.0
+"""Seconds until a command simulates: imports, replays of a trace, and the processes that work side by side."""
 WITHOUT_EFFECT = ("out", "jobs", "backend", "resume")
 """Options that change no result."""
 COARSE = 0.1
@@ -140,11 +146,15 @@ COARSE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class PlanOutcome:
-    """A finished plan: its folder, and the contents of `run.json` and `summary.json`."""
+    """A finished plan: its folder, the contents of `run.json` and `summary.json`, and how long its check would take.
+
+    That is about how many seconds the search for the capacity of its replica would take on this machine.
+    """
 
     folder: Path
     run: JsonObject
     summary: PlanSummary
+    check_s: float
 
 
 class FleetRange(NamedTuple):
@@ -437,7 +447,22 @@ class PlanRun:
         # Last, because a summary marks a folder as whole.
         write_text(folder / "summary.json", to_json(summary))
         parts.remove()
-        return PlanOutcome(folder, run, summary)
+        return PlanOutcome(folder, run, summary, self._check_s(market, plan))
+
+    def _check_s(self, market: Market, plan: ReplicaFleet) -> float:
+        """Return about how many seconds a search for the capacity of a replica takes, by one simulation that is timed.
+
+        A simulation of a smaller load takes less time, and one of a larger load hardly more: a full server verifies no
+        more. Seeds are searched side by side, and a start takes as long as the import of what simulates.
+        """
+        options = self.options
+        trials = trials_of(market, options.seed)
+        before_s = monotonic_s()
+        measure(trials.at(market.scenario(plan.candidate), plan.devices_served, JUDGED), options.seed)
+        simulation_s = monotonic_s() - before_s
+        loads = steps_tried(plan.devices_served, replace(CapacityRule(), epsilon=options.epsilon))
+        search_s = simulation_s * sum(min(1.0, load / plan.devices_served) for load in loads)
+        return START_S + search_s * ceil(options.seeds / provenance.usable_cpus())
 
 
 def _beside_judged(point: ParetoPoint, fleet: ReplicaFleet | None) -> ParetoPoint:

@@ -365,6 +365,7 @@ class Search:
                 break
             for entry in unjudged:
                 known[entry.ranked.candidate.key] = self.judge(entry)
+        report(len(known), len(known))
         simulated = {entry.server.label for entry in known.values()}
         configurations = sum(entry.candidate.server.label in simulated for entry in ranked)
         return Found(

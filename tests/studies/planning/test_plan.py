@@ -28,7 +28,8 @@ from specbench_kit.studies.planning.report import (
     pareto,
     terminal,
 )
-from specbench_kit.studies.planning.run import PlanOutcome, PlanRun
+from specbench_kit.studies.planning.run import START_S, PlanOutcome, PlanRun
+from specbench_kit.studies.serving.capacity import CapacityRule, steps_tried
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +39,10 @@ bandwidth_bytes_per_s = 432e9
 peak_flops = { float32 = 45.8e12, float16 = 181e12, bfloat16 = 181e12 }
 power_w = 350
 """
+
+
+PROGRESS: dict[str, tuple[int, int]] = {}
+"""The last count of every step of the plan."""
 
 
 def planned(folder: Path, promise: str) -> PlanOutcome:
@@ -63,7 +68,11 @@ def planned(folder: Path, promise: str) -> PlanOutcome:
         jobs=1,
         out=folder,
     )
-    return PlanRun(options, lambda *_: None, ("skit", "plan")).run()
+
+    def report(step: str, done: int, planned: int) -> None:
+        PROGRESS[step] = (done, planned)
+
+    return PlanRun(options, report, ("skit", "plan")).run()
 
 
 @pytest.fixture(scope="module")
@@ -171,6 +180,22 @@ def test_a_search_for_the_capacity_of_the_replica_finds_what_the_plan_gives_it(
     assert row["capacity"]["low"] - 1 <= plan_run.summary.plan.devices_served <= row["capacity"]["high"] + 1
 
 
+def test_every_step_of_a_plan_ends_with_all_of_it_done(plan_run: PlanOutcome) -> None:
+    assert plan_run.folder.exists()
+    assert len(PROGRESS) > 6
+    assert {step: done for step, (done, _) in PROGRESS.items()} == {step: all_ for step, (_, all_) in PROGRESS.items()}
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(3.0, "10 seconds"), (61.0, "70 seconds"), (91.0, "2 minutes")])
+def test_the_terminal_says_how_long_the_check_takes(plan_run: PlanOutcome, seconds: float, said: str) -> None:
+    """By a simulation that was timed, for as many loads as the check tries, whose number is on the page."""
+    *_, note = terminal(PlanDescription.read(plan_run.run), plan_run.summary, seconds)
+    assert f"`skit capacity` about {said} on this machine" in note.text
+    assert START_S < plan_run.check_s < 60
+    loads = steps_tried(plan_run.summary.plan.devices_served, CapacityRule())
+    assert f"about {len(loads)} loads with each of 5 seeds" in (plan_run.folder / "report.md").read_text("utf-8")
+
+
 def test_the_page_describes_the_replica_and_not_the_deployment_that_it_was_made_of(plan_run: PlanOutcome) -> None:
     page = render(build(PlanDescription.read(plan_run.run), plan_run.summary, []))
     said = page.partition("## The replica of the plan (modelled)")[2]
@@ -226,7 +251,7 @@ def test_a_moved_draft_that_turns_the_plan_says_so(plan_run: PlanOutcome) -> Non
         acceptance.price_per_hour = moved * without.price_per_hour
         (sentence,) = (
             item
-            for block in terminal(PlanDescription.read(plan_run.run), summary)
+            for block in terminal(PlanDescription.read(plan_run.run), summary, 60.0)
             if isinstance(block, BulletList)
             for item in block.items
             if item.startswith("acceptance:")
