@@ -319,3 +319,26 @@ def test_minutes_sweep_over_what_is_recorded_by_then(tiny: TinyPair, tmp_path: P
     complete = swept("--replay", folder / "trace.parquet", *grid, "--out", tmp_path / "out")
     assert read_object(complete[0] / "run.json")["requests"] == 10
     assert "PARTIAL" not in complete[2]
+
+
+def test_a_limit_replays_the_first_requests_of_a_trace_as_a_benchmark_does(trace: Path, tmp_path: Path) -> None:
+    options = ["--replay", trace, "--method", "fixed-k", "--deployment", "wan", "--out", tmp_path]
+    grid = ["--set", "link.rtt_s=0.04,0.08"]
+    folder, summary, _ = swept(*options, *grid, "--limit", 7)
+    done = skit_here("bench", *options, "--set", "link.rtt_s=0.04", "--limit", 7, "--json")
+    assert done.returncode == 0, done.stderr
+    benchmark = json.loads(done.stdout)
+    overall = benchmark["summary"]["fixed-k"]["overall"]
+    assert speedups(summary, "fixed-k")[0.04] == overall["speedup"]
+    run = read_object(folder / "run.json")
+    assert run["requests"] == 7
+    assert run["dataset"] == read_object(Path(benchmark["run_dirs"][0]) / "run.json")["dataset"]
+    everything, whole, _ = swept(*options, *grid)
+    assert read_object(everything / "run.json")["requests"] == 10
+    assert speedups(whole, "fixed-k") != speedups(summary, "fixed-k")
+
+
+@pytest.mark.parametrize(("limit", "prompts"), [(None, 100), (7, 7)])
+def test_100_prompts_are_recorded_unless_a_number_is_given(limit: int | None, prompts: int) -> None:
+    settings = SweepSettings(methods=("fixed-k",), deployment="wan", limit=limit)
+    assert (settings.prompts, settings.recording.limit) == (prompts, prompts)
