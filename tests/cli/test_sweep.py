@@ -81,8 +81,13 @@ def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
         f"fastest method is up to {times(max(faster))} as fast as what is fastest with them at the edge, "
         "autoregressive decoding included."
     )
-    assert line in " ".join(terminal.split())
-    assert line in (folder / "report.md").read_text()
+    said, report = " ".join(terminal.split()), (folder / "report.md").read_text()
+    assert line in said
+    assert line in report
+    headline = report.splitlines()[2].strip("*")
+    assert "`, drafting at the edge, is the fastest at" in headline
+    assert headline.endswith(f"; drafting on the server is faster at {len(faster)} of {len(ROUND_TRIPS)} points.")
+    assert headline.replace("`", "") in said
 
 
 def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, JsonObject, str]) -> None:
@@ -342,3 +347,12 @@ def test_a_limit_replays_the_first_requests_of_a_trace_as_a_benchmark_does(trace
 def test_100_prompts_are_recorded_unless_a_number_is_given(limit: int | None, prompts: int) -> None:
     settings = SweepSettings(methods=("fixed-k",), deployment="wan", limit=limit)
     assert (settings.prompts, settings.recording.limit) == (prompts, prompts)
+
+
+def test_a_headline_names_no_edge_where_the_server_drafts(trace: Path, tmp_path: Path) -> None:
+    options = ["--replay", trace, "--deployment", "specedge-server", "--method", "fixed-k", "--out", tmp_path]
+    folder, summary, _ = swept(*options, "--set", "fixed-k.k=1,2")
+    assert summary["edge"] == []
+    headline = (folder / "report.md").read_text().splitlines()[2]
+    assert "fast" in headline
+    assert "drafting" not in headline
