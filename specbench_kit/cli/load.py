@@ -19,7 +19,7 @@ def load(options: Given[LoadSettings], as_json: JsonOption = False) -> None:
     settings = options.make(argv=command_line())
     with stepping_bar() as report:
         outcome = run.load(settings, report)
-    _tell(outcome, "report.html", as_json)
+    _tell(outcome, "report", as_json)
 
 
 def validate(
@@ -31,10 +31,10 @@ def validate(
 
     with stepping_bar() as report:
         outcome = validation.validate(folder, report)
-    _tell(outcome, f"{validation.VALIDATION}.html", as_json)
+    _tell(outcome, validation.VALIDATION, as_json)
 
 
-def _tell(outcome: "LoadOutcome", name: str, as_json: bool) -> None:
+def _tell(outcome: "LoadOutcome", stem: str, as_json: bool) -> None:
     from itertools import takewhile
 
     from rich.console import Console
@@ -46,4 +46,4 @@ def _tell(outcome: "LoadOutcome", name: str, as_json: bool) -> None:
     # The terminal shows the first screen of the page: what precedes the first heading, less what opens on a click.
     opening = takewhile(lambda block: not isinstance(block, Heading), outcome.report.blocks)
     render_terminal.show(console, [block for block in opening if not isinstance(block, Folded)])
-    tell_report(console, outcome.folder, outcome.summary, as_json, name)
+    tell_report(console, outcome.folder, outcome.summary, as_json, stem)
