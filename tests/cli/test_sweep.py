@@ -62,7 +62,8 @@ def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, Jso
     assert f"report: {folder / 'report.html'}\n" in terminal
     page = (folder / "report.html").read_text()
     assert page.index("<svg ") < page.index("Which method is the fastest where")
-    assert "speedup against round trip of the link (s)" in page
+    assert "Speedup over autoregressive decoding at the server, against round trip of the link (s); shaded: " in page
+    assert "; rings: break-even; dotted: with the draft model on the server." in page
 
 
 def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(

@@ -166,8 +166,8 @@ def _tie(tie: Tie, devices: int) -> str:
     return f"{cards} with weights in {tie.weight_bits} bits and {WAYS[tie.drafting]}"
 
 
-def fleet_table(summary: PlanSummary) -> Table:
-    """Return one row per way to decode: its cheapest fleet."""
+def fleet_table(summary: PlanSummary, *, short: bool = False) -> Table:
+    """Return one row per way to decode: its cheapest fleet, whose cards are named `short`, as options name them."""
     columns = (
         *("", "cards", "weights", "method", "scheduler", "largest batch"),
         *(Column("devices per replica", "count"), Column("it serves", "count")),
@@ -185,7 +185,7 @@ def fleet_table(summary: PlanSummary) -> Table:
         rows.append(
             [
                 WAYS[way],
-                f"{fleet.cards} x {fleet.title}"
+                f"{fleet.cards} x {fleet.card if short else fleet.title}"
                 + (f" ({_groups(fleet.replicas)}{_stages(fleet)})" if fleet.cards_per_replica > 1 else ""),
                 f"{fleet.weight_bits} bits",
                 code(fleet.method),
@@ -222,7 +222,7 @@ def terminal(run: PlanDescription, summary: PlanSummary, check_s: float) -> Bloc
     return [
         *foreign_files(run),
         Paragraph(f"**{headline(summary)}**"),
-        fleet_table(summary).columns_of(FIRST),
+        fleet_table(summary, short=True).columns_of(FIRST),
         Paragraph("What the answer rests on, each moved alone:"),
         BulletList([_assumption(row, summary) for row in summary.assumptions]),
         *caution(_cautions(run, summary)),

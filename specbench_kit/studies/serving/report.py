@@ -249,7 +249,8 @@ def _simulation(summary: SimulationSummary) -> Blocks:
         ("Servers of the pool", _server_table(rows, axes)),
         ("Energy and cost", _figure_table(rows, COST)),
     ):
-        if table.rows:
+        table = table.without_empty_columns() if table.rows else table
+        if len(table.titles) > len(named) and table.rows:
             first = [name for name in table.titles if name not in LESS_NEEDED][:PAGE_COLUMNS]
             opened = [Folded("Table", [table])] if folded else with_more_columns(table, first)
             blocks += [Heading(f"{title} (modelled)"), *opened]

@@ -115,15 +115,17 @@ def _axis_columns(axes: Sequence[str]) -> list[Column]:
 def _latencies(rows: Sequence[SimulatedRow | SearchedRow]) -> list[Block]:
     """Return median, 95th and 99th percentile of what users wait for, by class; nothing if the table would be long."""
     axes = varied(rows)
+    by_class = any(len(latency_groups(row)) > 1 for row in rows)
     cells: list[list[Cell]] = []
     for row in rows:
         for name, group in latency_groups(row).items():
             waited = (group.response_s, group.ttft_s, group.icl_s)
-            cells.append([*point_cells(row, axes), name, *map(_percentiles, waited)])
+            cells.append([*point_cells(row, axes), *([name] if by_class else []), *map(_percentiles, waited)])
     if not 0 < len(cells) <= MOST_LATENCIES:
         return []
     titles = [f"{title} (s)\np50 p95 p99" for title in LATENCIES]
-    return [Table(("system", *(AXIS_TITLES.get(axis, axis) for axis in axes), "class", *titles), cells)]
+    classes = ["class"] if by_class else []
+    return [Table(("system", *(AXIS_TITLES.get(axis, axis) for axis in axes), *classes, *titles), cells)]
 
 
 def _servers(rows: Sequence[SimulatedRow | SearchedRow]) -> list[Block]:

@@ -280,7 +280,13 @@ def _crossings_table(title: str, methods: Sequence[BreakEven], summary: SweepSum
 
 def _figures(summary: SweepSummary) -> list[Figure]:
     axis = axis_in_words(next(iter(summary.axes)))
-    figures = [Figure(f"{name} against {axis}", f"plots/{name}.png") for name in ("speedup", "throughput")]
+    speedup = f"Speedup over {RIVAL}, against {axis}; shaded: 95% intervals; below 1, drafting is slower"
+    speedup += "; rings: break-even" if any(found.crossings for found in summary.break_even) else ""
+    speedup += "; dotted: with the draft model on the server" if summary.edge else ""
+    figures = [
+        Figure(f"{speedup}.", "plots/speedup.png"),
+        Figure(f"Committed tokens per second, against {axis}.", "plots/throughput.png"),
+    ]
     if sum(len(values) > 1 for values in summary.axes.values()) == 2:
         figures.append(Figure("the fastest method", "plots/fastest.png"))
     return figures

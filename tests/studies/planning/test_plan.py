@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from specbench_kit.metrics.plan_summary import FleetSummary, ServedPoint
 from specbench_kit.profilers.devices import find_device
-from specbench_kit.reports.document import BulletList, Document
+from specbench_kit.reports.document import BulletList, Document, Table
 from specbench_kit.reports.render_markdown import render
 from specbench_kit.reports.writing.drawing import WIDTH_IN
 from specbench_kit.reports.writing.formatting import span, times
@@ -178,6 +178,18 @@ def test_a_search_for_the_capacity_of_the_replica_finds_what_the_plan_gives_it(
     (row,) = json.loads(done.stdout.splitlines()[-1])["summary"]["rows"]
     # A device more or less may pass by other draws of the same scene.
     assert row["capacity"]["low"] - 1 <= plan_run.summary.plan.devices_served <= row["capacity"]["high"] + 1
+
+
+def test_the_terminal_names_cards_as_options_do(plan_run: PlanOutcome) -> None:
+    tables = [
+        table
+        for table in terminal(PlanDescription.read(plan_run.run), plan_run.summary, 60.0)
+        if isinstance(table, Table)
+    ]
+    assert [row[1].partition(" (")[0] for row in tables[0].texts()] == [
+        f"{fleet.cards} x l40s" for fleet in plan_run.summary.fleets.values()
+    ]
+    assert "x NVIDIA L40S" in (plan_run.folder / "report.md").read_text(encoding="utf-8")
 
 
 def test_every_step_of_a_plan_ends_with_all_of_it_done(plan_run: PlanOutcome) -> None:

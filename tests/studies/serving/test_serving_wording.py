@@ -5,7 +5,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 from msgspec.structs import replace
 from report_builders import deployment_description, run_document, serving_figures, serving_run
 from rich.console import Console
@@ -14,8 +14,16 @@ from specbench_kit.core.slo_names import slo_in_words, speed_of
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.description import describe, described
 from specbench_kit.deployments.loading import load
-from specbench_kit.metrics.serving_rows import CapacityRange, FigureRange, Interval, SearchedRow, SimulatedRow
+from specbench_kit.metrics.serving_rows import (
+    CapacityRange,
+    ClassFigures,
+    FigureRange,
+    Interval,
+    SearchedRow,
+    SimulatedRow,
+)
 from specbench_kit.reports.document import Heading, Table
+from specbench_kit.reports.render_markdown import render
 from specbench_kit.reports.sections.cautions import TOY_PAIR, constant_steps, impossible_times, setting_cautions
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.serving.systems.base import systems
@@ -196,6 +204,27 @@ def test_a_busy_server_that_keeps_its_promises_is_explained(busy: float, late: f
         assert ("Busy is the share of time" in stream.getvalue()) == is_said
 
 
+def on_terminal(summary: SimulationSummary) -> str:
+    with StringIO() as stream:
+        print_serving(Console(file=stream, width=80), serving_run({"label": "a"}), summary)
+        return stream.getvalue()
+
+
+def test_the_terminal_names_classes_only_where_there_are_several() -> None:
+    row = simulated("a", 16, 0, 0, 0)
+    assert "class" not in on_terminal(simulation([row]))
+    group = ClassFigures(**structs.asdict(row.figures.overall), promised_speed=Interval(4.0))
+    row.figures.classes |= {"class-1": group, "class-2": group}
+    assert "class" in on_terminal(simulation([row])).split()
+
+
+def test_a_table_of_the_page_has_no_column_without_a_number() -> None:
+    page = render(serving_report(serving_run({"label": "a"}), simulation([simulated("a", 16, 0, 0, 0)]), [], []))
+    assert "## Server (modelled)" in page
+    assert "Energy and cost" not in page
+    assert "estimated / true time" not in page
+
+
 def test_a_range_whose_ends_read_alike_is_said_once() -> None:
     condition = {"series": "a", "devices": 16, "slo": "2", **POINT}
     end = FigureRange(
@@ -215,6 +244,7 @@ def test_a_range_whose_ends_read_alike_is_said_once() -> None:
         ("7.5/s", "7.5 tokens/s"),
         ("8tok/s", "8 tokens/s"),
         ("8 tokens/s", "8 tokens/s"),
+        ("8/s:1", "8 tokens/s"),
         ("1:0.25,7.5/s:0.75", "2 tokens/s for 25%, 7.5 tokens/s for 75%"),
     ],
 )
