@@ -19,6 +19,7 @@ from specbench_kit.metrics.serving_rows import (
     ClassFigures,
     FigureRange,
     Interval,
+    Percentiles,
     SearchedRow,
     SimulatedRow,
 )
@@ -216,6 +217,15 @@ def test_the_terminal_names_classes_only_where_there_are_several() -> None:
     group = ClassFigures(**structs.asdict(row.figures.overall), promised_speed=Interval(4.0))
     row.figures.classes |= {"class-1": group, "class-2": group}
     assert "class" in on_terminal(simulation([row])).split()
+
+
+def test_a_narrow_terminal_breaks_names_and_no_numbers() -> None:
+    rows = [simulated("wisp, threshold:max_draft=8", devices, 0, 0, 0) for devices in (20, 60)]
+    waited = Percentiles(*map(Interval, (0.111, 0.222, 0.333, 0.444)))
+    overall = replace(rows[0].figures.overall, response_s=waited, ttft_s=waited, icl_s=waited)
+    rows = [replace(row, figures=replace(row.figures, overall=overall)) for row in rows]
+    lines = [" ".join(line.split()) for line in on_terminal(simulation(rows)).splitlines()]
+    assert sum(line.count("0.222 0.333 0.444") for line in lines) == 6
 
 
 def test_a_table_of_the_page_has_no_column_without_a_number() -> None:
