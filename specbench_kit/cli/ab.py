@@ -85,10 +85,17 @@ def _compare(settings: AbSettings, console: "Console") -> "AbOutcome":
 
 def _tell(outcome: "AbOutcome", console: "Console") -> None:
     from specbench_kit.reports import render_terminal
-    from specbench_kit.reports.document import Block, Paragraph, caution, paragraphs
+    from specbench_kit.reports.document import Block, Note, Paragraph, caution, paragraphs
     from specbench_kit.reports.sections import machine
     from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
-    from specbench_kit.studies.ab.report import AbDescription, cautions, headline, side_by_side, what_would_tell
+    from specbench_kit.studies.ab.report import (
+        AbDescription,
+        cautions,
+        headline,
+        pairing_note,
+        side_by_side,
+        what_would_tell,
+    )
 
     summary = outcome.summary
     run = AbDescription.read(outcome.run)
@@ -97,6 +104,7 @@ def _tell(outcome: "AbOutcome", console: "Console") -> None:
         *foreign_files(run),
         Paragraph(headline(summary)),
         side_by_side(summary),
+        *([Note(note)] if (note := pairing_note(summary)) else []),
         *paragraphs(*what_would_tell(summary)),
         *caution([*setting_cautions(run), *cautions(summary)]),
     ]

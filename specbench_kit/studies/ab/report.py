@@ -571,6 +571,16 @@ def _load_cautions(load: LoadSummary) -> list[str]:
     return lines
 
 
+def pairing_note(summary: AbSummary) -> str:
+    """Return what a ratio pairs, which need not be the ratio of the medians beside it; empty without a ratio."""
+    if not any(entry.typical is not None for load in summary.loads for entry in load.comparisons):
+        return ""
+    return (
+        "times as fast: of the same turns at both servers, in a typical turn; a P50 is the middle of each server's own "
+        "turns, so that the ratio of two P50 may differ from it"
+    )
+
+
 def verdict_note(summary: AbSummary) -> str:
     """Return how to read the ratios."""
     compared = {entry.figure for load in summary.loads for entry in load.comparisons}
