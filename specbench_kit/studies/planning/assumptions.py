@@ -151,7 +151,7 @@ def _hardest_task(market: Market, candidate: Candidate) -> tuple[str, str, Round
     hardest = min(sources, key=lambda task: sources[task].typical.committed)
     tokens = sources[hardest].typical.committed
     assumed = f"{mean:.2f} tokens per round, as in the whole of {text}"
-    return assumed, f"{tokens:.2f}, as in its task '{hardest}' alone", sources[hardest]
+    return assumed, f"{tokens:.2f}, as in its task '{hardest}' alone, with that task's lengths", sources[hardest]
 
 
 def by_weight(market: Market, fleet: ReplicaFleet) -> list[Assumption]:
