@@ -144,7 +144,7 @@ REFUSED = {
     "sweep": (
         skit.sweep,
         {"methods": "fixed-k", "trace": "no.parquet", "deployment": "wan", "replaced": "link.rtt_s=0.01,0.1"},
-        [("dataset", "gsm8k"), ("data_dir", "."), ("sample", False), ("limit", 1), ("executor", "cache")],
+        [("dataset", "gsm8k"), ("data_dir", "."), ("sample", False), ("executor", "cache")],
     ),
     "synthetic sweep": (
         skit.sweep,

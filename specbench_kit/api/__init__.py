@@ -147,7 +147,7 @@ def sweep(
     settings.points()  # an error in the grid is raised before anything is loaded
     prompts = None
     if settings.trace is None and not settings.synthetic:
-        prompts = _prompts(dataset, data_dir, sample, settings.limit, settings.seed)
+        prompts = _prompts(dataset, data_dir, sample, settings.prompts, settings.seed)
     return Study(run_sweep(settings, prompts, progress or _silent))
 
 

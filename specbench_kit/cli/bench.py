@@ -12,6 +12,7 @@ from specbench_kit.cli.common import (
     require_all,
     say,
     say_left_out,
+    say_report,
     say_target,
 )
 from specbench_kit.core.common_options import DatasetOptions
@@ -175,7 +176,7 @@ def _report(
             print_run(console, directory.path)
     say_left_out(console, left_out, in_report=joint is not None)
     for folder in [joint[0]] if joint is not None else [directory.path for directory in directories]:
-        say(console, f"report: {folder / 'report.md'}")
+        say_report(console, folder)
     return None if joint is None else joint[0]
 
 

@@ -37,11 +37,17 @@ def say(console: "Console", line: str, style: str = "") -> None:
         console.print(Text(part, style=style), soft_wrap=True)
 
 
+def say_report(console: "Console", folder: Path, stem: str = "report") -> None:
+    """Print the page of a result that a browser shows, with its folder; without one the report as text."""
+    page = folder / f"{stem}.html"
+    say(console, f"report: {page if page.exists() else page.with_suffix('.md')}")
+
+
 def tell_report(
-    console: "Console", folder: Path, summary: "Mapping[str, object] | Struct", as_json: bool, name: str = "report.md"
+    console: "Console", folder: Path, summary: "Mapping[str, object] | Struct", as_json: bool, stem: str = "report"
 ) -> None:
-    """Print the path of the report and, if asked for, the summary as JSON on the last line of stdout."""
-    say(console, f"report: {folder / name}")
+    """Print where the report is and, if asked for, the summary as JSON on the last line of stdout."""
+    say_report(console, folder, stem)
     if as_json:
         print_json({"run_dirs": [str(folder)], "summary": summary})
 

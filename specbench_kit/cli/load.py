@@ -39,4 +39,4 @@ def _tell(study: "Study[Any, Any]", as_json: bool) -> None:
 
     console = Console(stderr=as_json)
     study.kind.print(console, study)
-    tell_report(console, study.folder, study.result, as_json, f"{study.kind.page}.html")
+    tell_report(console, study.folder, study.result, as_json, study.kind.page)

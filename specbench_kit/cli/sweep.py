@@ -30,7 +30,7 @@ def sweep(options: Given[SweepOptions], dataset: Given[DatasetOptions], as_json:
         say(console, SAY_DEFAULT.format(option="--replay", instead="give --target or --dataset"))
     prompts = None
     if settings.trace is None and not settings.synthetic:
-        prompts = load_dataset(dataset.make(), settings.limit, settings.seed, console)
+        prompts = load_dataset(dataset.make(), settings.prompts, settings.seed, console)
         say_target(console, settings.target)
     from specbench_kit.studies.sweep.run import run_sweep
 

@@ -36,5 +36,5 @@ def slo_in_words(text: str) -> str:
         name, colon, share = part.partition(":")
         speed = speed_of(name.strip())
         words = f"{speed:g} tokens/s" if speed else name
-        parts.append(f"{words} for {float(share):.0%}" if colon else words)
+        parts.append(f"{words} for {float(share):.0%}" if colon and float(share) != 1 else words)
     return ", ".join(parts)

@@ -30,7 +30,9 @@ class FleetSummary(Configuration):
 
     A replica serves up to `devices_served` devices with all seeds, and has `devices_per_replica`; rates, costs of
     tokens, `classes` and `overall` are the figures of that load over seeds. Energy is that of a replica and its
-    devices, at full power while they work; None where no power is known.
+    devices, at full power while they work; None where no power is known. The rent's range covers what a replica serves
+    by seed (`served`) and at both ends of what its step times may be (`served_at_ends`). Without a
+    `most_price_per_hour`, this fleet does not keep the promise at the upper end.
     """
 
     label: str
@@ -49,6 +51,14 @@ class FleetSummary(Configuration):
     throughput: float
     classes: dict[str, ClassFigures[Interval]]
     overall: GroupFigures[Interval]
+    served: Served
+    served_at_ends: dict[str, int]
+    least_price_per_hour: float
+    most_price_per_hour: float | None
+
+    def overlaps(self, other: "FleetSummary | Tie") -> bool:
+        """Return whether the ranges of both rents overlap, so that neither fleet is shown to be cheaper."""
+        return _begins_within(self, other) and _begins_within(other, self)
 
     @property
     def energy(self) -> tuple[Interval | None, ...]:
@@ -56,25 +66,32 @@ class FleetSummary(Configuration):
         return (self.server_joules_per_token, self.device_joules_per_token, self.joules_per_device_hour)
 
 
-class PlannedFleet(FleetSummary):
-    """The fleet of the plan, with its range over seeds and over what step times may be.
+class CapacityFactor(Struct):
+    """The capacity factor of the cheapest replica that drafts on the server: 1 + drafting time / verifying time there.
 
-    Without a `most_price_per_hour`, no fleet keeps the promise at the upper end.
+    It is by the analytic model, for one request at a time and in batches as large as they are on average.
     """
 
-    served: Served
-    served_at_ends: dict[str, int]
-    least_price_per_hour: float
-    most_price_per_hour: float | None
+    method: str
+    alone: float
+    in_batches: float
+    batch_size: float
 
 
 class MovedAssumption(Struct):
-    """What the plan's configuration needs with one assumption moved; no cards if it does not keep the promise then."""
+    """What a configuration needs with one assumption moved; no cards if it does not keep the promise then.
+
+    The configuration is that of the way to decode `drafting`: the plan's or, of what only drafts are about, that of the
+    cheapest fleet that drafts. `price_before_per_hour` is its rent as planned, and `ratio` the moved rent over it.
+    """
 
     name: str
+    drafting: str
     assumed: str
     moved: str
     devices_per_replica: int
+    cards_before: int
+    price_before_per_hour: float
     cards: int | None
     price_per_hour: float | None
     ratio: float | None
@@ -103,6 +120,13 @@ class Tie(Configuration):
 
     title: str
     devices_served: int
+    least_price_per_hour: float
+    most_price_per_hour: float | None
+
+
+def _begins_within(one: "FleetSummary | Tie", other: "FleetSummary | Tie") -> bool:
+    most = other.most_price_per_hour
+    return most is None or one.least_price_per_hour <= most
 
 
 class SimulatedCandidate(Configuration):
@@ -151,7 +175,7 @@ class PlanSummary(Struct):
     epsilon: float
     seeds: int
     stated_acceptance: str | None
-    plan: PlannedFleet
+    plan: FleetSummary
     fleets: dict[str, FleetSummary | None]
     ties: list[Tie]
     assumptions: list[MovedAssumption]
@@ -159,3 +183,4 @@ class PlanSummary(Struct):
     candidates: list[SimulatedCandidate]
     searched: dict[str, SearchCounts]
     prices: dict[str, CardPrice]
+    capacity_factor: CapacityFactor | None = None

@@ -16,8 +16,11 @@ INDENT = "  "
 """What stands before the further lines of a text that wraps."""
 LONGEST_WORD = 24
 """Characters of a word that is never divided; a path or a list of options that is longer breaks at its punctuation."""
-BETWEEN_WORDS = re.compile(r"\s+(?!\W(?:\s|$))")
-"""Where a text may wrap: between words, but not before a lone mark such as the star of the fastest method."""
+BETWEEN_WORDS = re.compile(r"[^\S\xa0]+(?!\W(?:\s|$))")
+"""Where a text may wrap: between words, but not before a lone mark such as the star of the fastest method.
+
+A no-break space is no such place.
+"""
 BEFORE_INTERVAL = re.compile(r" (?=\()")
 """Where a number may wrap: between a value and its interval."""
 PUNCTUATION = re.compile(r"(?<=[,;+/&])(?=.)")

@@ -126,7 +126,7 @@ def hardware() -> dict[str, object]:
     return {
         "cpu": model[1] if model else platform.processor() or platform.machine(),
         "physical_cores": psutil.cpu_count(logical=False),
-        "usable_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "usable_cpus": usable_cpus(),
         "torch_threads": torch.get_num_threads(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -165,3 +165,8 @@ def hash_file(path: Path) -> str:
 def _hash_file(path: Path, _size: int, _modified_ns: int) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def usable_cpus() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -5,7 +5,8 @@ Where only acceptance rates are known, a model draws the confidence that a draft
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple, Protocol
@@ -257,6 +258,10 @@ class PositionRates:
         share = accepted / submitted if submitted else 0.0
         return TypicalRound(steps, submitted, share, len(self.rates), self.rates, self.spread, self.overconfidence)
 
+    def with_rates_times(self, factor: float) -> "PositionRates":
+        """Return the source whose tokens are accepted so many times as often, at most always."""
+        return replace(self, rates=tuple(min(1.0, factor * rate) for rate in self.rates))
+
     def begin(self, uniform: Floats) -> ResponseStarts:
         unknown = np.zeros(len(uniform), dtype=np.int64)
         return ResponseStarts(unknown, unknown, unknown)
@@ -374,14 +379,42 @@ class RecordedRounds(RecordedAnswers):
         self._rounds = np.array(rounds).T
         self._next = np.arange(1, self._rounds.shape[1] + 1)
         self._next[ends - 1] = DRAW_RECORD
-        steps, submitted, accepted, *_ = self._rounds.sum(axis=1).tolist()
-        share = accepted / submitted if submitted else 0.0
-        count = self._rounds.shape[1]
-        self.typical = TypicalRound(steps / count, submitted / count, share, int(self._rounds[1].max()))
         beside = [record.colocated_s for record in records if record.e2e_s and record.colocated_s]
         edge_s = sum(record.e2e_s for record in records if record.e2e_s and record.colocated_s)
         self.colocated_ratio = sum(beside) / edge_s if beside else None
         """Speed of one request alone, relative to the same with the draft model on the server; None if not known."""
+
+    @cached_property
+    def typical(self) -> TypicalRound:
+        steps, submitted, accepted, *_ = self._rounds.sum(axis=1).tolist()
+        share = accepted / submitted if submitted else 0.0
+        count = self._rounds.shape[1]
+        return TypicalRound(steps / count, submitted / count, share, int(self._rounds[1].max()))
+
+    def with_rates_times(self, factor: float) -> "RecordedRounds":
+        """Return the same drafts, each token of which is accepted so many times as often, at most always.
+
+        That is the rate of a token whose predecessors were accepted. Drawn once, always alike: accepted tokens are
+        rejected, or the first rejected one is accepted after all and with it perhaps some behind it.
+        """
+        _, submitted, accepted, *_ = self._rounds
+        uniform = np.random.default_rng(0).random((len(accepted), max(self.typical.longest, 1)))
+        if factor <= 1:
+            kept = np.cumprod(uniform < factor, axis=1).sum(axis=1)
+            moved = np.minimum(accepted, kept)
+        else:
+            before = self.typical.rate
+            rate = min(1.0, factor * before)
+            thresholds = np.full(uniform.shape[1], rate)
+            # Of the tokens that were rejected, so many are accepted that the rate of all is as wanted.
+            thresholds[0] = (rate - before) / (1 - before) if before < 1 else 1.0
+            more = np.cumprod(uniform < thresholds, axis=1).sum(axis=1)
+            moved = np.minimum(submitted, accepted + more)
+        scaled = copy(self)
+        scaled.__dict__.pop("typical", None)
+        scaled._rounds = self._rounds.copy()
+        scaled._rounds[2] = moved
+        return scaled
 
     def tables(self) -> tuple[Integers | Floats, ...]:
         """Return the same as `PositionRates.tables`; there are no probabilities."""

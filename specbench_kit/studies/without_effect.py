@@ -130,7 +130,9 @@ WITHOUT_EFFECT: Mapping[str, Sequence[WithoutEffect]] = {
     ),
     "batch-sizes": (WithoutEffect((*DATASET, *PAIR, "max_new_tokens"), beside("replay"), RECORDED),),
     "sweep": (
-        WithoutEffect((*DECODED, *PAIR, "max_new_tokens", "max_draft"), beside("trace", "--replay"), RECORDED),
+        WithoutEffect(
+            (*DATASET, "minutes", *PAIR, "max_new_tokens", "max_draft"), beside("trace", "--replay"), RECORDED
+        ),
         WithoutEffect(
             ("dataset", "data_dir", "sample", "minutes", "device", "dtype", "executor", "max_draft"),
             _synthetic,

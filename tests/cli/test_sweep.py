@@ -61,10 +61,11 @@ def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, Jso
     }  # fmt: skip
     names = {f"{name}.{suffix}" for name in ("speedup", "throughput") for suffix in ("png", "svg")}
     assert {path.name for path in (folder / "plots").iterdir()} == names
-    assert f"report: {folder / 'report.md'}" in terminal
+    assert f"report: {folder / 'report.html'}\n" in terminal
     page = (folder / "report.html").read_text()
     assert page.index("<svg ") < page.index("Which method is the fastest where")
-    assert "Speedup against round trip of the link (s)" in page
+    assert "Speedup against round trip of the link (s). Over autoregressive decoding at the server: below 1" in page
+    assert "; rings: break-even; dotted: with the draft model on the server." in page
 
 
 def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
@@ -83,8 +84,13 @@ def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
         f"fastest method is up to {times(max(faster))} as fast as what is fastest with them at the edge, "
         "autoregressive decoding included."
     )
-    assert line in " ".join(terminal.split())
-    assert line in (folder / "report.md").read_text()
+    said, report = " ".join(terminal.split()), (folder / "report.md").read_text()
+    assert line in said
+    assert line in report
+    headline = report.splitlines()[2].strip("*")
+    assert "`, drafting at the edge, is the fastest at" in headline
+    assert headline.endswith(f"; drafting on the server is faster at {len(faster)} of {len(ROUND_TRIPS)} points.")
+    assert headline.replace("`", "") in said
 
 
 def test_the_table_has_a_row_per_point_and_method(over_round_trips: tuple[Path, JsonObject, str]) -> None:
@@ -322,3 +328,35 @@ def test_minutes_sweep_over_what_is_recorded_by_then(tiny: TinyPair, tmp_path: P
     complete = swept("--replay", folder / "trace.parquet", *grid, "--out", tmp_path / "out")
     assert read_object(complete[0] / "run.json")["requests"] == 10
     assert "PARTIAL" not in complete[2]
+
+
+def test_a_limit_replays_the_first_requests_of_a_trace_as_a_benchmark_does(trace: Path, tmp_path: Path) -> None:
+    options = ["--replay", trace, "--method", "fixed-k", "--deployment", "wan", "--out", tmp_path]
+    grid = ["--set", "link.rtt_s=0.04,0.08"]
+    folder, summary, _ = swept(*options, *grid, "--limit", 7)
+    done = skit_here("bench", *options, "--set", "link.rtt_s=0.04", "--limit", 7, "--json")
+    assert done.returncode == 0, done.stderr
+    benchmark = json.loads(done.stdout)
+    overall = benchmark["summary"]["fixed-k"]["overall"]
+    assert speedups(summary, "fixed-k")[0.04] == overall["speedup"]
+    run = read_object(folder / "run.json")
+    assert run["requests"] == 7
+    assert run["dataset"] == read_object(Path(benchmark["run_dirs"][0]) / "run.json")["dataset"]
+    everything, whole, _ = swept(*options, *grid)
+    assert read_object(everything / "run.json")["requests"] == 10
+    assert speedups(whole, "fixed-k") != speedups(summary, "fixed-k")
+
+
+@pytest.mark.parametrize(("limit", "prompts"), [(None, 100), (7, 7)])
+def test_100_prompts_are_recorded_unless_a_number_is_given(limit: int | None, prompts: int) -> None:
+    settings = SweepSettings(methods=("fixed-k",), deployment="wan", limit=limit)
+    assert (settings.prompts, settings.recording.limit) == (prompts, prompts)
+
+
+def test_a_headline_names_no_edge_where_the_server_drafts(trace: Path, tmp_path: Path) -> None:
+    options = ["--replay", trace, "--deployment", "specedge-server", "--method", "fixed-k", "--out", tmp_path]
+    folder, summary, _ = swept(*options, "--set", "fixed-k.k=1,2")
+    assert summary["edge"] == []
+    headline = (folder / "report.md").read_text().splitlines()[2]
+    assert "fast" in headline
+    assert "drafting" not in headline

@@ -30,6 +30,7 @@ from specbench_kit.studies.serving.capacity import (
     at_load,
     find_capacity,
     load_unit,
+    steps_tried,
     try_load,
     violation_interval,
 )
@@ -267,3 +268,9 @@ def test_a_promise_beyond_the_end_of_the_run_is_refused_before_it(objective: Obj
     arrivals = ReplayedArrivals((RequestArrival(0.0, 10, 5),))
     replace(too_long, arrivals=arrivals).check_due(objective)
     replace(too_long, output_tokens=LogNormalLengths(500, 0.5)).check_due(objective)
+
+
+def test_the_loads_that_a_search_will_try_are_known_from_its_capacity() -> None:
+    for most in (8, 64, 4096):
+        found = find_capacity(scenario(), 0, replace(RULE, most=most))
+        assert steps_tried(int(found.load), replace(RULE, most=most)) == [trial.load for trial in found.trials]

@@ -308,3 +308,26 @@ def test_every_system_names_a_method_and_a_scheduler_that_exist() -> None:
 @pytest.mark.parametrize(("alpha", "length"), [(0.6, 8), (0.95, 4), (0.0, 3), (0.3, 1)])
 def test_the_chance_of_a_next_token_is_found_in_averages(alpha: float, length: int) -> None:
     assert iid(alpha, length).typical.rate == pytest.approx(alpha, abs=1e-9)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.8, 1.0, 1.25])
+def test_rates_that_are_moved_are_so_many_times_the_recorded_ones(factor: float) -> None:
+    """Drafts stay as they were; a token whose predecessors were accepted is accepted so many times as often."""
+    stated = iid(0.7, 4)
+    rounds = [make_round(drafted=4, submitted=4, accepted=entry.accepted) for entry in drawn(stated, 20000)]
+    recorded = RecordedRounds([make_record("answer", *rounds)])
+    moved = recorded.with_rates_times(factor)
+    assert stated.with_rates_times(factor).typical.rate == pytest.approx(0.7 * factor)
+    assert moved.typical.rate == pytest.approx(0.7 * factor, abs=0.01)
+    assert recorded.typical.rate == pytest.approx(0.7, abs=0.01)
+    before, after = drawn(recorded, 1), drawn(moved, 1)
+    assert [entry._replace(accepted=0) for entry in before] == [entry._replace(accepted=0) for entry in after]
+    accepted, kept = (source.tables()[0][2] for source in (recorded, moved))
+    assert 0 <= kept.min() <= kept.max() <= 4
+    assert (kept <= accepted).all() if factor <= 1 else (kept >= accepted).all()
+
+
+def test_no_rate_is_moved_above_1() -> None:
+    assert iid(0.9, 3).with_rates_times(1.25).rates == (1.0, 1.0, 1.0)
+    recorded = RecordedRounds([make_record("answer", *[make_round(drafted=3, submitted=3, accepted=2)] * 9)])
+    assert recorded.with_rates_times(1.25).typical.acceptance == 1.0

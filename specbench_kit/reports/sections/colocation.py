@@ -32,6 +32,14 @@ NOTE = (
     'themselves, even where a single request gains nothing from the edge ("Speculation at a Distance", '
     "arXiv 2606.25091)."
 )
+CAPACITY_NOTE = (
+    "The capacity factor is 1 + drafting time / verifying time of a server at this batch size, for the rounds of this "
+    "method. It knows no promise, no waiting and no link. Longer drafts raise it, and larger batches lower it, since "
+    "verification then takes longer and a step of drafting hardly does. `skit plan` therefore finds a smaller gain: it "
+    "simulates the batches that form on a full replica, and gives each way to decode the method that serves most "
+    "devices within the promise."
+)
+"""Why the capacity factor is not what a plan gains from devices that draft."""
 LIVE_NOTE = (
     "Server-only: the same requests, decoded by the server with the same method and a draft model of its own, and "
     "streamed. The capacity factor: a busy server keeps up with this many times as many clients if they draft for "

@@ -79,7 +79,7 @@ th[aria-sort="ascending"] button::after {{ content: " ▴"; }}
   .facts th {{ width: 6.5rem; }} .words:not(.stacked) td:last-child {{ min-width: 16rem; }}
   .words:not(.stacked) td:nth-child(2):not(:last-child) {{ min-width: 9rem; }}
   .numbers td.text {{ min-width: 8rem; }}
-  .numbers tr > :first-child code {{ white-space: normal; }}
+  .numbers tr > :first-child code {{ white-space: normal; overflow-wrap: anywhere; }}
   .numbers:not(.stacked) {{ font-size: .8rem; }} .numbers:not(.stacked) tr > :first-child {{ max-width: 8.5rem; }}
   .stacked thead {{ display: none; }} .stacked, .stacked tbody, .stacked tbody tr {{ display: block; }}
   .stacked tbody tr + tr {{ border-top: 2px solid var(--line); }}

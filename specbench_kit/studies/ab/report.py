@@ -72,6 +72,7 @@ def terminal(run: AbDescription, summary: AbSummary) -> Blocks:
         *foreign_files(run),
         Paragraph(headline(summary)),
         side_by_side(summary),
+        *([Note(note)] if (note := pairing_note(summary)) else []),
         *paragraphs(*what_would_tell(summary)),
         *caution([*setting_cautions(run), *cautions(summary)]),
     ]
@@ -557,6 +558,16 @@ def _load_cautions(load: LoadSummary) -> list[str]:
                 f"{seconds(figures.late_p99_s)} late (P99); times count from when they were sent."
             )
     return lines
+
+
+def pairing_note(summary: AbSummary) -> str:
+    """Return what a ratio pairs, which need not be the ratio of the medians beside it; empty without a ratio."""
+    if not any(entry.typical is not None for load in summary.loads for entry in load.comparisons):
+        return ""
+    return (
+        "times as fast: of the same turns at both servers, in a typical turn; a P50 is the middle of each server's own "
+        "turns, so that the ratio of two P50 may differ from it"
+    )
 
 
 def verdict_note(summary: AbSummary) -> str:

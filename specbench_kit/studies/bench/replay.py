@@ -241,7 +241,7 @@ class _ProgressCounter:
             yield record
 
 
-def _dataset(trace: TraceFile) -> dict[str, object]:
+def dataset_of(trace: TraceFile) -> dict[str, object]:
     """Return what the trace says of its dataset, with the number of prompts that are replayed under a limit."""
     dataset = dict(trace.provenance("dataset"))
     if len(trace) == trace.recorded * trace.passes or not dataset.get("count"):
@@ -256,7 +256,7 @@ def _dataset(trace: TraceFile) -> dict[str, object]:
 def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment) -> dict[str, object]:
     """Return the content of `run.json` that all methods share."""
     return {
-        "dataset": _dataset(trace),
+        "dataset": dataset_of(trace),
         "models": trace.provenance("models"),
         "config": {
             **recorded_values(settings),

@@ -9,8 +9,8 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.drafting_work import WorkLog
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.serving.acceptance_spec import IidRates, RatesByPosition, named_trace, parse_rates
-from specbench_kit.serving.round_sources import RecordedRounds, RoundSource
+from specbench_kit.serving.acceptance_spec import named_trace
+from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, RoundSource
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.planning.candidates import Candidate, Market, pausing
 from specbench_kit.studies.planning.law import Law, draw_responses
@@ -21,8 +21,8 @@ LONGER = 4
 """Factor on the length of prompts."""
 SLOWER = 2.0
 """Factor on the link's round trip and on the time of a draft step."""
-LESS = 0.1
-"""What is taken off a stated acceptance rate."""
+LESS_OFTEN = 0.8
+"""Factor on how often a drafted token is accepted."""
 STRICTER = 0.01
 """Share of responses that may fall short, in place of the one that was asked for."""
 
@@ -50,9 +50,9 @@ def assumptions(market: Market, fleet: ReplicaFleet) -> Iterator[Assumption]:
         moved = replace(scenario, arrivals=pausing(response_s, response_s))
         text = f"pauses of {response_s:.0f} s on average after responses, as long as one at the promised speed"
         yield Assumption("activity", "all devices request without a pause", text, moved, epsilon)
-    if candidate.placement != "none" and (harder := _harder(market, candidate)):
+    if candidate.placement != "none" and (harder := _hardest_task(market, candidate)):
         assumed, text, source = harder
-        yield Assumption("acceptance", assumed, text, replace(scenario, source=source), epsilon)
+        yield Assumption("tasks", assumed, text, replace(scenario, source=source), epsilon)
     prompt = draw_responses(scenario).prompt
     longer = replace(scenario, prompt_tokens=round(LONGER * prompt))
     yield Assumption(
@@ -66,14 +66,6 @@ def assumptions(market: Market, fleet: ReplicaFleet) -> Iterator[Assumption]:
             f"{1e3 * deployment.link.rtt_s:.4g} ms{on_average}",
             f"{1e3 * SLOWER * deployment.link.rtt_s:.4g} ms{on_average}",
             _with_longer_round_trips(scenario),
-            epsilon,
-        )
-        step_s = deployment.drafter.latency.seconds(((1, 1),))
-        yield Assumption(
-            "drafting device",
-            f"{1e3 * step_s:.3g} ms per drafted token",
-            f"{1e3 * SLOWER * step_s:.3g} ms",
-            replace(scenario, deployment=_with_slower_drafter(deployment)),
             epsilon,
         )
     if epsilon > STRICTER:
@@ -95,24 +87,54 @@ def _with_longer_round_trips(scenario: Scenario) -> Scenario:
     return replace(scenario, deployment=deployment, network=network)
 
 
-def _with_slower_drafter(deployment: Deployment) -> Deployment:
+def about_drafts(market: Market, fleet: ReplicaFleet, plan: ReplicaFleet) -> Iterator[Assumption]:
+    """Yield what a fleet that drafts assumes of its drafts, moved against the plan by a stated factor.
+
+    The drafts of the plan itself become worse; those of another fleet, which might then be the cheaper one, better.
+    """
+    candidate = fleet.candidate
+    scenario = market.scenario(candidate)
+    epsilon = market.options.epsilon
+    is_worse = fleet is plan
+    often = LESS_OFTEN if is_worse else 1 / LESS_OFTEN
+    source = market.source(candidate)
+    if isinstance(source, PositionRates | RecordedRounds):
+        moved = source.with_rates_times(often)
+        yield Assumption(
+            "acceptance",
+            f"a drafted token is accepted at a rate of {source.typical.rate:.2f}, {source.typical.committed:.2f} "
+            "tokens per round",
+            f"{often:g} times that rate, {moved.typical.committed:.2f} tokens per round",
+            replace(scenario, source=moved),
+            epsilon,
+        )
+    slower = SLOWER if is_worse else 1 / SLOWER
+    drafter = scenario.deployment.drafter
+    step_s = drafter.latency.seconds(((1, 1),))
+    where = "on the devices" if candidate.placement == "edge" else "on the server"
+    yield Assumption(
+        "drafting speed",
+        f"a drafted token takes {1e3 * step_s:.3g} ms {where}",
+        f"{slower:g} times that, {1e3 * slower * step_s:.3g} ms",
+        replace(scenario, deployment=_with_drafter_times(scenario.deployment, slower)),
+        epsilon,
+    )
+
+
+def _with_drafter_times(deployment: Deployment, factor: float) -> Deployment:
     drafter = deployment.drafter
-    return replace(deployment, drafter=replace(drafter, latency=ScaledLatency(drafter.latency, SLOWER)))
+    return replace(deployment, drafter=replace(drafter, latency=ScaledLatency(drafter.latency, factor)))
 
 
-def _harder(market: Market, candidate: Candidate) -> tuple[str, str, RoundSource] | None:
-    """Return in words what acceptance is assumed, what a harder load has, and that load's rounds; None if unknown."""
+def _hardest_task(market: Market, candidate: Candidate) -> tuple[str, str, RoundSource] | None:
+    """Return in words what a trace's tasks have accepted, what its hardest has, and that task's rounds.
+
+    None where the acceptance is no trace of several tasks.
+    """
     text = market.options.acceptance
     mean = market.source(candidate).typical.committed
-    rates = parse_rates(text)
     costs = market.source(candidate).costs
-    if isinstance(rates, IidRates):
-        harder = replace(rates, alpha=max(0.0, rates.alpha - LESS))
-        return f"{rates.alpha:g} of drafted tokens", f"{harder.alpha:g}", harder.source(costs)
-    if isinstance(rates, RatesByPosition):
-        lower = replace(rates, rates=tuple(max(0.0, rate - LESS) for rate in rates.rates))
-        return "as stated by position", f"{LESS:g} less at each", lower.source(costs)
-    trace = None if rates is not None else named_trace(text)
+    trace = named_trace(text)
     if trace is None:
         return None
     deployment = market.deployment(candidate.server, "edge")
@@ -129,7 +151,7 @@ def _harder(market: Market, candidate: Candidate) -> tuple[str, str, RoundSource
     hardest = min(sources, key=lambda task: sources[task].typical.committed)
     tokens = sources[hardest].typical.committed
     assumed = f"{mean:.2f} tokens per round, as in the whole of {text}"
-    return assumed, f"{tokens:.2f}, as in its task '{hardest}' alone", sources[hardest]
+    return assumed, f"{tokens:.2f}, as in its task '{hardest}' alone, with that task's lengths", sources[hardest]
 
 
 def by_weight(market: Market, fleet: ReplicaFleet) -> list[Assumption]:

@@ -356,6 +356,7 @@ def _roofline(profile: Profile) -> Roofline:
 def pausing(think_s: float, response_s: float) -> ClosedLoop:
     """Return devices that pause between responses: for times that differ, from starts all over the first cycle.
 
-    Equal pauses after a common start would have all devices request in waves.
+    After a common start all devices would send their prompts at once, and again in waves, which a server that has been
+    up for hours does not see.
     """
-    return ClosedLoop(think_s, think_s + response_s, exponential=True) if think_s else ClosedLoop()
+    return ClosedLoop(think_s, think_s + response_s, exponential=think_s > 0)

@@ -156,25 +156,38 @@ class Law:
         waited = wait - 1.0 if self._on_edge else 0.0
         return self.away_s + (1.0 + waited / self._depth) * self.batch_s(batch)
 
+    def capacity_factor(self, batch: float) -> float:
+        """Return 1 + drafting time / verifying time of a server that drafts as well, in batches of this size."""
+        return self.batch_s(batch) / self.verification_s(batch)
+
     @property
     def _depth(self) -> int:
         """Batches under way at a time."""
         return self.scenario.depth(self.scenario.pool[0])
 
     def batch_s(self, batch: float) -> float:
-        """Return the mean seconds of a batch, with its share of prompts."""
-        deployment, responses = self.scenario.deployment, self.responses
-        context = responses.prompt + responses.output / 2
-        prompts = batch * responses.committed / responses.output
-        new = 1 + responses.submitted
-        seconds = _seconds(deployment.verifier.latency, batch, new, context, prompts, responses.prompt)
-        seconds += deployment.verifier.transfers_s(round(batch * new + prompts * responses.prompt))
+        """Return the mean seconds of a batch, with its share of prompts, and of drafting if the server drafts."""
+        seconds = self.verification_s(batch)
         if self.scenario.system.drafting == "server":
-            costs = self.scenario.source.costs
+            responses, costs = self.responses, self.scenario.source.costs
+            context, prompts = self._context_and_prompts(batch)
             forwards = responses.steps / costs.tokens_per_forward
-            latency = costs.latencies(deployment)[DRAFTER]
+            latency = costs.latencies(self.scenario.deployment)[DRAFTER]
             seconds += forwards * _seconds(latency, batch, 1.0, context, prompts / forwards, responses.prompt)
         return seconds
+
+    def verification_s(self, batch: float) -> float:
+        """Return the mean seconds in which a batch is verified, with its share of prompts."""
+        verifier, responses = self.scenario.deployment.verifier, self.responses
+        context, prompts = self._context_and_prompts(batch)
+        new = 1 + responses.submitted
+        seconds = _seconds(verifier.latency, batch, new, context, prompts, responses.prompt)
+        return seconds + verifier.transfers_s(round(batch * new + prompts * responses.prompt))
+
+    def _context_and_prompts(self, batch: float) -> tuple[float, float]:
+        """Return the mean context of a request in tokens, and how many requests of a batch come with their prompt."""
+        responses = self.responses
+        return responses.prompt + responses.output / 2, batch * responses.committed / responses.output
 
     def _most_devices(self, cycle_s: float, wait: float) -> float:
         """Return the most devices whose rounds last no longer than a cycle."""

@@ -181,10 +181,10 @@ class PlanOptions:
     output_tokens: Annotated[str | None, Option("Output length in tokens; the default is as recorded.", LOAD)] = None
     think_s: Annotated[float, Option("Seconds from a response to the device's next request.", LOAD, flag="think")] = 0.0
     epsilon: Annotated[float, Option("Share of responses that may fall short of their promise.", LOAD)] = 0.05
-    duration_s: Annotated[float, Option("Simulated seconds of each try.", SIMULATION, flag="duration")] = 150.0
-    warmup_s: Annotated[float, Option("Seconds at the start that no metric includes.", SIMULATION, flag="warm-up")] = (
-        30.0
-    )
+    duration_s: Annotated[float, Option("Simulated seconds of each try, at most.", SIMULATION, flag="duration")] = 300.0
+    warmup_s: Annotated[
+        float, Option("Seconds at the start of a try that no metric includes, at most.", SIMULATION, flag="warm-up")
+    ] = 100.0
     seed: Annotated[int, Option("Seed of the first simulation.", SIMULATION)] = 0
     seeds: Annotated[int, Option("Number of seeds behind the verdict; at least 5.", SIMULATION)] = FEWEST_SEEDS
     jobs: Jobs = -1

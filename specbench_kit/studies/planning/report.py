@@ -9,7 +9,6 @@ from specbench_kit.metrics.plan_summary import (
     Configuration,
     FleetSummary,
     MovedAssumption,
-    PlannedFleet,
     PlanSummary,
     Tie,
 )
@@ -27,19 +26,23 @@ from specbench_kit.reports.document import (
     Figure,
     Folded,
     Heading,
+    Note,
     Paragraph,
     Table,
     caution,
     code,
     facts,
+    paragraphs,
 )
 from specbench_kit.reports.sections import deployment
 from specbench_kit.reports.sections.cautions import foreign_files
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture
-from specbench_kit.reports.writing.formatting import ABSENT, count, share, span, times
+from specbench_kit.reports.writing.formatting import ABSENT, count, share, significant, span, times
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, MARKERS, Style
 from specbench_kit.runs.document import DeploymentDescription, RunConfig, RunDescription
+from specbench_kit.serving.options import CapacityRule
+from specbench_kit.studies.serving.capacity import steps_tried
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,13 +76,14 @@ class PlanDescription(RunDescription, kw_only=True):
     """What `run.json` says of a plan.
 
     `check` is the command that simulates a full replica of it, `check_capacity` the one that searches for how many
-    devices such a replica serves.
+    devices such a replica serves, which takes about `check_s` on the machine that planned.
     """
 
     config: PlanConfig
     deployment: DeploymentDescription
     check: str
     check_capacity: str = ""
+    check_s: float | None = None
 
 
 def dollars(value: float | None) -> str:
@@ -128,7 +132,7 @@ def _rivals(summary: PlanSummary) -> str:
         if fleet is None:
             parts.append(f"{WAYS[way]} would not keep the promise")
         else:
-            doubt = ", within that range" if _in_range(fleet, plan) else ""
+            doubt = ", with a range that overlaps" if fleet.overlaps(plan) else ""
             ratio = times(fleet.price_per_hour / plan.price_per_hour)
             equal = fleet.price_per_hour == plan.price_per_hour
             parts.append(
@@ -141,9 +145,14 @@ def _rivals(summary: PlanSummary) -> str:
 
 def _served(fleet: FleetSummary, plan: FleetSummary) -> str:
     """Return what a replica of the same cards serves, which rents of whole replicas may hide."""
-    if (fleet.card, fleet.cards_per_replica, fleet.stages) != (plan.card, plan.cards_per_replica, plan.stages):
+    if not _is_same_replica(fleet, plan):
         return ""
     return f" (a replica serves {count(fleet.devices_served)} devices, the plan's {count(plan.devices_served)})"
+
+
+def _is_same_replica(one: Configuration, other: Configuration) -> bool:
+    """Return whether two replicas are of as many of the same cards, in as many stages."""
+    return (one.card, one.cards_per_replica, one.stages) == (other.card, other.cards_per_replica, other.stages)
 
 
 def _tie(tie: Tie, devices: int) -> str:
@@ -155,14 +164,8 @@ def _tie(tie: Tie, devices: int) -> str:
     return f"{cards} with weights in {tie.weight_bits} bits and {WAYS[tie.drafting]}"
 
 
-def _in_range(fleet: FleetSummary, plan: PlannedFleet) -> bool:
-    """Return whether another way's rent lies in the plan's own range, so that the plan need not be the cheapest."""
-    most = plan.most_price_per_hour
-    return most is None or fleet.price_per_hour <= most
-
-
-def fleet_table(summary: PlanSummary) -> Table:
-    """Return one row per way to decode: its cheapest fleet."""
+def fleet_table(summary: PlanSummary, *, short: bool = False) -> Table:
+    """Return one row per way to decode: its cheapest fleet, whose cards are named `short`, as options name them."""
     columns = (
         *("", "cards", "weights", "method", "scheduler", "largest batch"),
         *(Column("devices per replica", "count"), Column("it serves", "count")),
@@ -180,7 +183,7 @@ def fleet_table(summary: PlanSummary) -> Table:
         rows.append(
             [
                 WAYS[way],
-                f"{fleet.cards} x {fleet.title}"
+                f"{fleet.cards} x {fleet.card if short else fleet.title}"
                 + (f" ({_groups(fleet.replicas)}{_stages(fleet)})" if fleet.cards_per_replica > 1 else ""),
                 f"{fleet.weight_bits} bits",
                 code(fleet.method),
@@ -199,13 +202,15 @@ def fleet_table(summary: PlanSummary) -> Table:
     return Table(columns, rows)
 
 
+MINUTES_FROM_S = 90.0
+"""Rough times from which on minutes are given."""
+ABOUT_DRAFTS = ("acceptance", "drafting speed")
+"""Assumptions that only fleets that draft make."""
 FIRST = ("", "cards", "method", "late responses (95%)", "$ per hour", "range")
 """Columns that fit a terminal."""
 
 
-def _span(fleet: FleetSummary) -> str:
-    if not isinstance(fleet, PlannedFleet):
-        return ""
+def _span(fleet: FleetSummary | Tie) -> str:
     most = fleet.most_price_per_hour
     return span(dollars(fleet.least_price_per_hour), dollars(most) if most else "no fleet")
 
@@ -215,11 +220,26 @@ def terminal(run: PlanDescription, summary: PlanSummary) -> Blocks:
     return [
         *foreign_files(run),
         Paragraph(f"**{headline(summary)}**"),
-        fleet_table(summary).columns_of(FIRST),
-        Paragraph("The answer rests most on:"),
+        fleet_table(summary, short=True).columns_of(FIRST),
+        Paragraph("What the answer rests on, each moved alone:"),
         BulletList([_assumption(row, summary) for row in summary.assumptions]),
         *caution(cautions(run, summary)),
+        *([Note(_check_time(run.check_s))] if run.check_s is not None else []),
     ]
+
+
+def _check_time(check_s: float) -> str:
+    return (
+        f"To check it, the report gives two commands for its folder: {code('skit simulate')} takes seconds, and "
+        f"{code('skit capacity')} about {_rough(check_s)} on this machine, by one simulation that was timed."
+    )
+
+
+def _rough(duration_s: float) -> str:
+    """Return a rough time in words: `20 seconds` to `90 seconds`, then minutes."""
+    if duration_s < MINUTES_FROM_S:
+        return f"{10 * ceil(duration_s / 10)} seconds"
+    return f"{ceil(duration_s / 60)} minutes"
 
 
 def build(run: PlanDescription, summary: PlanSummary, figures: Sequence[Figure]) -> Document:
@@ -239,7 +259,7 @@ def build(run: PlanDescription, summary: PlanSummary, figures: Sequence[Figure])
         _range(summary),
         _search(summary),
         _prices(summary),
-        _check(run),
+        _check(run, summary),
         [Heading("The replica of the plan (modelled)"), replica],
         provenance(run),
     )
@@ -253,7 +273,7 @@ def _fleets(summary: PlanSummary) -> Blocks:
         f"serves so many devices that the 95% interval of late responses over {summary.seeds} seeds ends at or below "
         f"{share(summary.epsilon)}: one of the plan's up to {count(plan.devices_served)}, and it has "
         f"{count(plan.devices_per_replica)}. The range covers the interval over seeds of what a replica serves, and "
-        "both ends of what its step times may be. "
+        "both ends of what its step times may be; where two ranges overlap, neither fleet is shown to be cheaper. "
         "The devices are the users' own and cost nothing here."
     )
     first = table.columns_of(("", "cards", "weights", "method", "$ per hour", "range", "late responses (95%)"))
@@ -261,29 +281,55 @@ def _fleets(summary: PlanSummary) -> Blocks:
 
 
 def _assumption(row: MovedAssumption, summary: PlanSummary) -> str:
-    plan = summary.plan
+    """Return an assumption in a sentence: what was assumed, what it was moved to, and what is then needed."""
+    subject = "this configuration" if row.drafting == summary.plan.drafting else WAYS[row.drafting]
     if row.price_per_hour is None:
-        answer = "this configuration would not keep the promise"
+        answer = f"{subject} would not keep the promise"
     else:
-        answer = f"{row.cards} cards and {dollars(row.price_per_hour)} per hour, {times(row.ratio)} the plan's"
-    return f"{row.name}: {row.assumed} ({plan.cards} cards); with {row.moved}, {answer}"
+        rent = f"{dollars(row.price_per_hour)} per hour"
+        answer = f"{subject} takes {row.cards} cards and {rent}, {times(row.ratio)} as much{_turn(row, summary)}"
+    return f"{row.name}: {row.assumed} ({row.cards_before} cards); with {row.moved}, {answer}"
+
+
+def _turn(row: MovedAssumption, summary: PlanSummary) -> str:
+    """Return that a moved draft changes whether drafting is cheaper than decoding without; empty where it does not.
+
+    Only decoding without drafts costs the same whatever drafts are like.
+    """
+    without = summary.fleets.get("none")
+    if row.name not in ABOUT_DRAFTS or without is None or row.price_per_hour is None:
+        return ""
+    if row.drafting == summary.plan.drafting and row.price_per_hour > without.price_per_hour:
+        return f": {WAYS['none']} is cheaper then ({dollars(without.price_per_hour)})"
+    if row.drafting != summary.plan.drafting and row.price_per_hour < without.price_per_hour:
+        return f": cheaper than the plan ({dollars(without.price_per_hour)})"
+    return ""
 
 
 def _assumptions(summary: PlanSummary) -> Blocks:
     rows = [
-        (row.name, row.assumed, row.moved, row.cards, dollars(row.price_per_hour), row.ratio)
+        (
+            row.name,
+            WAYS[row.drafting],
+            row.assumed,
+            row.moved,
+            row.cards,
+            dollars(row.price_per_hour),
+            row.ratio,
+        )
         for row in summary.assumptions
     ]
     columns = (
-        "assumption",
-        "assumed",
-        "moved to",
-        Column("cards", "count"),
-        "$ per hour",
-        Column("of the plan", "times"),
+        *("assumption", "of the fleet", "assumed", "moved to", Column("cards", "count"), "$ per hour"),
+        Column("of its rent before", "times"),
     )
-    text = "The chosen configuration with each assumption moved, by one seed; a dash: it would not keep the promise."
-    return [Heading("What the answer rests on most"), Table(columns, rows), Paragraph(text)]
+    text = (
+        "The fleet named with each assumption moved alone and all else unchanged, by one seed; a dash: it would not "
+        "keep the promise. Acceptance and drafting speed are always moved, against the plan: to worse drafts where it "
+        "drafts, and to better ones of the cheapest fleet that drafts where it does not. The others are the three "
+        "that change the plan's rent most."
+    )
+    return [Heading("What the answer rests on"), Table(columns, rows), Paragraph(text)]
 
 
 def _latencies(summary: PlanSummary) -> Blocks:
@@ -308,13 +354,33 @@ def _latencies(summary: PlanSummary) -> Blocks:
 
 
 def _range(summary: PlanSummary) -> Blocks:
-    plan = summary.plan
-    by_seed = ", ".join(map(str, plan.served.by_seed))
-    rows = [("by seed", by_seed), *((end, str(devices)) for end, devices in plan.served_at_ends.items())]
+    fleets = {way: fleet for way, fleet in summary.fleets.items() if fleet is not None}
+    ends = dict.fromkeys(end for fleet in fleets.values() for end in fleet.served_at_ends)
+    rows: list[list[Cell]] = [["by seed", *(", ".join(map(str, fleet.served.by_seed)) for fleet in fleets.values())]]
+    for end in ends:
+        devices = (fleet.served_at_ends.get(end) for fleet in fleets.values())
+        rows.append([end, *(ABSENT if number is None else str(number) for number in devices)])
     return [
         Heading("Devices that a replica serves"),
-        Table(("", "devices"), rows),
+        Table(("", *(WAYS[way] for way in fleets)), rows),
         Paragraph("The ends are those of what derived step times may be, with the first seed."),
+        *paragraphs(*_gain_of_devices(summary)),
+    ]
+
+
+def _gain_of_devices(summary: PlanSummary) -> list[str]:
+    """Return what a replica gains from devices that draft, beside the capacity factor of `skit sweep`."""
+    edge, server, factor = summary.fleets.get("edge"), summary.fleets.get("server"), summary.capacity_factor
+    if edge is None or server is None or factor is None or not _is_same_replica(edge, server):
+        return []
+    return [
+        f"So a replica serves {times(edge.devices_served / server.devices_served)} as many devices if they draft "
+        f"themselves by {code(edge.method)} as if it drafts for them by {code(server.method)}. The capacity factor of "
+        f"{code('skit sweep')}, 1 + drafting time / verifying time of a server, is another number: by the analytic "
+        f"model {factor.alone:.2f} for one request at a time here and {factor.in_batches:.2f} in the batches of the "
+        f"replica that drafts, of {significant(factor.batch_size)} requests on average. It knows neither the promise "
+        "nor how long a round is on the link or waits. Both grow with the length of drafts, and for large batches a "
+        "plan chooses short ones."
     ]
 
 
@@ -370,13 +436,16 @@ def _prices(summary: PlanSummary) -> Blocks:
     return [Heading("Prices and power"), Table(columns, rows)]
 
 
-def _check(run: PlanDescription) -> list[Block]:
+def _check(run: PlanDescription, summary: PlanSummary) -> list[Block]:
     commands = [command for command in (run.check, run.check_capacity) if command]
+    loads = len(steps_tried(summary.plan.devices_served, CapacityRule()))
     return [
         Heading("To check the plan, in its folder"),
         Paragraph(
             "The first simulates a replica with as many devices as the plan gives it, with other draws of the same "
-            "scene; the second searches anew for how many such a replica serves, which may take minutes."
+            "scene; the second searches anew for how many such a replica serves. It simulates about "
+            f"{loads} loads with each of {summary.seeds} seeds, one after the other; the terminal said at the end of "
+            "the plan how long that takes."
         ),
         CodeBlock("\n".join(commands)),
     ]
@@ -408,16 +477,16 @@ def cautions(run: PlanDescription, summary: PlanSummary) -> list[str]:
             f"{count(plan.devices_served)}; a longer --duration narrows it."
         )
     rivals = [
-        f"{WAYS[way]} ({dollars(fleet.price_per_hour)})"
+        f"{WAYS[way]} ({dollars(fleet.price_per_hour)}, {_span(fleet)})"
         for way, fleet in summary.fleets.items()
         if fleet is not None
         and way != plan.drafting
-        and _in_range(fleet, plan)
+        and fleet.overlaps(plan)
         and fleet.price_per_hour != plan.price_per_hour
     ]
     if rivals:
         lines.append(
-            f"NOT SHOWN TO BE CHEAPER: the rent with {' and with '.join(rivals)} lies within the plan's own range, "
+            f"NOT SHOWN TO BE CHEAPER: the range of the rent with {' and with '.join(rivals)} overlaps the plan's, "
             f"{_span(plan)}."
         )
     if plan.weight_bits < 16:

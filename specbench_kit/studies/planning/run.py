@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from math import inf
+from math import ceil, inf
 from pathlib import Path
+from typing import NamedTuple
 
 import tomli_w
 from msgspec import structs
@@ -19,13 +20,14 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.foreign_file import StatedFile, described_readings
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.description import corners, describe
 from specbench_kit.metrics.plan_summary import (
+    CapacityFactor,
     CardPrice,
     FleetSummary,
     MovedAssumption,
     ParetoPoint,
-    PlannedFleet,
     PlanSummary,
     PromiseKept,
     SearchCounts,
@@ -40,13 +42,15 @@ from specbench_kit.reports.writing.formatting import seconds, share
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
+from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers, require_cluster
-from specbench_kit.studies.planning.assumptions import by_weight
+from specbench_kit.studies.planning.assumptions import about_drafts, by_weight
 from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement, pausing
 from specbench_kit.studies.planning.kind import PLAN, PlanStudy
 from specbench_kit.studies.planning.law import Law, draw_responses
 from specbench_kit.studies.planning.options import PlanOptions
 from specbench_kit.studies.planning.search import (
+    JUDGED,
     Found,
     Need,
     Ranked,
@@ -54,12 +58,15 @@ from specbench_kit.studies.planning.search import (
     Search,
     Simulated,
     cheapest,
+    measure,
     most_devices,
     rank,
     rent_of,
     replicas_for,
     served_at,
+    trials_of,
 )
+from specbench_kit.studies.serving.capacity import steps_tried
 from specbench_kit.studies.serving.seeds import estimate
 
 DEPLOYMENT = "deployment.toml"
@@ -106,20 +113,18 @@ def replica_arguments(deployment: Path, market: Market, plan: ReplicaFleet) -> l
     """Return the options of `skit simulate` and `skit capacity` for a replica of a plan."""
     options = market.options
     candidate = plan.candidate
+    judged = trials_of(market, options.seed).at(market.scenario(candidate), plan.devices_served, JUDGED)
     arguments = [
         *("--deployment", str(deployment), "--system", SYSTEM[candidate.placement], "--method", candidate.method),
         *("--scheduler", candidate.scheduler, "--max-batch", str(candidate.max_batch)),
         *("--acceptance", options.acceptance, "--slo", options.slo),
         *("--kv-tokens", f"{market.kv_tokens(candidate.server, candidate.placement):.0f}"),
         *("--seed", str(options.seed), "--seeds", str(options.seeds)),
-        *("--duration", f"{options.duration_s:g}", "--warm-up", f"{options.warmup_s:g}"),
+        *("--duration", f"{judged.duration_s:g}", "--warm-up", f"{judged.warmup_s:g}"),
     ]
-    if options.think_s:
-        arrivals = pausing(options.think_s, market.response_s)
-        arguments += [
-            "--arrivals",
-            f"closed:think_s={arrivals.think_s:g},ramp_s={arrivals.ramp_s:g},exponential=true",
-        ]
+    arrivals = pausing(options.think_s, market.response_s)
+    exponential = ",exponential=true" if arrivals.exponential else ""
+    arguments += ["--arrivals", f"closed:think_s={arrivals.think_s:g},ramp_s={arrivals.ramp_s:g}{exponential}"]
     if isinstance(link := options.link, StatedFile):
         copied = structs.replace(link, path=deployment.with_name(f"{LINK}{link.path.suffix}"))
         arguments += ["--link-trace", str(copied)]
@@ -132,10 +137,24 @@ PLACEMENTS: tuple[Placement, ...] = ("edge", "server", "none")
 SCALES = (0.5, 1.0, 2.0, 3.0)
 """Factors on the promise in the Pareto figure, from the laxest on."""
 MOVED = 3
+START_S = 5.0
+"""Seconds until a command simulates: imports, replays of a trace, and the processes that work side by side."""
 WITHOUT_EFFECT = ("out", "jobs", "backend", "resume")
 """Options that change no result."""
 COARSE = 0.1
 """Relative precision of loads at other promises."""
+
+
+class FleetRange(NamedTuple):
+    """What a fleet's replica serves by seed and at the ends of its step times, and the rents that follow.
+
+    Without a `most_price_per_hour`, the fleet does not keep the promise at the upper end.
+    """
+
+    served: Served
+    served_at_ends: dict[str, int]
+    least_price_per_hour: float
+    most_price_per_hour: float | None
 
 
 @dataclass(frozen=True)
@@ -162,23 +181,25 @@ class PlanRun:
         plan = cheapest(fleets.values())
         if plan is None:
             raise SkitError(impossible(market, ranked))
-        by_seed = search.served(plan, partial(self.report, "seed by seed"))
-        described = self._planned(plan, by_seed, self._ends(plan, search, by_seed[0]))
+        described: dict[str, FleetSummary | None] = {
+            placement: None if fleet is None else self._described(fleet, search) for placement, fleet in fleets.items()
+        }
+        planned = described[plan.candidate.placement]
+        assert planned is not None
         summary = PlanSummary(
             devices=self.options.devices,
             slo=self.options.slo,
             epsilon=self.options.epsilon,
             seeds=self.options.seeds,
             stated_acceptance=self.options.acceptance if market.is_stated else None,
-            plan=described,
-            fleets={
-                placement: None if fleet is None else described if fleet is plan else _described(fleet)
-                for placement, fleet in fleets.items()
-            },
+            plan=planned,
+            fleets=described,
             ties=[
-                _kind(entry) for placement in PLACEMENTS for entry in _ties(found[placement], fleets[placement], plan)
+                self._tie(entry, search)
+                for placement in PLACEMENTS
+                for entry in _ties(found[placement], fleets[placement], plan)
             ],
-            assumptions=self._moved(market, search, plan, by_seed[0]),
+            assumptions=self._moved(market, search, plan, cheapest([fleets["edge"], fleets["server"]])),
             pareto=self._pareto(market, workers, found, fleets),
             candidates=[
                 _candidate(entry, self.options.devices)
@@ -205,6 +226,7 @@ class PlanRun:
                 )
                 for server in market.servers()
             },
+            capacity_factor=_capacity_factor(market, fleets["server"]),
         )
         return self._write(parts, market, plan, summary)
 
@@ -225,18 +247,58 @@ class PlanRun:
         report(1, 1)
         return fleet
 
-    def _planned(self, fleet: ReplicaFleet, by_seed: Sequence[int], ends: dict[str, int]) -> PlannedFleet:
-        """Return the plan's fleet with its range over seeds and over what step times may be."""
+    def _range(self, fleet: ReplicaFleet, search: Search) -> FleetRange:
+        """Return what a fleet's rent may be, over seeds and over what step times may be."""
         devices = self.options.devices
+        step = f"range of {NAMES[fleet.candidate.placement]}"
+        by_seed = search.served(fleet, partial(self.report, step))
+        ends = self._ends(fleet, search, by_seed[0])
         served = estimate([float(number) for number in by_seed], 0.0)
         fleets = [fleet.with_load(devices, load) for load in (served.low or 0.0, served.high or 0.0, *ends.values())]
         rents = [inf if other is None else other.price_per_hour for other in (fleet, *fleets)]
-        return PlannedFleet(
-            **structs.asdict(_described(fleet)),
-            served=Served(*structs.astuple(served), by_seed=list(by_seed)),
-            served_at_ends=ends,
-            least_price_per_hour=min(rents),
-            most_price_per_hour=max(rents) if max(rents) < inf else None,
+        return FleetRange(
+            Served(*structs.astuple(served), by_seed=by_seed),
+            ends,
+            min(rents),
+            max(rents) if max(rents) < inf else None,
+        )
+
+    def _described(self, fleet: ReplicaFleet, search: Search) -> FleetSummary:
+        """Return a fleet with its range as `summary.json` holds it."""
+        overall = fleet.figures.overall
+        energy = fleet.figures.cost
+        device = fleet.candidate.server.device
+        return FleetSummary(
+            **structs.asdict(fleet.candidate.described()),
+            **self._range(fleet, search)._asdict(),
+            label=fleet.candidate.label,
+            title=device.title,
+            replicas=fleet.replicas,
+            cards=fleet.cards,
+            devices_served=fleet.devices_served,
+            devices_per_replica=fleet.devices_per_replica,
+            violation_rate=fleet.violation_rate,
+            price_per_hour=fleet.price_per_hour,
+            price_per_million=fleet.price_per_million,
+            power_kw=fleet.cards * device.power_w / 1e3,
+            server_joules_per_token=energy.server_joules_per_token,
+            device_joules_per_token=energy.device_joules_per_token,
+            joules_per_device_hour=energy.joules_per_device_hour,
+            throughput=overall.throughput.mean,
+            classes=fleet.figures.classes,
+            overall=overall,
+        )
+
+    def _tie(self, entry: Simulated, search: Search) -> Tie:
+        """Return another kind of replica whose fleet costs as much as the plan's, with the range of its rent."""
+        candidate = entry.ranked.candidate
+        possible = self._range(search.fleet(entry), search)
+        return Tie(
+            **structs.asdict(candidate.described()),
+            title=candidate.server.device.title,
+            devices_served=entry.devices,
+            least_price_per_hour=possible.least_price_per_hour,
+            most_price_per_hour=possible.most_price_per_hour,
         )
 
     def _ends(self, fleet: ReplicaFleet, search: Search, first: int) -> dict[str, int]:
@@ -253,27 +315,43 @@ class PlanRun:
         served = search.workers.map(most_devices, [arguments for _, arguments in work], int)
         return ends | {end: devices for (end, _), devices in zip(work, served, strict=True)}
 
-    def _moved(self, market: Market, search: Search, plan: ReplicaFleet, first: int) -> list[MovedAssumption]:
-        """Return the weightiest assumptions, each moved, with what the chosen configuration would then need."""
+    def _moved(
+        self, market: Market, search: Search, plan: ReplicaFleet, drafting: ReplicaFleet | None
+    ) -> list[MovedAssumption]:
+        """Return the weightiest assumptions and those about drafts, each moved, with what is then needed for it.
+
+        Those about drafts speak against the plan: where it drafts, its drafts become worse, and where it does not,
+        those of the cheapest fleet that does, `drafting`, become better.
+        """
         report = partial(self.report, "moving assumptions")
-        moved = by_weight(market, plan)[:MOVED]
+        if plan.candidate.placement != "none":
+            drafting = plan
+        of_drafts = [] if drafting is None else [(drafting, one) for one in about_drafts(market, drafting, plan)]
+        moved = [*of_drafts, *((plan, assumption) for assumption in by_weight(market, plan)[:MOVED])]
         trials = search.trials(self.options.seed)
         work = [
-            (assumption.scenario, replace(trials, rule=replace(trials.rule, epsilon=assumption.epsilon)), first)
-            for assumption in moved
+            (
+                assumption.scenario,
+                replace(trials, rule=replace(trials.rule, epsilon=assumption.epsilon)),
+                fleet.devices_served,
+            )
+            for fleet, assumption in moved
         ]
         rows: list[MovedAssumption] = []
-        for assumption, served in zip(moved, search.workers.map(most_devices, work, int), strict=True):
-            after = plan.with_load(self.options.devices, served)
+        for (fleet, assumption), served in zip(moved, search.workers.map(most_devices, work, int), strict=True):
+            after = fleet.with_load(self.options.devices, served)
             rows.append(
                 MovedAssumption(
                     assumption.name,
+                    fleet.candidate.placement,
                     assumption.assumed,
                     assumption.moved,
                     served,
+                    fleet.cards,
+                    fleet.price_per_hour,
                     None if after is None else after.cards,
                     None if after is None else after.price_per_hour,
-                    None if after is None else after.price_per_hour / plan.price_per_hour,
+                    None if after is None else after.price_per_hour / fleet.price_per_hour,
                 )
             )
             report(len(rows), len(moved))
@@ -339,10 +417,26 @@ class PlanRun:
             "deployment": describe(market.deployment(plan.candidate.server, plan.candidate.placement)),
             "system": SYSTEM[plan.candidate.placement],
             **checks,
+            "check_s": self._check_s(market, plan),
             **described_readings([trace.reading] if (trace := market.network.trace) and trace.reading else []),
             **provenance.collect(self.argv),
         }
         return finish(PLAN, parts.folder, run, summary, parts)
+
+    def _check_s(self, market: Market, plan: ReplicaFleet) -> float:
+        """Return about how many seconds a search for the capacity of a replica takes, by one simulation that is timed.
+
+        A simulation of a smaller load takes less time, and one of a larger load hardly more: a full server verifies no
+        more. Seeds are searched side by side, and a start takes as long as the import of what simulates.
+        """
+        options = self.options
+        trials = trials_of(market, options.seed)
+        before_s = monotonic_s()
+        measure(trials.at(market.scenario(plan.candidate), plan.devices_served, JUDGED), options.seed)
+        simulation_s = monotonic_s() - before_s
+        loads = steps_tried(plan.devices_served, replace(CapacityRule(), epsilon=options.epsilon))
+        search_s = simulation_s * sum(min(1.0, load / plan.devices_served) for load in loads)
+        return START_S + search_s * ceil(options.seeds / provenance.usable_cpus())
 
 
 def _beside_judged(point: ParetoPoint, fleet: ReplicaFleet | None) -> ParetoPoint:
@@ -392,11 +486,15 @@ def _ties(found: Found, fleet: ReplicaFleet | None, plan: ReplicaFleet) -> Seque
     return found.cheapest[1:] if fleet is not None and fleet.price_per_hour == plan.price_per_hour else ()
 
 
-def _kind(entry: Simulated) -> Tie:
-    candidate = entry.ranked.candidate
-    return Tie(
-        **structs.asdict(candidate.described()), title=candidate.server.device.title, devices_served=entry.devices
-    )
+def _capacity_factor(market: Market, fleet: ReplicaFleet | None) -> CapacityFactor | None:
+    """Return the capacity factor of a replica that drafts, alone and in the batches of its load."""
+    batches = fleet and fleet.figures.server.batch_size
+    if not fleet or not batches:
+        return None
+    scenario = market.scenario(fleet.candidate)
+    law = Law(scenario, draw_responses(scenario), market.options.epsilon)
+    size = batches.mean.mean
+    return CapacityFactor(fleet.candidate.method, law.capacity_factor(1.0), law.capacity_factor(size), size)
 
 
 NAMES: dict[Placement, str] = {
@@ -438,32 +536,6 @@ def impossible(market: Market, ranked: dict[Placement, list[Ranked]]) -> str:
         f"{no_fleet}: the fastest replica ({label}) gives {fastest:.3g} tokens/s to a single device; promise at most "
         f"{fastest / 2:.3g}, or allow more --cards, fewer --bits (which change the outputs), "
         "faster --gpus or a smaller --target"
-    )
-
-
-def _described(fleet: ReplicaFleet) -> FleetSummary:
-    """Return a fleet as `summary.json` holds it."""
-    overall = fleet.figures.overall
-    energy = fleet.figures.cost
-    device = fleet.candidate.server.device
-    return FleetSummary(
-        **structs.asdict(fleet.candidate.described()),
-        label=fleet.candidate.label,
-        title=device.title,
-        replicas=fleet.replicas,
-        cards=fleet.cards,
-        devices_served=fleet.devices_served,
-        devices_per_replica=fleet.devices_per_replica,
-        violation_rate=fleet.violation_rate,
-        price_per_hour=fleet.price_per_hour,
-        price_per_million=fleet.price_per_million,
-        power_kw=fleet.cards * device.power_w / 1e3,
-        server_joules_per_token=energy.server_joules_per_token,
-        device_joules_per_token=energy.device_joules_per_token,
-        joules_per_device_hour=energy.joules_per_device_hour,
-        throughput=overall.throughput.mean,
-        classes=fleet.figures.classes,
-        overall=overall,
     )
 
 

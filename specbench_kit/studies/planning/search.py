@@ -15,6 +15,7 @@ from typing import TypeVar
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.metrics.serving_rows import Figures, Interval, SeedFigures
+from specbench_kit.serving.arrivals import ClosedLoop
 from specbench_kit.serving.metrics import compute_metrics, slo_violations
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers
@@ -32,8 +33,9 @@ FIRST_STRIDE = 9
 """Loads between the first two that are tried: about a fifth more devices."""
 RESPONSES = 300
 TURNS = 2.0
-WARM_TURNS = 0.75
-"""Least responses that a try counts, and how long it lasts and warms up, in responses of the slowest class."""
+WARM_TURNS = 1.0
+"""Least responses that a try counts, and how long it lasts and goes on warming up once all devices have started, in
+responses of the slowest class."""
 HOPELESS = 2.0
 """A load with so many times the late responses that may be, half-way through a try, is not tried to the end."""
 JUDGED = 2.0
@@ -258,7 +260,8 @@ class Trials:
     """How loads of a replica are tried: with one seed, each for as long as its responses need.
 
     `response_s` are the seconds that the slowest class may take for a response: a try that were not longer would hardly
-    see one of that class fall due. A load is simulated until about `RESPONSES` are through.
+    see one of that class fall due. A load is simulated until about `RESPONSES` are through. Nothing counts before all
+    devices have started and their first responses are through: those come with too few or too many prompts at a time.
     """
 
     seed: int
@@ -267,7 +270,8 @@ class Trials:
 
     def at(self, scenario: Scenario, devices: int, times: float = 1.0) -> Scenario:
         """Return the scenario with so many devices and for as long as a try lasts, or so many times as long."""
-        warmup_s = min(scenario.warmup_s, WARM_TURNS * self.response_s)
+        ramp_s = scenario.arrivals.ramp_s if isinstance(scenario.arrivals, ClosedLoop) else 0.0
+        warmup_s = min(scenario.warmup_s, ramp_s + WARM_TURNS * self.response_s)
         measured_s = times * self.response_s * max(TURNS, RESPONSES / devices)
         duration_s = min(scenario.duration_s, warmup_s + measured_s)
         return replace(scenario, devices=devices, duration_s=duration_s, warmup_s=min(warmup_s, duration_s / 2))
@@ -282,6 +286,12 @@ class Trials:
             return False
         violated, _ = slo_violations(tried, simulation.run(tried.duration_s))
         return bool(len(violated)) and float(violated.mean()) <= self.rule.epsilon
+
+
+def trials_of(market: Market, seed: int, resolution: float = 0.0) -> Trials:
+    """Return how loads of a market's replicas are tried with a seed."""
+    rule = CapacityRule(epsilon=market.options.epsilon, most=MOST, resolution=resolution)
+    return Trials(seed, rule, market.slowest_s)
 
 
 def narrow(scenario: Scenario, trials: Trials, search: LoadSearch, need: Need | None = None) -> LoadSearch:
@@ -336,9 +346,7 @@ class Search:
 
     def trials(self, seed: int, resolution: float = 0.0) -> Trials:
         """Return how loads are tried with a seed."""
-        options = self.market.options
-        rule = CapacityRule(epsilon=options.epsilon, most=MOST, resolution=resolution)
-        return Trials(seed, rule, self.market.slowest_s)
+        return trials_of(self.market, seed, resolution)
 
     def best(self, ranked: Sequence[Ranked], placement: Placement, step: str) -> Found:
         """Return the candidates of a place to draft that are cheapest with all seeds, and what is known of the others.
@@ -357,6 +365,7 @@ class Search:
                 break
             for entry in unjudged:
                 known[entry.ranked.candidate.key] = self.judge(entry)
+        report(len(known), len(known))
         simulated = {entry.server.label for entry in known.values()}
         configurations = sum(entry.candidate.server.label in simulated for entry in ranked)
         return Found(

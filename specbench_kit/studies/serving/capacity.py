@@ -3,8 +3,9 @@
 Where requests arrive whether or not others are done, it is the highest rate of arrivals instead.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil, sqrt
 from typing import Any
 
@@ -87,27 +88,44 @@ def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedSear
     trials: dict[int, TriedLoad] = {}
 
     def holds(step: int) -> bool:
-        if step not in trials:
-            trials[step] = try_load(at_load(scenario, step), seed, rule, load_of(scenario, step))
+        trials[step] = try_load(at_load(scenario, step), seed, rule, load_of(scenario, step))
         return trials[step].holds
 
-    def capacity(step: int, *, bounded: bool = False) -> SeedSearch:
-        return SeedSearch(load_of(scenario, step), list(trials.values()), bounded)
+    step = _highest_served(holds, rule)
+    bounded = step == rule.most
+    return SeedSearch(load_of(scenario, step), list(trials.values()), bounded)
 
-    low = 0
+
+def steps_tried(capacity: int, rule: CapacityRule) -> list[int]:
+    """Return the steps that a search tries which finds this capacity."""
+    tried: list[int] = []
+
+    def holds(step: int) -> bool:
+        tried.append(step)
+        return step <= capacity
+
+    _highest_served(holds, rule)
+    return tried
+
+
+def _highest_served(holds: Callable[[int], bool], rule: CapacityRule) -> int:
+    """Return the highest step that is served, each of which is tried once at most."""
+    known = cache(holds)
+    highest_tried = low = 0
     high = min(FIRST_TRY, rule.most)
     while True:
-        while holds(high):
+        while known(high):
             low = high
             if low == rule.most:
-                return capacity(low, bounded=True)
+                return low
             high = min(2 * high, rule.most)
+        highest_tried = max(highest_tried, high)
         while high - low > max(1, rule.resolution * low):
             middle = (low + high) // 2
-            low, high = (middle, high) if holds(middle) else (low, middle)
-        beyond = min(ceil(BEYOND * max(trials)), rule.most)
-        if not holds(beyond):
-            return capacity(low)
+            low, high = (middle, high) if known(middle) else (low, middle)
+        beyond = min(ceil(BEYOND * highest_tried), rule.most)
+        if not known(beyond):
+            return low
         high = beyond
 
 

@@ -37,6 +37,10 @@ Simulated = Chart[SimulatedRow]
 Searched = Chart[SearchedRow]
 
 PUBLISHED = "published"
+FEW_BROKEN = 0.01
+"""Share of broken promises below which the figure of them does not come first."""
+LEAST_TOP = 10.0
+"""Least height, in percent, of the axis of broken promises: noise below it shall not look like much."""
 HEIGHT_IN = 3.0
 LEGEND_IN = 0.16
 LOGARITHMIC_SPAN = 20
@@ -190,9 +194,14 @@ def pictures(summary: ServingSummary) -> Iterator[Picture]:
         return
     rows = summary.rows
     lines = chart(rows)
-    if any(row.figures.overall.violation_rate for row in rows):
+    rates = [rate.mean for row in rows if (rate := row.figures.overall.violation_rate) is not None]
+    kept = max(rates, default=0.0) < FEW_BROKEN
+    if rates and not kept:
         yield _violations(lines, summary)
     yield _throughput(lines)
+    # Where hardly a promise is broken, lines along the axis show nothing, and do not come first.
+    if rates and kept:
+        yield _violations(lines, summary)
     yield _waiting(lines)
     yield _interference(lines)
     if any(_missed_deadlines(row) for row in rows):
@@ -246,7 +255,9 @@ def _violations(lines: Simulated, summary: SimulationSummary) -> Picture:
             rate = row.figures.overall.violation_rate
             if rate is not None and row.devices is not None and (row.series, row.place) in knees:
                 axes.scatter([row.devices], [100 * rate.mean], 110, facecolors="none", edgecolors=BLACK, zorder=4)
-        frame(axes, lines, "responses that break their SLO (%)", top=103)
+        rates = [rate for row in summary.rows if (rate := row.figures.overall.violation_rate) is not None]
+        highest = 100 * max(end for rate in rates for end in (rate.bounds or (rate.mean,)))
+        frame(axes, lines, "responses that break their SLO (%)", top=min(103.0, max(LEAST_TOP, 1.25 * highest)))
 
     note = "Means over seeds with 95% intervals; a ring marks the knee, where a line begins to rise."
     return Picture("violations", "Violation rate", note, height(lines), paint)

@@ -249,7 +249,8 @@ def _simulation(summary: SimulationSummary) -> Blocks:
         ("Servers of the pool", _server_table(rows, axes)),
         ("Energy and cost", _figure_table(rows, COST)),
     ):
-        if table.rows:
+        table = table.without_empty_columns() if table.rows else table
+        if len(table.titles) > len(named) and table.rows:
             first = [name for name in table.titles if name not in LESS_NEEDED][:PAGE_COLUMNS]
             opened = [Folded("Table", [table])] if folded else with_more_columns(table, first)
             blocks += [Heading(f"{title} (modelled)"), *opened]
@@ -366,9 +367,9 @@ def _definitions(run: ServingDescription) -> Blocks:
         "Goodput is the throughput times the share of tokens, of all responses that fell due, that came in responses "
         "which kept their SLO. A round misses its deadline when its verification ends after arrival + expected tokens "
         "/ promised speed - drafting - network. Interference is the time of a round's batch over the time that the "
-        "round would take alone. Responses and TTFT are counted from the request. ICL, the inter-chunk latency, is "
-        "the time between two arrivals of a response, of which the tokens of one round are one; vLLM's benchmark calls "
-        "it inter-token latency, which AIPerf calls what is TPOT here. "
+        f"round would take alone. {wording.BUSY} Responses and TTFT are counted from the request. ICL, the "
+        "inter-chunk latency, is the time between two arrivals of a response, of which the tokens of one round are "
+        "one; vLLM's benchmark calls it inter-token latency, which AIPerf calls what is TPOT here. "
         "Energy is that of servers and of devices at the full power of their cards while they work. Intervals are 95% "
         "intervals of Student's t over seeds."
     )

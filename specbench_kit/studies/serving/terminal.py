@@ -26,7 +26,7 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.writing.formatting import ABSENT, significant
+from specbench_kit.reports.writing.formatting import significant
 from specbench_kit.studies.serving import wording
 from specbench_kit.studies.serving.report import SERVERS, FigureColumn, latency_groups, point_cells, servers_of
 from specbench_kit.studies.serving.summary import (
@@ -54,6 +54,7 @@ AXIS_TITLES = {
     "estimator_noise": "estimate\nnoise",
     "guard_s": "guard\n(s)",
 }
+NO_BREAK = "\N{NO-BREAK SPACE}"
 LATENCIES = ("response", "TTFT", "ICL")
 MOST_LATENCIES = 12
 """Rows up to which the terminal shows latencies; the report shows all."""
@@ -75,6 +76,7 @@ def print_serving(console: "Console", run: ServingDescription, summary: ServingS
         *paragraphs(*(f"**{line}**" for line in wording.headlines(run, summary))),
         Note(setting),
         results,
+        *map(Note, wording.busy_note(summary)),
         *_latencies(summary.rows),
         *_servers(summary.rows),
     ]
@@ -114,15 +116,17 @@ def _axis_columns(axes: Sequence[str]) -> list[Column]:
 def _latencies(rows: Sequence[SimulatedRow | SearchedRow]) -> list[Block]:
     """Return median, 95th and 99th percentile of what users wait for, by class; nothing if the table would be long."""
     axes = varied(rows)
+    by_class = any(len(latency_groups(row)) > 1 for row in rows)
     cells: list[list[Cell]] = []
     for row in rows:
         for name, group in latency_groups(row).items():
             waited = (group.response_s, group.ttft_s, group.icl_s)
-            cells.append([*point_cells(row, axes), name, *map(_percentiles, waited)])
+            cells.append([*point_cells(row, axes), *([name] if by_class else []), *map(_percentiles, waited)])
     if not 0 < len(cells) <= MOST_LATENCIES:
         return []
-    titles = [f"{title} (s)\np50 p95 p99" for title in LATENCIES]
-    return [Table(("system", *(AXIS_TITLES.get(axis, axis) for axis in axes), "class", *titles), cells)]
+    titles = [f"{title} (s)\n{NO_BREAK.join(('p50', 'p95', 'p99'))}" for title in LATENCIES]
+    classes = ["class"] if by_class else []
+    return [Table(("system", *(AXIS_TITLES.get(axis, axis) for axis in axes), *classes, *titles), cells)]
 
 
 def _servers(rows: Sequence[SimulatedRow | SearchedRow]) -> list[Block]:
@@ -139,9 +143,9 @@ def _servers(rows: Sequence[SimulatedRow | SearchedRow]) -> list[Block]:
 
 
 def _percentiles(times: Percentiles[Interval] | None) -> str:
-    if times is None:
-        return f"{ABSENT} {ABSENT} {ABSENT}"
-    return " ".join(significant(value.mean) for value in (times.p50, times.p95, times.p99))
+    """Return three numbers that a narrow terminal keeps in one line, since long names are what it can break."""
+    values = [None] * 3 if times is None else [value.mean for value in (times.p50, times.p95, times.p99)]
+    return NO_BREAK.join(map(significant, values))
 
 
 def _published(run: ServingDescription, pairs: Sequence[ComparedNumber]) -> Table:

@@ -233,6 +233,7 @@ def derived_range(summary: SimulationSummary) -> list[str]:
     last = {row.series: row for row in summary.ranges}
     if not last:
         return []
+    throughputs = {(row.series, row.place): row.figures.overall.throughput for row in summary.rows}
     parts = []
     for series, row in last.items():
         low, high = row.throughput or (0.0, 0.0)
@@ -241,8 +242,8 @@ def derived_range(summary: SimulationSummary) -> list[str]:
             late = f" with {' to '.join(dict.fromkeys(map(share, row.violation_rate)))} late"
         part = f"{series} {span(significant(low), significant(high))} tokens/s{late}"
         if row.throughput_ratio:
-            slowest, fastest = row.throughput_ratio
-            part += f", {span(times(slowest), times(fastest))} {row.against} ({_holds(slowest > 1 or fastest < 1)})"
+            pair = [throughputs.get((name, row.place)) for name in (series, str(row.against))]
+            part += f", {_ratio_over_range(row.throughput_ratio, str(row.against), pair)}"
         parts.append(part)
     devices = next(iter(last.values())).devices
     return [
@@ -251,8 +252,20 @@ def derived_range(summary: SimulationSummary) -> list[str]:
     ]
 
 
-def _holds(holds: bool) -> str:
-    return "over the whole range" if holds else "the verdict does not hold over the range"
+def _ratio_over_range(ratio: tuple[float, float], against: str, pair: Sequence[Interval | None]) -> str:
+    """Return a ratio of two series over the range of derived times, and whether a verdict on the pair holds there.
+
+    Where the seeds show no difference between the pair, there is no verdict that could hold or fail.
+    """
+    low, high = ratio
+    is_one_sided = low > 1 or high < 1
+    one, other = pair
+    is_shown = one is not None and other is not None and (_is_higher(one, other) or _is_higher(other, one))
+    if is_shown:
+        holds = "over the whole range" if is_one_sided else "the verdict does not hold over the range"
+    else:
+        holds = "seeds show no difference" if is_one_sided else "no difference is shown there either"
+    return f"{span(times(low), times(high))} {against} ({holds})"
 
 
 def derived_capacities(summary: CapacitySummary) -> list[str]:
@@ -260,6 +273,7 @@ def derived_capacities(summary: CapacitySummary) -> list[str]:
     if not summary.ranges:
         return []
     named = [axis for axis in AXES[1:] if axis in varied(summary.rows)]
+    capacities = {(row.series, row.place): row.capacity for row in summary.rows}
     parts = []
     for row in summary.ranges:
         show = count if row.unit == "devices" else significant
@@ -267,8 +281,8 @@ def derived_capacities(summary: CapacitySummary) -> list[str]:
         where = f" at {point_in_words(row, named)}" if named else ""
         part = f"{row.series} {span(low, high)} {row.unit}{where}"
         if row.capacity_ratio:
-            least, most = row.capacity_ratio
-            part += f", {span(times(least), times(most))} {row.against} ({_holds(least > 1 or most < 1)})"
+            pair = [capacities.get((name, row.place)) for name in (row.series, str(row.against))]
+            part += f", {_ratio_over_range(row.capacity_ratio, str(row.against), pair)}"
         parts.append(part)
     others = sum(not row.refused for row in summary.rows) - len(summary.ranges)
     more = f"; {others} more {'was' if others == 1 else 'were'} not searched at the ends" if others > 0 else ""
@@ -329,6 +343,28 @@ def thrashing(summary: SimulationSummary) -> list[str]:
                 "response, and computed it again each time; give it more memory or fewer devices."
             )
     return lines
+
+
+BUSY = (
+    "Busy is the share of time in which a server verifies anything: a batch of one as well as a full one. A server "
+    "that is always busy keeps its promises for as long as larger batches still end in time; `skit capacity` finds how "
+    "many devices that is."
+)
+ALWAYS_BUSY = 0.9
+"""Share of time from which on a reader may take a server for overloaded."""
+FEW_LATE = 0.05
+"""Share of broken promises below which it is not."""
+
+
+def busy_note(summary: ServingSummary) -> list[str]:
+    """Return what busy means if a server is nearly always busy and yet keeps its promises; nothing elsewhere."""
+    if not isinstance(summary, SimulationSummary):
+        return []
+    for row in summary.rows:
+        late = row.figures.overall.violation_rate
+        if row.figures.server.utilisation.mean >= ALWAYS_BUSY and late is not None and late.mean < FEW_LATE:
+            return [BUSY]
+    return []
 
 
 def guard_sentence(guard: ServingPoint) -> str:

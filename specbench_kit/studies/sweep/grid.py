@@ -154,7 +154,7 @@ def _grid(settings: SweepSettings, path: Path | None, digest: str) -> "_Grid":
     """Return the grid of a sweep, the same one for all points of it that a process works on one after the other."""
     if path is None:
         return _Grid(settings, None)
-    trace = TraceFile(path)
+    trace = TraceFile(path, settings.limit)
     require(
         provenance.hash_file(trace.path) == digest,
         f"the trace {path} is another file on a node of the Ray cluster: put the same one there",
@@ -165,7 +165,7 @@ def _grid(settings: SweepSettings, path: Path | None, digest: str) -> "_Grid":
 def synthetic_prompts(settings: SweepSettings) -> SyntheticPrompts:
     """Return the prompts that a synthetic pair answers."""
     return SyntheticPrompts(
-        requests=settings.limit or SyntheticPrompts.requests,
+        requests=settings.prompts,
         output_tokens=settings.max_new_tokens,
         batch_size=settings.batch_size,
         seed=settings.seed,

@@ -8,6 +8,9 @@ from specbench_kit.core import common_options as common
 from specbench_kit.core.option import DECODING, DEPLOYMENT, RUN, Option
 from specbench_kit.serving.options import Backend
 
+RECORDED_PROMPTS = 100
+"""Prompts that are recorded first, or random ones of a synthetic pair, unless --limit gives another number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
@@ -33,7 +36,14 @@ class SweepOptions:
             flag="replay",
         ),
     ] = None
-    limit: Annotated[int | None, Option("Number of prompts, drawn with --seed.", RUN)] = 100
+    limit: Annotated[
+        int | None,
+        Option(
+            "Number of prompts, drawn with --seed; of a trace, the number of its first requests. The default is "
+            f"{RECORDED_PROMPTS} where prompts are recorded first, and all of a trace.",
+            RUN,
+        ),
+    ] = None
     minutes: common.Minutes = None
     target: common.Target = "auto"
     draft: common.Draft = "auto"

@@ -10,7 +10,7 @@ from specbench_kit.reports.comparison.scene import legend, legend_in
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, GREY, Style, method_styles
 from specbench_kit.studies.sweep.found import BreakEven, SweepLine, SweepSummary, lines
-from specbench_kit.studies.sweep.report import axis_in_words, numbers_of
+from specbench_kit.studies.sweep.report import RIVAL, axis_in_words, numbers_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,8 +30,7 @@ def pictures(summary: SweepSummary) -> Iterator[Picture]:
     yield Picture(
         "speedup",
         f"Speedup against {axis}",
-        "Above 1x, a method is faster than autoregressive decoding at the server; a ring is where it breaks "
-        "even. Bands are 95% intervals. Dotted lines, if any, draft on the server.",
+        _speedup_note(summary),
         CURVES_IN + legend_in([*labels, *(f"{label}, server-only" for label in labels)]),
         lambda axes: _speedups(axes, drawn, summary),
     )
@@ -44,6 +43,12 @@ def pictures(summary: SweepSummary) -> Iterator[Picture]:
     )
     if picture := map_of_methods(summary):
         yield picture
+
+
+def _speedup_note(summary: SweepSummary) -> str:
+    rings = "; rings: break-even" if any(found.crossings for found in summary.break_even) else ""
+    dotted = "; dotted: with the draft model on the server" if summary.edge else ""
+    return f"Over {RIVAL}: below 1, drafting is slower; shaded: 95% intervals{rings}{dotted}."
 
 
 def _speedups(axes: "Axes", drawn: Sequence[SweepLine], summary: SweepSummary) -> None:

@@ -178,7 +178,7 @@ def _comparisons(summary: SweepSummary) -> Blocks:
         Heading("Edge or server-only"),
         _crossings_table("edge faster than server-only", summary.edge, summary),
         Table((*_axis_columns(summary), "method", *numbers), rows),
-        Paragraph(colocation.NOTE),
+        Paragraph(f"{colocation.NOTE} {colocation.CAPACITY_NOTE}"),
     ]
 
 
@@ -300,13 +300,43 @@ def winner_sentence(summary: SweepSummary) -> str:
         name, won = max(winners.items(), key=lambda item: len(item[1]))
         ends = [won[0], won[-1]] if len(won) > 1 else won
         at_ends = ", ".join(map(_speedup_at, ends))
-        return f"{code(name)} is the fastest at {len(won)} of {points} points, as a multiple of {RIVAL}: {at_ends}."
+        # A recommendation says what it compares: with the draft model on the server another way may be faster.
+        where = ", drafting at the edge," if won[0].overall.colocated_ratio is not None else ""
+        fastest = f"{code(name)}{where} is the fastest at {len(won)} of {points} points"
+        return f"{fastest}, as a multiple of {RIVAL}: {at_ends}{_beaten_by_server(summary)}."
     methods = [row for row in summary.rows if row.spec != BASELINE and row.overall.speedup is not None]
-    nothing = f"Nothing is faster than {RIVAL} at any of the {points} points"
+    where = " that drafts at the edge" if summary.edge else ""
+    nothing = f"Nothing{where} is faster than {RIVAL} at any of the {points} points"
     if not methods:
         return f"{nothing}."
     closest = max(methods, key=lambda row: row.overall.speedup or 0.0)
-    return f"{nothing}; {code(closest.spec)} comes closest, {_speedup_at(closest)}."
+    return f"{nothing}; {code(closest.spec)} comes closest, {_speedup_at(closest)}{_beaten_by_server(summary)}."
+
+
+def gains_at_server(summary: SweepSummary) -> list[float]:
+    """Return how many times as fast the best is with draft models on the server, at every point where it is faster.
+
+    That is in comparison with what is fastest with them at the edge, autoregressive decoding included.
+    """
+    gains = []
+    for winner in summary.fastest:
+        at_server = [
+            row.overall.colocated_speedup or 0.0
+            for row in summary.rows
+            if row.values == winner.place and row.overall.colocated_ratio is not None
+        ]
+        # Where no method pays at the edge, autoregressive decoding is the fastest there.
+        gain = max(at_server, default=0.0) / max(winner.speedup, 1.0)
+        gains += [gain] if gain > 1 else []
+    return gains
+
+
+def _beaten_by_server(summary: SweepSummary) -> str:
+    """Return, as the end of a headline, at how many points draft models on the server are faster; empty at none."""
+    gains = gains_at_server(summary)
+    if not gains:
+        return ""
+    return f"; drafting on the server is faster at {len(gains)} of {len(summary.fastest)} points"
 
 
 def _speedup_at(row: SweepRow) -> str:
@@ -322,16 +352,7 @@ def _speedup_at(row: SweepRow) -> str:
 
 def cautions(run: SweepDescription, summary: SweepSummary) -> list[str]:
     """Return what limits the numbers, and where a draft model on the server would be faster than any at the edge."""
-    beaten = []
-    for winner in summary.fastest:
-        at_server = [
-            row.overall.colocated_speedup or 0.0
-            for row in summary.rows
-            if row.values == winner.place and row.overall.colocated_ratio is not None
-        ]
-        # Where no method pays at the edge, autoregressive decoding is the fastest there.
-        gain = max(at_server, default=0.0) / max(winner.speedup, 1.0)
-        beaten += [gain] if gain > 1 else []
+    beaten = gains_at_server(summary)
     lines = setting_cautions(run)
     for used in run.methods:
         of_one = replace(run, method=used.method, uses=used.uses, seen_prompts=used.seen_prompts)

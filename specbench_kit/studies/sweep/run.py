@@ -23,6 +23,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.parts import KeptParts, unfinished_parts
 from specbench_kit.serving.parallel import Workers, require_cluster
+from specbench_kit.studies.bench.replay import dataset_of
 from specbench_kit.studies.recording.trace import record_once
 from specbench_kit.studies.sweep.axes import SweepAxis
 from specbench_kit.studies.sweep.found import (
@@ -60,7 +61,7 @@ def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: Pr
         trace = record_once(parts, recording, dataset, longest, partial(report, "recording"), resume=settings.resume)
     else:
         assert settings.trace is not None
-        trace = TraceFile(settings.trace)
+        trace = TraceFile(settings.trace, settings.limit)
         for spec in dict.fromkeys(spec for point in points for spec in point.specs.values()):
             require_replayable(parse_method(spec), trace.header)
         parts = _parts(settings, provenance.hash_file(trace.path))
@@ -93,7 +94,7 @@ def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence
     if trace is not None:
         dtype = trace.header.run["config"]["dtype"]
         inputs = {
-            "dataset": trace.header.run.get("dataset") or {"name": trace.path.stem},
+            "dataset": dataset_of(trace) if trace.header.run.get("dataset") else {"name": trace.path.stem},
             "models": trace.header.run["models"],
             "trace": trace.describe(),
             "requests": len(trace),

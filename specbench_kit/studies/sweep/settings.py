@@ -14,7 +14,7 @@ from specbench_kit.models.catalogue import SYNTHETIC
 from specbench_kit.models.executors.agreement import Agreement
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.sweep.axes import DRAFT, SweepAxis, Values, parse_axes, points, with_options
-from specbench_kit.studies.sweep.options import SweepOptions
+from specbench_kit.studies.sweep.options import RECORDED_PROMPTS, SweepOptions
 
 RECORDED = ("target", "draft", "device", "dtype", "executor", "max_new_tokens", "seed", "limit", "minutes", "argv")
 """Options that apply to the trace that is recorded first."""
@@ -49,8 +49,13 @@ class SweepSettings(SweepOptions):
     @property
     def recording(self) -> BenchSettings:
         """Return the settings of the trace that is recorded first."""
-        shared = {name: getattr(self, name) for name in RECORDED}
+        shared = {**{name: getattr(self, name) for name in RECORDED}, "limit": self.prompts}
         return BenchSettings(methods=(BASELINE,), batch_size=RECORDED_TOGETHER, **shared)
+
+    @property
+    def prompts(self) -> int:
+        """Return the number of prompts that are recorded first, or that a synthetic pair is given."""
+        return RECORDED_PROMPTS if self.limit is None else self.limit
 
     @property
     def synthetic(self) -> bool:
@@ -86,6 +91,7 @@ class SweepSettings(SweepOptions):
     def defining(self) -> dict[str, object]:
         """Return what tells this sweep from others with the same data, for one that is resumed to go on with."""
         recorded = {name: getattr(self, name) for name in RECORDED if name != "argv"}
+        recorded["limit"] = self.limit if self.trace is not None else self.prompts
         deployments = [describe(point.deployment) if point.deployment else None for point in self.points()]
         return {**self.described(), "deployments": deployments, **recorded, "max_draft": self.max_draft}
 

@@ -25,6 +25,7 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.render_html import inline, inline_svg, render, shell
 from specbench_kit.reports.writing.drawing import draw
+from specbench_kit.reports.writing.html_style import CSS
 
 VOID = {"meta", "br", "img", "hr", "link", "input"}
 
@@ -224,3 +225,9 @@ def test_a_drawing_follows_the_colours_of_its_page(comparison):
 
 def test_options_of_a_method_are_cut_between_them_alone() -> None:
     assert inline("`wisp:a=1,b=<2`, and more") == "<code>wisp:a=1,<wbr>b=&lt;2</code>, and more"
+
+
+def test_a_long_name_in_the_first_column_of_a_phone_is_broken_and_covers_no_other_cell() -> None:
+    """That column is no wider than a third of a phone, and a method such as threshold:max_draft=8 has no space."""
+    (rule,) = re.findall(r"\.numbers tr > :first-child code \{([^}]*)\}", CSS)
+    assert {"white-space: normal", "overflow-wrap: anywhere"} <= {part.strip() for part in rule.split(";")}

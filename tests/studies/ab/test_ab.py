@@ -63,6 +63,7 @@ def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
     assert max(map(len, shown)) <= 80
     for title in ("tokens/s", "TTFT P50", "TPOT P50", "end to end P50", "acceptance"):
         assert sum(title in line for line in shown) == 2, title
+    assert "of the same turns at both servers, in a typical turn; a P50" in " ".join(" ".join(shown).split())
     report = (folder / "report.md").read_text()
     assert report.index("End to end, `spec` against `plain`") < report.index("plots/ratios.png") < report.index("## ")
     assert "| sampling | greedy |" in report

@@ -139,6 +139,45 @@ def test_the_law_is_close_to_the_simulator_where_all_responses_are_alike() -> No
     assert served <= law.bound
 
 
+class Long(Trials):
+    """Trials of one long simulation each, most of whose time no start of the devices is in."""
+
+    def at(self, scenario: Scenario, devices: int, times: float = 1.0) -> Scenario:
+        seconds = {"duration_s": 60 * self.response_s, "warmup_s": 6 * self.response_s}
+        return replace(scenario, devices=devices, **seconds)
+
+
+def test_a_short_try_finds_what_a_long_simulation_does() -> None:
+    """Where all devices sent their prompts within five seconds, responses of 15 s came in waves, and 60 were served."""
+    market = Market(options("8", gpus=("l40s",), prompt_tokens="400", output_tokens="120"))
+    server = next(server for server in market.servers() if (server.members, server.bits) == (1, 4))
+    scenario = market.scenario(Candidate(server, "edge", "fixed-k:k=1", "fcfs", 64))
+    trials = Search(market, lambda *_: None, Workers()).trials(0)
+    tried = trials.at(scenario, 70)
+    assert tried.arrivals.ramp_s == market.response_s == 15.0
+    assert tried.warmup_s == tried.arrivals.ramp_s + market.slowest_s
+    served = most_devices(scenario, trials, 70)
+    assert served == pytest.approx(most_devices(scenario, Long(0, trials.rule, trials.response_s), 70), rel=0.05)
+
+
+def test_the_capacity_factor_falls_with_the_batch_and_rises_with_the_draft() -> None:
+    """It is what drafting adds to a server's batches: why a plan of large batches gains less than a sweep says."""
+    market = Market(options("4", gpus=("h100",), acceptance="qwen2.5-coder"))
+    server = next(server for server in market.servers() if (server.members, server.bits) == (2, 16))
+    factors: dict[str, list[float]] = {}
+    for method in ("fixed-k:k=1", "fixed-k:k=6"):
+        drafting, verifying = (
+            Law(scenario, draw_responses(scenario), 0.05)
+            for placement in ("server", "edge")
+            for scenario in [market.scenario(Candidate(server, placement, method, "fcfs", 256))]
+        )
+        factors[method] = [drafting.capacity_factor(batch) for batch in (1, 16, 64, 256)]
+        assert factors[method] == pytest.approx([drafting.batch_s(b) / verifying.batch_s(b) for b in (1, 16, 64, 256)])
+    assert factors["fixed-k:k=6"] == sorted(factors["fixed-k:k=6"], reverse=True)
+    assert all(1 < short < long for short, long in zip(*factors.values(), strict=True))
+    assert factors["fixed-k:k=6"][0] > 1.3 > 1.2 > factors["fixed-k:k=6"][-1]
+
+
 PIPELINES: dict[str, object] = {"target": "llama3.1-70b", "gpus": ("l40s",), "cards": (1, 4, 8), "stages": (1, 2, 4)}
 
 

@@ -4,21 +4,34 @@ import json
 import re
 import shlex
 from copy import deepcopy
+from math import ceil
 from pathlib import Path
 
 import pytest
 from command_line import skit_here
 from matplotlib.figure import Figure
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 from study_pages import assert_made_again
 
+from specbench_kit.metrics.plan_summary import FleetSummary
 from specbench_kit.profilers.devices import find_device
+from specbench_kit.reports.document import BulletList, Document, Table
 from specbench_kit.reports.render_markdown import render
 from specbench_kit.reports.writing.drawing import WIDTH_IN
+from specbench_kit.reports.writing.formatting import span, times
 from specbench_kit.studies.planning.kind import PlanStudy
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes
-from specbench_kit.studies.planning.report import WAYS, build, headline, pareto
-from specbench_kit.studies.planning.run import PlanRun
+from specbench_kit.studies.planning.report import (
+    WAYS,
+    build,
+    dollars,
+    fleet_table,
+    headline,
+    pareto,
+    terminal,
+)
+from specbench_kit.studies.planning.run import START_S, PlanRun
+from specbench_kit.studies.serving.capacity import CapacityRule, steps_tried
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +41,10 @@ bandwidth_bytes_per_s = 432e9
 peak_flops = { float32 = 45.8e12, float16 = 181e12, bfloat16 = 181e12 }
 power_w = 350
 """
+
+
+PROGRESS: dict[str, tuple[int, int]] = {}
+"""The last count of every step of the plan."""
 
 
 def planned(folder: Path, promise: str) -> PlanStudy:
@@ -53,7 +70,11 @@ def planned(folder: Path, promise: str) -> PlanStudy:
         jobs=1,
         out=folder,
     )
-    return PlanRun(options, lambda *_: None, ("skit", "plan")).run()
+
+    def report(step: str, done: int, planned: int) -> None:
+        PROGRESS[step] = (done, planned)
+
+    return PlanRun(options, report, ("skit", "plan")).run()
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +181,30 @@ def test_a_search_for_the_capacity_of_the_replica_finds_what_the_plan_gives_it(
     assert row["capacity"]["low"] - 1 <= plan_run.result.plan.devices_served <= row["capacity"]["high"] + 1
 
 
+def test_the_terminal_names_cards_as_options_do(plan_run: PlanStudy) -> None:
+    tables = [table for table in terminal(plan_run.run, plan_run.result) if isinstance(table, Table)]
+    assert [row[1].partition(" (")[0] for row in tables[0].texts()] == [
+        f"{fleet.cards} x l40s" for fleet in plan_run.result.fleets.values()
+    ]
+    assert "x NVIDIA L40S" in (plan_run.folder / "report.md").read_text(encoding="utf-8")
+
+
+def test_every_step_of_a_plan_ends_with_all_of_it_done(plan_run: PlanStudy) -> None:
+    assert plan_run.folder.exists()
+    assert len(PROGRESS) > 6
+    assert {step: done for step, (done, _) in PROGRESS.items()} == {step: all_ for step, (_, all_) in PROGRESS.items()}
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(3.0, "10 seconds"), (61.0, "70 seconds"), (91.0, "2 minutes")])
+def test_the_terminal_says_how_long_the_check_takes(plan_run: PlanStudy, seconds: float, said: str) -> None:
+    """By a simulation that was timed, for as many loads as the check tries, whose number is on the page."""
+    *_, note = terminal(structs.replace(plan_run.run, check_s=seconds), plan_run.result)
+    assert f"`skit capacity` about {said} on this machine" in note.text
+    assert START_S < (plan_run.run.check_s or 0.0) < 60
+    loads = steps_tried(plan_run.result.plan.devices_served, CapacityRule())
+    assert f"about {len(loads)} loads with each of 5 seeds" in (plan_run.folder / "report.md").read_text("utf-8")
+
+
 def test_the_page_describes_the_replica_and_not_the_deployment_that_it_was_made_of(plan_run: PlanStudy) -> None:
     page = render(build(plan_run.run, plan_run.result, []))
     said = page.partition("## The replica of the plan (modelled)")[2]
@@ -172,22 +217,92 @@ def test_a_rival_within_the_plans_range_is_called_one(plan_run: PlanStudy) -> No
     plan = summary.plan
     (way, *_) = (way for way, fleet in summary.fleets.items() if fleet is not None and way != plan.drafting)
     for share_of_most, close in ((0.999, True), (1.001, False)):
-        summary.fleets[way].price_per_hour = share_of_most * plan.most_price_per_hour
+        summary.fleets[way].least_price_per_hour = share_of_most * plan.most_price_per_hour
+        summary.fleets[way].price_per_hour = summary.fleets[way].most_price_per_hour = 2 * plan.most_price_per_hour
         report = render(build(plan_run.run, summary, []))
         assert f"{WAYS[way]} would cost" in headline(summary)
         named = [line for line in report.splitlines() if "NOT SHOWN TO BE CHEAPER" in line and WAYS[way] in line]
         assert bool(named) is close
         sentence = headline(summary).partition(f"{WAYS[way]} would cost")[2].partition(";")[0]
-        assert ("within that range" in sentence) is close
+        assert ("with a range that overlaps" in sentence) is close
 
 
 def test_the_weightiest_assumptions_are_moved(plan_run: PlanStudy) -> None:
     moved = plan_run.result.assumptions
-    assert len({row.name for row in moved}) == 3
+    assert len({row.name for row in moved}) == 5
     for row in moved:
-        assert row.price_per_hour is None or row.ratio == pytest.approx(
-            row.price_per_hour / plan_run.result.plan.price_per_hour
+        before = plan_run.result.fleets[row.drafting]
+        assert row.price_before_per_hour == before.price_per_hour
+        assert row.price_per_hour is None or row.ratio == pytest.approx(row.price_per_hour / before.price_per_hour)
+
+
+def test_the_drafts_are_always_moved_against_the_plan(plan_run: PlanStudy) -> None:
+    """By 0.8 times the rate and 2 times the time where the plan drafts, and by 1.25 and 0.5 times where it does not."""
+    summary = plan_run.result
+    acceptance, speed, *others = summary.assumptions
+    assert (acceptance.name, speed.name) == ("acceptance", "drafting speed")
+    assert all(row.drafting == summary.plan.drafting for row in others)
+    assert acceptance.drafting == speed.drafting != "none"
+    often, slower = ("0.8", "2") if summary.plan.drafting != "none" else ("1.25", "0.5")
+    assert "at a rate of 0.80" in acceptance.assumed
+    assert acceptance.moved.startswith(f"{often} times that rate")
+    assert speed.moved.startswith(f"{slower} times that")
+    report = render(build(plan_run.run, summary, []))
+    assert f"| acceptance | {WAYS[acceptance.drafting]} |" in report
+
+
+def test_a_moved_draft_that_turns_the_plan_says_so(plan_run: PlanStudy) -> None:
+    summary = deepcopy(plan_run.result)
+    acceptance = summary.assumptions[0]
+    without = summary.fleets["none"]
+    for planned, moved, said in (("edge", 2.0, "is cheaper then"), ("edge", 0.5, ""), ("none", 0.5, "cheaper than")):
+        summary.plan.drafting, acceptance.drafting = planned, "edge"
+        acceptance.price_per_hour = moved * without.price_per_hour
+        (sentence,) = (
+            item
+            for block in terminal(plan_run.run, summary)
+            if isinstance(block, BulletList)
+            for item in block.items
+            if item.startswith("acceptance:")
         )
+        assert sentence.endswith(f"as much: autoregressive decoding {said} ({dollars(without.price_per_hour)})") or (
+            f"as much: {said} the plan" in sentence if said == "cheaper than" else sentence.endswith("as much")
+        )
+
+
+def test_every_way_to_decode_has_the_range_of_its_rent(plan_run: PlanStudy) -> None:
+    """The rents of what its replica serves by seed and at both ends of what step times may be lie in it."""
+    fleets = [fleet for fleet in plan_run.result.fleets.values() if fleet]
+    assert len(fleets) == 3
+    text = render(Document.of("", [fleet_table(plan_run.result)]))
+    for fleet in fleets:
+        assert len(fleet.served.by_seed) == 5
+        assert len(fleet.served_at_ends) >= 2
+        rents = [rent_of_replicas(fleet, devices) for devices in fleet.served_at_ends.values() if devices]
+        assert fleet.least_price_per_hour <= min(rents)
+        assert fleet.least_price_per_hour <= fleet.price_per_hour
+        if (most := fleet.most_price_per_hour) is not None:
+            assert most >= max(rents)
+        assert f" {span(dollars(fleet.least_price_per_hour), dollars(most) if most else 'no fleet')} |" in text
+
+
+def test_what_devices_gain_by_drafting_is_told_from_the_capacity_factor_of_a_sweep(plan_run: PlanStudy) -> None:
+    edge, server, factor = (
+        *(plan_run.result.fleets[way] for way in ("edge", "server")),
+        plan_run.result.capacity_factor,
+    )
+    assert factor.in_batches > 1
+    assert 1 <= factor.batch_size <= server.max_batch
+    page = render(build(plan_run.run, plan_run.result, []))
+    assert f"serves {times(edge.devices_served / server.devices_served)} as many devices" in page
+    assert f"{factor.alone:.2f} for one request at a time here and {factor.in_batches:.2f} in the batches" in page
+    other = deepcopy(plan_run.result)
+    other.fleets["server"].card = "worse"
+    assert "capacity factor" not in render(build(plan_run.run, other, []))
+
+
+def rent_of_replicas(fleet: FleetSummary, served: int) -> float:
+    return ceil(90 / served) * fleet.replica_price_per_hour
 
 
 def test_the_report_begins_with_the_sentence_and_the_figure(plan_run: PlanStudy) -> None:

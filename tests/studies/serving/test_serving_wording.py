@@ -1,19 +1,30 @@
 """What a search for capacity, or a simulation, says first."""
 
 from collections.abc import Sequence
+from io import StringIO
 from typing import Any
 
 import pytest
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 from msgspec.structs import replace
 from report_builders import deployment_description, run_document, serving_figures, serving_run
+from rich.console import Console
 
 from specbench_kit.core.slo_names import slo_in_words, speed_of
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.description import describe, described
 from specbench_kit.deployments.loading import load
-from specbench_kit.metrics.serving_rows import FigureRange, Interval, SearchedRow, SimulatedRow
+from specbench_kit.metrics.serving_rows import (
+    CapacityRange,
+    ClassFigures,
+    FigureRange,
+    Interval,
+    Percentiles,
+    SearchedRow,
+    SimulatedRow,
+)
 from specbench_kit.reports.document import Heading, Table
+from specbench_kit.reports.render_markdown import render
 from specbench_kit.reports.sections.cautions import TOY_PAIR, constant_steps, impossible_times, setting_cautions
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.serving.options import CapacityRule
@@ -21,7 +32,15 @@ from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving.report import PAGE_COLUMNS, serving_report
 from specbench_kit.studies.serving.settings import _labels
 from specbench_kit.studies.serving.summary import CapacitySummary, SimulationSummary
-from specbench_kit.studies.serving.wording import acceptance_cautions, derived_range, winners
+from specbench_kit.studies.serving.terminal import print_serving
+from specbench_kit.studies.serving.wording import (
+    BUSY,
+    acceptance_cautions,
+    busy_note,
+    derived_capacities,
+    derived_range,
+    winners,
+)
 
 RULE = CapacityRule(0.05, 64, 0.01, "speed")
 POINT: dict[str, Any] = {"slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": 0.0}
@@ -134,6 +153,89 @@ def test_fewer_than_five_seeds_give_no_verdict(seeds: int, words: str) -> None:
         assert "take" not in sentence
 
 
+@pytest.mark.parametrize(
+    ("throughputs", "ratio", "said"),
+    [
+        (((90, 110), (95, 115)), (0.99, 1.01), "no difference is shown there either"),
+        (((90, 110), (95, 115)), (0.9, 0.95), "seeds show no difference"),
+        (((90, 110), (60, 70)), (0.6, 0.8), "over the whole range"),
+        (((60, 70), (90, 110)), (0.9, 1.4), "the verdict does not hold over the range"),
+        (((None, None), (None, None)), (0.6, 0.8), "seeds show no difference"),
+    ],
+)
+def test_a_verdict_can_fail_over_a_range_only_where_seeds_show_one(
+    throughputs: Sequence[tuple[float | None, float | None]], ratio: tuple[float, float], said: str
+) -> None:
+    rows = [simulated(series, 16, 0, 0, 0) for series in ("a", "b")]
+    rows = [
+        replace(row, figures=serving_figures(Interval(0.0), throughput=Interval(100.0, low, high)))
+        for row, (low, high) in zip(rows, throughputs, strict=True)
+    ]
+    condition = {"slo": "2", **POINT, "ends": {}}
+    of_first = FigureRange(
+        **condition,
+        series="a",
+        devices=16,
+        throughput=(90.0, 110.0),
+        violation_rate=None,
+        against=None,
+        throughput_ratio=None,
+    )
+    (line,) = derived_range(
+        simulation(rows, [of_first, replace(of_first, series="b", against="a", throughput_ratio=ratio)])
+    )
+    assert f" a ({said})." in line
+    searches = [searched(name, low, 100.0, high) for name, (low, high) in zip("ab", throughputs, strict=True)]
+    condition["slo"] = "4"
+    capacity_range = CapacityRange(
+        **condition, series="b", unit="devices", mean=100.0, capacity=(90.0, 110.0), against="a", capacity_ratio=ratio
+    )
+    summary = CapacitySummary(rule=RULE, axes={}, rows=searches, guards=[], ranges=[capacity_range])
+    (line,) = derived_capacities(summary)
+    assert f" a ({said}); " in line
+
+
+@pytest.mark.parametrize(("busy", "late", "is_said"), [(0.99, 0.0, True), (0.5, 0.0, False), (0.99, 0.3, False)])
+def test_a_busy_server_that_keeps_its_promises_is_explained(busy: float, late: float, is_said: bool) -> None:
+    row = simulated("a", 16, late, late, late)
+    row.figures.server.utilisation = Interval(busy)
+    summary = simulation([row])
+    assert busy_note(summary) == ([BUSY] if is_said else [])
+    with StringIO() as stream:
+        print_serving(Console(file=stream, width=80), serving_run({"label": "a"}), summary)
+        assert ("Busy is the share of time" in stream.getvalue()) == is_said
+
+
+def on_terminal(summary: SimulationSummary) -> str:
+    with StringIO() as stream:
+        print_serving(Console(file=stream, width=80), serving_run({"label": "a"}), summary)
+        return stream.getvalue()
+
+
+def test_the_terminal_names_classes_only_where_there_are_several() -> None:
+    row = simulated("a", 16, 0, 0, 0)
+    assert "class" not in on_terminal(simulation([row]))
+    group = ClassFigures(**structs.asdict(row.figures.overall), promised_speed=Interval(4.0))
+    row.figures.classes |= {"class-1": group, "class-2": group}
+    assert "class" in on_terminal(simulation([row])).split()
+
+
+def test_a_narrow_terminal_breaks_names_and_no_numbers() -> None:
+    rows = [simulated("wisp, threshold:max_draft=8", devices, 0, 0, 0) for devices in (20, 60)]
+    waited = Percentiles(*map(Interval, (0.111, 0.222, 0.333, 0.444)))
+    overall = replace(rows[0].figures.overall, response_s=waited, ttft_s=waited, icl_s=waited)
+    rows = [replace(row, figures=replace(row.figures, overall=overall)) for row in rows]
+    lines = [" ".join(line.split()) for line in on_terminal(simulation(rows)).splitlines()]
+    assert sum(line.count("0.222 0.333 0.444") for line in lines) == 6
+
+
+def test_a_table_of_the_page_has_no_column_without_a_number() -> None:
+    page = render(serving_report(serving_run({"label": "a"}), simulation([simulated("a", 16, 0, 0, 0)]), [], []))
+    assert "## Server (modelled)" in page
+    assert "Energy and cost" not in page
+    assert "estimated / true time" not in page
+
+
 def test_a_range_whose_ends_read_alike_is_said_once() -> None:
     condition = {"series": "a", "devices": 16, "slo": "2", **POINT}
     end = FigureRange(
@@ -153,6 +255,7 @@ def test_a_range_whose_ends_read_alike_is_said_once() -> None:
         ("7.5/s", "7.5 tokens/s"),
         ("8tok/s", "8 tokens/s"),
         ("8 tokens/s", "8 tokens/s"),
+        ("8/s:1", "8 tokens/s"),
         ("1:0.25,7.5/s:0.75", "2 tokens/s for 25%, 7.5 tokens/s for 75%"),
     ],
 )

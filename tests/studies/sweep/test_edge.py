@@ -58,6 +58,7 @@ def test_report_and_figure_show_both(folder: Path) -> None:
     report = (folder / "report.md").read_text()
     assert "## Edge or server-only" in report
     assert "| `fixed-k:k=4` | below |" in report
+    assert "`skit plan` therefore finds a smaller gain" in report
     figure = (folder / "plots" / "speedup.svg").read_text()
     assert "fixed-k:k=4, server-only" in figure
     assert "edge and server-only break even" in figure
