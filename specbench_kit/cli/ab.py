@@ -33,6 +33,11 @@ def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption =
     from specbench_kit.metrics.ab.summary import AbCondition
 
     settings = options.make(argv=command_line())
+    if settings.resume:
+        from specbench_kit.runs.directory import is_whole
+        from specbench_kit.runs.folder import require_unfinished
+
+        require_unfinished(settings.out, "ab", command_line(), is_whole)
     conditions = [AbCondition.parse(text) for text in settings.fail_if]
     console = Console(stderr=as_json)
     outcome = _compare(settings, console)

@@ -24,6 +24,10 @@ def profile_drafter(options: Given[DrafterProfileSettings], as_json: JsonOption 
 
 
 def _profile(settings: ProfileSettings, as_json: bool) -> None:
+    if settings.resume:
+        from specbench_kit.runs.folder import require_unfinished
+
+        require_unfinished(settings.out, settings.command, command_line())
     from rich.console import Console
     from rich.progress import TimeRemainingColumn
 

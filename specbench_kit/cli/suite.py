@@ -65,11 +65,6 @@ def suite(options: SuiteOptions, as_json: JsonOption = False) -> None:
 
 
 def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
-    from specbench_kit.cli.progress import counting_bar
-    from specbench_kit.studies.suite.definition import load
-    from specbench_kit.studies.suite.files import save
-    from specbench_kit.studies.suite.run import report_results, run_named
-
     require(bool(options.methods or options.servers), "no policy: give at least one --method, or --server twice")
     require(not (options.methods and options.servers), "give --method or --server, not both")
     require(
@@ -77,6 +72,11 @@ def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
         "--submit takes results that compare with others, which those of --quick do not: leave out one of them",
     )
     require(options.submit is not None or not options.resume, "--resume goes with --submit: it reads that folder")
+    from specbench_kit.cli.progress import counting_bar
+    from specbench_kit.studies.suite.definition import load
+    from specbench_kit.studies.suite.files import save
+    from specbench_kit.studies.suite.run import report_results, run_named
+
     suite = load(str(options.subject), options.quick)
     if options.servers:
         _measure(suite, options, console, as_json)
