@@ -130,9 +130,11 @@ def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
 
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.studies.suite.files import read
-    from specbench_kit.studies.suite.run import check
 
     result = read(options.subject)
+    # It loads models and data, for which a wrong file need not wait.
+    from specbench_kit.studies.suite.run import check
+
     with counting_bar("running again") as report:
         found = check(result, options.jobs, report)
     for line in found.differences:

@@ -15,6 +15,10 @@ class Misspelt(Policy):
         """Meant to be `observe`."""
 
 
+# This module names the names, as no module of a plug-in would.
+Misspelt.__module__ = "elsewhere"
+
+
 def ask(policy: "Helped") -> None:
     policy.observed()
 

@@ -26,7 +26,7 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
-from specbench_kit.reports.writing.formatting import times
+from specbench_kit.reports.writing.formatting import ABSENT, times
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, GREY, MARKERS
 from specbench_kit.runs.folder import write_text
 from specbench_kit.studies.reproduction.wording import (
@@ -56,6 +56,8 @@ PAPERS = {"wisp": "WISP", "specpipe": "SpecPipe", "adaspec": "AdaSpec", "specedg
 NUMBER_COLUMNS = ("configuration", "metric", "role", "published")
 RATIO = "ours / published"
 SHARE = "share of the effect"
+MARKS = ("*", "**", "***")
+"""What stands behind a role in the terminal, in place of a note that is told once below the tables."""
 PAPER_COLUMNS = (
     *("paper", "predictions", "of these come out", "identities within", "fitted within", "half fitted within"),
     *("inputs within", "predictions that no effect would meet"),
@@ -310,10 +312,14 @@ def print_totals(console: "Console", results: Sequence[ReproducedExperiment]) ->
 
 def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
     """Print the numbers, the assumed inputs and the verdict of an experiment."""
-    # What a number was fitted to takes ten lines of a narrow column, and stands on the page.
+    # What a number was fitted to, and how it is tried, takes several lines of a narrow column: it stands on the page.
+    notes: dict[str, None] = {}
     by_metric: dict[str, list[tuple[ComparedNumber, tuple[Cell, ...]]]] = {}
-    for pair, (series, metric, _, *numbers) in zip(result.published, _rows(result), strict=True):
-        row = (series, role(pair, result.variants).partition(":")[0], *numbers)
+    for pair, (series, metric, _, _, *ours) in zip(result.published, _rows(result), strict=True):
+        name, *notes_here = role(pair, result.variants).partition(":")[0].replace("; ", ", ").split(", ")
+        notes |= dict.fromkeys(notes_here)
+        marks = "".join(MARKS[list(notes).index(note)] for note in notes_here)
+        row = (series, f"{name} {marks}".strip(), published(pair) or ABSENT, *ours)
         by_metric.setdefault(str(metric), []).append((pair, row))
     terms = worlds()[result.name.partition("/")[0]].terms
     named = dict.fromkeys(pair.series for pair in result.published if pair.series in terms)
@@ -329,6 +335,12 @@ def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
         shown = len(columns) if has_effect else len(columns) - 1
         blocks += [Paragraph(f"{metric}:"), Table(columns[:shown], [row[:shown] for _, row in rows])]
     blocks += [
+        *(Paragraph(f"{mark} {note}") for mark, note in zip(MARKS, notes, strict=False)),
+        *(
+            [Paragraph(f"{ABSENT} not in the paper's text")]
+            if any(pair.value is None for pair in result.published)
+            else []
+        ),
         *paragraphs(effects_compared(result)),
         *(Paragraph(f"assumed: {assumed.name}: {assumed.value}") for assumed in result.assumed),
     ]

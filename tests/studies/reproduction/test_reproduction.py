@@ -1,9 +1,11 @@
 """Experiments of the papers: what they state, how inputs are replace_input, and what is said of the outcome."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from command_line import error_line, read_object, skit_here
 from documents import ROOT
 from msgspec import structs
+from rich.console import Console
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.slo_names import CLASSES
@@ -907,3 +910,24 @@ def test_a_main_claim_is_told_of_every_variant_and_no_variant_is_ahead_of_its_ow
         text = (folder / page).read_text(encoding="utf-8")
         assert f"before all others, ours is {', '.join(leads)}." in text
         assert "algorithm 1, late lane / algorithm 1" not in text
+
+
+def test_the_table_of_many_configurations_fits_a_terminal_of_80_columns() -> None:
+    """A number stands on one line and a configuration on two; how it is tried is a mark, explained once below."""
+    experiment = ALL["wisp/table-2"]
+    rows = [
+        {"series": number.series, **number.where, number.metric: {"mean": 182.4, "low": 168.2, "high": 196.6}}
+        for number in experiment.published
+    ]
+    result = outcome_of(experiment, compare_published(experiment, rows))
+    terminal = StringIO()
+    report.print_experiment(Console(width=80, file=terminal, color_system=None), result)
+    lines = terminal.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    begin = next(number for number, line in enumerate(lines) if line.startswith("configuration"))
+    table = lines[begin : lines.index("* 1 of 2 assumptions")]
+    assert len(table) <= 2 * (1 + len(result.published))
+    assert sum("182.4 (168 to 197)" in line for line in table) == len(result.published)
+    assert any(re.match(r"algorithm 1 \(slo class-1\) +predicted \* +164\.0 ", line) for line in table)
+    assert "– not in the paper's text" in lines
+    assert "assumptions" not in "".join(table)
