@@ -11,6 +11,7 @@ from specbench_kit.cli.common import (
     print_json,
     require_all,
     say,
+    tell_page,
 )
 from specbench_kit.cli.exit_codes import FAILED, INCONCLUSIVE
 from specbench_kit.core.common_options import DatasetOptions, Strict
@@ -106,4 +107,4 @@ def _tell(outcome: "AbOutcome", console: "Console") -> None:
         *caution([*setting_cautions(run), *cautions(summary)]),
     ]
     render_terminal.show(console, blocks)
-    say(console, f"report: {outcome.folder / 'report.md'}")
+    tell_page(console, outcome.folder / "report.md")

@@ -13,6 +13,7 @@ from specbench_kit.cli.common import (
     say,
     say_left_out,
     say_target,
+    tell_page,
 )
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import Interrupted, SkitError, require
@@ -179,7 +180,7 @@ def _report(
             print_run(console, directory.path)
     say_left_out(console, left_out, in_report=joint is not None)
     for folder in [joint[0]] if joint is not None else [directory.path for directory in directories]:
-        say(console, f"report: {folder / 'report.md'}")
+        tell_page(console, folder / "report.md")
     return None if joint is None else joint[0]
 
 

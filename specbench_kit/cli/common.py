@@ -37,11 +37,17 @@ def say(console: "Console", line: str, style: str = "") -> None:
         console.print(Text(part, style=style), soft_wrap=True)
 
 
+def tell_page(console: "Console", path: Path) -> None:
+    """Print where a report is that was written as Markdown: its page for a browser first, where it has one."""
+    page = path.with_suffix(".html")
+    say(console, f"report: {page} (as text: {path.name})" if page.exists() else f"report: {path}")
+
+
 def tell_report(
     console: "Console", folder: Path, summary: "Mapping[str, object] | Struct", as_json: bool, name: str = "report.md"
 ) -> None:
     """Print the path of the report and, if asked for, the summary as JSON on the last line of stdout."""
-    say(console, f"report: {folder / name}")
+    tell_page(console, folder / name)
     if as_json:
         print_json({"run_dirs": [str(folder)], "summary": summary})
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from typer import Exit
 
-from specbench_kit.cli.common import JsonOption, command_line, print_json, say
+from specbench_kit.cli.common import JsonOption, command_line, print_json, say, tell_page
 from specbench_kit.cli.exit_codes import FAILED
 from specbench_kit.core.common_options import Out, RunFolder
 from specbench_kit.studies.rerun.options import RerunOptions
@@ -24,7 +24,7 @@ def rerun(run: RunFolder, options: RerunOptions, out: Out = Path("results"), as_
     folder = result.conclusion.directory.path
     for line in result.differences.lines():
         say(console, line)
-    say(console, f"report: {folder / 'report.md'}")
+    tell_page(console, folder / "report.md")
     if as_json:
         document = {
             "run_dirs": [str(folder)],

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from specbench_kit.cli.common import JsonOption, command_line, print_json, say
+from specbench_kit.cli.common import JsonOption, command_line, print_json, say, tell_page
 from specbench_kit.cli.exit_codes import FAILED
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import OUTPUT, RUN, SERVER, Option
@@ -117,7 +117,7 @@ def _measure(suite: "Suite", options: SuiteOptions, console: "Console", as_json:
             lambda line: say(console, line, style="yellow"),
         )
     render_terminal.show(console, measured_table([measured.result]))
-    say(console, f"report: {measured.folder / 'report.md'}")
+    tell_page(console, measured.folder / "report.md")
     if options.submit is not None:
         say(console, f"submission: {save_measured(measured.result, options.submit)}")
     if as_json:
