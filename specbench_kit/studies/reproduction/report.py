@@ -74,11 +74,11 @@ LEGEND = (
     "under all of them: a number if it is within the goal, the share that stands beside its experiment, or within the "
     "stated points where it is too small for a share; a bound if it holds. Of a number that states what it would be "
     f"without any effect, such as 1 for a gain, the effect is judged: 1.07x published and 1.00x of ours is no gain "
-    f"found. So *{RATIO}* is always the plain ratio of both numbers, and *{SHARE}* is what is judged where it is "
+    f"found. So '{RATIO}' is always the plain ratio of both numbers, and '{SHARE}' is what is judged where it is "
     "given.",
     "**What does not count** is shown with how much of it is within the goal, and is in no count of predictions. An "
-    "*input* was put into the run. A *fitted* number is met because an unknown was chosen to meet it; a *half fitted* "
-    "one is a ratio or a difference of which one side was fitted. An *identity* follows from other numbers of the same "
+    "'input' was put into the run. A 'fitted' number is met because an unknown was chosen to meet it; a 'half fitted' "
+    "one is a ratio or a difference of which one side was fitted. An 'identity' follows from other numbers of the same "
     "paper by arithmetic, without a model that could be wrong: one within the goal says that the paper's numbers agree "
     "with each other to that share, one beyond it that they do not. Nor does a prediction count that a result without "
     "any effect would meet too, whether it comes out here or not.",
@@ -101,6 +101,8 @@ def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
     ]
     numbers = [(result.name, *row) for members in by_paper.values() for result in members for row in _rows(result)]
     pairs = [pair for result in results for pair in result.published]
+    columns = ("experiment", *NUMBER_COLUMNS, _ours(pairs), RATIO, SHARE)
+    shown = len(columns) if any(pair.effect_found is not None for pair in pairs) else len(columns) - 1
     overview: Blocks = [
         Paragraph(f"**{totals(results).capitalize()}.**"),
         *_main_claims(by_paper),
@@ -110,7 +112,7 @@ def write(folder: Path, results: Sequence[ReproducedExperiment]) -> None:
         Table(PAPER_COLUMNS, [_paper_row(paper, members) for paper, members in by_paper.items()]),
         Table(EXPERIMENT_COLUMNS, rows),
         Heading("Every number"),
-        Table(("experiment", *NUMBER_COLUMNS, _ours(pairs), RATIO, SHARE), numbers),
+        Table(columns[:shown], [row[:shown] for row in numbers]),
     ]
     document = Document("Published experiments, reproduced", overview)
     _write_page(folder, "README", document)

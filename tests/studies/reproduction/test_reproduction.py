@@ -573,6 +573,14 @@ def test_a_lead_over_another_system_is_a_claim_that_follows_from_the_numbers(tmp
     report.write(tmp_path, [result])
     line = "| x | a / b: capacity (devices) | follows from the numbers | 2.00x | 1.50x | not met: 0.750x |"
     assert line in (tmp_path / "wisp.md").read_text()
+    index = (tmp_path / "README.md").read_text()
+    every_number = index[index.index("## Every number") :]
+    assert "| ours / published |" in every_number
+    assert "share of the effect" not in every_number, "a column that no number fills"
+    # Stars that mark a word in Markdown would stand in a browser as they are.
+    page = (tmp_path / "README.html").read_text()
+    assert "'fitted' number" in page.replace("&#x27;", "'")
+    assert not re.search(r"\*[a-z]", page[page.index("<body") :])
 
 
 @pytest.mark.parametrize(
