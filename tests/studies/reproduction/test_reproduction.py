@@ -756,7 +756,7 @@ def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -
     for name in ("specedge/figure-10", "adaspec/table-2"):
         done = skit_here("reproduce", name, "--to", tmp_path)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines()[-1].endswith(f"for a browser {tmp_path / 'README.html'}")
+        assert done.stdout.splitlines()[-1] == f"report: {tmp_path / 'README.html'} (as text: README.md)"
     overview = (tmp_path / "README.md").read_text()
     assert "[specedge/figure-10](specedge.md)" in overview
     assert "[adaspec/table-2](adaspec.md)" in overview
