@@ -24,7 +24,8 @@ def profile_drafter(options: Given[DrafterProfileSettings], as_json: JsonOption 
 
 
 def _profile(settings: ProfileSettings, as_json: bool) -> None:
-    if settings.resume:
+    # A profile that is derived for a --gpu is never resumed, which is refused where it is known to be derived.
+    if settings.resume and settings.gpu is None:
         from specbench_kit.runs.folder import require_unfinished
 
         require_unfinished(settings.out, settings.command, command_line())

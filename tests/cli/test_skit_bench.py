@@ -103,7 +103,7 @@ def test_stdout_is_one_json_document_and_tables_go_to_stderr(
     assert tuple(document["summary"]) == METHODS
     assert [read_object(run / "summary.json") for run in runs] == list(document["summary"].values())
     assert "lossless" in done.stderr
-    assert str(Path(document["report_dir"]) / "report.md") in done.stderr
+    assert str(Path(document["report_dir"]) / "report.html") in done.stderr
 
 
 def test_every_method_has_a_run_directory_with_all_files(runs: list[Path]) -> None:
