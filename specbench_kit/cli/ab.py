@@ -11,6 +11,7 @@ from specbench_kit.cli.common import (
     print_json,
     require_all,
     say,
+    say_report,
 )
 from specbench_kit.cli.exit_codes import FAILED, INCONCLUSIVE
 from specbench_kit.core.common_options import DatasetOptions, Strict
@@ -33,12 +34,17 @@ def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption =
     from specbench_kit.metrics.ab.summary import AbCondition
 
     settings = options.make(argv=command_line())
+    if settings.resume:
+        from specbench_kit.runs.directory import is_whole
+        from specbench_kit.runs.folder import require_unfinished
+
+        require_unfinished(settings.out, "ab", command_line(), is_whole)
     conditions = [AbCondition.parse(text) for text in settings.fail_if]
     console = Console(stderr=as_json)
     outcome = _compare(settings, console)
     study = outcome.study
     study.kind.print(console, study)
-    say(console, f"report: {study.folder / 'report.html'}")
+    say_report(console, study.folder)
     failed, doubts = _judge(outcome, conditions)
     if as_json:
         document = {"run_dirs": [str(study.folder)], "summary": study.result}

@@ -17,7 +17,7 @@ from specbench_kit.cli.common import (
 )
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.errors import Interrupted, SkitError, require
-from specbench_kit.core.option import Given
+from specbench_kit.core.option import Given, recorded_names, recorded_values
 from specbench_kit.decoding.processes.rank import rank_by_torchrun
 from specbench_kit.studies.bench.settings import BenchSettings, Sources, require_distinct
 
@@ -51,6 +51,10 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
         from specbench_kit.studies.bench.replay import with_recorded_target
 
         settings = with_recorded_target(settings, sources.replay)
+    if settings.resume:
+        from specbench_kit.runs.directory import require_resumable
+
+        require_resumable(settings.out, recorded_values(settings), recorded_names(BenchSettings), settings.argv)
     console = Console(stderr=as_json)
     _warn_of_other_tuning(settings, console)
     problem = None

@@ -38,9 +38,10 @@ def say(console: "Console", line: str, style: str = "") -> None:
 
 
 def say_report(console: "Console", folder: Path, stem: str = "report") -> None:
-    """Print the page of a result that a browser shows, with its folder; without one the report as text."""
+    """Print where a report is: its page for a browser first, where it has one."""
     page = folder / f"{stem}.html"
-    say(console, f"report: {page if page.exists() else page.with_suffix('.md')}")
+    text = page.with_suffix(".md")
+    say(console, f"report: {page} (as text: {text.name})" if page.exists() else f"report: {text}")
 
 
 def tell_report(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli.common import JsonOption, command_line, print_json, say
+from specbench_kit.cli.common import JsonOption, command_line, print_json, say, say_report
 from specbench_kit.core.common_options import RunFolder
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import OUTPUT, RUN, Option
@@ -85,7 +85,7 @@ def _import_run(console: "Console", options: ImportOptions, names: ImportNames, 
     print_run(console, directory.path)
     for note in directory.run["imported"]["notes"]:
         say(console, f"note: {note}")
-    say(console, f"report: {directory.path / 'report.md'}")
+    say_report(console, directory.path)
     if as_json:
         document = {"run_dirs": [str(directory.path)], "summary": {conclusion.summary.method: conclusion.document}}
         print_json(document)

@@ -33,8 +33,8 @@ def list_entries(
         str | None,
         Option(
             "methods, drafters, datasets, models, traces, golden, executors, predictors, profiles, deployments, "
-            "software, systems, schedulers, routers, presets, experiments, engines or formats; by default the names of "
-            "all except drafters, executors and engines, which take seconds to list.",
+            "devices, software, systems, schedulers, routers, presets, experiments, engines or formats; by default the "
+            "names of all except drafters, executors and engines, which take seconds to list.",
             argument=True,
         ),
     ] = None,
@@ -231,6 +231,24 @@ def _list_presets() -> list[ListEntry]:
     return [
         {"name": name, "summary": f"skit {preset.command}: {preset.summary}", "source": preset.source}
         for name, preset in presets.all().items()
+    ]
+
+
+@_lists("devices")
+def _list_devices() -> list[ListEntry]:
+    from specbench_kit.profilers.devices import bundled_devices
+
+    return [
+        {
+            "name": card.name,
+            "summary": f"{card.title}: {card.bandwidth_bytes_per_s / 1e9:,.0f} GB/s"
+            + (f", {card.memory_bytes / 1e9:g} GB" if card.memory_bytes else ""),
+            "memory_gb": card.memory_bytes / 1e9,
+            "bandwidth_gb_per_s": card.bandwidth_bytes_per_s / 1e9,
+            "peak_tflops": {dtype: peak / 1e12 for dtype, peak in card.peak_flops.items()},
+            "note": card.note,
+        }
+        for card in bundled_devices().values()
     ]
 
 

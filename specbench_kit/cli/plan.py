@@ -11,6 +11,10 @@ def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.planning.run import PlanRun
 
+    if options.resume:
+        from specbench_kit.runs.folder import require_unfinished
+
+        require_unfinished(options.out, "plan", command_line())
     console = Console(stderr=as_json)
     with stepping_bar() as report:
         study = PlanRun(options, report, command_line()).run()

@@ -24,6 +24,11 @@ def profile_drafter(options: Given[DrafterProfileSettings], as_json: JsonOption 
 
 
 def _profile(settings: ProfileSettings, as_json: bool) -> None:
+    # A profile that is derived for a --gpu is never resumed, which is refused where it is known to be derived.
+    if settings.resume and settings.gpu is None:
+        from specbench_kit.runs.folder import require_unfinished
+
+        require_unfinished(settings.out, settings.command, command_line())
     from rich.console import Console
     from rich.progress import TimeRemainingColumn
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.cli.common import JsonOption, command_line, print_json, say
+from specbench_kit.cli.common import JsonOption, command_line, print_json, say_report
 from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core.common_options import Out
 from specbench_kit.core.errors import SkitError
@@ -53,7 +53,7 @@ def reproduce(
     for experiment in outcome.experiments:
         print_experiment(console, experiment)
     print_totals(console, outcome.experiments)
-    say(console, f"report: {outcome.folder / 'README.md'}, for a browser {outcome.folder / 'README.html'}")
+    say_report(console, outcome.folder, "README")
     if as_json:
         content = {"run_dirs": [str(outcome.folder)], "summary": {"experiments": outcome.experiments}}
         print_json(content)

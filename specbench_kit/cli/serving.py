@@ -68,6 +68,10 @@ def _run(
     recorded = recording.make()
     settings = _settings(given, recorded)
     settings.points()  # an error in the grid is reported before anything is loaded
+    if settings.resume:
+        from specbench_kit.runs.folder import require_unfinished
+
+        require_unfinished(settings.out, command, command_line())
     console = Console(stderr=as_json)
     if is_default:
         say(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from specbench_kit.cli.common import JsonOption, command_line, print_json, say
+from specbench_kit.cli.common import JsonOption, command_line, print_json, say, say_report
 from specbench_kit.cli.exit_codes import FAILED
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import OUTPUT, RUN, SERVER, Option
@@ -65,11 +65,6 @@ def suite(options: SuiteOptions, as_json: JsonOption = False) -> None:
 
 
 def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
-    from specbench_kit.cli.progress import counting_bar
-    from specbench_kit.studies.suite.definition import load
-    from specbench_kit.studies.suite.files import save
-    from specbench_kit.studies.suite.run import report_results, run_named
-
     require(bool(options.methods or options.servers), "no policy: give at least one --method, or --server twice")
     require(not (options.methods and options.servers), "give --method or --server, not both")
     require(
@@ -77,6 +72,11 @@ def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
         "--submit takes results that compare with others, which those of --quick do not: leave out one of them",
     )
     require(options.submit is not None or not options.resume, "--resume goes with --submit: it reads that folder")
+    from specbench_kit.cli.progress import counting_bar
+    from specbench_kit.studies.suite.definition import load
+    from specbench_kit.studies.suite.files import save
+    from specbench_kit.studies.suite.run import report_results, run_named
+
     suite = load(str(options.subject), options.quick)
     if options.servers:
         _measure(suite, options, console, as_json)
@@ -90,7 +90,7 @@ def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
             if options.submit is not None:
                 submitted.append(save(result, options.submit))
     study = report_results(suite, results, options.out or Path("results"), command_line(), console)
-    say(console, f"report: {study.folder / 'report.html'}")
+    say_report(console, study.folder)
     for path in submitted:
         say(console, f"submission: {path}")
     if as_json:
@@ -117,7 +117,7 @@ def _measure(suite: "Suite", options: SuiteOptions, console: "Console", as_json:
             lambda line: say(console, line, style="yellow"),
         )
     render_terminal.show(console, measured_table([measured.result]))
-    say(console, f"report: {measured.folder / 'report.md'}")
+    say_report(console, measured.folder)
     if options.submit is not None:
         say(console, f"submission: {save_measured(measured.result, options.submit)}")
     if as_json:
@@ -130,9 +130,11 @@ def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
 
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.studies.suite.files import read
-    from specbench_kit.studies.suite.run import check
 
     result = read(options.subject)
+    # It loads models and data, for which a wrong file need not wait.
+    from specbench_kit.studies.suite.run import check
+
     with counting_bar("running again") as report:
         found = check(result, options.jobs, report)
     for line in found.differences:

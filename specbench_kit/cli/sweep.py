@@ -25,6 +25,10 @@ def sweep(options: Given[SweepOptions], dataset: Given[DatasetOptions], as_json:
     defaults = {"trace": Path(DEFAULT_TRACE)} if is_default else {}
     settings = options.into(SweepSettings, argv=command_line(), **defaults)
     settings.points()  # an error in the grid is reported before anything is loaded
+    if settings.resume:
+        from specbench_kit.runs.folder import require_unfinished
+
+        require_unfinished(settings.out, "sweep", command_line())
     console = Console(stderr=as_json)
     if is_default:
         say(console, SAY_DEFAULT.format(option="--replay", instead="give --target or --dataset"))

@@ -89,6 +89,11 @@ def recorded_values(options: object) -> dict[str, object]:
     return values
 
 
+def recorded_names(kind: type) -> set[str]:
+    """Return the names of the options that `recorded_values` may return."""
+    return {field.name for field, _, option in options_in(kind) if option.recorded in ("always", "if changed")}
+
+
 def restored_values(kind: type, recorded: Mapping[str, object]) -> dict[str, Any]:
     """Return the options of the dataclass `kind` that `run.json` holds, as the dataclass takes them."""
     values: dict[str, Any] = {}

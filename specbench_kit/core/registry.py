@@ -11,6 +11,7 @@ from traceback import walk_tb
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.near_misses import near_misses, words
 from specbench_kit.core.plain_text import one_line
 
 T = TypeVar("T")
@@ -101,7 +102,10 @@ class Registry(Generic[T]):
                 try:
                     entry = point.load()
                     if missing := _missing(entry):
-                        self._leave_out_incomplete(point, entry, missing)
+                        self._leave_out_wrong(point, entry, f"has no {' and no '.join(missing)}")
+                        continue
+                    if misspelt := self._misspelt(entry):
+                        self._leave_out_wrong(point, entry, f"has {words(misspelt)}")
                         continue
                     self.register(point.name)(entry)
                     _PLUG_INS.setdefault(point.module.partition(".")[0], PlugIn(self.kind, point.name))
@@ -126,13 +130,24 @@ class Registry(Generic[T]):
         self._broken[name] = reason
         _LOG.warning("LEFT OUT: %s", one_line(reason))
 
-    def _leave_out_incomplete(self, point: EntryPoint, entry: type, missing: list[str]) -> None:
-        """Leave out an installed entry that lacks something which others would meet only when they use it."""
+    def _leave_out_wrong(self, point: EntryPoint, entry: type, fault: str) -> None:
+        """Leave out an installed entry with a fault which others would meet only when they use it, or never."""
         self.leave_out(
             point.name,
-            f"the installed {self.kind} '{point.name}' ({entry.__module__}:{entry.__qualname__}) has no "
-            f"{' and no '.join(missing)}: mend it, {_removal(point)}",
+            f"the installed {self.kind} '{point.name}' ({entry.__module__}:{entry.__qualname__}) {fault}: mend it, "
+            f"{_removal(point)}",
         )
+
+    def _misspelt(self, entry: object) -> dict[str, str]:
+        """Return the names that an installed class misspells, with those of the contract that they may mean.
+
+        The contract is the nearest base of the class which is the kit's own.
+        """
+        if not isinstance(entry, type):
+            return {}
+        own = self.package.partition(".")[0]
+        contract = next((base for base in entry.__mro__ if base.__module__.partition(".")[0] == own), None)
+        return near_misses(entry, contract) if contract else {}
 
     def _leave_out(self, point: EntryPoint, error: Exception) -> None:
         """Leave out an installed entry that cannot be imported."""

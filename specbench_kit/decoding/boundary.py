@@ -5,6 +5,7 @@ A wrong answer is the policy's fault, often that of a plugin, so every error nam
 
 from collections.abc import Sequence
 from math import isfinite
+from typing import cast
 
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from specbench_kit.decoding.records import EXPECTED_DIGITS
 from specbench_kit.decoding.rules import rule_for
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Verdict
+from specbench_kit.decoding.watched import FRUITLESS_CALLS, NeverReturnsError, Watch, WatchedDrafter
 
 
 class CheckedPolicy:
@@ -25,6 +27,7 @@ class CheckedPolicy:
         self._policy = policy
         self._name = name
         self._clock = clock
+        self._watch = Watch()
         # A policy that does not override a hook is not called for it: entering a phase would cost time every round.
         kind = type(policy)
         self._overlaps = kind.overlap is not Policy.overlap
@@ -34,10 +37,12 @@ class CheckedPolicy:
         """Let the policy draft, and return the nodes of each draft that are to be verified."""
         try:
             with self._clock.phase("policy"):
-                self._policy.draft(drafter)
-                chosen = self._policy.choose(drafter.drafts)
+                with self._watch.hook("draft"):
+                    self._policy.draft(_watched(drafter, self._watch))
+                with self._watch.hook("choose"):
+                    chosen = self._policy.choose(drafter.drafts)
             _check_chosen(drafter.drafts, chosen)
-        except PolicyError as error:
+        except (PolicyError, NeverReturnsError) as error:
             raise MethodError(f"{self._name}: {error}") from error
         return chosen
 
@@ -46,9 +51,10 @@ class CheckedPolicy:
         if not self._overlaps:
             return
         try:
-            with self._clock.overlap(), self._clock.phase("policy"):
-                self._policy.overlap(drafter)
-        except PolicyError as error:
+            with self._clock.overlap(), self._clock.phase("policy"), self._watch.hook("overlap"):
+                # It may ask as often as it likes, until the verdict is here.
+                self._policy.overlap(_watched(drafter, self._watch, most=None))
+        except (PolicyError, NeverReturnsError) as error:
             raise MethodError(f"{self._name}: {error}") from error
 
     def next_root(self, verdict: Verdict) -> int | None:
@@ -70,9 +76,13 @@ class CheckedPolicy:
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
         """Let the policy learn from the verdicts of the round."""
-        if self._observes:
-            with self._clock.phase("policy"):
+        if not self._observes:
+            return
+        try:
+            with self._clock.phase("policy"), self._watch.hook("observe"):
                 self._policy.observe(verdicts)
+        except (PolicyError, NeverReturnsError) as error:
+            raise MethodError(f"{self._name}: {error}") from error
 
     def forget(self, request_id: str) -> None:
         """Let the policy forget a finished request."""
@@ -85,10 +95,15 @@ class CheckedLevels:
     def __init__(self, policy: LevelPolicy, name: str) -> None:
         self._policy = policy
         self._name = name
+        self._watch = Watch()
 
     def next_level(self, probabilities: Tensor, scores: Sequence[float], room: int) -> list[Child]:
         """Return at most `room` nodes below those of the last level."""
-        children = self._policy.next_level(probabilities, scores, room)
+        try:
+            with self._watch.hook("next_level"):
+                children = self._policy.next_level(probabilities, scores, room)
+        except (PolicyError, NeverReturnsError) as error:
+            raise MethodError(f"{self._name}: {error}") from error
         parents, vocabulary = probabilities.shape
         problem = f"more than the {room} nodes that there is room for" if len(children) > room else ""
         for child in children[:room]:
@@ -103,6 +118,10 @@ class CheckedLevels:
     def forget(self, request_id: str) -> None:
         """Let the policy forget a finished request."""
         self._policy.forget(request_id)
+
+
+def _watched(drafter: Drafter, watch: Watch, most: int | None = FRUITLESS_CALLS) -> Drafter:
+    return cast("Drafter", WatchedDrafter(drafter, watch, most))
 
 
 def _check_chosen(drafts: Sequence[Draft], chosen: Sequence[Sequence[int]]) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.near_misses import near_misses, words
 from specbench_kit.decoding.card_clock import measuring_clock
 from specbench_kit.decoding.clock import Clock, ModelledClock
 from specbench_kit.decoding.drafter import Drafter
@@ -28,6 +29,10 @@ from specbench_kit.models.runner import Runner
 if TYPE_CHECKING:
     from specbench_kit.decoding.processes.stages import ProcessStages
     from specbench_kit.decoding.verification import Target
+
+
+OWN = __name__.partition(".")[0]
+"""The package of the kit's own methods."""
 
 
 def local_loop(
@@ -160,7 +165,24 @@ def round_policy(method: Method) -> Policy:
     policy = method.policy()
     if not isinstance(policy, Policy):
         raise SkitError(f"{method.display_name}: policy() must return a Policy, since the method has no pipeline")
+    _require_hooks(method, policy)
     return policy
+
+
+def _require_hooks(method: Method, policy: Policy) -> None:
+    """Raise SkitError for a policy of another package that misspells a hook, or has none that drafts."""
+    kind = type(policy)
+    name = method.display_name
+    if type(method).__module__.partition(".")[0] == OWN:
+        return
+    misses = near_misses(kind, Policy)
+    require(not misses, f"{name}: its policy {kind.__qualname__} has {words(misses)}")
+    drafts = kind.draft is not Policy.draft or kind.overlap is not Policy.overlap or "draft" in vars(policy)
+    require(
+        drafts or not method.uses_drafter,
+        f"{name}: its policy {kind.__qualname__} has no draft(self, drafter), so that it never drafts: add it, or set "
+        "uses_drafter = False in a method that decodes without drafts",
+    )
 
 
 def level_policy(method: Method) -> LevelPolicy:

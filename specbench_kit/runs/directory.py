@@ -3,10 +3,11 @@
 It has one writer at a time, by a lock that ends with the writer's process. Errors name the damaged file and line.
 """
 
+import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from specbench_kit.runs.folder import (
     content_hash,
     encode,
     folder_candidates,
+    newest_of_command,
     nothing_to_resume,
     slug,
     to_json,
@@ -246,8 +248,25 @@ def find_resumable(out: Path, described: Sequence[JsonObject]) -> list[RunDirect
         runs += ([found for found in matching if found.is_partial] or matching)[:1]
     if len(runs) < len(described) or not any(run.is_partial for run in runs):
         # The first one that is missing is told of: what differs is mostly the same for all of them.
-        raise nothing_to_resume(out, _defining(described[0]), _unfinished(out))
+        finished = runs[0].path if len(runs) == len(described) else None
+        raise nothing_to_resume(out, _defining(described[0]), _unfinished(out), finished)
     return runs
+
+
+def require_resumable(out: Path, config: JsonObject, names: Collection[str], argv: Sequence[str]) -> None:
+    """Raise SkitError if no unfinished run below `out` has these options, before models and data are loaded.
+
+    `names` are those of all options that `run.json` may hold, and `config` holds those that it would hold. What only
+    models and data tell is compared by `find_resumable`.
+    """
+    wanted = {"config": parse(json.dumps(config))}
+    unfinished = {}
+    for folder, defining in _unfinished(out).items():
+        recorded = defining.get("config", {})
+        unfinished[folder] = {"config": {name: recorded[name] for name in names if name in recorded}}
+    if wanted not in unfinished.values():
+        finished = sorted((file.parent for file in out.glob("*/requests.jsonl")), reverse=True)
+        raise nothing_to_resume(out, wanted, unfinished, newest_of_command(filter(is_whole, finished), argv))
 
 
 def _unfinished(out: Path) -> dict[Path, JsonObject]:

@@ -3,19 +3,29 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file
-from specbench_kit.core.typed_json import flat, shown
+from specbench_kit.core.typed_json import decode, flat, shown
+from specbench_kit.runs.provenance import shareable
 
+RUN = "run.json"
+"""The file that describes a run."""
 KEY_DIGITS = 8
 """Digits of a run's hash that its folder's name holds."""
+
+
+class _Started(Struct):
+    """The command line of a run, as its `run.json` holds it."""
+
+    argv: list[str] = []
 
 
 def content_hash(content: Mapping[str, object]) -> str:
@@ -66,16 +76,48 @@ def unfinished_folder(
     matching = [folder for folder in folders if f"-{key}" in folder.name and not is_whole(folder)]
     if not matching:
         others = {folder: known for folder in folders if (known := read(folder)) and not is_whole(folder)}
-        raise nothing_to_resume(out, defining, others)
+        # The file that a run keeps while it is unfinished may be gone by its end, which its `run.json` is not.
+        same = sorted(file.parent for file in out.glob(f"*-{command}-*-{key}*/{RUN}"))
+        raise nothing_to_resume(out, defining, others, next(filter(is_whole, reversed(same)), None))
     return matching[-1]
+
+
+def require_unfinished(
+    out: Path, command: str, argv: Sequence[str], is_whole: Callable[[Path], bool] = _has_summary
+) -> None:
+    """Raise SkitError if no run of a command below `out` is unfinished, before anything is loaded.
+
+    `argv` is the command line; a finished run of the same one is named.
+    """
+    folders = sorted({file.parent for file in out.glob(f"*-{command}-*/*.json*")}, reverse=True)
+    if all(map(is_whole, folders)):
+        raise nothing_to_resume(out, {}, {}, newest_of_command(folders, argv))
+
+
+def newest_of_command(folders: Iterable[Path], argv: Sequence[str]) -> Path | None:
+    """Return the first of some folders whose run was started by a command line, but for what only --resume needs."""
+    wanted = [word for word in shareable(argv) if word not in ("--resume", "--force")]
+    for folder in folders:
+        with suppress(OSError, ValueError):
+            recorded = decode(_Started, (folder / RUN).read_bytes()).argv
+            if [word for word in recorded if word not in ("--resume", "--force")] == wanted:
+                return folder
+    return None
 
 
 NAMED_DIFFERENCES = 3
 
 
-def nothing_to_resume(out: Path, wanted: Mapping[str, object], unfinished: Unfinished) -> SkitError:
-    """Return the error that no unfinished run has the wanted settings, with the nearest one and what differs there."""
+def nothing_to_resume(
+    out: Path, wanted: Mapping[str, object], unfinished: Unfinished, finished: Path | None = None
+) -> SkitError:
+    """Return the error that no unfinished run has the wanted settings.
+
+    It names `finished`, the run that has them and is whole, or else the nearest unfinished one and what differs there.
+    """
     none = f"{out} holds no unfinished run with these settings"
+    if finished is not None:
+        return SkitError(f"{none}; this run is finished: {finished}; start another one without --resume")
     differences = {folder: _differences(wanted, defining) for folder, defining in unfinished.items() if defining}
     if not differences:
         return SkitError(f"{none}: start one without --resume")

@@ -1,5 +1,7 @@
 """What `skit bench --method all` prints fits a screen of 40 lines and 80 columns; the report has the rest."""
 
+import re
+
 import pytest
 from command_line import environment, skit
 
@@ -22,7 +24,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
 def test_a_first_run_of_all_methods_fits_a_screen(done: tuple[list[str], str]) -> None:
     lines, _ = done
     assert sum(max(1, -(-len(line) // COLUMNS)) for line in lines) <= LINES
-    assert lines[-1].startswith("report: ")
+    # The page that a reader opens comes first.
+    assert re.fullmatch(r"report: \S+/report\.html \(as text: report\.md\)", lines[-1])
 
 
 def test_the_report_has_the_rows_and_the_reasons_that_the_screen_leaves_out(done: tuple[list[str], str]) -> None:

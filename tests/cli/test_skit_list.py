@@ -69,6 +69,13 @@ def test_datasets_are_listed_with_their_places() -> None:
     assert entries["gsm8k"]["hub"] == "openai/gsm8k"
 
 
+def test_devices_are_listed_with_bandwidth_and_memory() -> None:
+    rows = {row["name"]: row for row in json.loads(skit("list", "devices", "--json").stdout)}
+    assert rows["snapdragon-8-gen-3"]["summary"] == "phone with Snapdragon 8 Gen 3: 77 GB/s, 12 GB"
+    assert rows["jetson-agx-orin-64"]["peak_tflops"] == {"float32": 5.3, "float16": 42.5, "bfloat16": 42.5}
+    assert "Qualcomm" in rows["snapdragon-8-gen-3"]["note"]
+
+
 def test_models_are_listed_with_folders_that_hold_models() -> None:
     entries = listed("models")
     assert [entry["name"] for entry in entries] == [*NAMED_PAIRS, "bundled"]

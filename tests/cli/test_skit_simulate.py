@@ -46,7 +46,7 @@ def test_a_run_leaves_tables_report_and_plots(side_by_side: tuple[Path, JsonObje
     plots = {path.name for path in (folder / "plots").iterdir()}
     assert plots >= {f"{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
     assert read_object(folder / "summary.json") == summary
-    assert f"report: {folder / 'report.html'}\n" in terminal
+    assert f"report: {folder / 'report.html'} (as text: report.md)" in terminal
     assert "MODELLED TIME" in terminal
 
 

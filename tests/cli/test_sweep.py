@@ -61,7 +61,7 @@ def test_a_sweep_leaves_table_report_and_plots(over_round_trips: tuple[Path, Jso
     }  # fmt: skip
     names = {f"{name}.{suffix}" for name in ("speedup", "throughput") for suffix in ("png", "svg")}
     assert {path.name for path in (folder / "plots").iterdir()} == names
-    assert f"report: {folder / 'report.html'}\n" in terminal
+    assert f"report: {folder / 'report.html'} (as text: report.md)" in terminal
     page = (folder / "report.html").read_text()
     assert page.index("<svg ") < page.index("Which method is the fastest where")
     assert "Speedup against round trip of the link (s). Over autoregressive decoding at the server: below 1" in page

@@ -95,6 +95,7 @@ def test_what_ships_loads_and_describes_itself(name: str) -> None:
 
 def test_the_deployments_of_the_papers_and_the_classes_of_edges_are_there() -> None:
     names = {"wisp", "specedge", "adaspec-l40", "adaspec-a100", "specpipe", "specpipe-10gbe", "raspberry-pi", "wan"}
+    names |= {"phone", "jetson-orin"}
     assert names <= set(bundled())
     assert find("wan").sweep["link.rtt_s"]
     assert built("specpipe").verifier.stages == built("specpipe-10gbe").verifier.stages == 8

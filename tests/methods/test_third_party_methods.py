@@ -159,3 +159,35 @@ def test_a_run_says_of_which_source_its_method_was(tmp_path: Path) -> None:
 
 def test_the_kits_own_methods_are_told_by_version_and_commit() -> None:
     assert "method_source" not in describe_method("fixed-k", parse_method("fixed-k"))
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        (
+            "    times: int = 2\n",
+            "    times: int = 2\n    draft_limt = 'times'\n",
+            "the installed method 'pairs' (elsewhere_pairs:Pairs) has 'draft_limt', which nothing reads (did you mean "
+            "'draft_limit'?): mend it, or remove it with pip uninstall elsewhere-pairs",
+        ),
+        (
+            "def draft(",
+            "def drafft(",
+            "pairs: its policy _PairsPolicy has 'drafft', which nothing reads (did you mean 'draft'?)",
+        ),
+        (
+            "def draft(",
+            "def grow(",
+            "pairs: its policy _PairsPolicy has no draft(self, drafter), so that it never drafts: add it, or set "
+            "uses_drafter = False in a method that decodes without drafts",
+        ),
+    ],
+)
+def test_one_that_misspells_a_name_or_never_drafts_is_refused_with_what_is_meant(
+    tmp_path: Path, right: str, wrong: str, said: str
+) -> None:
+    env = install(tmp_path, "pairs = elsewhere_pairs:Pairs")
+    file = tmp_path / "elsewhere_pairs.py"
+    file.write_text(file.read_text().replace(right, wrong))
+    command = ("bench", "--replay", "qwen2.5-coder", "--method", "pairs", "--method", "fixed-k", "--limit", 1)
+    assert error_line(skit(*command, "--out", tmp_path / "out", env=env)).endswith(said)

@@ -263,7 +263,7 @@ def test_find_resumable_takes_a_finished_run_along_with_a_partial_one(tmp_path: 
     described = [RUN, threshold_run]
     assert find_resumable(tmp_path, described) == [finished, partial]
     partial.write_summary({"partial": False})
-    with pytest.raises(SkitError, match="no unfinished run with these settings"):
+    with pytest.raises(SkitError, match=f"no unfinished run .*; this run is finished: {finished.path}; start another"):
         find_resumable(tmp_path, described)
 
 

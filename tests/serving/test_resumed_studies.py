@@ -16,7 +16,8 @@ from command_line import SKIT, TinyPair, environment, error_line, skit_here, wri
 from trace_builders import made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.runs.parts import NAME, KeptParts
+from specbench_kit.runs.folder import unused_folder
+from specbench_kit.runs.parts import NAME, KeptParts, unfinished_parts
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.studies.planning import search
 from specbench_kit.studies.serving import capacity, simulation_grid
@@ -340,3 +341,18 @@ def test_a_sweep_without_ray_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
 def test_results_come_in_the_order_of_the_work() -> None:
     work = [(json.dumps(number),) for number in range(20)]
     assert list(Workers(2).map(json.loads, work)) == list(range(20))
+
+
+def test_a_finished_study_with_these_settings_is_named_beside_an_unfinished_one(tmp_path: Path) -> None:
+    """An unfinished study of other settings leaves open whether there is one to resume, until all inputs are known."""
+    defining = {"epsilon": 0.05}
+    finished = unused_folder(tmp_path, "capacity", "sled", defining)
+    finished.mkdir()
+    for name in ("run.json", "summary.json"):
+        (finished / name).write_text("{}")
+    other = KeptParts(unused_folder(tmp_path, "capacity", "sled", {"epsilon": 0.2}), {"epsilon": 0.2})
+    other.begin()
+    with pytest.raises(SkitError, match=f"with these settings; this run is finished: {finished}; start another one"):
+        unfinished_parts(tmp_path, "capacity", defining)
+    with pytest.raises(SkitError, match=f"nearest is {other.folder.name}, with epsilon 0.2, not 0.1"):
+        unfinished_parts(tmp_path, "capacity", {"epsilon": 0.1})

@@ -29,6 +29,10 @@ LONGEST_WAIT_S = 20.0
 """The pause before a request is sent a second time, doubled before every further time; and the longest pause."""
 BUSY = (408, 429, 500, 502, 503, 504)
 """Answers after which the same request may succeed later."""
+NO_ROUTE = (404, 405, 501)
+"""Answers of a server that has no such route, or no such model."""
+SHOWN_MODELS = 5
+"""Most models of a server that a message names."""
 FINISHED_S = 1.0
 DONE_S = 0.05
 """How long a body may stay open after the event that finishes an answer, for its usage; and after `[DONE]`."""
@@ -43,13 +47,23 @@ StreamState = Literal["open", "finished", "done"]
 class RequestFailedError(Exception):
     """A request got no whole answer; `unreachable` if the server took no connection at the last attempt.
 
-    `reasons` are those of all attempts but the last.
+    `reasons` are those of all attempts but the last. `status` is that of the last answer; it is None if there was none,
+    or if a refusal came in the place of a stream. `advice` is what the refusal itself shows to do.
     """
 
-    def __init__(self, reason: str, reasons: Sequence[str], unreachable: bool = False) -> None:
-        super().__init__(reason)
+    def __init__(
+        self,
+        reason: str,
+        reasons: Sequence[str],
+        unreachable: bool = False,
+        status: int | None = None,
+        advice: str = "",
+    ) -> None:
+        super().__init__(f"{reason}{advice}")
         self.reasons = reasons
+        self.advice = advice
         self.unreachable = unreachable
+        self.status = status
 
     @property
     def attempts(self) -> int:
@@ -64,11 +78,20 @@ class _NoDocumentError(SkitError):
 class _AttemptFailedError(Exception):
     """One attempt failed; `final` if another attempt would fail as well."""
 
-    def __init__(self, reason: str, *, final: bool = False, unreachable: bool = False, wait_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        reason: str,
+        *,
+        final: bool = False,
+        unreachable: bool = False,
+        wait_s: float = 0.0,
+        status: int | None = None,
+    ) -> None:
         super().__init__(reason)
         self.final = final
         self.unreachable = unreachable
         self.wait_s = wait_s
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +222,41 @@ class StreamClient:
                         self.newer_names.clear()
                         body, reason = self.body(generation), refusal
                     raise RequestFailedError(
-                        f"{reason}{self._advice(reason, body)}", reasons, failure.unreachable
+                        reason, reasons, failure.unreachable, failure.status, self._advice(reason, body)
                     ) from failure
                 reasons.append(reason)
                 await asyncio.sleep(min(LONGEST_WAIT_S, max(wait_s, failure.wait_s)))
                 wait_s *= 2
             else:
                 return SentRequest(sent_s, received, reasons)
+
+    async def way_out(self, failure: RequestFailedError) -> str:
+        """Return what to do about a request that every server of the kind should answer, by how it failed."""
+        address = self.address
+        status = failure.status
+        if failure.advice:
+            return ""
+        if status in (401, 403):
+            return "set the environment variable SKIT_API_KEY to the right key"
+        if status is not None and status not in NO_ROUTE:
+            return "the log of the server may say more" if status >= httpx.codes.INTERNAL_SERVER_ERROR else ""
+        if failure.unreachable:
+            return "start the server, or give another address"
+        models = await self._models()
+        if address.model and models and address.model not in models:
+            served = ", ".join(models[:SHOWN_MODELS]) + (", ..." if len(models) > SHOWN_MODELS else "")
+            return f"the model {address.model} is none of those that it lists: name one of {served} after #"
+        others = ", ".join(kind for kind in dialects.all() if kind != address.dialect)
+        return (
+            f"is it a server of {self._kind}? Its requests go to {address.base}{self.dialect.path}: give another path, "
+            f"or another kind of {others}"
+        )
+
+    async def _models(self) -> list[str]:
+        """Return the names of the models that a server with OpenAI's routes lists; none if it lists none."""
+        with suppress(SkitError, KeyError, TypeError, AttributeError):
+            return [str(card["id"]) for card in (await self._document("/v1/models"))["data"]]
+        return []
 
     def body(self, generation: Generation) -> JsonObject:
         """Return the JSON body of a request."""
@@ -294,7 +345,10 @@ class StreamClient:
         reason = f"{self.dialect.path} answered {response.status_code}: {self._error_text(response)}"
         after = response.headers.get("retry-after", "")
         return _AttemptFailedError(
-            reason, final=response.status_code not in BUSY, wait_s=float(after) if after.isdigit() else 0.0
+            reason,
+            final=response.status_code not in BUSY,
+            wait_s=float(after) if after.isdigit() else 0.0,
+            status=response.status_code,
         )
 
     async def _document(self, path: str) -> JsonObject:

@@ -84,7 +84,7 @@ def build(run: AbDescription, summary: AbSummary, figures: Sequence[Figure] = ()
     sections: Sequence[Blocks] = [
         caution(machine.warnings(run), severe=True),
         foreign_files(run),
-        [Paragraph(headline(summary))],
+        [Paragraph(f"**{headline(summary)}**")],
         caution([*setting_cautions(run), *cautions(summary)]),
         figures,
         paragraphs(*what_would_tell(summary)),
@@ -106,15 +106,17 @@ def verdicts(summary: AbSummary) -> Table:
             name = load.load if entry is load.comparisons[0] else ""
             typical = Estimate(entry.typical, entry.typical_interval)
             in_all = Estimate(entry.ratio, entry.interval)
-            rows.append([name, FIGURES[entry.figure], typical, in_all, entry.units, entry.verdict])
+            rows.append([name, FIGURES[entry.figure], entry.verdict, typical, in_all, entry.units])
+    # The verdict comes before the numbers, which a phone shows only after scrolling.
     columns = (
         "load",
         "metric",
+        "verdict",
         Column(f"{summary.names[1]} over {summary.names[0]}, typical turn", "times"),
         Column("in all", "times"),
         Column("units", "count"),
     )
-    return Table((*columns, "verdict"), rows)
+    return Table(columns, rows)
 
 
 def side_by_side(summary: AbSummary) -> Table:
@@ -331,7 +333,9 @@ def ratios(summary: AbSummary) -> Picture:
             low, high = entry.typical_interval or (ratio, ratio)
             axes.plot([low, high], [row, row], color=colour, linewidth=2)
             axes.plot([ratio], [row], "o", color=colour, markersize=5)
-            axes.annotate(times(ratio), (high, row), (6, 0), textcoords="offset points", va="center")
+            # The line of equal servers may run behind the number.
+            paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+            axes.annotate(times(ratio), (high, row), (6, 0), textcoords="offset points", va="center", bbox=paper)
             labels.append(f"{TITLES[entry.figure]}, {load}")
         axes.axvline(1, color=BLUE, linewidth=1, linestyle="--")
         axes.set_yticks(range(len(labels)), labels)

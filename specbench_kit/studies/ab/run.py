@@ -47,6 +47,8 @@ STRETCH_S = 1.0
 """Seconds of turns over which the share is taken in which this process was busy."""
 PROBE_TOKENS = 8
 """Most tokens of the answer by which a server shows that it understands the requests."""
+HOPELESS = 8
+"""Requests none of which a server has answered after which no others are sent to it."""
 
 
 def requests_of(prompts: Sequence[Prompt]) -> int:
@@ -95,7 +97,7 @@ class Driver:
             try:
                 await client.ask(self._generation(self.prompts[0], (), PROBE_TOKENS))
             except RequestFailedError as failure:
-                raise SkitError(f"{client.address.name} ({client.address.base}): {failure}") from failure
+                raise SkitError(await _explained(client, failure)) from failure
 
     async def run(self, store: AnswerStore, loads: Iterable[Load], progress: Callable[[str, int, int], None]) -> None:
         """Run all turns that the store does not hold yet, or as many as --minutes allow, but at least one.
@@ -133,10 +135,8 @@ class Driver:
             outcomes = await self._ask_all(client, prompts, load.concurrency or count, [0.0] * count)
             for outcome in outcomes:
                 if outcome.failure is not None:
-                    raise ServerLostError(
-                        f"{client.address.name} fails while it warms up: {outcome.failure}; is it a server of the kind "
-                        f"{client.address.dialect}? (skit list engines)"
-                    )
+                    explained = await _explained(client, outcome.failure)
+                    raise ServerLostError(f"a request fails while the servers warm up: {explained}")
 
     async def _take_turn(self, turn: Turn, client: StreamClient, store: AnswerStore) -> None:
         counted = await client.counters()
@@ -160,6 +160,7 @@ class Driver:
                 f"{client.address.name} ({client.address.base}) cannot be reached any more, in {lost.attempts} "
                 f"attempts: {lost}"
             )
+        await self._require_answers(client, store)
         after = await client.counters() if counted else {}
         moved = change(counted, after)
         fell = have_fallen(counted, after)
@@ -168,6 +169,13 @@ class Driver:
             store.append_counters(
                 CounterChange(turn.load.label, client.address.name, turn.repeat, turn.number, counts, fell)
             )
+
+    async def _require_answers(self, client: StreamClient, store: AnswerStore) -> None:
+        """Raise ServerLostError if a server has answered none of `HOPELESS` requests or more."""
+        records = [record for record in store.records.values() if record.key.server == client.address.name]
+        if len(records) >= HOPELESS and all(record.answer is None for record in records):
+            name, base = client.address.name, client.address.base
+            raise ServerLostError(f"{name} ({base}) answered none of {len(records)} requests: {records[-1].error}")
 
     def note_busy(self, process_s: float, wall_s: float) -> None:
         """Count how busy this process was; short turns are counted together, since the share of one says nothing."""
@@ -270,8 +278,7 @@ async def _compare(
     loads = settings.loads(len(dataset.prompts))
     prompts = len(dataset.prompts)
     of_servers = _same_server(settings)
-    for line in [*of_servers, *_doubts(settings, loads, prompts), *_sampling_doubts(settings, prompts)]:
-        say(line)
+    lines = [*of_servers, *_doubts(settings, loads, prompts), *_sampling_doubts(settings, prompts)]
     count_tokens = _token_counter(settings.tokenizer)
     async with AsyncExitStack() as stack:
         clients = []
@@ -289,12 +296,20 @@ async def _compare(
         servers = [await _describe(client) for client in clients]
         driver = Driver(settings, clients, dataset.prompts, count_tokens)
         await driver.probe()
+        for line in lines:
+            say(line)
         environment = provenance.collect(settings.argv)
         store = _open_store(settings, dataset, servers, environment)
         try:
             return await _run(driver, store, loads, progress, of_servers)
         finally:
             unlock(store.folder)
+
+
+async def _explained(client: StreamClient, failure: RequestFailedError) -> str:
+    """Return which server failed, what it answered, and what to do."""
+    advice = await client.way_out(failure)
+    return f"{client.address.name} ({client.address.base}): {failure}{'; ' if advice else ''}{advice}"
 
 
 async def _run(
@@ -315,6 +330,9 @@ async def _run(
         if not driver.ended_early:
             plan = _plan(settings, taken, requests, left_out=loads[len(taken) :])
     except ServerLostError as error:
+        if not store.has_answers:
+            store.discard()
+            raise SkitError(f"{error}; nothing is kept, since no request was answered") from error
         problem = SkitError(f"{error}; {_kept(store, plan)}")
     except asyncio.CancelledError:  # Ctrl-C
         problem = Interrupted(f"interrupted; {_kept(store, plan)}")

@@ -11,6 +11,7 @@ from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
 from random import Random
+from shutil import rmtree
 from typing import NamedTuple, TypeVar
 
 from msgspec import to_builtins
@@ -146,6 +147,16 @@ class AnswerStore:
             for dialogue_turn in range(len(prompt.turns))
         ]
         return all(key in self.records for key in keys)
+
+    @property
+    def has_answers(self) -> bool:
+        """Return True if a server has answered a request."""
+        return any(record.answer is not None for record in self.records.values())
+
+    def discard(self) -> None:
+        """Remove the folder of a run without answers, which would show an empty table."""
+        unlock(self.folder)
+        rmtree(self.folder, ignore_errors=True)
 
     def append(self, record: AnswerRecord) -> None:
         """Add a record."""

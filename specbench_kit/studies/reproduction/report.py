@@ -26,7 +26,7 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
-from specbench_kit.reports.writing.formatting import times
+from specbench_kit.reports.writing.formatting import ABSENT, times
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, GREY, MARKERS
 from specbench_kit.runs.folder import write_text
 from specbench_kit.studies.reproduction.wording import (
@@ -56,6 +56,8 @@ PAPERS = {"wisp": "WISP", "specpipe": "SpecPipe", "adaspec": "AdaSpec", "specedg
 NUMBER_COLUMNS = ("configuration", "metric", "role", "published")
 RATIO = "ours / published"
 SHARE = "share of the effect"
+MARKS = ("*", "**", "***")
+"""What stands behind a role in the terminal, in place of a note that is told once below the tables."""
 PAPER_COLUMNS = (
     *("paper", "predictions", "of these come out", "identities within", "fitted within", "half fitted within"),
     *("inputs within", "predictions that no effect would meet"),
@@ -72,11 +74,11 @@ LEGEND = (
     "under all of them: a number if it is within the goal, the share that stands beside its experiment, or within the "
     "stated points where it is too small for a share; a bound if it holds. Of a number that states what it would be "
     f"without any effect, such as 1 for a gain, the effect is judged: 1.07x published and 1.00x of ours is no gain "
-    f"found. So *{RATIO}* is always the plain ratio of both numbers, and *{SHARE}* is what is judged where it is "
+    f"found. So '{RATIO}' is always the plain ratio of both numbers, and '{SHARE}' is what is judged where it is "
     "given.",
     "**What does not count** is shown with how much of it is within the goal, and is in no count of predictions. An "
-    "*input* was put into the run. A *fitted* number is met because an unknown was chosen to meet it; a *half fitted* "
-    "one is a ratio or a difference of which one side was fitted. An *identity* follows from other numbers of the same "
+    "'input' was put into the run. A 'fitted' number is met because an unknown was chosen to meet it; a 'half fitted' "
+    "one is a ratio or a difference of which one side was fitted. An 'identity' follows from other numbers of the same "
     "paper by arithmetic, without a model that could be wrong: one within the goal says that the paper's numbers agree "
     "with each other to that share, one beyond it that they do not. Nor does a prediction count that a result without "
     "any effect would meet too, whether it comes out here or not.",
@@ -126,6 +128,8 @@ def overview(results: Sequence[ReproducedExperiment], figures: Blocks) -> Docume
     ]
     numbers = [(result.name, *row) for members in by_paper.values() for result in members for row in _rows(result)]
     pairs = [pair for result in results for pair in result.published]
+    columns = ("experiment", *NUMBER_COLUMNS, _ours(pairs), RATIO, SHARE)
+    shown = len(columns) if any(pair.effect_found is not None for pair in pairs) else len(columns) - 1
     blocks: Blocks = [
         Paragraph(f"**{totals(results).capitalize()}.**"),
         *_main_claims(by_paper),
@@ -135,7 +139,7 @@ def overview(results: Sequence[ReproducedExperiment], figures: Blocks) -> Docume
         Table(PAPER_COLUMNS, [_paper_row(paper, members) for paper, members in by_paper.items()]),
         Table(EXPERIMENT_COLUMNS, rows),
         Heading("Every number"),
-        Table(("experiment", *NUMBER_COLUMNS, _ours(pairs), RATIO, SHARE), numbers),
+        Table(columns[:shown], [row[:shown] for row in numbers]),
     ]
     return Document("Published experiments, reproduced", blocks)
 
@@ -326,10 +330,14 @@ def print_totals(console: "Console", results: Sequence[ReproducedExperiment]) ->
 
 def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
     """Print the numbers, the assumed inputs and the verdict of an experiment."""
-    # What a number was fitted to takes ten lines of a narrow column, and stands on the page.
+    # What a number was fitted to, and how it is tried, takes several lines of a narrow column: it stands on the page.
+    notes: dict[str, None] = {}
     by_metric: dict[str, list[tuple[ComparedNumber, tuple[Cell, ...]]]] = {}
-    for pair, (series, metric, _, *numbers) in zip(result.published, _rows(result), strict=True):
-        row = (series, role(pair, result.variants).partition(":")[0], *numbers)
+    for pair, (series, metric, _, _, *ours) in zip(result.published, _rows(result), strict=True):
+        name, *notes_here = role(pair, result.variants).partition(":")[0].replace("; ", ", ").split(", ")
+        notes |= dict.fromkeys(notes_here)
+        marks = "".join(MARKS[list(notes).index(note)] for note in notes_here)
+        row = (series, f"{name} {marks}".strip(), published(pair) or ABSENT, *ours)
         by_metric.setdefault(str(metric), []).append((pair, row))
     terms = worlds()[result.name.partition("/")[0]].terms
     named = dict.fromkeys(pair.series for pair in result.published if pair.series in terms)
@@ -345,6 +353,12 @@ def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
         shown = len(columns) if has_effect else len(columns) - 1
         blocks += [Paragraph(f"{metric}:"), Table(columns[:shown], [row[:shown] for _, row in rows])]
     blocks += [
+        *(Paragraph(f"{mark} {note}") for mark, note in zip(MARKS, notes, strict=False)),
+        *(
+            [Paragraph(f"{ABSENT} not in the paper's text")]
+            if any(pair.value is None for pair in result.published)
+            else []
+        ),
         *paragraphs(effects_compared(result)),
         *(Paragraph(f"assumed: {assumed.name}: {assumed.value}") for assumed in result.assumed),
     ]

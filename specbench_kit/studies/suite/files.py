@@ -1,7 +1,7 @@
 """Files of results: written whole, sealed by a hash, and read with one line for whatever is wrong with them."""
 
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import json, structs, to_builtins
 
@@ -9,7 +9,9 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import decode
 from specbench_kit.metrics.suite import MeasuredResult, SuiteResult
 from specbench_kit.runs.folder import content_hash, slug, write_text
-from specbench_kit.studies.suite.definition import RESULTS, Suite, load, suite_names
+
+if TYPE_CHECKING:
+    from specbench_kit.studies.suite.definition import Suite
 
 SCHEMA = 1
 
@@ -57,6 +59,9 @@ def _read(kind: type[Sealed], path: Path) -> Sealed:
         raise SkitError(f"{path} has form {result.schema}, and this kit reads form {SCHEMA}: update specbench-kit")
     if result.seal != _hash(result):
         raise SkitError(f"{path} was changed after it was written: its seal does not hold; submit the file as it was")
+    # What a suite decodes takes seconds to load, and most wrong files need none of it.
+    from specbench_kit.studies.suite.definition import load, suite_names
+
     if result.suite not in suite_names():
         raise SkitError(f"{path} belongs to suite {result.suite}, and this kit has {', '.join(suite_names())}")
     suite = load(result.suite)
@@ -68,8 +73,10 @@ def _read(kind: type[Sealed], path: Path) -> Sealed:
     return result
 
 
-def kit_results(suite: Suite) -> list[SuiteResult]:
+def kit_results(suite: "Suite") -> list[SuiteResult]:
     """Return the results of the kit's own policies, which ship with the suite: a file for each."""
+    from specbench_kit.studies.suite.definition import RESULTS
+
     return [read(path) for path in sorted((suite.folder / RESULTS).glob("*.json"))]
 
 

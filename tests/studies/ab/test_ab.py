@@ -60,6 +60,7 @@ def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
     assert {entry["verdict"] for entry in two_at_once["comparisons"]} == {"too few prompts to tell"}
     assert "4 turns of 2" in done.stderr
     shown = done.stderr[done.stderr.index("End to end, ") : done.stderr.index("report: ")].splitlines()
+    assert "/report.html (as text: report.md)" in done.stderr[done.stderr.index("report: ") :].splitlines()[0]
     assert max(map(len, shown)) <= 80
     for title in ("tokens/s", "TTFT P50", "TPOT P50", "end to end P50", "acceptance"):
         assert sum(title in line for line in shown) == 2, title

@@ -16,6 +16,7 @@ from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, Str
 from specbench_kit.metrics.ab.comparison import Plan, summarise
 from specbench_kit.metrics.ab.summary import AbSummary
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, TOO_FEW
+from specbench_kit.reports.document import Paragraph
 from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.studies.ab import report
 from specbench_kit.studies.ab.report import _marks
@@ -154,6 +155,23 @@ def test_where_no_verdict_is_reached_the_prompts_that_would_give_one_are_named()
     few = replace(few, loads=[replace(load, comparisons=[replace(load.comparisons[0], units=2)])])
     assert report.what_would_tell(few) == [f"At {LOAD} a verdict takes 6 prompts or more."]
     assert report.what_would_tell(with_end_to_end(1.5, [1.4, 1.6], FASTER)) == []
+
+
+def test_the_page_begins_with_its_sentence_and_shows_verdicts_before_numbers() -> None:
+    """A phone shows the first three columns; numbers beside the line of equal servers stand on paper of their own."""
+    from matplotlib.figure import Figure
+
+    few = with_end_to_end(1.0, None, TOO_FEW)
+    document = report.build(report.AbDescription(), few)
+    first = document.blocks[0]
+    assert isinstance(first, Paragraph)
+    assert first.text == f"**{report.headline(few)}**"
+    assert report.verdicts(few).titles[:3] == ["load", "metric", "verdict"]
+    axes = Figure().subplots()
+    report.ratios(few).draw(axes)
+    (number,) = axes.texts
+    assert number.get_text() == "1.00x"
+    assert number.get_bbox_patch() is not None
 
 
 def test_marks_of_the_axis_are_few_and_one_of_them_is_1() -> None:

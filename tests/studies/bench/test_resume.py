@@ -411,11 +411,47 @@ def test_the_nearest_unfinished_run_is_named_with_what_differs(
     assert re.fullmatch(rf"nearest is \S+, with config\.seed 0, not 7: {advice}", nearest), nearest
 
 
-def test_a_finished_run_is_not_resumed(command: list[str], whole: Path) -> None:
-    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
-    line = error_line(skit_here(*command, "--out", whole, "--resume"))
-    assert line == f"{whole} holds no unfinished run with these settings: start one without --resume"
-    assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
+def test_a_finished_run_is_named_and_not_resumed(command: list[str], tmp_path: Path) -> None:
+    assert skit(*command, "--limit", 1, "--out", tmp_path).returncode == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    line = error_line(skit(*command, "--limit", 1, "--out", tmp_path, "--resume"))
+    # Both methods were finished by the same command, the second one last.
+    folder = run_directory(tmp_path, METHODS[1])
+    finished = f"this run is finished: {folder}; start another one without --resume"
+    assert line == f"{tmp_path} holds no unfinished run with these settings; {finished}"
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+NOT_LOADED = ("--target", "no/such-model")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("bench", "--method", "fixed-k", *NOT_LOADED),
+        ("ab", "a=vllm://127.0.0.1:9", "b=vllm://127.0.0.1:9"),
+        ("sweep", "--method", "fixed-k", "--set", "link.rtt_s=0.01,0.02", "--deployment", "wan", *NOT_LOADED),
+        ("simulate", "--system", "sled", "--acceptance", "record", *NOT_LOADED),
+        ("profile-verifier", *NOT_LOADED),
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_nothing_to_resume_is_said_before_anything_is_loaded_or_reached(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    line = error_line(skit_here(*arguments, "--out", tmp_path, "--resume"))
+    assert line == f"{tmp_path} holds no unfinished run with these settings: start one without --resume"
+
+
+def test_other_options_than_those_of_the_unfinished_run_are_told_before_anything_is_loaded(
+    modelled: list[str], untouched: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(untouched, out)
+    for run in modelled_runs(out):
+        (run / "summary.json").unlink()
+    line = error_line(skit_here(*modelled, *NOT_LOADED, "--limit", 3, "--out", out, "--resume"))
+    assert "with config.limit unset, not 3: give its settings" in line
 
 
 @pytest.mark.parametrize("options", [[], ["--deployment", "wan"]], ids=["measured", "modelled"])

@@ -1,9 +1,11 @@
 """Experiments of the papers: what they state, how inputs are replace_input, and what is said of the outcome."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from command_line import error_line, read_object, skit_here
 from documents import ROOT
 from msgspec import structs
+from rich.console import Console
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.slo_names import CLASSES
@@ -570,6 +573,14 @@ def test_a_lead_over_another_system_is_a_claim_that_follows_from_the_numbers(tmp
     report.write(tmp_path, [result])
     line = "| x | a / b: capacity (devices) | follows from the numbers | 2.00x | 1.50x | not met: 0.750x |"
     assert line in (tmp_path / "wisp.md").read_text()
+    index = (tmp_path / "README.md").read_text()
+    every_number = index[index.index("## Every number") :]
+    assert "| ours / published |" in every_number
+    assert "share of the effect" not in every_number, "a column that no number fills"
+    # Stars that mark a word in Markdown would stand in a browser as they are.
+    page = (tmp_path / "README.html").read_text()
+    assert "'fitted' number" in page.replace("&#x27;", "'")
+    assert not re.search(r"\*[a-z]", page[page.index("<body") :])
 
 
 @pytest.mark.parametrize(
@@ -745,7 +756,7 @@ def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -
     for name in ("specedge/figure-10", "adaspec/table-2"):
         done = skit_here("reproduce", name, "--to", tmp_path)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines()[-1].endswith(f"for a browser {tmp_path / 'README.html'}")
+        assert done.stdout.splitlines()[-1] == f"report: {tmp_path / 'README.html'} (as text: README.md)"
     overview = (tmp_path / "README.md").read_text()
     assert "[specedge/figure-10](specedge.md)" in overview
     assert "[adaspec/table-2](adaspec.md)" in overview
@@ -907,3 +918,24 @@ def test_a_main_claim_is_told_of_every_variant_and_no_variant_is_ahead_of_its_ow
         text = (folder / page).read_text(encoding="utf-8")
         assert f"before all others, ours is {', '.join(leads)}." in text
         assert "algorithm 1, late lane / algorithm 1" not in text
+
+
+def test_the_table_of_many_configurations_fits_a_terminal_of_80_columns() -> None:
+    """A number stands on one line and a configuration on two; how it is tried is a mark, explained once below."""
+    experiment = ALL["wisp/table-2"]
+    rows = [
+        {"series": number.series, **number.where, number.metric: {"mean": 182.4, "low": 168.2, "high": 196.6}}
+        for number in experiment.published
+    ]
+    result = outcome_of(experiment, compare_published(experiment, rows))
+    terminal = StringIO()
+    report.print_experiment(Console(width=80, file=terminal, color_system=None), result)
+    lines = terminal.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    begin = next(number for number, line in enumerate(lines) if line.startswith("configuration"))
+    table = lines[begin : lines.index("* 1 of 2 assumptions")]
+    assert len(table) <= 2 * (1 + len(result.published))
+    assert sum("182.4 (168 to 197)" in line for line in table) == len(result.published)
+    assert any(re.match(r"algorithm 1 \(slo class-1\) +predicted \* +164\.0 ", line) for line in table)
+    assert "– not in the paper's text" in lines
+    assert "assumptions" not in "".join(table)

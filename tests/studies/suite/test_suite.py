@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,7 +13,7 @@ from signal import SIGKILL
 
 import pytest
 import torch
-from command_line import error_line, read_object, skit_here, write_rows
+from command_line import environment, error_line, read_object, skit_here, write_rows
 from file_faults import fault, plant
 from msgspec import structs
 from nightly import nightly_except
@@ -538,3 +540,18 @@ def test_servers_elsewhere_need_their_hardware_in_words() -> None:
     assert "give --hardware for servers on another machine" in error_line(skit_here("suite", "run", "v0", *servers))
     refused = skit_here("suite", "run", "v0", "--method", "svip", *servers)
     assert error_line(refused) == "give --method or --server, not both"
+
+
+@pytest.mark.parametrize("content", ['{"schema": 1, "suite": "v', '{"suite": "v1"}', "not a document"])
+def test_a_damaged_file_is_refused_before_models_are_loaded(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "damaged.json"
+    path.write_text(content)
+    code = (
+        f"import sys\nsys.argv = ['skit', 'suite', 'check', {str(path)!r}]\n"
+        "from specbench_kit.cli.main import main\n"
+        "try:\n    main()\n"
+        "finally:\n    print('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment())
+    assert error_line(done).startswith(f"{path} is no file of skit suite run: ")
+    assert done.stdout == "False False\n"

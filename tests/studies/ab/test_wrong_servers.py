@@ -1,0 +1,113 @@
+"""Servers of another kind, path or model than the address says: refused in one line, before a folder is made."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from command_line import error_line, read_rows, skit_here, write_rows
+from http_servers import running
+
+EVENT = json.dumps({"choices": [{"text": "a b", "finish_reason": "stop"}], "usage": {"completion_tokens": 2}})
+STREAM = f"data: {EVENT}\n\ndata: [DONE]\n\n".encode()
+
+
+@dataclass
+class Scripted:
+    """A server with one model, which answers so many requests, and all others in one way."""
+
+    status: int
+    content: bytes
+    answers: int = 0
+
+
+@contextmanager
+def serving(scripted: Scripted) -> Iterator[str]:
+    class ScriptedHandler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            is_list = self.path == "/v1/models"
+            self.reply(200 if is_list else 404, b'{"data": [{"id": "tiny"}]}' if is_list else b"{}")
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            scripted.answers -= 1
+            if scripted.answers >= 0:
+                self.reply(200, STREAM)
+            else:
+                self.reply(scripted.status, scripted.content)
+
+        def reply(self, status: int, content: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments: object) -> None:
+            return
+
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), ScriptedHandler)) as port:
+        yield f"127.0.0.1:{port}"
+
+
+def compared(scripted: Scripted, folder: Path, *options: object, model: str = "", prompts: int = 2) -> tuple[str, str]:
+    """Compare a server with itself, and return the line of the error and what was printed."""
+    rows = [{"id": f"p{number}", "prompt": f"prompt {number}", "chat": False} for number in range(prompts)]
+    dataset = write_rows(folder / "prompts.jsonl", *rows)
+    with serving(scripted) as host:
+        servers = [f"a=vllm://{host}{model}", f"b=vllm://{host}{model}"]
+        done = skit_here("ab", *servers, "--dataset", dataset, "--out", folder / "out", "--retries", 0, *options)
+    return error_line(done), done.stdout
+
+
+@pytest.mark.parametrize(
+    ("scripted", "model", "says", "advice"),
+    [
+        (Scripted(404, b'{"detail": "Not Found"}'), "", "answered 404", "or another kind of chat, completions, "),
+        (Scripted(404, b'{"message": "no x"}'), "#x", "no x", "the model x is none of those that it lists: name one"),
+        (Scripted(405, b"no such method"), "#tiny", "answered 405", "is it a server of the kind vllm? Its requests go"),
+        (Scripted(401, b"who are you"), "", "answered 401", "set the environment variable SKIT_API_KEY"),
+        (Scripted(500, b"out of memory"), "", "out of memory", "the log of the server may say more"),
+        (Scripted(200, b"<html>welcome</html>"), "", "<html>welcome</html>", "is it a server of the kind vllm?"),
+        (Scripted(200, b'{"choices": []}'), "", "no token arrived", "is it a server of the kind vllm?"),
+    ],
+    ids=str,
+)
+def test_a_server_that_cannot_be_asked_is_refused_with_what_to_do(
+    scripted: Scripted, model: str, says: str, advice: str, tmp_path: Path
+) -> None:
+    line, printed = compared(scripted, tmp_path, model=model)
+    assert line.startswith("a (http://127.0.0.1:")
+    assert says in line
+    assert advice in line
+    assert "Results" not in printed
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_server_that_refuses_whole_answers_leaves_no_folder_either(tmp_path: Path) -> None:
+    """The probes of both servers are answered, and the first longer answer of the warm-up is not."""
+    line, printed = compared(Scripted(400, b"max_tokens is too large", answers=2), tmp_path)
+    assert "a request fails while the servers warm up: a (http://" in line
+    assert "max_tokens is too large" in line
+    assert line.endswith("nothing is kept, since no request was answered")
+    assert "report:" not in printed
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_servers_that_answer_nothing_are_not_asked_for_all_prompts(tmp_path: Path) -> None:
+    scripted = Scripted(404, b"gone", answers=2)
+    line, _ = compared(scripted, tmp_path, "--warm-up", 0, prompts=40)
+    assert "answered none of 8 requests: /v1/completions answered 404: gone" in line
+    assert scripted.answers >= -16
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_an_answer_among_failures_is_kept(tmp_path: Path) -> None:
+    line, _ = compared(Scripted(404, b"gone", answers=3), tmp_path, "--warm-up", 0, prompts=40)
+    assert "answered none of 8 requests" in line
+    (folder,) = (tmp_path / "out").glob("*-ab-*")
+    assert sum(row["answer"] is not None for row in read_rows(folder / "answers.jsonl")) == 1
