@@ -51,7 +51,7 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
         from specbench_kit.studies.bench.replay import with_recorded_target
 
         settings = with_recorded_target(settings, sources.replay)
-    if settings.resume:
+    if settings.resume and sources.replay is None:  # a replay is refused below: nothing of it is kept
         from specbench_kit.runs.directory import require_resumable
 
         require_resumable(settings.out, recorded_values(settings), recorded_names(BenchSettings), settings.argv)

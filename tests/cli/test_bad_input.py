@@ -239,7 +239,7 @@ def test_output_that_cannot_be_written_is_one_line(arguments: list[str]) -> None
         (["load", "--target", "x"], "skit load: no such option: --target"),
         (["bench", "--method", "fixed-k", "--limit", "many"], "skit bench: invalid value for '--limit': "),
         (["list", "methods", "datasets"], "skit list: got unexpected extra argument(s) (datasets); skit list --help"),
-        (["validate", "nowhere"], "cannot read nowhere/run.json: No such file or directory; name the folder"),
+        (["validate", "nowhere"], "nowhere is no run of skit load: name the folder of one"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_with_what_would_be_right(arguments: list[str], line: str) -> None:

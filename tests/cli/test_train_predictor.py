@@ -79,7 +79,7 @@ def test_stdout_is_one_document_and_stderr_tells_progress_and_the_stand_in(
     assert document["summary"] == read_object(folder / "summary.json")
     for step in ("recording", "training logistic", "training xgboost", "SAMPLE DATA", "saved: xgboost"):
         assert step in done.stderr
-    assert str(folder / "report.md") in done.stderr
+    assert f"report: {folder / 'report.html'} (as text: report.md)" in done.stderr
 
 
 def test_the_run_folder_holds_trace_report_plots_and_predictors(folder: Path, out: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def validate(folder: Path, progress: ProgressCallback) -> ValidationStudy:
     from the profile as far as the server's own were.
     """
     if command_of(folder) != LOAD.command:
-        raise SkitError(f"{folder} is no run of skit load")
+        raise SkitError(f"{folder} is no run of skit load: name the folder of one")
     load = read(LOAD, folder)
     run = load.run
     measured_rows = load.result.rows

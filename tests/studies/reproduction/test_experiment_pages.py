@@ -172,7 +172,7 @@ def test_the_page_says_what_an_identity_is_and_what_names_stand_for(tmp_path: Pa
     named = [structs.replace(pair, series="algorithm 1, late lane") for pair in result.published]
     report.write(tmp_path, [structs.replace(result, published=named)])
     page = (tmp_path / "wisp.md").read_text()
-    assert "An *identity* follows from other numbers of the same paper by arithmetic" in page
+    assert "An 'identity' follows from other numbers of the same paper by arithmetic" in page
     assert f"| algorithm 1, late lane | {worlds()['wisp'].terms['algorithm 1, late lane']} |" in page
     recipe = (Path(__file__).parents[3] / "docs" / "recipes" / "paper.md").read_text()
     assert "An *identity* follows from other numbers of the same paper by arithmetic" in recipe
