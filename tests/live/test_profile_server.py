@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command_line import BUSY, READINGS
-from live_server import serving
+from live_server import make_server, serving
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ServedModel, sums_of
 from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.live.connection import ClientIdentity, Connection
+from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import COEFFICIENTS, Profile
 from specbench_kit.studies.server_profile import run
@@ -89,6 +90,15 @@ def test_rows_are_what_the_server_computed() -> None:
     assert {row for *_, row in cold} == {(13, 0)}
     assert {new for *_, (new, _) in warm} == {4}
     assert min(cached for *_, (_, cached) in warm) >= 10
+
+
+def test_a_server_with_little_context_is_profiled_for_as_long_as_it_takes() -> None:
+    """A session ends before its text and a draft outgrow the server, not only after a fixed number of tokens."""
+    with serving(make_server(limits=ServerLimits(context=64))) as (_, address):
+        generator = LoadGenerator(Connection(address, CALLER))
+        rounds = generator.rounds(SessionLoad(sessions=2, drafted=7, context=16), 0.6)
+    assert len(rounds) > 24, "more than two sessions hold"
+    assert max(new + cached for *_, (new, cached) in rounds) <= 64
 
 
 def test_a_fit_finds_the_times_that_batches_were_made_of() -> None:

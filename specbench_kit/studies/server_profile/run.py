@@ -128,6 +128,7 @@ class LoadGenerator:
             for _ in range(load.sessions):
                 self._receive(load)
         end_s = monotonic_s() + seconds
+        longest = self.connection.welcome.limits.context
         rounds = list[ObservedRound]()
         self._due.extend((0.0, session) for session in self._sessions.values())
         while self._sessions:
@@ -135,7 +136,7 @@ class LoadGenerator:
             rounds.append(answered)
             if monotonic_s() > end_s and len(rounds) >= MIN_ROUNDS * load.sessions:
                 self._close(session)
-            elif load.cold or session.base > load.context + GROWTH:
+            elif load.cold or session.base > load.context + GROWTH or session.base + load.drafted > longest:
                 self._close(session)
                 self._due.append((monotonic_s() + load.pause_s, self._open(load)))
             else:
