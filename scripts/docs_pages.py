@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import runpy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -20,12 +21,18 @@ from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import Verdict
 from specbench_kit.methods.base import GROUPS, Chains, Method, Policy, StopRule, methods
-from specbench_kit.metrics.other_names import OTHER_NAMES, SOURCES
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports.document import code
 from specbench_kit.reports.render_markdown import table
 from specbench_kit.studies.interchange.schemas import formats, json_schema, object_tables
 from specbench_kit.studies.suite.run import kit_board
+
+
+def other_names() -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    """Return the titles and the rows of the table of other tools' names, which stands beside this file."""
+    script = runpy.run_path(str(Path(__file__).with_name("other_names.py")))
+    return script["SOURCES"], script["OTHER_NAMES"]
+
 
 PAYS = {
     "bounds": "References: the cost without speculation, and the bound that no method can beat.",
@@ -186,7 +193,7 @@ def _metrics() -> str:
         f"{table(['name', 'unit', 'definition'], rows)}\n\n"
         f"Distributions, with mean, p50, p95 and p99 in seconds: {names}.\n\n"
         "## The same quantities elsewhere\n\nWhere a word means another thing than here, its definition stands beside "
-        f"it.\n\n{table(SOURCES, OTHER_NAMES)}\n"
+        f"it.\n\n{table(*other_names())}\n"
     )
 
 

@@ -17,7 +17,12 @@ from specbench_kit.metrics.result import Comparison, RunResult
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.run_summary import MethodRow, RunSummary, method_row, read_summary
-from specbench_kit.metrics.serving_rows import (
+from specbench_kit.metrics.summary import own_metrics, summarise
+from specbench_kit.reports import render_markdown
+from specbench_kit.reports.comparison import report as comparison_report
+from specbench_kit.reports.run import report as run_report
+from specbench_kit.runs.document import DeploymentDescription, RunDocument
+from specbench_kit.serving.figures import (
     GroupFigures,
     MissCauses,
     ServerLoad,
@@ -26,11 +31,6 @@ from specbench_kit.metrics.serving_rows import (
     SteadyState,
     TimeSeries,
 )
-from specbench_kit.metrics.summary import own_metrics, summarise
-from specbench_kit.reports import render_markdown
-from specbench_kit.reports.comparison import report as comparison_report
-from specbench_kit.reports.run import report as run_report
-from specbench_kit.runs.document import DeploymentDescription, RunDocument
 from specbench_kit.studies.serving.summary import ServingDescription
 
 

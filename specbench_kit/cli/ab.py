@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from specbench_kit.metrics.ab.summary import AbCondition
     from specbench_kit.studies.ab.store import AbOutcome
+    from specbench_kit.studies.ab.summary import AbCondition
 
 
 def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption = False) -> None:
     """Measure both servers in turns, print the verdicts, and end with an error if a server was lost."""
     from rich.console import Console
 
-    from specbench_kit.metrics.ab.summary import AbCondition
+    from specbench_kit.studies.ab.summary import AbCondition
 
     settings = options.make(argv=command_line())
     if settings.resume:

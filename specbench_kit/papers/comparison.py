@@ -6,8 +6,8 @@ from typing import NamedTuple
 from msgspec import Struct, structs
 
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.serving_rows import Interval, look_up
 from specbench_kit.papers.experiment import BOUNDS, PREDICTED, Experiment, Published
+from specbench_kit.serving.figures import Interval, look_up
 
 
 class RatioOfRatios(Struct, frozen=True):

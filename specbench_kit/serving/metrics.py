@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import structs
 
-from specbench_kit.metrics.serving_rows import (
+from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.serving.arrays import Floats, Integers, Mask
+from specbench_kit.serving.figures import (
     ClassFigures,
     Figures,
     GroupFigures,
@@ -19,8 +21,6 @@ from specbench_kit.metrics.serving_rows import (
     SteadyState,
     TimeSeries,
 )
-from specbench_kit.metrics.statistics import ratio_of_sums
-from specbench_kit.serving.arrays import Floats, Integers, Mask
 from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.options import Objective
 from specbench_kit.serving.result import SimulationResult, Table

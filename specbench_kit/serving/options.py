@@ -16,7 +16,7 @@ from specbench_kit.core.common_options import (
 )
 from specbench_kit.core.errors import require
 from specbench_kit.core.option import DEPLOYMENT, OUTPUT, RUN, Option
-from specbench_kit.metrics.serving_rows import FEWEST_SEEDS
+from specbench_kit.serving.figures import FEWEST_SEEDS
 from specbench_kit.serving.number_lists import Numbers, counts_of, numbers_of, parse_devices
 
 LOAD = "Load"

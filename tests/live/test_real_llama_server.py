@@ -10,9 +10,9 @@ from gguf import GGUFWriter, TokenType
 
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.address import parse_server
+from specbench_kit.live.engines.answers import StreamedAnswer
 from specbench_kit.live.engines.base import Generation
 from specbench_kit.live.engines.client import StreamClient
-from specbench_kit.metrics.ab.answers import StreamedAnswer
 
 xllamacpp = pytest.importorskip("xllamacpp", reason="pip install --no-deps xllamacpp")
 

@@ -14,8 +14,8 @@ import httpx
 import pytest
 from scripted_streams import ScriptedServer
 
+from specbench_kit.live.engines.answers import StreamedAnswer
 from specbench_kit.live.engines.event_reader import EventReader
-from specbench_kit.metrics.ab.answers import StreamedAnswer
 
 SEEDS = 40
 CASES = 15

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from scripted_streams import Part, answer, chat, sse
 
+from specbench_kit.live.engines.answers import DraftCounts, StreamedAnswer
 from specbench_kit.live.engines.base import dialects
 from specbench_kit.live.engines.client import RequestFailedError, SentRequest
 from specbench_kit.live.engines.counters import change, read_counters
-from specbench_kit.metrics.ab.answers import DraftCounts, StreamedAnswer
-from specbench_kit.metrics.ab.figures import _gaps_s
+from specbench_kit.studies.ab.figures import _gaps_s
 
 TEN = [f"w{number} " for number in range(10)]
 """Ten tokens, of which one arrives every tenth of a second."""

@@ -13,11 +13,11 @@ from tiny_models import plain_greedy
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.address import parse_server
+from specbench_kit.live.engines.answers import Burst, DraftCounts, StreamedAnswer, divided
 from specbench_kit.live.engines.base import Generation, ServerFacts, StreamEvent, dialects
 from specbench_kit.live.engines.client import Patience, RequestFailedError, SentRequest, StreamClient
 from specbench_kit.live.engines.counters import change, have_fallen, read_counters
 from specbench_kit.live.engines.received import ReceivedStream
-from specbench_kit.metrics.ab.answers import Burst, DraftCounts, StreamedAnswer, divided
 
 PROMPT = "prompt number 11"
 COUNT = 17

@@ -1,12 +1,16 @@
 """What other tools call the kit's metrics: every name of ours in the table is a metric that reports or files have."""
 
 import re
+import runpy
+from pathlib import Path
 
-from specbench_kit.metrics.other_names import OTHER_NAMES, SOURCES, OtherNames
-from specbench_kit.metrics.serving_rows import ResponseLatencies
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
+from specbench_kit.serving.figures import ResponseLatencies
 from specbench_kit.studies.serving.simulation_grid import DISTRIBUTIONS as OF_SIMULATIONS
 from specbench_kit.studies.serving.simulation_grid import RATES
+
+SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "other_names.py"))
+OTHER_NAMES, SOURCES, OtherNames = SCRIPT["OTHER_NAMES"], SCRIPT["SOURCES"], SCRIPT["OtherNames"]
 
 
 def test_every_metric_of_the_table_exists() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import find
-from specbench_kit.metrics.serving_rows import SimulatedRow
 from specbench_kit.serving.arrivals import RequestArrival, from_zero
+from specbench_kit.serving.figures import SimulatedRow
 from specbench_kit.serving.metrics import compute_metrics, device_wait_share
 from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.scenario import Scenario

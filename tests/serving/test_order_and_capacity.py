@@ -12,8 +12,8 @@ from scenes import DEPLOYMENT
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Endpoint, Link
 from specbench_kit.deployments.loading import find
-from specbench_kit.metrics.serving_rows import Interval, SimulatedRow
 from specbench_kit.serving.arrivals import ReplayedArrivals, RequestArrival
+from specbench_kit.serving.figures import Interval, SimulatedRow
 from specbench_kit.serving.memory import KvCapacity, kv_capacity, verifier_profile
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.round_sources import PositionRates

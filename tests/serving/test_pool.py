@@ -16,12 +16,12 @@ from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.deployments.base import Endpoint, HandOver, Link
 from specbench_kit.deployments.fields import find_profile
 from specbench_kit.deployments.loading import find
-from specbench_kit.metrics.serving_rows import Interval
 from specbench_kit.profilers.derived_run import shared_profile
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.subject import find_subject
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.arrivals import NextRequests, Poisson, ReplayedArrivals, RequestArrival
+from specbench_kit.serving.figures import Interval
 from specbench_kit.serving.memory import UNLIMITED_KV, KvCapacity, kv_capacity
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.options import CapacityRule

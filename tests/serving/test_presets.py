@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.metrics.serving_rows import AXES, Interval
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Published
 from specbench_kit.reports.document import Estimate
+from specbench_kit.serving.figures import AXES, Interval
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.presets import presets
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder

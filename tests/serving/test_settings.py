@@ -7,7 +7,7 @@ from msgspec.structs import astuple
 from report_builders import serving_figures
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.metrics.serving_rows import Interval, SimulatedRow
+from specbench_kit.serving.figures import Interval, SimulatedRow
 from specbench_kit.serving.number_lists import parse_devices
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.seeds import estimate, over_seeds

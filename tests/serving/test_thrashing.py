@@ -3,7 +3,7 @@
 import numpy as np
 from scenes import calm, scenario
 
-from specbench_kit.metrics.serving_rows import SimulatedRow
+from specbench_kit.serving.figures import SimulatedRow
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.result import SimulationResult

@@ -6,7 +6,7 @@ from math import isfinite
 
 from msgspec import Struct
 
-from specbench_kit.metrics.ab.answers import DraftCounts
+from specbench_kit.live.engines.answers import DraftCounts
 
 ROUTES = ("/metrics", "/prometheus/metrics")
 """Where servers give their counters; TensorRT-LLM has something else at the first one."""

@@ -13,6 +13,7 @@ from msgspec import Struct
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.decoding.sampling import Sampler
+from specbench_kit.live.engines.answers import CountedBy, DraftCounts
 from specbench_kit.live.engines.base import (
     TEXTS_ALONE,
     WRONG_ANSWER,
@@ -30,7 +31,6 @@ from specbench_kit.live.engines.base import (
 )
 from specbench_kit.live.engines.counters import PredictionCounts, SglangCounts
 from specbench_kit.live.engines.delta import parts_of
-from specbench_kit.metrics.ab.answers import CountedBy, DraftCounts
 
 THREADS = 16
 """Requests of one draft at a time."""

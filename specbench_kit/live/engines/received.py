@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from specbench_kit.live.engines.answers import Burst, CountedBy, DraftCounts, StreamedAnswer, divided
 from specbench_kit.live.engines.base import StreamEvent
-from specbench_kit.metrics.ab.answers import Burst, CountedBy, DraftCounts, StreamedAnswer, divided
 
 TOGETHER_S = 5e-4
 """Events that arrive within this time of each other are one burst: a server may send the tokens of one verification

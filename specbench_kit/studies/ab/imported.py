@@ -7,10 +7,10 @@ from pathlib import Path
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.foreign_file import FileReading, described_readings
-from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord
-from specbench_kit.metrics.ab.comparison import Plan, summarise
-from specbench_kit.metrics.ab.figures import Targets
+from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord
 from specbench_kit.runs import provenance
+from specbench_kit.studies.ab.comparison import Plan, summarise
+from specbench_kit.studies.ab.figures import Targets
 from specbench_kit.studies.ab.imports.base import (
     ImportedAnswer,
     ImportedLoad,

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from msgspec import to_builtins
 
 from specbench_kit.core.typed_json import JsonObject, flat
-from specbench_kit.metrics.ab.summary import AbSummary
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.sections.cautions import setting_cautions
@@ -14,6 +13,7 @@ from specbench_kit.reports.study import Study, StudyKind
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.studies.ab import report
 from specbench_kit.studies.ab.report import AbDescription
+from specbench_kit.studies.ab.summary import AbSummary
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import field
 
 from specbench_kit.core.plain_text import last_part
-from specbench_kit.metrics.ab.answers import ServerDescription
-from specbench_kit.metrics.ab.comparison import BY_TURN
-from specbench_kit.metrics.ab.summary import (
-    FIGURES,
-    AbSummary,
-    Divergence,
-    FigureComparison,
-    LoadSummary,
-    OutputCheck,
-    ServerFigures,
-)
+from specbench_kit.live.engines.answers import ServerDescription
 from specbench_kit.metrics.gate import POWER, TOO_MANY
 from specbench_kit.metrics.setting import sampling_sentence
 from specbench_kit.metrics.statistics import LEVEL, units_for_a_verdict
@@ -47,6 +37,16 @@ from specbench_kit.reports.writing.drawing import Picture, logarithmic
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, share, significant, times
 from specbench_kit.reports.writing.palette import COLOURS, GREY
 from specbench_kit.runs.document import RunDescription
+from specbench_kit.studies.ab.comparison import BY_TURN
+from specbench_kit.studies.ab.summary import (
+    FIGURES,
+    AbSummary,
+    Divergence,
+    FigureComparison,
+    LoadSummary,
+    OutputCheck,
+    ServerFigures,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

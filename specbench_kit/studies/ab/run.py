@@ -17,6 +17,7 @@ from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.clock import monotonic_s, read_processor_time
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.time_limit import TimeLimit
+from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, CounterChange, DraftCounts, ServerDescription
 from specbench_kit.live.engines.base import Generation
 from specbench_kit.live.engines.client import (
     Patience,
@@ -27,11 +28,6 @@ from specbench_kit.live.engines.client import (
 from specbench_kit.live.engines.counters import change, have_fallen
 from specbench_kit.live.engines.http import api_key
 from specbench_kit.live.engines.received import TokenCounter
-from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange, DraftCounts, ServerDescription
-from specbench_kit.metrics.ab.comparison import Plan, saturation, summarise
-from specbench_kit.metrics.ab.figures import Targets
-from specbench_kit.metrics.ab.outputs import FEWEST_PAIRS
-from specbench_kit.metrics.ab.summary import BOUNDS, AbCondition
 from specbench_kit.metrics.statistics import FEWEST_UNITS, units_for_a_verdict
 from specbench_kit.models.catalogue import from_pretrained, locate_tokenizer
 from specbench_kit.runs import provenance
@@ -40,8 +36,12 @@ from specbench_kit.runs.machine.limits import MachineReadings, read_machine
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
 from specbench_kit.runs.resumption import require_same_environment, resumption_entry
+from specbench_kit.studies.ab.comparison import Plan, saturation, summarise
+from specbench_kit.studies.ab.figures import Targets
+from specbench_kit.studies.ab.outputs import FEWEST_PAIRS
 from specbench_kit.studies.ab.settings import AbSettings, Load
 from specbench_kit.studies.ab.store import AbOutcome, AnswerStore, Turn, arrivals_s, conclude, request_seed, turns_of
+from specbench_kit.studies.ab.summary import BOUNDS, AbCondition
 
 STRETCH_S = 1.0
 """Seconds of turns over which the share is taken in which this process was busy."""

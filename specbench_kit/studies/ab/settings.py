@@ -11,9 +11,9 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.live.engines.address import USAGE, ServerUnderTest, parse_server
-from specbench_kit.metrics.ab.summary import TYPICAL
 from specbench_kit.metrics.statistics import units_for_a_verdict
 from specbench_kit.serving.number_lists import numbers_of
+from specbench_kit.studies.ab.summary import TYPICAL
 
 LOAD = "Load"
 GOALS = "Targets and checks"

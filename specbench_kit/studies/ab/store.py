@@ -20,14 +20,14 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file
 from specbench_kit.core.typed_json import JsonObject, decode
 from specbench_kit.datasets.base import Prompt
-from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, CounterChange
-from specbench_kit.metrics.ab.summary import AbSummary
+from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, CounterChange
 from specbench_kit.reports.study import Study
 from specbench_kit.runs.directory import complete_lines, is_whole, lock, read_object, reported, unlock
 from specbench_kit.runs.folder import encode, to_json, unfinished_folder, unused_folder, write_text
 from specbench_kit.studies.ab.kind import AB, AbStudy
 from specbench_kit.studies.ab.report import AbDescription
 from specbench_kit.studies.ab.settings import Load
+from specbench_kit.studies.ab.summary import AbSummary
 
 SEED_BYTES = 4
 

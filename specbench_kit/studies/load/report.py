@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.serving_rows import Figures, Percentiles, Real
 from specbench_kit.profilers.base import LEAST_SERVED_R2
 from specbench_kit.reports.document import (
     Blocks,
@@ -32,6 +31,7 @@ from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
 from specbench_kit.reports.writing.palette import COLOURS, GREY, MARKERS
 from specbench_kit.runs.document import DeploymentDescription, RunConfig, RunDescription, ServerReference
+from specbench_kit.serving.figures import Figures, Percentiles, Real
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

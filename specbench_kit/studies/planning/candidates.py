@@ -15,7 +15,6 @@ from specbench_kit.deployments.fields import endpoint_of
 from specbench_kit.deployments.in_stages import in_stages
 from specbench_kit.deployments.loading import Definition, find
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.plan_summary import Configuration
 from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.derived_run import shared_profile
@@ -35,6 +34,7 @@ from specbench_kit.serving.slo import SloMix, parse_slo
 from specbench_kit.serving.stated_rates import require_effect
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.planning.options import METHODS, PlanOptions
+from specbench_kit.studies.planning.summary import Configuration
 
 Placement = Literal["edge", "server", "none"]
 SYSTEM: Mapping[Placement, str] = {"edge": "wisp-cache", "server": "adaspec", "none": "centralized"}

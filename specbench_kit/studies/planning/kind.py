@@ -7,7 +7,6 @@ from msgspec import to_builtins
 
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.core.typed_json import JsonObject, flat
-from specbench_kit.metrics.plan_summary import PlanSummary
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.study import Study, StudyKind
@@ -15,6 +14,7 @@ from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import count
 from specbench_kit.studies.planning import report
 from specbench_kit.studies.planning.report import PlanDescription
+from specbench_kit.studies.planning.summary import PlanSummary
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,7 +11,7 @@ from specbench_kit.core.common_options import Out, Resume
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.foreign_file import StatedFile
 from specbench_kit.core.option import DEPLOYMENT, MODELS, RUN, Option
-from specbench_kit.metrics.serving_rows import FEWEST_SEEDS
+from specbench_kit.serving.figures import FEWEST_SEEDS
 from specbench_kit.serving.options import SIMULATION, Jobs, OnBackend
 
 LOAD = "Load"

@@ -5,14 +5,6 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.plan_summary import (
-    Configuration,
-    FleetSummary,
-    MovedAssumption,
-    PlanSummary,
-    Tie,
-)
-from specbench_kit.metrics.serving_rows import GroupFigures, Interval
 from specbench_kit.reports.comparison.scene import legend, legend_in
 from specbench_kit.reports.document import (
     Block,
@@ -41,7 +33,15 @@ from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, count, share, significant, span, times
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, MARKERS, Style
 from specbench_kit.runs.document import DeploymentDescription, RunConfig, RunDescription
+from specbench_kit.serving.figures import GroupFigures, Interval
 from specbench_kit.serving.options import CapacityRule
+from specbench_kit.studies.planning.summary import (
+    Configuration,
+    FleetSummary,
+    MovedAssumption,
+    PlanSummary,
+    Tie,
+)
 from specbench_kit.studies.serving.capacity import steps_tried
 
 if TYPE_CHECKING:

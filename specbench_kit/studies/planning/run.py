@@ -22,19 +22,6 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments.description import corners, describe
-from specbench_kit.metrics.plan_summary import (
-    CapacityFactor,
-    CardPrice,
-    FleetSummary,
-    MovedAssumption,
-    ParetoPoint,
-    PlanSummary,
-    PromiseKept,
-    SearchCounts,
-    Served,
-    SimulatedCandidate,
-    Tie,
-)
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.loading import save
 from specbench_kit.reports.study import finish
@@ -65,6 +52,19 @@ from specbench_kit.studies.planning.search import (
     replicas_for,
     served_at,
     trials_of,
+)
+from specbench_kit.studies.planning.summary import (
+    CapacityFactor,
+    CardPrice,
+    FleetSummary,
+    MovedAssumption,
+    ParetoPoint,
+    PlanSummary,
+    PromiseKept,
+    SearchCounts,
+    Served,
+    SimulatedCandidate,
+    Tie,
 )
 from specbench_kit.studies.serving.capacity import steps_tried
 from specbench_kit.studies.serving.seeds import estimate

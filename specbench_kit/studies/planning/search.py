@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback, ProgressCallback
-from specbench_kit.metrics.serving_rows import Figures, Interval, SeedFigures
 from specbench_kit.serving.arrivals import ClosedLoop
+from specbench_kit.serving.figures import Figures, Interval, SeedFigures
 from specbench_kit.serving.metrics import compute_metrics, slo_violations
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers

@@ -10,8 +10,8 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.fields import parse_field
-from specbench_kit.metrics.serving_rows import look_up
 from specbench_kit.papers.experiment import GRID
+from specbench_kit.serving.figures import look_up
 from specbench_kit.studies.reproduction.averages import Rows, over_seeds
 
 ExperimentCommand = Callable[[JsonObject, CountCallback], Rows]

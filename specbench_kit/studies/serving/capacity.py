@@ -15,7 +15,9 @@ from msgspec import convert, to_builtins
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.serving_rows import (
+from specbench_kit.metrics.statistics import student
+from specbench_kit.serving.arrays import Floats
+from specbench_kit.serving.figures import (
     AXES,
     CapacityRange,
     Interval,
@@ -25,8 +27,6 @@ from specbench_kit.metrics.serving_rows import (
     ServerShare,
     TriedLoad,
 )
-from specbench_kit.metrics.statistics import student
-from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.metrics import ALL, due_lateness, latencies_by_class
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.serving_rows import (
+from specbench_kit.papers.comparison import ComparedNumber
+from specbench_kit.reports.writing.drawing import Picture
+from specbench_kit.reports.writing.formatting import significant
+from specbench_kit.reports.writing.palette import BLACK, GREY, HATCHES
+from specbench_kit.serving.figures import (
     GroupFigures,
     Interval,
     SearchedRow,
@@ -15,10 +19,6 @@ from specbench_kit.metrics.serving_rows import (
     SimulatedRow,
     TimeSeries,
 )
-from specbench_kit.papers.comparison import ComparedNumber
-from specbench_kit.reports.writing.drawing import Picture
-from specbench_kit.reports.writing.formatting import significant
-from specbench_kit.reports.writing.palette import BLACK, GREY, HATCHES
 from specbench_kit.studies.serving.summary import (
     NAMES,
     CapacitySummary,

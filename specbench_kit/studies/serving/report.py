@@ -5,19 +5,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.serving_rows import (
-    AXES,
-    GroupFigures,
-    Interval,
-    Percentiles,
-    ResponseLatencies,
-    SearchedRow,
-    SeedFigures,
-    ServerShare,
-    ServingPoint,
-    SimulatedRow,
-    varied,
-)
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -43,6 +30,19 @@ from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import dataset_sentence
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share
 from specbench_kit.runs.document import RunDescription
+from specbench_kit.serving.figures import (
+    AXES,
+    GroupFigures,
+    Interval,
+    Percentiles,
+    ResponseLatencies,
+    SearchedRow,
+    SeedFigures,
+    ServerShare,
+    ServingPoint,
+    SimulatedRow,
+    varied,
+)
 from specbench_kit.studies.serving import wording
 from specbench_kit.studies.serving.summary import (
     NAMES,

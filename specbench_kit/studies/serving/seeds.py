@@ -7,8 +7,8 @@ from statistics import fmean, stdev
 from msgspec import convert, to_builtins
 
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.serving_rows import Figures, Interval, SeedFigures
 from specbench_kit.metrics.statistics import LEVEL, student
+from specbench_kit.serving.figures import Figures, Interval, SeedFigures
 
 
 def estimate(values: Sequence[float], least: float | None = None, most: float | None = None) -> Interval:

@@ -19,7 +19,14 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import corners, describe
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.serving_rows import (
+from specbench_kit.papers.comparison import compare_published
+from specbench_kit.papers.experiment import Experiment
+from specbench_kit.reports.study import Study, finish
+from specbench_kit.runs import provenance
+from specbench_kit.runs.folder import slug, unused_folder, write_text
+from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
+from specbench_kit.serving.events import timeline, write_events
+from specbench_kit.serving.figures import (
     AXES,
     CapacityRange,
     FigureEnd,
@@ -30,13 +37,6 @@ from specbench_kit.metrics.serving_rows import (
     SeedSearch,
     mean_of,
 )
-from specbench_kit.papers.comparison import compare_published
-from specbench_kit.papers.experiment import Experiment
-from specbench_kit.reports.study import Study, finish
-from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import slug, unused_folder, write_text
-from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
-from specbench_kit.serving.events import timeline, write_events
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.options import CapacityRule, Objective
 from specbench_kit.serving.parallel import Workers, require_cluster, simulate_and_measure

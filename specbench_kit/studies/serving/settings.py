@@ -9,10 +9,10 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.slo_names import slo_of_option
 from specbench_kit.deployments.loading import LOCAL
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.serving_rows import AXES
 from specbench_kit.serving.acceptance_spec import parse_rates
 from specbench_kit.serving.arrival_spec import parse_arrivals
 from specbench_kit.serving.arrivals import ArrivalProcess
+from specbench_kit.serving.figures import AXES
 from specbench_kit.serving.options import DEFAULT_ROUTER, OWN, RECORD, SimulationOptions
 from specbench_kit.serving.pool_spec import parse_outage, parse_servers
 from specbench_kit.serving.routers.base import parse_router

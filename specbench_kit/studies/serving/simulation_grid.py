@@ -9,7 +9,7 @@ from msgspec import structs
 
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.serving_rows import (
+from specbench_kit.serving.figures import (
     AXES,
     AxisValue,
     FigureRange,

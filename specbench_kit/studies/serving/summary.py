@@ -8,7 +8,11 @@ from msgspec import Struct, field
 
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.serving_rows import (
+from specbench_kit.papers.comparison import ComparedNumber
+from specbench_kit.papers.experiment import Assumed
+from specbench_kit.reports.writing.palette import LINES, MARKERS, OF_METHODS, Style
+from specbench_kit.runs.document import RunConfig, RunDescription
+from specbench_kit.serving.figures import (
     AxisValue,
     CapacityRange,
     FigureRange,
@@ -18,10 +22,6 @@ from specbench_kit.metrics.serving_rows import (
     SimulatedRow,
     varied,
 )
-from specbench_kit.papers.comparison import ComparedNumber
-from specbench_kit.papers.experiment import Assumed
-from specbench_kit.reports.writing.palette import LINES, MARKERS, OF_METHODS, Style
-from specbench_kit.runs.document import RunConfig, RunDescription
 from specbench_kit.serving.options import CapacityRule
 
 

@@ -4,15 +4,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.metrics.serving_rows import (
-    AXES,
-    Interval,
-    Percentiles,
-    SearchedRow,
-    SeedFigures,
-    SimulatedRow,
-    varied,
-)
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
@@ -27,6 +18,15 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.writing.formatting import significant
+from specbench_kit.serving.figures import (
+    AXES,
+    Interval,
+    Percentiles,
+    SearchedRow,
+    SeedFigures,
+    SimulatedRow,
+    varied,
+)
 from specbench_kit.studies.serving import wording
 from specbench_kit.studies.serving.report import SERVERS, FigureColumn, latency_groups, point_cells, servers_of
 from specbench_kit.studies.serving.summary import (

@@ -7,7 +7,14 @@ from msgspec.structs import replace
 
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.core.typed_json import JsonObject, convert
-from specbench_kit.metrics.serving_rows import (
+from specbench_kit.metrics.vocabulary import Unit
+from specbench_kit.papers.comparison import ComparedNumber
+from specbench_kit.reports.document import Cell, Column, Estimate, code
+from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, other_deployments, predictor_cautions
+from specbench_kit.reports.sections.wording import outcome
+from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, span, times
+from specbench_kit.runs.document import PreparedInputs, RunDescription, TraceReference
+from specbench_kit.serving.figures import (
     AXES,
     FEWEST_SEEDS,
     AxisValue,
@@ -18,13 +25,6 @@ from specbench_kit.metrics.serving_rows import (
     SimulatedRow,
     varied,
 )
-from specbench_kit.metrics.vocabulary import Unit
-from specbench_kit.papers.comparison import ComparedNumber
-from specbench_kit.reports.document import Cell, Column, Estimate, code
-from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, other_deployments, predictor_cautions
-from specbench_kit.reports.sections.wording import outcome
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, span, times
-from specbench_kit.runs.document import PreparedInputs, RunDescription, TraceReference
 from specbench_kit.serving.golden import golden_curves
 from specbench_kit.studies.serving.summary import (
     CapacitySummary,

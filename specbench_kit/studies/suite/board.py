@@ -4,14 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from specbench_kit.core.errors import by_reason
-from specbench_kit.metrics.suite import (
-    CellScore,
-    MeasuredResult,
-    PolicyResult,
-    Scoreboard,
-    SuiteCell,
-    SuiteOutline,
-)
 from specbench_kit.metrics.vocabulary import BASELINE, Unit
 from specbench_kit.reports import render_html
 from specbench_kit.reports.document import (
@@ -54,6 +46,14 @@ from specbench_kit.studies.suite.report import (
     recorded,
     waste,
     worst_regret,
+)
+from specbench_kit.studies.suite.scores import (
+    CellScore,
+    MeasuredResult,
+    PolicyResult,
+    Scoreboard,
+    SuiteCell,
+    SuiteOutline,
 )
 
 Drawings = dict[str, str]

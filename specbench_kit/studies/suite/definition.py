@@ -13,10 +13,10 @@ from specbench_kit.decoding.dialogues import Dialogues
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.loading import Definition
-from specbench_kit.metrics.suite import VERSION, SuiteCell, SuiteFleet
 from specbench_kit.profilers import cards
 from specbench_kit.runs import provenance
 from specbench_kit.serving.slo import parse_slo
+from specbench_kit.studies.suite.scores import VERSION, SuiteCell, SuiteFleet
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 if TYPE_CHECKING:

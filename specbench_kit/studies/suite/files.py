@@ -7,8 +7,8 @@ from msgspec import json, structs, to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import decode
-from specbench_kit.metrics.suite import MeasuredResult, SuiteResult
 from specbench_kit.runs.folder import content_hash, slug, write_text
+from specbench_kit.studies.suite.scores import MeasuredResult, SuiteResult
 
 if TYPE_CHECKING:
     from specbench_kit.studies.suite.definition import Suite

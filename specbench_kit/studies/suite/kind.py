@@ -8,7 +8,6 @@ from msgspec import Struct, field, structs, to_builtins
 
 from specbench_kit.core.errors import require
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.suite import FleetResult, Scoreboard, SuiteOutline, SuiteResult
 from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.study import Study, StudyKind
 from specbench_kit.reports.writing.drawing import Picture
@@ -17,6 +16,7 @@ from specbench_kit.studies.suite import report
 from specbench_kit.studies.suite.definition import Suite, load
 from specbench_kit.studies.suite.files import kit_results, read
 from specbench_kit.studies.suite.report import SuiteRun
+from specbench_kit.studies.suite.scores import FleetResult, Scoreboard, SuiteOutline, SuiteResult
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING
 
-from specbench_kit.metrics.suite import Scoreboard, SuiteCell
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.comparison.scene import curve, legend, legend_in
 from specbench_kit.reports.render_html import inline_svg
 from specbench_kit.reports.writing.drawing import Picture, draw
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, BOUND_STYLE, GREY, Style, method_styles
+from specbench_kit.studies.suite.scores import Scoreboard, SuiteCell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,17 +8,6 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import by_reason
-from specbench_kit.metrics.suite import (
-    CellScore,
-    FleetCapacity,
-    MeasuredResult,
-    PolicyResult,
-    Scoreboard,
-    SuiteCell,
-    SuiteFleet,
-    SuiteOutline,
-    fleet_capacity,
-)
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
@@ -40,6 +29,17 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import share, times
 from specbench_kit.studies.suite.plots import curves
+from specbench_kit.studies.suite.scores import (
+    CellScore,
+    FleetCapacity,
+    MeasuredResult,
+    PolicyResult,
+    Scoreboard,
+    SuiteCell,
+    SuiteFleet,
+    SuiteOutline,
+    fleet_capacity,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console

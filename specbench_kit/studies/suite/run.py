@@ -15,18 +15,9 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.version import __version__
 from specbench_kit.datasets.loading import load as load_dataset
+from specbench_kit.live.engines.answers import ServerDescription
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method, source_hash
-from specbench_kit.metrics.ab.answers import ServerDescription
-from specbench_kit.metrics.ab.summary import AbSummary
-from specbench_kit.metrics.suite import (
-    CellResult,
-    FleetResult,
-    MeasuredResult,
-    MeasuredServer,
-    PolicyResult,
-    SuiteResult,
-)
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.study import finish
 from specbench_kit.runs.document import HardwareDescription
@@ -35,11 +26,20 @@ from specbench_kit.runs.provenance import shareable
 from specbench_kit.studies.ab.report import AbDescription
 from specbench_kit.studies.ab.run import compare_servers
 from specbench_kit.studies.ab.settings import AbSettings
+from specbench_kit.studies.ab.summary import AbSummary
 from specbench_kit.studies.bench.choice import ALL
 from specbench_kit.studies.suite.definition import PROMPTS, QUICK_STEP, Suite, load
 from specbench_kit.studies.suite.files import SCHEMA, measurements, save, submissions
 from specbench_kit.studies.suite.kind import RESULTS, SUITE, SuiteStudy, outline_of, scoreboard, suite_run
 from specbench_kit.studies.suite.running import is_current, run_suite
+from specbench_kit.studies.suite.scores import (
+    CellResult,
+    FleetResult,
+    MeasuredResult,
+    MeasuredServer,
+    PolicyResult,
+    SuiteResult,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console

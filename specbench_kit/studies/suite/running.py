@@ -25,21 +25,12 @@ from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method, resolved_options, source_hash
 from specbench_kit.metrics.latency import wasted_time
 from specbench_kit.metrics.rounds import RequestGroup
-from specbench_kit.metrics.serving_rows import Figures
-from specbench_kit.metrics.suite import (
-    VERSION,
-    CellResult,
-    FleetResult,
-    PolicyResult,
-    PredictorUsed,
-    SuiteResult,
-    rounded,
-)
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import content_hash
 from specbench_kit.serving.acceptance_spec import DEPENDS_ON_LOAD, recorded_source
 from specbench_kit.serving.arrivals import ClosedLoop
+from specbench_kit.serving.figures import Figures
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.parallel import Workers
@@ -50,6 +41,15 @@ from specbench_kit.serving.systems.base import DraftingPlace, ServingSystem
 from specbench_kit.studies.bench.choice import ALL, expand
 from specbench_kit.studies.suite.definition import FleetTable, Suite, load
 from specbench_kit.studies.suite.files import SCHEMA
+from specbench_kit.studies.suite.scores import (
+    VERSION,
+    CellResult,
+    FleetResult,
+    PolicyResult,
+    PredictorUsed,
+    SuiteResult,
+    rounded,
+)
 from specbench_kit.studies.sweep.grid import NO_ANSWERS, SyntheticPrompts
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limit
 from specbench_kit.traces.replay import prepare_for_replay, replay

@@ -37,8 +37,8 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs import provenance
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.studies.bench.choice import longest_draft
-from specbench_kit.studies.sweep.found import SweepRow
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
+from specbench_kit.studies.sweep.summary import SweepRow
 from specbench_kit.traces.candidate_trees import BeyondRecord
 from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.replay import describe_replayed, prepare_for_replay, recording_deployment, replay

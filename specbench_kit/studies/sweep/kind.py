@@ -13,8 +13,8 @@ from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.studies.sweep import report
 from specbench_kit.studies.sweep.axes import with_options
 from specbench_kit.studies.sweep.batch_sizes import BATCH_SIZES
-from specbench_kit.studies.sweep.found import SweepDescription, SweepRow, SweepSummary
 from specbench_kit.studies.sweep.plots import pictures
+from specbench_kit.studies.sweep.summary import SweepDescription, SweepRow, SweepSummary
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -9,8 +9,8 @@ from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
 from specbench_kit.reports.comparison.scene import legend, legend_in
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, GREY, Style, method_styles
-from specbench_kit.studies.sweep.found import BreakEven, SweepLine, SweepSummary, lines
 from specbench_kit.studies.sweep.report import RIVAL, axis_in_words, numbers_of
+from specbench_kit.studies.sweep.summary import BreakEven, SweepLine, SweepSummary, lines
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -40,7 +40,7 @@ from specbench_kit.reports.sections.wording import (
     trace_sentence,
 )
 from specbench_kit.reports.writing.formatting import ABSENT, count, interval, significant, times
-from specbench_kit.studies.sweep.found import (
+from specbench_kit.studies.sweep.summary import (
     BreakEven,
     Crossing,
     FastestMethod,

@@ -26,7 +26,10 @@ from specbench_kit.serving.parallel import Workers, require_cluster
 from specbench_kit.studies.bench.replay import dataset_of
 from specbench_kit.studies.recording.trace import record_once
 from specbench_kit.studies.sweep.axes import SweepAxis
-from specbench_kit.studies.sweep.found import (
+from specbench_kit.studies.sweep.grid import replay_grid, synthetic_prompts
+from specbench_kit.studies.sweep.kind import SWEEP, SweepStudy
+from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
+from specbench_kit.studies.sweep.summary import (
     BreakEven,
     Crossing,
     FastestMethod,
@@ -35,9 +38,6 @@ from specbench_kit.studies.sweep.found import (
     SweepSummary,
     lines,
 )
-from specbench_kit.studies.sweep.grid import replay_grid, synthetic_prompts
-from specbench_kit.studies.sweep.kind import SWEEP, SweepStudy
-from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.traces.draft_limits import lowered_limits
 from specbench_kit.traces.replay import recording_deployment, require_replayable
 from specbench_kit.traces.trace import TraceFile

@@ -11,18 +11,18 @@ from streaming_server import streaming_server
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import last_part
 from specbench_kit.live.engines.address import parse_server
+from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
 from specbench_kit.live.engines.client import StreamClient
-from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
-from specbench_kit.metrics.ab.comparison import Plan, summarise
-from specbench_kit.metrics.ab.summary import AbSummary
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, TOO_FEW
 from specbench_kit.reports.document import Paragraph
 from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.studies.ab import report
+from specbench_kit.studies.ab.comparison import Plan, summarise
 from specbench_kit.studies.ab.report import _marks
 from specbench_kit.studies.ab.run import STRETCH_S, Driver, _busy_at_start
 from specbench_kit.studies.ab.settings import AbSettings
 from specbench_kit.studies.ab.store import AnswerStore
+from specbench_kit.studies.ab.summary import AbSummary
 
 LOAD = "concurrency 1"
 

@@ -10,12 +10,12 @@ from command_line import error_line, skit_here, write_rows
 from streaming_server import streaming_server
 from study_pages import assert_made_again
 
-from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
-from specbench_kit.metrics.ab.comparison import Plan, summarise
-from specbench_kit.metrics.ab.summary import AbSummary
+from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
 from specbench_kit.metrics.statistics import FEWEST_UNITS, units_for_a_verdict
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, SLOWER, TOO_FEW
 from specbench_kit.studies.ab import report
+from specbench_kit.studies.ab.comparison import Plan, summarise
+from specbench_kit.studies.ab.summary import AbSummary
 
 
 def compared(turns: int, loads: Sequence[str], seed: int, slower: float = 3.0) -> AbSummary:

@@ -20,7 +20,7 @@ from command_line import (
 from nightly import nightly_except
 from streaming_server import server_process, streaming_server
 
-from specbench_kit.metrics.ab.answers import AnswerRecord
+from specbench_kit.live.engines.answers import AnswerRecord
 from specbench_kit.studies.ab.store import AnswerStore
 
 

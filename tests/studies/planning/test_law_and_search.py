@@ -7,8 +7,8 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.loading import load
-from specbench_kit.metrics.serving_rows import Interval
 from specbench_kit.profilers.devices import bundled_devices
+from specbench_kit.serving.figures import Interval
 from specbench_kit.serving.native_core import load_core
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from msgspec import structs, to_builtins
 from study_pages import assert_made_again
 
-from specbench_kit.metrics.plan_summary import FleetSummary
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.reports.document import BulletList, Document, Table
 from specbench_kit.reports.render_markdown import render
@@ -31,6 +30,7 @@ from specbench_kit.studies.planning.report import (
     terminal,
 )
 from specbench_kit.studies.planning.run import START_S, PlanRun
+from specbench_kit.studies.planning.summary import FleetSummary
 from specbench_kit.studies.serving.capacity import CapacityRule, steps_tried
 
 pytestmark = pytest.mark.slow

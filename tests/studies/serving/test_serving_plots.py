@@ -6,7 +6,7 @@ import pytest
 from matplotlib.figure import Figure
 from report_builders import serving_figures
 
-from specbench_kit.metrics.serving_rows import Interval, ServingPoint, SimulatedRow
+from specbench_kit.serving.figures import Interval, ServingPoint, SimulatedRow
 from specbench_kit.studies.serving.plots import curves, frame, pictures
 from specbench_kit.studies.serving.summary import SimulationSummary, chart
 

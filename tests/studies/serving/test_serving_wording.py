@@ -14,7 +14,11 @@ from specbench_kit.core.slo_names import slo_in_words, speed_of
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.description import describe, described
 from specbench_kit.deployments.loading import load
-from specbench_kit.metrics.serving_rows import (
+from specbench_kit.reports.document import Heading, Table
+from specbench_kit.reports.render_markdown import render
+from specbench_kit.reports.sections.cautions import TOY_PAIR, constant_steps, impossible_times, setting_cautions
+from specbench_kit.runs.document import RunDescription
+from specbench_kit.serving.figures import (
     CapacityRange,
     ClassFigures,
     FigureRange,
@@ -23,10 +27,6 @@ from specbench_kit.metrics.serving_rows import (
     SearchedRow,
     SimulatedRow,
 )
-from specbench_kit.reports.document import Heading, Table
-from specbench_kit.reports.render_markdown import render
-from specbench_kit.reports.sections.cautions import TOY_PAIR, constant_steps, impossible_times, setting_cautions
-from specbench_kit.runs.document import RunDescription
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving.report import PAGE_COLUMNS, serving_report

@@ -31,7 +31,6 @@ from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.loading import Definition
 from specbench_kit.methods.base import Method, methods
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.suite import CellResult, FleetResult, SuiteResult, fleet_capacity, rounded
 from specbench_kit.predictors.library import PairHashes, find
 from specbench_kit.profilers import cards
 from specbench_kit.runs.provenance import hash_file
@@ -50,6 +49,7 @@ from specbench_kit.studies.suite.kind import scoreboard
 from specbench_kit.studies.suite.report import devices, headline
 from specbench_kit.studies.suite.run import check, make_board
 from specbench_kit.studies.suite.running import run_cell, run_fleet, run_suite
+from specbench_kit.studies.suite.scores import CellResult, FleetResult, SuiteResult, fleet_capacity, rounded
 from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import TraceHeader
 from specbench_kit.traces.writing import TraceWriter

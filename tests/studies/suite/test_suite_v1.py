@@ -7,13 +7,13 @@ from plug_ins import of_the_kit
 from specbench_kit.datasets.loading import load as load_dataset
 from specbench_kit.deployments.loading import Definition
 from specbench_kit.methods.base import methods
-from specbench_kit.metrics.suite import PolicyResult, Scoreboard
 from specbench_kit.profilers import cards
 from specbench_kit.serving.memory import kv_capacity, verifier_profile
 from specbench_kit.studies.suite.definition import PROMPTS, load
 from specbench_kit.studies.suite.files import kit_results
 from specbench_kit.studies.suite.plots import curves, winners
 from specbench_kit.studies.suite.running import run_cell, run_fleet
+from specbench_kit.studies.suite.scores import PolicyResult, Scoreboard
 
 IN_NO_CELL = {"pipeline-ar", "pp-microbatch", "specpipe"}
 """Policies that fill a pipeline, which no trace can serve; the synthetic pairs have no cell with one."""

@@ -4,8 +4,8 @@ import pytest
 
 from specbench_kit.deployments.fields import Value
 from specbench_kit.reports.writing.drawing import draw
-from specbench_kit.studies.sweep.found import FastestMethod, SweepSummary
 from specbench_kit.studies.sweep.plots import map_of_methods
+from specbench_kit.studies.sweep.summary import FastestMethod, SweepSummary
 
 pytestmark = pytest.mark.figures
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from specbench_kit.core.foreign_file import FAILED, FileReading
 from specbench_kit.core.registry import Registry
-from specbench_kit.metrics.ab.answers import Burst, CountedBy, StreamedAnswer, divided
+from specbench_kit.live.engines.answers import Burst, CountedBy, StreamedAnswer, divided
 
 AT_ZERO = "with a time of 0 to the first token"
 

@@ -11,9 +11,9 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench_kit.metrics.ab.answers import AnswerRecord, StreamedAnswer
-from specbench_kit.metrics.ab.summary import Agreement, Divergence, Gate, OutputCheck, SampleTest
+from specbench_kit.live.engines.answers import AnswerRecord, StreamedAnswer
 from specbench_kit.metrics.statistics import Array
+from specbench_kit.studies.ab.summary import Agreement, Divergence, Gate, OutputCheck, SampleTest
 
 T = TypeVar("T")
 SHOWN_DIVERGENCES = 8

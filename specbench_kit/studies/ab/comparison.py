@@ -11,25 +11,7 @@ from math import log, prod
 
 import numpy as np
 
-from specbench_kit.metrics.ab.answers import AnswerRecord, CounterChange, StreamedAnswer
-from specbench_kit.metrics.ab.figures import NO_TARGETS, Targets, server_figures, turn_spans
-from specbench_kit.metrics.ab.outputs import check_outputs
-from specbench_kit.metrics.ab.speculation import (
-    acceptance_ratio,
-    is_constant,
-    rounds_of_answers,
-    rounds_of_counters,
-)
-from specbench_kit.metrics.ab.summary import (
-    AbSummary,
-    Agreement,
-    Figure,
-    FigureComparison,
-    Gate,
-    Lengths,
-    LoadSummary,
-    OutputCheck,
-)
+from specbench_kit.live.engines.answers import AnswerRecord, CounterChange, StreamedAnswer
 from specbench_kit.metrics.simultaneous import DRAWS, Flips, TableLimits, evenly, joint_limits, step_down
 from specbench_kit.metrics.statistics import (
     FEWEST_UNITS,
@@ -40,6 +22,24 @@ from specbench_kit.metrics.statistics import (
 )
 from specbench_kit.metrics.typical import Typical, limit_of_one
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, as_allowed, verdict
+from specbench_kit.studies.ab.figures import NO_TARGETS, Targets, server_figures, turn_spans
+from specbench_kit.studies.ab.outputs import check_outputs
+from specbench_kit.studies.ab.speculation import (
+    acceptance_ratio,
+    is_constant,
+    rounds_of_answers,
+    rounds_of_counters,
+)
+from specbench_kit.studies.ab.summary import (
+    AbSummary,
+    Agreement,
+    Figure,
+    FigureComparison,
+    Gate,
+    Lengths,
+    LoadSummary,
+    OutputCheck,
+)
 
 Ratios = Mapping[tuple[int, int], float]
 """How many times faster the second server was, by repeat and turn."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specbench_kit.metrics.ab.answers import AnswerRecord, CounterChange, StreamedAnswer
-from specbench_kit.metrics.ab.speculation import speculation
-from specbench_kit.metrics.ab.summary import Distribution, ServerFigures
+from specbench_kit.live.engines.answers import AnswerRecord, CounterChange, StreamedAnswer
 from specbench_kit.metrics.latency import distribution, gaps_of_bursts
 from specbench_kit.metrics.rounds import Array
 from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.studies.ab.speculation import speculation
+from specbench_kit.studies.ab.summary import Distribution, ServerFigures
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from specbench_kit.metrics.serving_rows import ClassFigures, GroupFigures, Interval
+from specbench_kit.serving.figures import ClassFigures, GroupFigures, Interval
 
 
 class Served(Interval, frozen=True, kw_only=True):

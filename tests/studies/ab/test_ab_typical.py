@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
-from specbench_kit.metrics.ab.comparison import BY_TURN, Plan, summarise
-from specbench_kit.metrics.ab.summary import AbCondition, AbSummary, FigureComparison
+from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, TOO_FEW
 from specbench_kit.studies.ab import report
+from specbench_kit.studies.ab.comparison import BY_TURN, Plan, summarise
+from specbench_kit.studies.ab.summary import AbCondition, AbSummary, FigureComparison
 
 LOAD = "concurrency 1"
 NAMES = ("plain", "spec")

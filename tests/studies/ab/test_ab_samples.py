@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from specbench_kit.metrics.ab.answers import Burst, StreamedAnswer
-from specbench_kit.metrics.ab.outputs import FEWEST_PAIRS, Pairs, compare_samples
-from specbench_kit.metrics.ab.speculation import is_constant
-from specbench_kit.metrics.ab.summary import Agreement, Speculation
+from specbench_kit.live.engines.answers import Burst, StreamedAnswer
+from specbench_kit.studies.ab.outputs import FEWEST_PAIRS, Pairs, compare_samples
+from specbench_kit.studies.ab.speculation import is_constant
+from specbench_kit.studies.ab.summary import Agreement, Speculation
 
 PROMPTS, REPEATS = 8, 4
 TRIALS = 30

@@ -2,8 +2,7 @@
 
 import pytest
 
-from specbench_kit.live.engines.openai import Timings
-from specbench_kit.metrics.ab.answers import (
+from specbench_kit.live.engines.answers import (
     AnswerKey,
     AnswerRecord,
     Burst,
@@ -11,10 +10,11 @@ from specbench_kit.metrics.ab.answers import (
     DraftCounts,
     StreamedAnswer,
 )
-from specbench_kit.metrics.ab.comparison import Plan, summarise
-from specbench_kit.metrics.ab.figures import NO_TARGETS, server_figures
-from specbench_kit.metrics.ab.summary import Speculation
+from specbench_kit.live.engines.openai import Timings
 from specbench_kit.studies.ab import report
+from specbench_kit.studies.ab.comparison import Plan, summarise
+from specbench_kit.studies.ab.figures import NO_TARGETS, server_figures
+from specbench_kit.studies.ab.summary import Speculation
 
 DRAFTED, UNDRAFTED = Timings(predicted_n=8, draft_n=6, draft_n_accepted=5), Timings(predicted_n=8)
 

@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from specbench_kit.metrics.ab.answers import AnswerRecord, CounterChange, DraftCounts
-from specbench_kit.metrics.ab.summary import Agreement, Speculation
+from specbench_kit.live.engines.answers import AnswerRecord, CounterChange, DraftCounts
 from specbench_kit.metrics.statistics import Array, Ratio, ratio_of_sums
+from specbench_kit.studies.ab.summary import Agreement, Speculation
 
 MANY_DRAFTED = 200
 """Drafted tokens, or rounds, from which a flawless record is no chance: 0.98^200 is below 2%."""

@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from specbench_kit.metrics.ab.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
-from specbench_kit.metrics.ab.comparison import Plan, over_saturation, saturation, summarise
+from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, Burst, StreamedAnswer
 from specbench_kit.studies.ab import report
+from specbench_kit.studies.ab.comparison import Plan, over_saturation, saturation, summarise
 
 TURNS, REQUESTS = 8, 40
 

@@ -1,1 +1,0 @@
-"""Two servers compared: records of their answers, and what these show."""
