@@ -145,7 +145,7 @@ def _report_studies(options: ReportOptions, console: "Console", formats: list[st
     """Make the pages of other commands' folders again, each in its folder or in --out; return whether it did."""
     from specbench_kit.cli.common import print_json, say
     from specbench_kit.reports.study import FORMATS
-    from specbench_kit.studies.kinds import find_studies
+    from specbench_kit.studies.kinds import find_studies, reading
 
     studies, others = find_studies(options.run)
     if not studies:
@@ -158,14 +158,18 @@ def _report_studies(options: ReportOptions, console: "Console", formats: list[st
     )
     require(options.out is None or len(studies) == 1, f"--out is one folder: give one of the {len(studies)} studies")
     for study in studies:
-        study.kind.print(console, study)
-        written = study.pages(options.out or study.folder, [name for name in formats if name in FORMATS])
+        with reading(study):
+            study.kind.print(console, study)
+            written = study.pages(options.out or study.folder, [name for name in formats if name in FORMATS])
         require(bool(written), f"skit {study.kind.command} has no such format; it has {', '.join(FORMATS)}")
         pages = [path for path in written if path.stem == study.kind.page and path.suffix in (".html", ".md")]
         say(console, f"report: {(pages or written)[-1]}")
     if as_json:
         print_json(
-            {"run_dirs": [str(study.folder) for study in studies], "summary": [study.result for study in studies]}
+            {
+                "run_dirs": [str(study.folder) for study in studies],
+                "summary": [one.kind.content(one.result) for one in studies],
+            }
         )
     return True
 

@@ -216,7 +216,8 @@ def _write(study: Study[Any, Any], folder: Path, formats: Sequence[str]) -> Iter
         for drawn_before in sorted(study.folder.glob(f"{PLOTS}/*")):
             copy = folder / PLOTS / drawn_before.name
             if drawn_before.suffix[1:] in suffixes and not copy.exists():
-                yield _written(copy, drawn_before.read_bytes())
+                content = drawn_before.read_bytes()
+                yield _written(copy, _safe(drawn_before) if drawn_before.suffix == ".svg" else content)
     if "csv" in formats:
         for name, rows in kind.files(study).items():
             yield _written(folder / name, csv_text(rows).encode())
@@ -232,12 +233,16 @@ def _other_drawings(folder: Path) -> dict[str, str]:
     """Return the drawings that a study's folder holds, of which some pictures are made while a study runs."""
     found = {}
     for path in sorted((folder / PLOTS).glob("*.svg")):
-        try:
-            content = safe_svg(path.read_bytes()).decode()
-        except ValueError as error:
-            raise SkitError(f"{path} is {error}: remove it") from error
-        found[f"{PLOTS}/{path.stem}"] = render_html.inline_svg(content, path.stem)
+        found[f"{PLOTS}/{path.stem}"] = render_html.inline_svg(_safe(path).decode(), path.stem)
     return found
+
+
+def _safe(drawing: Path) -> bytes:
+    """Return a drawing that may come from elsewhere, less all that is neither shape nor text."""
+    try:
+        return safe_svg(drawing.read_bytes())
+    except ValueError as error:
+        raise SkitError(f"{drawing} is {error}: remove it") from error
 
 
 def _written(path: Path, content: bytes) -> Path:

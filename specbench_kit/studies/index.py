@@ -16,7 +16,7 @@ from specbench_kit.reports.writing.formatting import ABSENT
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.runs.folder import write_text
-from specbench_kit.studies.kinds import studies_in
+from specbench_kit.studies.kinds import reading, studies_in
 
 PAGES = ("report.html", "report.md", "README.html")
 
@@ -87,7 +87,8 @@ def _entries(root: Path) -> Iterator[IndexEntry]:
 def _result(folder: Path) -> tuple[RunDescription | None, str]:
     """Return what was run in a folder, nothing for several runs, and its result in a sentence."""
     if studies := studies_in(folder):
-        return studies[0].run, studies[0].headline
+        with reading(studies[0]):
+            return studies[0].run, studies[0].headline
     if (folder / RUN).is_file():
         directory = RunDirectory.open(folder)
         run = directory.document

@@ -1,6 +1,7 @@
 """The kinds of study by the command that makes them, as the folder of each study declares them in its `kind.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -24,6 +25,22 @@ def kinds() -> dict[str, StudyKind[Any, Any]]:
         if folder.ispkg and find_spec(name) is not None:
             found |= {kind.command: kind for kind in import_module(name).KINDS}
     return found
+
+
+@contextmanager
+def reading(study: AnyStudy) -> Iterator[None]:
+    """Turn what goes wrong with a study that was read into one line: fields of the right types may not belong together.
+
+    Somebody may have written its files by hand, or changed them.
+    """
+    try:
+        yield
+    except (ArithmeticError, AssertionError, LookupError, StopIteration, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise SkitError(
+            f"{study.folder}: no page can be made of what {study.kind.summary} and run.json say together ({what}): was "
+            "one of them changed?"
+        ) from error
 
 
 def studies_in(folder: Path) -> list[AnyStudy]:

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from study_pages import assert_made_again
 from trace_builders import MODELS, made_requests, write_trace
 
 from specbench_kit import api
+from specbench_kit.reports.writing.drawing import NAMESPACE
 from specbench_kit.studies.kinds import kinds, studies_in
 
 OLD = Path(__file__).parents[1] / "folders_of_0_2"
@@ -121,6 +124,35 @@ def test_a_damaged_result_is_one_line(content: str | None, words: str, made: dic
     if content is not None:
         (folder / "summary.json").write_text(content)
     assert words in error_line(skit_here("report", folder))
+
+
+def test_files_that_do_not_belong_together_are_one_line(made: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(made["capacity"], tmp_path / "study")
+    summary = read_object(folder / "summary.json") | {"rows": []}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert "no page can be made of what summary.json and run.json say together" in error_line(
+        skit_here("report", folder)
+    )
+    assert skit_here("report", "--index", tmp_path).returncode == 0
+
+
+def test_a_drawing_from_elsewhere_keeps_shapes_and_texts_alone(made: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(made["profile-verifier"], tmp_path / "study")
+    (drawing,) = (folder / "plots").glob("*_shares.svg")
+    drawing.write_text(f'<svg xmlns="{NAMESPACE}" viewBox="0 0 9 9"><script>alert(1)</script><path d="M0 0"/></svg>')
+    assert skit_here("report", folder, "--out", tmp_path / "page").returncode == 0
+    for file in (tmp_path / "page" / "report.html", tmp_path / "page" / "plots" / drawing.name):
+        assert "alert(1)" not in file.read_text()
+        assert "<path" in file.read_text()
+
+
+def test_no_model_library_is_loaded_to_read_a_folder(made: dict[str, Path]) -> None:
+    code = (
+        "import sys; from pathlib import Path; from specbench_kit.studies.kinds import studies_in; "
+        f"print([study.headline for study in studies_in(Path({str(made['sweep'])!r}))], 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("] False")
 
 
 def test_options_of_comparisons_are_refused_for_other_commands(made: dict[str, Path], tmp_path: Path) -> None:
