@@ -75,6 +75,21 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
     assert f"{len(layers)}.00 kB for every token that the target keeps" in (folder / "report.md").read_text()
 
 
+def test_a_run_beside_one_with_a_head_is_repeated_without_the_head(
+    done: subprocess.CompletedProcess[str], tiny: TinyPair, home: Path, tmp_path: Path
+) -> None:
+    assert done.returncode == 0
+    env = environment(SKIT_HOME=str(home))
+    methods = ("--method", "eagle:k=3", "--method", "suffix")
+    options = ("--limit", 2, "--max-new-tokens", 8, "--deployment", "wan", "--out", tmp_path / "first")
+    assert skit("bench", "--target", tiny.target, *methods, *options, env=env).returncode == 0
+    (run,) = (tmp_path / "first").glob("*-suffix-*")
+    assert "head:auto" in read_object(run / "run.json")["models"]
+    again = skit("rerun", run, "--target", tiny.target, "--out", tmp_path / "second", env=env)
+    assert again.returncode == 0, again.stderr
+    assert "Repeated: 2 of 2 outputs are equal" in " ".join(again.stdout.split())
+
+
 @pytest.fixture(scope="module")
 def medusa_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of its own, since these heads learn from other states of the answers."""

@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import from_keywords
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
@@ -24,7 +25,6 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.reproduction.averages import Rows
 from specbench_kit.studies.serving import capacity as capacities
 from specbench_kit.studies.serving import simulation_grid
-from specbench_kit.studies.serving.presets import as_tuples
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.serving_run import flat_rows
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
@@ -152,5 +152,5 @@ def capacity(options: JsonObject, report: CountCallback) -> Rows:
 def settings_of(options: JsonObject) -> ServingSettings:
     """Return the settings of a serving experiment with these options."""
     # `objective` belongs to the settings and to the rule of a capacity search; all other keys of a rule are its own.
-    own = {name: value for name, value in as_tuples(options).items() if name not in RULE - {"objective"}}
-    return ServingSettings(recording=BenchSettings(methods=("autoregressive",)), **own)
+    own = {name: value for name, value in options.items() if name not in RULE - {"objective"}}
+    return from_keywords(ServingSettings, own, recording=BenchSettings(methods=("autoregressive",)))

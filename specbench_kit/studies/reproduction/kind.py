@@ -38,8 +38,8 @@ class ReproductionKind(StudyKind[RunDescription, ReproductionSummary]):
         return f"{totals(list(study.result.experiments.values())).capitalize()}."
 
     def cautions(self, study: ReproductionStudy) -> list[str]:
-        """Return nothing: what limits a number stands beside it."""
-        return []
+        """Return which inputs were changed; what else limits a number stands beside it."""
+        return report.changed_inputs(list(study.result.experiments.values()))
 
     def document(self, study: ReproductionStudy, figures: Sequence[Figure]) -> Document:
         """Return the page over all experiments."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.files import replace_file
 from specbench_kit.papers.comparison import ComparedNumber, RatioOfRatios
-from specbench_kit.papers.experiment import HALF_FITTED, PREDICTED, ROLES, worlds
+from specbench_kit.papers.experiment import HALF_FITTED, PREDICTED, ROLES, Assumed, worlds
 from specbench_kit.reports import render_html, render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Block,
@@ -20,6 +20,7 @@ from specbench_kit.reports.document import (
     Heading,
     Paragraph,
     Table,
+    caution,
     code,
     link,
     paragraphs,
@@ -101,6 +102,7 @@ def write(folder: Path, results: Sequence[ReproducedExperiment], formats: Sequen
         world = worlds()[paper]
         head: Blocks = [
             Paragraph(f"**{totals(members).capitalize()}.**"),
+            *caution(changed_inputs(members), severe=True),
             *paragraphs(main_claim(world.main_claim, members, world.terms)),
             *_tally(folder, paper, {member.name.partition("/")[2]: [member] for member in members}),
             *_terms(paper, members),
@@ -132,6 +134,7 @@ def overview(results: Sequence[ReproducedExperiment], figures: Blocks) -> Docume
     shown = len(columns) if any(pair.effect_found is not None for pair in pairs) else len(columns) - 1
     blocks: Blocks = [
         Paragraph(f"**{totals(results).capitalize()}.**"),
+        *caution(changed_inputs(results), severe=True),
         *_main_claims(by_paper),
         *figures,
         *paragraphs(INTRODUCTION, *LEGEND),
@@ -343,6 +346,7 @@ def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
     named = dict.fromkeys(pair.series for pair in result.published if pair.series in terms)
     blocks: list[Block] = [
         Paragraph(f"{result.name}: {result.summary} ({result.source})"),
+        *caution(changed_inputs([result]), severe=True),
         Paragraph(f"**{result.verdict}**"),
         *(Paragraph(f"'{name}' means: {terms[name]}") for name in named),
     ]
@@ -379,14 +383,16 @@ def _section(result: ReproducedExperiment) -> Blocks:
     blocks: list[Block] = [
         Heading(f"{result.name}: {result.summary}"),
         *paragraphs(f"{result.source}. {result.reading}".strip(), f"**{result.verdict}**"),
+        *caution(changed_inputs([result]), severe=True),
         _numbers(result),
         *paragraphs(effects_compared(result)),
     ]
     if result.differs:
         blocks.append(Table(("other than in the paper's world", "why"), list(result.differs.items())))
     if result.assumed:
-        assumed = [(entry.name, entry.value, entry.effect) for entry in result.assumed]
-        blocks.append(Table(("assumed", "value", "effect of another value"), assumed))
+        assumed = [(entry.name, entry.value, entry.effect, _way_to_change(entry)) for entry in result.assumed]
+        columns_of_assumed = ("assumed", "value", "effect of another value", "change it with")
+        blocks.append(Table(columns_of_assumed, assumed))
     if result.sensitivity:
         moves = []
         for move in result.sensitivity:
@@ -396,8 +402,33 @@ def _section(result: ReproducedExperiment) -> Blocks:
         figure = Figure("Effect of each assumed input on every number", _figure_path(result), SENSITIVITY_NOTE)
         blocks += [Table(columns, moves), figure]
     took = f" took {duration(result.wall_s)} here." if result.wall_s is not None else ""
-    command = f"skit reproduce {result.name}"
+    changed = "".join(f" --set '{key}={value.partition(IN_PLACE)[0]}'" for key, value in result.changes.items())
+    command = f"skit reproduce {result.name}{changed}"
     return [*blocks, Paragraph(f"{code(command)}{took}")]
+
+
+IN_PLACE = " in place of "
+
+
+def changed_inputs(results: Sequence[ReproducedExperiment]) -> list[str]:
+    """Return a caution for every experiment with other inputs than its own."""
+    changed = {
+        result.name: ", ".join(f"{key}: {value}" for key, value in result.changes.items() if key != "seeds")
+        for result in results
+    }
+    return [
+        f"CHANGED INPUTS of {name}: {values}. These are not the paper's numbers reproduced: what is said below of "
+        "assumed and fitted inputs, and the roles of numbers, is that of the unchanged experiment."
+        for name, values in changed.items()
+        if values
+    ]
+
+
+def _way_to_change(assumed: Assumed) -> str:
+    """Return the option that changes an assumed input, with a further plausible value; nothing if there is none."""
+    if not assumed.key or not assumed.values:
+        return ABSENT
+    return code(f"--set '{assumed.key}={assumed.values[0]}'")
 
 
 def _numbers(result: ReproducedExperiment) -> Table:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.errors import SkitError, did_you_mean, require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject, decode
 from specbench_kit.papers.comparison import (
@@ -44,9 +44,16 @@ def reproduce(
     pairs = _run(experiment, options, lambda done, planned: report(experiment.name, done, planned))
     outcome = outcome_of(experiment, pairs)
     outcome.options = options
+    outcome.changes = {key: _change(experiment.options, key, value) for key, value in changes.items()}
     if sensitivity:
         outcome.sensitivity = _sensitivity(experiment, changes, _ratios_by_number(pairs), report)
     return outcome
+
+
+def _change(options: JsonObject, key: str, value: object) -> str:
+    """Return the value of a changed input, and the one that it replaces where that is an option by itself."""
+    before = options.get(key, SEEDS if key == "seeds" else None)
+    return f"{value}" if before is None or isinstance(before, Mapping) else f"{value} in place of {before}"
 
 
 def outcome_of(experiment: Experiment, pairs: Sequence[ComparedNumber]) -> ReproducedExperiment:
@@ -103,10 +110,15 @@ def _require_input(experiment: Experiment, options: JsonObject, key: str, value:
     if experiment.command in ("law", "profile"):
         previous = _series_input(experiment, options["series"], known, key) or previous
     require(
-        "." in key or key in known, f"--set {key}: {experiment.name} knows {', '.join(known)}, and fields with a dot"
+        "." in key or key in known,
+        f"--set {key}: {experiment.name} has no such input{did_you_mean(key, known)}; it knows {', '.join(known)}, and "
+        "fields with a dot, such as link.rtt_s",
     )
-    if _is_number(previous):
-        require(_is_number(value), f"--set {key}={value}: {key} is a number, as in --set {key}={previous}")
+    if isinstance(previous, int | float) and not isinstance(previous, bool):
+        example = f"as in --set {key}={previous}"
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise SkitError(f"--set {key}={value}: {key} is a number, {example}")
+        require(not (previous >= 0 > value), f"--set {key}={value}: {key} is not negative, {example}")
     if key == "seeds":
         is_count = isinstance(value, int) and value >= 1
         require(is_count, f"--set seeds={value}: seeds is a whole number from 1 on, as in --set seeds={SEEDS}")
@@ -131,10 +143,6 @@ def _series_input(experiment: Experiment, series: Mapping[str, JsonObject], know
             f"{', '.join(inputs)} and NAME is * for all series or one of {first}{more}"
         )
     return values[0] if values else None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _run(experiment: Experiment, options: JsonObject, report: CountCallback) -> Sequence[ComparedNumber]:
@@ -229,6 +237,7 @@ def run(
     chosen = list(dict.fromkeys(experiment.name for name in names for experiment in find_experiments(name)))
     folder = to or unused_folder(out, "reproduce", "-".join(names), {"names": chosen, "changes": dict(changes)})
     results = _earlier_results(folder)
+    _require_same_inputs(folder, results, changes)
     for name in chosen:
         elapsed_s = stopwatch()
         result = reproduce(experiments()[name], report, changes, sensitivity=sensitivity)
@@ -242,6 +251,20 @@ def run(
     described = {"schema_version": VERSION, "command": "reproduce", **origin}
     write_text(folder / "run.json", to_json(described))
     return ReproductionOutcome(folder, [results[name] for name in chosen])
+
+
+def _require_same_inputs(folder: Path, results: Mapping[str, ReproducedExperiment], changes: JsonObject) -> None:
+    """Raise SkitError for a folder of results with other inputs: a page would show both as the paper's.
+
+    The number of seeds is no such input: it makes a result more or less precise.
+    """
+    for name, result in results.items():
+        options = experiments()[name].options
+        asked = {key: _change(options, key, value) for key, value in changes.items() if key != "seeds"}
+        has = {key: value for key, value in result.changes.items() if key != "seeds"}
+        if has != asked:
+            words = ", ".join(f"{key}: {value}" for key, value in has.items()) or "the inputs of the experiment"
+            raise SkitError(f"{folder} holds {name} with {words}: choose another folder with --to for other inputs")
 
 
 def _earlier_results(folder: Path) -> dict[str, ReproducedExperiment]:
@@ -274,6 +297,7 @@ def judge_again(experiment: Experiment, earlier: ReproducedExperiment) -> Reprod
         experiment, compare_simulated(numbers, experiment.goal, experiment.against, experiment.variants)
     )
     result.options, result.sensitivity, result.wall_s = earlier.options, earlier.sensitivity, earlier.wall_s
+    result.changes = earlier.changes
     return result
 
 

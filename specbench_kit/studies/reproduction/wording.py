@@ -63,6 +63,8 @@ class ReproducedExperiment(Struct, kw_only=True):
     sensitivity: list[MovedInput]
     verdict: str
     wall_s: float | None = None
+    changes: dict[str, str] = {}
+    """The inputs that `--set` changed, each with its value and that of the experiment."""
     variants: tuple[tuple[str, ...], ...] = ()
 
     def predictions(self) -> list[PrintedNumber]:

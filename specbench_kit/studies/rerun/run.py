@@ -280,7 +280,9 @@ def is_replay(run: RunDescription) -> bool:
 def find_trace(run: RunDescription, replay: Path | None) -> Path:
     """Return the path of the trace that the run replayed, checked by its hash; `replay` is where the user has it."""
     described = run["trace"]
-    named = [replay] if replay else [*map(Path, _arguments(run, "--replay")), Path(described["file"])]
+    file = Path(described["file"])
+    # A trace that the kit brings is named without its suffix.
+    named = [replay] if replay else [*map(Path, _arguments(run, "--replay")), file, Path(file.stem)]
     for name in named:
         with suppress(SkitError):  # neither a file nor a bundled trace
             path = trace_file(name)
@@ -309,7 +311,8 @@ def restore_dataset(run: RunDescription, data_dir: Path | None) -> LoadedDataset
 
 def require_same_models(run: RunDescription, models: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise SkitError unless the models have the run's content, or its commit if they come from the hub."""
-    for role in run["models"]:
+    # What the run records besides was loaded for other methods that ran with it, such as another one's head.
+    for role in run["models"].keys() & models.keys():
         loaded = models[role]["hash"]
         expected = run["models"][role]["hash"]
         if loaded != expected:

@@ -167,6 +167,13 @@ def test_only_what_has_an_interval_is_headed_by_one(tmp_path: Path) -> None:
     assert "interval)" not in arithmetic.partition("## ")[2]
 
 
+def test_the_number_of_seeds_is_no_changed_input(tmp_path: Path) -> None:
+    result = outcome("", {"a": 2.1, "b": 1.0, "c": 3.5})
+    for changes, said in (({"seeds": "1 in place of 5"}, False), ({"max_batch": "8 in place of 128"}, True)):
+        report.write(tmp_path, [structs.replace(result, changes=changes)])
+        assert ("CHANGED INPUTS of wisp/x: max_batch: 8 in place of 128." in (tmp_path / "wisp.md").read_text()) is said
+
+
 def test_the_page_says_what_an_identity_is_and_what_names_stand_for(tmp_path: Path) -> None:
     result = outcome("", {"a": 2.1, "b": 1.0, "c": 3.5})
     named = [structs.replace(pair, series="algorithm 1, late lane") for pair in result.published]

@@ -16,6 +16,7 @@ from documents import ROOT
 from msgspec import structs
 from rich.console import Console
 
+from specbench_kit import api
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.slo_names import CLASSES
 from specbench_kit.decoding.sampling import Sampler
@@ -772,6 +773,37 @@ def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -
     assert results["roles"]["fitted"]["compared"] == 3
     moves = {entry["value"]: entry["ratios"]["AdaSpec, trace 2 value"] for entry in results["sensitivity"]}
     assert moves["0.1"] == pytest.approx([2.14 / (1 + 2.96 * 0.1757) / 1.42, 2.14 / (1 + 2.96 * 0.1) / 1.42])
+
+
+def test_changed_inputs_are_said_wherever_their_numbers_stand(tmp_path: Path) -> None:
+    dearer = ("--set", "series.*.draft_cost=0.181", "--no-sensitivity")
+    done = skit_here("reproduce", "adaspec/table-2", *dearer, "--to", tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = "CHANGED INPUTS of adaspec/table-2: series.*.draft_cost: 0.181"
+    assert said in " ".join(done.stdout.split())
+    for page in ("README.md", "adaspec.md"):
+        assert said in (tmp_path / page).read_text().replace("`", "")
+    assert "`skit reproduce adaspec/table-2 --set 'series.*.draft_cost=0.181'`" in (tmp_path / "adaspec.md").read_text()
+    (warning,) = api.load(tmp_path).warnings
+    assert warning.startswith(said)
+    unchanged = error_line(skit_here("reproduce", "adaspec/table-2", "--to", tmp_path))
+    assert "holds adaspec/table-2 with series.*.draft_cost: 0.181: choose another folder with --to" in unchanged
+
+
+@pytest.mark.parametrize(
+    ("experiment", "change", "words"),
+    [
+        ("wisp/table-3", "devices=ten", "--devices must be a whole number, not 'ten'"),
+        ("wisp/table-3", "max_btch=8", "has no such input (did you mean 'max_batch'?)"),
+        ("adaspec/table-2", "series.*.draft_cost=-3", "is not negative, as in --set series.*.draft_cost="),
+    ],
+)
+def test_an_input_of_another_kind_is_one_line(experiment: str, change: str, words: str, tmp_path: Path) -> None:
+    assert words in error_line(skit_here("reproduce", experiment, "--set", change, "--out", tmp_path))
+
+
+def test_one_value_stands_for_a_list_of_one() -> None:
+    assert settings_of({"concurrency": 10, "devices": 3}).devices == (3,)
 
 
 def test_an_unknown_input_is_one_line(tmp_path: Path) -> None:

@@ -172,6 +172,15 @@ def test_a_replayed_run_needs_its_trace_and_no_models(
     assert skit_here("rerun", first, "--out", tmp_path / "third").returncode == 0
 
 
+def test_a_run_of_a_bundled_trace_that_a_file_of_options_named_is_repeated(tmp_path: Path) -> None:
+    options = tmp_path / "options.toml"
+    options.write_text('replay = "qwen2.5-coder"\nlimit = 2\n')
+    assert skit_here("bench", "--config", options, "--method", "fixed-k", "--out", tmp_path / "first").returncode == 0
+    (first,) = (tmp_path / "first").iterdir()
+    done = skit_here("rerun", first, "--out", tmp_path / "second")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_policy_whose_code_has_changed_since_is_no_repetition(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
     """Its options tell so, or a replay that makes other rounds: either ends with exit code 1 and says it first."""
     trace = tmp_path / "trace.parquet"
