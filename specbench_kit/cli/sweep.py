@@ -9,7 +9,7 @@ from specbench_kit.studies.sweep.options import SweepOptions
 from specbench_kit.traces.library import DEFAULT_TRACE, SAY_DEFAULT
 
 RECORDED_FIRST = (
-    *("trace", "limit", "minutes", "target", "draft", "device", "dtype", "executor", "max_new_tokens", "max_draft"),
+    *("trace", "minutes", "target", "draft", "device", "dtype", "executor", "max_new_tokens", "max_draft"),
 )
 """Options of which one asks for a trace, or for what to record."""
 

@@ -1,6 +1,6 @@
 """One page that lists all runs of a folder: when, what, on what, the result in a sentence, and a link to its report."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +9,10 @@ from specbench_kit.core.plain_text import one_line
 from specbench_kit.metrics import result_file
 from specbench_kit.metrics.run_summary import read_summary
 from specbench_kit.reports import render_html, render_markdown
-from specbench_kit.reports.document import Block, Document, Heading, Paragraph, Table, code, link
-from specbench_kit.reports.sections import headlines
+from specbench_kit.reports.comparison import wording
+from specbench_kit.reports.document import Block, Document, Heading, Paragraph, Table, code, link, plain
+from specbench_kit.reports.sections import headlines, machine
+from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.study import RUN
 from specbench_kit.reports.writing.formatting import ABSENT
 from specbench_kit.runs.directory import RunDirectory
@@ -84,17 +86,41 @@ def _entries(root: Path) -> Iterator[IndexEntry]:
         yield IndexEntry(folder, page, run, one_line(headline))
 
 
+DOUBTFUL = (
+    *("DISTURBED MACHINE", "PARTIAL RUN", "CHANGED INPUTS", "SAMPLE DATA", "SYNTHETIC PAIR", "TOY PAIR"),
+    *("LOSSY VERIFICATION", "NOT LOSSLESS", "FORCED COMPARISON", "IMPOSSIBLE TIMES"),
+)
+"""Cautions without which no headline stands in a list: the numbers do not hold, or not of what they seem to be of."""
+
+
+def _with_doubts(lines: Iterable[str], headline: str) -> str:
+    """Return a headline behind the capitals of the cautions that it must not be read without."""
+    words = [plain(line) for line in lines]
+    found = [doubt for doubt in DOUBTFUL if any(line.startswith(doubt) for line in words)]
+    return f"{', '.join(found)}: {headline}" if found else headline
+
+
 def _result(folder: Path) -> tuple[RunDescription | None, str]:
     """Return what was run in a folder, nothing for several runs, and its result in a sentence."""
     if studies := studies_in(folder):
-        with reading(studies[0]):
-            return studies[0].run, studies[0].headline
+        study = studies[0]
+        with reading(study):
+            lines = [*machine.warnings(study.run), *study.kind.cautions(study)]
+            return study.run, _with_doubts(lines, study.headline)
     if (folder / RUN).is_file():
         directory = RunDirectory.open(folder)
         run = directory.document
-        return run, headlines.of_run(run, read_summary(directory.summary()))
+        summary = read_summary(directory.summary())
+        partial = ["PARTIAL RUN"] if summary.partial else []
+        wrong = ["NOT LOSSLESS"] if summary.lossless and summary.lossless.errors and not run.config.lossy else []
+        lines = [*machine.warnings(run), *setting_cautions(run), *partial, *wrong]
+        return run, _with_doubts(lines, headlines.of_run(run, summary))
     kept = result_file.find(folder)
-    return None, headlines.of_comparison(result_file.read(kept)) if kept else ABSENT
+    if kept is None:
+        return None, ABSENT
+    comparison = result_file.read(kept)
+    lines = [*machine.warnings(*(run.fields for run in comparison.runs)), *wording.cautions(comparison)]
+    return None, _with_doubts(lines, headlines.of_comparison(comparison))
 
 
 def _link(root: Path, entry: IndexEntry) -> str:

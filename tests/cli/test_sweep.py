@@ -247,7 +247,7 @@ WAN = ["--deployment", "wan"]
         (["--method", "fixed-k"], "nothing to sweep over: give --set with several values"),
         (["--method", "fixed-k", "--set", "link.rtt_s=1,2"], "--set link.rtt_s: only a modelled deployment has fields"),
         (
-            ["--method", "specedge", *WAN, "--limit", "2"],
+            ["--method", "specedge", *WAN, "--target", "bundled", "--limit", "2"],
             "specedge drafts trees, and a sweep records chains: leave it out, replay a",
         ),
         (["--method", "sparse-quantised", *WAN], "sparse-quantised changes the draft model's distributions, which no"),

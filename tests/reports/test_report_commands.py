@@ -201,7 +201,7 @@ def test_an_index_lists_every_report_of_a_folder(runs, tmp_path):
     for path in paths:
         (path / "report.md").write_text("# A page\n")
     run = read_object(paths[0] / "run.json")
-    run["dataset"]["name"] = "<b>"
+    run["dataset"] |= {"name": "<b>", "source": "sample"}
     (paths[0] / "run.json").write_text(json.dumps(run))
     (paths[1] / "run.json").write_text("{")
     assert error_line(skit_here("report", "--index", tmp_path / "none")).startswith("there is no folder")
@@ -216,5 +216,6 @@ def test_an_index_lists_every_report_of_a_folder(runs, tmp_path):
     assert "| [both](both/report.html) | `" in text
     assert f"[{paths[0].name}]({paths[0].name}/report.md) | " in text
     assert f"{paths[1].name} cannot be read: " in text
+    assert "| SAMPLE DATA: " in text
     assert "acceptance length" in text.partition(f"[{paths[0].name}]")[2].partition("\n")[0]
     assert "<b>" not in (root / "index.html").read_text().replace("&lt;b&gt;", "")

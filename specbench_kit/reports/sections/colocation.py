@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from specbench_kit.methods.spec import known_class
 from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.reports.document import Blocks, Column, Estimate, Heading, Paragraph, Table, code
 from specbench_kit.reports.sections.columns import estimate_of
@@ -14,6 +15,8 @@ WINDOWS = {
     "rtt_window_autoregressive_s": "beats AR, streamed, below",
 }
 """The round trips up to which drafting at the edge wins, by metric."""
+FOLLOWING_THE_LINK = ("link", "latency-aware", "overlapping", "bandit")
+"""Groups of methods whose rounds become others on another link: no round trip follows from the rounds of one."""
 RATIOS = {
     "speedup": "speedup at the edge (95%)",
     "colocated_speedup": "server-only (95%)",
@@ -28,7 +31,8 @@ NOTE = (
     "Server-only: the same rounds with draft and target both at the server, which streams its tokens, so that a "
     "request crosses the link only once and tokens that were drafted during verification are drafted after it. The "
     "round-trip times follow in closed form from this run's durations, all else unchanged; 0 means that the edge never "
-    "wins. The capacity factor: a busy server keeps up with this many times as many clients if they draft for "
+    "wins, and – that the method's rounds become others on another link, so that only `skit sweep` tells. The capacity "
+    "factor: a busy server keeps up with this many times as many clients if they draft for "
     'themselves, even where a single request gains nothing from the edge ("Speculation at a Distance", '
     "arXiv 2606.25091)."
 )
@@ -54,7 +58,7 @@ def has_edge(overall: MetricValues) -> bool:
 
 def section(methods: Mapping[str, MetricValues], deployment: DeploymentDescription | None) -> Blocks:
     """Return the section, with a row for each label in `methods` that drafted beyond a link."""
-    rows = [[code(label), *cells(overall)] for label, overall in methods.items() if has_edge(overall)]
+    rows = [[code(label), *cells(label, overall)] for label, overall in methods.items() if has_edge(overall)]
     if not rows:
         return []
     table = Table(("method", *COLUMNS), rows).without_empty_columns()
@@ -70,10 +74,21 @@ def assumption(deployment: DeploymentDescription) -> str:
     return "Lacking data, we assume that the draft model runs as fast on the server as at the edge."
 
 
-def cells(overall: MetricValues) -> list[Estimate | float | None]:
+def cells(label: str, overall: MetricValues) -> list[Estimate | float | None]:
     """Return a method's cells below `COLUMNS`."""
     ratios = [estimate_of(overall, name) for name in RATIOS]
-    return [*ratios, *map(overall.value, WINDOWS), overall.capacity_factor]
+    return [*ratios, *windows(label, overall), overall.capacity_factor]
+
+
+def windows(label: str, overall: MetricValues) -> list[float | None]:
+    """Return the round trips up to which drafting at the edge wins; None where they do not follow from the rounds."""
+    return [None if follows_link(label) else overall.value(name) for name in WINDOWS]
+
+
+def follows_link(label: str) -> bool:
+    """Return whether a method's rounds become others on another link, as its label names it."""
+    method = known_class(label.strip("`").partition(" ")[0])
+    return method is not None and method.group in FOLLOWING_THE_LINK
 
 
 def cautions(label: str, overall: MetricValues) -> list[str]:
@@ -82,7 +97,7 @@ def cautions(label: str, overall: MetricValues) -> list[str]:
     if ratio is None or ratio >= 1:
         return []
     factor = times(1 / ratio)
-    rtt_s = overall.rtt_window_s
+    rtt_s = None if follows_link(label) else overall.rtt_window_s
     if rtt_s is None:
         return [
             f"SERVER-ONLY IS FASTER: drafting at the server as well, {label} was {factor} as fast: the edge costs time "

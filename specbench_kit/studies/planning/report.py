@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import TYPE_CHECKING
 
+from msgspec import field
+
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.reports.comparison.scene import legend, legend_in
 from specbench_kit.reports.document import (
@@ -70,6 +72,7 @@ class PlanConfig(RunConfig, kw_only=True):
 
     target: str
     acceptance: str
+    methods: list[str] = field(default_factory=list)
 
 
 class PlanDescription(RunDescription, kw_only=True):
@@ -223,8 +226,22 @@ def terminal(run: PlanDescription, summary: PlanSummary) -> Blocks:
         fleet_table(summary, short=True).columns_of(FIRST),
         Paragraph("What the answer rests on, each moved alone:"),
         BulletList([_assumption(row, summary) for row in summary.assumptions]),
+        *_methods(run),
         *caution(cautions(run, summary)),
         *([Note(_check_time(run.check_s))] if run.check_s is not None else []),
+    ]
+
+
+def _methods(run: PlanDescription) -> list[Block]:
+    """Return which methods were chosen among: what a plan says of drafting is said of these alone."""
+    if not run.config.methods:
+        return []
+    named = ", ".join(map(code, run.config.methods))
+    return [
+        Note(
+            f"Drafting methods to choose from: {named}; --method names others. One whose server never waits, such as "
+            f"{code('decoupled')}, is judged by {code('skit capacity')} alone, and may serve more devices that draft."
+        )
     ]
 
 
@@ -254,6 +271,7 @@ def build(run: PlanDescription, summary: PlanSummary, figures: Sequence[Figure])
         figures,
         caution(cautions(run, summary)),
         _fleets(summary),
+        _methods(run),
         _assumptions(summary),
         _latencies(summary),
         _range(summary),

@@ -170,14 +170,14 @@ def _comparisons(summary: SweepSummary) -> Blocks:
         overall = row.overall
         if overall.colocated_ratio is not None:
             speedups = (code(row.spec), overall.speedup, overall.colocated_speedup)
-            windows = [overall.value(name) for name in colocation.WINDOWS]
+            windows = colocation.windows(row.spec, overall)
             rows.append([*_point(row.values, summary), *speedups, *windows, overall.capacity_factor])
     numbers = (Column("edge", "times"), Column("server-only", "times"), *colocation.COLUMNS[3:])
     return [
         *blocks,
         Heading("Edge or server-only"),
         _crossings_table("edge faster than server-only", summary.edge, summary),
-        Table((*_axis_columns(summary), "method", *numbers), rows),
+        Table((*_axis_columns(summary), "method", *numbers), rows).without_empty_columns(),
         Paragraph(f"{colocation.NOTE} {colocation.CAPACITY_NOTE}"),
     ]
 
