@@ -25,7 +25,7 @@ class FixedK(Method):
     source = "Leviathan et al. 2023"
     reported_result = "2 to 3 times autoregressive decoding (T5-XXL)"
     group: ClassVar[Group] = "static"
-    grid = MappingProxyType({"k": (1, 2, 3, 4, 5, 6, 7, 8)})
+    grid = MappingProxyType({"k": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)})
     draft_limit = "k"
 
     def __post_init__(self) -> None:

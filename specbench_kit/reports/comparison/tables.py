@@ -45,6 +45,7 @@ def _record(comparison: Comparison, part: ComparisonTable, label: str, row: Meth
         "table": part.kind,
         "name": part.name,
         "method": label,
+        "spec": series.spec,
         "options": setting.describe_options(runs[0]),
         "made_ready_with": setting.describe_inputs(runs[0]),
         "time_kind": runs[0].time_kind,

@@ -47,7 +47,7 @@ def test_the_fastest_is_chosen_and_told_on_other_prompts(trace: Path) -> None:
     reported: list[tuple[str, int, int]] = []
     tuned, left_out = tune(settings(trace, "fixed-k", "goodput", budget=9), lambda *step: reported.append(step))
     assert not left_out
-    assert reported[0] == ("fixed-k", 1, 8)
+    assert reported[0] == ("fixed-k", 1, 9)
     choice = tuned.methods["fixed-k"]
     k = parse_method(choice.spec).k  # type: ignore[attr-defined]
     assert choice.tried == 6  # the trace holds drafts of six tokens
