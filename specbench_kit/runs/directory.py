@@ -305,7 +305,7 @@ def _cut_partial_line(file: BinaryIO) -> None:
 
 def read_object(path: Path) -> JsonObject:
     """Return the JSON object that a file holds."""
-    with reported(f"cannot read {path}", "name a run directory that skit bench made"):
+    with reported(f"cannot read {path}", "name the folder of a run"):
         content = path.read_bytes()
     try:
         document: object = parse(content)

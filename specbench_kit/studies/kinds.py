@@ -69,6 +69,11 @@ def find_studies(paths: Sequence[Path]) -> tuple[list[AnyStudy], list[Path]]:
     found: list[AnyStudy] = []
     others = []
     for path in paths:
+        if path.is_file():
+            raise SkitError(
+                f"{path} is a file: name the folder of a run; what skit tune and profiles write as one file has its "
+                "page beside it"
+            )
         below = sorted(file.parent for file in path.glob("*/run.json"))
         is_parent = below and not (path / "run.json").exists() and all(command_of(folder) for folder in below)
         for folder in below if is_parent else [path]:

@@ -161,6 +161,11 @@ def test_no_model_library_is_loaded_to_read_a_folder(made: dict[str, Path]) -> N
     assert done.stdout.strip().endswith("] False")
 
 
+def test_a_file_in_place_of_a_folder_is_one_line(made: dict[str, Path]) -> None:
+    line = error_line(skit_here("report", made["sweep"] / "report.html"))
+    assert line.startswith(f"{made['sweep'] / 'report.html'} is a file: name the folder of a run")
+
+
 def test_options_of_comparisons_are_refused_for_other_commands(made: dict[str, Path], tmp_path: Path) -> None:
     assert "are for runs of skit bench" in error_line(skit_here("report", made["sweep"], "--bare"))
     assert "it has md, html, csv, png, svg" in error_line(skit_here("report", made["sweep"], "--format", "latex"))
