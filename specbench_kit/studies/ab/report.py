@@ -476,6 +476,11 @@ def cautions(summary: AbSummary) -> list[str]:
         lines.append(f"PARTIAL RUN: {count(done)} of {count(summary.planned)} requests are done; --resume goes on.")
     if summary.failed:
         lines.append(f"FAILED REQUESTS: {count(summary.failed)} of {count(summary.planned)}; pairs leave them out.")
+        if any(_has_answers_beside_pairs(load) for load in summary.loads):
+            lines[-1] += (
+                " A server's own throughput and percentiles hold its answers to requests that failed at the other, "
+                "which the ratios do not."
+            )
     lines += _no_drafts(summary)
     lines += _estimated_itl(summary)
     for load in summary.loads:
@@ -483,6 +488,12 @@ def cautions(summary: AbSummary) -> list[str]:
     for name, loads in summary.saturated.items():
         lines += [f"OVER-SATURATED: {name} at {load}, where {reason}." for load, reason in loads.items()]
     return list(dict.fromkeys(lines))
+
+
+def _has_answers_beside_pairs(load: LoadSummary) -> bool:
+    """Return True if a server answered requests that the other did not."""
+    pairs = load.lengths.pairs if load.lengths else 0
+    return any(figures.finished > pairs for figures in load.servers.values())
 
 
 ONE_BY_ONE = 1.02

@@ -66,6 +66,19 @@ def test_retries_are_told_with_how_many_had_which_reason() -> None:
     assert line == f"Sent again: 2 requests to spec at {LOAD} (2 as {busy}; 1 as {cut})."
 
 
+@pytest.mark.parametrize("both_fail", [False, True])
+def test_answers_to_requests_that_failed_at_the_other_server_are_told(both_fail: bool) -> None:
+    failing = ("plain", "spec") if both_fail else ("spec",)
+    records = [
+        replace(found, answer=None, error="lost") if server in failing and number == 3 else found
+        for server in ("plain", "spec")
+        for number in range(8)
+        for found in [record(server, number, 16)]
+    ]
+    (line,) = [line for line in report.cautions(summary(*records)) if line.startswith("FAILED REQUESTS")]
+    assert ("own throughput and percentiles hold its answers to requests that failed at the other" in line) != both_fail
+
+
 @pytest.mark.parametrize(
     ("turns", "share"),
     [
