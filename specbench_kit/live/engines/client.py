@@ -36,10 +36,12 @@ SHOWN_MODELS = 5
 FINISHED_S = 1.0
 DONE_S = 0.05
 """How long a body may stay open after the event that finishes an answer, for its usage; and after `[DONE]`."""
-ENDS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls", "function_call")
+BY_MODEL = ("stop", "eos", "eos_token", "end_turn")
+ENDS = (*BY_MODEL, "stop_sequence", "tool_calls", "function_call")
 LIMITS = ("length", "max_tokens", "model_length")
 WHOLE = (*ENDS, *LIMITS, "")
-"""Reasons, in small letters, for which a whole answer ends; some servers name none."""
+"""Reasons, in small letters, for which a whole answer ends; some servers name none. `BY_MODEL` are those of a model
+that chose its end."""
 StreamState = Literal["open", "finished", "done"]
 """Whether an answer goes on, has ended, so that only its counts may follow, or the whole stream has."""
 
@@ -76,7 +78,10 @@ class _NoDocumentError(SkitError):
 
 
 class _AttemptFailedError(Exception):
-    """One attempt failed; `final` if another attempt would fail as well."""
+    """One attempt failed; `final` if another attempt would fail as well.
+
+    `ended_at_once` if the answer is empty because the model chose its end as the first token.
+    """
 
     def __init__(
         self,
@@ -86,8 +91,10 @@ class _AttemptFailedError(Exception):
         unreachable: bool = False,
         wait_s: float = 0.0,
         status: int | None = None,
+        ended_at_once: bool = False,
     ) -> None:
         super().__init__(reason)
+        self.ended_at_once = ended_at_once
         self.final = final
         self.unreachable = unreachable
         self.wait_s = wait_s
@@ -221,9 +228,8 @@ class StreamClient:
                     if refusal:
                         self.newer_names.clear()
                         body, reason = self.body(generation), refusal
-                    raise RequestFailedError(
-                        reason, reasons, failure.unreachable, failure.status, self._advice(reason, body)
-                    ) from failure
+                    advice = self._template_advice() if failure.ended_at_once else self._advice(reason, body)
+                    raise RequestFailedError(reason, reasons, failure.unreachable, failure.status, advice) from failure
                 reasons.append(reason)
                 await asyncio.sleep(min(LONGEST_WAIT_S, max(wait_s, failure.wait_s)))
                 wait_s *= 2
@@ -273,6 +279,17 @@ class StreamClient:
         named = named_in(reason.partition(": ")[2], list(field_names(body)))
         return f"; to ask without: --leave-out {' --leave-out '.join(named)}" if named else ""
 
+    def _template_advice(self) -> str:
+        """Return what to do where the model ends its answer before it begins."""
+        if self.dialect.applies_chat_template:
+            return "; does the chat template of the server belong to its model?"
+        kinds = [kind for kind, dialect in dialects.all().items() if dialect.applies_chat_template]
+        kinds = [kind for kind in kinds if kind.startswith(f"{self.address.dialect}-")] or kinds
+        return (
+            f"; an instruct model does so where it continues a raw text, as {self.address.dialect} lets it: to ask in "
+            f"its chat template give the kind {' or '.join(kinds)}"
+        )
+
     async def _stream(self, body: JsonObject, received: ReceivedStream, sent_s: float) -> None:
         """Send the request and collect its events; raise _AttemptFailedError if the answer is not whole."""
         state: StreamState = "open"
@@ -301,6 +318,12 @@ class StreamClient:
                 raise _AttemptFailedError(self._words(error) + self._way, unreachable=unreachable) from error
         if received.finish_reason.lower() not in WHOLE:
             raise _AttemptFailedError(f"the server gave the answer up: {received.finish_reason}")
+        # A server that counts more tokens than the end did not send them, whatever the model did.
+        if received.is_empty and received.finish_reason.lower() in BY_MODEL and received.counted_tokens <= 1:
+            raise _AttemptFailedError(
+                f"the answer is empty: no token arrived, as the model ended at once ({received.finish_reason})",
+                ended_at_once=True,
+            )
         if received.is_empty:
             raise _AttemptFailedError(f"the answer is empty: no token arrived{said_instead}")
         if state == "open":

@@ -12,7 +12,9 @@ from command_line import error_line, read_rows, skit_here, write_rows
 from http_servers import running
 
 EVENT = json.dumps({"choices": [{"text": "a b", "finish_reason": "stop"}], "usage": {"completion_tokens": 2}})
+EMPTY = json.dumps({"choices": [{"text": "", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}})
 STREAM = f"data: {EVENT}\n\ndata: [DONE]\n\n".encode()
+ENDED_AT_ONCE = f"data: {EMPTY}\n\ndata: [DONE]\n\n".encode()
 
 
 @dataclass
@@ -74,6 +76,7 @@ def compared(scripted: Scripted, folder: Path, *options: object, model: str = ""
         (Scripted(500, b"out of memory"), "", "out of memory", "the log of the server may say more"),
         (Scripted(200, b"<html>welcome</html>"), "", "<html>welcome</html>", "is it a server of the kind vllm?"),
         (Scripted(200, b'{"choices": []}'), "", "no token arrived", "is it a server of the kind vllm?"),
+        (Scripted(200, ENDED_AT_ONCE), "", "the model ended at once (stop)", "template give the kind vllm-chat"),
     ],
     ids=str,
 )
@@ -84,6 +87,7 @@ def test_a_server_that_cannot_be_asked_is_refused_with_what_to_do(
     assert line.startswith("a (http://127.0.0.1:")
     assert says in line
     assert advice in line
+    assert ("is it a server of" in line) == ("is it a server of" in advice or "another kind" in advice)
     assert "Results" not in printed
     assert not (tmp_path / "out").exists()
 
