@@ -277,8 +277,8 @@ async def _compare(
 ) -> AbOutcome:
     loads = settings.loads(len(dataset.prompts))
     prompts = len(dataset.prompts)
-    of_servers = _same_server(settings)
-    lines = [*of_servers, *_doubts(settings, loads, prompts), *_sampling_doubts(settings, prompts)]
+    same = _same_server(settings)
+    lines = [*same, *_doubts(settings, loads, prompts), *_sampling_doubts(settings, prompts)]
     count_tokens = _token_counter(settings.tokenizer)
     async with AsyncExitStack() as stack:
         clients = []
@@ -295,13 +295,16 @@ async def _compare(
             clients.append(client)
         servers = [await _describe(client) for client in clients]
         driver = Driver(settings, clients, dataset.prompts, count_tokens)
+        of_prompts = _prompt_treatment(clients)
+        for line in of_prompts:
+            say(line)
         await driver.probe()
         for line in lines:
             say(line)
         environment = provenance.collect(settings.argv)
         store = _open_store(settings, dataset, servers, environment)
         try:
-            return await _run(driver, store, loads, progress, of_servers)
+            return await _run(driver, store, loads, progress, [*same, *of_prompts])
         finally:
             unlock(store.folder)
 
@@ -388,6 +391,21 @@ def _same_server(settings: AbSettings) -> list[str]:
     if not places[0] & places[1]:
         return []
     return [f"ONE SERVER: {first} and {second} lead to the same address, so that a server is compared with itself."]
+
+
+def _prompt_treatment(clients: Sequence[StreamClient]) -> list[str]:
+    """Return a line if one server applies the chat template to a prompt and the other does not."""
+    treated = [
+        f"{client.address.name} ({client.address.dialect}) "
+        + ("answers it in the model's chat template" if client.dialect.applies_chat_template else "continues its text")
+        for client in clients
+    ]
+    if len({client.dialect.applies_chat_template for client in clients}) == 1:
+        return []
+    return [
+        f"PROMPTS DIFFER: outputs will differ, since the servers treat a prompt differently: {' and '.join(treated)}. "
+        "Give both a kind that treats it in the same way."
+    ]
 
 
 def _cautions(driver: Driver) -> list[str]:

@@ -4,7 +4,7 @@ from math import ceil
 from pathlib import Path
 
 import pytest
-from command_line import READINGS, skit_here, write_rows
+from command_line import READINGS, error_line, skit_here, write_rows
 from msgspec.structs import replace
 from streaming_server import streaming_server
 
@@ -141,6 +141,39 @@ def test_terminal_and_page_tell_of_a_busy_machine(tmp_path: Path, monkeypatch: p
     for text in (" ".join(done.stdout.split()), page.read_text()):
         assert text.index("DISTURBED MACHINE: the host withheld 30.0%") < text.index("End to end")
         assert "BUSY MACHINE: the load average was 999.0 on " in text
+
+
+@pytest.mark.parametrize("kinds", [("vllm", "vllm-chat"), ("chat", "completions"), ("vllm", "completions")])
+def test_servers_that_treat_prompts_differently_are_told_before_any_request(
+    kinds: tuple[str, str], tmp_path: Path
+) -> None:
+    prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"}, {"id": "b", "prompt": "Why?"})
+    in_template = {"vllm-chat": "spec", "chat": "plain"}
+    line = "PROMPTS DIFFER: outputs will differ, since the servers treat a prompt differently: plain"
+    is_told = any(kind in in_template for kind in kinds)
+    with streaming_server() as (first, _), streaming_server() as (second, _):
+        servers = (f"plain={kinds[0]}://{first}", f"spec={kinds[1]}://{second}")
+        done = skit_here("ab", *servers, "--dataset", prompts, "--max-new-tokens", 4, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    (page,) = (tmp_path / "out").glob("*/report.md")
+    said = " ".join(done.stdout.split())
+    # Once before the requests, and once among the cautions of the result.
+    assert said.count(line) == (2 if is_told else 0)
+    assert page.read_text().count(line) == is_told
+    for kind in kinds:
+        if kind in in_template:
+            assert f"{in_template[kind]} ({kind}) answers it in the model's chat template" in said
+            assert said.index("PROMPTS DIFFER") < said.index("End to end")
+
+
+def test_other_treatment_of_prompts_is_told_although_a_server_answers_nothing(tmp_path: Path) -> None:
+    prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"})
+    with streaming_server() as (first, _), streaming_server(refuses=1) as (second, engine):
+        servers = (f"plain=vllm://{first}", f"spec=chat://{second}")
+        done = skit_here("ab", *servers, "--dataset", prompts, "--retries", 0, "--out", tmp_path / "out")
+    assert "busy: try later" in error_line(done)
+    assert len(engine.requests) == 1, "the first one"
+    assert "PROMPTS DIFFER" in done.stdout
 
 
 def with_end_to_end(typical: float, interval: list[float] | None, verdict: str) -> AbSummary:
