@@ -1,7 +1,7 @@
 """The report of `skit ab` and its files: the result in one sentence and one picture, then the tables."""
 
 from collections.abc import Sequence
-from math import ceil, exp, floor, inf, log
+from math import ceil, floor, inf, log
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -175,7 +175,7 @@ def what_would_tell(summary: AbSummary) -> list[str]:
         reach = found_in_most * log(high / low) / 2
         turns = entry.units * (reach / seen) ** 2 if seen else inf
         prompts = turns * load.turn_requests
-        apart = f"{second} and {first}, {share(exp(seen) - 1)} apart in a typical turn"
+        apart = f"{second} and {first}, {share(abs(entry.typical - 1))} apart in a typical turn"
         if prompts >= TOO_MANY:
             lines.append(f"At {load.load} {apart}, are too close for any number of prompts.")
         else:

@@ -192,6 +192,8 @@ def test_where_no_verdict_is_reached_the_prompts_that_would_give_one_are_named()
     (line,) = report.what_would_tell(with_end_to_end(1.05, [1.05**-1, 1.05**3], NO_DIFFERENCE))
     needed = ceil(8 * 4 * (1 + 0.8416 / 1.96) ** 2)
     assert line == f"At {LOAD} about {needed} prompts would tell `spec` and `plain`, 5.0% apart in a typical turn."
+    (line,) = report.what_would_tell(with_end_to_end(0.892, [0.8, 1.01], NO_DIFFERENCE))
+    assert line.endswith("10.8% apart in a typical turn."), "as 0.892x says, which stands beside it"
     (line,) = report.what_would_tell(with_end_to_end(1.0, [0.9, 1.1], NO_DIFFERENCE))
     assert line.endswith("are too close for any number of prompts.")
     (line,) = report.what_would_tell(with_end_to_end(1.5, None, TOO_FEW))
