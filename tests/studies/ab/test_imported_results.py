@@ -209,6 +209,16 @@ def test_guidellm_has_several_loads_in_a_file(tmp_path: Path) -> None:
         (vllm_bench(0.1), {**vllm_bench(0.1, rate=3.0), "start_times": None}, "it has no start_times"),
         (vllm_bench(0.1), {**vllm_bench(0.1), "ttfts": [float("nan")] * COUNT}, "ttfts[0] must be a number"),
         (vllm_bench(0.1), {**vllm_bench(0.1), "itls": "x"}, "itls must be a list"),
+        (
+            vllm_bench(0.1),
+            {"backend": "vllm", "completed": COUNT, "mean_ttft_ms": 200.0},
+            "two: it holds no single requests: run vllm bench serve again with --save-result --save-detailed",
+        ),
+        (
+            {"backend": "sglang", "completed": COUNT, "mean_ttft_ms": 200.0},
+            vllm_bench(0.1),
+            "one: it holds no single requests: run SGLang's bench_serving again with --output-details",
+        ),
     ],
 )
 def test_results_that_cannot_be_compared(first: object, second: object, message: str, tmp_path: Path) -> None:
