@@ -1,6 +1,7 @@
 """The client of a server under test: one request is one stream, whose events are stamped as they arrive."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ BUSY = (408, 429, 500, 502, 503, 504)
 """Answers after which the same request may succeed later."""
 NO_ROUTE = (404, 405, 501)
 """Answers of a server that has no such route, or no such model."""
+START = "start the server, or give another address"
 SHOWN_MODELS = 5
 """Most models of a server that a message names."""
 FINISHED_S = 1.0
@@ -247,7 +249,7 @@ class StreamClient:
         if status is not None and status not in NO_ROUTE:
             return "the log of the server may say more" if status >= httpx.codes.INTERNAL_SERVER_ERROR else ""
         if failure.unreachable:
-            return "start the server, or give another address"
+            return START
         models = await self._models()
         if address.model and models and address.model not in models:
             served = ", ".join(models[:SHOWN_MODELS]) + (", ..." if len(models) > SHOWN_MODELS else "")
@@ -381,7 +383,10 @@ class StreamClient:
         except RedirectedError as error:
             raise self._refusal(f"{path} {error}{self._way}") from error
         except httpx.RequestError as error:
-            raise self._refusal(self._words(error) + self._way) from error
+            words = self._words(error) + self._way
+            if _listens(error):
+                raise self._refusal(words) from error
+            raise SkitError(f"{self._place}: {self._cleaned(words)}; {START}") from error
         if response.status_code in (401, 403) and not self.address.model:
             raise self._refusal(
                 f"{path} answered {response.status_code}: set the environment variable SKIT_API_KEY to the right key"
@@ -398,7 +403,11 @@ class StreamClient:
 
     def _refusal(self, reason: str) -> SkitError:
         text = self._cleaned(reason)
-        return SkitError(f"{self.address.name} ({self.address.base}): {text}; is it a server of {self._kind}?")
+        return SkitError(f"{self._place}: {text}; is it a server of {self._kind}?")
+
+    @property
+    def _place(self) -> str:
+        return f"{self.address.name} ({self.address.base})"
 
     @property
     def _kind(self) -> str:
@@ -415,3 +424,15 @@ class StreamClient:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             return f"nothing arrived for {self.patience.timeout_s:g} s"
         return first_line(error)
+
+
+def _listens(error: httpx.RequestError) -> bool:
+    """Return False if nothing takes a connection; True for a server that does, even if TLS fails there."""
+    if not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return True
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

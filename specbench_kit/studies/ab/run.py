@@ -18,7 +18,7 @@ from specbench_kit.decoding.clock import monotonic_s, read_processor_time
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, CounterChange, DraftCounts, ServerDescription
-from specbench_kit.live.engines.base import Generation
+from specbench_kit.live.engines.base import Generation, dialects
 from specbench_kit.live.engines.client import (
     Patience,
     RequestFailedError,
@@ -269,6 +269,7 @@ def compare_servers(
     settings: AbSettings, dataset: LoadedDataset, progress: ProgressCallback, say: Callable[[str], None]
 ) -> AbOutcome:
     """Measure both servers, and write a run directory with a report."""
+    require_kinds(settings)
     return asyncio.run(_compare(settings, dataset, progress, say))
 
 
@@ -291,7 +292,6 @@ async def _compare(
                 settings.leave_out,
             )
             stack.push_async_callback(client.close)
-            _require_options(settings, client)
             clients.append(client)
         servers = [await _describe(client) for client in clients]
         driver = Driver(settings, clients, dataset.prompts, count_tokens)
@@ -446,12 +446,14 @@ def _busy_at_start(readings: Sequence[MachineReadings]) -> list[str]:
     ]
 
 
-def _require_options(settings: AbSettings, client: StreamClient) -> None:
-    require(
-        client.dialect.may_ignore_eos or not settings.ignore_eos,
-        f"--ignore-eos: {client.address.name} is of the kind {client.address.dialect}, which cannot be told to go on "
-        "after the end; leave it out",
-    )
+def require_kinds(settings: AbSettings) -> None:
+    """Raise SkitError if a server is of an unknown kind, or of one that cannot do what an option asks for."""
+    for address in settings.addresses:
+        require(
+            dialects.get(address.dialect).may_ignore_eos or not settings.ignore_eos,
+            f"--ignore-eos: {address.name} is of the kind {address.dialect}, which cannot be told to go on after the "
+            "end; leave it out",
+        )
 
 
 def _require_fields(settings: AbSettings, clients: Sequence[StreamClient], generation: Generation) -> None:

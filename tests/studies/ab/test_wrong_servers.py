@@ -1,6 +1,7 @@
 """Servers of another kind, path or model than the address says: refused in one line, before a folder is made."""
 
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,3 +116,32 @@ def test_an_answer_among_failures_is_kept(tmp_path: Path) -> None:
     assert "answered none of 8 requests" in line
     (folder,) = (tmp_path / "out").glob("*-ab-*")
     assert sum(row["answer"] is not None for row in read_rows(folder / "answers.jsonl")) == 1
+
+
+@pytest.mark.parametrize("options", [("--dataset", "gsm8k", "--data-dir", "."), ("--ignore-eos",)])
+def test_kinds_are_checked_before_prompts_are_looked_for(options: tuple[str, ...], tmp_path: Path) -> None:
+    kind = "chat" if "--ignore-eos" in options else "llm"
+    done = skit_here("ab", "a=vllm://h:1", f"b={kind}://h:2", *options, "--out", tmp_path / "out")
+    assert ("unknown kind of server 'llm'" if kind == "llm" else "b is of the kind chat") in error_line(done)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("web", ["", "+https"])
+def test_where_nothing_listens_the_kind_is_not_doubted(web: str, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # a port that no other program has, and on which nothing listens
+        host = f"127.0.0.1:{taken.getsockname()[1]}"
+        dataset = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"})
+        servers = [f"a=vllm{web}://{host}", f"b=vllm{web}://{host}"]
+        line = error_line(skit_here("ab", *servers, "--dataset", dataset, "--out", tmp_path / "out"))
+    assert line.startswith(f"a (http{'s' if web else ''}://{host}): ")
+    assert line.endswith("; start the server, or give another address")
+    assert "is it a server of" not in line
+
+
+def test_a_server_without_tls_listens_all_the_same(tmp_path: Path) -> None:
+    dataset = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"})
+    with serving(Scripted(200, STREAM)) as host:
+        servers = [f"a=vllm+https://{host}", f"b=vllm+https://{host}"]
+        line = error_line(skit_here("ab", *servers, "--dataset", dataset, "--out", tmp_path / "out"))
+    assert "start the server" not in line
