@@ -85,6 +85,7 @@ def _compare(settings: AbSettings, console: "Console") -> "AbOutcome":
     if settings.files:
         return imported.compare_files(settings)
 
+    run.require_kinds(settings)  # before the search for the prompts, which may say that it found none
     sources = DatasetOptions(dataset=settings.dataset, data_dir=settings.data_dir, sample=settings.sample)
     dataset = load_dataset(sources, settings.limit, settings.seed, console)
     with stepping_bar() as progress:

@@ -221,7 +221,27 @@ def test_an_answer_that_is_no_stream_is_told_in_the_servers_words(words: str, ki
 
 def test_an_answer_that_is_counted_and_never_arrives_is_none() -> None:
     last = {"choices": [{"delta": {}, "finish_reason": "stop"}], "usage": {"completion_tokens": 5}}
-    assert "the answer is empty" in failure(ResponseScript(events(last)), "chat")
+    told = failure(ResponseScript(events(last)), "chat")
+    assert "the answer is empty" in told
+    assert "the model ended at once" not in told
+
+
+CHOICE = {"choices": [{"delta": {}, "text": "", "finish_reason": "stop"}]}
+ENDS_AT_ONCE = {
+    "completions": (CHOICE, "give the kind chat or llama-cpp-chat or sglang-chat or vllm-chat"),
+    "vllm": (CHOICE, "give the kind vllm-chat"),
+    "llama-cpp": ({"content": "", "tokens": [], "stop": True, "stop_type": "eos"}, "give the kind llama-cpp-chat"),
+    "chat": (CHOICE, "does the chat template of the server belong to its model?"),
+}
+
+
+@pytest.mark.parametrize("kind", ENDS_AT_ONCE)
+def test_a_model_that_ends_at_once_is_told_with_the_kind_that_asks_in_its_template(kind: str) -> None:
+    last, advice = ENDS_AT_ONCE[kind]
+    told = failure(ResponseScript(events(last)), kind)
+    assert told.startswith("the answer is empty: no token arrived, as the model ended at once (stop); ")
+    assert told.endswith(advice)
+    assert ("an instruct model does so where it continues a raw text" in told) == (kind != "chat")
 
 
 def test_a_gateway_that_lists_no_models_is_asked_for_the_one_that_is_named() -> None:

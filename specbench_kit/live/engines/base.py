@@ -133,6 +133,8 @@ class ServerDialect(ABC):
     """The paths that describe the server; the first one must answer."""
     may_ignore_eos: ClassVar[bool] = True
     """True if the server can be told to go on after an end-of-sequence token."""
+    applies_chat_template: ClassVar[bool] = False
+    """True if the server puts a prompt into the model's chat template; False if it continues the text as it stands."""
     newer_names: ClassVar[Mapping[str, str]] = {}
     """The newer names of fields that some servers know under that name alone."""
     model_name: str = ""

@@ -1,6 +1,7 @@
 """The client of a server under test: one request is one stream, whose events are stamped as they arrive."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,15 +32,18 @@ BUSY = (408, 429, 500, 502, 503, 504)
 """Answers after which the same request may succeed later."""
 NO_ROUTE = (404, 405, 501)
 """Answers of a server that has no such route, or no such model."""
+START = "start the server, or give another address"
 SHOWN_MODELS = 5
 """Most models of a server that a message names."""
 FINISHED_S = 1.0
 DONE_S = 0.05
 """How long a body may stay open after the event that finishes an answer, for its usage; and after `[DONE]`."""
-ENDS = ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "tool_calls", "function_call")
+BY_MODEL = ("stop", "eos", "eos_token", "end_turn")
+ENDS = (*BY_MODEL, "stop_sequence", "tool_calls", "function_call")
 LIMITS = ("length", "max_tokens", "model_length")
 WHOLE = (*ENDS, *LIMITS, "")
-"""Reasons, in small letters, for which a whole answer ends; some servers name none."""
+"""Reasons, in small letters, for which a whole answer ends; some servers name none. `BY_MODEL` are those of a model
+that chose its end."""
 StreamState = Literal["open", "finished", "done"]
 """Whether an answer goes on, has ended, so that only its counts may follow, or the whole stream has."""
 
@@ -76,7 +80,10 @@ class _NoDocumentError(SkitError):
 
 
 class _AttemptFailedError(Exception):
-    """One attempt failed; `final` if another attempt would fail as well."""
+    """One attempt failed; `final` if another attempt would fail as well.
+
+    `ended_at_once` if the answer is empty because the model chose its end as the first token.
+    """
 
     def __init__(
         self,
@@ -86,8 +93,10 @@ class _AttemptFailedError(Exception):
         unreachable: bool = False,
         wait_s: float = 0.0,
         status: int | None = None,
+        ended_at_once: bool = False,
     ) -> None:
         super().__init__(reason)
+        self.ended_at_once = ended_at_once
         self.final = final
         self.unreachable = unreachable
         self.wait_s = wait_s
@@ -221,9 +230,8 @@ class StreamClient:
                     if refusal:
                         self.newer_names.clear()
                         body, reason = self.body(generation), refusal
-                    raise RequestFailedError(
-                        reason, reasons, failure.unreachable, failure.status, self._advice(reason, body)
-                    ) from failure
+                    advice = self._template_advice() if failure.ended_at_once else self._advice(reason, body)
+                    raise RequestFailedError(reason, reasons, failure.unreachable, failure.status, advice) from failure
                 reasons.append(reason)
                 await asyncio.sleep(min(LONGEST_WAIT_S, max(wait_s, failure.wait_s)))
                 wait_s *= 2
@@ -241,7 +249,7 @@ class StreamClient:
         if status is not None and status not in NO_ROUTE:
             return "the log of the server may say more" if status >= httpx.codes.INTERNAL_SERVER_ERROR else ""
         if failure.unreachable:
-            return "start the server, or give another address"
+            return START
         models = await self._models()
         if address.model and models and address.model not in models:
             served = ", ".join(models[:SHOWN_MODELS]) + (", ..." if len(models) > SHOWN_MODELS else "")
@@ -273,6 +281,17 @@ class StreamClient:
         named = named_in(reason.partition(": ")[2], list(field_names(body)))
         return f"; to ask without: --leave-out {' --leave-out '.join(named)}" if named else ""
 
+    def _template_advice(self) -> str:
+        """Return what to do where the model ends its answer before it begins."""
+        if self.dialect.applies_chat_template:
+            return "; does the chat template of the server belong to its model?"
+        kinds = [kind for kind, dialect in dialects.all().items() if dialect.applies_chat_template]
+        kinds = [kind for kind in kinds if kind.startswith(f"{self.address.dialect}-")] or kinds
+        return (
+            f"; an instruct model does so where it continues a raw text, as {self.address.dialect} lets it: to ask in "
+            f"its chat template give the kind {' or '.join(kinds)}"
+        )
+
     async def _stream(self, body: JsonObject, received: ReceivedStream, sent_s: float) -> None:
         """Send the request and collect its events; raise _AttemptFailedError if the answer is not whole."""
         state: StreamState = "open"
@@ -301,6 +320,12 @@ class StreamClient:
                 raise _AttemptFailedError(self._words(error) + self._way, unreachable=unreachable) from error
         if received.finish_reason.lower() not in WHOLE:
             raise _AttemptFailedError(f"the server gave the answer up: {received.finish_reason}")
+        # A server that counts more tokens than the end did not send them, whatever the model did.
+        if received.is_empty and received.finish_reason.lower() in BY_MODEL and received.counted_tokens <= 1:
+            raise _AttemptFailedError(
+                f"the answer is empty: no token arrived, as the model ended at once ({received.finish_reason})",
+                ended_at_once=True,
+            )
         if received.is_empty:
             raise _AttemptFailedError(f"the answer is empty: no token arrived{said_instead}")
         if state == "open":
@@ -358,7 +383,10 @@ class StreamClient:
         except RedirectedError as error:
             raise self._refusal(f"{path} {error}{self._way}") from error
         except httpx.RequestError as error:
-            raise self._refusal(self._words(error) + self._way) from error
+            words = self._words(error) + self._way
+            if _listens(error):
+                raise self._refusal(words) from error
+            raise SkitError(f"{self._place}: {self._cleaned(words)}; {START}") from error
         if response.status_code in (401, 403) and not self.address.model:
             raise self._refusal(
                 f"{path} answered {response.status_code}: set the environment variable SKIT_API_KEY to the right key"
@@ -375,7 +403,11 @@ class StreamClient:
 
     def _refusal(self, reason: str) -> SkitError:
         text = self._cleaned(reason)
-        return SkitError(f"{self.address.name} ({self.address.base}): {text}; is it a server of {self._kind}?")
+        return SkitError(f"{self._place}: {text}; is it a server of {self._kind}?")
+
+    @property
+    def _place(self) -> str:
+        return f"{self.address.name} ({self.address.base})"
 
     @property
     def _kind(self) -> str:
@@ -392,3 +424,15 @@ class StreamClient:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
             return f"nothing arrived for {self.patience.timeout_s:g} s"
         return first_line(error)
+
+
+def _listens(error: httpx.RequestError) -> bool:
+    """Return False if nothing takes a connection; True for a server that does, even if TLS fails there."""
+    if not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return True
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

@@ -310,6 +310,7 @@ class OpenAIChat(OpenAIDialect):
     """OpenAI's chat completions, by any server: prompts are a user's messages, in the model's own chat template."""
 
     path = "/v1/chat/completions"
+    applies_chat_template = True
     newer_names: ClassVar[Mapping[str, str]] = {"max_tokens": "max_completion_tokens"}
 
     def body(self, generation: Generation) -> JsonObject:

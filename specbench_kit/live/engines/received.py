@@ -106,6 +106,11 @@ class ReceivedStream:
         """Return True if no part of an answer arrived, whatever the server counts."""
         return not self._arrivals
 
+    @property
+    def counted_tokens(self) -> int:
+        """The number of tokens that the server counts, whether they arrived or not."""
+        return max(self._total or 0, self._running_total)
+
     def answer(self, count_tokens: TokenCounter | None = None) -> StreamedAnswer:
         """Return the answer; `count_tokens` is used where the server does not say how many tokens an event brought."""
         sizes, counted_by = self._sizes(count_tokens)

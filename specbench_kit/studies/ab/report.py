@@ -1,7 +1,7 @@
 """The report of `skit ab` and its files: the result in one sentence and one picture, then the tables."""
 
 from collections.abc import Sequence
-from math import ceil, exp, floor, inf, log
+from math import ceil, floor, inf, log
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -175,7 +175,7 @@ def what_would_tell(summary: AbSummary) -> list[str]:
         reach = found_in_most * log(high / low) / 2
         turns = entry.units * (reach / seen) ** 2 if seen else inf
         prompts = turns * load.turn_requests
-        apart = f"{second} and {first}, {share(exp(seen) - 1)} apart in a typical turn"
+        apart = f"{second} and {first}, {share(abs(entry.typical - 1))} apart in a typical turn"
         if prompts >= TOO_MANY:
             lines.append(f"At {load.load} {apart}, are too close for any number of prompts.")
         else:
@@ -476,6 +476,11 @@ def cautions(summary: AbSummary) -> list[str]:
         lines.append(f"PARTIAL RUN: {count(done)} of {count(summary.planned)} requests are done; --resume goes on.")
     if summary.failed:
         lines.append(f"FAILED REQUESTS: {count(summary.failed)} of {count(summary.planned)}; pairs leave them out.")
+        if any(_has_answers_beside_pairs(load) for load in summary.loads):
+            lines[-1] += (
+                " A server's own throughput and percentiles hold its answers to requests that failed at the other, "
+                "which the ratios do not."
+            )
     lines += _no_drafts(summary)
     lines += _estimated_itl(summary)
     for load in summary.loads:
@@ -483,6 +488,12 @@ def cautions(summary: AbSummary) -> list[str]:
     for name, loads in summary.saturated.items():
         lines += [f"OVER-SATURATED: {name} at {load}, where {reason}." for load, reason in loads.items()]
     return list(dict.fromkeys(lines))
+
+
+def _has_answers_beside_pairs(load: LoadSummary) -> bool:
+    """Return True if a server answered requests that the other did not."""
+    pairs = load.lengths.pairs if load.lengths else 0
+    return any(figures.finished > pairs for figures in load.servers.values())
 
 
 ONE_BY_ONE = 1.02

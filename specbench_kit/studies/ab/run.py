@@ -18,7 +18,7 @@ from specbench_kit.decoding.clock import monotonic_s, read_processor_time
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, CounterChange, DraftCounts, ServerDescription
-from specbench_kit.live.engines.base import Generation
+from specbench_kit.live.engines.base import Generation, dialects
 from specbench_kit.live.engines.client import (
     Patience,
     RequestFailedError,
@@ -269,6 +269,7 @@ def compare_servers(
     settings: AbSettings, dataset: LoadedDataset, progress: ProgressCallback, say: Callable[[str], None]
 ) -> AbOutcome:
     """Measure both servers, and write a run directory with a report."""
+    require_kinds(settings)
     return asyncio.run(_compare(settings, dataset, progress, say))
 
 
@@ -277,8 +278,8 @@ async def _compare(
 ) -> AbOutcome:
     loads = settings.loads(len(dataset.prompts))
     prompts = len(dataset.prompts)
-    of_servers = _same_server(settings)
-    lines = [*of_servers, *_doubts(settings, loads, prompts), *_sampling_doubts(settings, prompts)]
+    same = _same_server(settings)
+    lines = [*same, *_doubts(settings, loads, prompts), *_sampling_doubts(settings, prompts)]
     count_tokens = _token_counter(settings.tokenizer)
     async with AsyncExitStack() as stack:
         clients = []
@@ -291,17 +292,19 @@ async def _compare(
                 settings.leave_out,
             )
             stack.push_async_callback(client.close)
-            _require_options(settings, client)
             clients.append(client)
         servers = [await _describe(client) for client in clients]
         driver = Driver(settings, clients, dataset.prompts, count_tokens)
+        of_prompts = _prompt_treatment(clients)
+        for line in of_prompts:
+            say(line)
         await driver.probe()
         for line in lines:
             say(line)
         environment = provenance.collect(settings.argv)
         store = _open_store(settings, dataset, servers, environment)
         try:
-            return await _run(driver, store, loads, progress, of_servers)
+            return await _run(driver, store, loads, progress, [*same, *of_prompts])
         finally:
             unlock(store.folder)
 
@@ -390,6 +393,21 @@ def _same_server(settings: AbSettings) -> list[str]:
     return [f"ONE SERVER: {first} and {second} lead to the same address, so that a server is compared with itself."]
 
 
+def _prompt_treatment(clients: Sequence[StreamClient]) -> list[str]:
+    """Return a line if one server applies the chat template to a prompt and the other does not."""
+    treated = [
+        f"{client.address.name} ({client.address.dialect}) "
+        + ("answers it in the model's chat template" if client.dialect.applies_chat_template else "continues its text")
+        for client in clients
+    ]
+    if len({client.dialect.applies_chat_template for client in clients}) == 1:
+        return []
+    return [
+        f"PROMPTS DIFFER: outputs will differ, since the servers treat a prompt differently: {' and '.join(treated)}. "
+        "Give both a kind that treats it in the same way."
+    ]
+
+
 def _cautions(driver: Driver) -> list[str]:
     lines = []
     if driver.settings.leave_out:
@@ -428,12 +446,14 @@ def _busy_at_start(readings: Sequence[MachineReadings]) -> list[str]:
     ]
 
 
-def _require_options(settings: AbSettings, client: StreamClient) -> None:
-    require(
-        client.dialect.may_ignore_eos or not settings.ignore_eos,
-        f"--ignore-eos: {client.address.name} is of the kind {client.address.dialect}, which cannot be told to go on "
-        "after the end; leave it out",
-    )
+def require_kinds(settings: AbSettings) -> None:
+    """Raise SkitError if a server is of an unknown kind, or of one that cannot do what an option asks for."""
+    for address in settings.addresses:
+        require(
+            dialects.get(address.dialect).may_ignore_eos or not settings.ignore_eos,
+            f"--ignore-eos: {address.name} is of the kind {address.dialect}, which cannot be told to go on after the "
+            "end; leave it out",
+        )
 
 
 def _require_fields(settings: AbSettings, clients: Sequence[StreamClient], generation: Generation) -> None:

@@ -4,7 +4,7 @@ from math import ceil
 from pathlib import Path
 
 import pytest
-from command_line import READINGS, skit_here, write_rows
+from command_line import READINGS, error_line, skit_here, write_rows
 from msgspec.structs import replace
 from streaming_server import streaming_server
 
@@ -64,6 +64,19 @@ def test_retries_are_told_with_how_many_had_which_reason() -> None:
     ]
     (line,) = [line for line in report.cautions(summary(*records)) if "again" in line]
     assert line == f"Sent again: 2 requests to spec at {LOAD} (2 as {busy}; 1 as {cut})."
+
+
+@pytest.mark.parametrize("both_fail", [False, True])
+def test_answers_to_requests_that_failed_at_the_other_server_are_told(both_fail: bool) -> None:
+    failing = ("plain", "spec") if both_fail else ("spec",)
+    records = [
+        replace(found, answer=None, error="lost") if server in failing and number == 3 else found
+        for server in ("plain", "spec")
+        for number in range(8)
+        for found in [record(server, number, 16)]
+    ]
+    (line,) = [line for line in report.cautions(summary(*records)) if line.startswith("FAILED REQUESTS")]
+    assert ("own throughput and percentiles hold its answers to requests that failed at the other" in line) != both_fail
 
 
 @pytest.mark.parametrize(
@@ -130,6 +143,39 @@ def test_terminal_and_page_tell_of_a_busy_machine(tmp_path: Path, monkeypatch: p
         assert "BUSY MACHINE: the load average was 999.0 on " in text
 
 
+@pytest.mark.parametrize("kinds", [("vllm", "vllm-chat"), ("chat", "completions"), ("vllm", "completions")])
+def test_servers_that_treat_prompts_differently_are_told_before_any_request(
+    kinds: tuple[str, str], tmp_path: Path
+) -> None:
+    prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"}, {"id": "b", "prompt": "Why?"})
+    in_template = {"vllm-chat": "spec", "chat": "plain"}
+    line = "PROMPTS DIFFER: outputs will differ, since the servers treat a prompt differently: plain"
+    is_told = any(kind in in_template for kind in kinds)
+    with streaming_server() as (first, _), streaming_server() as (second, _):
+        servers = (f"plain={kinds[0]}://{first}", f"spec={kinds[1]}://{second}")
+        done = skit_here("ab", *servers, "--dataset", prompts, "--max-new-tokens", 4, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    (page,) = (tmp_path / "out").glob("*/report.md")
+    said = " ".join(done.stdout.split())
+    # Once before the requests, and once among the cautions of the result.
+    assert said.count(line) == (2 if is_told else 0)
+    assert page.read_text().count(line) == is_told
+    for kind in kinds:
+        if kind in in_template:
+            assert f"{in_template[kind]} ({kind}) answers it in the model's chat template" in said
+            assert said.index("PROMPTS DIFFER") < said.index("End to end")
+
+
+def test_other_treatment_of_prompts_is_told_although_a_server_answers_nothing(tmp_path: Path) -> None:
+    prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"})
+    with streaming_server() as (first, _), streaming_server(refuses=1) as (second, engine):
+        servers = (f"plain=vllm://{first}", f"spec=chat://{second}")
+        done = skit_here("ab", *servers, "--dataset", prompts, "--retries", 0, "--out", tmp_path / "out")
+    assert "busy: try later" in error_line(done)
+    assert len(engine.requests) == 1, "the first one"
+    assert "PROMPTS DIFFER" in done.stdout
+
+
 def with_end_to_end(typical: float, interval: list[float] | None, verdict: str) -> AbSummary:
     """A comparison of 8 turns of one request whose ratio end to end came out so."""
     found = summary(*(record(server, number, 16) for server in ("plain", "spec") for number in range(8)))
@@ -146,6 +192,8 @@ def test_where_no_verdict_is_reached_the_prompts_that_would_give_one_are_named()
     (line,) = report.what_would_tell(with_end_to_end(1.05, [1.05**-1, 1.05**3], NO_DIFFERENCE))
     needed = ceil(8 * 4 * (1 + 0.8416 / 1.96) ** 2)
     assert line == f"At {LOAD} about {needed} prompts would tell `spec` and `plain`, 5.0% apart in a typical turn."
+    (line,) = report.what_would_tell(with_end_to_end(0.892, [0.8, 1.01], NO_DIFFERENCE))
+    assert line.endswith("10.8% apart in a typical turn."), "as 0.892x says, which stands beside it"
     (line,) = report.what_would_tell(with_end_to_end(1.0, [0.9, 1.1], NO_DIFFERENCE))
     assert line.endswith("are too close for any number of prompts.")
     (line,) = report.what_would_tell(with_end_to_end(1.5, None, TOO_FEW))

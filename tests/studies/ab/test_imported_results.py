@@ -209,6 +209,16 @@ def test_guidellm_has_several_loads_in_a_file(tmp_path: Path) -> None:
         (vllm_bench(0.1), {**vllm_bench(0.1, rate=3.0), "start_times": None}, "it has no start_times"),
         (vllm_bench(0.1), {**vllm_bench(0.1), "ttfts": [float("nan")] * COUNT}, "ttfts[0] must be a number"),
         (vllm_bench(0.1), {**vllm_bench(0.1), "itls": "x"}, "itls must be a list"),
+        (
+            vllm_bench(0.1),
+            {"backend": "vllm", "completed": COUNT, "mean_ttft_ms": 200.0},
+            "two: it holds no single requests: run vllm bench serve again with --save-result --save-detailed",
+        ),
+        (
+            {"backend": "sglang", "completed": COUNT, "mean_ttft_ms": 200.0},
+            vllm_bench(0.1),
+            "one: it holds no single requests: run SGLang's bench_serving again with --output-details",
+        ),
     ],
 )
 def test_results_that_cannot_be_compared(first: object, second: object, message: str, tmp_path: Path) -> None:
@@ -351,3 +361,49 @@ def test_aiperf_s_requests_without_a_time_are_counted_and_left_out() -> None:
         row["metrics"].pop("time_to_first_token", None)
     with pytest.raises(ValueError, match="run AIPerf with --streaming"):
         read(json_lines(rows[3:4] + rows[5:]))
+
+
+def test_requests_without_a_partner_count_for_nothing_and_are_told(tmp_path: Path) -> None:
+    """The 10 last of 40 are slow: neither ratios nor the server's own figures are over them."""
+    first = [*evenly(30, 0.2), *[sent._replace(at_s=300.0 + 9 * sent.at_s) for sent in evenly(10, 0.9)]]
+    done = compare(tmp_path, vllm_newest(first), vllm_newest(evenly(30, 0.1)))
+    assert done.returncode == 0, done.stderr
+    line = "UNPAIRED: 10 of 40 requests of plain have no partner in spec and count for nothing."
+    assert line in " ".join(done.stdout.split())
+    summary = summary_of(tmp_path)
+    assert line in next((tmp_path / "out").glob("*/report.md")).read_text()
+    assert "requests of spec have no partner" not in done.stdout
+    (load,) = summary["loads"]
+    plain = load["servers"]["plain"]
+    assert (plain["finished"], load["servers"]["spec"]["finished"]) == (30, 30)
+    assert plain["throughput"] == pytest.approx(5 / 1.2), "five tokens in 6 steps of .2 s"
+    assert plain["e2e"]["p99"] == pytest.approx(1.2)
+    assert "although they were in flight" not in done.stdout
+
+
+def test_unpaired_requests_beside_others_and_loads_of_one_side_are_told(tmp_path: Path) -> None:
+    """A request takes 1.2 s, and the next one is sent after 0.5 s."""
+    loads = [vllm_newest(evenly(count, 0.2, apart_s=0.5), request_rate=rate) for count, rate in ((9, 2.0), (8, 4.0))]
+    others = [vllm_newest(evenly(8, 0.2, apart_s=0.5), request_rate=rate) for rate in (2.0, 4.0, 8.0)]
+    done = compare(tmp_path, "\n".join(loads), "\n".join(others))
+    assert done.returncode == 0, done.stderr
+    cautions = summary_of(tmp_path)["cautions"]
+    assert [line for line in cautions if line.startswith("UNPAIRED")] == [
+        "UNPAIRED: 1 of 9 requests of plain at rate 2, concurrency 1 have no partner in spec and count for nothing. "
+        "The throughput of plain is without their tokens, although they were in flight beside others. Give both runs "
+        "the same prompts, and equally many.",
+        "UNPAIRED: plain has no load rate 8, concurrency 1, and what spec did there is left out.",
+    ]
+
+
+def test_a_result_that_is_compared_with_itself_is_told(tmp_path: Path) -> None:
+    done = compare(tmp_path, vllm_bench(0.2), vllm_bench(0.2))
+    assert done.returncode == 0, done.stderr
+    assert "SAME FILE: plain and spec were given one content" in " ".join(done.stdout.split())
+    summary_of(tmp_path)
+    assert "SAME FILE" in next((tmp_path / "out").glob("*/report.md")).read_text()
+    other = tmp_path / "other"
+    other.mkdir()
+    done = compare(other, vllm_bench(0.2), vllm_bench(0.1))
+    assert "SAME FILE" not in done.stdout
+    assert "UNPAIRED" not in done.stdout

@@ -1,6 +1,7 @@
 """Servers of another kind, path or model than the address says: refused in one line, before a folder is made."""
 
 import json
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,7 +13,9 @@ from command_line import error_line, read_rows, skit_here, write_rows
 from http_servers import running
 
 EVENT = json.dumps({"choices": [{"text": "a b", "finish_reason": "stop"}], "usage": {"completion_tokens": 2}})
+EMPTY = json.dumps({"choices": [{"text": "", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}})
 STREAM = f"data: {EVENT}\n\ndata: [DONE]\n\n".encode()
+ENDED_AT_ONCE = f"data: {EMPTY}\n\ndata: [DONE]\n\n".encode()
 
 
 @dataclass
@@ -74,6 +77,7 @@ def compared(scripted: Scripted, folder: Path, *options: object, model: str = ""
         (Scripted(500, b"out of memory"), "", "out of memory", "the log of the server may say more"),
         (Scripted(200, b"<html>welcome</html>"), "", "<html>welcome</html>", "is it a server of the kind vllm?"),
         (Scripted(200, b'{"choices": []}'), "", "no token arrived", "is it a server of the kind vllm?"),
+        (Scripted(200, ENDED_AT_ONCE), "", "the model ended at once (stop)", "template give the kind vllm-chat"),
     ],
     ids=str,
 )
@@ -84,6 +88,7 @@ def test_a_server_that_cannot_be_asked_is_refused_with_what_to_do(
     assert line.startswith("a (http://127.0.0.1:")
     assert says in line
     assert advice in line
+    assert ("is it a server of" in line) == ("is it a server of" in advice or "another kind" in advice)
     assert "Results" not in printed
     assert not (tmp_path / "out").exists()
 
@@ -111,3 +116,32 @@ def test_an_answer_among_failures_is_kept(tmp_path: Path) -> None:
     assert "answered none of 8 requests" in line
     (folder,) = (tmp_path / "out").glob("*-ab-*")
     assert sum(row["answer"] is not None for row in read_rows(folder / "answers.jsonl")) == 1
+
+
+@pytest.mark.parametrize("options", [("--dataset", "gsm8k", "--data-dir", "."), ("--ignore-eos",)])
+def test_kinds_are_checked_before_prompts_are_looked_for(options: tuple[str, ...], tmp_path: Path) -> None:
+    kind = "chat" if "--ignore-eos" in options else "llm"
+    done = skit_here("ab", "a=vllm://h:1", f"b={kind}://h:2", *options, "--out", tmp_path / "out")
+    assert ("unknown kind of server 'llm'" if kind == "llm" else "b is of the kind chat") in error_line(done)
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize("web", ["", "+https"])
+def test_where_nothing_listens_the_kind_is_not_doubted(web: str, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # a port that no other program has, and on which nothing listens
+        host = f"127.0.0.1:{taken.getsockname()[1]}"
+        dataset = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"})
+        servers = [f"a=vllm{web}://{host}", f"b=vllm{web}://{host}"]
+        line = error_line(skit_here("ab", *servers, "--dataset", dataset, "--out", tmp_path / "out"))
+    assert line.startswith(f"a (http{'s' if web else ''}://{host}): ")
+    assert line.endswith("; start the server, or give another address")
+    assert "is it a server of" not in line
+
+
+def test_a_server_without_tls_listens_all_the_same(tmp_path: Path) -> None:
+    dataset = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"})
+    with serving(Scripted(200, STREAM)) as host:
+        servers = [f"a=vllm+https://{host}", f"b=vllm+https://{host}"]
+        line = error_line(skit_here("ab", *servers, "--dataset", dataset, "--out", tmp_path / "out"))
+    assert "start the server" not in line

@@ -60,9 +60,11 @@ class VllmBench(ResultFile):
     tool = "vllm bench serve"
     counts_role: ClassVar[bool] = True
     """True if a chunk without text is timed too, as the one that names the role."""
+    detailed: ClassVar[str] = "--save-result --save-detailed"
+    """The options with which the tool writes single requests."""
 
     def recognises(self, path: Path, content: str) -> bool:
-        return content.lstrip().startswith("{") and '"ttfts"' in content and not _is_sglang(content)
+        return _is_result(content) and not _is_sglang(content)
 
     def read(self, path: Path, content: str) -> ImportedResults:
         loads = []
@@ -70,6 +72,8 @@ class VllmBench(ResultFile):
         left_out = Counter[str]()
         runs = Counter[str]()
         for document in _documents(content):
+            if isinstance(document, dict) and "ttfts" not in document:
+                raise ValueError(f"it holds no single requests: run {self.tool} again with {self.detailed}")
             result = convert(VllmBenchResult, document)
             label = _label(result)
             runs[label] += 1
@@ -129,9 +133,15 @@ class SGLangBench(VllmBench):
 
     tool = "SGLang's bench_serving"
     counts_role = False
+    detailed = "--output-details"
 
     def recognises(self, path: Path, content: str) -> bool:
-        return content.lstrip().startswith("{") and '"ttfts"' in content and _is_sglang(content)
+        return _is_result(content) and _is_sglang(content)
+
+
+def _is_result(content: str) -> bool:
+    """Return True for results with single requests, and for those that hold only averages."""
+    return content.lstrip().startswith("{") and ('"ttfts"' in content or '"mean_ttft_ms"' in content)
 
 
 def _is_sglang(content: str) -> bool:
