@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.cli.common import (
+    MOST_LEFT_OUT,
     JsonOption,
     command_line,
     load_dataset,
@@ -87,12 +88,18 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
 
 
 def _warn_of_other_tuning(settings: BenchSettings, console: "Console") -> None:
-    from specbench_kit.studies.bench.choice import tuned_options
+    from specbench_kit.studies.bench.choice import chosen, tuned_options
 
     name = settings.deployment.name if settings.deployment else "recorded"
     tuned = tuned_options(settings)
-    for doubt in tuned.doubts(name, settings.batch_size) if tuned else ():
-        say(console, f"{settings.tuned}: {doubt}")
+    if tuned is None:
+        return
+    for doubt in tuned.doubts(name, settings.batch_size):
+        say(console, f"OTHER TUNING: {settings.tuned}: {doubt}", style="yellow")
+    if untuned := tuned.lacking(chosen(settings)):
+        more = len(untuned) - MOST_LEFT_OUT
+        named = ", ".join(untuned[:MOST_LEFT_OUT]) + (f" and {more} more" if more > 0 else "")
+        say(console, f"NOT TUNED: {settings.tuned} has no options for {named}: defaults run", style="yellow")
 
 
 def _load_datasets(settings: BenchSettings, sources: Sources, console: "Console") -> "list[LoadedDataset]":

@@ -102,16 +102,20 @@ class ${kind}Policy(Policy):
             # What comes back had room for a token; the others, at the end of their context, stay as they are.
             growing = drafter.extend(growing)
             growing = [draft for draft in growing if draft.tree.probability(draft.tree.last) >= self.sure]
+
+    # A policy that learns defines two more: after each round `observe(self, verdicts)`, where a verdict's
+    # `draft.request_id` names the request, and `len(path)` of its `len(submitted)` tokens were accepted; and
+    # `forget(self, request_id)`, when a request has ended. `python -m pydoc specbench_kit.decoding.policy.Policy`
+    # and `specbench_kit.decoding.verification.Verdict` say everything that a policy is given and may return.
 '''
 
 TEST = '''\
 """Tests of $name on the bundled pair."""
 
 import pytest
-
 import specbench_kit.api as skit
-from specbench_kit.core.errors import SkitError
 from specbench_kit.api.testing import check_method
+from specbench_kit.core.errors import SkitError
 
 LONGEST = 3
 

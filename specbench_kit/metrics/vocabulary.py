@@ -22,18 +22,22 @@ TableKind = Literal["comparison", "paper", "terminal", "run", "run, folded", "ca
 and on a terminal; of one run, what opens below it on a click, and that run's categories."""
 
 
+Better = Literal["higher", "lower", "neither"]
+
+
 @dataclass(frozen=True, slots=True)
 class ColumnHeading:
     """The column of a metric in tables that compare methods: its title, its title in a paper, and a caption's words.
 
     `part` names the one of a distribution's numbers that the column holds. Every table that compares methods can open
-    the column on a click; `leads` names those that show it at once.
+    the column on a click; `leads` names those that show it at once. A paper's table sets the `better` of its numbers in
+    bold; of a metric that only describes, `neither`.
     """
 
     title: str
     symbol: str
     meaning: str = ""
-    lower_is_better: bool = False
+    better: Better = "higher"
     part: str = ""
     leads: Sequence[TableKind] = ()
 
@@ -252,9 +256,7 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "share",
             "wasted drafting time / all drafting time",
-            ColumnHeading(
-                "WDT", "WDT", "drafting time spent on wasted tokens", lower_is_better=True, leads=("run, folded",)
-            ),
+            ColumnHeading("WDT", "WDT", "drafting time spent on wasted tokens", better="lower", leads=("run, folded",)),
             Traits(in_sweeps=True),
         ),
     ]
@@ -530,11 +532,7 @@ class MetricValues(Struct, kw_only=True):
         DistributionValues,
         Distribution(
             "time to first token: from a request's arrival to its first committed token",
-            (
-                ColumnHeading(
-                    "TTFT", "TTFT", "time to the first token", lower_is_better=True, part="mean", leads=("run",)
-                ),
-            ),
+            (ColumnHeading("TTFT", "TTFT", "time to the first token", better="lower", part="mean", leads=("run",)),),
         ),
     ]
     tpot: Annotated[
@@ -546,7 +544,7 @@ class MetricValues(Struct, kw_only=True):
                     "TPOT",
                     "TPOT",
                     "time per output token after the first",
-                    lower_is_better=True,
+                    better="lower",
                     part="mean",
                     leads=("comparison", "paper", "run", "categories of a run"),
                 ),
@@ -559,7 +557,7 @@ class MetricValues(Struct, kw_only=True):
             "inter-token latency: gap between committed tokens. Tokens that are committed together share the gap "
             "before them equally; the first tokens of a request have none",
             tuple(
-                ColumnHeading(f"ITL {rank}", f"ITL {rank}", "inter-token latency", lower_is_better=True, part=rank)
+                ColumnHeading(f"ITL {rank}", f"ITL {rank}", "inter-token latency", better="lower", part=rank)
                 for rank in ("p50", "p95", "p99")
             ),
         ),

@@ -96,7 +96,7 @@ def _has_value(column: MetricColumn, rows: Iterable[MethodRow]) -> bool:
 def _best(comparison: Comparison, column: MetricColumn) -> list[str]:
     """Return the rows in bold: the best that can be deployed and are lossless, and all speedups that may be best."""
     rows = comparison.overall
-    if column is LOSSLESS:
+    if column is LOSSLESS or column.better == "neither":
         return []
     barred = {series.label for series in comparison.series if series.is_bound}
     if column in (SPEEDUP, IN_ALL):
@@ -104,7 +104,7 @@ def _best(comparison: Comparison, column: MetricColumn) -> list[str]:
         return [label for label in (comparison.reference, *even) if rows[label].value(column.metric)]
     barred |= {label for label, row in rows.items() if row.lossless and row.lossless.errors}
     values = {label: column.value(row) for label, row in rows.items() if label not in barred}
-    choose = min if column.lower_is_better else max
+    choose = min if column.better == "lower" else max
     best = choose((value for value in values.values() if value is not None), default=None)
     return [label for label, value in values.items() if value is not None and value == best]
 

@@ -12,6 +12,7 @@ from specbench_kit.metrics.vocabulary import (
     DISTRIBUTIONS,
     METRICS,
     NEVER_MISSING,
+    Better,
     ColumnHeading,
     MetricValues,
     TableKind,
@@ -43,7 +44,7 @@ class MetricColumn(Column):
     metric: str = ""
     symbol: str = ""
     meaning: str = ""
-    lower_is_better: bool = False
+    better: Better = "higher"
     leads: Sequence[TableKind] = ()
     show: Callable[[MetricValues], Cell] | None = None
 
@@ -121,7 +122,7 @@ def _column(metric: str, unit: Unit, heading: ColumnHeading) -> MetricColumn:
         f"{metric}.{heading.part}" if heading.part else metric,
         heading.symbol,
         heading.meaning,
-        heading.lower_is_better,
+        heading.better,
         heading.leads,
         CELLS.get(metric),
     )

@@ -1,13 +1,14 @@
 """The file that `skit tune` writes and `skit bench --tuned` reads: each method's options for one deployment."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import convert
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.runs.folder import to_json, write_text
 
 SCHEMA = 1
@@ -68,6 +69,11 @@ class TunedOptions:
         """Return the tuned spec of a method; a spec with options of its own is returned unchanged."""
         tuned = self.methods.get(spec)
         return tuned.spec if tuned else spec
+
+    def lacking(self, specs: Iterable[str]) -> list[str]:
+        """Return the methods that are named without options and were not tuned; plain decoding has none to tune."""
+        tuned = {method.spec for method in self.methods.values()}
+        return [spec for spec in specs if ":" not in spec and spec != BASELINE and spec not in {*self.methods, *tuned}]
 
     def doubts(self, deployment: str, batch_size: int) -> list[str]:
         """Return a line for each condition of a benchmark that differs from that of the tuning."""

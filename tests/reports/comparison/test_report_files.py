@@ -4,6 +4,7 @@ import csv
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from io import StringIO
 from typing import get_type_hints
 
@@ -23,6 +24,7 @@ from specbench_kit.reports.comparison.report import Look, parse_columns, short_n
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.document import Table
 from specbench_kit.reports.render_latex import latex
+from specbench_kit.reports.sections.columns import COLUMNS
 from specbench_kit.reports.timeline.timeline import write_pictures
 from specbench_kit.reports.writing.drawing import Picture, draw, name_points, new_figure
 
@@ -235,6 +237,14 @@ def test_latex_names_units_marks_the_best_and_can_be_pointed_to(comparison):
         match=r"unknown column 'typical-sped' \(did you mean 'typical-speedup'\?\); known: typical-speedup,",
     ):
         parse_columns("typical-sped")
+
+
+def test_of_a_metric_that_only_describes_no_number_is_bold(comparison, monkeypatch):
+    only = Look(parse_columns("acceptance_length"))
+    assert r"\textbf{" in to_latex(comparison, only)
+    (column,) = only.table_columns()
+    monkeypatch.setitem(COLUMNS, column.title, replace(column, better="neither"))
+    assert r"\textbf{" not in to_latex(comparison, only)
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="no TeX is installed here")

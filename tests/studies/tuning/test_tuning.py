@@ -185,6 +185,8 @@ def test_a_benchmark_takes_what_was_tuned(trace: Path, tmp_path: Path) -> None:
         "tuned for deployment test, run with wan",
         "tuned for batch size 1, run with 4",
     ]
+    assert tuned.lacking(chosen(options)) == ["threshold"]
+    assert tuned.lacking(["autoregressive", spec, "fixed-k:k=4"]) == []
 
 
 @pytest.mark.parametrize(
