@@ -104,9 +104,10 @@ def test_what_was_done_is_not_done_again(
     assert resumed.returncode == 0, resumed.stderr
     assert len(calls) == needed - 2
     assert summary_of(cut) == summary_of(uninterrupted)
-    assert error_line(skit_here(*command, "--out", cut, "--resume")).endswith(
-        "holds no unfinished run with these settings: start one without --resume"
-    )
+    (folder,) = cut.iterdir()
+    refused = error_line(skit_here(*command, "--out", cut, "--resume"))
+    assert "holds no unfinished run with these settings" in refused
+    assert f"this run is finished: {folder}" in refused
 
 
 def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
