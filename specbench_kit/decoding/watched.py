@@ -20,6 +20,8 @@ FRUITLESS_CALLS = 1000
 """Calls of a drafter, one after another, that add no token, after which a policy is taken to never return."""
 SILENT_S = 30.0
 """Seconds in which a policy neither drafts nor returns after which it is taken to never return."""
+LONGEST_STEP = 2.0
+"""How many pauses between two looks count at most."""
 POLLING_S = 1.0
 """Pause between two looks at a policy that is at work; a loop cannot be ended sooner than after the next look."""
 
@@ -36,8 +38,8 @@ class Watch:
         self._hook = ""
         self._thread = 0
         """The thread in which the policy is at work; 0 if it is not."""
-        self._since_s = 0.0
-        """When the policy was last seen to get on."""
+        self._silent_s = 0.0
+        """The time for which the policy was seen at work since it last got on."""
         self._is_ended = False
 
     def hook(self, name: str) -> "Watch":
@@ -46,7 +48,7 @@ class Watch:
         return self
 
     def __enter__(self) -> None:
-        self._since_s = monotonic_s()
+        self._silent_s = 0.0
         self._is_ended = False
         self._thread = threading.get_ident()
         _watcher.watch(self)
@@ -67,23 +69,22 @@ class Watch:
     @contextmanager
     def rest(self) -> Iterator[None]:
         """Stop watching while the drafter works, which may take as long as it needs."""
-        began_s = monotonic_s()
         with self._lock:
             self._thread = 0
         try:
             yield
         finally:
-            self._since_s += monotonic_s() - began_s
             self._thread = threading.get_ident()
 
     def note_progress(self) -> None:
         """Count the time of silence from now on."""
-        self._since_s = monotonic_s()
+        self._silent_s = 0.0
 
-    def look(self, now_s: float) -> None:
-        """End the policy if it has been silent for too long."""
+    def look(self, step_s: float) -> None:
+        """Add the time since the last look if the policy is at work, and end it if it has been silent for too long."""
         with self._lock:
-            if self._thread and not self._is_ended and now_s - self._since_s > SILENT_S:
+            self._silent_s += step_s if self._thread else 0.0
+            if self._thread and not self._is_ended and self._silent_s > SILENT_S:
                 self._is_ended = True
                 _raise_in(self._thread, NeverReturnsError)
 
@@ -108,9 +109,18 @@ class _Watcher:
 
     def _run(self) -> None:
         pause = threading.Event()
+        before_s = monotonic_s()
         while not pause.wait(POLLING_S):
+            now_s = monotonic_s()
+            step_s = counted_s(before_s, now_s)
+            before_s = now_s
             for watch in list(self._watches.values()):
-                watch.look(monotonic_s())
+                watch.look(step_s)
+
+
+def counted_s(before_s: float, now_s: float) -> float:
+    """Return what counts of the time between two looks: while Ctrl-Z or a debugger stops a process, no policy works."""
+    return min(now_s - before_s, LONGEST_STEP * POLLING_S)
 
 
 _watcher = _Watcher()

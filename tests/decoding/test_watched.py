@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_models import decode, make_requests, make_runner, tiny_llama
 
-from specbench_kit.core.errors import MethodError
+from specbench_kit.core.errors import MethodError, PolicyError
 from specbench_kit.decoding import watched
 from specbench_kit.decoding.boundary import CheckedLevels
 from specbench_kit.decoding.drafter import Draft, Drafter
@@ -120,7 +120,7 @@ def test_a_level_that_never_comes_is_ended_and_named() -> None:
 
 @pytest.mark.usefixtures("_impatient")
 def test_what_takes_its_time_is_not_ended(runners: Runners, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow forward inside a hook is the drafter's time, and many short decisions are no endless one."""
+    """A slow forward inside a hook is the drafter's time."""
     fast = runners[1].executor.forward
 
     def forward(*arguments: object, **options: object) -> object:
@@ -130,4 +130,26 @@ def test_what_takes_its_time_is_not_ended(runners: Runners, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(runners[1].executor, "forward", forward)
         run(runners)
-    run(runners, choose=lambda _: time.sleep(SHORT_S / 3))
+
+
+def test_many_short_decisions_are_no_endless_one() -> None:
+    watch = watched.Watch()
+    for _ in range(10):
+        with watch.hook("choose"):
+            watch.look(watched.SILENT_S / 2)
+    with pytest.raises(PolicyError, match="choose took 30 s without drafting"):
+        choose_for_ever(watch)
+
+
+def choose_for_ever(watch: watched.Watch) -> None:
+    with watch.hook("choose"):
+        watch.look(watched.SILENT_S / 2)
+        watch.note_progress()
+        watch.look(watched.SILENT_S)
+        watch.look(1.0)
+        loop_for_ever(None)
+
+
+def test_a_process_that_was_stopped_has_no_policy_ended() -> None:
+    assert watched.counted_s(10.0, 10.5) == 0.5
+    assert watched.counted_s(10.0, 10_000.0) == watched.LONGEST_STEP * watched.POLLING_S < watched.SILENT_S
