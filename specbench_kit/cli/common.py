@@ -14,10 +14,10 @@ from specbench_kit.core.plain_text import one_line, wrapped
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from msgspec import Struct
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
+    from specbench_kit.studies.kinds import AnyStudy
 
 
 def command_line() -> tuple[str, ...]:
@@ -44,13 +44,17 @@ def say_report(console: "Console", folder: Path, stem: str = "report") -> None:
     say(console, f"report: {page} (as text: {text.name})" if page.exists() else f"report: {text}")
 
 
-def tell_report(
-    console: "Console", folder: Path, summary: "Mapping[str, object] | Struct", as_json: bool, stem: str = "report"
-) -> None:
+def tell_report(console: "Console", folder: Path, summary: object, as_json: bool, stem: str = "report") -> None:
     """Print where the report is and, if asked for, the summary as JSON on the last line of stdout."""
     say_report(console, folder, stem)
     if as_json:
         print_json({"run_dirs": [str(folder)], "summary": summary})
+
+
+def tell_study(console: "Console", study: "AnyStudy", as_json: bool) -> None:
+    """Print what a study found, where its page is and, if asked for, the result as JSON."""
+    study.kind.print(console, study)
+    tell_report(console, study.folder, study.kind.content(study.result), as_json, study.kind.page)
 
 
 def print_json(content: object) -> None:

@@ -1,42 +1,35 @@
 """`skit load` and `skit validate`: many devices at a real server, and the simulation of such a run."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-from specbench_kit.cli.common import JsonOption, command_line, tell_report
+from specbench_kit.cli.common import JsonOption, command_line, tell_study
 from specbench_kit.core.option import Given, Option
 from specbench_kit.studies.load.settings import LoadSettings
-
-if TYPE_CHECKING:
-    from specbench_kit.reports.study import Study
 
 
 def load(options: Given[LoadSettings], as_json: JsonOption = False) -> None:
     """Load the server with every number of devices and print the result."""
+    from rich.console import Console
+
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.load import run
 
     settings = options.make(argv=command_line())
     with stepping_bar() as report:
         study = run.load(settings, report)
-    _tell(study, as_json)
+    tell_study(Console(stderr=as_json), study, as_json)
 
 
 def validate(
     folder: Annotated[Path, Option("Run directory of `skit load`.", argument=True)], as_json: JsonOption = False
 ) -> None:
     """Simulate the run and print the simulated next to the measured figures."""
+    from rich.console import Console
+
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.load import validation
 
     with stepping_bar() as report:
         study = validation.validate(folder, report)
-    _tell(study, as_json)
-
-
-def _tell(study: "Study[Any, Any]", as_json: bool) -> None:
-    from rich.console import Console
-
-    console = Console(stderr=as_json)
-    study.kind.print(console, study)
-    tell_report(console, study.folder, study.result, as_json, study.kind.page)
+    tell_study(Console(stderr=as_json), study, as_json)

@@ -1,6 +1,6 @@
 """`skit plan`: the cheapest fleet of verifiers that keeps a promise to many devices."""
 
-from specbench_kit.cli.common import JsonOption, command_line, tell_report
+from specbench_kit.cli.common import JsonOption, command_line, tell_study
 from specbench_kit.studies.planning.options import PlanOptions
 
 
@@ -18,5 +18,4 @@ def plan(options: PlanOptions, as_json: JsonOption = False) -> None:
     console = Console(stderr=as_json)
     with stepping_bar() as report:
         study = PlanRun(options, report, command_line()).run()
-    study.kind.print(console, study)
-    tell_report(console, study.folder, study.result, as_json)
+    tell_study(console, study, as_json)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say, say_target, tell_report
+from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say, say_target, tell_study
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
 from specbench_kit.studies.sweep.options import SweepOptions
@@ -40,5 +40,4 @@ def sweep(options: Given[SweepOptions], dataset: Given[DatasetOptions], as_json:
 
     with stepping_bar() as report:
         study = run_sweep(settings, prompts, report)
-    study.kind.print(console, study)
-    tell_report(console, study.folder, study.result, as_json)
+    tell_study(console, study, as_json)

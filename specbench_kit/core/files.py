@@ -4,7 +4,7 @@ import lzma
 import os
 from pathlib import Path
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -29,6 +29,15 @@ def unpack_xz(content: bytes) -> bytes:
     if not unpacking.eof:
         raise ValueError(f"it is cut short, or larger than {LARGEST_BYTES:,} bytes")
     return text
+
+
+def require_readable(path: Path, version: object, newest: int) -> None:
+    """Raise SkitError if a file's version of its format is newer than the newest one that this kit reads."""
+    require(
+        not isinstance(version, int) or version <= newest,
+        f"{path} was written by a newer specbench-kit (version {version} of the format, this one reads up to "
+        f"{newest}): upgrade specbench-kit",
+    )
 
 
 POINTER = b"version https://git-lfs.github.com/spec/"

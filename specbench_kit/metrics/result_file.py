@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, to_builtins
 
-from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.files import unpack_xz
+from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import require_readable, unpack_xz
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.typed_json import convert, parse
 from specbench_kit.metrics.result import Comparison
@@ -49,11 +49,7 @@ def read(path: Path) -> Comparison:
         content = path.read_bytes()
         document = one_line_texts(parse(unpack_xz(content) if path.suffix == ".xz" else content))
         version = document.get("version") if isinstance(document, dict) else None
-        require(
-            not isinstance(version, int) or version <= VERSION,
-            f"{path} was written by a newer specbench-kit (version {version} of the format, this one reads up to "
-            f"{VERSION}): upgrade specbench-kit",
-        )
+        require_readable(path, version, VERSION)
         return _whole(convert(ResultDocument, document).result)
     except (OSError, lzma.LZMAError) as error:
         raise SkitError(f"cannot read {path}: {error}") from error

@@ -1,17 +1,10 @@
-"""Documents as self-contained HTML pages: no network, no script but the kit's own, pictures inline.
-
-`write_page` writes a report's files: the page, and the same as Markdown.
-"""
+"""Documents as self-contained HTML pages: no network, no script but the kit's own, pictures inline."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from itertools import groupby
-from pathlib import Path
 
-from specbench_kit.core.errors import SkitError
-from specbench_kit.core.files import replace_file
-from specbench_kit.reports import render_markdown
 from specbench_kit.reports.document import (
     SAFE_URL,
     Block,
@@ -29,10 +22,8 @@ from specbench_kit.reports.document import (
     plain,
     spans,
 )
-from specbench_kit.reports.writing.drawing import Picture, draw
 from specbench_kit.reports.writing.html_style import CSS, HASH, SCRIPT
 from specbench_kit.reports.writing.palette import BLACK, GREY, OF_METHODS
-from specbench_kit.runs.folder import write_text
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 NO_DRAWINGS: Mapping[str, str] = {}
@@ -225,27 +216,3 @@ def inline_svg(text: str, name: str) -> str:
         r'<svg\b[^>]*?(viewBox="[^"]*")[^>]*>', r'<svg \1 xmlns:xlink="http://www.w3.org/1999/xlink">', text, count=1
     )
     return COLOUR.sub(lambda colour: COLOUR_NAMES.get(colour[0].lower(), colour[0]), text)
-
-
-def write_pictures(folder: Path, pictures: Iterable[Picture], setting: str) -> list[Figure]:
-    """Write every picture into `plots/` as PNG and SVG, and return the figures that show them."""
-    figures = []
-    for picture in pictures:
-        path = f"plots/{picture.name}"
-        try:
-            for suffix, content in draw(picture, setting, ("png", "svg")).items():
-                replace_file(folder / f"{path}.{suffix}", content)
-        except OSError as error:
-            raise SkitError(f"cannot write {folder / path}: {error.strerror or error}") from error
-        figures.append(Figure(picture.title, f"{path}.png", f"{picture.title}. {picture.note}"))
-    return figures
-
-
-def write_page(folder: Path, document: Document, name: str = "report") -> None:
-    """Write both files; the figures are expected as SVG in `plots/` beside them."""
-    drawings = {
-        f"plots/{path.stem}": inline_svg(path.read_text(encoding="utf-8"), path.stem)
-        for path in (folder / "plots").glob("*.svg")
-    }
-    write_text(folder / f"{name}.md", render_markdown.render(document))
-    write_text(folder / f"{name}.html", render(document, drawings))

@@ -3,7 +3,6 @@
 A study's folder holds both, as `run.json` and `summary.json`: whoever has them makes every page again.
 """
 
-import lzma
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.files import replace_file, unpack_xz
+from specbench_kit.core.files import replace_file, require_readable
 from specbench_kit.core.plain_text import csv_text, one_line_texts
-from specbench_kit.core.typed_json import JsonObject, convert, parse, with_unknown
+from specbench_kit.core.typed_json import JsonObject, convert, with_unknown
 from specbench_kit.reports import render_html, render_markdown
 from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.writing.drawing import Picture, draw, safe_svg
+from specbench_kit.runs.directory import read_object
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.runs.folder import to_json, write_text
 
@@ -120,11 +120,6 @@ class Study(Generic[D, R]):
         """What was found, in one sentence."""
         return self.kind.headline(self)
 
-    @property
-    def table(self) -> Sequence[JsonObject]:
-        """The rows of the main table."""
-        return next(iter(self.kind.files(self).values()))
-
     def pages(self, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
         """Write the page, its pictures and its tables into a folder in these formats, and return the files."""
         return list(self.kind.pages(self, folder, formats))
@@ -168,11 +163,7 @@ def read(kind: StudyKind[D, R], folder: Path) -> Study[D, R]:
         raise SkitError(f"{folder} has no {kind.summary}: its run of skit {kind.command} is unfinished")
     run, summary = _object(folder / RUN), _object(path)
     version = run.get("schema_version", 0)
-    if isinstance(version, int) and version > VERSION:
-        raise SkitError(
-            f"{folder / RUN} was written by a newer specbench-kit (version {version} of the format, this one reads up "
-            f"to {VERSION}): upgrade specbench-kit"
-        )
+    require_readable(folder / RUN, version, VERSION)
     file = folder / RUN
     try:
         if version == 0:
@@ -186,22 +177,14 @@ def read(kind: StudyKind[D, R], folder: Path) -> Study[D, R]:
 
 
 def _object(path: Path) -> JsonObject:
-    """Return the object that a JSON file holds, compressed or not, with texts of one line."""
-    try:
-        content = path.read_bytes()
-        document = one_line_texts(parse(unpack_xz(content) if path.suffix == ".xz" else content))
-    except (OSError, lzma.LZMAError) as error:
-        raise SkitError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    except ValueError as error:
-        raise SkitError(f"{path}: {error}: it is not valid JSON") from error
-    if not isinstance(document, dict):
-        raise SkitError(f"{path} holds no JSON object: it was not written by skit")
-    return document
+    """Return the object that a JSON file holds, with texts of one line."""
+    content: JsonObject = one_line_texts(read_object(path))
+    return content
 
 
 def _write(study: Study[Any, Any], folder: Path, formats: Sequence[str]) -> Iterable[Path]:
     kind = study.kind
-    drawings = _other_drawings(study.folder)
+    drawings = {}
     figures = []
     suffixes = [suffix for suffix in ("png", "svg") if suffix in formats]
     for picture in kind.pictures(study):
@@ -221,20 +204,23 @@ def _write(study: Study[Any, Any], folder: Path, formats: Sequence[str]) -> Iter
     if "csv" in formats:
         for name, rows in kind.files(study).items():
             yield _written(folder / name, csv_text(rows).encode())
+    document = kind.document(study, figures)
     if "md" in formats:
-        text = render_markdown.render(kind.document(study, figures))
+        text = render_markdown.render(document)
         yield _written(folder / f"{kind.page}.md", text.encode("utf-8", "backslashreplace"))
     if "html" in formats:
-        text = render_html.render(kind.document(study, figures), drawings)
+        text = render_html.render(document, _other_drawings(study.folder, drawings) | drawings)
         yield _written(folder / f"{kind.page}.html", text.encode("utf-8", "backslashreplace"))
 
 
-def _other_drawings(folder: Path) -> dict[str, str]:
-    """Return the drawings that a study's folder holds, of which some pictures are made while a study runs."""
-    found = {}
-    for path in sorted((folder / PLOTS).glob("*.svg")):
-        found[f"{PLOTS}/{path.stem}"] = render_html.inline_svg(_safe(path).decode(), path.stem)
-    return found
+def _other_drawings(folder: Path, known: Mapping[str, str]) -> dict[str, str]:
+    """Return the drawings in a study's folder besides those that are known: some are made while a study runs."""
+    files = {f"{PLOTS}/{path.stem}": path for path in sorted((folder / PLOTS).glob("*.svg"))}
+    return {
+        name: render_html.inline_svg(_safe(path).decode(), path.stem)
+        for name, path in files.items()
+        if name not in known
+    }
 
 
 def _safe(drawing: Path) -> bytes:

@@ -10,13 +10,14 @@ import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from lzma import LZMAError
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.files import replace_file
+from specbench_kit.core.files import replace_file, unpack_xz
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.detail import RequestDetail
@@ -304,15 +305,17 @@ def _cut_partial_line(file: BinaryIO) -> None:
 
 
 def read_object(path: Path) -> JsonObject:
-    """Return the JSON object that a file holds."""
+    """Return the JSON object that a file holds, compressed or not."""
     with reported(f"cannot read {path}", "name the folder of a run"):
         content = path.read_bytes()
     try:
-        document: object = parse(content)
+        document: object = parse(unpack_xz(content) if path.suffix == ".xz" else content)
+    except LZMAError as error:
+        raise SkitError(f"cannot read {path}: {error}") from error
     except ValueError as error:
         raise SkitError(f"{path} is not valid JSON ({error}): the run cannot be read") from error
     if not isinstance(document, dict):
-        raise SkitError(f"{path} holds no JSON object: it was not written by skit bench")
+        raise SkitError(f"{path} holds no JSON object: it was not written by skit")
     return document
 
 

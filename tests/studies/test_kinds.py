@@ -119,7 +119,7 @@ def test_what_cannot_be_read_is_one_line(
     ("content", "words"),
     [
         (None, "has no summary.json: its run of skit sweep is unfinished"),
-        ("{", "it is not valid JSON"),
+        ("{", "summary.json is not valid JSON ("),
         ("[]", "holds no JSON object"),
         ('{"axes": {}, "break_even": [], "edge": [], "fastest": [], "rows": [3]}', "rows[0] must be an object"),
     ],
