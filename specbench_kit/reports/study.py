@@ -161,10 +161,10 @@ def read(kind: StudyKind[D, R], folder: Path) -> Study[D, R]:
     path = find_result(kind, folder)
     if path is None:
         raise SkitError(f"{folder} has no {kind.summary}: its run of skit {kind.command} is unfinished")
-    run, summary = _object(folder / RUN), _object(path)
-    version = run.get("schema_version", 0)
-    require_readable(folder / RUN, version, VERSION)
     file = folder / RUN
+    run, summary = _object(file), _object(path)
+    version = run.get("schema_version", 0)
+    require_readable(file, version, VERSION)
     try:
         if version == 0:
             run, summary = kind.upgraded(run, summary)
@@ -199,8 +199,8 @@ def _write(study: Study[Any, Any], folder: Path, formats: Sequence[str]) -> Iter
         for drawn_before in sorted(study.folder.glob(f"{PLOTS}/*")):
             copy = folder / PLOTS / drawn_before.name
             if drawn_before.suffix[1:] in suffixes and not copy.exists():
-                content = drawn_before.read_bytes()
-                yield _written(copy, _safe(drawn_before) if drawn_before.suffix == ".svg" else content)
+                is_svg = drawn_before.suffix == ".svg"
+                yield _written(copy, _safe(drawn_before) if is_svg else drawn_before.read_bytes())
     if "csv" in formats:
         for name, rows in kind.files(study).items():
             yield _written(folder / name, csv_text(rows).encode())

@@ -5,12 +5,12 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from threading import Event
 from typing import Any
 
 import pytest
-from http_servers import running
+from http_servers import ReplyingHandler, running
 from nightly import nightly_except
 from streaming_server import FACTS
 
@@ -51,10 +51,7 @@ def events(*documents: Data | str, ends: bool = True) -> bytes:
 def serving(script: ResponseScript) -> Iterator[str]:
     """Yield HOST:PORT of a server that follows a script."""
 
-    class ScriptHandler(BaseHTTPRequestHandler):
-        disable_nagle_algorithm = True  # else each event waits 40 ms for the acknowledgement of the last one
-        protocol_version = "HTTP/1.1"
-
+    class ScriptHandler(ReplyingHandler):
         def setup(self) -> None:
             super().setup()
             script.connections += 1
@@ -81,16 +78,6 @@ def serving(script: ResponseScript) -> Iterator[str]:
         def seen(self, content: bytes) -> bytes:
             authorization = self.headers.get("Authorization", "").encode()
             return content.replace(b"KEY", authorization) if script.echoes else content
-
-        def reply(self, status: int, payload: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(payload)))
-            self.end_headers()
-            self.wfile.write(payload)
-            self.wfile.flush()
-
-        def log_message(self, *arguments: object) -> None:
-            return
 
     with running(ThreadingHTTPServer(("127.0.0.1", 0), ScriptHandler)) as port:
         try:

@@ -5,13 +5,13 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import error_line, skit_here
-from http_servers import running
+from http_servers import OneModelHandler, running
 from scripted_streams import GENERATION
 
 from specbench_kit.live.engines.address import parse_server
@@ -38,13 +38,7 @@ class Strict:
 
 @contextmanager
 def serving(strict: Strict) -> Iterator[str]:
-    class StrictHandler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            is_list = self.path == "/v1/models"
-            self.reply(200 if is_list else 404, b'{"data": [{"id": "tiny"}]}' if is_list else b"{}")
-
+    class StrictHandler(OneModelHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             strict.bodies.append(body)
@@ -53,15 +47,6 @@ def serving(strict: Strict) -> Iterator[str]:
                 self.reply(200, ANSWER)
             else:
                 self.reply(strict.status, json.dumps({"error": {"message": strict.says.format(refused)}}).encode())
-
-        def reply(self, status: int, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *arguments: object) -> None:
-            return
 
     with running(ThreadingHTTPServer(("127.0.0.1", 0), StrictHandler)) as port:
         yield f"127.0.0.1:{port}"

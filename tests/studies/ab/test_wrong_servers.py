@@ -5,12 +5,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from command_line import error_line, read_rows, skit_here, write_rows
-from http_servers import running
+from http_servers import OneModelHandler, running
 
 EVENT = json.dumps({"choices": [{"text": "a b", "finish_reason": "stop"}], "usage": {"completion_tokens": 2}})
 EMPTY = json.dumps({"choices": [{"text": "", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}})
@@ -29,13 +29,7 @@ class Scripted:
 
 @contextmanager
 def serving(scripted: Scripted) -> Iterator[str]:
-    class ScriptedHandler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            is_list = self.path == "/v1/models"
-            self.reply(200 if is_list else 404, b'{"data": [{"id": "tiny"}]}' if is_list else b"{}")
-
+    class ScriptedHandler(OneModelHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             scripted.answers -= 1
@@ -43,15 +37,6 @@ def serving(scripted: Scripted) -> Iterator[str]:
                 self.reply(200, STREAM)
             else:
                 self.reply(scripted.status, scripted.content)
-
-        def reply(self, status: int, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *arguments: object) -> None:
-            return
 
     with running(ThreadingHTTPServer(("127.0.0.1", 0), ScriptedHandler)) as port:
         yield f"127.0.0.1:{port}"
