@@ -24,6 +24,7 @@ from specbench_kit.studies.training.distillation.answers import (
     Answer,
     TrainingAnswerKey,
     TrainingAnswerStore,
+    choose_tokens_of_rows,
     require_fresh,
     teach,
 )
@@ -230,3 +231,29 @@ def test_every_answer_but_those_left_out_is_trained_on_once_per_epoch(answers: l
     assert all(
         len(batch) * max(map(len, batch)) <= 64 or len(batch) == 1 for batch in batches(answers, 64, random.Random(0))
     )
+
+
+def test_answers_are_drawn_from_the_softmax_at_their_temperature_and_greedy_ones_take_the_best() -> None:
+    draws = 20_000
+    row = torch.tensor([1.0, -2.0, 0.5, 0.0, -torch.inf])
+    generator = torch.Generator().manual_seed(4)
+    temperatures = [0.7] * draws + [0.0]
+    tokens = choose_tokens_of_rows(
+        row.expand(draws + 1, -1), [0] * (draws + 1), temperatures, [generator] * (draws + 1)
+    )
+    assert tokens[-1] == 0
+    shares = torch.bincount(torch.tensor(tokens[:-1]), minlength=5) / draws
+    # Four standard errors of a share are .014.
+    assert torch.allclose(shares, (row / 0.7).softmax(-1), atol=0.014)
+    assert shares[-1] == 0
+
+
+def test_a_sampled_answer_does_not_depend_on_what_is_answered_beside_it() -> None:
+    rows = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
+
+    def generators() -> list[torch.Generator]:
+        return [torch.Generator().manual_seed(seed) for seed in range(3)]
+
+    together = choose_tokens_of_rows(rows, [0, 0, 0], [1.0, 0.0, 0.8], generators())
+    alone = choose_tokens_of_rows(rows[2:], [0], [0.8], generators()[2:])
+    assert together[2:] == alone

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -273,20 +274,43 @@ class AnswerGenerator:
         rows = [Append(text.slot, text.pending, keep=len(text.pending) if self._layers else 1) for text in active]
         forward = self._runner.forward(rows, self._layers)
         refuse_nan(forward)
-        logits = torch.stack([forward[row][-1] for row in range(len(rows))]).float()
+        last = [kept - 1 for kept in accumulate(row.keep for row in rows)]
+        # Without prompts every row is the last of its text, and 32 rows of a large vocabulary need no copy.
+        logits = (forward.logits if len(last) == len(forward.logits) else forward.logits[last]).float()
         top_logits, top_tokens = logits.topk(min(TOP, logits.shape[-1]))
+        best = top_tokens[:, 0].tolist()
+        chosen = choose_tokens_of_rows(
+            logits, best, [text.temperature for text in active], [text.random for text in active]
+        )
         for row, text in enumerate(active):
             self._runner.commit(text.slot, range(len(text.pending)))
             if self._layers:
                 text.states.append(forward.states(row, self._layers).bfloat16().cpu())
             text.tops.append((top_tokens[row].int().cpu(), top_logits[row].half().cpu()))
-            if text.temperature:
-                shares = (logits[row] / text.temperature).softmax(-1).cpu()
-                token = int(torch.multinomial(shares, 1, generator=text.random))
-            else:
-                token = int(top_tokens[row, 0])
-            text.output.append(token)
-            text.pending = (token,)
+            text.output.append(chosen[row])
+            text.pending = (chosen[row],)
+
+
+def choose_tokens_of_rows(
+    logits: Tensor, best: Sequence[int], temperatures: Sequence[float], random: Sequence[torch.Generator]
+) -> list[int]:
+    """Return the next token of every row: the best at a temperature of 0, else one drawn from the softmax.
+
+    All rows are drawn together, each by one number of its own generator: `torch.multinomial` draws a number for every
+    token of the vocabulary, which takes longer than a row of the forward.
+    """
+    tokens = list(best)
+    sampled = [row for row, temperature in enumerate(temperatures) if temperature]
+    if not sampled:
+        return tokens
+    divisors = torch.tensor([[temperatures[row]] for row in sampled], device=logits.device)
+    sums = (logits[sampled] / divisors).softmax(-1).double().cumsum(-1)
+    drawn = torch.cat([torch.rand(1, 1, dtype=torch.float64, generator=random[row]) for row in sampled])
+    # The last sum is 1 up to rounding, and a number beyond it would be no token.
+    found = torch.searchsorted(sums, drawn.to(sums.device) * sums[:, -1:], right=True)
+    for row, token in zip(sampled, found[:, 0].tolist(), strict=True):
+        tokens[row] = min(token, logits.shape[-1] - 1)
+    return tokens
 
 
 def fill(
