@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.common import Bound, Figure, Outcome, Setting
 from specbench_kit.decoding.records import RequestRecord, TimeKind
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.statistics import Array
 from specbench_kit.metrics.typical import LASTING
@@ -110,14 +111,14 @@ class Table:
         if disturb := KINDS[self.noise]:
             disturb(rng, logs)
         plain_s = rng.lognormal(5, 0.8, self.prompts)
-        baseline = _records(plain_s * np.exp(logs[:, 0]), 0)
+        baseline = RequestGroup(_records(plain_s * np.exp(logs[:, 0]), 0))
         entries = [TableEntry("autoregressive", baseline, is_baseline=True)]
         for number, (speed, lane) in enumerate(zip(speeds, lanes, strict=True)):
             records = _records(plain_s * np.exp(logs[:, lane]) / speed, 0, "modelled")
-            entries.append(TableEntry(str(number), records, baseline))
+            entries.append(TableEntry(str(number), RequestGroup(records), baseline))
         units = {str(prompt): prompt for prompt in range(self.prompts)}
         reference = choose_reference(entries, units)
-        rows, _ = rows_of(entries, reference, units)
+        rows = rows_of(entries, reference, units)
         of_reference = speeds[int(reference.label)]
         all_hold = True
         claims_false = False
@@ -166,13 +167,13 @@ class Scene:
         for process, logs in enumerate(noise):
             for lane, seconds in zip(lanes, (lengths_s * np.exp(logs) / speeds).T, strict=True):
                 lane += _records(seconds, process)
-        baseline, *own = lanes
+        baseline, *own = map(RequestGroup, lanes)
         count = self.lasting.processes
         entries = [TableEntry("autoregressive", baseline, is_baseline=True, processes=count)]
-        entries += [TableEntry(str(lane), records, baseline, processes=count) for lane, records in enumerate(own, 1)]
+        entries += [TableEntry(str(lane), group, baseline, processes=count) for lane, group in enumerate(own, 1)]
         units = {str(prompt): prompt for prompt in range(self.prompts)}
         reference = choose_reference(entries, units)
-        rows, _ = rows_of(entries, reference, units)
+        rows = rows_of(entries, reference, units)
         del rows["autoregressive"]
         claims = {label: row.verdict for label, row in rows.items() if row.verdict in (FASTER, SLOWER)}
         ahead = {label for label, claim in claims.items() if claim == FASTER}

@@ -7,7 +7,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.description import described
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.rounds import Metrics
+from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.summary import summarise_run
 
 DEPLOYMENT = "specedge"
@@ -36,7 +36,7 @@ def _decode(setting: Setting, specs: Sequence[str]) -> dict[str, Metrics]:
     def decode(spec: str) -> list[RequestRecord]:
         return setting.decode(runners, spec, setting.requests, deployment=deployment)[0]
 
-    return {spec: summarise_run(decode(spec), None, described(deployment))["overall"] for spec in specs}
+    return {spec: summarise_run(RequestGroup(decode(spec)), None, described(deployment))["overall"] for spec in specs}
 
 
 def _acceptance(metrics: Mapping[str, Metrics], depth: int, tree: str, chain: str) -> list[Figure]:

@@ -19,7 +19,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.loading import find
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.rounds import RequestGroup, by_category
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.statistics import units_of
 from specbench_kit.metrics.verdicts import SLOWER
@@ -48,13 +48,13 @@ def decode(trace: TraceFile, specs: Sequence[str], deployment: Deployment) -> di
 
 def compare(rtt_s: float, records: Mapping[str, list[RequestRecord]]) -> Iterator[Row]:
     """Yield a row per task and method: its speedup, and its speed beside the task's fastest method."""
-    parts = {spec: by_category(RequestGroup(decoded)) for spec, decoded in records.items()}
+    parts = {spec: RequestGroup(decoded).categories for spec, decoded in records.items()}
     for task in sorted(parts[BASELINE]):
-        plain = parts[BASELINE][task].records
+        plain = parts[BASELINE][task]
         entries = [TableEntry(BASELINE, plain, is_baseline=True)]
-        entries += [TableEntry(spec, part[task].records, plain) for spec, part in parts.items() if spec != BASELINE]
-        units = units_of(plain)
-        rows, _ = rows_of(entries, choose_reference(entries, units), units)
+        entries += [TableEntry(spec, part[task], plain) for spec, part in parts.items() if spec != BASELINE]
+        units = units_of(plain.records)
+        rows = rows_of(entries, choose_reference(entries, units), units)
         speedups = {spec: row.speedup or 1.0 for spec, row in rows.items()}
         fastest = max(speedups, key=speedups.__getitem__)
         for spec, row in rows.items():

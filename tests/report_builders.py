@@ -14,7 +14,7 @@ from specbench_kit.deployments.description import described
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.comparison import Decode, compare, with_requests
 from specbench_kit.metrics.result import Comparison, RunResult
-from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.rounds import NO_REQUESTS, RequestGroup
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.run_summary import MethodRow, RunSummary, method_row, read_summary
 from specbench_kit.metrics.summary import own_metrics, summarise
@@ -59,7 +59,7 @@ def run_summary(content: Mapping[str, object]) -> RunSummary:
 
 def make_row(**values: object) -> MethodRow:
     """A row of a table with these values, of a method without requests."""
-    return method_row(own_metrics(RequestGroup([]), (), {}, None) | {"intervals": {}} | values)
+    return method_row(own_metrics(RequestGroup([]), NO_REQUESTS, {}, None) | {"intervals": {}} | values)
 
 
 N = TypeVar("N")
@@ -136,7 +136,15 @@ def comparison_of(
     """The comparison of one method with plain decoding."""
     fields = run_document(make_run(**run))
     return compare(
-        [BenchmarkRun(Path("run"), fields, records, baseline, run_summary(summary | {"method": fields.method}))]
+        [
+            BenchmarkRun(
+                Path("run"),
+                fields,
+                RequestGroup(records),
+                RequestGroup(baseline),
+                run_summary(summary | {"method": fields.method}),
+            )
+        ]
     )
 
 
@@ -249,7 +257,12 @@ def summary_of(
     **fields: object,
 ) -> dict[str, Any]:
     """The content of a summary.json."""
-    metrics = summarise(records, baseline, makespan_s=2.0, baseline_makespan_s=4.0 if baseline else None)
+    metrics = summarise(
+        RequestGroup(records),
+        RequestGroup(baseline) if baseline else None,
+        makespan_s=2.0,
+        baseline_makespan_s=4.0 if baseline else None,
+    )
     failed = metrics["overall"]["failed"]
     requests = {"planned": len(records), "finished": len(records) - failed, "failed": failed}
     summary = {"method": "fixed-k:k=4", "partial": False, "requests": requests, **metrics, "lossless": lossless}

@@ -10,6 +10,7 @@ from report_builders import autoregressive_like, make_run, run_document, simulat
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.directory import RunDirectory
 
@@ -31,7 +32,9 @@ def write_run(
         "method": method,
         "partial": False,
         "requests": {"planned": len(records), "finished": len(records), "failed": 0},
-        **summarise_run(records, baseline or None, run_document(run).deployment),
+        **summarise_run(
+            RequestGroup(records), RequestGroup(baseline) if baseline else None, run_document(run).deployment
+        ),
         "lossless": _lossless(len(records)) if baseline else None,
     }
     (path / "summary.json").write_text(json.dumps(summary))

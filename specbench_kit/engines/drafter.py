@@ -28,6 +28,7 @@ from specbench_kit.engines.options import EngineFacts, EngineOptions
 from specbench_kit.engines.speculator import ENDLESS, EngineClock, Limits, Overhead, Speculator
 from specbench_kit.methods.base import Environment, Latencies, Method
 from specbench_kit.methods.spec import describe_method, parse_method
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.models.catalogue import ModelSource, from_pretrained, locate
 from specbench_kit.models.draft_library import HEAD, find_draft
@@ -275,7 +276,7 @@ class RunRecorder:
             "partial": False,
             "requests": {"planned": len(records), "finished": len(records), "failed": 0},
             "overlaps": False,
-            **summarise_run(records, None, None, batch_size=batch_size),
+            **summarise_run(RequestGroup(records), None, None, batch_size=batch_size),
             "pipeline": None,
             "lossless": None,
         }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from msgspec import structs
@@ -24,7 +25,7 @@ from specbench_kit.metrics.result import (
     MethodSeries,
     RunResult,
 )
-from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.rounds import NO_REQUESTS, RequestGroup, together
 from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.run_data import BenchmarkRun, placed
 from specbench_kit.metrics.run_summary import OutputCounts
@@ -43,15 +44,28 @@ Decode = Callable[[list[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A run's records; their ids are unique over all datasets."""
+    """A run's requests, whose ids are unique over all datasets."""
 
     run: BenchmarkRun
-    records: Sequence[RequestRecord]
-    baseline: Sequence[RequestRecord]
+    group: RequestGroup
+    plain: RequestGroup
 
 
-Sources = Mapping[str, Source]
-"""The sources of one series by dataset."""
+@dataclass(frozen=True)
+class Sources:
+    """The sources of one series by dataset, and the requests of all of them."""
+
+    by_dataset: Mapping[str, Source]
+
+    @cached_property
+    def group(self) -> RequestGroup:
+        """The method's requests."""
+        return together([source.group for source in self.by_dataset.values()])
+
+    @cached_property
+    def plain(self) -> RequestGroup:
+        """The same requests decoded plainly."""
+        return together([source.plain for source in self.by_dataset.values()])
 
 
 def compare(
@@ -80,7 +94,7 @@ def compare(
     entries = [_entry(series, sources[series.label]) for series in all_series]
     units = _units(sources.values())
     reference = _reference(against, entries, all_series, units)
-    overall, groups = rows_of(entries, reference, units)
+    overall = rows_of(entries, reference, units)
     tables = [ComparisonTable("overall", "all requests", overall)]
     tables += _divided_tables(all_series, sources, reference, units)
     undecided = [entry.label for entry in entries if entry.is_undecided and not entry.is_baseline]
@@ -98,7 +112,7 @@ def compare(
         overruled=differing,
         remarks=remarks(labelled),
         problems=[*problems, *run_problems],
-        curves={label: _curves(group) for label, group in groups.items()},
+        curves={entry.label: _curves(entry.group) for entry in entries},
         unchecked=unchecked,
         undecided=undecided,
         is_named=against is not None,
@@ -157,29 +171,23 @@ def _curves(group: RequestGroup) -> Curves:
     return Curves(by_length, quantiles.tolist())
 
 
-def _sources(series: RunSeries) -> dict[str, Source]:
-    def unique(records: Sequence[RequestRecord], dataset: str) -> Sequence[RequestRecord]:
-        if len(series.runs) == 1:
-            return records
-        prefixed = []
-        for record in records:
-            dialogue = f"{dataset}/{record.dialogue}" if record.dialogue else ""
-            prefixed.append(structs.replace(record, request_id=f"{dataset}/{record.request_id}", dialogue=dialogue))
-        return prefixed
+def _sources(series: RunSeries) -> Sources:
+    def unique(group: RequestGroup, dataset: str) -> RequestGroup:
+        return group if len(series.runs) == 1 else group.named_after(dataset)
 
-    return {
-        name: Source(run, unique(run.records, name), unique(run.baseline, name)) for name, run in series.runs.items()
-    }
+    return Sources(
+        {name: Source(run, unique(run.group, name), unique(run.plain, name)) for name, run in series.runs.items()}
+    )
 
 
 def _units(all_sources: Iterable[Sources]) -> dict[str, int]:
     """Return one numbering of units for all tables, so that all methods share the units of their common prompts."""
     units: dict[str, int] = {}
-    for source in (source for sources in all_sources for source in sources.values()):
+    for source in (source for sources in all_sources for source in sources.by_dataset.values()):
         first = 1 + max(units.values(), default=-1)
         # Prompts that an earlier run has too keep their unit. Batches are those of the first run on each dataset:
         # all runs take the prompts in the same order.
-        units = units_of(source.records, source.run.fields.decoded_at_once, first) | units
+        units = units_of(source.group.records, source.run.fields.decoded_at_once, first) | units
     return units
 
 
@@ -188,9 +196,9 @@ def _divided_tables(
 ) -> list[ComparisonTable]:
     """Return a table per dataset and one per category, each only if there are several."""
     pairs: dict[tuple[str, str], None] = {}
-    for by_dataset in sources.values():
-        for name, source in by_dataset.items():
-            pairs |= dict.fromkeys((name, record.category) for record in source.records)
+    for series_sources in sources.values():
+        for name, source in series_sources.by_dataset.items():
+            pairs |= dict.fromkeys((name, category) for category in source.group.categories)
     datasets, categories = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
     divisions: list[tuple[Kind, str]] = [("dataset", name) for name in datasets] if len(datasets) > 1 else []
     divisions += [("category", name) for name in categories] if len(categories) > 1 else []
@@ -199,45 +207,45 @@ def _divided_tables(
         parts = {series.label: _part(sources[series.label], kind, name) for series in all_series}
         # A dataset's requests are all of their runs, which therefore have a makespan; a category's are not.
         entries = [
-            _entry(series, parts[series.label], timed=kind == "dataset") for series in all_series if parts[series.label]
+            _entry(series, part, timed=kind == "dataset") for series in all_series if (part := parts[series.label])
         ]
-        tables.append(ComparisonTable(kind, name, rows_of(entries, reference, units)[0]))
+        tables.append(ComparisonTable(kind, name, rows_of(entries, reference, units)))
     return tables
 
 
-def _part(sources: Sources, kind: Kind, name: str) -> dict[str, Source]:
-    """Return the sources with only the records of one dataset or category; sources without any are left out."""
-    parts = {}
-    for dataset, source in sources.items():
-        if kind == "dataset":
-            records = list(source.records) if name == dataset else []
-            baseline = list(source.baseline)
-        else:
-            records = [record for record in source.records if record.category == name]
-            baseline = [record for record in source.baseline if record.category == name]
-        if records:
-            parts[dataset] = Source(source.run, records, baseline)
-    return parts
+def _part(sources: Sources, kind: Kind, name: str) -> Sources | None:
+    """Return the sources with only the requests of one dataset or category; None without any."""
+    if kind == "dataset":
+        parts = {dataset: source for dataset, source in sources.by_dataset.items() if dataset == name}
+    else:
+        parts = {
+            dataset: Source(source.run, group, source.plain.categories.get(name, NO_REQUESTS))
+            for dataset, source in sources.by_dataset.items()
+            if (group := source.group.categories.get(name))
+        }
+    return Sources(parts) if parts else None
 
 
-def _entry(series: RunSeries, by_dataset: Sources, *, timed: bool = True) -> TableEntry:
+def _entry(series: RunSeries, part: Sources, *, timed: bool = True) -> TableEntry:
     """Return the series' side of a table; `timed` if the requests are all of their runs, which gives a makespan."""
-    sources = list(by_dataset.values())
+    sources = list(part.by_dataset.values())
     run = sources[0].run.fields
     timed = timed and not any(source.run.fields.spans_interruption for source in sources)
-    baseline = [record for source in sources for record in source.baseline]
-    records = [record for source in sources for record in source.records]
+    has_baseline = bool(part.plain.records)
     outputs = None
-    if baseline and not run.config.temperature:
-        kept = KeptVerdicts(_kept_verdicts(by_dataset, has_prefixes=len(series.runs) > 1))
-        outputs = OutputCounts(**count_outputs(check_all(records, baseline, kept)), lossy=bool(run.config.lossy))
+    if has_baseline and not run.config.temperature:
+        kept = KeptVerdicts(_kept_verdicts(part.by_dataset, has_prefixes=len(series.runs) > 1))
+        checks = check_all(part.group.records, part.plain.records, kept)
+        outputs = OutputCounts(**count_outputs(checks), lossy=bool(run.config.lossy))
     allowed, undecided = joint_check([source.run.summary for source in sources], outputs)
     return TableEntry(
         series.label,
-        records,
-        baseline,
-        makespan_s=sum(makespan_s(source.records) for source in sources) if timed else None,
-        baseline_makespan_s=sum(makespan_s(source.baseline) for source in sources) if timed and baseline else None,
+        part.group,
+        part.plain,
+        makespan_s=sum(makespan_s(source.group.records) for source in sources) if timed else None,
+        baseline_makespan_s=(
+            sum(makespan_s(source.plain.records) for source in sources) if timed and has_baseline else None
+        ),
         cost=_cost(sources) if timed else None,
         deployment=placed(run.deployment, str(run.method)),
         outputs=outputs,
@@ -256,7 +264,7 @@ def _entry(series: RunSeries, by_dataset: Sources, *, timed: bool = True) -> Tab
 def _cost(sources: Sequence[Source]) -> float | None:
     """Return the dollars of all runs; None unless every run has a deployment with prices."""
     costs = [
-        device_cost(deployment, RequestGroup(source.records), makespan_s(source.records))
+        device_cost(deployment, source.group, makespan_s(source.group.records))
         if (deployment := source.run.fields.deployment)
         else None
         for source in sources
@@ -264,7 +272,7 @@ def _cost(sources: Sequence[Source]) -> float | None:
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def _kept_verdicts(by_dataset: Sources, *, has_prefixes: bool) -> dict[tuple[str, int], OutputVerdict]:
+def _kept_verdicts(by_dataset: Mapping[str, Source], *, has_prefixes: bool) -> dict[tuple[str, int], OutputVerdict]:
     """Return what the run's own check found of the outputs that differ, by request id and repeat."""
     verdicts = {}
     for name, source in by_dataset.items():

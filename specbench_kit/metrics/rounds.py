@@ -1,17 +1,19 @@
 """Requests that are summarised together, and their rounds as columns."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import isfinite
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.statistics import Units
+from specbench_kit.runs.document import DeploymentDescription
 
 Array = NDArray[np.float64]
 Metrics = dict[str, Any]
@@ -69,11 +71,29 @@ class RoundColumns:
         return np.bincount(numbers, weights=self.per_request(column)).astype(np.float64)
 
 
+@dataclass(frozen=True, slots=True)
+class KeptMetrics:
+    """Metrics of a group, with all that they depend on beside its records.
+
+    `units` are the numbers of the group's requests, counted in order of first appearance.
+    """
+
+    baseline: "RequestGroup"
+    units: tuple[int, ...]
+    deployment: DeploymentDescription | None
+    metrics: Metrics
+
+
 @dataclass(frozen=True)
 class RequestGroup:
-    """Requests that are summarised together: a run, or one category of it."""
+    """Requests that are summarised together: a run, or one category of it, which is a part of the `whole`.
+
+    A group's own metrics are computed once, whoever asks: the run's summary, its page, and the table of many runs.
+    """
 
     records: Sequence[RequestRecord]
+    whole: "RequestGroup | None" = field(default=None, compare=False, repr=False)
+    kept: list[KeptMetrics] = field(default_factory=list, compare=False, repr=False)
 
     @cached_property
     def finished(self) -> list[RequestRecord]:
@@ -85,14 +105,30 @@ class RequestGroup:
         """The rounds of the finished requests."""
         return RoundColumns(self.finished)
 
+    @cached_property
+    def categories(self) -> "dict[str, RequestGroup]":
+        """The parts of the group by category, in order of first appearance."""
+        parts: dict[str, list[RequestRecord]] = {}
+        for record in self.records:
+            parts.setdefault(record.category, []).append(record)
+        # With a single category the group itself is its part, and its columns are computed once.
+        return {name: self if len(parts) == 1 else RequestGroup(part, self) for name, part in parts.items()}
 
-def by_category(group: RequestGroup) -> dict[str, RequestGroup]:
-    """Return the parts of a group by category, in order of first appearance."""
-    parts: dict[str, list[RequestRecord]] = {}
-    for record in group.records:
-        parts.setdefault(record.category, []).append(record)
-    # With a single category the group itself is its part, and its columns are computed once.
-    return {name: group if len(parts) == 1 else RequestGroup(part) for name, part in parts.items()}
+    def named_after(self, dataset: str) -> "RequestGroup":
+        """Return the same requests, with ids and dialogues that name their dataset; they keep the same metrics."""
+        renamed = []
+        for record in self.records:
+            dialogue = f"{dataset}/{record.dialogue}" if record.dialogue else ""
+            renamed.append(structs.replace(record, request_id=f"{dataset}/{record.request_id}", dialogue=dialogue))
+        return RequestGroup(renamed, kept=self.kept)
+
+
+NO_REQUESTS = RequestGroup(())
+
+
+def together(groups: Sequence[RequestGroup]) -> RequestGroup:
+    """Return the requests of all groups as one; a single group is itself."""
+    return groups[0] if len(groups) == 1 else RequestGroup([record for group in groups for record in group.records])
 
 
 def finite_or_none(value: float) -> float | None:

@@ -10,7 +10,7 @@ from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.cost import headroom
 from specbench_kit.metrics.paired import Side
-from specbench_kit.metrics.rounds import Metrics, RequestGroup
+from specbench_kit.metrics.rounds import NO_REQUESTS, Metrics, RequestGroup
 from specbench_kit.metrics.run_summary import MethodRow, OutputCounts, method_row
 from specbench_kit.metrics.simultaneous import TableLimits, TypicalFamily
 from specbench_kit.metrics.statistics import LEVEL, Array, Units, ratio_of_sums, units_of
@@ -37,8 +37,8 @@ class TableEntry:
     """
 
     label: str
-    records: Records
-    baseline: Records = ()
+    group: RequestGroup
+    plain: RequestGroup = NO_REQUESTS
     makespan_s: float | None = None
     baseline_makespan_s: float | None = None
     cost: float | None = None
@@ -53,6 +53,16 @@ class TableEntry:
     is_undecided: bool = False
     looks: int = 1
     processes: int = 1
+
+    @property
+    def records(self) -> Records:
+        """The method's requests."""
+        return self.group.records
+
+    @property
+    def baseline(self) -> Records:
+        """The same requests decoded plainly."""
+        return self.plain.records
 
     @property
     def side(self) -> Side:
@@ -99,29 +109,26 @@ def _tokens(records: Records) -> int:
     return sum(len(record.output_ids) for record in records)
 
 
-def rows_of(
-    entries: Sequence[TableEntry], reference: Reference, units: Units
-) -> tuple[dict[str, MethodRow], dict[str, RequestGroup]]:
-    """Return every entry's metrics by label, and the requests that they are computed from."""
-    groups = {entry.label: RequestGroup(entry.records) for entry in entries}
-    rows = {entry.label: _metrics_of(entry, groups[entry.label], units) for entry in entries}
+def rows_of(entries: Sequence[TableEntry], reference: Reference, units: Units) -> dict[str, MethodRow]:
+    """Return every entry's metrics by label."""
+    rows = {entry.label: _metrics_of(entry, units) for entry in entries}
     _add_comparisons(rows, entries, reference, units)
     _add_headroom(rows, entries)
     deployable = {entry.label: entry.side for entry in entries if not entry.is_baseline and not entry.is_bound}
     for label, share in paired.fastest_shares(deployable).items():
         rows[label]["fastest_share"] = share
-    return {label: method_row(row) for label, row in rows.items()}, groups
+    return {label: method_row(row) for label, row in rows.items()}
 
 
-def _metrics_of(entry: TableEntry, group: RequestGroup, units: Units) -> Metrics:
+def _metrics_of(entry: TableEntry, units: Units) -> Metrics:
     """Return the metrics that need no other entry of the table."""
-    row = own_metrics(group, entry.baseline, units, entry.deployment)
+    row = own_metrics(entry.group, entry.plain, units, entry.deployment)
     row |= {"lossless": entry.outputs, "lossy": entry.is_lossy}
     was_checked = entry.may_win is not None or entry.is_undecided  # no check is made of drafts by another vocabulary
     if entry.is_sampled and not entry.is_baseline and was_checked:
         row["sampling_consistent"] = entry.may_win
     if entry.makespan_s is not None:
-        row |= whole_run_metrics(group, entry.makespan_s, entry.cost, entry.deployment)
+        row |= whole_run_metrics(entry.group, entry.makespan_s, entry.cost, entry.deployment)
     if entry.baseline:
         row |= repeats(entry)
     return row

@@ -13,6 +13,7 @@ from specbench_kit.core.typed_json import convert, parse
 from specbench_kit.decoding.records import Records, RequestRecord
 from specbench_kit.methods.spec import known_class, known_method
 from specbench_kit.metrics.pipeline import summarise_pipeline, summarise_states
+from specbench_kit.metrics.rounds import NO_REQUESTS, RequestGroup
 from specbench_kit.metrics.run_summary import (
     PipelineMetrics,
     RequestCounts,
@@ -37,10 +38,20 @@ class BenchmarkRun:
 
     path: Path
     fields: RunDocument
-    records: list[RequestRecord]
-    baseline: list[RequestRecord]
+    group: RequestGroup
+    plain: RequestGroup
     summary: RunSummary
     problems: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> Records:
+        """The method's requests."""
+        return self.group.records
+
+    @property
+    def baseline(self) -> Records:
+        """The same requests decoded plainly; empty if they were not."""
+        return self.plain.records
 
     @property
     def name(self) -> str:
@@ -57,7 +68,7 @@ class RunReader:
     """Reads runs; files with the same content, such as the baseline of methods that ran together, are read once."""
 
     def __init__(self) -> None:
-        self._by_content: dict[str, tuple[list[RequestRecord], list[str]]] = {}
+        self._by_content: dict[str, tuple[RequestGroup, list[str]]] = {}
 
     def read(self, path: Path) -> BenchmarkRun:
         """Return the run in a folder; SkitError if nothing of it can be read."""
@@ -69,25 +80,26 @@ class RunReader:
                 else "has a run.json that names no method: it is not a run of skit bench"
             )
             raise SkitError(f"{path} {reason}")
-        (records, problems), (baseline, baseline_problems) = (self._records(path / f"{name}.jsonl") for name in FILES)
-        if not records:
+        (group, problems), (plain, baseline_problems) = (self._requests(path / f"{name}.jsonl") for name in FILES)
+        if not group.records:
             raise SkitError(f"{path / 'requests.jsonl'} holds no finished request: there is nothing to report")
-        summary, summary_problems = _summary(path, fields, records, baseline)
+        summary, summary_problems = _summary(path, fields, group, plain)
         all_problems = (*problems, *baseline_problems, *summary_problems)
-        return BenchmarkRun(path, fields, records, baseline, summary, all_problems)
+        return BenchmarkRun(path, fields, group, plain, summary, all_problems)
 
-    def _records(self, path: Path) -> tuple[list[RequestRecord], list[str]]:
+    def _requests(self, path: Path) -> tuple[RequestGroup, list[str]]:
         try:
             content = path.read_bytes()
         except FileNotFoundError:
-            return [], []
+            return NO_REQUESTS, []
         except OSError as error:
-            return [], [f"{_short_path(path)}: {error.strerror}: left out"]
+            return NO_REQUESTS, [f"{_short_path(path)}: {error.strerror}: left out"]
         key = hashlib.sha256(content).hexdigest()
         if key not in self._by_content:
-            self._by_content[key] = _parse_records(content)
-        records, problems = self._by_content[key]
-        return records, [f"{_short_path(path)}{problem}" for problem in problems]
+            records, problems = _parse_records(content)
+            self._by_content[key] = RequestGroup(records), problems
+        group, problems = self._by_content[key]
+        return group, [f"{_short_path(path)}{problem}" for problem in problems]
 
 
 def holds_runs(folder: Path) -> bool:
@@ -144,7 +156,7 @@ def _parse_records(content: bytes) -> tuple[list[RequestRecord], list[str]]:
     return list(records.values()), problems
 
 
-def _summary(path: Path, fields: RunDocument, records: Records, baseline: Records) -> tuple[RunSummary, list[str]]:
+def _summary(path: Path, fields: RunDocument, group: RequestGroup, plain: RequestGroup) -> tuple[RunSummary, list[str]]:
     """Return the content of summary.json; without a valid one, the metrics of the records, as of a partial run."""
     file = path / "summary.json"
     try:
@@ -160,23 +172,24 @@ def _summary(path: Path, fields: RunDocument, records: Records, baseline: Record
             return read_summary(content), []
         except ValueError as error:
             problem = f"{_short_path(file)} is not a summary of this kit ({error})"
-    summary = measured_summary(fields, records, baseline)
+    summary = measured_summary(fields, group, plain)
     return summary, [f"{problem}; its metrics are computed from the requests at hand"]
 
 
 def measured_summary(
     run: RunDocument,
-    records: Records,
-    baseline: Records,
+    group: RequestGroup,
+    plain: RequestGroup,
     oracle_throughput: float | None = None,
 ) -> RunSummary:
     """Return what `summary.json` says of a run's requests, but for their losslessness."""
+    records = group.records
     method = known_method(str(run.method))
     planned = run.requests or len(records)
     failed = sum(record.finish_reason == "error" for record in records)
     measured = summarise_run(
-        records,
-        baseline or None,
+        group,
+        plain if plain.records else None,
         placed(run.deployment, str(run.method)),
         oracle_throughput=oracle_throughput,
         timed=not run.spans_interruption,

@@ -9,6 +9,7 @@ from specbench_kit.methods.spec import known_method
 from specbench_kit.metrics.comparability import dataset_name
 from specbench_kit.metrics.paired import request_seconds
 from specbench_kit.metrics.result import MethodSeries
+from specbench_kit.metrics.rounds import NO_REQUESTS
 from specbench_kit.metrics.run_data import BenchmarkRun
 from specbench_kit.metrics.setting import method_label
 from specbench_kit.metrics.vocabulary import BASELINE
@@ -60,8 +61,8 @@ def _derived_baselines(own: Sequence[RunSeries], baselines: Sequence[RunSeries])
             name: replace(
                 run,
                 fields=structs.replace(run.fields, method=BASELINE, options={}),
-                records=run.baseline,
-                baseline=[],
+                group=run.plain,
+                plain=NO_REQUESTS,
                 problems=(),
             )
             for name, run in series.runs.items()

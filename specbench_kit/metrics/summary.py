@@ -14,15 +14,15 @@ from specbench_kit.metrics.colocation import colocation
 from specbench_kit.metrics.cost import device_cost, headroom, idle_shares, makespan_s, per_makespan
 from specbench_kit.metrics.latency import attainment, latency, phases, wasted_time
 from specbench_kit.metrics.paired import PairedSpeed, Side
-from specbench_kit.metrics.rounds import Metrics, RequestGroup, by_category
+from specbench_kit.metrics.rounds import NO_REQUESTS, KeptMetrics, Metrics, RequestGroup
 from specbench_kit.metrics.simultaneous import TableLimits
 from specbench_kit.metrics.statistics import Units, ratio_of_sums, units_of
 from specbench_kit.runs.document import DeploymentDescription
 
 
 def summarise(
-    records: Records,
-    baseline: Records | None = None,
+    group: RequestGroup,
+    baseline: RequestGroup | None = None,
     *,
     makespan_s: float | None,
     baseline_makespan_s: float | None = None,
@@ -39,9 +39,8 @@ def summarise(
     run's time. Intervals are 95% intervals over prompts, or over batches of `batch_size` requests that shared their
     time, and over the `processes` that number the repeats.
     """
-    clocks = {record.time_kind for record in RequestGroup([*records, *(baseline or [])]).finished}
+    clocks = {record.time_kind for side in (group, baseline) if side is not None for record in side.finished}
     require(len(clocks) <= 1, "measured and modelled times cannot share a metric: run method and baseline on one clock")
-    group = RequestGroup(records)
     baseline_summary = None
     if baseline is not None:
         baseline_summary = summarise(
@@ -52,15 +51,16 @@ def summarise(
             batch_size=batch_size,
         )
         del baseline_summary["baseline"]
-    units = units_of(records, batch_size)
+    units = units_of(group.records, batch_size)
 
     def metrics_of(part: RequestGroup) -> Metrics:
-        metrics = own_metrics(part, baseline or (), units, deployment)
+        metrics = own_metrics(part, baseline or NO_REQUESTS, units, deployment)
         if baseline is not None:
-            side = Side.of(part.records, baseline)
-            sides = [side, Side.of(baseline, baseline)]
+            plain = baseline.records
+            side = Side.of(part.records, plain)
+            sides = [side, Side.of(plain, plain)]
             speed = paired.speedup(side, units, paired.process_spread(sides, units, processes))
-            add_speedup(metrics, part.records, baseline, speed, units)
+            add_speedup(metrics, part.records, plain, speed, units)
         return derived_range.without_ends(metrics)
 
     overall = metrics_of(group)
@@ -69,13 +69,13 @@ def summarise(
     if oracle_throughput is not None and baseline_summary is not None:
         plain_throughput = baseline_summary["overall"]["throughput"]
         overall["headroom"] = headroom(overall["throughput"], plain_throughput, oracle_throughput)
-    categories = {name: metrics_of(part) for name, part in by_category(group).items()}
+    categories = {name: metrics_of(part) for name, part in group.categories.items()}
     return {"overall": overall, "categories": categories, "baseline": baseline_summary}
 
 
 def summarise_run(
-    records: Records,
-    baseline: Records | None,
+    group: RequestGroup,
+    baseline: RequestGroup | None,
     deployment: DeploymentDescription | None,
     oracle_throughput: float | None = None,
     timed: bool = True,
@@ -86,10 +86,9 @@ def summarise_run(
 
     Set `timed` to False for a run that was interrupted: it has no metrics per makespan.
     """
-    plain_records = baseline or ()
-    own_s, baseline_s = (makespan_s(side) if timed else None for side in (records, plain_records))
+    own_s, baseline_s = (makespan_s(side.records) if timed else None for side in (group, baseline or NO_REQUESTS))
     return summarise(
-        records,
+        group,
         baseline,
         makespan_s=own_s,
         baseline_makespan_s=baseline_s,
@@ -101,9 +100,29 @@ def summarise_run(
 
 
 def own_metrics(
+    group: RequestGroup, baseline: RequestGroup, units: Units, deployment: DeploymentDescription | None
+) -> Metrics:
+    """Return every metric of a method's requests, with intervals, that needs neither a paired speed nor a makespan.
+
+    A part of a baseline stands for the whole: what plain decoding promises does not depend on the category.
+    """
+    plain = baseline.whole or baseline
+    numbers: dict[int, int] = {}
+    # The same prompts share a unit in the run's own numbering and in that of a table, whose numbers differ.
+    partition = tuple(numbers.setdefault(units[record.request_id], len(numbers)) for record in group.records)
+    for kept in group.kept:
+        if kept.baseline.kept is plain.kept and kept.units == partition and kept.deployment == deployment:
+            break
+    else:
+        kept = KeptMetrics(plain, partition, deployment, _computed(group, plain.records, units, deployment))
+        group.kept.append(kept)
+    # A copy, since whoever asks adds speeds and their intervals.
+    return {**kept.metrics, "intervals": dict(kept.metrics["intervals"])}
+
+
+def _computed(
     group: RequestGroup, baseline: Records, units: Units, deployment: DeploymentDescription | None
 ) -> Metrics:
-    """Return every metric of a method's requests, with intervals, that needs neither a paired speed nor a makespan."""
     rounds = group.rounds
     metrics = counts(group) | pooled(rounds) | acceptance_by_position(rounds)
     metrics |= wasted_time(rounds) | latency(group) | phases(rounds)

@@ -8,7 +8,7 @@ from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.metrics.acceptance import RATIOS, acceptance_by_position, counts, ratios
 from specbench_kit.metrics.cost import makespan_s
 from specbench_kit.metrics.latency import inter_token_gaps
-from specbench_kit.metrics.rounds import RequestGroup, RoundColumns, by_category
+from specbench_kit.metrics.rounds import RequestGroup, RoundColumns
 
 
 def piped(*commits_s: float, **fields: float) -> RoundRecord:
@@ -75,13 +75,13 @@ def test_categories_in_order_of_their_first_request() -> None:
     requests = [record(name, round_of(1)) for name in "abc"]
     for request, category in zip(requests, ("maths", "chat", "maths"), strict=True):
         request.category = category
-    parts = by_category(RequestGroup(requests))
+    parts = RequestGroup(requests).categories
     assert {name: [request.request_id for request in part.records] for name, part in parts.items()} == {
         "maths": ["a", "c"],
         "chat": ["b"],
     }
     assert list(parts) == ["maths", "chat"]
-    assert by_category(RequestGroup(requests[1:2])) == {"chat": RequestGroup(requests[1:2])}
+    assert RequestGroup(requests[1:2]).categories == {"chat": RequestGroup(requests[1:2])}
 
 
 @pytest.mark.parametrize("name", ["commits_s", "count", "requests", "names"])

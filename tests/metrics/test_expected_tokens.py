@@ -9,6 +9,7 @@ from report_builders import render_run as render
 
 from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.acceptance import EXPECTED_RATIOS
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.summary import summarise
 from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
@@ -40,8 +41,8 @@ def test_expected_and_accepted_are_over_the_same_rounds() -> None:
     first, second, silent = (make_round(4, accepted=accepted, end_s=1.0) for accepted in (1, 3, 4))
     first.expected, second.expected = 2.5, 3.5
     records = [make_record("a", first, silent), make_record("b", second)]
-    overall = summarise(records, makespan_s=2.0)["overall"]
+    overall = summarise(RequestGroup(records), makespan_s=2.0)["overall"]
     assert [overall[name] for name in EXPECTED_RATIOS] == [3.0, 2.0, 1.5]
     assert "| `expectation_bias` | 1.50x" in render(make_run(), summary_of(records), records)
     silent_alone = [make_record("c", silent)]
-    assert not EXPECTED_RATIOS.keys() & summarise(silent_alone, makespan_s=1.0)["overall"].keys()
+    assert not EXPECTED_RATIOS.keys() & summarise(RequestGroup(silent_alone), makespan_s=1.0)["overall"].keys()

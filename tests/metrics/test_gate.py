@@ -9,6 +9,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord, TimeKind
 from specbench_kit.metrics.gate import SlowerGate
 from specbench_kit.metrics.result import Comparison, ComparisonTable, MethodSeries
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import Reference, TableEntry, rows_of
 
 
@@ -21,11 +22,13 @@ def gate(text: str) -> SlowerGate:
 def compared(old_s: Sequence[float], new_s: Sequence[float], time_kind: TimeKind = "measured") -> Comparison:
     """Return a comparison of two runs of one method, whose baseline took a second for every prompt."""
     entries = [
-        TableEntry(label, _records(seconds, time_kind), _records([1.0] * len(seconds), time_kind))
+        TableEntry(
+            label, RequestGroup(_records(seconds, time_kind)), RequestGroup(_records([1.0] * len(seconds), time_kind))
+        )
         for label, seconds in (("wisp", old_s), ("wisp #2", new_s))
     ]
     units = {str(number): number for number in range(len(old_s))}
-    rows, _ = rows_of(entries, Reference("wisp", ("wisp",)), units)
+    rows = rows_of(entries, Reference("wisp", ("wisp",)), units)
     series = [MethodSeries(label, {}) for label in rows]
     return Comparison(series=series, parts=[ComparisonTable("overall", "all requests", rows)], reference="wisp")
 

@@ -11,11 +11,13 @@ from report_builders import priced
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.summary import summarise, summarise_run
 
 
-def overall(records: list[RequestRecord], **options: Any) -> JsonObject:
-    metrics: JsonObject = summarise(records, makespan_s=10.0, **options)["overall"]
+def overall(records: list[RequestRecord], baseline: list[RequestRecord] | None = None, **options: Any) -> JsonObject:
+    plain = None if baseline is None else RequestGroup(baseline)
+    metrics: JsonObject = summarise(RequestGroup(records), plain, makespan_s=10.0, **options)["overall"]
     return metrics
 
 
@@ -33,7 +35,7 @@ def test_a_drafting_device_is_paid_for_prompt_draft_and_decisions() -> None:
     busy = {"prefill_s": 1.0, "draft_s": 2.0, "policy_s": 3.0, "link_s": 0.5, "queue_s": 0.5, "verify_s": 2.5}
     request = replace(record("a", round_of(4, accepted=4, end_s=10.0, **busy)), finished_s=10.0)
     prices = priced(4.0, 2.0)
-    metrics = summarise_run([request], None, prices)["overall"]
+    metrics = summarise_run(RequestGroup([request]), None, prices)["overall"]
     assert metrics["cost_efficiency"] == pytest.approx(5 / ((4 * 10 + 2 * 6) / 3600))
     assert metrics["edge_idle_share"] == pytest.approx(1 - 6 / 10)
     assert metrics["server_idle_share"] == pytest.approx(1 - 2.5 / 10)
@@ -44,7 +46,7 @@ def test_a_baseline_has_its_own_makespan_price_and_idle_share() -> None:
     fast = replace(record("a", round_of(5, accepted=5, end_s=2.0, verify_s=1.0)), finished_s=2.0)
     slow = replace(record("a", *(round_of(0, end_s=4.0, verify_s=4.0 / 6) for _ in range(6))), finished_s=4.0)
     prices = priced(3600.0, 0.0, "server")
-    summary = summarise_run([fast], [slow], prices, oracle_throughput=4.5)
+    summary = summarise_run(RequestGroup([fast]), RequestGroup([slow]), prices, oracle_throughput=4.5)
     method, baseline = summary["overall"], summary["baseline"]["overall"]
     assert (method["makespan_s"], baseline["makespan_s"]) == (2.0, 4.0)
     assert (method["throughput"], baseline["throughput"]) == (3.0, 1.5)

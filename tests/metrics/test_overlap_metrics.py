@@ -5,6 +5,7 @@ from report_builders import autoregressive_like, make_record, make_round, make_r
 from report_builders import render_run as render
 
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.summary import summarise, summarise_run
 from specbench_kit.metrics.vocabulary import OVERLAP
 
@@ -30,19 +31,19 @@ def records() -> list[RequestRecord]:
 
 
 def test_alignment_is_over_the_rounds_that_drafted_ahead(records: list[RequestRecord]) -> None:
-    overall = summarise(records, makespan_s=2.0)["overall"]
+    overall = summarise(RequestGroup(records), makespan_s=2.0)["overall"]
     assert overall["alignment_rate"] == 2 / 4
     assert overall["proactive_hit_depth"] == 3 / 2
     assert overall["intervals"]["alignment_rate"] is None  # of two prompts
     assert (
         overall["intervals"]["acceptance_rate"]
-        == summarise(records, makespan_s=1.0)["overall"]["intervals"]["acceptance_rate"]
+        == summarise(RequestGroup(records), makespan_s=1.0)["overall"]["intervals"]["acceptance_rate"]
     )
 
 
 def test_a_run_that_never_drafted_ahead_has_no_such_metric(records: list[RequestRecord]) -> None:
     plain = autoregressive_like(records)
-    overall = summarise(plain, makespan_s=2.0)["overall"]
+    overall = summarise(RequestGroup(plain), makespan_s=2.0)["overall"]
     assert not set(OVERLAP) & (set(overall) | set(overall["intervals"]))
     report = render(make_run(), summary_of(plain), plain)
     assert "| `alignment_rate` |" not in report
@@ -51,15 +52,18 @@ def test_a_run_that_never_drafted_ahead_has_no_such_metric(records: list[Request
 
 def test_a_run_that_was_never_aligned_has_no_depth() -> None:
     records = [make_record("a", make_round(3, accepted=1, proactive=1))]
-    overall = summarise(records, makespan_s=2.0)["overall"]
+    overall = summarise(RequestGroup(records), makespan_s=2.0)["overall"]
     assert (overall["alignment_rate"], overall["proactive_hit_depth"]) == (0.0, None)
 
 
 def test_idle_shares_need_a_deployment_and_an_edge(records: list[RequestRecord]) -> None:
     plain = autoregressive_like(records)
-    measured = summarise_run(records, plain, None)
+    measured = summarise_run(RequestGroup(records), RequestGroup(plain), None)
     assert not {"edge_idle_share", "server_idle_share"} & set(measured["overall"])
-    edge, server = (summarise_run(records, plain, priced(0.0, 0.0, placement)) for placement in ("edge", "server"))
+    edge, server = (
+        summarise_run(RequestGroup(records), RequestGroup(plain), priced(0.0, 0.0, placement))
+        for placement in ("edge", "server")
+    )
     # The verifier worked 5 x 0.2 s of 2 s; the edges 5 x 0.1 s and 0.06 s of 0.9 s + 0.8 s.
     assert edge["overall"]["server_idle_share"] == server["overall"]["server_idle_share"] == pytest.approx(0.5)
     assert edge["overall"]["edge_idle_share"] == pytest.approx(1 - 0.56 / 1.7)

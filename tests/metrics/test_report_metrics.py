@@ -14,6 +14,7 @@ from report_builders import (
 )
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.summary import summarise
 from specbench_kit.reports.sections import headlines
 from specbench_kit.reports.sections.columns import COLUMNS
@@ -33,8 +34,9 @@ def two_requests():
     ]
 
 
-def overall(records, **options):
-    return summarise(records, makespan_s=2.0, **options)["overall"]
+def overall(records, baseline=None, **options):
+    plain = None if baseline is None else RequestGroup(baseline)
+    return summarise(RequestGroup(records), plain, makespan_s=2.0, **options)["overall"]
 
 
 def test_counts(two_requests):
@@ -159,10 +161,10 @@ def test_a_request_of_one_token_has_no_tpot():
 
 
 def test_throughput_is_per_makespan_and_overall_only(two_requests):
-    summary = summarise(two_requests, makespan_s=2.0)
+    summary = summarise(RequestGroup(two_requests), makespan_s=2.0)
     assert summary["overall"]["throughput"] == 8 / 2.0
     assert "throughput" not in summary["categories"]["chat"]
-    assert summarise(two_requests, makespan_s=None)["overall"]["throughput"] is None
+    assert summarise(RequestGroup(two_requests), makespan_s=None)["overall"]["throughput"] is None
 
 
 def test_server_tokens_per_busy_second(two_requests):
@@ -201,7 +203,7 @@ def test_speedup_pairs_requests_that_finished_in_both(two_requests):
     for record in baseline:
         record.output_ids = lengths.get(record.request_id, record.output_ids)
     records = [*two_requests, failed_record("c"), make_record("d", make_round(end_s=9.0))]
-    summary = summarise(records, [*baseline, failed_record("d")], makespan_s=2.0)
+    summary = summarise(RequestGroup(records), RequestGroup([*baseline, failed_record("d")]), makespan_s=2.0)
     assert summary["overall"]["speedup"] == pytest.approx((1.8 + 1.0) / (0.9 + 0.5))
     assert summary["overall"]["speedup_pairs"] == 2
     assert summary["overall"]["intervals"]["speedup"] is None  # of two prompts
@@ -233,7 +235,7 @@ def test_failed_requests_count_and_change_nothing_else(two_requests):
 
 
 def test_categories_add_up_to_the_whole():
-    summary = summarise(simulate_chain(requests=9, rounds=6, draft=3, alpha=0.6), makespan_s=1.0)
+    summary = summarise(RequestGroup(simulate_chain(requests=9, rounds=6, draft=3, alpha=0.6)), makespan_s=1.0)
     assert list(summary["categories"]) == ["chat", "code", "maths"]
     for name in ("finished", "rounds", "tokens", "drafted", "accepted", "wasted_tokens", "wdt"):
         parts = sum(part[name] for part in summary["categories"].values())
@@ -242,18 +244,19 @@ def test_categories_add_up_to_the_whole():
 
 def test_the_baseline_is_summarised_in_the_same_way(two_requests):
     baseline = autoregressive_like(two_requests)
-    summary = summarise(two_requests, baseline, makespan_s=2.0, baseline_makespan_s=4.0)
+    summary = summarise(RequestGroup(two_requests), RequestGroup(baseline), makespan_s=2.0, baseline_makespan_s=4.0)
     metrics = summary["baseline"]["overall"]
     assert metrics["acceptance_length"] == 1.0
     assert metrics["throughput"] == 2.0
     assert set(summary["baseline"]) == {"overall", "categories"}
-    assert summarise(two_requests, makespan_s=2.0)["baseline"] is None
+    assert summarise(RequestGroup(two_requests), makespan_s=2.0)["baseline"] is None
 
 
 @pytest.mark.parametrize("records", [[], [failed_record("a")], autoregressive_like(simulate_chain(1, 2, 3, 0.5))])
 def test_metrics_without_a_meaning_are_none_and_never_nan(records):
+    group = RequestGroup(records)
     summary = summarise(
-        records, records, makespan_s=0.0, oracle_throughput=1.0, slo_tpot_s=1.0, deployment=priced(1.0, 0.0)
+        group, group, makespan_s=0.0, oracle_throughput=1.0, slo_tpot_s=1.0, deployment=priced(1.0, 0.0)
     )
     json.dumps(summary, allow_nan=False)
     metrics = summary["overall"]
@@ -267,9 +270,9 @@ def test_metrics_without_a_meaning_are_none_and_never_nan(records):
 def test_measured_and_modelled_times_do_not_mix(two_requests):
     modelled = [make_record("a", make_round(end_s=1.0), time_kind="modelled")]
     with pytest.raises(SkitError, match="measured and modelled"):
-        summarise(two_requests, modelled, makespan_s=1.0)
+        summarise(RequestGroup(two_requests), RequestGroup(modelled), makespan_s=1.0)
     # A refused request has no time, of whichever kind it is marked.
-    summarise([*modelled, failed_record("b")], makespan_s=1.0)
+    summarise(RequestGroup([*modelled, failed_record("b")]), makespan_s=1.0)
 
 
 @pytest.mark.parametrize(("draft", "alpha"), [(1, 0.5), (4, 0.8), (8, 0.6)])
@@ -289,7 +292,7 @@ def test_a_chain_with_independent_acceptance_commits_what_theory_says(draft, alp
 def test_summary_is_the_same_each_time():
     records = simulate_chain(requests=10, rounds=5, draft=4, alpha=0.7)
     baseline = autoregressive_like(records)
-    first, second = (summarise(records, baseline, makespan_s=1.0) for _ in range(2))
+    first, second = (summarise(RequestGroup(records), RequestGroup(baseline), makespan_s=1.0) for _ in range(2))
     assert first == second
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.simultaneous import TypicalFamily
 from specbench_kit.metrics.statistics import LEVEL, Array, Ratio
@@ -95,7 +96,7 @@ def test_a_single_comparison_has_plain_intervals() -> None:
 
 def entry(name: str, seconds: Array, baseline: Sequence[RequestRecord] = ()) -> TableEntry:
     records = [RequestRecord(str(n), "", [1], [2], e2e_s=float(own)) for n, own in enumerate(seconds)]
-    return TableEntry(name, records, baseline, is_baseline=not baseline)
+    return TableEntry(name, RequestGroup(records), RequestGroup(baseline), is_baseline=not baseline)
 
 
 def bounds_beside(*tied: str) -> dict[str, list[float] | None]:
@@ -108,7 +109,7 @@ def bounds_beside(*tied: str) -> dict[str, list[float] | None]:
     entries += [entry("fast", plain * np.exp(rng.normal(-0.5, 0.1, PROMPTS)), baseline)]
     entries += [entry(name, plain, baseline) for name in tied]
     units = {str(n): n for n in range(PROMPTS)}
-    rows, _ = rows_of(entries, choose_reference(entries, units), units)
+    rows = rows_of(entries, choose_reference(entries, units), units)
     return {
         f"{name} {metric}": rows[name].bounds(metric)
         for name, metric in [("slow", "speedup"), ("slow", "typical_speedup"), ("fast", "typical_speedup")]

@@ -18,6 +18,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparison import Decode, compare
 from specbench_kit.metrics.cost import makespan_s
 from specbench_kit.metrics.result import Comparison, RunResult
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.run_data import BenchmarkRun, measured_summary
 from specbench_kit.metrics.run_summary import RunSummary, judged_parts
 from specbench_kit.metrics.setting import method_label
@@ -27,6 +28,7 @@ from specbench_kit.reports.run import report
 from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.timeline import token_view as token_pages
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
+from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RESUME_HINT, RunDirectory
 from specbench_kit.runs.document import RunDocument
 from specbench_kit.runs.folder import unused_folder
@@ -54,25 +56,35 @@ class AnswerJudge(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RunRecords:
-    """The records of a run and of its baseline."""
+class RunRequests:
+    """The requests of a run and of its baseline."""
 
-    records: list[RequestRecord]
-    baseline: list[RequestRecord]
+    group: RequestGroup
+    plain: RequestGroup
 
-    @classmethod
-    def read(cls, run: RunDirectory) -> "RunRecords":
-        """Read the records from the run's files."""
-        return cls(run.records(), run.baseline_records())
+
+class RequestReader:
+    """Reads the requests of runs; the baseline of methods that ran together is read, and measured, once."""
+
+    def __init__(self) -> None:
+        self._plain: dict[str, RequestGroup] = {}
+
+    def __call__(self, run: RunDirectory) -> RunRequests:
+        """Return the requests of a run."""
+        path = run.path / "baseline.jsonl"
+        content = provenance.hash_file(path) if path.is_file() else ""
+        if content not in self._plain:
+            self._plain[content] = RequestGroup(run.baseline_records())
+        return RunRequests(RequestGroup(run.records()), self._plain[content])
 
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """One run with its summary, and its records if they are at hand."""
+    """One run with its summary, and its requests if they are at hand."""
 
     directory: RunDirectory
     summary: RunSummary
-    records: RunRecords | None = None
+    requests: RunRequests | None = None
 
     @property
     def document(self) -> JsonObject:
@@ -81,30 +93,31 @@ class Conclusion:
         return document
 
     def run(self) -> BenchmarkRun:
-        """Return the run with its records, which are read from its files unless they are at hand."""
-        known = self.records or RunRecords.read(self.directory)
+        """Return the run with its requests, which are read from its files unless they are at hand."""
         directory = self.directory
-        return BenchmarkRun(directory.path, directory.document, known.records, known.baseline, self.summary)
+        known = self.requests or RequestReader()(directory)
+        return BenchmarkRun(directory.path, directory.document, known.group, known.plain, self.summary)
 
 
 def conclude(
     runs: Sequence[RunDirectory],
     output_judge: OutputJudge,
     decode: Decode | None,
-    read: Callable[[RunDirectory], RunRecords] = RunRecords.read,
+    read: Callable[[RunDirectory], RunRequests] | None = None,
     answer_judge: AnswerJudge | None = None,
 ) -> list[Conclusion]:
-    """Write report and summary of every run, whose records `read` returns.
+    """Write report and summary of every run, whose requests `read` returns instead of its files.
 
     Reports of several runs are text only, since figures and HTML page belong to the report that compares the runs.
     """
+    read = read or RequestReader()
     oracles = (run for run in runs if parse_method(run.run["method"]).needs_reference)
-    oracle = next((_throughput(run, read(run).records) for run in oracles), None)
+    oracle = next((_throughput(run, read(run).group.records) for run in oracles), None)
     conclusions = []
     for run in runs:
-        records = read(run)
-        summary = _summarise(run, records, output_judge, answer_judge, oracle)
-        conclusions.append(Conclusion(run, summary, records))
+        requests = read(run)
+        summary = _summarise(run, requests, output_judge, answer_judge, oracle)
+        conclusions.append(Conclusion(run, summary, requests))
         write_report(conclusions[-1], ALL if len(runs) == 1 else MARKDOWN_ONLY, decode)
     for conclusion in conclusions:  # last, because the summary marks a run as complete
         conclusion.directory.write_summary(conclusion.document)
@@ -129,20 +142,20 @@ def write_report(
 
 def _summarise(
     directory: RunDirectory,
-    run_records: RunRecords,
+    requests: RunRequests,
     output_judge: OutputJudge,
     answer_judge: AnswerJudge | None,
     oracle: float | None,
 ) -> RunSummary:
     run = directory.document
-    records = run_records.records
-    baseline = run_records.baseline
+    records = requests.group.records
+    baseline = requests.plain.records
     method = parse_method(str(run.method))
     judged = {
         **output_judge.judge(run, method, records, baseline),
         **(answer_judge.judge(records, baseline) if answer_judge else {}),
     }
-    return structs.replace(measured_summary(run, records, baseline, oracle), **judged_parts(judged))
+    return structs.replace(measured_summary(run, requests.group, requests.plain, oracle), **judged_parts(judged))
 
 
 def _throughput(run: RunDirectory, records: Sequence[RequestRecord]) -> float | None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.metrics.rounds import NO_REQUESTS, RequestGroup
 from specbench_kit.metrics.rows import TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import units_of
@@ -72,13 +73,13 @@ class EarlyDecision:
         return self.was_made
 
     def _is_decided(self) -> bool:
-        baseline = self._records.get(BASELINE, [])
+        baseline = RequestGroup(self._records.get(BASELINE, []))
         looks = count_looks(self.requests)
         entries = [
             TableEntry(
                 name,
-                records,
-                [] if name == BASELINE else baseline,
+                RequestGroup(records),
+                NO_REQUESTS if name == BASELINE else baseline,
                 is_bound=name in self.bounds,
                 is_baseline=name == BASELINE,
                 may_win=None,
@@ -88,7 +89,7 @@ class EarlyDecision:
         ]
         units = units_of(max(self._records.values(), key=len), self.batch_size)
         reference = choose_reference(entries, units)
-        rows, _ = rows_of(entries, reference, units)
+        rows = rows_of(entries, reference, units)
         judged = [row for name, row in rows.items() if name not in (reference.label, BASELINE, *self.bounds)]
         return all(map(self._is_settled, judged))
 

@@ -19,12 +19,13 @@ from specbench_kit.deployments.description import DECIDED_ANEW, corners, describ
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.predictor_based import predictor_notes
 from specbench_kit.methods.spec import describe_method, parse_method
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.choice import chosen, longest_draft, usable
-from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, RunRecords, conclude
+from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, RunRequests, conclude
 from specbench_kit.studies.bench.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -94,23 +95,24 @@ def bench_replay(
     }
     progress = _ProgressCounter(report, len(trace) * (len(runs) + settings.baseline))
     replays = _Replays(settings, trace, deployment, prepare, progress)
-    records = RunRecords([], [])
+    baseline: list[RequestRecord] = []
+    records: list[RequestRecord] = []
     if settings.baseline and runs:
         keeper, *others = runs.values()
         for record in replays.records(BASELINE, parse_method(BASELINE)):
-            records.baseline.append(record)
+            baseline.append(record)
             keeper.append_baseline(record)
         # One round per token makes it the largest file of a run: it is encoded once for all methods.
-        for run in others if records.baseline else ():
+        for run in others if baseline else ():
             run.copy_baseline(keeper)
     finished: list[RunDirectory] = []
     lost: list[str] = []
     for number, (spec, run) in enumerate(runs.items(), 1):
-        records.records.clear()
+        records.clear()
         exports = RunExports(run, timeline=settings.timeline, token_view=settings.token_view)
         try:
             for record in replays.records(spec, methods[spec], exports.timeline):
-                records.records.append(record)
+                records.append(record)
                 run.append(record)
             if reason := replays.missing.get(spec):
                 run.amend(range={**run.run["range"], "missing": reason})
@@ -128,9 +130,11 @@ def bench_replay(
         for run in finished:
             run.amend(left_out=left_out)
 
-    def read(run: RunDirectory) -> RunRecords:
+    plain = RequestGroup(baseline)
+
+    def read(run: RunDirectory) -> RunRequests:
         # The records of several runs might not fit into memory together, so they are read from their files.
-        return RunRecords(run.records(), records.baseline) if len(runs) > 1 else records
+        return RunRequests(RequestGroup(run.records() if len(runs) > 1 else records), plain)
 
     return Replayed(conclude(finished, ReplayOutputJudge(), None, read), left_out, lost)
 

@@ -88,7 +88,7 @@ def import_file(
     from specbench_kit.metrics.run_summary import RequestCounts, typed_summary
     from specbench_kit.metrics.summary import summarise_run
     from specbench_kit.runs.directory import RunDirectory
-    from specbench_kit.studies.bench.conclusion import Conclusion, write_report
+    from specbench_kit.studies.bench.conclusion import Conclusion, RequestReader, write_report
 
     file_format = formats.get(name)()
     foreign = file_format.read(path)
@@ -100,14 +100,15 @@ def import_file(
         run.append(record)
     for record in foreign_baseline.records if foreign_baseline else ():
         run.append_baseline(record)
-    records = run.records()
+    requests = RequestReader()(run)
+    records = requests.group.records
     failed = sum(record.finish_reason == "error" for record in records)
     summary = typed_summary(
-        summarise_run(records, run.baseline_records() or None, None),
+        summarise_run(requests.group, requests.plain if foreign_baseline else None, None),
         method=str(run.run["method"]),
         requests=RequestCounts(len(records), len(records) - failed, failed),
     )
-    conclusion = Conclusion(run, summary)
+    conclusion = Conclusion(run, summary, requests)
     write_report(conclusion)
     run.write_summary(conclusion.document)
     return conclusion

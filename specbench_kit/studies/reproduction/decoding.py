@@ -15,6 +15,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import described
 from specbench_kit.deployments.loading import load
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.run_data import placed
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.vocabulary import BASELINE
@@ -63,7 +64,10 @@ class DecodingExperiment(SyntheticPrompts):
             is_baseline = series.method == BASELINE
             records = baseline if is_baseline else self.decode(series.method, deployment, series.draft)
             summary = summarise_run(
-                records, baseline, placed(described(deployment), series.method), batch_size=self.batch_size
+                RequestGroup(records),
+                RequestGroup(baseline),
+                placed(described(deployment), series.method),
+                batch_size=self.batch_size,
             )
             yield {"series": label, **_estimates(summary["overall"])}
 

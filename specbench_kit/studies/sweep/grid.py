@@ -23,6 +23,7 @@ from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import LONGEST_DRAFT
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.paired import PairedSpeed, Side, limits_of_speedups, speedup, speedup_intervals
+from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.run_data import placed
 from specbench_kit.metrics.run_summary import metric_values
 from specbench_kit.metrics.simultaneous import TableLimits
@@ -222,7 +223,10 @@ class _Grid:
         baseline = self.baselines[deployment]
         records = baseline if spec == BASELINE else self._decode(spec, deployment, draft, longest)
         summary = summarise_run(
-            records, baseline, placed(described(deployment), spec), batch_size=self.settings.batch_size
+            RequestGroup(records),
+            RequestGroup(baseline),
+            placed(described(deployment), spec),
+            batch_size=self.settings.batch_size,
         )
         units = units_of(records, self.settings.batch_size)
         side = Side.of(records, baseline)

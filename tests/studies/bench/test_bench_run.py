@@ -11,11 +11,14 @@ from tiny_predictors import confidence_predictor
 from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.lossy import parse_lossy
+from specbench_kit.metrics import summary
 from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.rounds import Metrics, RoundColumns
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import RequestCounts
 from specbench_kit.reports.sections import cautions, wording
 from specbench_kit.runs.directory import config_key
+from specbench_kit.studies.bench.conclusion import report_jointly
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.run import Benchmark
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -56,6 +59,27 @@ def test_methods_are_compared_with_one_baseline(tiny: TinyPair, tmp_path: Path) 
     assert "headroom" in conclusions[0].document["overall"]
     first, second = (run.path / "baseline.jsonl" for run in benchmark.runs.values())
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_metrics_of_requests_are_computed_once_for_summary_page_and_table(
+    tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[RoundColumns] = []
+    compute = summary.acceptance_by_position
+
+    def counted(rounds: RoundColumns) -> Metrics:
+        computed.append(rounds)
+        return compute(rounds)
+
+    rows = [{**row, "category": f"c{number % 2}"} for number, row in enumerate(QUESTIONS)]
+    benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=3", "threshold"), rows)
+    benchmark.run(no_report)
+    monkeypatch.setattr(summary, "acceptance_by_position", counted)
+    joint = report_jointly(tmp_path, benchmark.conclude())
+    # All requests and two categories, of the baseline and of both methods.
+    assert len(computed) == 3 * 3
+    assert joint is not None
+    assert [part.name for part in joint[1].parts] == ["all requests", "c0", "c1"]
 
 
 def test_drafts_of_few_tokens_are_judged_by_what_they_were_drawn_from(tiny: TinyPair, tmp_path: Path) -> None:
