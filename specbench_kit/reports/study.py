@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.files import replace_file, require_readable
+from specbench_kit.core.files import require_readable
 from specbench_kit.core.plain_text import csv_text, one_line_texts
 from specbench_kit.core.typed_json import JsonObject, convert, with_unknown
 from specbench_kit.reports import render_html, render_markdown
 from specbench_kit.reports.document import Document, Figure
-from specbench_kit.reports.writing.drawing import Picture, draw, safe_svg
+from specbench_kit.reports.page_files import PLOTS, PageFiles
+from specbench_kit.reports.writing.drawing import Picture, safe_svg
 from specbench_kit.runs.directory import read_object
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.runs.folder import to_json, write_text
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 RUN = "run.json"
-PLOTS = "plots"
 VERSION = 1
 """The version of both files of every study. It rises when an older kit would misread a file."""
 FORMATS = ("md", "html", "csv", "png", "svg")
@@ -183,34 +183,35 @@ def _object(path: Path) -> JsonObject:
 
 
 def _write(study: Study[Any, Any], folder: Path, formats: Sequence[str]) -> Iterable[Path]:
+    files = PageFiles(folder, formats, study.kind.setting(study))
+    try:
+        yield from _write_files(study, files, formats)
+    except OSError as error:
+        raise SkitError(
+            f"cannot write {files.folder}: {error.strerror or error}; make room or choose another folder"
+        ) from error
+
+
+def _write_files(study: Study[Any, Any], files: PageFiles, formats: Sequence[str]) -> Iterable[Path]:
     kind = study.kind
-    drawings = {}
-    figures = []
-    suffixes = [suffix for suffix in ("png", "svg") if suffix in formats]
-    for picture in kind.pictures(study):
-        drawn = draw(picture, kind.setting(study), sorted({*suffixes, "svg"}))
-        path = f"{PLOTS}/{picture.name}"
-        drawings[path] = render_html.inline_svg(drawn["svg"].decode(), picture.name)
-        for suffix in suffixes:
-            yield _written(folder / f"{path}.{suffix}", drawn[suffix])
-        shown = f"{path}.{suffixes[0] if suffixes else 'svg'}"
-        figures.append(Figure(picture.title, shown, f"{picture.title}. {picture.note}"))
-    if folder.resolve() != study.folder.resolve():
+    if files.has_pictures:
+        for picture in kind.pictures(study):
+            yield from files.draw(picture)
+    if files.folder.resolve() != study.folder.resolve():
         for drawn_before in sorted(study.folder.glob(f"{PLOTS}/*")):
-            copy = folder / PLOTS / drawn_before.name
-            if drawn_before.suffix[1:] in suffixes and not copy.exists():
+            name = f"{PLOTS}/{drawn_before.name}"
+            if drawn_before.suffix[1:] in files.suffixes and not (files.folder / name).exists():
                 is_svg = drawn_before.suffix == ".svg"
-                yield _written(copy, _safe(drawn_before) if is_svg else drawn_before.read_bytes())
+                yield files.write(name, _safe(drawn_before) if is_svg else drawn_before.read_bytes())
     if "csv" in formats:
         for name, rows in kind.files(study).items():
-            yield _written(folder / name, csv_text(rows).encode())
-    document = kind.document(study, figures)
+            yield files.write(name, csv_text(rows))
+    document = kind.document(study, files.figures)
     if "md" in formats:
-        text = render_markdown.render(document)
-        yield _written(folder / f"{kind.page}.md", text.encode("utf-8", "backslashreplace"))
+        yield files.write(f"{kind.page}.md", render_markdown.render(document))
     if "html" in formats:
-        text = render_html.render(document, _other_drawings(study.folder, drawings) | drawings)
-        yield _written(folder / f"{kind.page}.html", text.encode("utf-8", "backslashreplace"))
+        drawings = _other_drawings(study.folder, files.drawings) | files.drawings
+        yield files.write(f"{kind.page}.html", render_html.render(document, drawings))
 
 
 def _other_drawings(folder: Path, known: Mapping[str, str]) -> dict[str, str]:
@@ -229,13 +230,3 @@ def _safe(drawing: Path) -> bytes:
         return safe_svg(drawing.read_bytes())
     except ValueError as error:
         raise SkitError(f"{drawing} is {error}: remove it") from error
-
-
-def _written(path: Path, content: bytes) -> Path:
-    try:
-        replace_file(path, content)
-    except OSError as error:
-        raise SkitError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another folder"
-        ) from error
-    return path

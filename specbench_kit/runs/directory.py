@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.files import replace_file, unpack_xz
+from specbench_kit.core.files import replace_file, require_readable, unpack_xz
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.typed_json import JsonObject, parse
 from specbench_kit.decoding.detail import RequestDetail
@@ -113,11 +113,7 @@ class RunDirectory:
         version = run.get("schema_version")
         if not isinstance(version, int):
             raise SkitError(f"{path / 'run.json'} names no schema_version: it was not written by skit bench")
-        if version > SCHEMA_VERSION:
-            raise SkitError(
-                f"{path} was written by a newer specbench-kit (schema {version}, this one reads up to "
-                f"{SCHEMA_VERSION}): upgrade specbench-kit"
-            )
+        require_readable(path, version, SCHEMA_VERSION)
         directory = cls(path, run)
         _ = directory.document  # a damaged description is refused before anything is done with the run
         return directory

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.files import require_readable
 from specbench_kit.core.plain_text import first_line, one_line_texts
 from specbench_kit.core.repeated_prompts import passes_for, repeated_id
 from specbench_kit.core.typed_json import Count, JsonObject, convert, parse
@@ -315,8 +316,7 @@ def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
     try:
         content = one_line_texts(parse(metadata[METADATA]))
         if (version := content.pop("schema_version")) not in READABLE:
-            if isinstance(version, int) and version > SCHEMA_VERSION:
-                raise SkitError(f"{path} was written by a newer specbench-kit: upgrade specbench-kit")
+            require_readable(path, version, SCHEMA_VERSION)
             raise SkitError(f"{path} was written by an older specbench-kit: record it again")
         header = _convert_header(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

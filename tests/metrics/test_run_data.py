@@ -125,7 +125,7 @@ def test_a_summary_with_a_field_of_a_wrong_kind_is_computed_anew(run, changes, r
 @pytest.mark.parametrize(
     ("change_run", "message"),
     [
-        (lambda run: change(run / "run.json", schema_version=99), "was written by a newer specbench-kit (schema 99"),
+        (lambda run: change(run / "run.json", schema_version=99), "was written by a newer specbench-kit (version 99"),
         (lambda run: (run / "requests.jsonl").write_text(""), "requests.jsonl holds no finished request"),
         (lambda run: (run / "run.json").write_text("{"), "run.json is not valid JSON"),
         (lambda run: change(run / "run.json", method=None), "has a run.json that names no method"),

@@ -114,7 +114,7 @@ def test_what_cannot_be_read_is_one_line_each_and_the_rest_is_reported(runs, tmp
     done = skit_here("report", runs, "--out", tmp_path / "report", "--format", "md", "--json")
     assert done.returncode == 0
     newer, cut = json.loads(done.stdout)["problems"]
-    assert newer.startswith(f"{first.name} was written by a newer specbench-kit (schema 99")
+    assert newer.startswith(f"{first.name} was written by a newer specbench-kit (version 99")
     assert cut == f"{second.name}/requests.jsonl:12: the last line was cut short: left out"
     assert done.stderr.count("NOT READ") == 2
     assert f"NOT READ: {newer}" in (tmp_path / "report" / "report.md").read_text()

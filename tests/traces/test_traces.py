@@ -271,8 +271,8 @@ def with_header(path: Path, **changes: object) -> Path:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"schema_version": 99}, "written by a newer specbench-kit: upgrade"),
-        ({"schema_version": 7}, "written by a newer specbench-kit: upgrade"),
+        ({"schema_version": 99}, "written by a newer specbench-kit .version 99 of the format"),
+        ({"schema_version": 7}, "written by a newer specbench-kit .version 7 of the format"),
         ({"schema_version": 1}, "written by an older specbench-kit: record it again"),
         ({"schema_version": None}, "written by an older specbench-kit: record it again"),
         ({"verify_s": None}, r"damaged: its header cannot be read \(verify_s must be a list, not null\)"),

@@ -1,11 +1,10 @@
 """The report on several runs, or on one, as files: Markdown, HTML, CSV, LaTeX, plots, and the result itself."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.files import replace_file
 from specbench_kit.metrics import result_file, setting
 from specbench_kit.metrics.result import Comparison, RunResult
 from specbench_kit.reports import render_html, render_markdown
@@ -14,14 +13,13 @@ from specbench_kit.reports.comparison.report import USUAL, Look
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.comparison.wording import where
 from specbench_kit.reports.document import Block, Blocks, Document, Figure, Folded, Heading, Paragraph, code
+from specbench_kit.reports.page_files import PLOTS, PageFiles
 from specbench_kit.reports.run import report as run_report
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.writing.drawing import draw, safe_svg
+from specbench_kit.reports.writing.drawing import safe_svg
 
 ALL = ("md", "html", "csv", "latex", "json", "png", "svg")
-FIGURES = ("png", "svg", "pdf")
 KNOWN = (*ALL, "pdf")
-PLOTS = "plots"
 LINKED = ("plots/timeline.png", "timeline.json", "tokens/index.html")
 """Files of a run directory that its report links to if they exist."""
 
@@ -54,58 +52,39 @@ def require_formats(formats: Sequence[str]) -> None:
 
 
 class _ReportFiles:
-    """The files of one report, in which every figure is drawn once."""
+    """The files of one report."""
 
     def __init__(self, comparison: Comparison, folder: Path, formats: Sequence[str], look: Look) -> None:
         self.comparison = comparison
-        self.folder = folder
         self.formats = formats
         self.look = look
-        self.plot_formats = [suffix for suffix in FIGURES if suffix in formats]
-        self.drawings: dict[str, str] = {}
-        """SVG texts for the page, by the paths of the figures, less their suffixes."""
+        self.files = PageFiles(folder, formats, where(comparison), bare=look.bare, size=look.size)
 
     def write(self) -> Iterator[Path]:
         """Yield every file's path as it is written."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        figures: list[Block] = []
+        files = self.files
+        files.folder.mkdir(parents=True, exist_ok=True)
         timelines: list[Block] = []
-        if self.plot_formats or "html" in self.formats:
-            suffixes = sorted({*self.plot_formats, *(["svg"] if "html" in self.formats else [])})
+        if files.has_pictures:
             for picture in plots.pictures(self.comparison):
-                drawn = draw(picture, where(self.comparison), suffixes, bare=self.look.bare, size=self.look.size)
-                yield from self._write_figure(picture.name, drawn)
-                figures.append(Figure(picture.title, self._path(picture.name), f"{picture.title}. {picture.note}"))
+                yield from files.draw(picture)
             for run, path in zip(self.comparison.runs, self.comparison.folders, strict=False):
                 yield from self._copy_timeline(run, Path(path), timelines)
+        figures: list[Block] = [*files.figures]
         if timelines:
             figures.append(Folded("Timelines of the first rounds of one request", timelines))
         if figures:
             figures = [Heading("Figures"), Paragraph(f"Every figure: {where(self.comparison)}."), *figures]
         # Pictures are part of the page, while the Markdown can only point to files.
         texts: dict[str, tuple[str, Callable[[], str]]] = {
-            "md": ("report.md", lambda: render_markdown.render(self._document(figures if self.plot_formats else ()))),
-            "html": ("report.html", lambda: render_html.render(self._document(figures), self.drawings)),
+            "md": ("report.md", lambda: render_markdown.render(self._document(figures if files.suffixes else ()))),
+            "html": ("report.html", lambda: render_html.render(self._document(figures), files.drawings)),
             "csv": ("report.csv", lambda: to_csv(self.comparison)),
             "latex": ("report.tex", lambda: to_latex(self.comparison, self.look)),
             "json": (result_file.NAME, lambda: result_file.to_json(self.comparison)),
         }
         for name, make in (texts[suffix] for suffix in texts if suffix in self.formats):
-            replace_file(self.folder / name, make().encode("utf-8", "backslashreplace"))
-            yield self.folder / name
-
-    def _write_figure(self, name: str, drawn: Mapping[str, bytes]) -> Iterator[Path]:
-        """Write a figure in the formats that were asked for, and keep its SVG for the page."""
-        if "svg" in drawn:
-            self.drawings[f"{PLOTS}/{name}"] = render_html.inline_svg(drawn["svg"].decode(), name)
-        for suffix in self.plot_formats:
-            if suffix in drawn:
-                path = self.folder / PLOTS / f"{name}.{suffix}"
-                replace_file(path, drawn[suffix])
-                yield path
-
-    def _path(self, name: str) -> str:
-        return f"{PLOTS}/{name}.{next(iter(self.plot_formats), 'svg')}"
+            yield files.write(name, make())
 
     def _copy_timeline(self, run: RunResult, path: Path, blocks: list[Block]) -> Iterator[Path]:
         """Copy the picture of a run's timeline from the run's folder, unless the report is written into that."""
@@ -116,15 +95,15 @@ class _ReportFiles:
             except ValueError as error:
                 blocks.append(Paragraph(f"Left out: the timeline of {code(run.method)} is {error}."))
                 return
-        if path.resolve() == self.folder.resolve():
+        if path.resolve() == self.files.folder.resolve():
             if "svg" in drawn:
-                self.drawings[f"{PLOTS}/timeline"] = render_html.inline_svg(drawn["svg"].decode(), "timeline")
+                self.files.keep("timeline", drawn["svg"])
         elif drawn:
             name = "timeline-" + re.sub(r"[^\w.-]+", "-", run.name)
-            yield from self._write_figure(name, drawn)
+            yield from self.files.write_picture(name, drawn)
             method = setting.method_label(run.fields)
             caption = f"{method}, {time_kind(run.fields)}."
-            blocks.append(Figure(f"Timeline, {method}", self._path(name), caption))
+            blocks.append(Figure(f"Timeline, {method}", self.files.path(name), caption))
 
     def _document(self, figures: Blocks) -> Document:
         if len(self.comparison.runs) > 1:
@@ -132,7 +111,7 @@ class _ReportFiles:
         (run,) = self.comparison.runs
         averages = report.averages(self.comparison)
         repeats = report.repeats(self.comparison)
-        exports = [name for name in LINKED if (self.folder / name).exists()]
+        exports = [name for name in LINKED if (self.files.folder / name).exists()]
         further = [*averages, *repeats, *figures]
         problems = self.comparison.problems
         return run_report.build(run, exports, further, problems)
