@@ -4,17 +4,14 @@ It has one writer at a time, by a lock that ends with the writer's process. Erro
 """
 
 import json
-import os
 import re
 import shutil
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path
-from typing import Any, BinaryIO
-
-from filelock import FileLock, Timeout
+from typing import Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import replace_file, require_readable, unpack_xz
@@ -33,6 +30,7 @@ from specbench_kit.runs.folder import (
     slug,
     to_json,
 )
+from specbench_kit.runs.line_file import RESUME_HINT, LineFile, reported
 
 SCHEMA_VERSION = 1
 """The version of the format. It rises when an older kit would misread a run; new fields, which readers skip, do not
@@ -51,12 +49,7 @@ _DEFINING = (
     "server",
     "shaped_link",
 )
-RESUME_HINT = "finished requests are kept; make room or fix its permissions, then go on with --resume"
-"""The advice for a run directory that cannot be written."""
 _SLUG_LENGTH = 60
-_LOCK = ".lock"
-_locks: dict[Path, FileLock] = {}
-"""The locks that this process has, by folder."""
 
 
 def config_key(run: JsonObject) -> str:
@@ -152,11 +145,11 @@ class RunDirectory:
 
     def append(self, record: RequestRecord) -> None:
         """Add a finished request of the method."""
-        self._append("requests.jsonl", record)
+        LineFile(self.path / "requests.jsonl").append(record.to_json())
 
     def append_baseline(self, record: RequestRecord) -> None:
         """Add a finished request of the autoregressive baseline."""
-        self._append("baseline.jsonl", record)
+        LineFile(self.path / "baseline.jsonl").append(record.to_json())
 
     def copy_baseline(self, other: "RunDirectory") -> None:
         """Take over the baseline of another run on the same prompts, under the same conditions."""
@@ -165,7 +158,7 @@ class RunDirectory:
 
     def append_detail(self, detail: RequestDetail) -> None:
         """Add the token trees of a finished request."""
-        self._append("rounds_detail.jsonl", detail)
+        LineFile(self.path / "rounds_detail.jsonl").append(detail.to_json())
 
     def records(self) -> list[RequestRecord]:
         """Return the method's finished requests, in the order in which they finished."""
@@ -202,19 +195,13 @@ class RunDirectory:
         """Remove lines that repeat an earlier line, as two writers at once left them; return how many there were."""
         dropped = 0
         for name in ("requests.jsonl", "baseline.jsonl", "rounds_detail.jsonl"):
-            lines = complete_lines(self.path / name)
+            file = LineFile(self.path / name)
+            lines = file.lines()
             unique_lines = dict.fromkeys(lines)
             if len(unique_lines) < len(lines):
-                with self._writing(name):
-                    replace_file(self.path / name, b"".join(line + b"\n" for line in unique_lines))
+                file.replace(unique_lines)
             dropped += len(lines) - len(unique_lines)
         return dropped
-
-    def _append(self, name: str, record: RequestRecord | RequestDetail) -> None:
-        line = encode(record.to_json() + "\n")
-        with self._writing(name), (self.path / name).open("ab+") as file:
-            _cut_partial_line(file)
-            file.write(line)
 
     def _writing(self, name: str) -> AbstractContextManager[None]:
         return reported(f"cannot write {name} in {self.path}", RESUME_HINT)
@@ -290,16 +277,6 @@ def _make_folder(out: Path, run: JsonObject) -> Path:
     return path
 
 
-def _cut_partial_line(file: BinaryIO) -> None:
-    """Remove what a kill in the middle of a write left after the last newline, and go to the end of the file."""
-    if file.seek(0, os.SEEK_END) == 0:
-        return
-    file.seek(-1, os.SEEK_END)
-    if file.read() != b"\n":
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
-
-
 def read_object(path: Path) -> JsonObject:
     """Return the JSON object that a file holds, compressed or not."""
     with reported(f"cannot read {path}", "name the folder of a run"):
@@ -321,13 +298,8 @@ def read_records(path: Path) -> list[RequestRecord]:
     A missing file has no records. Two different records of one request raise SkitError.
     """
     records: dict[tuple[str, int], RequestRecord] = {}
-    for number, line in enumerate(complete_lines(path), 1):
-        try:
-            record = RequestRecord.from_json(line)
-        except ValueError as error:
-            raise SkitError(
-                f"{path}:{number}: not a request record ({error}): remove the line and use --resume"
-            ) from error
+    advice = "remove the line and use --resume"
+    for number, record in LineFile(path).records(RequestRecord.from_json, "a request record", advice):
         if records.setdefault(record.key, record) != record:
             repeat = f", repeat {record.repeat}," if record.repeat else ""
             raise SkitError(
@@ -339,57 +311,5 @@ def read_records(path: Path) -> list[RequestRecord]:
 
 def read_details(path: Path) -> list[RequestDetail]:
     """Return the token trees of all complete lines; a missing file has none."""
-    details = []
-    for number, line in enumerate(complete_lines(path), 1):
-        try:
-            details.append(RequestDetail.from_json(line))
-        except ValueError as error:
-            raise SkitError(f"{path}:{number}: not a request's rounds ({error}): remove the line") from error
-    return details
-
-
-def complete_lines(path: Path) -> list[bytes]:
-    """Return the lines that end in a newline: what a kill cut short at the end of the file is left out."""
-    with reported(f"cannot read {path}", "fix its permissions"):
-        content = path.read_bytes() if path.exists() else b""
-    return content.split(b"\n")[:-1]
-
-
-@contextmanager
-def reported(problem: str, hint: str) -> Iterator[None]:
-    """Turn an OSError into a SkitError of one line: the problem, its cause and what to do."""
-    try:
-        yield
-    except OSError as error:
-        raise SkitError(f"{problem}: {error.strerror or error}; {hint}") from error
-
-
-def lock(folder: Path) -> None:
-    """Make this process the only writer of `folder`; raise SkitError if another process is.
-
-    Does nothing if this process has the lock already.
-    """
-    path = folder.resolve()
-    if path in _locks:
-        return
-    # Runs are locked in one thread and may be released in another.
-    file = FileLock(path / _LOCK, blocking=False, thread_local=False)
-    try:
-        file.acquire()
-    except Timeout as error:
-        raise SkitError(f"{folder} is being written by another skit: wait until it has ended, then --resume") from error
-    except OSError as error:
-        raise SkitError(f"cannot write in {folder}: {error.strerror}; {RESUME_HINT}") from error
-    _locks[path] = file
-
-
-def unlock(folder: Path) -> None:
-    """Let other processes write to `folder` again, and remove the lock file; do nothing if it is not locked here."""
-    file = _locks.pop(folder.resolve(), None)
-    if file is None:
-        return
-    # The file goes before the lock does: a process that opens it in between sees that it was removed, and tries again.
-    # Some systems do not remove a file that is open.
-    with suppress(OSError):
-        (folder / _LOCK).unlink()
-    file.release()
+    lines = LineFile(path).records(RequestDetail.from_json, "a request's rounds", "remove the line")
+    return [detail for _, detail in lines]

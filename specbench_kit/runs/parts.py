@@ -12,12 +12,13 @@ from specbench_kit import __version__
 from specbench_kit.core.errors import Interrupted, SkitError, require
 from specbench_kit.core.foreign_file import StatedFile
 from specbench_kit.core.typed_json import Count, decode
-from specbench_kit.runs.directory import complete_lines, lock, reported, unlock
 from specbench_kit.runs.folder import unfinished_folder
+from specbench_kit.runs.line_file import LineFile, lock, reported, unlock
 from specbench_kit.runs.provenance import hash_file
 
 T = TypeVar("T")
 NAME = "parts.jsonl"
+HINT = "make room, then go on with --resume"
 
 
 class _Head(Struct, forbid_unknown_fields=True):
@@ -45,6 +46,7 @@ class KeptParts:
         self.folder = folder
         self._defining = defining
         self.path = folder / NAME
+        self._file = LineFile(self.path, HINT)
         self._results: dict[tuple[int, int], Raw] = {}
 
     @classmethod
@@ -52,7 +54,7 @@ class KeptParts:
         """Return the parts that a folder holds; raise SkitError for a file that is not whole or of another version."""
         parts = cls(folder)
         lock(folder)
-        lines = complete_lines(parts.path)
+        lines = parts._file.lines()
         try:
             head = decode(_Head, lines[0] if lines else b"{}")
             require(
@@ -65,14 +67,14 @@ class KeptParts:
                 parts._results[part.step, part.part] = part.result
         except ValueError as error:
             raise SkitError(f"{parts.path}: {error}; start a new run without --resume") from error
-        # Half of a line, behind which no other may be written, is dropped.
-        parts._write(b"".join(line + b"\n" for line in lines), "wb")
         return parts
 
     def begin(self) -> None:
         """Make the file, unless it is there, before the first part is done."""
         if not self.path.exists():
-            self._write(_line(_Head(__version__, dict(self._defining))), "wb")
+            with reported(f"cannot write {self.path}", HINT):
+                self.folder.mkdir(parents=True, exist_ok=True)
+            self._file.append(_line(_Head(__version__, dict(self._defining))))
             lock(self.folder)
 
     def results(self, step: int, kind: type[T]) -> dict[int, T]:
@@ -86,7 +88,7 @@ class KeptParts:
         """Keep the result of a part."""
         self.begin()
         self._results[step, part] = Raw(msgspec.json.encode(result))
-        self._write(_line(_Part(step, part, self._results[step, part])), "ab")
+        self._file.append(_line(_Part(step, part, self._results[step, part])))
 
     @contextmanager
     def kept_when_interrupted(self) -> Iterator[None]:
@@ -104,15 +106,9 @@ class KeptParts:
         self.path.unlink(missing_ok=True)
         unlock(self.folder)
 
-    def _write(self, content: bytes, mode: str) -> None:
-        with reported(f"cannot write {self.path}", "make room, then go on with --resume"):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open(mode) as file:
-                file.write(content)
 
-
-def _line(record: Struct) -> bytes:
-    return msgspec.json.encode(record) + b"\n"
+def _line(record: Struct) -> str:
+    return msgspec.json.encode(record).decode()
 
 
 def input_hashes(settings: Mapping[str, object]) -> dict[str, str]:
@@ -134,6 +130,6 @@ def unfinished_parts(out: Path, command: str, defining: Mapping[str, object]) ->
 def _defining_of(folder: Path) -> Mapping[str, object]:
     """Return what defines the study of a folder; nothing if its file does not say."""
     try:
-        return decode(_Head, (complete_lines(folder / NAME) or [b"{}"])[0]).defining
+        return decode(_Head, (LineFile(folder / NAME).lines() or [b"{}"])[0]).defining
     except ValueError:
         return {}

@@ -9,7 +9,7 @@ from types import TracebackType
 import msgspec
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.runs.directory import lock, unlock
+from specbench_kit.runs.line_file import lock, unlock
 from specbench_kit.traces.trace import (
     CANDIDATE_COLUMNS,
     METADATA,

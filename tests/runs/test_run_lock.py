@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.runs.directory import lock, unlock
+from specbench_kit.runs.line_file import lock, unlock
 
 HOLDER = (
     "import sys; from pathlib import Path\n"
-    "from specbench_kit.runs.directory import lock\n"
+    "from specbench_kit.runs.line_file import lock\n"
     "lock(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()\n"
 )
 

@@ -31,7 +31,7 @@ from specbench_kit.live.engines.received import TokenCounter
 from specbench_kit.metrics.statistics import FEWEST_UNITS, units_for_a_verdict
 from specbench_kit.models.catalogue import from_pretrained, locate_tokenizer
 from specbench_kit.runs import provenance
-from specbench_kit.runs.directory import unlock
+from specbench_kit.runs.line_file import unlock
 from specbench_kit.runs.machine.limits import MachineReadings, read_machine
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch

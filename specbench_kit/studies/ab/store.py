@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
@@ -22,8 +23,9 @@ from specbench_kit.core.typed_json import JsonObject, decode
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, CounterChange
 from specbench_kit.reports.study import Study
-from specbench_kit.runs.directory import complete_lines, is_whole, lock, read_object, reported, unlock
+from specbench_kit.runs.directory import is_whole, read_object
 from specbench_kit.runs.folder import encode, to_json, unfinished_folder, unused_folder, write_text
+from specbench_kit.runs.line_file import LineFile, lock, reported, unlock
 from specbench_kit.studies.ab.kind import AB, AbStudy
 from specbench_kit.studies.ab.report import AbDescription
 from specbench_kit.studies.ab.settings import Load
@@ -123,11 +125,7 @@ class AnswerStore:
 
     @classmethod
     def open(cls, folder: Path, names: tuple[str, ...]) -> "AnswerStore":
-        """Read a run, and remove the end of a line that a kill cut short."""
-        for name in (ANSWERS, COUNTERS):
-            lines = b"".join(line + b"\n" for line in complete_lines(folder / name))
-            if (folder / name).exists() and len(lines) < (folder / name).stat().st_size:
-                replace_file(folder / name, lines)
+        """Read a run."""
         store = cls(folder, names)
         store.records = {record.key: record for record in _read(folder / ANSWERS, AnswerRecord)}
         store.changes = {change.key: change for change in _read(folder / COUNTERS, CounterChange)}
@@ -173,17 +171,13 @@ class AnswerStore:
         write_text(self.folder / RUN, to_json({**self.run, **facts}))
 
     def _write_line(self, name: str, record: AnswerRecord | CounterChange) -> None:
-        line = encode(json.dumps(to_builtins(record), ensure_ascii=False, allow_nan=False) + "\n")
-        with reported(f"cannot write {name} in {self.folder}", HINT), (self.folder / name).open("ab") as file:
-            file.write(line)
+        line = json.dumps(to_builtins(record), ensure_ascii=False, allow_nan=False)
+        LineFile(self.folder / name, HINT).append(line)
 
 
 def _read(path: Path, kind: type[T]) -> Iterable[T]:
-    for number, line in enumerate(complete_lines(path), 1):
-        try:
-            yield decode(kind, line)
-        except ValueError as error:
-            raise SkitError(f"{path}:{number}: not a line of skit ab ({error}): remove it and use --resume") from error
+    lines = LineFile(path).records(partial(decode, kind), "a line of skit ab", "remove it and use --resume")
+    return (record for _, record in lines)
 
 
 @dataclass(frozen=True, slots=True)

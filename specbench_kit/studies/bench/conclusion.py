@@ -29,9 +29,10 @@ from specbench_kit.reports.sections.wording import time_kind
 from specbench_kit.reports.timeline import token_view as token_pages
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
 from specbench_kit.runs import provenance
-from specbench_kit.runs.directory import RESUME_HINT, RunDirectory
+from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.runs.document import RunDocument
 from specbench_kit.runs.folder import unused_folder
+from specbench_kit.runs.line_file import RESUME_HINT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

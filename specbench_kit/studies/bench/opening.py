@@ -15,7 +15,8 @@ from specbench_kit.models.catalogue import ModelSource, read_config
 from specbench_kit.models.executors.base import name_of
 from specbench_kit.models.weights.blocks import read_record
 from specbench_kit.runs import provenance
-from specbench_kit.runs.directory import RunDirectory, find_resumable, lock, unlock
+from specbench_kit.runs.directory import RunDirectory, find_resumable
+from specbench_kit.runs.line_file import lock, unlock
 from specbench_kit.runs.resumption import require_same_environment
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.settings import BenchSettings

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from specbench_kit.decoding.clock import monotonic_s
-from specbench_kit.runs.directory import lock, reported, unlock
+from specbench_kit.runs.line_file import lock, reported, unlock
 from specbench_kit.studies.training.distillation.answers import Answer
 
 WARM_UP_STEPS = 20
