@@ -1,6 +1,7 @@
 """`skit tune` and `--tuned`: one budget for all, chosen on some prompts and told on the others."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +20,10 @@ from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import BUNDLED_FOLDER
 from specbench_kit.reports.study import Study
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.runs.document import RunDescription, TuningUse
 from specbench_kit.runs.provenance import hash_model
 from specbench_kit.studies.bench.choice import chosen
+from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.tuned_options import TunedOptions, bundled_file, load, save
 from specbench_kit.studies.kinds import studies_in
@@ -325,3 +327,44 @@ def test_a_trace_that_comes_with_the_kit_is_named_in_the_folder(tmp_path: Path) 
     study = run_tuning(bundled, tmp_path / "tuned.json", lambda *_: None)
     assert (study.run.trace and study.run.trace.file) == "qwen2.5-coder-tune.parquet"
     assert "target hash" in (study.folder / "report.md").read_text()
+
+
+NAMES = ("fixed-k", "threshold", "margin")
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.replace("`", "").split())
+
+
+def test_other_conditions_and_methods_without_options_are_on_every_page(trace: Path, tmp_path: Path) -> None:
+    tuned, _ = tune(settings(trace, "fixed-k", budget=2), lambda *_: None)
+    save(tuned, tmp_path / "tuned.json")
+    command = ["bench", *(word for name in NAMES for word in ("--method", name)), "--method", "fixed-k:k=1"]
+    given = ["--replay", trace, "--tuned", tmp_path / "tuned.json", "--deployment", "wan", "--out", tmp_path / "runs"]
+    done = skit_here(*command, *given)
+    assert done.returncode == 0, done.stderr
+    other = "OTHER TUNING: tuned.json: tuned for deployment test, run with wan."
+    no_options = "NOT TUNED: tuned.json has no options for"
+    (folder,) = [path for path in (tmp_path / "runs").iterdir() if not (path / "run.json").exists()]
+    pages = [(folder / f"report.{suffix}").read_text(encoding="utf-8") for suffix in ("md", "html")]
+    for text in (done.stdout, *pages):
+        assert other in one_line(text)
+        # Pages name methods from fast to slow, the terminal in the order of the command line before anything ran.
+        assert re.search(rf"{no_options} (threshold, margin|margin, threshold): defaults run\.", one_line(text))
+    assert one_line(pages[0]).count("OTHER TUNING") == 1
+    alone = {path.parent: one_line(path.read_text()) for path in (tmp_path / "runs").glob("*/report.md")}
+    of_method = {read_object(path / "run.json")["method"]: text for path, text in alone.items() if path != folder}
+    spec = tuned.methods["fixed-k"].spec
+    assert {method for method, text in of_method.items() if other in text} == {spec}
+    untuned = {method.partition(":")[0] for method, text in of_method.items() if no_options in text}
+    assert untuned == set(NAMES) - {"fixed-k"}
+    assert "TUN" not in of_method["fixed-k:k=1"]
+
+
+def test_what_is_tuned_for_these_conditions_gives_no_caution(trace: Path, tmp_path: Path) -> None:
+    tuned, _ = tune(TuningSettings(methods=("fixed-k",), traces=(trace,), budget=2), lambda *_: None)
+    save(tuned, tmp_path / "tuned.json")
+    same = BenchSettings(("fixed-k",), tuned=tmp_path / "tuned.json", out=tmp_path / "runs")
+    (conclusion,), *_ = bench_replay(same, trace, lambda _: None)
+    assert conclusion.directory.document.tuning == TuningUse("tuned.json")
+    assert "TUN" not in (conclusion.directory.path / "report.md").read_text()
