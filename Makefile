@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-pair-replayed reference-pair-decoded pair-trace pair-trees long-trace pair-training reference-pair suite-results reproduce wheel docs docs-test clean
+.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-pair-replayed reference-pair-decoded pair-trace pair-trees long-trace pair-training reference-pair suite-results reproduce wheel policy-page docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -326,6 +326,10 @@ reproduce: $(INSTALLED)
 wheel: $(INSTALLED)
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls -l dist/*.whl
+
+# docs/policies.md, from the docstrings of the code.
+policy-page: $(INSTALLED)
+	$(BIN)/python scripts/policy_page.py
 
 # The site, in build/site; a warning is an error.
 docs: $(INSTALLED)

@@ -3,8 +3,7 @@
 import inspect
 import re
 import runpy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -12,15 +11,10 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from mkdocs.structure.files import File, Files
 
 import specbench_kit.api as api
-from specbench_kit.api.testing import check_method
 from specbench_kit.cli.command import NOT_IN_FILES
 from specbench_kit.cli.commands import COMMANDS, load_command
 from specbench_kit.core.specs import init_fields
-from specbench_kit.decoding.distributions import DistributionStats, DraftForward, NodeStats
-from specbench_kit.decoding.drafter import Draft, Drafter
-from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.decoding.verification import Verdict
-from specbench_kit.methods.base import GROUPS, Chains, Method, Policy, StopRule, methods
+from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
 from specbench_kit.reports.document import code
 from specbench_kit.reports.render_markdown import table
@@ -33,6 +27,11 @@ def other_names() -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     script = runpy.run_path(str(Path(__file__).with_name("other_names.py")))
     return script["SOURCES"], script["OTHER_NAMES"]
 
+
+_DOCSTRINGS = runpy.run_path(str(Path(__file__).with_name("policy_page.py")))
+_text: Callable[[str], str] = _DOCSTRINGS["text_of"]
+_function: Callable[[str, Callable[..., Any]], str] = _DOCSTRINGS["function_page"]
+_class: Callable[[str, type], str] = _DOCSTRINGS["class_page"]
 
 PAYS = {
     "bounds": "References: the cost without speculation, and the bound that no method can beat.",
@@ -83,25 +82,6 @@ EVERYWHERE = {
 """Meanings of options that several methods have, for methods whose texts do not name them."""
 
 
-OF_POLICIES: Mapping[type, Sequence[str]] = {
-    Policy: (),
-    Drafter: ("drafts", "room", "extend", "expand", "clock", "awaits_answer"),
-    Draft: ("tree", "request_id", "context_length", "reference"),
-    TokenTree: (
-        *("tokens", "parents", "drafted", "last", "path", "below", "depth", "deepest", "add", "probability", "stats"),
-        *("distribution_stats", "path_probability", "score"),
-    ),
-    DistributionStats: (),
-    NodeStats: (),
-    DraftForward: ("probabilities", "top_tokens", "likeliest"),
-    Verdict: ("draft", "submitted", "path", "bonus", "tokens"),
-    StopRule: (),
-    Chains: (),
-    Method: ("policy", "drafting", "requirements"),
-}
-"""The classes that the author of a policy meets, each with the parts that are for policies; all of them if empty."""
-
-
 def on_files(files: Files, config: Any) -> Files:
     """Add the generated pages to those of the folder."""
     for path, text in (*pages(), *board()):
@@ -122,7 +102,6 @@ def pages() -> Iterator[tuple[str, str]]:
         yield f"methods/{name}.md", _method(name, method)
     yield "metrics.md", _metrics()
     yield "python.md", _python()
-    yield "policies.md", _policies()
     yield "commands.md", _commands()
     yield "formats.md", _formats()
 
@@ -205,35 +184,6 @@ def _python() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _policies() -> str:
-    """Return the worked examples, and what a policy is given and may return."""
-    parts = [Path(__file__).with_name("policy_reference.md").read_text(encoding="utf-8").rstrip()]
-    parts += [_class(kind.__name__, kind, names) for kind, names in OF_POLICIES.items()]
-    return "\n\n".join([*parts, _function("check_method", check_method)]) + "\n"
-
-
-def _function(name: str, function: Callable[..., Any], level: str = "##") -> str:
-    signature = str(inspect.signature(function)).replace("specbench_kit.", "")
-    return f"{level} {name}\n\n```python\n{name}{signature}\n```\n\n{_text(inspect.getdoc(function) or '')}"
-
-
-def _class(name: str, kind: type, names: Sequence[str] = ()) -> str:
-    """Return a class with its fields, functions and properties, or with those of some names."""
-    parts = [f"## {name}", _text(inspect.getdoc(kind) or "")]
-    own = [field.name for field in fields(kind)] if is_dataclass(kind) else []
-    if shown := [code(field) for field in own if not names or field in names]:
-        parts.append(f"Fields: {', '.join(shown)}.")
-    for key in names or vars(kind):
-        value = inspect.getattr_static(kind, key, None)
-        if key.startswith("_"):
-            continue
-        if inspect.isfunction(value):
-            parts.append(_function(key, value, "###"))
-        elif isinstance(value, property):
-            parts.append(f"### {key}\n\n{_text(inspect.getdoc(value) or '')}")
-    return "\n\n".join(parts)
-
-
 def _commands() -> str:
     parts = [
         "# Commands",
@@ -286,8 +236,3 @@ def _formats() -> str:
 
 def _first(method: Any) -> str:
     return _text((method.__doc__ or "").strip().partition("\n")[0])
-
-
-def _text(text: str) -> str:
-    """Return text of the code with escaped tags."""
-    return text.replace("<", "&lt;")

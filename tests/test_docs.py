@@ -1,18 +1,24 @@
 """The documentation: every command in it is one, and pages that are made from the code say what the code says."""
 
+import inspect
 import re
 import runpy
 import shlex
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from documents import FENCED, PAGES, ROOT, blocks
 
+from specbench_kit.api.testing import check_method
 from specbench_kit.cli.command import Command
 from specbench_kit.cli.commands import load_command
-from specbench_kit.methods.base import methods
+from specbench_kit.decoding.drafter import Drafter
+from specbench_kit.methods.base import Chains, Child, LevelPolicy, Method, Pipeline, Policy, StopRule, methods
 
 
 def commands() -> list[str]:
@@ -92,11 +98,106 @@ def test_the_examples_of_the_policy_reference_run_and_keep_what_methods_promise(
     assert {"as-far-as-last-time", "two-then-two", "until-unsure"} <= set(methods.all())
 
 
-@pytest.mark.skipif(not find_spec("mkdocs"), reason="the extra docs is not installed here")
+def hook_examples(kind: type) -> dict[str, str]:
+    """The example in the docstring of each hook of a policy."""
+    hooks = [name for name in vars(kind) if not name.startswith("_")]
+    docs = {name: inspect.getdoc(inspect.getattr_static(kind, name)) or "" for name in hooks}
+    return {name: "".join(match[3] for match in FENCED.finditer(f"{doc}\n")) for name, doc in docs.items()}
+
+
+class FourTokens(Policy):
+    """Drafts four tokens, for the examples of hooks that come after `draft`."""
+
+    def draft(self, drafter: Drafter) -> None:
+        for _ in range(4):
+            drafter.extend(drafter.drafts)
+
+
+def with_hooks(kind: type, *hooks: str) -> Any:
+    """A policy that has the examples of these hooks."""
+    names: dict[str, Any] = {"StopRule": StopRule, "Child": Child}
+    examples = hook_examples(kind)
+    for hook in hooks:
+        exec(compile(examples[hook], hook, "exec"), names)
+    policy = type("Example", (FourTokens if kind is Policy else kind,), {hook: names[hook] for hook in hooks})()
+    policy.lengths = {}
+    return policy
+
+
+@dataclass(frozen=True)
+class HookExample(Method):
+    """Runs the examples of some hooks."""
+
+    hooks: tuple[str, ...] = ()
+    source = "example"
+
+    @property
+    def overlaps(self) -> bool:
+        return "overlap" in self.hooks
+
+    @property
+    def pipeline(self) -> Pipeline | None:
+        return Pipeline(stages=2, width=4) if "next_level" in self.hooks else None
+
+    def policy(self) -> Policy | LevelPolicy:
+        made: Policy | LevelPolicy = with_hooks(LevelPolicy if self.pipeline else Policy, *self.hooks)
+        return made
+
+
+def test_every_hook_of_a_policy_has_an_example() -> None:
+    assert [name for name, example in hook_examples(Policy).items() if not example] == []
+    rule = with_hooks(Policy, "stop_rule").stop_rule
+    marked = rule.stops(Chains(np.array([[[0, 0, 0, 0, 0.3], [0, 0, 0, 0, 0.5]]]), np.ones((1, 2), bool)))
+    assert (rule.most, marked.tolist()) == (8, [[True, False]])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "hooks",
+    [
+        ("choose", "expects"),
+        ("draft", "observe", "forget"),
+        ("draft", "overlap", "next_root"),
+        ("next_level",),
+    ],
+    ids=lambda hooks: hooks[-1],
+)
+def test_the_examples_of_hooks_decode_without_loss(hooks: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "_entries", dict(methods.all()))
+    called = set()
+    tried = hooks
+
+    @methods.register("hooks")
+    @dataclass(frozen=True)
+    class Registered(HookExample):
+        hooks: tuple[str, ...] = tried
+
+        def policy(self) -> Policy | LevelPolicy:
+            policy = super().policy()
+            for hook in self.hooks:
+                setattr(policy, hook, watched(hook, getattr(policy, hook)))
+            return policy
+
+    def watched(hook: str, function: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            called.add(hook)
+            return function(*arguments)
+
+        return call
+
+    check_method("hooks")
+    assert called == set(hooks)
+
+
+def test_the_policy_reference_is_what_the_docstrings_say() -> None:
+    page = runpy.run_path(str(ROOT / "scripts" / "policy_page.py"))["page"]()
+    current = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    assert current == page, "run make policy-page"
+
+
 def test_the_policy_reference_has_what_policies_are_given() -> None:
-    script = runpy.run_path(str(ROOT / "scripts" / "docs_pages.py"))
-    page = dict(script["pages"]())["policies.md"]
-    for kind in ("Policy", "Drafter", "Draft", "TokenTree", "Verdict", "StopRule", "Method"):
+    page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    for kind in ("Policy", "Drafter", "Draft", "TokenTree", "Verdict", "StopRule", "LevelPolicy", "Method"):
         assert f"\n## {kind}\n" in page
     for part in ("extend", "expand", "room", "probability", "path_probability", "choose", "observe", "awaits_answer"):
         assert re.search(rf"^### {part}\n\n.*\w", page, re.MULTILINE | re.DOTALL), part

@@ -68,7 +68,7 @@ def sessions() -> list[Any]:
 
 def example() -> tuple[str, str]:
     """The example method and the entry point that names it."""
-    return block("python", "@methods.register"), block("toml", "specbench_kit.methods")
+    return block("python", '@methods.register("ramp")'), block("toml", "specbench_kit.methods")
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.cli.common import (
-    MOST_LEFT_OUT,
     JsonOption,
     command_line,
     load_dataset,
@@ -88,18 +87,13 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
 
 
 def _warn_of_other_tuning(settings: BenchSettings, console: "Console") -> None:
-    from specbench_kit.studies.bench.choice import chosen, tuned_options
+    from specbench_kit.reports.sections.cautions import tuning_cautions
+    from specbench_kit.runs.document import RunDescription
+    from specbench_kit.studies.bench.choice import describe_tuning
 
-    name = settings.deployment.name if settings.deployment else "recorded"
-    tuned = tuned_options(settings)
-    if tuned is None:
-        return
-    for doubt in tuned.doubts(name, settings.batch_size):
-        say(console, f"OTHER TUNING: {settings.tuned}: {doubt}", style="yellow")
-    if untuned := tuned.lacking(chosen(settings)):
-        more = len(untuned) - MOST_LEFT_OUT
-        named = ", ".join(untuned[:MOST_LEFT_OUT]) + (f" and {more} more" if more > 0 else "")
-        say(console, f"NOT TUNED: {settings.tuned} has no options for {named}: defaults run", style="yellow")
+    tuning = describe_tuning(settings)
+    for line in tuning_cautions(RunDescription.read({"method": spec, **said}) for spec, said in tuning.items()):
+        say(console, line, style="yellow")
 
 
 def _load_datasets(settings: BenchSettings, sources: Sources, console: "Console") -> "list[LoadedDataset]":

@@ -5,7 +5,7 @@ FAILED = 1
 REFUSED = 2
 """Bad input, a machine or server that does not do its part: one line says what is wrong and what to do."""
 INCONCLUSIVE = 3
-"""No condition of --fail-if holds, but one could not be judged: a disturbed machine, or runs that are too small."""
+"""No condition of --fail-if holds, but one could not be judged: a busy or disturbed machine, or too small runs."""
 FAULT = 70
 """A fault of the kit itself, with a traceback: EX_SOFTWARE of BSD's sysexits.h."""
 INTERRUPTED = 130

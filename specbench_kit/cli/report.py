@@ -229,8 +229,8 @@ class CheckOptions(ComparisonOptions):
             "whether the second is slower, by a test that fails 5% of equal versions and 80% of those that lost 5%; "
             "'baseline_ratio<0.9' compares the baselines, which differ if the machine or the engine changed. Exit "
             "with 2 if the condition cannot be evaluated, for instance because a run cannot be read, and with 3 if it "
-            "is about time and a run was timed on a disturbed machine, or if the runs are too small to tell. May be "
-            "given several times."
+            "is about time and a run was timed on a busy or disturbed machine, or if the runs are too small to tell. "
+            "May be given several times."
         ),
     ] = ()
     out: Annotated[Path | None, Option("Folder for a report; without it, none is written.")] = None

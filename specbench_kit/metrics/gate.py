@@ -17,7 +17,7 @@ from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS, Unit
-from specbench_kit.runs.machine.limits import disturbances
+from specbench_kit.runs.machine.limits import disturbances, ratios_hold
 
 FORM = re.compile(r"\s*slower\s+by\s+(?P<percent>\d*\.?\d+)\s*%\s*")
 
@@ -207,9 +207,18 @@ def require_readable(comparison: Comparison) -> None:
 
 
 def disturbed_runs(comparison: Comparison) -> list[str]:
-    """Return a line for every run that was timed on a disturbed machine: conditions on time cannot be judged by it."""
-    reasons = {run.name: disturbances(run.fields.machine) for run in comparison.runs}
-    return [f"run {name} was timed on a disturbed machine: {'; '.join(why)}" for name, why in reasons.items() if why]
+    """Return a line for every run that was timed on a busy or a disturbed machine, by the reports' words for it.
+
+    Conditions on time cannot be judged by either: on a busy machine the ratios within a run hold, and what is compared
+    may be two runs.
+    """
+    lines = []
+    for run in comparison.runs:
+        readings = run.fields.machine
+        if why := disturbances(readings):
+            state = "busy" if ratios_hold(readings) else "disturbed"
+            lines.append(f"run {run.name} was timed on a {state} machine: {'; '.join(why)}")
+    return lines
 
 
 def violations(comparison: Comparison, condition: Condition) -> list[str]:

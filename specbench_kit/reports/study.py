@@ -56,6 +56,8 @@ class StudyKind(ABC, Generic[D, R]):
     """The names of the file of the result, and of the page without its suffix."""
     beside: str = ""
     """The command into whose folder this one writes; empty for one with a folder of its own."""
+    file_suffix: str = ""
+    """The suffix of a file that the command writes beside the folder under the same name; empty if there is none."""
 
     @abstractmethod
     def headline(self, study: "Study[D, R]") -> str:

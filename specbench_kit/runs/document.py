@@ -273,6 +273,16 @@ class LoweredLimit(Struct):
     default: int
 
 
+class TuningUse(Struct):
+    """The tuned options that a benchmark named for methods without options of their own."""
+
+    file: Annotated[str, doc("file of skit tune, or auto for what is bundled")]
+    doubts: Annotated[list[str], doc("conditions of this run that are not those of the tuning")] = field(
+        default_factory=list
+    )
+    is_untuned: Annotated[bool, doc("whether the file has no options for the method, whose defaults ran")] = False
+
+
 class Resumption(Struct):
     """One resumption of a run, and the environment in which it went on after `done` requests."""
 
@@ -345,6 +355,7 @@ class RunDescription(Struct, kw_only=True):
     lowered_limits: Annotated[dict[str, LoweredLimit], doc("methods that draft shorter than by default")] = field(
         default_factory=dict
     )
+    tuning: Annotated[TuningUse | None, doc("the file of tuned options, if one was named")] = None
     seen_prompts: Annotated[int | None, doc("prompts that a predictor had been trained on")] = None
     server: Annotated[ServerReference | None, doc("the server that verified")] = None
     shaped_link: Annotated[dict[str, float | None], doc("the link whose delays were added to real messages")] = field(

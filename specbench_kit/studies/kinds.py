@@ -43,11 +43,25 @@ def reading(study: AnyStudy) -> Iterator[None]:
         ) from error
 
 
-def studies_in(folder: Path) -> list[AnyStudy]:
+def folder_of(path: Path) -> Path:
+    """Return the folder of the study that a path names, itself or by the file that the command wrote beside it.
+
+    Any other path is returned as it is.
+    """
+    folder = path.with_suffix("")
+    if not path.is_file() or (command := command_of(folder)) is None:
+        return path
+    kind = kinds().get(command)
+    return folder if kind and kind.file_suffix == path.suffix else path
+
+
+def studies_in(path: Path) -> list[AnyStudy]:
     """Return the studies in a folder, that of its command and others beside it; none for any other folder.
 
-    Raise SkitError if its command is not known, or if a file is damaged.
+    A file that a command wrote beside the folder stands for it. Raise SkitError if the folder's command is not known,
+    or if a file is damaged.
     """
+    folder = folder_of(path)
     command = command_of(folder)
     if command is None:
         return []
@@ -68,11 +82,11 @@ def find_studies(paths: Sequence[Path]) -> tuple[list[AnyStudy], list[Path]]:
     """
     found: list[AnyStudy] = []
     others = []
-    for path in paths:
+    for path in map(folder_of, paths):
         if path.is_file():
             raise SkitError(
-                f"{path} is a file: name the folder of a run; what skit tune and profiles write as one file has its "
-                "page beside it"
+                f"{path} is a file: name the folder of a run (that of a file of skit tune stands beside it, under the "
+                "same name)"
             )
         below = sorted(file.parent for file in path.glob("*/run.json"))
         is_parent = below and not (path / "run.json").exists() and all(command_of(folder) for folder in below)

@@ -153,6 +153,25 @@ def test_time_of_a_disturbed_machine_passes_and_fails_nothing(busy):
         assert json.loads(done.stdout)["warnings"][0].startswith(WARNING)
 
 
+@pytest.mark.parametrize(
+    ("control", "caution", "words"),
+    [
+        ({"speed": 1.01, "interval": [0.96, 1.06]}, "BUSY MACHINE", "busy"),
+        (None, "DISTURBED MACHINE", "disturbed"),
+    ],
+)
+def test_a_gate_and_the_cautions_have_one_word_for_the_state_of_a_machine(tmp_path, control, caution, words):
+    lanes = {name: {"cpu_share": 0.7, "spread": 1.5} for name in ("autoregressive", "wisp")}
+    records = in_turn(records_of(4, 0.7, 12, 24))
+    machine = [{"lanes": lanes, "control": control, "cpus": 2}]
+    run = write_run(tmp_path, "wisp", records, in_turn(plain(records)), machine=machine)
+    done = skit_here("compare", run, "--fail-if", "speedup<0.1")
+    assert done.returncode == 3
+    assert f"{caution}: autoregressive had a processor for 70%" in " ".join(done.stdout.split())
+    refused = f"inconclusive: run {run.name} was timed on a {words} machine: autoregressive had a processor for 70%"
+    assert refused in done.stderr
+
+
 def test_what_holds_no_time_is_judged_on_a_disturbed_machine_too(busy):
     assert skit_here("compare", busy, "--fail-if", "acceptance_length<100").returncode == 1
     passed = skit_here("compare", busy, "--fail-if", "acceptance_length<1")

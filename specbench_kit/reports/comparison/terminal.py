@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
-from specbench_kit.metrics.result import Comparison
+from specbench_kit.metrics.result import Comparison, MethodSeries, RunResult
 from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.verdicts import FASTER, NOT_LOSSLESS, SAMPLING_UNDECIDED, UNCHECKED
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 UNCOUNTED = "!"
-MARKS_AGAINST = MARKS | dict.fromkeys((NOT_LOSSLESS, UNCHECKED, SAMPLING_UNDECIDED), UNCOUNTED)
+UNCOUNTED_VERDICTS = (NOT_LOSSLESS, UNCHECKED, SAMPLING_UNDECIDED)
+MARKS_AGAINST = MARKS | dict.fromkeys(UNCOUNTED_VERDICTS, UNCOUNTED)
 """What follows a ratio that names no winner, by its verdict; a ratio without a mark is shown to differ from 1."""
 UNCOUNTED_WORDS = "faster, but with outputs that do not count"
 MOST_ROWS = 12
@@ -93,19 +94,47 @@ def winner_of(comparison: Comparison) -> str:
     """Return the row of the fastest method that can be deployed and is lossless.
 
     If differences are taken to a named method, the winner is the one that is shown to be furthest ahead of it. There
-    is none (an empty text) if it is slower than autoregressive decoding, whether or not that is shown.
+    is none (an empty text) if it is slower than autoregressive decoding, whether or not that is shown, nor where all
+    rows are runs of one method, or another row that it is level with by the verdicts has the higher speed.
     """
     bounds = {series.label for series in comparison.series if series.is_bound}
     rows = comparison.overall
     ahead = [label for label, row in rows.items() if row.verdict == FASTER and label not in bounds]
     winner = max(ahead, key=lambda label: rows[label].typical_relative_speed or 0.0) if ahead else comparison.reference
-    beaten = (rows[winner].typical_speedup or 1.0) < 1 or not _has_rivals(comparison)
-    return "" if beaten or winner in bounds else winner
+    is_slower = (rows[winner].typical_speedup or 1.0) < 1
+    is_passed = winner == comparison.reference and _is_passed(comparison)
+    nothing_to_choose = len({_without_number(series.label) for series in _methods(comparison)}) < 2
+    return "" if is_slower or is_passed or nothing_to_choose or winner in bounds else winner
+
+
+def _is_passed(comparison: Comparison) -> bool:
+    """Return True if a row that competes with the reference is faster than it, although that is not shown.
+
+    A reference that was chosen is the fastest method, of which the first run stands for all; one that the user named
+    may be any.
+    """
+    method = _without_number(comparison.reference)
+    competing = [
+        comparison.overall[series.label]
+        for series in _methods(comparison)
+        if not series.is_bound and (comparison.is_named or _without_number(series.label) == method)
+    ]
+    return any((row.typical_relative_speed or 0.0) > 1 and row.verdict not in UNCOUNTED_VERDICTS for row in competing)
+
+
+def _without_number(label: str) -> str:
+    """Return the label without the number that tells several runs of one method apart."""
+    return label.partition(" #")[0]
+
+
+def _methods(comparison: Comparison) -> list[MethodSeries[RunResult]]:
+    """Return the rows besides autoregressive decoding."""
+    return [series for series in comparison.series if not series.is_baseline]
 
 
 def _has_rivals(comparison: Comparison) -> bool:
-    """Return True if there are several methods besides autoregressive decoding."""
-    return sum(not series.is_baseline for series in comparison.series) > 1
+    """Return True if there are several rows besides autoregressive decoding."""
+    return len(_methods(comparison)) > 1
 
 
 def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str, shown: Sequence[str]) -> Table:

@@ -21,6 +21,7 @@ from specbench_kit.reports.sections.cautions import (
     resumption_cautions,
     setting_cautions,
     shorter_drafts,
+    tuning_cautions,
 )
 from specbench_kit.reports.writing.formatting import count, interval, share, times
 from specbench_kit.runs.document import LoweredLimit
@@ -50,7 +51,7 @@ def cautions(comparison: Comparison) -> list[str]:
         limits |= run.fields.lowered_limits
         lines += setting_cautions(replace(run.fields, lowered_limits={}, machine=[]), beside_others=True)
     fields = [run.fields for run in comparison.runs]
-    lines += [*other_deployments(fields), *shorter_drafts(limits), *machine.cautions(*fields)]
+    lines += [*tuning_cautions(fields), *other_deployments(fields), *shorter_drafts(limits), *machine.cautions(*fields)]
     lines += _partial_runs(comparison)
     for series in comparison.series:
         for run in () if series.is_derived else series.runs.values():

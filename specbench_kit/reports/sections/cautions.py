@@ -77,7 +77,8 @@ def setting_cautions(run: RunDescription, *, beside_others: bool = False) -> lis
     lines += _model_cautions(run.models, by_text=drafter.startswith("slem"))
     if run.time_kind == "modelled" and is_toy(run.models):
         lines.append(TOY_PAIR)
-    return [*lines, *predictor_cautions(run), *([] if beside_others else other_deployments([run]))]
+    lines += predictor_cautions(run)
+    return lines if beside_others else [*lines, *tuning_cautions([run]), *other_deployments([run])]
 
 
 def foreign_files(run: RunDescription) -> Blocks:
@@ -151,8 +152,8 @@ def derived_steps(deployment: DeploymentDescription | None) -> list[str]:
     ]
 
 
-NAMED_LIMITS = 3
-"""Methods that the line about shorter drafts names."""
+NAMED_METHODS = 3
+"""Methods that one line names, where it is about many."""
 
 
 def shorter_drafts(limits: Mapping[str, LoweredLimit]) -> list[str]:
@@ -161,14 +162,34 @@ def shorter_drafts(limits: Mapping[str, LoweredLimit]) -> list[str]:
         return []
     lowered = max(limit.lowered for limit in limits.values())
     described = [f"{spec} ({limit.default} by default)" for spec, limit in limits.items()]
-    more = f" and {len(described) - NAMED_LIMITS} more" if len(described) > NAMED_LIMITS else ""
-    named = ", ".join(described[:NAMED_LIMITS]) + more
     verb = "drafts" if len(limits) == 1 else "draft"
     longest = max(limit.default for limit in limits.values())
     return [
-        f"SHORTER DRAFTS: {named} {verb} at most {lowered} tokens here: the trace holds no more. "
+        f"SHORTER DRAFTS: {_first(described)} {verb} at most {lowered} tokens here: the trace holds no more. "
         f"`skit record --max-draft {longest}` does."
     ]
+
+
+def tuning_cautions(runs: Iterable[RunDescription]) -> list[str]:
+    """Return the lines about options that were tuned under other conditions, and about methods that have none."""
+    doubts: dict[str, None] = {}
+    untuned: dict[str, dict[str, None]] = {}
+    for run in runs:
+        if tuning := run.tuning:
+            doubts |= dict.fromkeys(f"OTHER TUNING: {tuning.file}: {doubt}." for doubt in tuning.doubts)
+            if tuning.is_untuned:
+                untuned.setdefault(tuning.file, {})[str(run.method).partition(":")[0]] = None
+    return [
+        *doubts,
+        *(f"NOT TUNED: {file} has no options for {_first(names)}: defaults run." for file, names in untuned.items()),
+    ]
+
+
+def _first(names: Iterable[str]) -> str:
+    """Return the first names, and how many more there are."""
+    listed = list(names)
+    more = f" and {len(listed) - NAMED_METHODS} more" if len(listed) > NAMED_METHODS else ""
+    return ", ".join(listed[:NAMED_METHODS]) + more
 
 
 def _model_cautions(models: Mapping[str, ModelDescription | None], *, by_text: bool) -> list[str]:

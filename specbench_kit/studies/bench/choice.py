@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, fields
 
 from specbench_kit.core.errors import SkitError, by_reason
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.deployments.base import RECORDED
 from specbench_kit.methods.base import GROUPS, LONGEST_DRAFT, Method, methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import resolve_target
 from specbench_kit.models.draft_library import AUTO, bundled_for
+from specbench_kit.runs.provenance import without_folders
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.tuned_options import TunedOptions, bundled_file, load
 
@@ -59,6 +62,23 @@ def tuned_options(settings: BenchSettings) -> TunedOptions | None:
     target = resolve_target(settings.target)
     folder = None if settings.server else bundled_for(target)
     return load(bundled_file(folder, target, settings.deployment.name if settings.deployment else None))
+
+
+def describe_tuning(settings: BenchSettings) -> dict[str, JsonObject]:
+    """Return what `run.json` says of the tuned options, by the spec of each method that takes or lacks them."""
+    tuned = tuned_options(settings)
+    if tuned is None:
+        return {}
+    specs = chosen(settings)
+    untuned = tuned.lacking(specs)
+    doubts = tuned.doubts(settings.deployment.name if settings.deployment else RECORDED, settings.batch_size)
+    taken = {method.spec for method in tuned.methods.values()}
+    file = without_folders(str(settings.tuned))
+    return {
+        spec: {"tuning": {"file": file, "is_untuned": True} if spec in untuned else {"file": file, "doubts": doubts}}
+        for spec in specs
+        if spec in untuned or spec in taken
+    }
 
 
 def usable(settings: BenchSettings, make: Callable[[str], Method]) -> tuple[dict[str, Method], dict[str, str]]:

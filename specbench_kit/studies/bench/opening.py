@@ -18,6 +18,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory, find_resumable
 from specbench_kit.runs.line_file import lock, unlock
 from specbench_kit.runs.resumption import require_same_environment
+from specbench_kit.studies.bench.choice import describe_tuning
 from specbench_kit.studies.bench.conversations import Conversation
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench, count_seen
@@ -40,6 +41,7 @@ def open_runs(
     """
     described: list[dict[str, object]] = []
     config = _describe_config(settings, bench)
+    tuning = describe_tuning(settings)
     sizes = {spec: bench.loop(method).effective_batch_size for spec, method in bench.methods.items()}
     for dataset in datasets:
         shared = _describe(settings, bench, dataset, config)
@@ -50,6 +52,7 @@ def open_runs(
                     **shared,
                     **({"seen_prompts": count} if count else {}),
                     **describe_method(spec, method),
+                    **tuning.get(spec, {}),
                     **bench.describe_hidden_states(method),
                     "config": {**config, "effective_batch_size": sizes[spec]},
                 }

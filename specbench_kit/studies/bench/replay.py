@@ -24,7 +24,7 @@ from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import BUNDLED
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.studies.bench.choice import chosen, longest_draft, usable
+from specbench_kit.studies.bench.choice import chosen, describe_tuning, longest_draft, usable
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, RunRequests, conclude
 from specbench_kit.studies.bench.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.lanes import Progress
@@ -81,6 +81,7 @@ def bench_replay(
             left_out[spec] = f"on this trace it is the same as {first}"
     methods = {spec: prepared[given_spec] for spec, given_spec in given.items()}
     shared = _describe(settings, trace, deployment)
+    tuning = describe_tuning(settings)
     runs = {
         spec: RunDirectory.create(
             settings.out,
@@ -89,6 +90,7 @@ def bench_replay(
                 **describe_replayed(method, trace),
                 **shared,
                 **lowered_limits([given[spec]], trace.header),
+                **tuning.get(given[spec], {}),
             },
         )
         for spec, method in methods.items()

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Protocol
 from msgspec import convert
 
 from specbench_kit.methods.spec import known_class
-from specbench_kit.reports import render_html
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -24,16 +23,15 @@ from specbench_kit.reports.document import (
     facts,
 )
 from specbench_kit.reports.sections.cautions import shorter_drafts
-from specbench_kit.reports.writing.drawing import Picture, draw
+from specbench_kit.reports.sections.machine import provenance
+from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, interval, rate, times
 from specbench_kit.reports.writing.palette import COLOURS
-from specbench_kit.runs.document import LoweredLimit
+from specbench_kit.runs.document import LoweredLimit, RunDescription
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-FIGURE = "plots/tuning_gain"
-"""The path under which the page holds its figure; no such file is written."""
 FEW_REQUESTS = 20
 """Test requests below which a reader is warned."""
 
@@ -93,6 +91,8 @@ def gain(choice: TunedChoice) -> Estimate:
 
 def headline(tuned: Tuning) -> str:
     """Return the fastest tuned method in a sentence, with what tuning gained and the interval of that."""
+    if not tuned.methods:
+        return "No method could be tuned on this trace."
     name, best = max(tuned.methods.items(), key=lambda item: item[1].tokens_per_s)
     gained = gain(best)
     bounds = gained.bounds
@@ -200,8 +200,8 @@ def warnings(tuned: Tuning) -> list[str]:
     return [f"DISTURBED MACHINE: the times that decided do not hold: {found}: record again."] if found else []
 
 
-def build(tuned: Tuning, left_out: Mapping[str, str]) -> Document:
-    """Return the page."""
+def build(run: RunDescription, tuned: Tuning, left_out: Mapping[str, str], figures: Sequence[Figure] = ()) -> Document:
+    """Return the page; `left_out` says of methods why they have no options."""
     dataset = tuned.run.get("dataset")
     name = dataset.get("name") if isinstance(dataset, Mapping) else None
     rows = [
@@ -211,18 +211,31 @@ def build(tuned: Tuning, left_out: Mapping[str, str]) -> Document:
         ("settings tried per method", f"at most {tuned.budget}, the defaults among them"),
         *((f"left out: {code(spec)}", reason) for spec, reason in left_out.items()),
     ]
-    opening: Blocks = [Paragraph(f"**{headline(tuned)}**")] if tuned.methods else []
-    figure = [Figure("Speed before and after tuning", f"{FIGURE}.svg", NOTE)] if picture(tuned) else []
     return Document.of(
         "Tuned options",
         caution(warnings(tuned), severe=True),
-        opening,
+        [Paragraph(f"**{headline(tuned)}**")],
         caution(cautions(tuned)),
-        figure,
+        figures,
         [Paragraph(draft_headline(tuned)), draft_table(tuned)] if tuned.drafts else [],
         [table(tuned), *notes(tuned)],
         [Heading("What was run"), facts(rows)],
+        provenance(run),
     )
+
+
+def terminal(tuned: Tuning) -> Blocks:
+    """Return what a terminal shows: the result, the table, and what limits it."""
+    drafts: list[Block] = []
+    if tuned.drafts:
+        drafts = [draft_table(tuned), Paragraph(f"**{draft_headline(tuned)}**")]
+    return [
+        Paragraph(f"**{headline(tuned)}**"),
+        table(tuned),
+        *notes(tuned),
+        *drafts,
+        *caution([*warnings(tuned), *cautions(tuned)]),
+    ]
 
 
 NOTE = (
@@ -251,12 +264,3 @@ def picture(tuned: Tuning) -> Picture | None:
 
     height_in = 0.8 + 0.24 * max(2, len(ordered))
     return Picture("tuning_gain", "Speed before and after tuning", NOTE, height_in, paint) if ordered else None
-
-
-def render(tuned: Tuning, left_out: Mapping[str, str]) -> str:
-    """Return the page as HTML that needs no network."""
-    drawings = {}
-    if figure := picture(tuned):
-        where = f"{tuned.deployment}, batch of {tuned.batch_size}, {tuned.run['requests']} requests, one half for tests"
-        drawings[FIGURE] = render_html.inline_svg(draw(figure, where, ("svg",))["svg"].decode(), figure.name)
-    return render_html.render(build(tuned, left_out), drawings)

@@ -3,20 +3,26 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
+from pathlib import Path
 from random import Random
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import ProgressCallback
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.base import Deployment
+from specbench_kit.deployments.description import describe
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method, with_option
 from specbench_kit.metrics.statistics import interval_of_ratio
+from specbench_kit.reports.study import RUN, command_of, finish
 from specbench_kit.runs import provenance
 from specbench_kit.runs.machine.limits import disturbances, read_machine
 from specbench_kit.studies.bench.choice import expand
-from specbench_kit.studies.bench.tuned_options import TunedDraft, TunedMethod, TunedOptions
+from specbench_kit.studies.bench.tuned_options import TunedDraft, TunedMethod, TunedOptions, save
+from specbench_kit.studies.tuning.kind import DRAFTS, TUNING, TuningStudy
 from specbench_kit.studies.tuning.options import TuningOptions
+from specbench_kit.studies.tuning.summary import TuningSummary
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay, takes_recorded_drafter
 from specbench_kit.traces.trace import RequestTrace, TraceFile
@@ -38,6 +44,53 @@ class TuningSettings(TuningOptions):
             "several traces are compared by the times of the machine that recorded them: leave out --deployment, or "
             "tune on one trace",
         )
+
+
+def run_tuning(settings: TuningSettings, file: Path, report: ProgressCallback) -> TuningStudy:
+    """Write the options of every method into a file for `skit bench --tuned`, and the study into a folder beside it.
+
+    Raise SkitError, before the work begins, if the folder holds what another command wrote.
+    """
+    folder = file.with_suffix("")
+    require(
+        not folder.is_file() and (not (folder / RUN).exists() or command_of(folder) == TUNING.command),
+        f"--out {file}: the page goes into the folder {folder}, which holds something else: name another file",
+    )
+    tuned, left_out = tune(settings, report)
+    save(tuned, file)
+    # What an earlier tuning found must not stand beside the description of this one.
+    for name in (TUNING.summary, DRAFTS):
+        (folder / name).unlink(missing_ok=True)
+    return finish(TUNING, folder, _describe(settings, tuned), TuningSummary.of(tuned, left_out))
+
+
+def _describe(settings: TuningSettings, tuned: TunedOptions) -> JsonObject:
+    """Return the content of `run.json`, with the trace whose draft was chosen."""
+    traces = map(TraceFile, settings.traces)  # which finds those that come with the kit by their names
+    trace = next(trace for trace in traces if provenance.hash_file(trace.path) == tuned.run["trace"])
+    return {
+        "command": TUNING.command,
+        **{name: tuned.run[name] for name in ("dataset", "models", "lowered_limits") if name in tuned.run},
+        "trace": trace.describe(),
+        "config": {
+            "methods": list(settings.methods),
+            "budget": settings.budget,
+            "batch_size": settings.batch_size,
+            "seed": settings.seed,
+        },
+        "time_kind": "modelled",
+        "deployment": describe(_deployment(settings, trace)),
+        **provenance.collect(settings.argv, arithmetic=True),
+    }
+
+
+def _deployment(settings: TuningSettings, trace: TraceFile) -> Deployment:
+    """Return the deployment on whose time a trace is replayed: the given one, or that of its own recording."""
+    if settings.deployment is not None:
+        return settings.deployment
+    # The machine may have been faster at one recording than at the other, so that verification has one time.
+    verifier = recording_deployment(TraceFile(settings.traces[0]).header).verifier
+    return replace(recording_deployment(trace.header), verifier=verifier)
 
 
 def tune(settings: TuningSettings, report: ProgressCallback) -> tuple[TunedOptions, dict[str, str]]:
@@ -78,8 +131,6 @@ def _tuners(settings: TuningSettings) -> list["_Tuner"]:
                 f"{path} and {settings.traces[0]} do not hold the same answers to the same prompts: record both with "
                 "the same target and prompts, so that their speeds can be compared",
             )
-            # The machine may have been faster at one recording than at the other, so that verification has one time.
-            tuner.deployment = replace(tuner.deployment, verifier=tuners[0].deployment.verifier)
         tuners.append(tuner)
     return tuners
 
@@ -151,7 +202,7 @@ class _Tuner:
     """The tokens per second of the fastest candidate of all methods on the choosing requests."""
 
     def __post_init__(self) -> None:
-        self.deployment = self.settings.deployment or recording_deployment(self.trace.header)
+        self.deployment = _deployment(self.settings, self.trace)
 
     @property
     def disturbed(self) -> list[str]:

@@ -17,13 +17,14 @@ from report_builders import (
     summary_of,
 )
 from rich.console import Console
-from run_builders import write_methods
+from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.cli.common import say
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.losslessness import Losslessness, summarise_checks
 from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_data import load_runs
+from specbench_kit.metrics.verdicts import NO_DIFFERENCE
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.comparison.terminal import FIRST_ROWS, WINNER, print_comparison
 from specbench_kit.reports.document import Column, Estimate, Table
@@ -129,6 +130,48 @@ def test_rows_of_one_method_keep_their_options_and_the_star_stands_behind_the_na
     starred = [line for line in lines if f" {WINNER}" in line and not line.startswith(WINNER)]
     assert {line.split()[0] for line in starred} == {comparison.reference.split()[0]}
     assert all(line.split()[1] == WINNER for line in starred)
+
+
+def starred(comparison: Comparison) -> list[str]:
+    """The rows with a star."""
+    return [line for line in shown(comparison, 200).splitlines() if WINNER in line.split()[1:3]]
+
+
+def write_again(out: Path, method: str, alpha: float, **changes: object) -> None:
+    """Write a run on eight prompts, which is the faster the more of its drafts are accepted."""
+    records = in_turn(records_of(4, alpha, 8, 24))
+    write_run(out, method, records, in_turn(plain(records)), **changes)
+
+
+@pytest.mark.parametrize("alphas", [(0.6, 0.8), (0.8, 0.6)], ids=["second faster", "first faster"])
+def test_of_two_runs_of_one_method_none_has_a_star(tmp_path: Path, alphas: tuple[float, float]) -> None:
+    for alpha in alphas:
+        write_again(tmp_path, "wisp", alpha)
+    comparison = compare(load_runs(sorted(tmp_path.iterdir()))[0])
+    assert len(comparison.overall) > 2
+    assert starred(comparison) == []
+    assert "fastest lossless" not in shown(comparison, 200)
+
+
+def test_a_star_stands_at_no_run_that_another_run_of_its_method_outdoes(tmp_path: Path) -> None:
+    for method, alpha in (("wisp", 0.6), ("wisp", 0.65), ("oracle", 0.9)):
+        write_again(tmp_path, method, alpha)
+    comparison = compare(load_runs(sorted(tmp_path.iterdir()))[0])
+    rows = comparison.overall
+    assert comparison.reference == "wisp #1"
+    assert (rows["wisp #2"].typical_relative_speed or 0.0) > 1
+    assert rows["wisp #2"].verdict == NO_DIFFERENCE
+    assert starred(comparison) == []
+
+
+def test_a_named_reference_has_a_star_only_if_nothing_is_faster(tmp_path: Path) -> None:
+    for method, alpha in (("wisp", 0.6), ("threshold", 0.65)):
+        write_again(tmp_path, method, alpha)
+    runs = load_runs([tmp_path])[0]
+    against_slower, against_faster = (compare(runs, against=name) for name in ("wisp", "threshold"))
+    assert against_slower.overall["threshold"].verdict == NO_DIFFERENCE
+    assert [line.split()[0] for line in starred(against_faster)] == ["threshold"]
+    assert starred(against_slower) == []
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])

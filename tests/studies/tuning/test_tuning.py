@@ -1,24 +1,35 @@
 """`skit tune` and `--tuned`: one budget for all, chosen on some prompts and told on the others."""
 
 import json
+import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from command_line import error_line, read_object, skit_here
 from environments import DEPLOYMENT
+from study_pages import assert_made_again
 from trace_builders import MODELS, VERIFY_S, made_requests, write_trace
 
+from specbench_kit import api
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import BUNDLED_FOLDER
+from specbench_kit.reports.study import Study
+from specbench_kit.runs.document import RunDescription, TuningUse
 from specbench_kit.runs.provenance import hash_model
 from specbench_kit.studies.bench.choice import chosen
+from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.studies.bench.tuned_options import bundled_file, load, save
-from specbench_kit.studies.tuning.report import render
-from specbench_kit.studies.tuning.run import TuningSettings, candidates, tune
+from specbench_kit.studies.bench.tuned_options import TunedOptions, bundled_file, load, save
+from specbench_kit.studies.kinds import studies_in
+from specbench_kit.studies.tuning.kind import TUNING
+from specbench_kit.studies.tuning.run import TuningSettings, candidates, run_tuning, tune
+from specbench_kit.studies.tuning.summary import TuningSummary
 
 FAR = replace(DEPLOYMENT, link=Link(rtt_s=0.2))
 """Where longer drafts pay."""
@@ -31,6 +42,14 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings(trace: Path, *names: str, budget: int = 5) -> TuningSettings:
     return TuningSettings(methods=names, traces=(trace,), deployment=FAR, budget=budget)
+
+
+def render(tuned: TunedOptions, left_out: Mapping[str, str]) -> str:
+    """The page on these options as HTML."""
+    with TemporaryDirectory() as folder:
+        study = Study(TUNING, Path(folder), RunDescription(), TuningSummary.of(tuned, left_out))
+        (page,) = study.pages(Path(folder), ("html",))
+        return page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", [name for name, kind in methods.all().items() if kind.grid])
@@ -244,3 +263,108 @@ def test_a_choice_at_an_end_of_the_values_tried_is_told(trace: Path) -> None:
     assert f"{told}threshold=0.2<" in page
     inside = replace(tuned.methods["threshold"], spec="threshold:threshold=0.3,max_draft=5")
     assert "may lie beyond" not in render(replace(tuned, methods={"threshold": inside}), {})
+
+
+@pytest.mark.figures
+def test_the_page_is_made_again_from_the_folder_or_the_file(trace: Path, tmp_path: Path) -> None:
+    file = tmp_path / "some" / "tuned.json"
+    options = ("--replay", trace, "--method", "fixed-k", "--method", "specinfer", "--deployment", "wan", "--budget", 3)
+    assert "a trace holds chains" in error_line(skit_here("tune", *options, "--out", file))
+    assert not file.with_suffix("").exists()
+    done = skit_here("tune", *options[:4], "--method", "group:tree", *options[6:], "--out", file, "--json")
+    assert done.returncode == 0, done.stderr
+    folder = file.with_suffix("")
+    assert json.loads(done.stdout.splitlines()[-1])["run_dirs"] == [str(folder)]
+    assert f"report: {folder / 'report.html'}" in done.stderr.replace("\n", "")
+    assert_made_again(folder, tmp_path / "again")
+    page = (folder / "report.md").read_text()
+    assert "a trace holds chains" in page
+    (folder / "report.md").unlink()
+    done = skit_here("report", file)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "report.md").read_text() == page
+    loaded = api.load(file)
+    assert isinstance(loaded, api.Study)
+    assert loaded.command == "tune"
+    assert loaded.result.methods == load(file).methods
+    assert loaded.run.deployment_name == "wan"
+    assert loaded.to_pandas()["spec"].tolist() == [load(file).methods["fixed-k"].spec]
+    assert any(line.startswith("FEW REQUESTS") for line in loaded.warnings)
+    schema = skit_here("schema", "tune")
+    assert '"summary.json"' in schema.stdout
+    assert '"left_out"' in schema.stdout
+    listed = skit_here("report", "--index", tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert "some/tuned" in (tmp_path / "index.md").read_text()
+
+
+def test_several_traces_leave_the_chosen_draft_in_the_folder(trace: Path, tmp_path: Path) -> None:
+    light = lighter(tmp_path / "light.parquet", 0.001, verify_s=tuple(3 * seconds for seconds in VERIFY_S))
+    both = TuningSettings(methods=("fixed-k",), traces=(trace, light), budget=2)
+    study = run_tuning(both, tmp_path / "tuned.json", lambda *_: None)
+    assert (study.run.trace and study.run.trace.file) == "light.parquet"
+    drafts = api.load(study.folder).to_pandas("drafts")  # type: ignore[union-attr]
+    assert drafts["name"].tolist() == ["light 0.001", "small"]
+    steps = read_object(study.folder / "run.json")["deployment"]
+    of_the_first = run_tuning(replace(both, traces=(trace,)), tmp_path / "first.json", lambda *_: None)
+    assert steps["verifier"] == read_object(of_the_first.folder / "run.json")["deployment"]["verifier"]
+    run_tuning(replace(both, traces=(trace,)), tmp_path / "tuned.json", lambda *_: None)
+    assert not (study.folder / "drafts.csv").exists(), "what an earlier tuning found"
+    assert len(studies_in(study.folder)) == 1
+
+
+def test_a_folder_of_another_command_is_left_alone(trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "run.json").write_text('{"command": "sweep"}')
+    with pytest.raises(SkitError, match=r"tuned\.json: the page goes into the folder .*tuned, which holds something"):
+        run_tuning(settings(trace, "fixed-k"), tmp_path / "tuned.json", lambda *_: None)
+    assert not (tmp_path / "tuned.json").exists()
+    assert error_line(skit_here("report", trace)).startswith(f"{trace} is a file: name the folder of a run")
+
+
+def test_a_trace_that_comes_with_the_kit_is_named_in_the_folder(tmp_path: Path) -> None:
+    bundled = TuningSettings(methods=("fixed-k",), traces=(Path("qwen2.5-coder-tune"),), deployment=FAR, budget=1)
+    study = run_tuning(bundled, tmp_path / "tuned.json", lambda *_: None)
+    assert (study.run.trace and study.run.trace.file) == "qwen2.5-coder-tune.parquet"
+    assert "target hash" in (study.folder / "report.md").read_text()
+
+
+NAMES = ("fixed-k", "threshold", "margin")
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.replace("`", "").split())
+
+
+def test_other_conditions_and_methods_without_options_are_on_every_page(trace: Path, tmp_path: Path) -> None:
+    tuned, _ = tune(settings(trace, "fixed-k", budget=2), lambda *_: None)
+    save(tuned, tmp_path / "tuned.json")
+    command = ["bench", *(word for name in NAMES for word in ("--method", name)), "--method", "fixed-k:k=1"]
+    given = ["--replay", trace, "--tuned", tmp_path / "tuned.json", "--deployment", "wan", "--out", tmp_path / "runs"]
+    done = skit_here(*command, *given)
+    assert done.returncode == 0, done.stderr
+    other = "OTHER TUNING: tuned.json: tuned for deployment test, run with wan."
+    no_options = "NOT TUNED: tuned.json has no options for"
+    (folder,) = [path for path in (tmp_path / "runs").iterdir() if not (path / "run.json").exists()]
+    pages = [(folder / f"report.{suffix}").read_text(encoding="utf-8") for suffix in ("md", "html")]
+    for text in (done.stdout, *pages):
+        assert other in one_line(text)
+        # Pages name methods from fast to slow, the terminal in the order of the command line before anything ran.
+        assert re.search(rf"{no_options} (threshold, margin|margin, threshold): defaults run\.", one_line(text))
+    assert one_line(pages[0]).count("OTHER TUNING") == 1
+    alone = {path.parent: one_line(path.read_text()) for path in (tmp_path / "runs").glob("*/report.md")}
+    of_method = {read_object(path / "run.json")["method"]: text for path, text in alone.items() if path != folder}
+    spec = tuned.methods["fixed-k"].spec
+    assert {method for method, text in of_method.items() if other in text} == {spec}
+    untuned = {method.partition(":")[0] for method, text in of_method.items() if no_options in text}
+    assert untuned == set(NAMES) - {"fixed-k"}
+    assert "TUN" not in of_method["fixed-k:k=1"]
+
+
+def test_what_is_tuned_for_these_conditions_gives_no_caution(trace: Path, tmp_path: Path) -> None:
+    tuned, _ = tune(TuningSettings(methods=("fixed-k",), traces=(trace,), budget=2), lambda *_: None)
+    save(tuned, tmp_path / "tuned.json")
+    same = BenchSettings(("fixed-k",), tuned=tmp_path / "tuned.json", out=tmp_path / "runs")
+    (conclusion,), *_ = bench_replay(same, trace, lambda _: None)
+    assert conclusion.directory.document.tuning == TuningUse("tuned.json")
+    assert "TUN" not in (conclusion.directory.path / "report.md").read_text()
