@@ -49,6 +49,22 @@ def plug_in_fault(error: BaseException) -> PlugInFault | None:
     return found
 
 
+def plug_in_problem(error: BaseException, phase: str = "") -> str | None:
+    """Return in a line what failed in the code of a plug-in, where, and in which phase of the work.
+
+    None if an error came through no plug-in.
+    """
+    found = plug_in_fault(error)
+    if found is None:
+        return None
+    kind, name = found.plug_in
+    during = f" during {phase}" if phase else ""
+    return one_line(
+        f"the {kind} '{name}', which is no part of the kit, fails in {found.function} ({found.file}, line {found.line})"
+        f"{during}: {type(error).__name__}: {error}"
+    )
+
+
 class Registry(Generic[T]):
     """Named entries of one `kind`, such as methods.
 

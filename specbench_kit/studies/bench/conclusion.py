@@ -101,11 +101,12 @@ def conclude(
     oracles = (run for run in runs if parse_method(run.run["method"]).needs_reference)
     oracle = next((_throughput(run, read(run).records) for run in oracles), None)
     conclusions = []
+    formats = ALL if sum(run.has_begun for run in runs) < 2 else MARKDOWN_ONLY
     for run in runs:
         records = read(run)
         summary = _summarise(run, records, output_judge, answer_judge, oracle)
         conclusions.append(Conclusion(run, summary, records))
-        write_report(conclusions[-1], ALL if len(runs) == 1 else MARKDOWN_ONLY, decode)
+        write_report(conclusions[-1], formats, decode)
     for conclusion in conclusions:  # last, because the summary marks a run as complete
         conclusion.directory.write_summary(conclusion.document)
     return conclusions
