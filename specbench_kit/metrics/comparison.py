@@ -9,7 +9,7 @@ from msgspec import structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.acceptance import by_drafter
-from specbench_kit.metrics.comparability import obstacles, remarks
+from specbench_kit.metrics.comparability import obstacles, refusal, remarks
 from specbench_kit.metrics.cost import device_cost, makespan_s
 from specbench_kit.metrics.latency import inter_token_gaps
 from specbench_kit.metrics.losslessness import KeptVerdicts, OutputVerdict, check_all, count_outputs
@@ -73,9 +73,7 @@ def compare(
     labelled = [(series.label, run) for series in all_series if not series.is_derived for run in series.runs.values()]
     differing = obstacles(labelled)
     if differing and not force:
-        raise SkitError(
-            f"these runs cannot be compared, they differ in {'; '.join(differing)}: --force compares anyway"
-        )
+        raise SkitError(refusal(differing))
     sources = {series.label: _sources(series) for series in all_series}
     entries = [_entry(series, sources[series.label]) for series in all_series]
     units = _units(sources.values())
@@ -95,7 +93,7 @@ def compare(
         series=[_without_requests(series, decode, is_alone=len(own) == 1) for series in all_series],
         parts=tables,
         reference=reference.label,
-        overruled=differing,
+        overruled=[difference.line for difference in differing],
         remarks=remarks(labelled),
         problems=[*problems, *run_problems],
         curves={label: _curves(group) for label, group in groups.items()},
