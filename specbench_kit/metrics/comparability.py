@@ -24,6 +24,8 @@ Property = Callable[[BenchmarkRun], str]
 NOT_STATED = "not stated"
 MODELLED = "modelled"
 """The text in place of a machine's property for runs on modelled time."""
+DATASET = "dataset"
+"""The name of the difference between methods that did not all run on the same datasets."""
 MOST_NAMED = 3
 """Differences that a refusal names."""
 
@@ -43,16 +45,16 @@ class Difference:
         return f"{self.name}: {' / '.join(self.values[:2])}{f' and {more} more' if more > 0 else ''}"
 
 
-def refusal(differences: Sequence[Difference]) -> str:
+FORCE = "give runs of one setting, or all of them with --force, which names every difference"
+
+
+def refusal(differences: Sequence[Difference], remedy: str = FORCE) -> str:
     """Return in a line in what runs differ, the settings first that all of them state, and what to do."""
     ordered = sorted(differences, key=lambda difference: NOT_STATED in difference.values)
     named = "; ".join(difference.summary for difference in ordered[:MOST_NAMED])
     more = len(ordered) - MOST_NAMED
     others = f"; and in {more} more {'property' if more == 1 else 'properties'}" if more > 0 else ""
-    return (
-        f"these runs cannot be compared, they differ in {named}{others}: give runs of one setting, or all of them with "
-        "--force, which names every difference"
-    )
+    return f"these runs cannot be compared, they differ in {named}{others}: {remedy}"
 
 
 def obstacles(runs: LabelledRuns) -> list[Difference]:
@@ -98,7 +100,7 @@ def _missing_runs(by_dataset: Mapping[str, LabelledRuns]) -> Difference | None:
         missing = labels - {label for label, _ in runs}
         gaps += [f"{label} did not run on {name}" for label in sorted(missing)]
     others = f" and {len(gaps) - 1} more" if len(gaps) > 1 else ""
-    return Difference("dataset", [f"{gaps[0]}{others}"], f"dataset: {', '.join(gaps)}") if gaps else None
+    return Difference(DATASET, [f"{gaps[0]}{others}"], f"dataset: {', '.join(gaps)}") if gaps else None
 
 
 def _difference(name: str, runs: LabelledRuns, value: Property) -> Difference | None:
