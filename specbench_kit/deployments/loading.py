@@ -75,7 +75,7 @@ def find(name: str) -> Definition:
         return Definition(path, name, cards.read_toml(path))
     definitions = bundled()
     if name not in definitions:
-        raise cards.unknown_name("deployment", name, [LOCAL, *definitions], ", or a .toml file")
+        raise cards.unknown_name("deployment", name, [LOCAL, *definitions], ", or give a .toml file")
     return definitions[name]
 
 
