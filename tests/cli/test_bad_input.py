@@ -52,6 +52,7 @@ def bench(prompts: Path, *options: object, method: str = "fixed-k") -> list[obje
         (["--method", "fixed-k", "--dataset", "notes.txt"], "there is no prompt file 'notes.txt'"),
         (["--method", "fixed-k", "--data-dir", "nowhere"], "the data directory 'nowhere' is not a folder: correct it"),
         (["--method", "fixed-k", "--limit", "0"], "--limit must be at least 1, not 0"),
+        (["--method", "fixed-k", "--link", "60ms"], "--link emulates a link to a server and takes its fields, as in "),
         (
             ["--method", "fixed-k", "--temperature", "1e-300"],
             "--temperature 1e-300 is too small to compute with: the smallest is 1e-06, and 0 decodes greedily",
