@@ -85,6 +85,27 @@ def test_methods_that_went_on_without_another_have_their_reports(
     assert done == {"breaking": ["0", "1", "2"], "fixed-k": ["0", "1", "2", "3", "4", "5"]}
 
 
+def test_runs_that_cannot_be_compared_share_no_table(result: skit.Result, tiny: TinyPair, tmp_path: Path) -> None:
+    rows = [{"id": str(number), "prompt": f"Who is number {number}?"} for number in range(2)]
+    prompts_file = write_rows(tmp_path / "ask.jsonl", *rows)
+    pair = {"target": str(tiny.target), "draft": str(tiny.draft), "deployment": "wan", "out": tmp_path / "out"}
+    skit.bench("fixed-k:k=2", str(prompts_file), max_new_tokens=4, **pair)
+    both = skit.load(tmp_path / "out", result.folders[0].parent)
+    assert isinstance(both, skit.Result)
+    named = "they differ in .*max_new_tokens: 4 / 8; .*: `groups` holds a result for those that can"
+    with pytest.raises(SkitError, match=named):
+        both.to_pandas()
+    with pytest.raises(SkitError, match=named):
+        print(both.headline)
+    assert re.search(named, both.warnings[0])
+    assert [len(group.folders) for group in both.groups] == [1, 2]
+    assert [len(group.to_pandas()) for group in both.groups] == [2, 3]
+    assert both._repr_html_().count("<table") == 2
+    pooled = skit.load(tmp_path / "out", result.folders[0].parent, force=True)
+    assert isinstance(pooled, skit.Result)
+    assert any(line.startswith("FORCED COMPARISON") for line in pooled.warnings)
+
+
 def test_a_sweep_of_a_trace_is_a_table(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "made.parquet", made_requests(3))
     grid = {"deployment": "wan", "replaced": "link.rtt_s=0.01,0.1", "trace": str(trace.path), "out": str(tmp_path)}

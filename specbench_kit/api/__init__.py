@@ -203,10 +203,11 @@ def train(
     return Study(outcome.study, dict(outcome.saved))
 
 
-def load(*folders: str | Path) -> Result | Study:
+def load(*folders: str | Path, force: bool = False) -> Result | Study:
     """Return what folders hold: benchmark runs in them or right below them, or the result of another command.
 
-    A folder of benchmarks' result without its runs stands alone, as does the folder of any other command.
+    A folder of benchmarks' result without its runs stands alone, as does the folder of any other command. Runs that
+    cannot be compared share no table unless `force` is set; `groups` of the result holds those that can.
     """
     paths = [Path(folder) for folder in folders]
     if len(paths) == 1:
@@ -215,7 +216,7 @@ def load(*folders: str | Path) -> Result | Study:
         if studies := studies_in(paths[0]):
             return Study(studies[0])
     runs, _ = load_runs(paths)
-    return Result([run.path for run in runs])
+    return Result([run.path for run in runs], pooled=force)
 
 
 def _settings(
@@ -238,7 +239,7 @@ def _prompts(
 
 
 def _result(conclusions: Sequence[Conclusion], left_out: Mapping[str, str]) -> Result:
-    return Result([conclusion.directory.path for conclusion in conclusions], dict(left_out))
+    return Result([conclusion.directory.path for conclusion in conclusions], dict(left_out), pooled=True)
 
 
 def _silent(*_: object) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pandas
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.metrics.comparability import refusal
+from specbench_kit.metrics.comparison import comparable_groups, differences
 from specbench_kit.metrics.comparison import compare as compare_runs
 from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_data import BenchmarkRun, load_runs
@@ -33,11 +35,14 @@ class Result:
 
     `folders` holds one run directory for each method and dataset, and `left_out` the reason for each method that did
     not run. A result that was read from its file is `kept`, and has no runs. Read `warnings` before you quote a figure.
+    Runs that cannot be compared have no table, figure or sentence in common unless they are `pooled`, as those of one
+    command are; `groups` holds a result for those of them that can.
     """
 
     folders: Sequence[Path]
     left_out: Mapping[str, str] = field(default_factory=dict)
     kept: Comparison | None = None
+    pooled: bool = False
 
     @cached_property
     def _read(self) -> tuple[list[BenchmarkRun], list[str]]:
@@ -53,12 +58,33 @@ class Result:
         return compare_runs(runs, against=against, force=force, problems=problems)
 
     @cached_property
+    def groups(self) -> "Sequence[Result]":
+        """The runs in groups that can be compared, each of them a result; this one alone if all of them can."""
+        if self._obstacle is None:
+            return [self]
+        return [Result([run.path for run in group]) for group in comparable_groups(self._read[0])]
+
+    @cached_property
+    def _obstacle(self) -> str | None:
+        """Why the runs share no table; None if they do."""
+        if self.kept is not None or self.pooled:
+            return None
+        found = differences(self._read[0])
+        remedy = "`groups` holds a result for those that can, load(..., force=True) pools all of them"
+        return refusal(found, remedy) if found else None
+
+    @cached_property
     def _all(self) -> Comparison:
+        if self._obstacle is not None:
+            raise SkitError(self._obstacle)
         return self.kept or self.compare(force=True)
 
     @property
     def warnings(self) -> list[str]:
         """Warnings about the machine, about how far the methods are comparable, and about unreadable files."""
+        if self._obstacle is not None:
+            parts = [line for group in self.groups for line in group.warnings]
+            return [f"NOT COMPARABLE: {self._obstacle}.", *dict.fromkeys(parts)]
         lines = [*machine.warnings(*(run.fields for run in self._all.runs)), *wording.cautions(self._all)]
         return list(map(plain, lines))
 
@@ -85,6 +111,9 @@ class Result:
         return write_reports(self._all, Path(folder), formats)
 
     def _repr_html_(self) -> str:
+        if self._obstacle is not None:
+            notes = render_html.blocks(caution([f"NOT COMPARABLE: {self._obstacle}."]))
+            return notes + "".join(group._repr_html_() for group in self.groups)
         titles = (SPEEDUP.title, "acceptance length", "acceptance rate", "throughput", "TPOT", "lossless")
         table = method_table(self._all.overall, [COLUMNS[title] for title in titles])
         opening = render_html.blocks([*caution(self.warnings), Paragraph(self.headline)])

@@ -16,7 +16,7 @@ from specbench_kit.cli.common import (
     say_target,
 )
 from specbench_kit.core.common_options import DatasetOptions
-from specbench_kit.core.errors import Interrupted, SkitError, require
+from specbench_kit.core.errors import Interrupted, MethodError, SkitError, require
 from specbench_kit.core.option import Given, recorded_names, recorded_values
 from specbench_kit.decoding.processes.rank import rank_by_torchrun
 from specbench_kit.studies.bench.settings import BenchSettings, Sources, require_distinct
@@ -57,16 +57,20 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
         require_resumable(settings.out, recorded_values(settings), recorded_names(BenchSettings), settings.argv)
     console = Console(stderr=as_json)
     _warn_of_other_tuning(settings, console)
-    problem = None
+    problem: SkitError | None = None
     if sources.replay is not None:
         conclusions, left_out, lost = _replay(settings, sources.replay, console)
         # What was named and the trace could not serve is an error, after the report on the others.
-        problem = SkitError(f"{', '.join(lost)}: left out, as said above") if lost else None
+        if lost:
+            problem = MethodError(f"{', '.join(lost)}: left out, as said above")
+            causes = (error.__cause__ for error in lost.values() if isinstance(error, MethodError))
+            problem.__cause__ = next(causes, None)
     elif settings.processes > 1:
         require(rank is None, "--processes starts its processes by itself: leave it out under torchrun")
         outcome = _decode_in_processes(settings, sources, console)
         conclusions, left_out = outcome.conclusions(), outcome.left_out
-        problem = (Interrupted if outcome.interrupted else SkitError)(outcome.problem) if outcome.problem else None
+        kind = Interrupted if outcome.interrupted else MethodError if outcome.broken else SkitError
+        problem = kind(outcome.problem) if outcome.problem else None
         if problem is not None and not conclusions:
             raise problem
     else:
@@ -76,6 +80,8 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
                 say(console, outlook)
             problem = _decode(campaign)
             conclusions = campaign.conclude()
+    if isinstance(problem, MethodError) and not any(conclusion.directory.has_begun for conclusion in conclusions):
+        raise problem
     folder = _report(console, settings.out, conclusions, left_out)
     if as_json:
         print_json(_document(conclusions, left_out, folder))
@@ -173,6 +179,8 @@ def _report(
     from specbench_kit.studies.bench.conclusion import report_jointly
 
     directories = [conclusion.directory for conclusion in conclusions]
+    # Beside others, a run whose policy failed before its first answer has nothing to show.
+    directories = [directory for directory in directories if directory.has_begun] or directories
     joint = report_jointly(out, conclusions)
     if joint is not None:
         print_comparison(console, joint[1])

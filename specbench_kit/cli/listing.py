@@ -38,23 +38,56 @@ def list_entries(
             argument=True,
         ),
     ] = None,
+    name: Annotated[
+        str | None,
+        Option(
+            "One entry of that kind; of a deployment, the fields that --set changes, with their values and units.",
+            argument=True,
+        ),
+    ] = None,
     as_json: Annotated[bool, Option("Print a JSON list of objects.", flag="json")] = False,
 ) -> None:
-    """Print the entries of one kind, or the names of all kinds that are quick to list."""
+    """Print the entries of one kind, one of them, or the names of all kinds that are quick to list."""
     if kind is not None and kind not in KINDS:
         hint = did_you_mean(kind, KINDS)
         raise SkitError(f"nothing to list under '{kind}'{hint}; known: {', '.join(KINDS)}")
-    kinds = [kind] if kind else [name for name in KINDS if name not in SLOW]
-    entries = {name: KINDS[name]() for name in kinds}
+    if kind is not None and name is not None:
+        _list_one(kind, name, as_json)
+        return
+    kinds = [kind] if kind else [known for known in KINDS if known not in SLOW]
+    entries = {listed: KINDS[listed]() for listed in kinds}
     if as_json:
         print_json(entries[kind] if kind else entries)
         return
     if kind:
         print_list(kind, entries[kind])
         return
-    for name, rows in entries.items():
-        print_names(name, rows)
+    for listed, rows in entries.items():
+        print_names(listed, rows)
     print(f"skit list KIND describes them. Not shown here: {', '.join(SLOW)}.")
+
+
+def _list_one(kind: str, name: str, as_json: bool) -> None:
+    """Print one entry of a kind, or the fields of a deployment."""
+    if kind == "deployments":
+        from specbench_kit.deployments.loading import settable_fields
+
+        fields = settable_fields(name)
+        if as_json:
+            print_json([{**asdict(one), "option": one.option} for one in fields])
+            return
+        print_list(f"{name}: fields and their values", [{"name": one.option, "summary": one.unit} for one in fields])
+        print("Repeat --set beside --deployment for each field that changes, as in --set link.rtt_s=40ms.")
+        return
+    of_kind = KINDS[kind]()
+    found = [entry for entry in of_kind if entry["name"] == name]
+    if not found:
+        hint = did_you_mean(name, [entry["name"] for entry in of_kind])
+        raise SkitError(f"no '{name}' among the {kind}{hint}; skit list {kind} shows all {len(of_kind)}")
+    if as_json:
+        print_json(found)
+    else:
+        print_list(kind, found)
 
 
 def _lists(kind: str) -> Callable[[Callable[[], list[ListEntry]]], Callable[[], list[ListEntry]]]:

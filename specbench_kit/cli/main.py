@@ -13,10 +13,10 @@ from specbench_kit.cli.exit_codes import FAULT, INTERRUPTED, REFUSED
 from specbench_kit.cli.interrupts import hear_interrupts
 from specbench_kit.cli.outputs import Outputs
 from specbench_kit.cli.usage import UsageError, usage_problem
-from specbench_kit.core.errors import Interrupted, SkitError
+from specbench_kit.core.errors import Interrupted, MethodError, SkitError
 from specbench_kit.core.extras import missing_module_line
 from specbench_kit.core.plain_text import one_line, wrapped
-from specbench_kit.core.registry import plug_in_fault
+from specbench_kit.core.registry import plug_in_problem
 from specbench_kit.core.version import __version__
 
 GUIDE = """Benchmark speculative-decoding policies for edge-cloud LLM serving on one engine.
@@ -119,6 +119,9 @@ def _run(with_traceback: bool) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None and REFUSED)
     except (Interrupted, KeyboardInterrupt) as error:
         return _refuse(str(error) or "interrupted", INTERRUPTED)
+    except MethodError as error:
+        # Its cause is what failed inside the policies; of those of other processes only the line is known.
+        return _refuse(str(error)) if error.__cause__ is None else _refuse_plug_in(str(error), with_traceback)
     except SkitError as error:
         return _refuse(str(error))
     except UsageError as error:
@@ -142,18 +145,14 @@ def _refuse(message: str, code: int = REFUSED) -> int:
 
 def _fail(error: Exception, with_traceback: bool) -> int:
     """Say where the code of another package failed, in a line for its author; else admit a fault of the kit."""
-    found = plug_in_fault(error)
-    if found is None:
-        return _admit_fault()
+    problem = plug_in_problem(error)
+    return _admit_fault() if problem is None else _refuse_plug_in(problem, with_traceback)
+
+
+def _refuse_plug_in(problem: str, with_traceback: bool) -> int:
     if with_traceback:
         traceback.print_exc()
-    kind, name = found.plug_in
-    message = one_line(f"{type(error).__name__}: {error}")
-    more = "" if with_traceback else f"; {TRACEBACK} shows the way there"
-    return _refuse(
-        f"the {kind} '{name}', which is no part of the kit, fails in {found.function} ({found.file}, line "
-        f"{found.line}): {message}{more}"
-    )
+    return _refuse(problem if with_traceback else f"{problem}; {TRACEBACK} shows the way there")
 
 
 def _admit_fault() -> int:

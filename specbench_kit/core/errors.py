@@ -1,6 +1,6 @@
 """The exception that reaches users as one line, and helpers to raise it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from specbench_kit.core.plain_text import one_line
@@ -32,10 +32,34 @@ def require(condition: bool, message: str) -> None:
         raise SkitError(message)
 
 
-def did_you_mean(name: str, valid_names: Iterable[str]) -> str:
-    """Return ` (did you mean 'x'?)` with the most similar of the valid names, or nothing if none is similar."""
-    similar = get_close_matches(name, list(valid_names), n=1)
-    return f" (did you mean '{similar[0]}'?)" if similar else ""
+def did_you_mean(name: str, valid_names: Iterable[str], most: int = 1) -> str:
+    """Return ` (did you mean 'x'?)` with the `most` similar of the valid names, or nothing if none is similar."""
+    return suggestion(get_close_matches(name, list(valid_names), n=most))
+
+
+def suggestion(names: Sequence[str]) -> str:
+    """Return ` (did you mean 'x', 'y' or 'z'?)`, or nothing without names."""
+    if not names:
+        return ""
+    *others, last = (f"'{name}'" for name in names)
+    before = f"{', '.join(others)} or " if others else ""
+    return f" (did you mean {before}{last}?)"
+
+
+MOST_LISTED = 12
+"""Names that an error line lists; of more it suggests the nearest, and says what shows all."""
+MOST_SUGGESTED = 3
+
+
+def valid_choices(name: str, valid_names: Iterable[str], lister: str | None = None) -> str:
+    """Return the end of an error line on an unknown name: what may be meant, and which names are known.
+
+    `lister` is the command that shows all of them, if there is one.
+    """
+    names = list(valid_names)
+    if lister is None or len(names) <= MOST_LISTED:
+        return f"{did_you_mean(name.lower(), names)}; known: {', '.join(names)}"
+    return f"{did_you_mean(name.lower(), names, MOST_SUGGESTED)}; {lister} shows all {len(names)}"
 
 
 def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:

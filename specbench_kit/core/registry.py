@@ -4,13 +4,12 @@ import importlib
 import logging
 import pkgutil
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from traceback import walk_tb
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, suggestion, valid_choices
 from specbench_kit.core.near_misses import near_misses, words
 from specbench_kit.core.plain_text import one_line
 
@@ -49,6 +48,22 @@ def plug_in_fault(error: BaseException) -> PlugInFault | None:
     return found
 
 
+def plug_in_problem(error: BaseException, phase: str = "") -> str | None:
+    """Return in a line what failed in the code of a plug-in, where, and in which phase of the work.
+
+    None if an error came through no plug-in.
+    """
+    found = plug_in_fault(error)
+    if found is None:
+        return None
+    kind, name = found.plug_in
+    during = f" during {phase}" if phase else ""
+    return one_line(
+        f"the {kind} '{name}', which is no part of the kit, fails in {found.function} ({found.file}, line {found.line})"
+        f"{during}: {type(error).__name__}: {error}"
+    )
+
+
 class Registry(Generic[T]):
     """Named entries of one `kind`, such as methods.
 
@@ -83,10 +98,11 @@ class Registry(Generic[T]):
             raise SkitError(self._broken[name])
         if name not in entries:
             variants = [entry for entry in entries if entry.startswith(f"{name}-")]
-            similar = variants or get_close_matches(name, entries, n=1)
-            quoted = " or ".join(f"'{entry}'" for entry in similar)
-            hint = f" (did you mean {quoted}?)" if similar else ""
-            raise SkitError(f"unknown {self.kind} '{name}'{hint}; known: {', '.join(entries)}")
+            # Every kind that has so many entries that they are not named here has a list.
+            choices = valid_choices(name, entries, f"skit list {self.kind}s")
+            if variants:
+                choices = f"{suggestion(variants)};{choices.rpartition(';')[2]}"
+            raise SkitError(f"unknown {self.kind} '{name}'{choices}")
         return entries[name]
 
     def all(self) -> dict[str, T]:

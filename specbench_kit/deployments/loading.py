@@ -3,10 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
+from math import inf
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import fields as struct_fields
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.typed_json import JsonObject, shown
@@ -72,7 +75,7 @@ def find(name: str) -> Definition:
         return Definition(path, name, cards.read_toml(path))
     definitions = bundled()
     if name not in definitions:
-        raise cards.unknown_name("deployment", name, [LOCAL, *definitions], ", or a .toml file")
+        raise cards.unknown_name("deployment", name, [LOCAL, *definitions], ", or give a .toml file")
     return definitions[name]
 
 
@@ -253,3 +256,83 @@ def entries() -> list[dict[str, object]]:
         summary = f"modelled: {described['description']}"
         listed.append({**described, "summary": summary, "time_kind": "modelled", **sweep})
     return listed
+
+
+@dataclass(frozen=True, slots=True)
+class SettableField:
+    """A field that `--set` changes: its dotted name, its value in the definition, None if it has none, and its unit."""
+
+    name: str
+    value: object
+    unit: str
+
+    @property
+    def option(self) -> str:
+        """The option that gives the field the value that it has."""
+        value = "VALUE" if self.value is None else str(self.value)
+        return f"--set {quote(f'{self.name}={value}')}"
+
+
+UNITS = {
+    "device": "text for reports; `profile` says how fast it is",
+    "profile": "a name of skit list profiles, or a .toml file",
+    "price_per_hour": "per hour, in any currency",
+    "power_w": "W, by default that of the data sheet",
+    "host_s": "s per step beside the card, for derived profiles",
+    "host_request_s": "s per request of a step, for derived profiles",
+    "overlap": "share of the host's time that the card hides, for derived profiles",
+    "placement": "edge or server",
+    "stages": "stages of a pipeline",
+    "per_pass": "transfers",
+    "loss": "share of messages, below 1",
+    "seed": "number that jitter and loss are drawn from",
+    "payload": "ids, topk, full or hidden",
+    "vocabulary": "tokens, for the payload full",
+    "top": "tokens, for the payload topk",
+    "form": "form of the coefficients",
+}
+"""What the values of fields are, where the end of the name does not say it."""
+ENDS = {
+    "_bytes_per_s": "bytes/s",
+    "bytes_per_s": "bytes/s",
+    "bytes_per_token": "bytes per token",
+    "_bytes": "bytes",
+    "_s": "s, or as in 40ms",
+}
+
+
+def _unit(name: str) -> str:
+    ends = (unit for end, unit in ENDS.items() if name.endswith(end))
+    return UNITS.get(name) or next(ends, "")
+
+
+def settable_fields(name: str) -> list[SettableField]:
+    """Return the fields of a deployment that `--set` changes, with their values."""
+    require(name != LOCAL, "local is this machine, which is measured and has no fields: name a modelled deployment")
+    definition = find(name)
+    definition.build()  # which checks the content
+    sections: dict[str, dict[str, object]] = {
+        "drafter": {field.name: field.default for field in struct_fields(_DrafterTable)},
+        "verifier": {field.name: field.default for field in struct_fields(_VerifierTable)},
+        "colocated": {field.name: field.default for field in struct_fields(_ModelTable)},
+        "link": {field.name: field.default for field in fields(_LinkTable)},
+    }
+    if "colocated" not in definition.content:
+        del sections["colocated"]
+    found = []
+    for section, defaults in sections.items():
+        given = definition.content.get(section, {})
+        values = {key: given.get(key, default) for key, default in defaults.items()}
+        if "hand_over" in values:
+            transfer = {field.name: field.default for field in fields(HandOver)} | dict(given.get("hand_over", {}))
+            values |= {f"hand_over.{key}": value for key, value in transfer.items()}
+        values |= {f"coefficients.{key}": value for key, value in given.get("coefficients", {}).items()}
+        for key in ("hand_over", "coefficients"):
+            values.pop(key, None)
+        for key, value in values.items():
+            unit = _unit(key.split(".")[-1])
+            if value == inf:
+                # A bandwidth without limit is what a definition has that states none: it cannot be given.
+                value, unit = None, f"{unit}, by default without limit"
+            found.append(SettableField(f"{section}.{key}", value, unit))
+    return found

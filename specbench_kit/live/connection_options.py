@@ -67,6 +67,11 @@ class ConnectionOptions:
 
 def parse_link(text: str) -> Link:
     """Return the link of a text such as `rtt_s=0.02,jitter_s=0.002,up_bytes_per_s=1.25e6`, as deployments have it."""
+    require(
+        "=" in text or not text[:1].isdigit(),
+        f"--link emulates a link to a server and takes its fields, as in rtt_s=0.06, not '{text}'; the round trip of a "
+        f"modelled deployment is --set link.rtt_s={text}",
+    )
     link = from_options("--link", Link, text)
     has_bandwidth = link.up_bytes_per_s > 0 and link.down_bytes_per_s > 0
     if not (0 <= link.rtt_s < inf and 0 <= link.jitter_s < inf and has_bandwidth):

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 
 from msgspec import to_builtins
@@ -23,36 +24,67 @@ Property = Callable[[BenchmarkRun], str]
 NOT_STATED = "not stated"
 MODELLED = "modelled"
 """The text in place of a machine's property for runs on modelled time."""
+DATASET = "dataset"
+"""The name of the difference between methods that did not all run on the same datasets."""
+MOST_NAMED = 3
+"""Differences that a refusal names."""
 
 
-def obstacles(runs: LabelledRuns) -> list[str]:
-    """Return a line for every difference that forbids a comparison: data, models, lengths, batch, sampling, clock."""
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A property in which runs differ; `line` says which run has which of its `values`."""
+
+    name: str
+    values: Sequence[str]
+    line: str
+
+    @property
+    def summary(self) -> str:
+        """The first two values, in the order of the runs, and the number of the others."""
+        more = len(self.values) - 2
+        return f"{self.name}: {' / '.join(self.values[:2])}{f' and {more} more' if more > 0 else ''}"
+
+
+FORCE = "give runs of one setting, or all of them with --force, which names every difference"
+
+
+def refusal(differences: Sequence[Difference], remedy: str = FORCE) -> str:
+    """Return in a line in what runs differ, the settings first that all of them state, and what to do."""
+    ordered = sorted(differences, key=lambda difference: NOT_STATED in difference.values)
+    named = "; ".join(difference.summary for difference in ordered[:MOST_NAMED])
+    more = len(ordered) - MOST_NAMED
+    others = f"; and in {more} more {'property' if more == 1 else 'properties'}" if more > 0 else ""
+    return f"these runs cannot be compared, they differ in {named}{others}: {remedy}"
+
+
+def obstacles(runs: LabelledRuns) -> list[Difference]:
+    """Return every difference that forbids a comparison: data, models, lengths, batch, sampling, clock."""
     by_dataset: dict[str, list[tuple[str, BenchmarkRun]]] = {}
     for label, run in runs:
         by_dataset.setdefault(dataset_name(run), []).append((label, run))
-    lines = [_missing_runs(by_dataset)] if len(by_dataset) > 1 else []
-    lines += [_difference(f"prompts of {name}", group, _prompts) for name, group in by_dataset.items()]
-    lines += [
+    found = [_missing_runs(by_dataset)] if len(by_dataset) > 1 else []
+    found += [_difference(f"prompts of {name}", group, _prompts) for name, group in by_dataset.items()]
+    found += [
         _stated_difference(f"tokens of the prompts of {name}", group, _tokens) for name, group in by_dataset.items()
     ]
-    lines += [_difference(name, runs, value) for name, value in DECISIVE.items()]
-    lines.append(_stated_difference("draft model", runs, _draft_model))
-    lines.append(_stated_difference("baseline", runs, lambda run: plain_decoding(run.fields) or NOT_STATED))
-    return [line for line in [*lines, _deployments(runs)] if line]
+    found += [_difference(name, runs, value) for name, value in DECISIVE.items()]
+    found.append(_stated_difference("draft model", runs, _draft_model))
+    found.append(_stated_difference("baseline", runs, lambda run: plain_decoding(run.fields) or NOT_STATED))
+    return [difference for difference in [*found, _deployments(runs)] if difference]
 
 
 def remarks(runs: LabelledRuns) -> list[str]:
     """Return a line for every difference that changes time but may be the very subject of the comparison."""
-    lines = [_difference(name, runs, value) for name, value in NOTABLE.items()]
-    lines += [_stated_difference(name, runs, value) for name, value in CONDITIONS.items()]
+    found = [_difference(name, runs, value) for name, value in NOTABLE.items()]
+    found += [_stated_difference(name, runs, value) for name, value in CONDITIONS.items()]
     # Runs of one spec may still differ: in a default that changed, or a predictor that was trained again.
     by_spec: dict[str, list[tuple[str, BenchmarkRun]]] = {}
     for label, run in runs:
         by_spec.setdefault(run.method, []).append((label, run))
     for spec, group in by_spec.items():
-        lines.append(_stated_difference(f"options of {spec}", group, lambda run: describe_options(run.fields)))
-        lines.append(_stated_difference(f"inputs of {spec}", group, lambda run: describe_inputs(run.fields)))
-    return [line for line in lines if line]
+        found.append(_stated_difference(f"options of {spec}", group, lambda run: describe_options(run.fields)))
+        found.append(_stated_difference(f"inputs of {spec}", group, lambda run: describe_inputs(run.fields)))
+    return [difference.line for difference in found if difference]
 
 
 def dataset_name(run: BenchmarkRun) -> str:
@@ -60,33 +92,34 @@ def dataset_name(run: BenchmarkRun) -> str:
     return str(run.fields.dataset.name or "unnamed dataset")
 
 
-def _missing_runs(by_dataset: Mapping[str, LabelledRuns]) -> str:
+def _missing_runs(by_dataset: Mapping[str, LabelledRuns]) -> Difference | None:
     """Return the methods that did not run on all datasets: several datasets need every method on each of them."""
     labels = {label for runs in by_dataset.values() for label, _ in runs}
     gaps = []
     for name, runs in by_dataset.items():
         missing = labels - {label for label, _ in runs}
         gaps += [f"{label} did not run on {name}" for label in sorted(missing)]
-    return f"dataset: {', '.join(gaps)}" if gaps else ""
+    others = f" and {len(gaps) - 1} more" if len(gaps) > 1 else ""
+    return Difference(DATASET, [f"{gaps[0]}{others}"], f"dataset: {', '.join(gaps)}") if gaps else None
 
 
-def _difference(name: str, runs: LabelledRuns, value: Property) -> str:
-    """Return a line such as `max_new_tokens: 128 (fixed-k), 96 (threshold)`; an empty one if all runs agree."""
+def _difference(name: str, runs: LabelledRuns, value: Property) -> Difference | None:
+    """Return a difference such as `max_new_tokens: 128 (fixed-k), 96 (threshold)`; None if all runs agree."""
     by_value: dict[str, list[tuple[str, BenchmarkRun]]] = {}
     for label, run in runs:
         by_value.setdefault(value(run), []).append((label, run))
     if len(by_value) < 2:
-        return ""
+        return None
     # A label that has several values is given with its dataset.
     values_of = Counter(label for group in by_value.values() for label in dict(group))
     parts = []
     for text, group in by_value.items():
         names = [f"{label} on {dataset_name(run)}" if values_of[label] > 1 else label for label, run in group]
         parts.append(f"{text} ({_first_few(names)})")
-    return f"{name}: {', '.join(parts)}"
+    return Difference(name, list(by_value), f"{name}: {', '.join(parts)}")
 
 
-def _stated_difference(name: str, runs: LabelledRuns, value: Property) -> str:
+def _stated_difference(name: str, runs: LabelledRuns, value: Property) -> Difference | None:
     """Return the difference among the runs that state a value; those of other tools may not."""
     return _difference(name, [(label, run) for label, run in runs if value(run) not in ("", NOT_STATED)], value)
 
@@ -202,7 +235,7 @@ CONDITIONS: dict[str, Property] = {
 """Properties whose differences are reported among the runs that state them."""
 
 
-def _deployments(runs: LabelledRuns) -> str:
+def _deployments(runs: LabelledRuns) -> Difference | None:
     """Return the fields in which deployments differ, by name and value."""
     described = {label: flat(to_builtins(run.fields.deployment) or {}) for label, run in runs}
     keys = dict.fromkeys(key for fields in described.values() for key in fields)
@@ -212,6 +245,7 @@ def _deployments(runs: LabelledRuns) -> str:
         if len(texts) > 1:
             values.append(f"{key} {' / '.join(texts)}")
     if not values:
-        return ""
+        return None
     names = _difference("deployment", runs, lambda run: run.fields.deployment_name or "none")
-    return names or f"deployment: {_first_few(values)}"
+    fields = _first_few(values)
+    return names or Difference("deployment", [fields], f"deployment: {fields}")

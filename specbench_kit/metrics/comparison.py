@@ -10,7 +10,7 @@ from msgspec import structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.acceptance import by_drafter
-from specbench_kit.metrics.comparability import obstacles, remarks
+from specbench_kit.metrics.comparability import DATASET, Difference, dataset_name, obstacles, refusal, remarks
 from specbench_kit.metrics.cost import device_cost, makespan_s
 from specbench_kit.metrics.latency import inter_token_gaps
 from specbench_kit.metrics.losslessness import KeptVerdicts, OutputVerdict, check_all, count_outputs
@@ -84,12 +84,10 @@ def compare(
     if not runs:
         raise SkitError("there is no run to report on")
     all_series = arrange(runs)
-    labelled = [(series.label, run) for series in all_series if not series.is_derived for run in series.runs.values()]
+    labelled = _labelled(all_series)
     differing = obstacles(labelled)
     if differing and not force:
-        raise SkitError(
-            f"these runs cannot be compared, they differ in {'; '.join(differing)}: --force compares anyway"
-        )
+        raise SkitError(refusal(differing))
     sources = {series.label: _sources(series) for series in all_series}
     entries = [_entry(series, sources[series.label]) for series in all_series]
     units = _units(sources.values())
@@ -109,7 +107,7 @@ def compare(
         series=[_without_requests(series, decode, is_alone=len(own) == 1) for series in all_series],
         parts=tables,
         reference=reference.label,
-        overruled=differing,
+        overruled=[difference.line for difference in differing],
         remarks=remarks(labelled),
         problems=[*problems, *run_problems],
         curves={entry.label: _curves(entry.group) for entry in entries},
@@ -118,6 +116,35 @@ def compare(
         is_named=against is not None,
         folders=[str(run.path) for run in own],
     )
+
+
+def differences(runs: Sequence[BenchmarkRun]) -> list[Difference]:
+    """Return every difference that forbids a comparison of the runs."""
+    return obstacles(_labelled(arrange(runs)))
+
+
+def comparable_groups(runs: Sequence[BenchmarkRun]) -> list[list[BenchmarkRun]]:
+    """Divide runs into groups that can be compared, in the order of their first runs."""
+    groups: list[list[BenchmarkRun]] = []
+    for run in runs:
+        # Runs on other datasets agree in all else; whether each method ran on each of them is asked at the end.
+        fitting = (group for group in groups if all(found.name == DATASET for found in differences([*group, run])))
+        group = next(fitting, None)
+        if group is None:
+            groups.append([run])
+        else:
+            group.append(run)
+    divided: list[list[BenchmarkRun]] = []
+    for group in groups:
+        by_dataset: dict[str, list[BenchmarkRun]] = {}
+        for run in group if differences(group) else ():
+            by_dataset.setdefault(dataset_name(run), []).append(run)
+        divided += by_dataset.values() or [group]
+    return divided
+
+
+def _labelled(all_series: Sequence[RunSeries]) -> list[tuple[str, BenchmarkRun]]:
+    return [(series.label, run) for series in all_series if not series.is_derived for run in series.runs.values()]
 
 
 def _without_requests(series: RunSeries, decode: Decode | None, *, is_alone: bool) -> MethodSeries[RunResult]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, structs
 
-from specbench_kit.core.errors import SkitError, did_you_mean, require
+from specbench_kit.core.errors import MOST_SUGGESTED, SkitError, did_you_mean, require
 from specbench_kit.core.typed_json import JsonObject
 
 LIBRARY = Path(__file__).with_name("library")
@@ -177,8 +177,9 @@ def find_experiments(name: str) -> list[Experiment]:
     library = experiments()
     matches = [experiment for experiment in library.values() if name in ("all", experiment.name, experiment.paper)]
     if not matches:
-        hint = did_you_mean(name, [*library, *dict.fromkeys(experiment.paper for experiment in library.values())])
-        raise SkitError(f"unknown experiment '{name}'{hint}; known: all, {', '.join(library)}")
+        papers = dict.fromkeys(experiment.paper for experiment in library.values())
+        hint = did_you_mean(name, [*library, *papers], MOST_SUGGESTED)
+        raise SkitError(f"unknown experiment '{name}'{hint}; skit list experiments shows all {len(library)}")
     return matches
 
 

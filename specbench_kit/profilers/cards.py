@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
-from specbench_kit.core.errors import SkitError, did_you_mean, require
+from specbench_kit.core.errors import SkitError, require, valid_choices
 from specbench_kit.core.typed_json import JsonObject, convert, shown
 
 T = TypeVar("T")
@@ -97,7 +97,12 @@ def names_a_file(name: str) -> bool:
     return name.endswith(".toml")
 
 
+LISTED = {"GPU": "devices", "profile": "profiles", "deployment": "deployments", "software": "software"}
+"""What `skit list` calls the kinds of names that it lists."""
+
+
 def unknown_name(kind: str, name: str, valid_names: Iterable[str], hint: str = "") -> SkitError:
     """Return the error for a name that is not among the valid ones; `hint` follows their list."""
-    choices = list(valid_names)
-    return SkitError(f"unknown {kind} '{name}'{did_you_mean(name.lower(), choices)}; known: {', '.join(choices)}{hint}")
+    listed = LISTED.get(kind)
+    choices = valid_choices(name, valid_names, listed and f"skit list {listed}")
+    return SkitError(f"unknown {kind} '{name}'{choices}{hint}")

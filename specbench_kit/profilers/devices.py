@@ -94,7 +94,7 @@ def find_device(name: str) -> Device:
     for card in devices.values():
         if name.lower() in (card.name, *card.aliases):
             return card
-    raise cards.unknown_name("GPU", name, devices, ", or a .toml file with a card of your own")
+    raise cards.unknown_name("GPU", name, devices, ", or give a .toml file with a card of your own")
 
 
 def bundled_device(name: str) -> Device | None:

@@ -38,7 +38,7 @@ def load(name: str, *, model_hash: str | None = None) -> Profile:
     else:
         profiles = all_profiles()
         if name not in profiles:
-            raise cards.unknown_name("profile", name, profiles, ", or a .toml file")
+            raise cards.unknown_name("profile", name, profiles, ", or give a .toml file")
         entry = profiles[name]
         if isinstance(entry, SkitError):
             raise entry

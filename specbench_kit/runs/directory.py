@@ -134,6 +134,12 @@ class RunDirectory:
         """Return True unless `summary.json` says that all requests have finished."""
         return not is_whole(self.path)
 
+    @property
+    def has_begun(self) -> bool:
+        """Return True if any request of the method is stored."""
+        file = self.path / "requests.jsonl"
+        return file.is_file() and file.stat().st_size > 0
+
     def summary(self) -> JsonObject:
         """Return the content of `summary.json`; an empty object if it was not written yet."""
         return _summary(self.path)

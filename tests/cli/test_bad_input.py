@@ -38,17 +38,21 @@ def bench(prompts: Path, *options: object, method: str = "fixed-k") -> list[obje
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--method", "fixd-k"], "unknown method 'fixd-k' (did you mean 'fixed-k'?); known: "),
+        (["--method", "fixd-k"], "unknown method 'fixd-k' (did you mean 'fixed-k'?); skit list methods shows all "),
         (["--method", "fixed-k:q=1"], "fixed-k: unknown option 'q'; known: k"),
         (["--method", "fixed-k:k"], "fixed-k: option 'k' needs a value, as in k=..."),
         (["--method", "fixed-k:k=two"], "fixed-k: k must be a whole number, not 'two'"),
         (["--method", "fixed-k:k=0"], "fixed-k: k must be at least 1, not 0"),
         (["--method", "threshold:schedule=odd"], "threshold: schedule must be one of constant, heuristic, "),
-        (["--method", "fixed-k", "--dataset", "gsm8"], "unknown dataset 'gsm8' (did you mean 'gsm8k'?); known: "),
+        (
+            ["--method", "fixed-k", "--dataset", "gsm8"],
+            "unknown dataset 'gsm8' (did you mean 'gsm8k'?); skit list datasets shows all ",
+        ),
         (["--method", "fixed-k", "--dataset", "no.jsonl"], "there is no prompt file 'no.jsonl'"),
         (["--method", "fixed-k", "--dataset", "notes.txt"], "there is no prompt file 'notes.txt'"),
         (["--method", "fixed-k", "--data-dir", "nowhere"], "the data directory 'nowhere' is not a folder: correct it"),
         (["--method", "fixed-k", "--limit", "0"], "--limit must be at least 1, not 0"),
+        (["--method", "fixed-k", "--link", "60ms"], "--link emulates a link to a server and takes its fields, as in "),
         (
             ["--method", "fixed-k", "--temperature", "1e-300"],
             "--temperature 1e-300 is too small to compute with: the smallest is 1e-06, and 0 decodes greedily",
@@ -69,7 +73,8 @@ def test_what_no_run_can_be_made_of_is_refused_before_torch_is_loaded(
 
 
 def test_an_error_is_wrapped_between_words_on_a_terminal() -> None:
-    command = [SKIT, "bench", "--method", "fixed-k", "--temperature", "0.5", "--dataset", "no-dataset-of-this-name"]
+    name = " ".join(["no dataset"] * 12)
+    command = [SKIT, "bench", "--method", "fixed-k", "--temperature", "0.5", "--dataset", name]
     piped = subprocess.run(command, capture_output=True, text=True, env=environment(), check=False).stderr
     for columns in (60, 120):
         ours, theirs = pty.openpty()
@@ -238,7 +243,10 @@ def test_output_that_cannot_be_written_is_one_line(arguments: list[str]) -> None
         (["--nothing"], "skit: no such option: --nothing; skit --help lists all commands"),
         (["load", "--target", "x"], "skit load: no such option: --target"),
         (["bench", "--method", "fixed-k", "--limit", "many"], "skit bench: invalid value for '--limit': "),
-        (["list", "methods", "datasets"], "skit list: got unexpected extra argument(s) (datasets); skit list --help"),
+        (
+            ["list", "methods", "fixed-k", "x"],
+            "skit list: got unexpected extra argument(s) (x); skit list --help shows",
+        ),
         (["validate", "nowhere"], "nowhere is no run of skit load: name the folder of one"),
     ],
 )

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from command_line import environment, skit
+from command_line import TinyPair, environment, read_object, read_rows, skit, write_rows
 from plug_ins import install
 
 METHOD = '''
@@ -51,3 +51,38 @@ def test_the_line_of_an_authors_typo_is_named_and_the_way_there_on_demand(packag
     assert shown.returncode == 2
     assert "Traceback (most recent call last)" in shown.stderr
     assert shown.stderr.strip().splitlines()[-1].endswith("has no attribute 'draughts'")
+
+
+@pytest.mark.slow
+def test_a_policy_that_fails_in_its_warm_up_ends_no_other_method(package: Path, tiny: TinyPair, tmp_path: Path) -> None:
+    rows = [{"id": name, "prompt": f"Who is {name}?"} for name in "ab"]
+    prompts = write_rows(tmp_path / "ask.jsonl", *rows)
+    options = ("--dataset", prompts, *tiny.options, "--max-new-tokens", 4, "--out", tmp_path / "out")
+    env = environment(PYTHONPATH=str(package))
+    done = skit("bench", "--method", "slip", "--method", "fixed-k:k=2", *options, env=env)
+    line = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 2
+    place = f"SlipPolicy.draft ({package}/slip_package.py, line {FAILING_LINE})"
+    assert line.startswith(f"error: the method 'slip', which is no part of the kit, fails in {place} during warm-up: ")
+    assert line.endswith("; the other methods went on; --traceback shows the way there")
+    assert "fixed-k" in done.stdout
+    (run,) = (tmp_path / "out").glob("*-fixed-k-*")
+    assert len(read_rows(run / "requests.jsonl")) == 2
+    assert read_object(run / "run.json")["left_out"].keys() == {"slip"}
+    assert f"{FAILING_LINE}) during warm-up" in (run / "report.md").read_text()
+
+    alone = skit("bench", "--method", "slip", *options, "--traceback", env=env)
+    assert (alone.returncode, alone.stdout) == (2, "")
+    assert "Traceback (most recent call last)" in alone.stderr
+    assert alone.stderr.strip().splitlines()[-1].endswith("has no attribute 'draughts'")
+
+
+def test_a_policy_that_fails_in_a_replay_ends_no_other_method(package: Path) -> None:
+    methods = ("--method", "slip", "--method", "fixed-k")
+    command = ("bench", "--replay", "qwen2.5-coder", *methods, "--limit", 1, "--out", package / "out")
+    done = skit(*command, env=environment(PYTHONPATH=str(package)))
+    assert done.returncode == 2
+    assert done.stderr.strip().splitlines()[-1].startswith("error: slip: left out, as said above")
+    assert f"line {FAILING_LINE}" in done.stdout
+    (run,) = (package / "out").iterdir()
+    assert "fixed-k" in run.name

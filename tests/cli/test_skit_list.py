@@ -1,6 +1,7 @@
 """`skit list`, and what the command line imports before it has work to do."""
 
 import json
+import shlex
 import subprocess
 import sys
 from itertools import pairwise
@@ -17,6 +18,8 @@ from specbench_kit.cli.listing import KINDS, SLOW
 from specbench_kit.cli.main import app
 from specbench_kit.datasets.base import datasets
 from specbench_kit.decoding.drafting.base import drafters
+from specbench_kit.deployments.description import describe_time
+from specbench_kit.deployments.loading import load
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.models.named import NAMED_PAIRS
 
@@ -107,6 +110,30 @@ def test_a_narrow_terminal_cuts_nothing_off() -> None:
     table = skit("list", "methods", env=environment(COLUMNS="60")).stdout
     assert "…" not in table
     assert "unit=request" in "".join(table.split())
+
+
+def test_the_fields_of_a_deployment_are_listed_as_options_that_change_them() -> None:
+    listed = json.loads(skit("list", "deployments", "phone", "--json").stdout)
+    fields = {field["name"]: field for field in listed}
+    rtt = {"name": "link.rtt_s", "value": 0.05, "unit": "s, or as in 40ms", "option": "--set link.rtt_s=0.05"}
+    assert fields["link.rtt_s"] == rtt
+    assert fields["drafter.device"]["option"] == "--set 'drafter.device=phone with Snapdragon 8 Gen 3'"
+    assert all(field["unit"] for field in listed)
+    # Every field that has a value may be given that value again, without a change.
+    given = [shlex.split(field["option"])[1] for field in listed if field["value"] is not None]
+    assert describe_time(load("phone", given)) == describe_time(load("phone"))
+    shown = " ".join(skit("list", "deployments", "phone").stdout.split())
+    assert "--set link.rtt_s=0.05 s, or as in 40ms" in shown
+    assert error_line(skit("list", "deployments", "phonee")).startswith(
+        "unknown deployment 'phonee' (did you mean 'phone'?)"
+    )
+
+
+def test_one_entry_of_any_kind_is_listed_alone() -> None:
+    (entry,) = json.loads(skit("list", "methods", "fixed-k", "--json").stdout)
+    assert entry["options"]["k"] == 4
+    line = error_line(skit("list", "methods", "fixdk"))
+    assert line.startswith("no 'fixdk' among the methods (did you mean 'fixed-k'?); skit list methods shows all ")
 
 
 def test_an_unknown_kind_is_refused() -> None:

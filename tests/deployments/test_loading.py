@@ -270,7 +270,7 @@ def test_replaced_fields_are_named_in_errors() -> None:
 @pytest.mark.parametrize(
     ("name", "replaced", "line"),
     [
-        ("wips", [], "unknown deployment 'wips' (did you mean 'wisp'?); known: local, "),
+        ("wips", [], "unknown deployment 'wips' (did you mean 'wisp'?); skit list deployments shows all "),
         ("no.toml", [], "cannot read no.toml: No such file"),
         ("wisp", ["link.rtt_s"], "--set needs a key and a value, as in link.rtt_s=0.04, not 'link.rtt_s'"),
         ("wisp", ["name.first=1"], "--set name.first: name holds no fields"),

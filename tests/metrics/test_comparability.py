@@ -113,21 +113,32 @@ def test_what_differs_is_named_and_refused_unless_forced(tmp_path, second, named
     runs = pair(tmp_path, second)
     with pytest.raises(SkitError, match="these runs cannot be compared, they differ in ") as refusal:
         compare(runs)
-    assert named in str(refusal.value)
-    assert str(refusal.value).endswith(": --force compares anyway")
+    assert named.partition(":")[0] in str(refusal.value)
+    assert str(refusal.value).endswith("with --force, which names every difference")
     forced = compare(runs, force=True)
     assert any(named in line for line in forced.overruled)
     assert wording.where(forced).startswith("FORCED: these runs differ. ")
     assert any(line.startswith("FORCED COMPARISON: these runs differ in ") for line in wording.cautions(forced))
 
 
+def test_a_refusal_names_three_differences_with_both_values_and_counts_the_others(tmp_path):
+    config = BASE["config"] | {"max_new_tokens": 7, "batch_size": 4, "effective_batch_size": 4, "temperature": 0.5}
+    runs = pair(tmp_path, {"config": config, "time_kind": "modelled"})
+    with pytest.raises(
+        SkitError,
+        match=r"they differ in max_new_tokens: \d+ / 7; batch size: 1 / 4; sampling: .* / .*; and in 1 more property: "
+        r"give runs of one setting, or all of them with --force, which names every difference$",
+    ):
+        compare(runs)
+
+
 def test_deployments_differ_by_name_or_by_field(tmp_path):
     runs = pair(tmp_path / "field", deployment("wan", "link.rtt_s=0.5"), deployment("wan"))
     rtt_s = deployment("wan")["deployment"]["link"]["rtt_s"]
-    with pytest.raises(SkitError, match=rf"they differ in deployment: link.rtt_s {rtt_s} / 0.5: --force"):
+    with pytest.raises(SkitError, match=rf"they differ in deployment: link.rtt_s {rtt_s} / 0.5: give runs"):
         compare(runs)
     runs = pair(tmp_path / "name", deployment("specedge"), deployment("wan"))
-    with pytest.raises(SkitError, match=r"deployment: wan \(threshold\), specedge \(wisp\)"):
+    with pytest.raises(SkitError, match=r"deployment: wan / specedge: give runs"):
         compare(runs)
 
 
@@ -136,8 +147,8 @@ def test_runs_of_one_method_are_told_apart_by_their_dataset(tmp_path):
     write_run(tmp_path, "wisp", records)
     changes = {"dataset": BASE["dataset"] | {"name": "alpaca"}, "config": BASE["config"] | {"dtype": None}}
     write_run(tmp_path, "wisp", records, **changes)
-    with pytest.raises(SkitError, match=r"dtype: float32 \(wisp on gsm8k\), not stated \(wisp on alpaca\)"):
-        compare(sorted(load_runs([tmp_path])[0], key=lambda run: run.fields.dataset.name, reverse=True))
+    runs = sorted(load_runs([tmp_path])[0], key=lambda run: run.fields.dataset.name, reverse=True)
+    assert compare(runs, force=True).overruled == ["dtype: float32 (wisp on gsm8k), not stated (wisp on alpaca)"]
 
 
 def test_machines_are_not_compared_with_models(tmp_path):
@@ -207,9 +218,7 @@ def test_conditions_that_an_older_run_does_not_state_are_passed_over(tmp_path):
 
 def test_prompts_that_the_tokenizer_read_otherwise_are_refused(tmp_path):
     runs = pair(tmp_path, {"prompts": {"q0": "aa"}}, {"prompts": {"q0": "bb"}})
-    with pytest.raises(
-        SkitError, match=r"they differ in tokens of the prompts of gsm8k: hash \w{12} \(threshold\), hash"
-    ):
+    with pytest.raises(SkitError, match=r"they differ in tokens of the prompts of gsm8k: hash \w{12} / hash"):
         compare(runs)
     assert compare(pair(tmp_path / "one", {"prompts": {"q0": "aa"}})).overruled == []
 

@@ -69,7 +69,7 @@ def test_runs_that_differ_are_refused_in_one_line_and_marked_when_forced(runs, t
     config = make_run()["config"] | {"dtype": "bfloat16"}
     other_run = write_run(tmp_path, "threshold", records, in_turn(plain(records)), config=config)
     line = error_line(skit_here("compare", runs, other_run))
-    assert "they differ in dtype: float32 (fixed-k:k=3, wisp), bfloat16 (threshold): --force compares anyway" in line
+    assert "they differ in dtype: float32 / bfloat16: give runs of one setting, or all of them with --force" in line
     forced = skit_here("compare", runs, other_run, "--force", "--json")
     assert forced.returncode == 0
     assert "FORCED COMPARISON" in forced.stderr

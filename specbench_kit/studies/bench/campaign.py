@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self
 
+from specbench_kit.core.errors import MethodError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import read_processor_time
@@ -11,7 +12,7 @@ from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.metrics.result import MANY
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.conversations import Conversation
-from specbench_kit.studies.bench.lanes import Progress
+from specbench_kit.studies.bench.lanes import Progress, ends_alone
 from specbench_kit.studies.bench.opening import count_turns, open_runs
 from specbench_kit.studies.bench.run import Benchmark, ProcessTurn
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -93,17 +94,22 @@ def estimate_seconds(bench: Workbench, datasets: list[LoadedDataset]) -> float:
     request = Conversation(shortest, bench.pair.tokenizer, TRIAL_TOKENS).next_request()
     assert request is not None
     per_request_s = per_token_s = 0.0
-    for method in bench.lanes.values():
+    for spec, method in bench.lanes.items():
         if method.needs_reference:
             continue
-        loop = bench.loop(method)
-        started = read_processor_time()
-        loop.submit(request)
-        # The first step holds the prompt, which a request has once and not once per TRIAL_TOKENS.
-        records = list(loop.step())
-        first = read_processor_time()
-        while not loop.idle:
-            records += loop.step()
+        try:
+            with ends_alone("the estimate of the duration"):
+                loop = bench.loop(method)
+                started = read_processor_time()
+                loop.submit(request)
+                # The first step holds the prompt, which a request has once and not once per TRIAL_TOKENS.
+                records = list(loop.step())
+                first = read_processor_time()
+                while not loop.idle:
+                    records += loop.step()
+        except MethodError as error:
+            bench.broken[spec] = error
+            continue
         first_s = first.since(started).wall_s
         rest_s = read_processor_time().since(first).wall_s
         per_request_s += first_s

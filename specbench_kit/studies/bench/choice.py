@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, fields
 
-from specbench_kit.core.errors import SkitError, by_reason
+from specbench_kit.core.errors import MethodError, SkitError, by_reason
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import RECORDED
 from specbench_kit.methods.base import GROUPS, LONGEST_DRAFT, Method, methods
@@ -84,20 +84,27 @@ def describe_tuning(settings: BenchSettings) -> dict[str, JsonObject]:
 def usable(settings: BenchSettings, make: Callable[[str], Method]) -> tuple[dict[str, Method], dict[str, str]]:
     """Return the prepared methods by spec, and the reasons why others of `all` or of a group cannot run here.
 
-    A named method that cannot be prepared is an error, which names the method where there are several.
+    A named method that cannot be prepared is an error, which names the method where there are several; one whose
+    policy fails is left out, unless no other is ready.
     """
     ready: dict[str, Method] = {}
     left_out: dict[str, str] = {}
+    failed: list[MethodError] = []
     specs = chosen(settings)
     for spec, named in specs.items():
         try:
             ready[spec] = make(spec)
+        except MethodError as error:
+            failed.append(error)
+            left_out[spec] = str(error).removeprefix(f"{spec}: ")
         except SkitError as error:
             if named and (len(specs) == 1 or str(error).startswith(spec.partition(":")[0])):
                 raise
             if named:
                 raise SkitError(f"{spec}: {error}") from error
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
+    if failed and not ready:
+        raise failed[0]
     if not ready:
         reasons = [f"{', '.join(alike)}: {reason}" for reason, alike in by_reason(left_out).items()]
         raise SkitError(f"no method can run here: {'; '.join(reasons)}")

@@ -115,11 +115,12 @@ def conclude(
     oracles = (run for run in runs if parse_method(run.run["method"]).needs_reference)
     oracle = next((_throughput(run, read(run).group.records) for run in oracles), None)
     conclusions = []
+    formats = ALL if sum(run.has_begun for run in runs) < 2 else MARKDOWN_ONLY
     for run in runs:
         requests = read(run)
         summary = _summarise(run, requests, output_judge, answer_judge, oracle)
         conclusions.append(Conclusion(run, summary, requests))
-        write_report(conclusions[-1], ALL if len(runs) == 1 else MARKDOWN_ONLY, decode)
+        write_report(conclusions[-1], formats, decode)
     for conclusion in conclusions:  # last, because the summary marks a run as complete
         conclusion.directory.write_summary(conclusion.document)
     return conclusions

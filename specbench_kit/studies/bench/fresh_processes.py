@@ -74,7 +74,7 @@ def decode_in_processes(
         if outcome.problem is not None:
             break
         is_noted |= outcome.has_worked
-    return replace(outcome, problem=outcome.problem or broken)
+    return replace(outcome, problem=outcome.problem or broken, broken=broken)
 
 
 def _decode_in_one(

@@ -1,10 +1,12 @@
 """Methods that take turns on the same models, so that a drift of the machine affects all of them alike."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 
-from specbench_kit.core.errors import MethodError
+from specbench_kit.core.errors import MethodError, SkitError
+from specbench_kit.core.registry import plug_in_fault, plug_in_problem
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
@@ -104,6 +106,31 @@ class MethodLane:
                 self._waiting.append(request)
 
 
+MEASURED = "measured requests"
+
+
+@contextmanager
+def ends_alone(phase: str = "") -> Iterator[None]:
+    """Raise MethodError, which ends one method, where the code of another package fails in a phase of the work.
+
+    A fault of the kit ends the benchmark as before.
+    """
+    try:
+        yield
+    except MethodError as error:
+        cause = error.__cause__ or error
+        found = plug_in_fault(cause)
+        where = f", in {found.function} ({found.file}, line {found.line})" if found else ""
+        raise MethodError(f"{error}{where}{f', during {phase}' if phase else ''}") from cause
+    except SkitError:
+        raise
+    except Exception as error:
+        problem = plug_in_problem(error, phase)
+        if problem is None:
+            raise
+        raise MethodError(problem) from error
+
+
 def run_in_turns(
     lanes: Sequence[MethodLane],
     requests_per_turn: int,
@@ -131,9 +158,10 @@ def run_in_turns(
             if lane.name in ended:
                 continue
             try:
-                for record in lane.turn(requests_per_turn):
-                    gets_on = True
-                    yield lane, record
+                with ends_alone(MEASURED):
+                    for record in lane.turn(requests_per_turn):
+                        gets_on = True
+                        yield lane, record
             except MethodError as error:
                 ended.add(lane.name)
                 broken.setdefault(lane.name, error)

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import MethodError, SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.option import recorded_values
 from specbench_kit.decoding.dialogues import Dialogues
@@ -27,7 +27,7 @@ from specbench_kit.runs.directory import RunDirectory
 from specbench_kit.studies.bench.choice import chosen, describe_tuning, longest_draft, usable
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, RunRequests, conclude
 from specbench_kit.studies.bench.judges import ReplayOutputJudge
-from specbench_kit.studies.bench.lanes import Progress
+from specbench_kit.studies.bench.lanes import Progress, ends_alone
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
 from specbench_kit.traces.replay import describe_replayed, prepare_for_replay, recording_deployment, replay
@@ -37,12 +37,12 @@ from specbench_kit.traces.trace import TraceFile
 class Replayed(NamedTuple):
     """What a replay leaves: the conclusions, and the reasons why methods were left out.
 
-    `lost` are those of them that were named, and that the trace could not serve to its end.
+    `lost` are those of them that were named, and that the trace could not serve to its end or whose policy failed.
     """
 
     conclusions: list[Conclusion]
     left_out: dict[str, str]
-    lost: list[str]
+    lost: dict[str, SkitError]
 
 
 def with_recorded_target(settings: BenchSettings, trace: Path) -> BenchSettings:
@@ -72,7 +72,17 @@ def bench_replay(
     deployment = settings.deployment or recording_deployment(trace.header)
     # Methods are tried before there are runs, so that those of `all` that fail leave no run directory.
     prepare = partial(prepare_for_replay, batch_size=settings.batch_size, longest_draft=longest_draft(chosen(settings)))
-    prepared, left_out = usable(settings, lambda spec: _prepare(spec, trace, deployment, prepare))
+    failed: dict[str, SkitError] = {}
+
+    def prepare_alone(spec: str) -> Method:
+        try:
+            with ends_alone():
+                return _prepare(spec, trace, deployment, prepare)
+        except MethodError as error:
+            failed[spec] = error
+            raise
+
+    prepared, left_out = usable(settings, prepare_alone)
     for note in predictor_notes(prepared.values()):
         tell(note)
     given: dict[str, str] = {}  # by the spec that is replayed
@@ -108,22 +118,24 @@ def bench_replay(
         for run in others if baseline else ():
             run.copy_baseline(keeper)
     finished: list[RunDirectory] = []
-    lost: list[str] = []
+    lost: dict[str, SkitError] = {spec: error for spec, error in failed.items() if spec in settings.methods}
     for number, (spec, run) in enumerate(runs.items(), 1):
         records.clear()
         exports = RunExports(run, timeline=settings.timeline, token_view=settings.token_view)
         try:
-            for record in replays.records(spec, methods[spec], exports.timeline):
-                records.append(record)
-                run.append(record)
+            with ends_alone():
+                for record in replays.records(spec, methods[spec], exports.timeline):
+                    records.append(record)
+                    run.append(record)
             if reason := replays.missing.get(spec):
                 run.amend(range={**run.run["range"], "missing": reason})
-        except SkitError as error:  # its draft grew beyond what the trace holds
+        except SkitError as error:  # its draft grew beyond what the trace holds, or its policy failed
             run.remove()
             if not finished and number == len(runs):
                 raise
             left_out[spec] = str(error).removeprefix(f"{spec}: ")
-            lost += [given[spec]] if given[spec] in settings.methods else []
+            if given[spec] in settings.methods:
+                lost[given[spec]] = error
             continue
         exports.write()
         finished.append(run)
@@ -226,6 +238,8 @@ class _Replays:
                 timeline=timeline,
                 ends=ends,
             )
+        except MethodError:
+            raise
         except SkitError as error:
             raise SkitError(f"{method.display_name}: {error}") from error
 

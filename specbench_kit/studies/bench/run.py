@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import MethodError, SkitError
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
@@ -17,7 +17,7 @@ from specbench_kit.studies.bench.beside_lanes import CONTROL, PROMPTS, Control, 
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
 from specbench_kit.studies.bench.decided import EarlyDecision, count_looks
-from specbench_kit.studies.bench.lanes import MethodLane, Progress, Sink, run_in_turns
+from specbench_kit.studies.bench.lanes import MethodLane, Progress, Sink, ends_alone, run_in_turns
 from specbench_kit.studies.bench.opening import Runs, count_turns, open_runs, release_locks
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
@@ -96,7 +96,8 @@ class Benchmark:
         """Decode everything that is missing, the methods in turns, and all of it again for each repeat.
 
         The `limit` starts with the first request that no earlier run has decoded, so that each resumption gets on.
-        A method whose policy fails ends alone, and is noted in the workbench's `broken`.
+        A method whose policy fails ends alone, in its warm-up too, and is noted in the workbench's `broken`: it runs
+        no more. Raise MethodError if those of all methods failed before they decoded anything.
         """
         planned = self.planned
         done = self.done
@@ -115,7 +116,8 @@ class Benchmark:
                 if repeat != self._repeats[0] and limit.is_over:
                     break
                 references: dict[str, RequestRecord] = {}
-                lanes = [self._make_lane(spec, repeat, references) for spec in self._stores]
+                # What a failed policy left undone holds slots of the models, so that it is not begun again.
+                lanes = [self._make_lane(spec, repeat, references) for spec in self._stores if spec not in broken]
                 if monitor is not None:
                     monitor.track(lanes, self.bench.lanes)
                 turns = [turn for lane in lanes for turn in server_only.lanes(lane, self._script(lane.name, repeat))]
@@ -164,6 +166,9 @@ class Benchmark:
         for exports in self.exports.values():
             exports.write(tokenizer)
         runs = list(self.runs.values())
+        if self.bench.broken:
+            for run in runs:
+                run.amend(left_out={**run.document.left_out, **self.bench.failures()})
         answers = gold_answers(self.bench, self.dataset)
         conclusions = conclude(runs, self.bench.output_judge, tokenizer.decode, answer_judge=answers)
         release_locks(runs)
@@ -307,14 +312,24 @@ class Benchmark:
         prompt = min(self.dataset.prompts, key=lambda prompt: len(prompt.turns[0]))
         request = Conversation(prompt, self.bench.pair.tokenizer, WARM_UP_TOKENS).next_request()
         assert request is not None
+        broken = self.bench.broken
         for spec, method in self.bench.lanes.items():
-            server_only.warm_up(spec, request)
-            loop = self.bench.loop(method)
+            if spec in broken:
+                continue
             rounds = 0
-            loop.submit(request)
-            while not loop.idle:
-                rounds += sum(len(record.rounds) for record in loop.step())
+            try:
+                with ends_alone("warm-up"):
+                    server_only.warm_up(spec, request)
+                    loop = self.bench.loop(method)
+                    loop.submit(request)
+                    while not loop.idle:
+                        rounds += sum(len(record.rounds) for record in loop.step())
+            except MethodError as error:
+                broken[spec] = error
+                continue
             if spec in self.runs:
                 run = self.runs[spec]
                 # One entry for each process that worked on the run, since a resumed run warms up again.
                 run.amend(warm_up={"tokens": WARM_UP_TOKENS, "rounds": [*run.document.warm_up.rounds, rounds]})
+        if broken.keys() >= self.bench.methods.keys():
+            self.bench.require_whole()

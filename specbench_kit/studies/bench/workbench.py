@@ -95,8 +95,14 @@ class Workbench:
     def require_whole(self) -> None:
         """Raise MethodError for all policies that failed."""
         if self.broken:
-            went_on = "; the other methods went on" if len(self.broken) < len(self.lanes) else ""
-            raise MethodError("; ".join(map(str, self.broken.values())) + went_on)
+            went_on = "" if self.broken.keys() >= self.methods.keys() else "; the other methods went on"
+            causes = [error.__cause__ for error in self.broken.values() if isinstance(error.__cause__, Exception)]
+            cause = ExceptionGroup("policies failed", causes) if len(causes) > 1 else next(iter(causes), None)
+            raise MethodError("; ".join(map(str, self.broken.values())) + went_on) from cause
+
+    def failures(self) -> dict[str, str]:
+        """Return why the policy of a method failed, by spec."""
+        return {spec: str(error) for spec, error in self.broken.items()}
 
     @property
     def sampler(self) -> Sampler:

@@ -5,10 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from breaking_method import add_breaking_in
 from command_line import Rows, TinyPair, copy_model, read_object, read_rows, write_rows
 from tiny_predictors import confidence_predictor
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import MethodError, SkitError
 from specbench_kit.datasets.loading import load
 from specbench_kit.decoding.lossy import parse_lossy
 from specbench_kit.metrics import summary
@@ -37,6 +38,30 @@ def prepare(asked: BenchSettings, rows: Rows = QUESTIONS) -> Benchmark:
     asked.out.mkdir(exist_ok=True)
     file = write_rows(asked.out / "prompts.jsonl", *rows)
     return Benchmark(asked, load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0))
+
+
+def test_a_policy_that_fails_in_its_warm_up_ends_alone(
+    tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_breaking_in(monkeypatch)
+    # The ids of all requests end with nothing, so that the first one that it drafts for is that of the warm-up.
+    benchmark = prepare(settings(tiny, tmp_path, "breaking:request=", "fixed-k:k=2", repeats=2))
+    benchmark.run(no_report)
+    with pytest.raises(MethodError, match=r"^Breaking: .*not drafted.*, during warm-up; the other methods went on$"):
+        benchmark.bench.require_whole()
+    counts = [conclusion.summary.requests.finished for conclusion in benchmark.conclude()]
+    assert counts == [0, 8]
+
+
+def test_nothing_is_decoded_if_the_policies_of_all_methods_fail(
+    tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_breaking_in(monkeypatch)
+    benchmark = prepare(settings(tiny, tmp_path, "breaking:request="))
+    with pytest.raises(MethodError, match=r"not drafted.*, during warm-up$"):
+        benchmark.run(no_report)
+    (run,) = benchmark.runs.values()
+    assert run.baseline_records() == []
 
 
 def no_report(_: Progress) -> None:

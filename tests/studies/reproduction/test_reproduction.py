@@ -127,7 +127,7 @@ def test_experiments_are_found_by_name_paper_and_all() -> None:
     assert [experiment.name for experiment in find_experiments("wisp/table-2")] == ["wisp/table-2"]
     assert {experiment.paper for experiment in find_experiments("specedge")} == {"specedge"}
     assert len(find_experiments("all")) == len(ALL)
-    with pytest.raises(SkitError, match=r"unknown experiment 'wisp/tabel-2' \(did you mean 'wisp/table-2'\?\)"):
+    with pytest.raises(SkitError, match=r"unknown experiment 'wisp/tabel-2' \(did you mean 'wisp/table-2'"):
         find_experiments("wisp/tabel-2")
 
 
