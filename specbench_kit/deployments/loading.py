@@ -293,16 +293,15 @@ UNITS = {
 }
 """What the values of fields are, where the end of the name does not say it."""
 ENDS = {
-    "_bytes_per_s": "bytes/s",
     "bytes_per_s": "bytes/s",
     "bytes_per_token": "bytes per token",
-    "_bytes": "bytes",
-    "_s": "s, or as in 40ms",
+    "bytes": "bytes",
+    "s": "s, or as in 40ms",
 }
 
 
 def _unit(name: str) -> str:
-    ends = (unit for end, unit in ENDS.items() if name.endswith(end))
+    ends = (unit for end, unit in ENDS.items() if f"_{name}".endswith(f"_{end}"))
     return UNITS.get(name) or next(ends, "")
 
 

@@ -323,13 +323,13 @@ def test_force_without_resume_means_nothing(command: list[str], tmp_path: Path) 
 def test_a_full_disk_while_reporting_keeps_everything(
     command: list[str], whole: Path, cut_short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specbench_kit.reports.comparison import files
+    from specbench_kit.reports import page_files
 
     def full(_path: Path, _content: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(files, "replace_file", full)
+        patched.setattr(page_files, "replace_file", full)
         line = error_line(skit_here(*command, "--out", cut_short, "--resume"))
     advice = "finished requests are kept; make room or fix its permissions, then go on with --resume"
     assert line.endswith(f"No space left on device; {advice}")
