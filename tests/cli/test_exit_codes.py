@@ -39,7 +39,8 @@ def test_characters_that_cannot_be_shown_are_replaced(
     variables: Mapping[str, str], condition: str, code: int, runs: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "Ergebnis-ä-≈"
-    done = skit(*gate(runs, condition, out), env=environment(**variables))
+    encoding = variables.get("PYTHONIOENCODING", "utf-8")
+    done = skit(*gate(runs, condition, out), env=environment(**variables), encoding=encoding)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     assert "?" in done.stdout
