@@ -75,6 +75,24 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
     assert f"{len(layers)}.00 kB for every token that the target keeps" in (folder / "report.md").read_text()
 
 
+def test_a_narrow_head_is_trained_on_the_same_answers_and_decodes_losslessly(
+    done: subprocess.CompletedProcess[str], tiny: TinyPair, home: Path, tmp_path: Path
+) -> None:
+    assert done.returncode == 0
+    env = environment(SKIT_HOME=str(home))
+    narrow = tmp_path / "narrow"
+    trained = skit("train-head", "--target", tiny.target, *SMALL, "--inner", 16, "--save-to", narrow, "--json", env=env)
+    assert trained.returncode == 0, trained.stderr
+    assert read_object(narrow / "config.json")["transformer_layer_config"]["intermediate_size"] == 16
+    wide, small = (json.loads(run.stdout.splitlines()[-1])["summary"] for run in (done, trained))
+    assert small["parameters"] < wide["parameters"]
+    options = ("--limit", 2, "--max-new-tokens", 8, "--out", tmp_path / "runs")
+    ran = skit("bench", "--target", tiny.target, "--method", f"eagle:k=3+head={narrow}", *options, env=env)
+    assert ran.returncode == 0, ran.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert read_object(run / "summary.json")["lossless"]["errors"] == 0
+
+
 def test_a_run_beside_one_with_a_head_is_repeated_without_the_head(
     done: subprocess.CompletedProcess[str], tiny: TinyPair, home: Path, tmp_path: Path
 ) -> None:
@@ -171,6 +189,8 @@ def test_heads_of_the_other_kind_are_refused(medusa: Path, tiny: TinyPair, medus
         (["train-head", "--layers", "1,2"], "--layers takes three layers"),
         (["train-head", "--layers", "low"], "numbers separated by commas"),
         (["train-head", "--kind", "medusa", "--layers", "0,1,2"], "--layers has no effect with --kind medusa"),
+        (["train-head", "--kind", "medusa", "--inner", "64"], "--inner has no effect with --kind medusa"),
+        (["train-head", "--inner", "50"], "--inner must be a multiple of 16"),
         (["bench", "--method", "fixed-k:drafter=medusa", "--limit", "1"], "run skit train-head --kind medusa"),
         (["bench", "--method", "eagle", "--limit", "1"], "run skit train-head with the same --target"),
         (["bench", "--method", "eagle:head=/nowhere", "--limit", "1"], "there is no head in '/nowhere'"),

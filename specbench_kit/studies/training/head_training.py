@@ -172,13 +172,13 @@ def _initial(
         )
         head.embed_tokens.requires_grad_(False)
         return head
-    layer = layer_config(target)
+    layer = layer_config(target, settings.inner)
     # fc, the attention over twice the width, and the feed-forward part, as in `HeadModel`.
     width = layer.hidden_size
     kv = layer.num_key_value_heads * layer.head_dim
     body = 3 * width * width + 2 * width * (width + 2 * kv) + width * width + 3 * width * layer.intermediate_size
     tokens = _drafted_tokens(settings, pair, distillation, store, body)
-    return new_head(target, tokens, settings.seed, layers, pair.target.source.label).float()
+    return new_head(target, tokens, settings.seed, layers, pair.target.source.label, layer).float()
 
 
 def _initial_medusa(
@@ -216,8 +216,8 @@ def _drafted_tokens(
 EVALUATED_STEPS = 5
 
 
-def layer_config(target: PreTrainedModel) -> LlamaConfig:
-    """Return the configuration of a head's single layer, which has the sizes of the target's layers."""
+def layer_config(target: PreTrainedModel, inner: int | None = None) -> LlamaConfig:
+    """Return the configuration of a head's single layer: the sizes of the target's layers, but for the `inner` one."""
     config = target.config.get_text_config()
     heads = config.num_attention_heads
     return LlamaConfig(
@@ -225,7 +225,7 @@ def layer_config(target: PreTrainedModel) -> LlamaConfig:
         vocab_size=config.vocab_size,
         max_position_embeddings=config.max_position_embeddings,
         num_hidden_layers=1,
-        intermediate_size=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        intermediate_size=inner or getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
         num_attention_heads=heads,
         num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
@@ -234,11 +234,18 @@ def layer_config(target: PreTrainedModel) -> LlamaConfig:
 
 
 def new_head(
-    target: PreTrainedModel, tokens: Tensor, seed: int, layers: tuple[int, ...], verifier: str = ""
+    target: PreTrainedModel,
+    tokens: Tensor,
+    seed: int,
+    layers: tuple[int, ...],
+    verifier: str = "",
+    layer: LlamaConfig | None = None,
 ) -> HeadModel:
     """Return an untrained head that drafts the given tokens; its embedding is the target's own."""
     torch.manual_seed(seed)
-    head = HeadModel(HeadConfig(layer_config(target), len(tokens), target.config.hidden_size, layers, verifier))
+    head = HeadModel(
+        HeadConfig(layer or layer_config(target), len(tokens), target.config.hidden_size, layers, verifier)
+    )
     head.to(target.device)
     with torch.no_grad():
         for name, weight in head.named_parameters():

@@ -188,9 +188,22 @@ class HeadTrainingSettings(DistillationSettings):
             parse=parse_layers,
         ),
     ] = ()
+    inner: Annotated[
+        int | None,
+        Option(
+            "Width of an EAGLE head's feed-forward part, which is most of what a step reads (default: the target's "
+            "own). A narrow one costs little acceptance where answers to learn from are few.",
+            TRAINING,
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         DistillationSettings.__post_init__(self)
+        require(
+            self.inner is None or (self.inner > 0 and self.inner % 16 == 0),
+            f"--inner must be a multiple of 16, not {self.inner}",
+        )
+        require(self.kind == "eagle" or self.inner is None, "--inner has no effect with --kind medusa")
         require(
             self.kind == "eagle" or not self.layers,
             "--layers has no effect with --kind medusa, which reads the last one",
