@@ -230,25 +230,22 @@ TIMELESS = ("acceptance_ratio", "acceptance_length", "acceptance_rate", "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class AbCondition:
+class AbCondition(ConditionTerms):
     """One condition, judged at every load."""
-
-    text: str
-    terms: ConditionTerms
 
     @classmethod
     def parse(cls, text: str) -> "AbCondition":
         """Return the condition that a text states; raise SkitError if it states none."""
         percentiles = dict.fromkeys(LATENCIES, PERCENTILES)
-        terms = parse_terms(text, UNITS, percentiles, BOUNDS)
-        if terms.detail in BOUNDS and terms.metric not in {**SPEEDUPS, **TYPICAL}:
-            raise SkitError(f"--fail-if '{text}': {terms.metric} has no interval; leave out .{terms.detail}")
-        return cls(text, terms)
+        condition = parse_terms(cls, text, UNITS, percentiles, BOUNDS)
+        if condition.detail in BOUNDS and condition.metric not in {**SPEEDUPS, **TYPICAL}:
+            raise SkitError(f"--fail-if '{text}': {condition.metric} has no interval; leave out .{condition.detail}")
+        return condition
 
     @property
     def is_timed(self) -> bool:
         """Return True if the metric depends on the clock."""
-        return self.terms.metric not in TIMELESS
+        return self.metric not in TIMELESS
 
     def violations(self, summary: AbSummary) -> list[str]:
         """Return a line for every load at which the condition holds; raise SkitError where it cannot be judged."""
@@ -257,14 +254,13 @@ class AbCondition:
             value = self._value(load, load.servers[summary.names[1]])
             if value is None:
                 raise SkitError(f"--fail-if '{self.text}': there is no value for it at {load.load}")
-            if self.terms.holds(value, self.terms.limit):
-                name = ".".join(filter(None, (self.terms.metric, self.terms.detail)))
-                lines.append(f"{load.load}: {name} is {value:.4g} ({self.text})")
+            if self.holds(value, self.limit):
+                lines.append(f"{load.load}: {self.sentence(value)}")
         return lines
 
     def _value(self, load: LoadSummary, figures: ServerFigures) -> float | None:
-        metric = self.terms.metric
-        detail = self.terms.detail
+        metric = self.metric
+        detail = self.detail
         if figure := {**SPEEDUPS, **TYPICAL}.get(metric):
             entry = next((entry for entry in load.comparisons if entry.figure == figure), None)
             if entry is None:
