@@ -9,7 +9,7 @@ from msgspec import Struct
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.metrics.condition_terms import ConditionTerms, parse_terms
-from specbench_kit.metrics.vocabulary import Unit
+from specbench_kit.metrics.vocabulary import DistributionValues, Unit
 
 Figure = Literal["throughput", "ttft", "tpot", "e2e", "acceptance"]
 FIGURES: dict[Figure, str] = {
@@ -23,15 +23,6 @@ FIGURES: dict[Figure, str] = {
 Gate = Literal["identical", "as with itself", "alike in distribution", "different", "not compared"]
 """Whether the servers' outputs agree: all of them; no fewer than when a server is asked twice; sampled ones, whose
 distributions show no difference; not; or unknown."""
-
-
-class Distribution(Struct, frozen=True):
-    """Mean and percentiles in seconds; None without values."""
-
-    mean: Number | None = None
-    p50: Number | None = None
-    p95: Number | None = None
-    p99: Number | None = None
 
 
 class Speculation(Struct, frozen=True):
@@ -69,10 +60,10 @@ class ServerFigures(Struct, frozen=True):
     throughput: Number | None
     in_flight: Number | None
     tokens_per_burst: Number | None
-    ttft: Distribution
-    tpot: Distribution
-    itl: Distribution
-    e2e: Distribution
+    ttft: DistributionValues
+    tpot: DistributionValues
+    itl: DistributionValues
+    e2e: DistributionValues
     goodput: Number | None = None
     attainment: Number | None = None
     speculation: Speculation | None = None
@@ -272,7 +263,7 @@ class AbCondition(ConditionTerms):
                 return value
             return bounds[BOUNDS.index(detail)] if bounds else None
         if metric in LATENCIES:
-            distribution: Distribution = getattr(figures, metric)
+            distribution: DistributionValues = getattr(figures, metric)
             latency: float | None = getattr(distribution, detail or "mean")
             return latency
         if metric == "identical":

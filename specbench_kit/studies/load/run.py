@@ -21,6 +21,8 @@ from specbench_kit.live.connection import Connection
 from specbench_kit.live.protocol.verification_pb2 import Welcome
 from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.latency import distribution
+from specbench_kit.metrics.vocabulary import DistributionValues
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
 from specbench_kit.reports.study import finish
@@ -46,7 +48,6 @@ from specbench_kit.studies.load.report import (
     LoadFigures,
     LoadSummary,
     MeasuredLoad,
-    RoundTrips,
 )
 from specbench_kit.studies.load.settings import LoadPoint, LoadSettings
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
@@ -59,7 +60,6 @@ NETWORK_TIMES = ("frame_s", "turn_s", "turn_answer_s", "answer_s")
 MEASURED_OVERHEAD = ("wire_s", "verify_cv", *NETWORK_TIMES)
 """Fields of a server profile's fit about what a round takes besides its verification."""
 LONGEST_RAMP_S = 5.0
-PERCENTILES = (0.5, 0.95, 0.99)
 
 
 def load(settings: LoadSettings, progress: ProgressCallback) -> LoadStudy:
@@ -202,7 +202,7 @@ def summary_row(scenario: Scenario, point: LoadPoint, result: SimulationResult) 
     rounds = result.rounds
     counted = np.isfinite(rounds["answered_s"]) & (rounds["sent_s"] >= scenario.warmup_s)
     round_s = (rounds["answered_s"] - rounds["sent_s"])[counted]
-    trips = RoundTrips(*(float(np.quantile(round_s, share)) if len(round_s) else None for share in PERCENTILES))
+    trips = DistributionValues(**distribution(round_s))
     return LoadFigures(devices=point.devices, rate=point.rate, round_s=trips, figures=metrics)
 
 
