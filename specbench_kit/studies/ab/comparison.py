@@ -12,7 +12,15 @@ from math import log, prod
 import numpy as np
 
 from specbench_kit.live.engines.answers import AnswerRecord, CounterChange, StreamedAnswer
-from specbench_kit.metrics.simultaneous import DRAWS, Flips, TableLimits, evenly, joint_limits, step_down
+from specbench_kit.metrics.simultaneous import (
+    DRAWS,
+    Flips,
+    TableLimits,
+    evenly,
+    exceeded_by_equals,
+    joint_limits,
+    step_down,
+)
 from specbench_kit.metrics.statistics import (
     FEWEST_UNITS,
     LEVEL,
@@ -88,7 +96,7 @@ def limits_of_turns(loads: Sequence[Sequence[_FigureRatio]], level: float = LEVE
     units = max((load.units for load in turns), default=1)
     shown, _ = step_down(
         [list(load.typical) for load in turns],
-        lambda left: _largest_of(turns, left, level),
+        lambda left: _limit_of(turns, left, level),
         lambda left, limit: [_not_shown(figures, limit) for figures in left],
     )
     typical = np.max(
@@ -103,12 +111,12 @@ def _not_shown(figures: Sequence[_FigureRatio], limit: float) -> list[_FigureRat
     return [figure for figure in figures if not figure.is_shown(limit)]
 
 
-def _largest_of(turns: Sequence["_Turns"], left: Sequence[Sequence[_FigureRatio]], level: float) -> float:
+def _limit_of(turns: Sequence["_Turns"], left: Sequence[Sequence[_FigureRatio]], level: float) -> float:
     """Return what the largest deviation of equal servers exceeds in no more reports than the level allows."""
     largest = np.zeros(DRAWS)
     for load, figures in zip(turns, left, strict=True):
         largest = np.maximum(largest, load.typical_deviations(figures))
-    return float(np.quantile(largest, level, method="higher"))
+    return exceeded_by_equals(largest, level)
 
 
 class _Turns:
