@@ -55,11 +55,11 @@ from specbench_kit.studies.planning.search import (
 )
 from specbench_kit.studies.planning.summary import (
     CapacityFactor,
-    CardPrice,
     FleetSummary,
     MovedAssumption,
     ParetoPoint,
     PlanSummary,
+    PricedCard,
     PromiseKept,
     SearchCounts,
     Served,
@@ -216,13 +216,10 @@ class PlanRun:
                 for placement in PLACEMENTS
             },
             prices={
-                server.device.name: CardPrice(
-                    server.price.price_per_hour,
-                    server.price.date,
-                    server.price.product,
-                    server.price.source,
-                    server.device.power_w,
-                    server.device.power_source,
+                server.device.name: PricedCard(
+                    **structs.asdict(server.price),
+                    power_w=server.device.power_w,
+                    power_source=server.device.power_source,
                 )
                 for server in market.servers()
             },
