@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -103,16 +103,6 @@ class Link:
         while self.loss and random.random() < self.loss:
             seconds += self.retry_s
         return seconds
-
-
-class HiddenStates(NamedTuple):
-    """The hidden states of the target that a drafter reads, one for each token that the target keeps.
-
-    `layers` are those of the target, `bytes_per_token` cross the link: 0 if the drafter runs on the server.
-    """
-
-    layers: tuple[int, ...]
-    bytes_per_token: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,8 +287,13 @@ class Resumption(Struct):
 class OutputAgreement(Struct):
     """The number of outputs that were compared, and of those that are identical."""
 
-    compared: int
-    identical: int
+    compared: Count = 0
+    identical: Count = 0
+
+    @property
+    def share(self) -> float | None:
+        """The share of identical outputs; None if none were compared."""
+        return self.identical / self.compared if self.compared else None
 
 
 class WarmUp(Struct):
@@ -305,10 +310,13 @@ class Decided(Struct):
     planned: int
 
 
-class StatesOnLink(Struct):
-    """The hidden states of the target that verdicts carry to the drafter."""
+class HiddenStates(Struct, frozen=True):
+    """The hidden states of the target that a drafter reads, one for each token that the target keeps.
 
-    layers: list[int]
+    `layers` are those of the target, `bytes_per_token` cross the link: 0 if the drafter runs on the server.
+    """
+
+    layers: tuple[int, ...]
     bytes_per_token: float
 
 
@@ -401,7 +409,7 @@ class RunDocument(RunDescription, kw_only=True):
     left_out: Annotated[dict[str, str], doc("methods that could not run, with the reason")] = field(
         default_factory=dict
     )
-    hidden_states: Annotated[StatesOnLink | None, doc("hidden states that verdicts carry to the drafter")] = None
+    hidden_states: Annotated[HiddenStates | None, doc("hidden states that verdicts carry to the drafter")] = None
     warm_up: Annotated[WarmUp, doc("rounds before the measurement")] = field(default_factory=WarmUp)
     looks: Annotated[int | None, doc("times that an undecided benchmark was looked at")] = None
     decided: Annotated[Decided | None, doc("when the benchmark was decided")] = None
