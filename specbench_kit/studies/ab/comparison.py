@@ -30,6 +30,7 @@ from specbench_kit.metrics.statistics import (
 )
 from specbench_kit.metrics.typical import Typical, limit_of_one
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, as_allowed, verdict
+from specbench_kit.runs.document import OutputAgreement
 from specbench_kit.studies.ab.figures import NO_TARGETS, Targets, server_figures, turn_spans
 from specbench_kit.studies.ab.outputs import check_outputs
 from specbench_kit.studies.ab.speculation import (
@@ -40,7 +41,6 @@ from specbench_kit.studies.ab.speculation import (
 )
 from specbench_kit.studies.ab.summary import (
     AbSummary,
-    Agreement,
     Figure,
     FigureComparison,
     Gate,
@@ -273,8 +273,8 @@ def _constant_rates(names: Sequence[str], loads: Sequence[LoadSummary]) -> list[
     lines = []
     for name in names:
         known = [entry for load in loads if (entry := load.servers[name].speculation)]
-        repeated = [load.outputs.other_loads.get(name, Agreement()) for load in loads]
-        both = Agreement(sum(entry.compared for entry in repeated), sum(entry.identical for entry in repeated))
+        repeated = [load.outputs.other_loads.get(name, OutputAgreement()) for load in loads]
+        both = OutputAgreement(sum(entry.compared for entry in repeated), sum(entry.identical for entry in repeated))
         if is_constant(known, both):
             lines.append(
                 f"IMPLAUSIBLE COUNTS of {name}: its acceptance rate is {known[0].acceptance_rate:.1%} at every load, "

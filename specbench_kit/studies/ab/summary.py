@@ -10,6 +10,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.metrics.condition_terms import ConditionTerms, parse_terms
 from specbench_kit.metrics.vocabulary import DistributionValues, Unit
+from specbench_kit.runs.document import OutputAgreement
 
 Figure = Literal["throughput", "ttft", "tpot", "e2e", "acceptance"]
 FIGURES: dict[Figure, str] = {
@@ -118,18 +119,6 @@ class Divergence(Struct, frozen=True):
     dialogue_turn: Count = 0
 
 
-class Agreement(Struct, frozen=True):
-    """How many of the outputs that could be compared are identical."""
-
-    compared: Count = 0
-    identical: Count = 0
-
-    @property
-    def share(self) -> float | None:
-        """The share of identical outputs; None if none were compared."""
-        return self.identical / self.compared if self.compared else None
-
-
 class SampleTest(Struct, frozen=True):
     """Sampled outputs compared: the chance that servers with one distribution differ as much in any statistic.
 
@@ -151,9 +140,9 @@ class OutputCheck(Struct, frozen=True):
     """
 
     gate: Gate
-    both: Agreement
-    repeated: dict[str, Agreement] = {}
-    other_loads: dict[str, Agreement] = {}
+    both: OutputAgreement
+    repeated: dict[str, OutputAgreement] = {}
+    other_loads: dict[str, OutputAgreement] = {}
     divergences: list[Divergence] = []
     sampled: SampleTest | None = None
 

@@ -7,7 +7,7 @@ what a device drafts for, which is the second baseline of a live run.
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 
@@ -17,6 +17,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
 from specbench_kit.methods.base import Method
 from specbench_kit.metrics.paired import Side, speedup
+from specbench_kit.runs.document import OutputAgreement
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.runs.machine.watch import LaneTimes, Watch, same_steps
 from specbench_kit.studies.bench.conversations import ConversationScript
@@ -108,13 +109,6 @@ class MachineMonitor:
         return self._watch.end(times)
 
 
-class EqualOutputs(TypedDict):
-    """The number of requests that were decoded in both ways, and of those with the same output."""
-
-    compared: int
-    identical: int
-
-
 class ServerOnly:
     """Lets the server decode each request by itself before a device drafts for it, where the server offers the method.
 
@@ -123,7 +117,7 @@ class ServerOnly:
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
-        self.counts: dict[str, EqualOutputs] = defaultdict(lambda: {"compared": 0, "identical": 0})
+        self.counts: dict[str, OutputAgreement] = defaultdict(OutputAgreement)
         """Counts by spec, for the methods that the server offers."""
         self._clocks_s: dict[str, float] = {}
 
@@ -143,8 +137,8 @@ class ServerOnly:
             counts = self.counts[lane.name]
             record.colocated_s = server.e2e_s
             record.colocated_draft_s = sum(step.draft_s for step in server.rounds)
-            counts["compared"] += 1
-            counts["identical"] += server.output_ids == record.output_ids
+            counts.compared += 1
+            counts.identical += server.output_ids == record.output_ids
 
         name = f"{lane.name}, server-only"
         server_lane = MethodLane(name, loop, script, lane.decode, [keep], repeat=lane.repeat)
