@@ -28,6 +28,7 @@ from specbench_kit.profilers.base import Profile
 from specbench_kit.reports.study import finish
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import unused_folder
+from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 from specbench_kit.serving.acceptance_spec import require_same_rounds, trace_source
@@ -91,7 +92,7 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadStudy:
     folder.mkdir(parents=True)
     shutil.copyfile(settings.trace, folder / TRACE)
     rows = list[MeasuredLoad]()
-    machine = list[JsonObject]()
+    machine = list[MachineReadings]()
     for done, (point, scenario) in enumerate(scenarios.items()):
         progress(str(point), done, len(scenarios))
         row, readings = _run_load(scenario, point, settings, connection, requests, overhead, folder)
@@ -114,7 +115,7 @@ def _run_load(
     requests: Sequence[RequestTrace],
     overhead: Mapping[str, float],
     folder: Path,
-) -> tuple[MeasuredLoad, JsonObject]:
+) -> tuple[MeasuredLoad, MachineReadings]:
     """Run one load, and return its row of the summary and the readings of the machine."""
     watch = Watch(probe_here(), torch.device("cpu"))
     before = read_processor_time()
