@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from msgspec import Meta, Struct, field
 
-from specbench_kit.core.typed_json import Count, JsonObject, Number, convert
+from specbench_kit.core.typed_json import Amount, Count, JsonObject, Number, Rate, convert
 from specbench_kit.runs.machine.limits import MachineReadings
 
 ENVIRONMENT = ("git_commit", "git_dirty", "versions", "platform", "hardware")
@@ -146,15 +146,24 @@ class HardwareDescription(Struct):
     cuda: Annotated[str | None, doc("version of CUDA")] = None
 
 
-class HandOverDescription(Struct):
-    """What passing work from one stage of a pipeline to the next takes."""
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The transfer between two stages of a pipeline: a latency, and the tokens' hidden states over a bandwidth.
 
-    latency_s: float = 0.0
-    bytes_per_token: float = 0.0
-    bytes_per_s: Annotated[float | None, doc("bandwidth; null is unlimited")] = None
-    per_pass: int = 1
-    prune_s: float = 0.0
-    batching_s: float = 0.0
+    A pass through all stages pays for `per_pass` transfers; the others take no time. `prune_s` is the duration of
+    pruning the batches in flight, once per step; `batching_s` is added to a step for every request beyond the first.
+    """
+
+    latency_s: Amount = 0.0
+    bytes_per_token: Amount = 0.0
+    bytes_per_s: Annotated[Rate | None, doc("bandwidth; null is unlimited")] = None
+    per_pass: Count = 1
+    prune_s: Amount = 0.0
+    batching_s: Amount = 0.0
+
+    def seconds(self, tokens: int) -> float:
+        """Return the seconds of one transfer."""
+        return self.latency_s + (tokens * self.bytes_per_token / self.bytes_per_s if self.bytes_per_s else 0.0)
 
 
 class LinkDescription(Struct):
@@ -180,7 +189,7 @@ class EndpointDescription(Struct, kw_only=True):
     stages: int
     origin: str
     latency: JsonObject
-    hand_over: HandOverDescription
+    hand_over: HandOver
     range: tuple[JsonObject, JsonObject] | None = None
 
 

@@ -91,7 +91,7 @@ def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> dict[s
         content["verifier"] |= {
             "power_w": verifier.power_w,
             "stages": server.stages,
-            "hand_over": asdict(verifier.hand_over),
+            "hand_over": {name: value for name, value in asdict(verifier.hand_over).items() if value is not None},
         }
     if candidate.placement == "server":
         save(folder / DRAFTER, market.draft_profile(server))
