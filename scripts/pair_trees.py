@@ -74,7 +74,6 @@ def main() -> None:
     header = structs.replace(file.header, trees=TREES, run=run)
     unfinished = UnfinishedTrace(arguments.out, [trace.request_id for trace in requests])
     unfinished.begin(resume=True)
-    unfinished.make_folder()
     recorded = {trace.request_id for trace in unfinished.traces()}
     pair = load_pair(str(header.run["models"]["target"]["name"]), executor=arguments.executor)
     longest = max(len(trace.prompt_ids) for trace in requests) + arguments.tokens + TREE_TOKENS
@@ -83,15 +82,16 @@ def main() -> None:
     methods = TreeMethods(TREES, [load(name) for name in DEPLOYMENTS]).prepared(header)
     recorder = TreeRecorder(draft, methods, header, requests[0].prompt_ids)
     started = time.monotonic()
-    for trace in requests:
-        if arguments.minutes is not None and time.monotonic() - started > 60 * arguments.minutes:
-            break
-        if trace.request_id in recorded:
-            continue
-        began, candidates = time.monotonic(), recorder.columns(trace)
-        unfinished.append(header, replace(trace, candidates=candidates))
-        seconds = time.monotonic() - began
-        print(f"{trace.request_id}: {len(candidates.counts)} nodes, {seconds:.0f} s", flush=True)
+    with unfinished.one_writer():
+        for trace in requests:
+            if arguments.minutes is not None and time.monotonic() - started > 60 * arguments.minutes:
+                break
+            if trace.request_id in recorded:
+                continue
+            began, candidates = time.monotonic(), recorder.columns(trace)
+            unfinished.append(header, replace(trace, candidates=candidates))
+            seconds = time.monotonic() - began
+            print(f"{trace.request_id}: {len(candidates.counts)} nodes, {seconds:.0f} s", flush=True)
     with TraceWriter(arguments.out, header) as writer:
         for trace in unfinished.traces():
             writer.append(trace)

@@ -9,6 +9,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from specbench_kit.deployments.loading import find
 from specbench_kit.deployments.placing import deployment_key
 from specbench_kit.predictors import artefact
@@ -46,7 +48,7 @@ def main() -> None:
         timing = Timing.of(trace.header, deployment, context)
         if timing.adds_scores:
             # The machine that recorded the first trace told how long a decision takes; it is not this one.
-            timing = replace(timing, statistics_s=max(0.0, predictor.decision_s - latency["median"]))
+            timing = structs.replace(timing, statistics_s=max(0.0, predictor.decision_s - latency["median"]))
         tuning = DeploymentTuning(
             deployment_key(deployment), ContenderTuner(validation, FASTEST, timing), {predictor.family: trained}
         )

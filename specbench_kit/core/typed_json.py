@@ -14,6 +14,7 @@ NaN and infinities are no JSON, and no `Number`. The caller adds which file and 
 import json
 import re
 from collections.abc import Iterable, Mapping
+from sys import float_info
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -27,6 +28,10 @@ JsonObject = Mapping[str, Any]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Number = Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)]
 """A finite number. The bounds lie beyond every duration in seconds, so that sums and squares stay finite too."""
+Amount = Annotated[float, msgspec.Meta(ge=0, le=float_info.max)]
+"""A finite number from 0 up; the upper bound refuses infinities."""
+Rate = Annotated[float, msgspec.Meta(ge=1, le=float_info.max)]
+"""A finite number from 1 up, of bytes or operations per second."""
 SHOWN = 40
 """Characters of a wrong value that a message repeats."""
 KINDS = {

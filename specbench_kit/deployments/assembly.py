@@ -20,11 +20,12 @@ from specbench_kit.decoding.pipeline.stages import Stages, VirtualStages
 from specbench_kit.decoding.policy import LevelPolicy, Policy
 from specbench_kit.decoding.verification import ModelVerifier
 from specbench_kit.deployments.at_ends import PipelineTimeAtEnd, PipelineTimes
-from specbench_kit.deployments.base import Deployment, HiddenStates
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.pipeline_time import PipelineTime
 from specbench_kit.deployments.placing import add_modelled_time, states_on_the_way
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
+from specbench_kit.runs.document import HiddenStates
 
 if TYPE_CHECKING:
     from specbench_kit.decoding.processes.stages import ProcessStages

@@ -6,9 +6,10 @@ from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.latency import Row
 from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.session import Session
-from specbench_kit.deployments.base import Deployment, HiddenStates
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.pipeline_time import PipelineTime
 from specbench_kit.deployments.timelines import Timelines
+from specbench_kit.runs.document import HiddenStates
 
 
 class ResponseTimes:

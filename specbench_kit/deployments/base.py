@@ -1,15 +1,15 @@
 """The deployment contract: a drafter, a verifier and the link between them, or this machine as it is."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from specbench_kit.core.typed_json import Count
+from specbench_kit.core.typed_json import Amount, Count, Rate
 from specbench_kit.decoding.latency import BatchSums, LatencyModel, Row, sums_of
-from specbench_kit.profilers.cards import Amount, Rate
+from specbench_kit.runs.document import HandOver
 
 TOKEN_BYTES = 4
 """Size of one token id on the link."""
@@ -18,26 +18,6 @@ IMPOSSIBLE = "IMPOSSIBLE: faster than its device can be"
 RECORDED = "recorded"
 """The name of the machine that recorded a trace."""
 Placement = Literal["edge", "server"]
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """The transfer between two stages of a pipeline: a latency, and the tokens' hidden states over a bandwidth.
-
-    A pass through all stages pays for `per_pass` transfers; the others take no time. `prune_s` is the duration of
-    pruning the batches in flight, once per step; `batching_s` is added to a step for every request beyond the first.
-    """
-
-    latency_s: Amount = 0.0
-    bytes_per_token: Amount = 0.0
-    bytes_per_s: Rate = float("inf")
-    per_pass: Count = 1
-    prune_s: Amount = 0.0
-    batching_s: Amount = 0.0
-
-    def seconds(self, tokens: int) -> float:
-        """Return the seconds of one transfer."""
-        return self.latency_s + tokens * self.bytes_per_token / self.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +34,7 @@ class Endpoint:
     price_per_hour: float = 0.0
     stages: int = 1
     origin: str = ""
-    hand_over: HandOver = HandOver()
+    hand_over: HandOver = field(default_factory=HandOver)
     power_w: float = 0.0
     range: tuple[LatencyModel, LatencyModel] | None = None
 
@@ -103,16 +83,6 @@ class Link:
         while self.loss and random.random() < self.loss:
             seconds += self.retry_s
         return seconds
-
-
-class HiddenStates(NamedTuple):
-    """The hidden states of the target that a drafter reads, one for each token that the target keeps.
-
-    `layers` are those of the target, `bytes_per_token` cross the link: 0 if the drafter runs on the server.
-    """
-
-    layers: tuple[int, ...]
-    bytes_per_token: float
 
 
 @dataclass(frozen=True, slots=True)

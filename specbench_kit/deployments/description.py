@@ -13,7 +13,7 @@ from math import isinf
 from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, LeapModel, TableModel
-from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link
+from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.profilers import base
 from specbench_kit.runs.document import DeploymentDescription
 
@@ -97,7 +97,7 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
         "stages": endpoint.stages,
         "origin": endpoint.origin,
         "latency": _latency(endpoint.latency),
-        "hand_over": finite(endpoint.hand_over),
+        "hand_over": asdict(endpoint.hand_over),
         **({"range": list(map(_latency, endpoint.range))} if endpoint.range else {}),
     }
 
@@ -106,9 +106,9 @@ def _latency(model: LatencyModel) -> dict[str, object]:
     return {"form": _FORMS[type(model)], **asdict(model)}  # type: ignore[call-overload]
 
 
-def finite(record: Link | HandOver) -> dict[str, object]:
-    """Return the fields of a link or a hand-over with null for unlimited, since JSON has no infinity."""
-    return {name: None if isinf(value) else value for name, value in asdict(record).items()}
+def finite(link: Link) -> dict[str, object]:
+    """Return the fields of a link with null for unlimited, since JSON has no infinity."""
+    return {name: None if isinf(value) else value for name, value in asdict(link).items()}
 
 
 ENDS = ("fast", "slow")

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from specbench_kit.core.errors import require
-from specbench_kit.deployments.base import Endpoint, HandOver
+from specbench_kit.deployments.base import Endpoint
 from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.derived_run import interconnect_of
 from specbench_kit.profilers.devices import BYTES, Device
+from specbench_kit.runs.document import HandOver
 
 
 def in_stages(verifier: Endpoint, profile: Profile, shapes: Architecture, card: Device, stages: int) -> Endpoint:

@@ -12,15 +12,16 @@ from msgspec import Meta, Struct
 from msgspec.structs import fields as struct_fields
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.typed_json import JsonObject, shown
+from specbench_kit.core.typed_json import Amount, JsonObject, shown
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, RoundedModel
-from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link, Placement
+from specbench_kit.deployments.base import Deployment, Endpoint, Link, Placement
 from specbench_kit.deployments.description import COEFFICIENTS, MODELS, describe
 from specbench_kit.deployments.fields import Value, find_profile, origin, parse_field, power_of, replace_fields
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.base import DEFAULTS
-from specbench_kit.profilers.cards import Amount, Size, Text
+from specbench_kit.profilers.cards import Size, Text
+from specbench_kit.runs.document import HandOver
 
 LOCAL = "local"
 """The name of this machine as it is: measured, and described by no file."""

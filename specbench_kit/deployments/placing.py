@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from specbench_kit.core.errors import SkitError
@@ -18,7 +19,7 @@ from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict, Verifier
 from specbench_kit.deployments.at_ends import TimelinesAtEnd
-from specbench_kit.deployments.base import RECORDED, TOKEN_BYTES, Deployment, Endpoint, HiddenStates
+from specbench_kit.deployments.base import RECORDED, TOKEN_BYTES, Deployment, Endpoint
 from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.drafting_work import WorkLog
 from specbench_kit.deployments.single_request_clock import SingleRequestClock
@@ -28,6 +29,7 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey
 from specbench_kit.profilers.base import Role
 from specbench_kit.profilers.loading import find_measured
+from specbench_kit.runs.document import HiddenStates
 
 
 def colocate(deployment: Deployment) -> Deployment:
@@ -55,7 +57,7 @@ class Colocated(Timelines):
     """
 
     def __init__(self, deployment: Deployment, *, learned: bool, states: HiddenStates | None = None) -> None:
-        server_states = states._replace(bytes_per_token=0.0) if states else None
+        server_states = structs.replace(states, bytes_per_token=0.0) if states else None
         super().__init__(colocate(deployment), ModelledClock(), on_edge=False, learned=learned, states=server_states)
         self._colocated: dict[str, _ColocatedRequest] = {}
         self._sent = False
@@ -300,7 +302,7 @@ def colocated_request_clock(
     """
     if not can_be_colocated(method, deployment):
         return None
-    return single_request_clock(method, colocate(deployment), states and states._replace(bytes_per_token=0.0))
+    return single_request_clock(method, colocate(deployment), states and structs.replace(states, bytes_per_token=0.0))
 
 
 def can_be_colocated(method: Method, deployment: Deployment) -> bool:

@@ -8,12 +8,11 @@ from msgspec import Struct, structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.decoding.latency import LatencyModel
-from specbench_kit.deployments.base import Deployment, Endpoint, HandOver, Link
+from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.deployments.description import STORED_MODELS
 from specbench_kit.runs.document import (
     DeploymentDescription,
     EndpointDescription,
-    HandOverDescription,
     LinkDescription,
 )
 
@@ -59,12 +58,12 @@ def _endpoint(described: EndpointDescription) -> Endpoint:
         price_per_hour=described.price_per_hour,
         stages=described.stages,
         origin=described.origin,
-        hand_over=convert(HandOver, _limited(described.hand_over)),
+        hand_over=described.hand_over,
         power_w=described.power_w,
         range=(restore_latency(described.range[0]), restore_latency(described.range[1])) if described.range else None,
     )
 
 
-def _limited(numbers: LinkDescription | HandOverDescription) -> dict[str, float]:
-    """Return the numbers without null, which stands for unlimited, as the defaults of these fields do."""
-    return {name: value for name, value in structs.asdict(numbers).items() if value is not None}
+def _limited(link: LinkDescription) -> dict[str, float]:
+    """Return the numbers without null, which stands for unlimited, as the defaults of these bandwidths do."""
+    return {name: value for name, value in structs.asdict(link).items() if value is not None}

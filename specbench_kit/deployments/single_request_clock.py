@@ -6,8 +6,9 @@ from random import Random
 from typing import NamedTuple
 
 from specbench_kit.decoding.latency import Row
-from specbench_kit.deployments.base import Deployment, HiddenStates
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.drafting_work import DRAFTER, WorkLog
+from specbench_kit.runs.document import HiddenStates
 
 REMEMBERED = 1 << 16
 """Rows whose seconds are cached: requests pass through the same lengths again and again."""

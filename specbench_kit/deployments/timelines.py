@@ -10,9 +10,10 @@ from specbench_kit.decoding.drafter import Draft, PlannedRound
 from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.deployments.base import Deployment, HiddenStates
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.drafting_work import DRAFTER, WorkLog
 from specbench_kit.deployments.fastest_rounds import AnswerTimes, fastest_rounds
+from specbench_kit.runs.document import HiddenStates
 
 REMEMBERED = 1 << 16
 """Rows whose seconds are cached for plans of whole answers."""

@@ -5,12 +5,14 @@ Every request holds the whole text, so that the engine's prefix cache alone reme
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import exp
 from queue import SimpleQueue
 from threading import Event
 from typing import NamedTuple
+
+from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock, monotonic_s
@@ -199,7 +201,7 @@ class EngineJudge:
             record, baseline, position
         )
         if not self.sampler.greedy:
-            return replace(
+            return structs.replace(
                 unknown, reason="the engine draws the responses that it decodes by itself by other random numbers"
             )
         token = record.output_ids[position]
@@ -213,18 +215,18 @@ class EngineJudge:
             _require_probabilities(values, (token, expected))
             noise = self._measured_noise(text, len(record.prompt_ids))
         except SkitError as error:
-            return replace(unknown, reason=str(error))
+            return structs.replace(unknown, reason=str(error))
         self.cost.outputs += 1
         self.cost.seconds += monotonic_s() - began_s
         margin = abs(values[token] - values[expected])
-        judged = replace(unknown, margin=margin, noise=noise)
+        judged = structs.replace(unknown, margin=margin, noise=noise)
         # Each of the two forwards may have moved the distance between the tokens by the noise.
         bound = min(2 * noise, CLEAR_MARGIN)
         if margin <= bound:
-            return replace(judged, verdict="tie", reason="")
+            return structs.replace(judged, verdict="tie", reason="")
         if margin > CLEAR_MARGIN or (noise and self.engine.has_shapes and margin > CLEARLY_ABOVE * bound):
-            return replace(judged, verdict="error", reason="")
-        return replace(judged, reason="the margin is above the rounding that was measured, and not clearly so")
+            return structs.replace(judged, verdict="error", reason="")
+        return structs.replace(judged, reason="the margin is above the rounding that was measured, and not clearly so")
 
     def _measured_noise(self, text: Sequence[int], prompt: int) -> float:
         """Return the largest move of the distance between the two likeliest tokens, at places before the divergence.

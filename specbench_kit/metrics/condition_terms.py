@@ -4,6 +4,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.metrics.vocabulary import Unit
@@ -28,18 +29,35 @@ FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ConditionTerms:
-    """What a condition compares: a metric, or one detail of it, by an operator, with a limit in the metric's unit."""
+    """What a condition compares: a metric, or one detail of it, by an operator, with a limit in the metric's unit.
 
+    A kind of condition derives from this, says which metrics it knows, and where their values are.
+    """
+
+    text: str
     metric: str
     detail: str | None
     holds: Callable[[float, float], bool]
     limit: float
 
+    def sentence(self, value: float) -> str:
+        """Return the value that fulfils the condition, with the condition."""
+        name = ".".join(filter(None, (self.metric, self.detail)))
+        return f"{name} is {value:.4g} ({self.text})"
+
+
+C = TypeVar("C", bound=ConditionTerms)
+"""A kind of condition."""
+
 
 def parse_terms(
-    text: str, units: Mapping[str, Unit], details: Mapping[str, Sequence[str]], optional_details: Sequence[str]
-) -> ConditionTerms:
-    """Return the terms of a condition on one of the metrics in `units` or `details`.
+    kind: type[C],
+    text: str,
+    units: Mapping[str, Unit],
+    details: Mapping[str, Sequence[str]],
+    optional_details: Sequence[str],
+) -> C:
+    """Return the condition of this kind on one of the metrics in `units` or `details`.
 
     `details` are those that must follow a metric which is several numbers; any other metric may have one of
     `optional_details`. Raise SkitError if the text is no condition, or names anything unknown.
@@ -62,4 +80,4 @@ def parse_terms(
     if unit not in factors:
         choices = ", ".join(filter(None, factors)) or "none"
         raise SkitError(f"--fail-if '{text}': {metric} is not measured in {unit}; its units: {choices}")
-    return ConditionTerms(metric, detail, OPERATORS[match["operator"]], float(match["number"]) / factors[unit])
+    return kind(text, metric, detail, OPERATORS[match["operator"]], float(match["number"]) / factors[unit])

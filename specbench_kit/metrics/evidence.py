@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from specbench_kit.decoding.records import RequestRecord
@@ -188,7 +189,6 @@ class OutputEvidence:
             record.repeat,
             self.noise,
             self.control,
-            divergence.precise_margin,
         )
 
 
@@ -297,4 +297,4 @@ class NoEvidence:
         """Return `error` for a bitwise target, else `unjudged`."""
         tokens = record.output_ids[position], baseline.output_ids[position]
         result = Losslessness(record.request_id, "error", position, *tokens, repeat=record.repeat)
-        return result if self._bitwise else replace(result, verdict="unjudged", reason=self._reason)
+        return result if self._bitwise else structs.replace(result, verdict="unjudged", reason=self._reason)

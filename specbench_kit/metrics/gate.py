@@ -5,13 +5,13 @@ difference that a comparison could have shown, and how many prompts tell the fir
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, exp, hypot, log, sqrt
 from statistics import NormalDist
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.metrics.condition_terms import parse_terms
+from specbench_kit.metrics.condition_terms import ConditionTerms, parse_terms
 from specbench_kit.metrics.latency import PHASES
 from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_summary import MethodRow
@@ -169,20 +169,13 @@ AGAINST_REFERENCE = frozenset(metric.name for metric in METRICS if metric.traits
 
 
 @dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(ConditionTerms):
     """`metric[.detail] operator number`; a metric with an interval has the details `low` and `high`, its bounds."""
-
-    text: str
-    metric: str
-    detail: str | None
-    holds: Callable[[float, float], bool]
-    limit: float
 
     @classmethod
     def parse(cls, text: str) -> "Condition":
         """Return the condition that a text states; SkitError if it is not a metric, an operator and a number."""
-        terms = parse_terms(text, UNIT_OF, DETAILS, tuple(BOUNDS))
-        return cls(text, terms.metric, terms.detail, terms.holds, terms.limit)
+        return parse_terms(cls, text, UNIT_OF, DETAILS, tuple(BOUNDS))
 
     @property
     def is_timed(self) -> bool:
@@ -237,7 +230,6 @@ def violations(comparison: Comparison, condition: Condition) -> list[str]:
         if value is None:
             raise SkitError(f"--fail-if '{condition.text}': {series.label} has no value for it")
         if condition.holds(value, condition.limit):
-            name = ".".join(filter(None, (condition.metric, condition.detail)))
             runs = ", ".join(run.name for run in series.runs.values())
-            lines.append(f"{series.label}: {name} is {value:.4g} ({condition.text}); run {runs}")
+            lines.append(f"{series.label}: {condition.sentence(value)}; run {runs}")
     return lines

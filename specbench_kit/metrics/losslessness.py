@@ -1,9 +1,11 @@
 """Outputs compared with plain autoregressive ones token for token; a tie must be explained by measured rounding."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
+
+from msgspec import Struct, structs
 
 from specbench_kit.decoding.records import RequestRecord
 
@@ -12,8 +14,7 @@ CLEARLY_ABOVE = 4.0
 OutputVerdict = Literal["identical", "tie", "error", "unjudged", "prompt differs", "not compared"]
 
 
-@dataclass(frozen=True, slots=True)
-class Losslessness:
+class Losslessness(Struct, frozen=True):
     """The comparison of one request's output with the baseline's.
 
     At the divergence that decided: `position` in the output (from 0), the method's token and the token of plain
@@ -21,10 +22,10 @@ class Losslessness:
     logits, or in probability if outputs are sampled. `noise` is the largest difference between the scores of plain
     decoding and of the verifications along the output, or of another engine the largest move of the margin between its
     two likeliest tokens from one shape of forwards to the next; `control` is that between plain decoding, the same in a
-    batch and one forward of everything; `precise_margin` the margin in float32. `unjudged` differs where too little is
-    known of the target's rounding, for the `reason` given, so that it may be a tie or an error. `prompt differs` is a
-    later turn of a dialogue whose earlier output diverged; `not compared` failed in either run, has no baseline, or
-    comes from a tool that does not name its tokens.
+    batch and one forward of everything. `unjudged` differs where too little is known of the target's rounding, for the
+    `reason` given, so that it may be a tie or an error. `prompt differs` is a later turn of a dialogue whose earlier
+    output diverged; `not compared` failed in either run, has no baseline, or comes from a tool that does not name its
+    tokens.
     """
 
     request_id: str
@@ -36,8 +37,7 @@ class Losslessness:
     repeat: int = 0
     noise: float | None = None
     control: float | None = None
-    precise_margin: float | None = None
-    reason: str = ""
+    reason: str | None = ""
 
 
 class DivergenceJudge(Protocol):
@@ -100,7 +100,7 @@ def summarise_checks(checks: Sequence[Losslessness]) -> dict[str, object]:
         "not_compared": sum(c.verdict == "not compared" for c in checks),
         "noise": max((c.noise for c in checks if c.noise is not None), default=None),
         "control": max((c.control for c in checks if c.control is not None), default=None),
-        "divergences": [asdict(c) for c in checks if c.verdict in ("tie", "error", "unjudged")],
+        "divergences": [structs.asdict(c) for c in checks if c.verdict in ("tie", "error", "unjudged")],
     }
 
 

@@ -8,7 +8,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.latency import distribution, inter_token_gaps, phases
 from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.statistics import ratio_of_sums
-from specbench_kit.runs.document import StatesOnLink
+from specbench_kit.runs.document import HiddenStates
 
 
 def time_between_tokens(records: Sequence[RequestRecord]) -> Metrics:
@@ -54,7 +54,7 @@ def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics
     }
 
 
-def summarise_states(records: Sequence[RequestRecord], hidden_states: StatesOnLink) -> Metrics:
+def summarise_states(records: Sequence[RequestRecord], hidden_states: HiddenStates) -> Metrics:
     """Return the bytes of hidden states that went down the link; `hidden_states` is that field of `run.json`.
 
     A verdict brings the states of the token before the draft and of the accepted tokens, the first verdict also those

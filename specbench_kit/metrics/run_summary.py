@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.typed_json import Count, JsonObject, convert
-from specbench_kit.metrics.losslessness import OutputVerdict
+from specbench_kit.metrics.losslessness import Losslessness
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, DistributionValues, MetricValues, PhaseValues
 
@@ -18,21 +18,6 @@ class RequestCounts(Struct):
     planned: int
     finished: int
     failed: int
-
-
-class Divergence(Struct, kw_only=True):
-    """An output that differs from the baseline's, with what the verdict on it rests on."""
-
-    request_id: str
-    verdict: OutputVerdict
-    repeat: int = 0
-    position: int | None = None
-    method_token: int | None = None
-    baseline_token: int | None = None
-    margin: float | None = None
-    noise: float | None = None
-    control: float | None = None
-    reason: str | None = None
 
 
 class ScoringCost(Struct):
@@ -66,7 +51,7 @@ class LosslessCounts(OutputCounts, kw_only=True):
     control: float | None = None
     bitwise: bool = False
     scoring: ScoringCost | None = None
-    divergences: list[Divergence] = field(default_factory=list)
+    divergences: list[Losslessness] = field(default_factory=list)
 
 
 class SamplingTest(Struct, kw_only=True):

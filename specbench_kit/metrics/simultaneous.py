@@ -108,6 +108,14 @@ def signed_ranks(logs: Array) -> Array:
     return np.where(present & (np.abs(logs) > NO_WIDTH), np.sign(logs) * ranks, 0.0)
 
 
+def exceeded_by_equals(largest: Array, level: float) -> float:
+    """Return what the largest deviation of equal sides exceeds with a probability of `1 - level` at most.
+
+    `largest` [draws] holds it for random exchanges of the sides: a permutation test of all comparisons together.
+    """
+    return float(np.quantile(largest, level, method="higher"))
+
+
 def joint_limits(typical: Array, in_all: Array, level: float, units: int) -> tuple[float, float]:
     """Return the limit of typical ratios and the level of ratios of sums by which the intervals of both hold together.
 
@@ -115,9 +123,9 @@ def joint_limits(typical: Array, in_all: Array, level: float, units: int) -> tup
     """
     # Both kinds are given the same chance, and so much of it that the worse of them keeps the level.
     worse = np.maximum(_shares(typical), _shares(in_all))
-    share = float(np.quantile(worse, level, method="higher"))
-    limit = max(limit_of_one(units, level), float(np.quantile(typical, share, method="higher")))
-    return limit, max(level, level_of(float(np.quantile(in_all, share, method="higher"))))
+    share = exceeded_by_equals(worse, level)
+    limit = max(limit_of_one(units, level), exceeded_by_equals(typical, share))
+    return limit, max(level, level_of(exceeded_by_equals(in_all, share)))
 
 
 Family = TypeVar("Family")
@@ -257,7 +265,7 @@ class _Lanes:
         if len(compared) < 2:
             return one
         largest = self._largest(compared, self._speeds, self._ranks_of(self._speeds, noisy=False))
-        return max(one, float(np.quantile(largest, self._level, method="higher")))
+        return max(one, exceeded_by_equals(largest, self._level))
 
     def interval_limits(self, compared: _Compared) -> tuple[float, float]:
         """Return the limit of typical ratios and the level of ratios of sums by which all intervals hold together."""

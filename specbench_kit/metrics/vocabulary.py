@@ -6,7 +6,7 @@ the target alone, one token per round. A request's TTFT, TPOT and end-to-end tim
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, TypeVar, get_type_hints
+from typing import Annotated, Generic, Literal, TypeVar, get_type_hints
 
 from msgspec import Meta, Struct, structs
 
@@ -87,13 +87,21 @@ class Several:
     name: str = ""
 
 
-class DistributionValues(Struct):
-    """Mean and percentiles in seconds; null if there are no values."""
+N = TypeVar("N")
+"""A number, a number that may be unknown, or a number with its interval."""
 
-    mean: float | None
-    p50: float | None
-    p95: float | None
-    p99: float | None
+
+class Percentiles(Struct, Generic[N]):
+    """Mean and percentiles of a quantity."""
+
+    mean: N
+    p50: N
+    p95: N
+    p99: N
+
+
+class DistributionValues(Percentiles[float | None]):
+    """Mean and percentiles in seconds; null if there are no values."""
 
 
 class PhaseValues(Struct):

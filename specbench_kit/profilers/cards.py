@@ -4,19 +4,14 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
-from sys import float_info
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
 from specbench_kit.core.errors import SkitError, require, valid_choices
-from specbench_kit.core.typed_json import JsonObject, convert, shown
+from specbench_kit.core.typed_json import Amount, JsonObject, Rate, convert, shown
 
 T = TypeVar("T")
-Amount = Annotated[float, Meta(ge=0, le=float_info.max)]
-"""A finite number from 0 up; the upper bound refuses infinities."""
-Rate = Annotated[float, Meta(ge=1, le=float_info.max)]
-"""A finite number from 1 up, of bytes or operations per second."""
 Size = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Factor = Annotated[float, Meta(gt=0, le=100)]
 """A factor on a time."""

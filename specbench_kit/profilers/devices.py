@@ -7,8 +7,9 @@ from pathlib import Path
 from msgspec import Struct, structs
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import Amount, Rate
 from specbench_kit.profilers import cards
-from specbench_kit.profilers.cards import Amount, Rate, Text
+from specbench_kit.profilers.cards import Text
 
 CPU = "cpu"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -50,6 +50,7 @@ from specbench_kit.profilers.steps import measure_statistics
 from specbench_kit.profilers.subject import Subject
 from specbench_kit.profilers.workload import Configuration
 from specbench_kit.runs.folder import to_json, unfinished_folder, unused_folder, write_text
+from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 
@@ -63,7 +64,7 @@ class _StartedRun(Struct):
     started_at: str
     models: dict[str, dict[str, object]]
     workload: dict[str, WorkloadScale]
-    machine: list[dict[str, object]] = []
+    machine: list[MachineReadings] = []
 
 
 class _Defined(Struct):
@@ -190,7 +191,7 @@ def _defining_of(folder: Path) -> dict[str, object]:
         return {}
 
 
-def _add_readings(folder: Path, run: dict[str, object], readings: dict[str, object]) -> None:
+def _add_readings(folder: Path, run: dict[str, object], readings: MachineReadings) -> None:
     run["machine"] = [*convert(_StartedRun, run).machine, readings]
     write_text(folder / "run.json", to_json(run))
 
@@ -278,7 +279,7 @@ def _random_row(random: Random, features: int) -> list[float]:
 
 @contextmanager
 def machine_recorded(
-    probe: Probe, rig: TimingRig, part: ProfiledPart, samples: Samples, keep: Callable[[dict[str, object]], None]
+    probe: Probe, rig: TimingRig, part: ProfiledPart, samples: Samples, keep: Callable[[MachineReadings], None]
 ) -> Iterator[None]:
     """Pass the readings taken while one part is timed to `keep`, also if the timing fails."""
     watch = Watch(probe, rig.device)

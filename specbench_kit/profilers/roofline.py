@@ -3,12 +3,14 @@
 The host beside a card adds the time that it takes to prepare a step, as far as both do not work in parallel.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, sqrt
 from statistics import NormalDist
 from typing import Literal
+
+from msgspec import Struct
 
 from specbench_kit.core.errors import require
 from specbench_kit.decoding.latency import BatchSums, RoundedModel, Row, sums_of
@@ -227,23 +229,22 @@ def _most_of(members: int) -> float:
     return NormalDist().inv_cdf((members - 0.375) / (members + 0.25))
 
 
-@dataclass(frozen=True, slots=True)
-class RooflineVerdict:
+class LimitVerdict(Struct):
     """The comparison of a profile with the physical limit of its device.
 
     `impossible`: in some regime, the predictions fall short of the limit by more than the tolerance on average.
     `doubtful`: only single predictions do, as those of a straight line through a bent law may. `regimes` are mean
-    prediction over mean limit, `short` is the share of configurations that fall short, `coefficients` are those below
-    their own bounds, with the bounds. `slow` are the regimes, large batches among them, where predictions are many
-    times the limit.
+    prediction over mean limit, `short` is the share of configurations that fall short, `coefficients` are the names
+    of those below their own bounds. `slow` are the regimes, large batches among them, where predictions are many times
+    the limit.
     """
 
     kind: Literal["possible", "doubtful", "impossible", "unchecked"]
     reason: str = ""
-    regimes: Mapping[str, float] = field(default_factory=dict)
+    regimes: dict[str, float] = {}
     short: float = 0.0
-    coefficients: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    slow: Mapping[str, float] = field(default_factory=dict)
+    coefficients: list[str] = []
+    slow: dict[str, float] = {}
 
 
 def roofline_of(profile: Profile) -> Roofline | str:
@@ -272,11 +273,11 @@ def _sums(configuration: Configuration) -> BatchSums:
     return sums_of(configuration.rows)
 
 
-def judge(profile: Profile) -> RooflineVerdict:
+def judge(profile: Profile) -> LimitVerdict:
     """Compare a profile with its physical limit; a coefficient that is not given is taken to be at its bound."""
     roofline = roofline_of(profile)
     if isinstance(roofline, str):
-        return RooflineVerdict("unchecked", roofline)
+        return LimitVerdict("unchecked", roofline)
     bounds = roofline.bounds(profile.form)
     coefficients = {**bounds, **profile.coefficients}
     latency = profile.latency()
@@ -293,14 +294,12 @@ def judge(profile: Profile) -> RooflineVerdict:
     ratios = [seconds / floor for pairs in predicted.values() for seconds, floor in pairs]
     short = sum(ratio < 1 - TOLERANCE for ratio in ratios) / len(ratios)
     if not short:
-        return RooflineVerdict("possible", regimes=regimes, slow=slow)
-    low = {
-        name: (value, bounds[name])
-        for name, value in profile.coefficients.items()
-        if value < (1 - TOLERANCE) * bounds.get(name, 0.0)
-    }
+        return LimitVerdict("possible", regimes=regimes, slow=slow)
+    low = sorted(
+        name for name, value in profile.coefficients.items() if value < (1 - TOLERANCE) * bounds.get(name, 0.0)
+    )
     impossible = min(regimes.values()) < 1 - TOLERANCE
-    return RooflineVerdict(
+    return LimitVerdict(
         "impossible" if impossible else "doubtful", regimes=regimes, short=short, coefficients=low, slow=slow
     )
 

@@ -16,7 +16,7 @@ from specbench_kit.profilers.base import DERIVED, Profile, Role
 from specbench_kit.profilers.fit import Fit, FitDescription, Observation
 from specbench_kit.profilers.loading import data_folder, save
 from specbench_kit.profilers.parts import MeasurementFacts, ProfiledDevice, ProfileResult, Steadiness
-from specbench_kit.profilers.roofline import judge, roofline_of
+from specbench_kit.profilers.roofline import LimitVerdict, judge, roofline_of
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.runs import provenance
 
@@ -40,17 +40,6 @@ class PolicyCosts(Struct, omit_defaults=True):
     predictor: str | None = None
     predictor_s: float | None = None
     per_token_s: float | None = None
-
-
-class LimitVerdict(Struct):
-    """The comparison of a profile with the physical limit of its device, as `RooflineVerdict` has it."""
-
-    kind: str
-    reason: str
-    regimes: dict[str, float]
-    short: float
-    coefficients: list[str]
-    slow: dict[str, float] = {}
 
 
 class MeasuredStep(Struct):
@@ -163,7 +152,6 @@ def complete_profile(result: ProfileResult, run: JsonObject, policy: PolicyCosts
 
 def summarise_profile(profile: Profile, result: ProfileResult) -> ProfileSummary:
     """Return the numbers of one profile for `summary.json`."""
-    verdict = judge(profile)
     roofline = roofline_of(profile)
     facts = result.facts or MeasurementFacts()
     return ProfileSummary(
@@ -182,14 +170,7 @@ def summarise_profile(profile: Profile, result: ProfileResult) -> ProfileSummary
         cut_off=facts.cut_off,
         limits={} if isinstance(roofline, str) else dict(roofline.bounds(profile.form)),
         weight_bytes=None if isinstance(roofline, str) else roofline.weight_bytes,
-        verdict=LimitVerdict(
-            kind=verdict.kind,
-            reason=verdict.reason,
-            regimes=dict(verdict.regimes),
-            short=verdict.short,
-            coefficients=sorted(verdict.coefficients),
-            slow=dict(verdict.slow),
-        ),
+        verdict=judge(profile),
         steps=steps(result.fit) if profile.form == "context" else [],
         times=times(profile) if profile.source in DERIVED else [],
         typical=None if profile.source in DERIVED else typical_step(profile.role, result.fit),

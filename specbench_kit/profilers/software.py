@@ -7,8 +7,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.typed_json import Amount
 from specbench_kit.profilers import cards
-from specbench_kit.profilers.cards import Amount, Factor
+from specbench_kit.profilers.cards import Factor
 from specbench_kit.profilers.devices import bundled_devices
 
 KERNELS = "kernels"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from msgspec import Meta, Struct, field
 
-from specbench_kit.core.typed_json import Count, JsonObject, Number, convert
+from specbench_kit.core.typed_json import Amount, Count, JsonObject, Number, Rate, convert
 from specbench_kit.runs.machine.limits import MachineReadings
 
 ENVIRONMENT = ("git_commit", "git_dirty", "versions", "platform", "hardware")
@@ -146,15 +146,24 @@ class HardwareDescription(Struct):
     cuda: Annotated[str | None, doc("version of CUDA")] = None
 
 
-class HandOverDescription(Struct):
-    """What passing work from one stage of a pipeline to the next takes."""
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The transfer between two stages of a pipeline: a latency, and the tokens' hidden states over a bandwidth.
 
-    latency_s: float = 0.0
-    bytes_per_token: float = 0.0
-    bytes_per_s: Annotated[float | None, doc("bandwidth; null is unlimited")] = None
-    per_pass: int = 1
-    prune_s: float = 0.0
-    batching_s: float = 0.0
+    A pass through all stages pays for `per_pass` transfers; the others take no time. `prune_s` is the duration of
+    pruning the batches in flight, once per step; `batching_s` is added to a step for every request beyond the first.
+    """
+
+    latency_s: Amount = 0.0
+    bytes_per_token: Amount = 0.0
+    bytes_per_s: Annotated[Rate | None, doc("bandwidth; null is unlimited")] = None
+    per_pass: Count = 1
+    prune_s: Amount = 0.0
+    batching_s: Amount = 0.0
+
+    def seconds(self, tokens: int) -> float:
+        """Return the seconds of one transfer."""
+        return self.latency_s + (tokens * self.bytes_per_token / self.bytes_per_s if self.bytes_per_s else 0.0)
 
 
 class LinkDescription(Struct):
@@ -180,7 +189,7 @@ class EndpointDescription(Struct, kw_only=True):
     stages: int
     origin: str
     latency: JsonObject
-    hand_over: HandOverDescription
+    hand_over: HandOver
     range: tuple[JsonObject, JsonObject] | None = None
 
 
@@ -297,8 +306,13 @@ class Resumption(Struct):
 class OutputAgreement(Struct):
     """The number of outputs that were compared, and of those that are identical."""
 
-    compared: int
-    identical: int
+    compared: Count = 0
+    identical: Count = 0
+
+    @property
+    def share(self) -> float | None:
+        """The share of identical outputs; None if none were compared."""
+        return self.identical / self.compared if self.compared else None
 
 
 class WarmUp(Struct):
@@ -315,10 +329,13 @@ class Decided(Struct):
     planned: int
 
 
-class StatesOnLink(Struct):
-    """The hidden states of the target that verdicts carry to the drafter."""
+class HiddenStates(Struct, frozen=True):
+    """The hidden states of the target that a drafter reads, one for each token that the target keeps.
 
-    layers: list[int]
+    `layers` are those of the target, `bytes_per_token` cross the link: 0 if the drafter runs on the server.
+    """
+
+    layers: tuple[int, ...]
     bytes_per_token: float
 
 
@@ -412,7 +429,7 @@ class RunDocument(RunDescription, kw_only=True):
     left_out: Annotated[dict[str, str], doc("methods that could not run, with the reason")] = field(
         default_factory=dict
     )
-    hidden_states: Annotated[StatesOnLink | None, doc("hidden states that verdicts carry to the drafter")] = None
+    hidden_states: Annotated[HiddenStates | None, doc("hidden states that verdicts carry to the drafter")] = None
     warm_up: Annotated[WarmUp, doc("rounds before the measurement")] = field(default_factory=WarmUp)
     looks: Annotated[int | None, doc("times that an undecided benchmark was looked at")] = None
     decided: Annotated[Decided | None, doc("when the benchmark was decided")] = None

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.metrics.vocabulary import Percentiles
 
 N = TypeVar("N")
 """A number of one simulation, or its interval over seeds."""
@@ -26,15 +27,6 @@ class Interval(Struct, frozen=True):
     def bounds(self) -> tuple[float, float] | None:
         """Return both ends of the interval."""
         return None if self.low is None or self.high is None else (self.low, self.high)
-
-
-class Percentiles(Struct, Generic[N]):
-    """Mean and percentiles of a quantity."""
-
-    mean: N
-    p50: N
-    p95: N
-    p99: N
 
 
 class ResponseLatencies(Struct, Generic[N]):

@@ -5,8 +5,9 @@ from math import sqrt
 import numpy as np
 
 from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.metrics.vocabulary import Percentiles
 from specbench_kit.serving.arrays import Floats, Integers
-from specbench_kit.serving.figures import Percentiles, Real, ServerLoad, ServerShare, ServingCost
+from specbench_kit.serving.figures import Real, ServerLoad, ServerShare, ServingCost
 from specbench_kit.serving.fleet import Fleet
 from specbench_kit.serving.result import SimulationResult, Table
 from specbench_kit.serving.scenario import Scenario

@@ -87,7 +87,7 @@ def test_a_narrow_head_is_trained_on_the_same_answers_and_decodes_losslessly(
     wide, small = (json.loads(run.stdout.splitlines()[-1])["summary"] for run in (done, trained))
     assert small["parameters"] < wide["parameters"]
     options = ("--limit", 2, "--max-new-tokens", 8, "--out", tmp_path / "runs")
-    ran = skit("bench", "--target", tiny.target, "--method", f"eagle:k=3+head={narrow}", *options, env=env)
+    ran = skit("bench", "--target", tiny.target, "--method", f"eagle:k=3,head={narrow}", *options, env=env)
     assert ran.returncode == 0, ran.stderr
     (run,) = (tmp_path / "runs").iterdir()
     assert read_object(run / "summary.json")["lossless"]["errors"] == 0

@@ -18,11 +18,12 @@ from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.decoding.policy import Child, LevelPolicy
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.deployments.base import Deployment, Endpoint, HandOver
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.pipeline_time import PipelineTime
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.pipeline import expected_steps, time_between_tokens
 from specbench_kit.models.runner import Runner
+from specbench_kit.runs.document import HandOver
 
 # Shares.
 

@@ -16,8 +16,9 @@ from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.at_ends import PipelineTimeAtEnd, PipelineTimes
-from specbench_kit.deployments.base import Deployment, HandOver, HiddenStates
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.pipeline_time import PipelineTime
+from specbench_kit.runs.document import HandOver, HiddenStates
 
 HAND_OVER = HandOver(0.010, prune_s=0.002, batching_s=0.003)
 EDGE = replace(SCENE, verifier=replace(SCENE.verifier, stages=2, hand_over=HAND_OVER))

@@ -24,10 +24,10 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import ModelVerifier, Verdict
 from specbench_kit.deployments.assembly import local_loop
-from specbench_kit.deployments.base import HandOver
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import Padding
+from specbench_kit.runs.document import HandOver
 
 CAPACITY = 64
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.base import HandOver
 from specbench_kit.deployments.description import describe
 from specbench_kit.deployments.in_stages import in_stages, require_even
 from specbench_kit.deployments.loading import load
@@ -14,6 +13,7 @@ from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.derived_run import interconnect_of
 from specbench_kit.profilers.devices import find_device
+from specbench_kit.runs.document import HandOver
 
 SET = ["verifier.stages=4", "verifier.hand_over.latency_s=0.001", "verifier.hand_over.per_pass=3"]
 

@@ -26,7 +26,7 @@ from specbench_kit.models.heads.files import save_head
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import load_pair
 from specbench_kit.models.runner import Runner
-from specbench_kit.runs.document import StatesOnLink
+from specbench_kit.runs.document import HiddenStates
 from specbench_kit.studies.training.head_training import new_medusa
 
 PROMPTS = random_prompts([5, 9, 17], VOCABULARY)
@@ -72,7 +72,7 @@ def test_the_output_is_that_with_the_target_beside_the_head(method, head: HeadMo
         remote = decode_remotely(method, connection, REQUESTS, models=beside(head), batch_size=2)
     assert outputs(remote) == outputs(local)
     assert sum(map(sum, accepted(remote).values())) > len(REQUESTS)
-    states = StatesOnLink(list(LAYERS), BYTES_PER_TOKEN)
+    states = HiddenStates(tuple(LAYERS), BYTES_PER_TOKEN)
     assert connection.states == summarise_states(list(remote.values()), states)["bytes"]
 
 

@@ -1,5 +1,6 @@
 """Many devices at a real server, and the simulator beside them."""
 
+import json
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from command_line import BUSY, QUIET, READINGS, skit_here
 from live_server import CAPACITY, TARGET, make_server, serving
 from load_inputs import LENGTH, MODELS, PROFILE, PROMPTS, request
-from msgspec import to_builtins
+from msgspec import structs, to_builtins
 from report_builders import deployment_description, serving_figures
 from study_pages import assert_made_again
 from tiny_models import plain_greedy
@@ -23,14 +24,15 @@ from trace_builders import write_trace
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.restoring import restore
 from specbench_kit.live.server.admission import ServerLimits
+from specbench_kit.metrics.vocabulary import DistributionValues
+from specbench_kit.reports.study import read
 from specbench_kit.serving.simulation import simulate
 from specbench_kit.studies.load import run, validation
-from specbench_kit.studies.load.kind import LoadStudy
+from specbench_kit.studies.load.kind import LOAD, LoadStudy
 from specbench_kit.studies.load.report import (
     LoadDescription,
     LoadedProfile,
     LoadFigures,
-    RoundTrips,
     deviations,
     mean_of,
     profile_cautions,
@@ -95,6 +97,21 @@ def test_every_answer_of_the_server_is_the_traces_and_a_simulation_stands_beside
         assert "POOR FIT: R² of the server's profile is 0.5000" in text
         page = (outcome.folder / name).with_suffix(".html").read_text()
         assert 'aria-label="' in page.partition("<table")[0]  # the figure precedes the first table
+
+
+def test_a_load_of_version_0_2_says_nothing_of_the_mean_round_trip(settings: LoadSettings) -> None:
+    with serving() as (_, address):
+        outcome = load_of(settings, address)
+    (trips,) = (row.round_s for row in outcome.result.rows)
+    assert 0 < trips.mean < trips.p99  # type: ignore[operator]
+    for name in ("run.json", "summary.json"):
+        content = json.loads((outcome.folder / name).read_text())
+        content.pop("schema_version", None)
+        for row in content.get("rows", ()):
+            del row["round_s"]["mean"]
+        (outcome.folder / name).write_text(json.dumps(content))
+    (older,) = (row.round_s for row in read(LOAD, outcome.folder).result.rows)
+    assert older == structs.replace(trips, mean=None)
 
 
 def test_what_batches_took_is_compared_with_the_profile_and_not_with_the_servers_own_estimates(
@@ -262,7 +279,7 @@ def test_round_trips_of_a_busy_server_are_those_of_its_number_of_devices() -> No
 def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
     def load(p50: float, p95: float, throughput: float, late: float) -> LoadFigures:
         figures = serving_figures(0.0, throughput=throughput, violation_rate=late)
-        return LoadFigures(devices=3, round_s=RoundTrips(p50, p95, None), figures=figures)
+        return LoadFigures(devices=3, round_s=DistributionValues(None, p50, p95, None), figures=figures)
 
     measured = load(0.1, 0.2, 100.0, 0.1)
     simulated = mean_of([load(0.108, 0.26, 81.0, 0.14), load(0.110, 0.26, 101.0, 0.14)])

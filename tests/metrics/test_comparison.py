@@ -12,8 +12,9 @@ from run_builders import DRAFTS, in_turn, plain, records_of, write_methods, writ
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
+from specbench_kit.metrics.losslessness import Losslessness
 from specbench_kit.metrics.run_data import load_runs
-from specbench_kit.metrics.run_summary import Divergence, OutputCounts, SamplingCheck
+from specbench_kit.metrics.run_summary import OutputCounts, SamplingCheck
 from specbench_kit.metrics.summary import summarise
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
 from specbench_kit.metrics.vocabulary import METRICS
@@ -324,8 +325,8 @@ def test_outputs_are_compared_with_the_baselines(tmp_path):
     path = write_run(tmp_path, "wisp", records, baseline)
     run = load_runs([path])[0][0]
     run.summary.lossless.divergences = [
-        Divergence(request_id="q0", verdict="tie"),
-        Divergence(request_id="q3", verdict="unjudged"),
+        Losslessness(request_id="q0", verdict="tie"),
+        Losslessness(request_id="q3", verdict="unjudged"),
     ]
     row = compare([run]).overall["wisp"]
     assert row.lossless == OutputCounts(compared=7, identical=4, ties=1, errors=1, unjudged=1)
@@ -338,7 +339,7 @@ def test_a_tie_in_one_repeat_excuses_no_error_in_another(tmp_path):
     for at in (0, 8):
         records[at] = replace(records[at], output_ids=[1, *records[at].output_ids[1:]])
     run = load_runs([write_run(tmp_path, "wisp", in_turn(records), in_turn(baseline))])[0][0]
-    run.summary.lossless.divergences = [Divergence(request_id="q0", repeat=0, verdict="tie")]
+    run.summary.lossless.divergences = [Losslessness(request_id="q0", repeat=0, verdict="tie")]
     row = compare([run]).overall["wisp"]
     assert row.lossless == OutputCounts(compared=16, identical=14, ties=1, errors=1)
 

@@ -6,12 +6,11 @@ from msgspec.structs import astuple
 
 from specbench_kit.metrics.acceptance import DrafterRounds
 from specbench_kit.metrics.latency import PHASES, PROMISE, SCALES
-from specbench_kit.metrics.losslessness import CLEARLY_ABOVE
+from specbench_kit.metrics.losslessness import CLEARLY_ABOVE, Losslessness
 from specbench_kit.metrics.result import ExampleOutput, FailedRequest
 from specbench_kit.metrics.run_summary import (
     AnswerCounts,
     BaselineSummary,
-    Divergence,
     LosslessCounts,
     PipelineMetrics,
     RunSummary,
@@ -286,7 +285,7 @@ def _published_format_sentence(run: RunDocument) -> str:
     )
 
 
-def _reason(divergence: Divergence) -> str:
+def _reason(divergence: Losslessness) -> str:
     """Return why a difference could not be judged, or nothing."""
     return f"Not judged, because {divergence.reason}." if divergence.reason else ""
 

@@ -8,7 +8,7 @@ from specbench_kit.reports.writing.formatting import data, seconds, share, signi
 from specbench_kit.runs.document import (
     DeploymentDescription,
     EndpointDescription,
-    HandOverDescription,
+    HandOver,
     LinkDescription,
     RunDescription,
 )
@@ -105,7 +105,7 @@ def _link(link: LinkDescription) -> str:
     return ", ".join(parts)
 
 
-def _hand_over(hand_over: HandOverDescription) -> str:
+def _hand_over(hand_over: HandOver) -> str:
     """Return what passing work from one pipeline stage to the next costs, or nothing if it takes no time."""
     bandwidth = hand_over.bytes_per_s
     terms = {

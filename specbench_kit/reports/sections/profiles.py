@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.loading import all_profiles
-from specbench_kit.profilers.roofline import judge
+from specbench_kit.profilers.roofline import judge, roofline_of
 from specbench_kit.reports.writing.formatting import seconds, share
 
 COEFFICIENTS = {
@@ -130,7 +130,10 @@ TIMES = {"step_s": "a step", "five_tokens_s": "five tokens", "batch_s": f"{TOGET
 
 def _entry(profile: Profile) -> dict[str, object]:
     verdict = judge(profile)
-    reason = verdict_sentence(verdict.kind, verdict.coefficients, verdict.regimes, verdict.reason, verdict.short)
+    roofline = roofline_of(profile)
+    limits = {} if isinstance(roofline, str) else roofline.bounds(profile.form)
+    low = {name: (value, limits[name]) for name, value in profile.coefficients.items() if name in verdict.coefficients}
+    reason = verdict_sentence(verdict.kind, low, verdict.regimes, verdict.reason, verdict.short)
     latency = profile.latency()
     subject = f" of {profile.model} on {profile.device} in {profile.dtype}" if profile.model else f": {profile.note}"
     origin = ORIGINS.get(profile.source) or f"published, {profile.reference}"

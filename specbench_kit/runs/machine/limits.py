@@ -29,24 +29,43 @@ WIDEST_CONTROL = 1.5
 
 
 class LaneReadings(Struct):
-    """The readings of one lane; null where nothing can be said. `uncounted_s` are seconds that its clock left out."""
+    """The readings of one lane; null where nothing can be said.
 
+    They are the seconds of its work, those in which its thread and its process had a processor, and those of processes
+    that worked for it, `others_s`; the `spread` of the times of identical `steps`, of which there are so many; and the
+    seconds that its clock left out. On a GPU `cpu_share` is null: its thread may wait for the device.
+    """
+
+    wall_s: float | None = None
+    thread_s: float | None = None
+    process_s: float | None = None
+    others_s: float | None = None
     cpu_share: float | None = None
     spread: float | None = None
+    steps: int = 0
     uncounted_s: float = 0.0
 
 
 class ControlReading(Struct):
-    """The speed of plain decoding beside itself, on a typical prompt and by the ratio of the summed times."""
+    """The speed of plain decoding beside itself, on a typical prompt and by the ratio of the summed times.
+
+    One request that was held up may move the latter.
+    """
 
     speed: float
     interval: tuple[float, float]
     speed_in_all: float | None = None
+    prompts: int | None = None
 
 
 class MachineReadings(Struct):
-    """What one process that timed something saw of the machine: `load` at its start and its end, `steal` as a share."""
+    """What one process that timed something saw of the machine: `load` at its start and its end, `steal` as a share.
 
+    `injected` names the file whose readings stand in for those of the machine.
+    """
+
+    device: str | None = None
+    threads: int | None = None
     cpus: int | None = None
     load: tuple[float | None, float | None] | None = None
     steal: float | None = None

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.typed_json import JsonObject, Number, decode
+from specbench_kit.core.typed_json import Number, decode
+from specbench_kit.runs.machine.limits import MachineReadings
 
 VARIABLE = "SKIT_MACHINE_READINGS"
 """The environment variable that names a file of readings; every report of such a run says so."""
@@ -32,7 +33,7 @@ class Probe(Protocol):
     def children_s(self) -> float:
         """Return the processor seconds of the child processes that still run."""
 
-    def adjusted(self, block: JsonObject) -> JsonObject:
+    def adjusted(self, block: MachineReadings) -> MachineReadings:
         """Return a finished block of readings as it is to be judged."""
 
 
@@ -53,7 +54,7 @@ class LiveProbe:
         times = [child.cpu_times() for child in psutil.Process().children(recursive=True)]
         return float(sum(child.user + child.system for child in times))
 
-    def adjusted(self, block: JsonObject) -> JsonObject:
+    def adjusted(self, block: MachineReadings) -> MachineReadings:
         return block
 
 
@@ -84,12 +85,14 @@ class InjectedProbe(LiveProbe):
             names = ", ".join(InjectedReadings.__struct_fields__)
             raise SkitError(f"{VARIABLE}: {path} must hold {names}, each a number or null: {error}") from error
 
-    def adjusted(self, block: JsonObject) -> JsonObject:
+    def adjusted(self, block: MachineReadings) -> MachineReadings:
         readings = self.readings
-        injected = {"cpu_share": readings.cpu_share, "spread": readings.spread}
-        lanes = {label: {**lane, **injected} for label, lane in block["lanes"].items()}
-        load = [readings.load] * 2
-        return {**block, "lanes": lanes, "steal": readings.steal, "load": load, "injected": self.name}
+        lanes = {
+            label: structs.replace(lane, cpu_share=readings.cpu_share, spread=readings.spread)
+            for label, lane in block.lanes.items()
+        }
+        load = (readings.load, readings.load)
+        return structs.replace(block, lanes=lanes, steal=readings.steal, load=load, injected=self.name)
 
 
 def probe_here() -> Probe:

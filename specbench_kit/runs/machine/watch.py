@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from statistics import median, quantiles
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from specbench_kit.decoding.clock import ProcessorTime
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.runs.machine.limits import LaneReadings, MachineReadings
 from specbench_kit.runs.machine.probe import Probe
 
 FEWEST = 5
@@ -33,15 +34,13 @@ class LaneTimes:
     children_s: float | None = 0.0
     uncounted_s: float = 0.0
 
-    def describe(self, device: torch.device) -> dict[str, object]:
-        """Return the readings for JSON. On a GPU `cpu_share` is null: its thread may wait for the device."""
+    def readings(self, device: torch.device) -> LaneReadings:
+        """Return the readings of a lane whose models run on a device."""
         spread, count = spread_of(self.steps)
         share = None
         if device.type == "cpu" and self.children_s is not None and self.effort.wall_s:
             share = (self.effort.thread_s + self.children_s) / self.effort.wall_s
-        readings = {"others_s": self.children_s, "cpu_share": share, "spread": spread, "steps": count}
-        readings |= {"uncounted_s": self.uncounted_s}
-        return {**self.effort._asdict(), **readings}
+        return LaneReadings(*self.effort, self.children_s, share, spread, count, self.uncounted_s)
 
 
 class Watch:
@@ -52,20 +51,20 @@ class Watch:
         self._device = device
         self._before = probe.system()
 
-    def end(self, lanes: Mapping[str, LaneTimes]) -> dict[str, Any]:
-        """Return the readings since the start for JSON: those of each lane, the load average, and steal as a share."""
+    def end(self, lanes: Mapping[str, LaneTimes]) -> MachineReadings:
+        """Return the readings since the start: those of each lane, the load average, and steal as a share."""
         after = self._probe.system()
         wanted_s = after.wanted_s - self._before.wanted_s
         stolen_s = after.stolen_s - self._before.stolen_s
-        readings = {
-            "device": str(self._device),
-            "threads": torch.get_num_threads(),
-            "cpus": os.cpu_count(),
-            "load": [self._before.load, after.load],
-            "steal": stolen_s / wanted_s if wanted_s >= ENOUGH_S else None,
-            "lanes": {name: times.describe(self._device) for name, times in lanes.items()},
-        }
-        return dict(self._probe.adjusted(readings))
+        readings = MachineReadings(
+            device=str(self._device),
+            threads=torch.get_num_threads(),
+            cpus=os.cpu_count(),
+            load=(self._before.load, after.load),
+            steal=stolen_s / wanted_s if wanted_s >= ENOUGH_S else None,
+            lanes={name: times.readings(self._device) for name, times in lanes.items()},
+        )
+        return self._probe.adjusted(readings)
 
 
 def spread_of(steps: Sequence[Sequence[float]]) -> tuple[float | None, int]:

@@ -12,7 +12,15 @@ from math import log, prod
 import numpy as np
 
 from specbench_kit.live.engines.answers import AnswerRecord, CounterChange, StreamedAnswer
-from specbench_kit.metrics.simultaneous import DRAWS, Flips, TableLimits, evenly, joint_limits, step_down
+from specbench_kit.metrics.simultaneous import (
+    DRAWS,
+    Flips,
+    TableLimits,
+    evenly,
+    exceeded_by_equals,
+    joint_limits,
+    step_down,
+)
 from specbench_kit.metrics.statistics import (
     FEWEST_UNITS,
     LEVEL,
@@ -22,6 +30,7 @@ from specbench_kit.metrics.statistics import (
 )
 from specbench_kit.metrics.typical import Typical, limit_of_one
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, as_allowed, verdict
+from specbench_kit.runs.document import OutputAgreement
 from specbench_kit.studies.ab.figures import NO_TARGETS, Targets, server_figures, turn_spans
 from specbench_kit.studies.ab.outputs import check_outputs
 from specbench_kit.studies.ab.speculation import (
@@ -32,7 +41,6 @@ from specbench_kit.studies.ab.speculation import (
 )
 from specbench_kit.studies.ab.summary import (
     AbSummary,
-    Agreement,
     Figure,
     FigureComparison,
     Gate,
@@ -88,7 +96,7 @@ def limits_of_turns(loads: Sequence[Sequence[_FigureRatio]], level: float = LEVE
     units = max((load.units for load in turns), default=1)
     shown, _ = step_down(
         [list(load.typical) for load in turns],
-        lambda left: _largest_of(turns, left, level),
+        lambda left: _limit_of(turns, left, level),
         lambda left, limit: [_not_shown(figures, limit) for figures in left],
     )
     typical = np.max(
@@ -103,12 +111,12 @@ def _not_shown(figures: Sequence[_FigureRatio], limit: float) -> list[_FigureRat
     return [figure for figure in figures if not figure.is_shown(limit)]
 
 
-def _largest_of(turns: Sequence["_Turns"], left: Sequence[Sequence[_FigureRatio]], level: float) -> float:
+def _limit_of(turns: Sequence["_Turns"], left: Sequence[Sequence[_FigureRatio]], level: float) -> float:
     """Return what the largest deviation of equal servers exceeds in no more reports than the level allows."""
     largest = np.zeros(DRAWS)
     for load, figures in zip(turns, left, strict=True):
         largest = np.maximum(largest, load.typical_deviations(figures))
-    return float(np.quantile(largest, level, method="higher"))
+    return exceeded_by_equals(largest, level)
 
 
 class _Turns:
@@ -265,8 +273,8 @@ def _constant_rates(names: Sequence[str], loads: Sequence[LoadSummary]) -> list[
     lines = []
     for name in names:
         known = [entry for load in loads if (entry := load.servers[name].speculation)]
-        repeated = [load.outputs.other_loads.get(name, Agreement()) for load in loads]
-        both = Agreement(sum(entry.compared for entry in repeated), sum(entry.identical for entry in repeated))
+        repeated = [load.outputs.other_loads.get(name, OutputAgreement()) for load in loads]
+        both = OutputAgreement(sum(entry.compared for entry in repeated), sum(entry.identical for entry in repeated))
         if is_constant(known, both):
             lines.append(
                 f"IMPLAUSIBLE COUNTS of {name}: its acceptance rate is {known[0].acceptance_rate:.1%} at every load, "

@@ -10,8 +10,9 @@ from specbench_kit.live.engines.answers import AnswerRecord, CounterChange, Stre
 from specbench_kit.metrics.latency import distribution, gaps_of_bursts
 from specbench_kit.metrics.rounds import Array
 from specbench_kit.metrics.statistics import ratio_of_sums
+from specbench_kit.metrics.vocabulary import DistributionValues
 from specbench_kit.studies.ab.speculation import speculation
-from specbench_kit.studies.ab.summary import Distribution, ServerFigures
+from specbench_kit.studies.ab.summary import ServerFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +82,8 @@ def server_figures(
     )
 
 
-def _distribution(values: Sequence[float] | Array) -> Distribution:
-    return Distribution(**distribution(values))
+def _distribution(values: Sequence[float] | Array) -> DistributionValues:
+    return DistributionValues(**distribution(values))
 
 
 def _gaps_s(answers: Sequence[StreamedAnswer]) -> Array:

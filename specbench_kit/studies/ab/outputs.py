@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from specbench_kit.live.engines.answers import AnswerRecord, StreamedAnswer
 from specbench_kit.metrics.statistics import Array
-from specbench_kit.studies.ab.summary import Agreement, Divergence, Gate, OutputCheck, SampleTest
+from specbench_kit.runs.document import OutputAgreement
+from specbench_kit.studies.ab.summary import Divergence, Gate, OutputCheck, SampleTest
 
 T = TypeVar("T")
 SHOWN_DIVERGENCES = 8
@@ -59,7 +60,7 @@ def check_outputs(
     if sampled:
         test = compare_samples(_by_prompt(pairs), CHANCE / len(loads))
         gate: Gate = "not compared" if test is None else "different" if test.shown else "alike in distribution"
-        return OutputCheck(gate, Agreement(), other_loads=other_loads, sampled=test)
+        return OutputCheck(gate, OutputAgreement(), other_loads=other_loads, sampled=test)
     both = agreement(pairs.values())
     repeated = {name: _repeated(own) for name, own in zip(names, (first, second), strict=True)}
     divergences = [
@@ -82,7 +83,7 @@ def of_one_context(
             return
 
 
-def _repeated(dialogues: Dialogues) -> Agreement:
+def _repeated(dialogues: Dialogues) -> OutputAgreement:
     return agreement(pair for of_prompt in _by_prompt(dialogues).values() for pair in combinations(of_prompt, 2))
 
 
@@ -94,10 +95,10 @@ def _by_prompt(values: Mapping[tuple[str, int], T]) -> dict[str, list[T]]:
     return by_prompt
 
 
-def agreement(pairs: Iterable[tuple[Sequence[StreamedAnswer], Sequence[StreamedAnswer]]]) -> Agreement:
+def agreement(pairs: Iterable[tuple[Sequence[StreamedAnswer], Sequence[StreamedAnswer]]]) -> OutputAgreement:
     """Return how many pairs of outputs are identical, of those that follow the same earlier turns."""
     results = [same(one, other) for pair in pairs for one, other in of_one_context(*pair)]
-    return Agreement(len(results), sum(results))
+    return OutputAgreement(len(results), sum(results))
 
 
 def same(one: StreamedAnswer, other: StreamedAnswer) -> bool:
@@ -107,7 +108,7 @@ def same(one: StreamedAnswer, other: StreamedAnswer) -> bool:
     return one.text == other.text
 
 
-def gate_of(both: Agreement, own: Sequence[Agreement]) -> Gate:
+def gate_of(both: OutputAgreement, own: Sequence[OutputAgreement]) -> Gate:
     """Return the result: outputs that differ are put down to variation if a server differs from itself as often."""
     from scipy.stats import fisher_exact
 

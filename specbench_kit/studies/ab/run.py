@@ -350,7 +350,7 @@ def _doubts(settings: AbSettings, loads: Sequence[Load], prompts: int) -> list[s
     """Return a line for every load of too few turns for a verdict; raise SkitError if a condition needs an interval."""
     figures = sum(load.figures for load in loads)
     enough = units_for_a_verdict(figures)
-    of_interval = next((text for text in settings.fail_if if AbCondition.parse(text).terms.detail in BOUNDS), None)
+    of_interval = next((text for text in settings.fail_if if AbCondition.parse(text).detail in BOUNDS), None)
     lines = []
     for load in loads:
         turns = -(-prompts // load.turn)

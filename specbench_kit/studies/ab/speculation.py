@@ -8,7 +8,8 @@ import numpy as np
 
 from specbench_kit.live.engines.answers import AnswerRecord, CounterChange, DraftCounts
 from specbench_kit.metrics.statistics import Array, Ratio, ratio_of_sums
-from specbench_kit.studies.ab.summary import Agreement, Speculation
+from specbench_kit.runs.document import OutputAgreement
+from specbench_kit.studies.ab.summary import Speculation
 
 MANY_DRAFTED = 200
 """Drafted tokens, or rounds, from which a flawless record is no chance: 0.98^200 is below 2%."""
@@ -131,7 +132,7 @@ def doubts_of(counts: DraftCounts, *, fell: bool = False, sent_tokens: int | Non
     return lines
 
 
-def is_constant(loads: Sequence[Speculation], repeated: Agreement) -> bool:
+def is_constant(loads: Sequence[Speculation], repeated: OutputAgreement) -> bool:
     """Return True if a server's acceptance rate moves less from load to load than chance alone would move it.
 
     `repeated` compares the server's outputs at different loads: the same outputs have the same acceptance, as they

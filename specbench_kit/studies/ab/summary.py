@@ -9,7 +9,8 @@ from msgspec import Struct
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.metrics.condition_terms import ConditionTerms, parse_terms
-from specbench_kit.metrics.vocabulary import Unit
+from specbench_kit.metrics.vocabulary import DistributionValues, Unit
+from specbench_kit.runs.document import OutputAgreement
 
 Figure = Literal["throughput", "ttft", "tpot", "e2e", "acceptance"]
 FIGURES: dict[Figure, str] = {
@@ -23,15 +24,6 @@ FIGURES: dict[Figure, str] = {
 Gate = Literal["identical", "as with itself", "alike in distribution", "different", "not compared"]
 """Whether the servers' outputs agree: all of them; no fewer than when a server is asked twice; sampled ones, whose
 distributions show no difference; not; or unknown."""
-
-
-class Distribution(Struct, frozen=True):
-    """Mean and percentiles in seconds; None without values."""
-
-    mean: Number | None = None
-    p50: Number | None = None
-    p95: Number | None = None
-    p99: Number | None = None
 
 
 class Speculation(Struct, frozen=True):
@@ -69,10 +61,10 @@ class ServerFigures(Struct, frozen=True):
     throughput: Number | None
     in_flight: Number | None
     tokens_per_burst: Number | None
-    ttft: Distribution
-    tpot: Distribution
-    itl: Distribution
-    e2e: Distribution
+    ttft: DistributionValues
+    tpot: DistributionValues
+    itl: DistributionValues
+    e2e: DistributionValues
     goodput: Number | None = None
     attainment: Number | None = None
     speculation: Speculation | None = None
@@ -127,18 +119,6 @@ class Divergence(Struct, frozen=True):
     dialogue_turn: Count = 0
 
 
-class Agreement(Struct, frozen=True):
-    """How many of the outputs that could be compared are identical."""
-
-    compared: Count = 0
-    identical: Count = 0
-
-    @property
-    def share(self) -> float | None:
-        """The share of identical outputs; None if none were compared."""
-        return self.identical / self.compared if self.compared else None
-
-
 class SampleTest(Struct, frozen=True):
     """Sampled outputs compared: the chance that servers with one distribution differ as much in any statistic.
 
@@ -160,9 +140,9 @@ class OutputCheck(Struct, frozen=True):
     """
 
     gate: Gate
-    both: Agreement
-    repeated: dict[str, Agreement] = {}
-    other_loads: dict[str, Agreement] = {}
+    both: OutputAgreement
+    repeated: dict[str, OutputAgreement] = {}
+    other_loads: dict[str, OutputAgreement] = {}
     divergences: list[Divergence] = []
     sampled: SampleTest | None = None
 
@@ -230,25 +210,22 @@ TIMELESS = ("acceptance_ratio", "acceptance_length", "acceptance_rate", "failed"
 
 
 @dataclass(frozen=True, slots=True)
-class AbCondition:
+class AbCondition(ConditionTerms):
     """One condition, judged at every load."""
-
-    text: str
-    terms: ConditionTerms
 
     @classmethod
     def parse(cls, text: str) -> "AbCondition":
         """Return the condition that a text states; raise SkitError if it states none."""
         percentiles = dict.fromkeys(LATENCIES, PERCENTILES)
-        terms = parse_terms(text, UNITS, percentiles, BOUNDS)
-        if terms.detail in BOUNDS and terms.metric not in {**SPEEDUPS, **TYPICAL}:
-            raise SkitError(f"--fail-if '{text}': {terms.metric} has no interval; leave out .{terms.detail}")
-        return cls(text, terms)
+        condition = parse_terms(cls, text, UNITS, percentiles, BOUNDS)
+        if condition.detail in BOUNDS and condition.metric not in {**SPEEDUPS, **TYPICAL}:
+            raise SkitError(f"--fail-if '{text}': {condition.metric} has no interval; leave out .{condition.detail}")
+        return condition
 
     @property
     def is_timed(self) -> bool:
         """Return True if the metric depends on the clock."""
-        return self.terms.metric not in TIMELESS
+        return self.metric not in TIMELESS
 
     def violations(self, summary: AbSummary) -> list[str]:
         """Return a line for every load at which the condition holds; raise SkitError where it cannot be judged."""
@@ -257,14 +234,13 @@ class AbCondition:
             value = self._value(load, load.servers[summary.names[1]])
             if value is None:
                 raise SkitError(f"--fail-if '{self.text}': there is no value for it at {load.load}")
-            if self.terms.holds(value, self.terms.limit):
-                name = ".".join(filter(None, (self.terms.metric, self.terms.detail)))
-                lines.append(f"{load.load}: {name} is {value:.4g} ({self.text})")
+            if self.holds(value, self.limit):
+                lines.append(f"{load.load}: {self.sentence(value)}")
         return lines
 
     def _value(self, load: LoadSummary, figures: ServerFigures) -> float | None:
-        metric = self.terms.metric
-        detail = self.terms.detail
+        metric = self.metric
+        detail = self.detail
         if figure := {**SPEEDUPS, **TYPICAL}.get(metric):
             entry = next((entry for entry in load.comparisons if entry.figure == figure), None)
             if entry is None:
@@ -276,7 +252,7 @@ class AbCondition:
                 return value
             return bounds[BOUNDS.index(detail)] if bounds else None
         if metric in LATENCIES:
-            distribution: Distribution = getattr(figures, metric)
+            distribution: DistributionValues = getattr(figures, metric)
             latency: float | None = getattr(distribution, detail or "mean")
             return latency
         if metric == "identical":

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypedDict
 
 from specbench_kit.core.errors import require
 from specbench_kit.datasets.answers import ANSWER_RULES, RuleName
@@ -13,6 +12,7 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.time_limit import NO_LIMIT, TimeLimit
 from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.autoregressive import Autoregressive
+from specbench_kit.metrics.run_summary import AnswerCounts, ExactMatch
 from specbench_kit.models.pair import Pair
 from specbench_kit.models.runner import Runner
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
@@ -56,14 +56,6 @@ def answer_dataset(
             return
 
 
-class RightAnswers(TypedDict):
-    """Numbers of requests that have a reference answer: those judged, right ones, and ones cut by the token limit."""
-
-    judged: int
-    correct: int
-    cut: int
-
-
 class GoldAnswers:
     """Judges outputs of at most `max_new_tokens` by the reference answers of their prompts.
 
@@ -74,7 +66,7 @@ class GoldAnswers:
         self,
         prompts: Iterable[Prompt],
         max_new_tokens: int,
-        draft: RightAnswers | None = None,
+        draft: AnswerCounts | None = None,
         rule: RuleName | None = None,
     ) -> None:
         golds = {prompt.id: prompt.gold for prompt in prompts if prompt.gold}
@@ -88,15 +80,15 @@ class GoldAnswers:
             return {}
         rules = dict.fromkeys(ANSWER_RULES[gold.rule].words for gold in self._golds.values())
         target = self.count(baseline) if baseline else None
-        counts = {"method": self.count(records), "target": target, "draft": self._draft}
-        return {"exact_match": {"rule": "; ".join(rules), "max_new_tokens": self._max_new_tokens, **counts}}
+        found = ExactMatch("; ".join(rules), self.count(records), target, self._draft, self._max_new_tokens)
+        return {"exact_match": found}
 
-    def count(self, records: Sequence[RequestRecord]) -> RightAnswers:
+    def count(self, records: Sequence[RequestRecord]) -> AnswerCounts:
         """Count the records that have a reference answer, those that match it, and those that the limit cut short."""
         judged = [record for record in records if record.request_id in self._golds and record.finish_reason != "error"]
         correct = sum(self._golds[record.request_id].matches(record.text or "") for record in judged)
         cut = sum(record.finish_reason == "length" for record in judged)
-        return {"judged": len(judged), "correct": correct, "cut": cut}
+        return AnswerCounts(len(judged), correct, cut)
 
 
 def gold_answers(bench: Workbench, dataset: LoadedDataset) -> GoldAnswers:

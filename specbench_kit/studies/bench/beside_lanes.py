@@ -7,7 +7,6 @@ what a device drafts for, which is the second baseline of a live run.
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
 
 import torch
 
@@ -17,6 +16,8 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
 from specbench_kit.methods.base import Method
 from specbench_kit.metrics.paired import Side, speedup
+from specbench_kit.runs.document import OutputAgreement
+from specbench_kit.runs.machine.limits import ControlReading, MachineReadings
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.runs.machine.watch import LaneTimes, Watch, same_steps
 from specbench_kit.studies.bench.conversations import ConversationScript
@@ -48,11 +49,8 @@ class Control:
 
         return MethodLane(CONTROL, self.make_loop(self._clock_s), script, plain.decode, [keep], repeat=plain.repeat)
 
-    def reading(self) -> Mapping[str, object] | None:
-        """Return the control's speed over plain decoding on a typical prompt; None without enough prompts.
-
-        `speed_in_all` is the ratio of the summed times, which one held-up request may move.
-        """
+    def reading(self) -> ControlReading | None:
+        """Return the control's speed over plain decoding on a typical prompt; None without enough prompts."""
         shared = {key: seconds for key, seconds in self._again_s.items() if key in self._plain_s}
         names = dict.fromkeys(name for name, _ in shared)
         units = {name: number for number, name in enumerate(names)}
@@ -60,21 +58,12 @@ class Control:
         interval = speed.typical.interval() if speed else None
         if speed is None or interval is None:
             return None
-        return {
-            "speed": speed.typical.value,
-            "interval": interval,
-            "speed_in_all": speed.ratio.value,
-            "prompts": speed.typical.units,
-        }
+        return ControlReading(speed.typical.value, (interval[0], interval[1]), speed.ratio.value, speed.typical.units)
 
 
 def _note(seconds: dict[tuple[str, int], float], record: RequestRecord) -> None:
     if record.e2e_s:
         seconds[record.key] = record.e2e_s
-
-
-MachineBlock = dict[str, Any]
-"""One entry of `machine` in `run.json`: device, load and steal, and the readings of each lane by its name."""
 
 
 class MachineMonitor:
@@ -94,8 +83,8 @@ class MachineMonitor:
             if method.pipeline is None and not method.overlaps:
                 lane.sinks = [*lane.sinks, self._records.setdefault(lane.name, []).append]
 
-    def block(self) -> MachineBlock:
-        """Return the readings up to now, ready for JSON; a lane's times are summed over its repeats."""
+    def readings(self) -> MachineReadings:
+        """Return the readings up to now; a lane's times are summed over its repeats."""
         times = {}
         for name, lanes in self._lanes.items():
             clocks = (lane.loop.clock.processor_time or () for lane in lanes)
@@ -108,13 +97,6 @@ class MachineMonitor:
         return self._watch.end(times)
 
 
-class EqualOutputs(TypedDict):
-    """The number of requests that were decoded in both ways, and of those with the same output."""
-
-    compared: int
-    identical: int
-
-
 class ServerOnly:
     """Lets the server decode each request by itself before a device drafts for it, where the server offers the method.
 
@@ -123,7 +105,7 @@ class ServerOnly:
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
-        self.counts: dict[str, EqualOutputs] = defaultdict(lambda: {"compared": 0, "identical": 0})
+        self.counts: dict[str, OutputAgreement] = defaultdict(OutputAgreement)
         """Counts by spec, for the methods that the server offers."""
         self._clocks_s: dict[str, float] = {}
 
@@ -143,8 +125,8 @@ class ServerOnly:
             counts = self.counts[lane.name]
             record.colocated_s = server.e2e_s
             record.colocated_draft_s = sum(step.draft_s for step in server.rounds)
-            counts["compared"] += 1
-            counts["identical"] += server.output_ids == record.output_ids
+            counts.compared += 1
+            counts.identical += server.output_ids == record.output_ids
 
         name = f"{lane.name}, server-only"
         server_lane = MethodLane(name, loop, script, lane.decode, [keep], repeat=lane.repeat)

@@ -27,7 +27,7 @@ from specbench_kit.profilers.measurement import Samples, TimingRig, choose_facto
 from specbench_kit.profilers.parts import ProfiledPart, ProfileResult, find_profiled_device, parts_of
 from specbench_kit.profilers.saving import PolicyCosts, complete_profile, marked
 from specbench_kit.profilers.settings import ProfileSettings
-from specbench_kit.runs.machine.limits import disturbances, read_machine
+from specbench_kit.runs.machine.limits import MachineReadings, disturbances
 from specbench_kit.runs.machine.probe import Probe
 from specbench_kit.studies.bench.settings import BenchSettings
 
@@ -82,7 +82,7 @@ class MeasuredEnvironment:
             verification=self._stored.verification if settings.server is None else unknown_latency,
         )
         self.notes: list[str] = []
-        self.machine: list[dict[str, Any]] = []
+        self.machine: list[MachineReadings] = []
 
     def environment_of(self, drafting: Drafting) -> Environment:
         """Return the environment of a drafter: predictors for a head belong to the head, not to a draft model."""
@@ -108,7 +108,7 @@ class MeasuredEnvironment:
                 for part in missing:
                     self._measure(part, clock)
                 spent_s = clock.now_s()
-            doubts = disturbances(read_machine(self.machine))
+            doubts = disturbances(self.machine)
             use = f"for --resume alone, since {'; '.join(doubts)}" if doubts else "for the next time"
             self.notes.append(
                 f"no latency profile of this pair on this machine: a short one was measured in {spent_s:.0f} s and "
@@ -147,7 +147,7 @@ class MeasuredEnvironment:
         file = loading.data_folder() / f"{name}.csv"
         file.unlink(missing_ok=True)
         samples = Samples.open(file)
-        blocks = list[dict[str, Any]]()
+        blocks = list[MachineReadings]()
         with machine_recorded(self._probe, rig, part, samples, blocks.append):
             measured = measure_part(rig, part, factor, samples, inf, self._report)
         self.machine += blocks
@@ -156,5 +156,5 @@ class MeasuredEnvironment:
         except TooFewConfigurations as error:  # nothing but memory can cut this measurement short
             raise SkitError(f"no short latency profile of the {part.role}: {error}; free some memory") from error
         completed = complete_profile(ProfileResult(profile, fitted, facts), run, PolicyCosts())
-        doubts = disturbances(read_machine(blocks))
+        doubts = disturbances(blocks)
         loading.save(loading.data_folder() / f"{name}.toml", marked(completed, doubts, forced=False))

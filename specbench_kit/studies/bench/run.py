@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
+from msgspec import structs
+
 from specbench_kit.core.errors import MethodError, SkitError
 from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.records import RequestRecord
@@ -184,9 +186,9 @@ class Benchmark:
         try:
             yield monitor
         finally:
-            readings = monitor.block()
+            readings = monitor.readings()
             if control is not None:
-                readings["control"] = control.reading()
+                readings.control = control.reading()
             server = self.bench.server
             for spec, run in self.runs.items():
                 if server is not None and server.reconnections:
@@ -194,11 +196,11 @@ class Benchmark:
                 # A run states the readings of its own lanes, and those of the short profile that its method uses.
                 lanes = {
                     provenance.without_folders(name): lane
-                    for name, lane in readings["lanes"].items()
+                    for name, lane in readings.lanes.items()
                     if name in (spec, BASELINE)
                 }
                 profiling = self.bench.measured.machine if "latencies" in run.document.uses else ()
-                run.amend(machine=[*run.run.get("machine", []), *profiling, {**readings, "lanes": lanes}])
+                run.amend(machine=[*run.run.get("machine", []), *profiling, structs.replace(readings, lanes=lanes)])
 
     def _make_control(self) -> Control | None:
         """Return the control of a measured run whose methods are compared with plain decoding; else None."""

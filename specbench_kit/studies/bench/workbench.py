@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from specbench_kit.core.errors import MethodError, SkitError, require
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.repeated_prompts import passes_for
@@ -32,6 +34,7 @@ from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
 from specbench_kit.profilers.subject import random_model
 from specbench_kit.runs import provenance
+from specbench_kit.runs.document import HiddenStates
 from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.studies.bench.choice import chosen, longest_draft, usable
 from specbench_kit.studies.bench.conversations import max_conversation_tokens
@@ -187,13 +190,13 @@ class Workbench:
     def describe_hidden_states(self, method: Method) -> dict[str, object]:
         """Return the part `hidden_states` of `run.json` if verdicts carry hidden states over a link."""
         if self.server is not None:
-            layers = list(method.drafting.layers(self.runners))
-            bytes_per_token = NUMBER_BYTES * self.server.target.hidden_size * len(layers)
-            return {"hidden_states": {"layers": layers, "bytes_per_token": bytes_per_token}} if layers else {}
+            layers = tuple(method.drafting.layers(self.runners))
+            sent = HiddenStates(layers, NUMBER_BYTES * self.server.target.hidden_size * len(layers))
+            return {"hidden_states": structs.asdict(sent)} if layers else {}
         if self.settings.deployment is None:
             return {}
         states = hidden_states(method, self.settings.deployment, self.runners["target"], self.runners)
-        return {"hidden_states": states._asdict()} if states and states.bytes_per_token else {}
+        return {"hidden_states": structs.asdict(states)} if states and states.bytes_per_token else {}
 
     def close(self) -> None:
         """End the processes of a pipeline and the connection to a server."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from specbench_kit.core.slo_names import slo_in_words
+from specbench_kit.metrics.vocabulary import DistributionValues, Percentiles
 from specbench_kit.profilers.base import LEAST_SERVED_R2
 from specbench_kit.reports.document import (
     Blocks,
@@ -31,7 +32,7 @@ from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
 from specbench_kit.reports.writing.palette import COLOURS, GREY, MARKERS
 from specbench_kit.runs.document import DeploymentDescription, RunConfig, RunDescription, ServerReference
-from specbench_kit.serving.figures import Figures, Percentiles, Real
+from specbench_kit.serving.figures import Figures, Real
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,20 +41,15 @@ Values = Mapping[str, float | None]
 """The figures of a row by the titles of their columns."""
 
 
-class RoundTrips(Struct):
-    """Percentiles of the time from a draft sent to its answer; None if no round was answered."""
-
-    p50: float | None
-    p95: float | None
-    p99: float | None
-
-
 class LoadFigures(Struct, kw_only=True):
-    """The figures of a load at a server, or of a simulation of it; a closed loop of devices has no rate."""
+    """The figures of a load at a server, or of a simulation of it; a closed loop of devices has no rate.
+
+    `round_s` is the time from a draft sent to its answer, of whose mean files of earlier versions say nothing.
+    """
 
     devices: int
     rate: float | None = None
-    round_s: RoundTrips
+    round_s: DistributionValues
     figures: Figures
 
     @property

@@ -21,11 +21,14 @@ from specbench_kit.live.connection import Connection
 from specbench_kit.live.protocol.verification_pb2 import Welcome
 from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.latency import distribution
+from specbench_kit.metrics.vocabulary import DistributionValues
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
 from specbench_kit.reports.study import finish
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import unused_folder
+from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
 from specbench_kit.serving.acceptance_spec import require_same_rounds, trace_source
@@ -46,7 +49,6 @@ from specbench_kit.studies.load.report import (
     LoadFigures,
     LoadSummary,
     MeasuredLoad,
-    RoundTrips,
 )
 from specbench_kit.studies.load.settings import LoadPoint, LoadSettings
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
@@ -59,7 +61,6 @@ NETWORK_TIMES = ("frame_s", "turn_s", "turn_answer_s", "answer_s")
 MEASURED_OVERHEAD = ("wire_s", "verify_cv", *NETWORK_TIMES)
 """Fields of a server profile's fit about what a round takes besides its verification."""
 LONGEST_RAMP_S = 5.0
-PERCENTILES = (0.5, 0.95, 0.99)
 
 
 def load(settings: LoadSettings, progress: ProgressCallback) -> LoadStudy:
@@ -91,7 +92,7 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadStudy:
     folder.mkdir(parents=True)
     shutil.copyfile(settings.trace, folder / TRACE)
     rows = list[MeasuredLoad]()
-    machine = list[JsonObject]()
+    machine = list[MachineReadings]()
     for done, (point, scenario) in enumerate(scenarios.items()):
         progress(str(point), done, len(scenarios))
         row, readings = _run_load(scenario, point, settings, connection, requests, overhead, folder)
@@ -114,7 +115,7 @@ def _run_load(
     requests: Sequence[RequestTrace],
     overhead: Mapping[str, float],
     folder: Path,
-) -> tuple[MeasuredLoad, JsonObject]:
+) -> tuple[MeasuredLoad, MachineReadings]:
     """Run one load, and return its row of the summary and the readings of the machine."""
     watch = Watch(probe_here(), torch.device("cpu"))
     before = read_processor_time()
@@ -202,7 +203,7 @@ def summary_row(scenario: Scenario, point: LoadPoint, result: SimulationResult) 
     rounds = result.rounds
     counted = np.isfinite(rounds["answered_s"]) & (rounds["sent_s"] >= scenario.warmup_s)
     round_s = (rounds["answered_s"] - rounds["sent_s"])[counted]
-    trips = RoundTrips(*(float(np.quantile(round_s, share)) if len(round_s) else None for share in PERCENTILES))
+    trips = DistributionValues(**distribution(round_s))
     return LoadFigures(devices=point.devices, rate=point.rate, round_s=trips, figures=metrics)
 
 

@@ -55,11 +55,11 @@ from specbench_kit.studies.planning.search import (
 )
 from specbench_kit.studies.planning.summary import (
     CapacityFactor,
-    CardPrice,
     FleetSummary,
     MovedAssumption,
     ParetoPoint,
     PlanSummary,
+    PricedCard,
     PromiseKept,
     SearchCounts,
     Served,
@@ -91,7 +91,7 @@ def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> dict[s
         content["verifier"] |= {
             "power_w": verifier.power_w,
             "stages": server.stages,
-            "hand_over": asdict(verifier.hand_over),
+            "hand_over": {name: value for name, value in asdict(verifier.hand_over).items() if value is not None},
         }
     if candidate.placement == "server":
         save(folder / DRAFTER, market.draft_profile(server))
@@ -216,13 +216,10 @@ class PlanRun:
                 for placement in PLACEMENTS
             },
             prices={
-                server.device.name: CardPrice(
-                    server.price.price_per_hour,
-                    server.price.date,
-                    server.price.product,
-                    server.price.source,
-                    server.device.power_w,
-                    server.device.power_source,
+                server.device.name: PricedCard(
+                    **structs.asdict(server.price),
+                    power_w=server.device.power_w,
+                    power_source=server.device.power_source,
                 )
                 for server in market.servers()
             },

@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from specbench_kit.profilers.prices import CardPrice
 from specbench_kit.serving.figures import ClassFigures, GroupFigures, Interval
 
 
@@ -156,13 +157,9 @@ class SearchCounts(Struct):
     untried: int
 
 
-class CardPrice(Struct):
+class PricedCard(CardPrice, frozen=True, kw_only=True, forbid_unknown_fields=False):
     """The rent of a card, where and when it was read, and its power with where that comes from."""
 
-    price_per_hour: float
-    date: str
-    product: str
-    source: str
     power_w: float
     power_source: str = ""
 
@@ -182,5 +179,5 @@ class PlanSummary(Struct):
     pareto: list[ParetoPoint]
     candidates: list[SimulatedCandidate]
     searched: dict[str, SearchCounts]
-    prices: dict[str, CardPrice]
+    prices: dict[str, PricedCard]
     capacity_factor: CapacityFactor | None = None

@@ -149,7 +149,7 @@ def capacity(options: JsonObject, report: CountCallback) -> Rows:
     rule = CapacityRule(**{name: value for name, value in options.items() if name in RULE})
     builder = ScenarioBuilder(settings)
     found = capacities.find_capacities(settings, rule, builder, Workers(settings.jobs), report)
-    rows: Rows = to_builtins([row.describe() for row in found])
+    rows: Rows = to_builtins(found)
     return rows
 
 

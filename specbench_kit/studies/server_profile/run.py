@@ -35,7 +35,7 @@ from specbench_kit.profilers.fit import metrics, non_negative
 from specbench_kit.profilers.loading import save
 from specbench_kit.profilers.measurement import hardware_text
 from specbench_kit.reports.sections.profiles import score
-from specbench_kit.runs.machine.limits import disturbances, read_machine
+from specbench_kit.runs.machine.limits import disturbances
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
 from specbench_kit.serving.arrays import Floats
@@ -318,7 +318,7 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
             f"of all loads: give about {needed:.2g} minutes"
         )
     train, test = measured
-    disturbed = disturbances(read_machine([watch.end({})]))
+    disturbed = disturbances([watch.end({})])
     trained = [batches[load] for load in train]
     tested = [batches[load] for load in test]
     times = _fit(trained)

@@ -4,7 +4,7 @@ Where requests arrive whether or not others are done, it is the highest rate of 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from math import ceil, sqrt
 from typing import Any
@@ -217,54 +217,42 @@ def _effective(values: Floats, batches: int) -> float:
     return float(np.clip(values.var() / variance, 1, count))
 
 
-@dataclass(frozen=True, slots=True)
-class CapacityRow:
-    """One series under one SLO: its capacity with each seed, or why nothing can be served."""
-
-    point: GridPoint
-    by_seed: Sequence[SeedSearch]
-    refused: str = ""
-    unit: str = DEVICES
-
-    @property
-    def mean(self) -> float:
-        """The mean capacity over the seeds; 0 if nothing can be served."""
-        return sum(capacity.load for capacity in self.by_seed) / len(self.by_seed) if self.by_seed else 0.0
-
-    def describe(self) -> SearchedRow:
-        """Return the row as `summary.json` holds it."""
-        fixed: dict[str, Any] = {"series": self.point.series.label}
-        fixed |= {name: getattr(self.point, name) for name in FIXED_AXES}
-        if self.refused:
-            return SearchedRow(**fixed, capacity=estimate([0.0]), unit=self.unit, refused=self.refused, seeds=[])
-        trials = [trial for capacity in self.by_seed for trial in capacity.trials]
-        served = [capacity.at_capacity for capacity in self.by_seed if capacity.at_capacity]
-        latencies: dict[str, ResponseLatencies[Interval]] | None = None
-        pool: dict[str, ServerShare[Interval]] = {}
-        if served:
-            by_class = joined([to_builtins(trial.latencies) for trial in served])
-            latencies = convert(by_class, dict[str, ResponseLatencies[Interval]])
-            pool = convert(joined([to_builtins(trial.pool) for trial in served]), dict[str, ServerShare[Interval]])
-        return SearchedRow(
-            **fixed,
-            capacity=estimate([capacity.load for capacity in self.by_seed], 0.0),
-            unit=self.unit,
-            response_s=latencies[ALL].response_s if latencies else None,
-            latencies=latencies,
-            pool=pool,
-            monotone=all(capacity.monotone for capacity in self.by_seed),
-            steady=sum(trial.steady for trial in trials) / len(trials),
-            bounded=any(capacity.bounded for capacity in self.by_seed),
-            settled=sum(trial.settled for trial in trials) / len(trials),
-            simulated_s=sum(trial.simulated_s for trial in trials),
-            seeds=list(self.by_seed),
-        )
+def searched_row(
+    point: GridPoint, by_seed: Sequence[SeedSearch], unit: str = DEVICES, refused: str = ""
+) -> SearchedRow:
+    """Return the capacity of one series under one SLO over the seeds, or why nothing can be served."""
+    fixed: dict[str, Any] = {"series": point.series.label}
+    fixed |= {name: getattr(point, name) for name in FIXED_AXES}
+    if refused:
+        return SearchedRow(**fixed, capacity=estimate([0.0]), unit=unit, refused=refused, seeds=[])
+    trials = [trial for capacity in by_seed for trial in capacity.trials]
+    served = [capacity.at_capacity for capacity in by_seed if capacity.at_capacity]
+    latencies: dict[str, ResponseLatencies[Interval]] | None = None
+    pool: dict[str, ServerShare[Interval]] = {}
+    if served:
+        by_class = joined([to_builtins(trial.latencies) for trial in served])
+        latencies = convert(by_class, dict[str, ResponseLatencies[Interval]])
+        pool = convert(joined([to_builtins(trial.pool) for trial in served]), dict[str, ServerShare[Interval]])
+    return SearchedRow(
+        **fixed,
+        capacity=estimate([capacity.load for capacity in by_seed], 0.0),
+        unit=unit,
+        response_s=latencies[ALL].response_s if latencies else None,
+        latencies=latencies,
+        pool=pool,
+        monotone=all(capacity.monotone for capacity in by_seed),
+        steady=sum(trial.steady for trial in trials) / len(trials),
+        bounded=any(capacity.bounded for capacity in by_seed),
+        settled=sum(trial.settled for trial in trials) / len(trials),
+        simulated_s=sum(trial.simulated_s for trial in trials),
+        seeds=list(by_seed),
+    )
 
 
 def find_capacities(
     settings: ServingSettings, rule: CapacityRule, builder: ScenarioBuilder, workers: Workers, report: CountCallback
-) -> list[CapacityRow]:
-    """Return the capacity of every series under every SLO and estimator, seed by seed."""
+) -> list[SearchedRow]:
+    """Return the capacity of every series under every SLO and estimator, in the order of the settings' points."""
     points = settings.points()
     scenarios: dict[GridPoint, Scenario] = {}
     refused: dict[GridPoint, str] = {}
@@ -287,7 +275,7 @@ def find_capacities(
         report(done, len(runs))
     units = {point: load_unit(scenario) for point, scenario in scenarios.items()}
     return [
-        CapacityRow(point, capacities[point], refused.get(point, ""), units.get(point, DEVICES)) for point in points
+        searched_row(point, capacities[point], units.get(point, DEVICES), refused.get(point, "")) for point in points
     ]
 
 
@@ -303,13 +291,12 @@ def table(rows: Sequence[SearchedRow]) -> list[JsonObject]:
     return lines
 
 
-def summarise(rows: Sequence[CapacityRow], rule: CapacityRule, ranges: Sequence[CapacityRange] = ()) -> CapacitySummary:
+def summarise(rows: Sequence[SearchedRow], rule: CapacityRule, ranges: Sequence[CapacityRange] = ()) -> CapacitySummary:
     """Return the summary without published numbers."""
-    described = [row.describe() for row in rows]
     return CapacitySummary(
         rule=rule,
-        axes=axes_of(described, FIXED_AXES),
-        rows=described,
-        guards=guards(described, lambda row: row.capacity, smaller_is_better=False),
+        axes=axes_of(rows, FIXED_AXES),
+        rows=list(rows),
+        guards=guards(rows, lambda row: row.capacity, smaller_is_better=False),
         ranges=list(ranges),
     )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from specbench_kit.core.slo_names import slo_in_words
+from specbench_kit.metrics.vocabulary import Percentiles
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -34,7 +35,6 @@ from specbench_kit.serving.figures import (
     AXES,
     GroupFigures,
     Interval,
-    Percentiles,
     ResponseLatencies,
     SearchedRow,
     SeedFigures,

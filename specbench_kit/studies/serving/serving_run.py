@@ -34,6 +34,7 @@ from specbench_kit.serving.figures import (
     Figures,
     GroupFigures,
     Interval,
+    SearchedRow,
     SeedSearch,
     mean_of,
 )
@@ -43,7 +44,7 @@ from specbench_kit.serving.parallel import Workers, require_cluster, simulate_an
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.serving import capacity, simulation_grid
-from specbench_kit.studies.serving.capacity import CapacityRow, find_capacity
+from specbench_kit.studies.serving.capacity import find_capacity
 from specbench_kit.studies.serving.kind import CAPACITY, SIMULATION, R, ServingKind
 from specbench_kit.studies.serving.presets import describe_preset
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
@@ -346,7 +347,7 @@ def search_ranges(
     settings: ServingSettings,
     rule: CapacityRule,
     builder: ScenarioBuilder,
-    rows: Sequence[CapacityRow],
+    rows: Sequence[SearchedRow],
     workers: Workers,
     report: CountCallback,
 ) -> list[CapacityRange]:
@@ -355,33 +356,35 @@ def search_ranges(
     Every end is searched with the first seed, and a range holds the mean over all seeds that is shown as well. The
     slowest device may be unable to keep the promise at all: such an end serves nothing.
     """
-    work: list[tuple[CapacityRow, str, Scenario | None]] = []
-    for row in _best(rows):
-        scenario = builder.scenario(row.point)
+    work: list[tuple[GridPoint, str, Scenario | None]] = []
+    best = _best(settings.points(), rows)
+    for point in best:
+        scenario = builder.scenario(point)
         for end, changes in _ends(scenario):
             try:
-                work.append((row, end, replace(scenario, **changes)))
+                work.append((point, end, replace(scenario, **changes)))
             except SkitError:
-                work.append((row, end, None))
+                work.append((point, end, None))
     coarse = replace(rule, resolution=max(rule.resolution, COARSE))
     searches = [(scenario, settings.seed, coarse) for *_, scenario in work if scenario]
     capacities = workers.map(find_capacity, searches, SeedSearch)
     ends: dict[GridPoint, dict[str, float]] = {}
-    for done, (row, end, attainable) in enumerate(work, 1):
-        ends.setdefault(row.point, {})[end] = next(capacities).load if attainable else 0.0
+    for done, (point, end, attainable) in enumerate(work, 1):
+        ends.setdefault(point, {})[end] = next(capacities).load if attainable else 0.0
         report(done, len(work))
-    shown = {row.point: row for row in _best(rows) if row.point in ends}
-    return [_capacity_row(row, shown, ends) for row in shown.values()]
+    return [_capacity_row(point, best, ends) for point in ends]
 
 
-def _best(rows: Sequence[CapacityRow]) -> list[CapacityRow]:
+def _best(points: Sequence[GridPoint], rows: Sequence[SearchedRow]) -> dict[GridPoint, SearchedRow]:
     """Return the series with the highest capacities in each of the first settings, the best one first."""
-    settings: dict[str, list[CapacityRow]] = {}
-    for row in rows:
-        if row.by_seed:
-            settings.setdefault(_setting(row.point), []).append(row)
+    settings: dict[str, list[tuple[GridPoint, SearchedRow]]] = {}
+    for point, row in zip(points, rows, strict=True):
+        if row.seeds:
+            settings.setdefault(_setting(point), []).append((point, row))
     first = list(settings.values())[:SEARCHED_SETTINGS]
-    return [row for alike in first for row in sorted(alike, key=lambda row: -row.mean)[:SEARCHED_SERIES]]
+    return dict(
+        entry for alike in first for entry in sorted(alike, key=lambda entry: -entry[1].capacity.mean)[:SEARCHED_SERIES]
+    )
 
 
 def _setting(point: GridPoint) -> str:
@@ -389,21 +392,21 @@ def _setting(point: GridPoint) -> str:
 
 
 def _capacity_row(
-    row: CapacityRow, shown: Mapping[GridPoint, CapacityRow], ends: dict[GridPoint, dict[str, float]]
+    point: GridPoint, rows: Mapping[GridPoint, SearchedRow], ends: dict[GridPoint, dict[str, float]]
 ) -> CapacityRange:
     """Return a series' capacity at every end, its range, and what share of the best series' it is there."""
-    own = ends[row.point]
-    point = row.point
+    own = ends[point]
+    mean = rows[point].capacity.mean
     best = next(other for other in ends if _setting(other) == _setting(point))
     ratios = [own[end] / ends[best][end] for end in own if best != point and ends[best].get(end)]
-    if ratios and shown[best].mean:
-        ratios.append(row.mean / shown[best].mean)
+    if ratios and rows[best].capacity.mean:
+        ratios.append(mean / rows[best].capacity.mean)
     return CapacityRange(
         **{"series": point.series.label, **point.coordinates(), "devices": None},
-        unit=row.unit,
-        mean=row.mean,
+        unit=rows[point].unit,
+        mean=mean,
         ends=own,
-        capacity=(min(*own.values(), row.mean), max(*own.values(), row.mean)),
+        capacity=(min(*own.values(), mean), max(*own.values(), mean)),
         against=best.series.label if ratios else None,
         capacity_ratio=_range(ratios),
     )

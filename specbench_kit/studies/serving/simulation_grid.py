@@ -9,6 +9,7 @@ from msgspec import structs
 
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.metrics.vocabulary import Percentiles
 from specbench_kit.serving.figures import (
     AXES,
     AxisValue,
@@ -16,7 +17,6 @@ from specbench_kit.serving.figures import (
     Figures,
     GroupFigures,
     Interval,
-    Percentiles,
     ResponseLatencies,
     SeriesDifference,
     ServingPoint,

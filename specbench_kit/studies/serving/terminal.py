@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.slo_names import slo_in_words
+from specbench_kit.metrics.vocabulary import Percentiles
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import (
@@ -21,7 +22,6 @@ from specbench_kit.reports.writing.formatting import significant
 from specbench_kit.serving.figures import (
     AXES,
     Interval,
-    Percentiles,
     SearchedRow,
     SeedFigures,
     SimulatedRow,

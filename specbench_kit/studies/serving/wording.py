@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.core.typed_json import JsonObject, convert
-from specbench_kit.metrics.vocabulary import Unit
+from specbench_kit.metrics.vocabulary import Percentiles, Unit
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import Cell, Column, Estimate, code
 from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, other_deployments, predictor_cautions
@@ -19,7 +19,6 @@ from specbench_kit.serving.figures import (
     FEWEST_SEEDS,
     AxisValue,
     Interval,
-    Percentiles,
     SearchedRow,
     ServingPoint,
     SimulatedRow,

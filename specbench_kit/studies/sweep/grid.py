@@ -12,6 +12,7 @@ from msgspec import Struct, structs
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.specs import from_options
+from specbench_kit.core.typed_json import convert
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
@@ -39,7 +40,7 @@ from specbench_kit.runs import provenance
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.studies.bench.choice import longest_draft
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
-from specbench_kit.studies.sweep.summary import SweepRow
+from specbench_kit.studies.sweep.summary import SweepRow, SweptMethod
 from specbench_kit.traces.candidate_trees import BeyondRecord
 from specbench_kit.traces.draft_limits import fit_spec
 from specbench_kit.traces.replay import describe_replayed, prepare_for_replay, recording_deployment, replay
@@ -106,7 +107,7 @@ class PointResult(Struct):
     """The rows of one point, and what each replayed method uses of its pair."""
 
     rows: list[SweepRow]
-    described: list[dict[str, object]]
+    described: list[SweptMethod]
 
 
 def replay_grid(
@@ -115,7 +116,7 @@ def replay_grid(
     trace: TraceFile | None,
     report: CountCallback,
     workers: Workers,
-) -> tuple[list[SweepRow], list[dict[str, object]]]:
+) -> tuple[list[SweepRow], list[SweptMethod]]:
     """Return a row per point for autoregressive serving and for every method; without a trace, of a synthetic pair.
 
     Returned with what each replayed method uses of its pair, once for all deployments where it uses the same.
@@ -124,7 +125,7 @@ def replay_grid(
         (None, "") if trace is None else (_path_everywhere(settings, trace), provenance.hash_file(trace.path))
     )
     rows = list[SweepRow]()
-    described = list[dict[str, object]]()
+    described = list[SweptMethod]()
     report(0, len(points))
     try:
         work = [(settings, point, path, digest) for point in points]
@@ -196,7 +197,7 @@ class _Grid:
     trace: TraceFile | None
     baselines: dict[Deployment, list[RequestRecord]] = field(default_factory=dict)
     metrics: dict[tuple[str, Deployment, str, int], "_Measured"] = field(default_factory=dict)
-    described: list[dict[str, object]] = field(default_factory=list)
+    described: list[SweptMethod] = field(default_factory=list)
 
     def rows(self, point: SweepPoint) -> Iterator[SweepRow]:
         deployment = point.deployment
@@ -239,7 +240,7 @@ class _Grid:
         seed = self.settings.seed
         method = prepare_for_replay(parse_method(spec), self.trace, deployment, size, longest_draft=longest)
         inputs = describe_replayed(method, self.trace)
-        description = {"method": provenance.without_folders(spec), **inputs}
+        description = convert(SweptMethod, {"method": provenance.without_folders(spec), **inputs})
         if inputs and description not in self.described:
             self.described.append(description)
         records = replay(method, self.trace.header, self.trace, deployment=deployment, batch_size=size, seed=seed)

@@ -78,7 +78,7 @@ class SweepSummary(Struct):
         return next(row for row in self.rows if winner.has(row))
 
 
-class SweptMethod(Struct):
+class SweptMethod(Struct, omit_defaults=True):
     """A method of a sweep: what it uses of its pair, and how many prompts of the trace it was trained on."""
 
     method: str

@@ -50,7 +50,6 @@ from specbench_kit.studies.training.wording import (
     CalibrationBins,
     ContenderSummary,
     FamilySummary,
-    Prices,
     RepeatedRatio,
     Repeats,
     TrainingSummary,
@@ -337,7 +336,6 @@ def summarise(experiment: TrainingExperiment, repeats: Repeats) -> TrainingSumma
     leaders = experiment.leaders
     training = extract(experiment.split.training)
     test = experiment.split.test
-    timing = experiment.timing
     calibrations = {}
     for name in experiment.trained:
         bins = calibration(*labels_and_scores(test, evaluation.played[name].contender))
@@ -351,14 +349,7 @@ def summarise(experiment: TrainingExperiment, repeats: Repeats) -> TrainingSumma
         rule=experiment.settings.point.sentence,
         max_draft=test.max_draft,
         split=describe_split(experiment.split),
-        timing=Prices(
-            draft_s=timing.draft_s,
-            verify_s=list(timing.verify_s),
-            statistics_s=timing.statistics_s,
-            link_s=list(timing.link_s),
-            adds_scores=timing.adds_scores,
-            origin=timing.origin,
-        ),
+        timing=experiment.timing,
         families={name: _describe_family(trained, experiment) for name, trained in experiment.trained.items()},
         contenders=[_describe_contender(contender, experiment) for contender in experiment.contenders],
         decoding=evaluation.decoding(),

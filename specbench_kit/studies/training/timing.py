@@ -1,30 +1,18 @@
 """Modelled time of rounds: drafting, link, verification and decisions in the deployment of the predictor."""
 
-from dataclasses import dataclass, replace
-
 import numpy as np
+from msgspec import structs
 
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment
 from specbench_kit.studies.training.offsets import Integers, Offsets
 from specbench_kit.studies.training.rounds import PlannedDrafts, PlayedRounds, Seconds, play, possible, total_seconds
+from specbench_kit.studies.training.wording import Prices
 from specbench_kit.traces.replay import recording_deployment
 from specbench_kit.traces.trace import TraceHeader
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """The seconds of a draft step, of verifying n = 0, 1, ... tokens, and of the round trip with n tokens.
-
-    `statistics_s` is the cost of a decision on a drafted token, and `origin` says how it is known. With `adds_scores`,
-    a classifier's score comes on top.
-    """
-
-    draft_s: float
-    verify_s: tuple[float, ...]
-    statistics_s: float
-    link_s: tuple[float, ...] = ()
-    adds_scores: bool = True
-    origin: str = ""
+class Timing(Prices, frozen=True):
+    """The time that rounds, drafts and decisions take by their prices."""
 
     @classmethod
     def of(cls, header: TraceHeader, deployment: Deployment | None, context: int) -> "Timing":
@@ -56,7 +44,7 @@ class Timing:
     @property
     def without_link(self) -> "Timing":
         """Return the timing of a method that leaves the whole answer to the verifier."""
-        return replace(self, link_s=())
+        return structs.replace(self, link_s=())
 
     def seconds(self, rounds: PlayedRounds, policy_s: float) -> Seconds:
         """Return the seconds of each round if a decision costs `policy_s` per drafted token."""

@@ -73,7 +73,7 @@ class SplitCounts(Struct):
         return {"training": self.training, "validation": self.validation, "test": self.test}
 
 
-class Prices(Struct):
+class Prices(Struct, frozen=True):
     """The seconds of a draft step, of verifying n = 0, 1, ... tokens, and of the round trip with n tokens.
 
     `statistics_s` is the cost of a decision on a drafted token, to which `adds_scores` adds that of a score; `origin`
@@ -81,11 +81,11 @@ class Prices(Struct):
     """
 
     draft_s: float
-    verify_s: list[float]
+    verify_s: tuple[float, ...]
     statistics_s: float
-    link_s: list[float]
-    adds_scores: bool
-    origin: str
+    link_s: tuple[float, ...] = ()
+    adds_scores: bool = True
+    origin: str = ""
 
 
 class FamilySummary(Struct):

@@ -1,7 +1,7 @@
 """The page of `skit tune`: what the chosen options of each method gain on requests that did not choose them."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import convert
 
@@ -28,6 +28,7 @@ from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, interval, rate, times
 from specbench_kit.reports.writing.palette import COLOURS
 from specbench_kit.runs.document import LoweredLimit, RunDescription
+from specbench_kit.studies.bench.tuned_options import TunedMethod, TunedOptions
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,60 +37,13 @@ FEW_REQUESTS = 20
 """Test requests below which a reader is warned."""
 
 
-class TunedChoice(Protocol):
-    """The chosen options of one method with their speed, as `skit tune` writes them."""
-
-    @property
-    def spec(self) -> str: ...
-    @property
-    def tried(self) -> int: ...
-    @property
-    def tokens_per_s(self) -> float: ...
-    @property
-    def default_tokens_per_s(self) -> float | None: ...
-    @property
-    def gain_interval(self) -> Sequence[float] | None: ...
-
-
-class ComparedDraft(Protocol):
-    """One draft of several, and the method that is fastest with it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def step_s(self) -> float: ...
-    @property
-    def spec(self) -> str: ...
-    @property
-    def tokens_per_s(self) -> float: ...
-
-
-class Tuning(Protocol):
-    """The content of a file of `skit tune`."""
-
-    @property
-    def methods(self) -> Mapping[str, TunedChoice]: ...
-    @property
-    def deployment(self) -> str: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def budget(self) -> int: ...
-    @property
-    def run(self) -> Mapping[str, object]: ...
-    @property
-    def drafts(self) -> Sequence[ComparedDraft]: ...
-    @property
-    def disturbed(self) -> Sequence[str]: ...
-
-
-def gain(choice: TunedChoice) -> Estimate:
+def gain(choice: TunedMethod) -> Estimate:
     """Return the speed of the chosen options over that of the defaults; without a value if these cannot run."""
     ratio = choice.tokens_per_s / choice.default_tokens_per_s if choice.default_tokens_per_s else None
     return Estimate(ratio, choice.gain_interval)
 
 
-def headline(tuned: Tuning) -> str:
+def headline(tuned: TunedOptions) -> str:
     """Return the fastest tuned method in a sentence, with what tuning gained and the interval of that."""
     if not tuned.methods:
         return "No method could be tuned on this trace."
@@ -110,7 +64,7 @@ def headline(tuned: Tuning) -> str:
     return f"{speed}, {times(gained.value)}{within} the speed of its defaults{shown}."
 
 
-def table(tuned: Tuning) -> Table:
+def table(tuned: TunedOptions) -> Table:
     """Return a row per method, from fast to slow."""
     columns = (
         "method",
@@ -128,7 +82,7 @@ def table(tuned: Tuning) -> Table:
     return Table(columns, rows)
 
 
-def draft_headline(tuned: Tuning) -> str:
+def draft_headline(tuned: TunedOptions) -> str:
     """Return in a sentence which draft of several was chosen, and how it does on requests that chose nothing."""
     chosen, *others = tuned.drafts
     best = max(others, key=lambda draft: draft.tokens_per_s)
@@ -139,13 +93,13 @@ def draft_headline(tuned: Tuning) -> str:
     )
 
 
-def draft_table(tuned: Tuning) -> Table:
+def draft_table(tuned: TunedOptions) -> Table:
     """Return a row per draft, the chosen one first."""
     columns = ("draft", Column("step", "seconds"), Column("tokens/s", "number"), "fastest method")
     return Table(columns, [[draft.name, draft.step_s, draft.tokens_per_s, code(draft.spec)] for draft in tuned.drafts])
 
 
-def notes(tuned: Tuning) -> list[Block]:
+def notes(tuned: TunedOptions) -> list[Block]:
     """Return what the figures of the table rest on."""
     requests = f"{tuned.run['requests']} requests: one half to choose options, the other for these figures"
     lines = [f"{tuned.deployment}, batch of {tuned.batch_size}, {requests}"]
@@ -156,7 +110,7 @@ def notes(tuned: Tuning) -> list[Block]:
     return [Note(line) for line in lines]
 
 
-def cautions(tuned: Tuning) -> list[str]:
+def cautions(tuned: TunedOptions) -> list[str]:
     """Return what a reader must know before quoting a gain."""
     tested = int(str(tuned.run["requests"])) // 2
     few = [f"FEW REQUESTS: gains rest on {tested} requests; record more before you conclude."]
@@ -169,7 +123,7 @@ def cautions(tuned: Tuning) -> list[str]:
     ]
 
 
-def _untried(tuned: Tuning) -> list[str]:
+def _untried(tuned: TunedOptions) -> list[str]:
     """Return the methods that name no values to try, with what to do."""
     names = [code(name) for name, choice in tuned.methods.items() if choice.tried == 1]
     if not names:
@@ -180,7 +134,7 @@ def _untried(tuned: Tuning) -> list[str]:
     ]
 
 
-def _at_an_end(tuned: Tuning) -> list[str]:
+def _at_an_end(tuned: TunedOptions) -> list[str]:
     """Return the chosen numbers that are the least or the largest of the values tried."""
     found = []
     for name, choice in tuned.methods.items():
@@ -194,13 +148,15 @@ def _at_an_end(tuned: Tuning) -> list[str]:
     return found
 
 
-def warnings(tuned: Tuning) -> list[str]:
+def warnings(tuned: TunedOptions) -> list[str]:
     """Return the line that stands before all others where the times that decided were taken on a busy machine."""
     found = "; ".join(tuned.disturbed)
     return [f"DISTURBED MACHINE: the times that decided do not hold: {found}: record again."] if found else []
 
 
-def build(run: RunDescription, tuned: Tuning, left_out: Mapping[str, str], figures: Sequence[Figure] = ()) -> Document:
+def build(
+    run: RunDescription, tuned: TunedOptions, left_out: Mapping[str, str], figures: Sequence[Figure] = ()
+) -> Document:
     """Return the page; `left_out` says of methods why they have no options."""
     dataset = tuned.run.get("dataset")
     name = dataset.get("name") if isinstance(dataset, Mapping) else None
@@ -224,7 +180,7 @@ def build(run: RunDescription, tuned: Tuning, left_out: Mapping[str, str], figur
     )
 
 
-def terminal(tuned: Tuning) -> Blocks:
+def terminal(tuned: TunedOptions) -> Blocks:
     """Return what a terminal shows: the result, the table, and what limits it."""
     drafts: list[Block] = []
     if tuned.drafts:
@@ -244,7 +200,7 @@ NOTE = (
 )
 
 
-def picture(tuned: Tuning) -> Picture | None:
+def picture(tuned: TunedOptions) -> Picture | None:
     """Return the picture of each method's speed before and after tuning, from fast to slow; None without methods."""
     ordered = sorted(tuned.methods.items(), key=lambda item: -item[1].tokens_per_s)
 

@@ -2,6 +2,7 @@
 
 from io import StringIO
 
+from msgspec import to_builtins
 from report_builders import (
     autoregressive_like,
     comparison_of,
@@ -30,7 +31,7 @@ def judged(cut: int, max_new_tokens: int = 128) -> JsonObject:
     for record in [*records, *baseline]:
         is_cut = int(record.request_id.removeprefix("q")) < cut
         record.finish_reason, record.text = ("length", "First, 3") if is_cut else ("eos", "#### 7")
-    return summary_of(records, baseline) | GoldAnswers(PROMPTS, max_new_tokens).judge(records, baseline)
+    return summary_of(records, baseline) | to_builtins(GoldAnswers(PROMPTS, max_new_tokens).judge(records, baseline))
 
 
 def printed(summary: JsonObject) -> str:
@@ -75,5 +76,5 @@ def test_a_rule_of_the_run_reads_answers_instead_of_the_dataset_s_own() -> None:
     own, strict, flexible = (
         GoldAnswers(PROMPTS, 128, rule=rule).judge(records, [])["exact_match"] for rule in (None, "strict", "flexible")
     )
-    assert [match["method"]["correct"] for match in (own, strict, flexible)] == [10, 10, 0]
-    assert "strict-match of lm-evaluation-harness" in strict["rule"]
+    assert [match.method.correct for match in (own, strict, flexible)] == [10, 10, 0]
+    assert "strict-match of lm-evaluation-harness" in strict.rule

@@ -47,9 +47,9 @@ def test_shares_are_of_the_lane_and_of_the_time_that_processors_were_wanted() ->
             "pipe": LaneTimes(ProcessorTime(20.0, 5.0, 9.0), children_s=14.0),
         }
     )
-    assert (readings["load"], readings["steal"]) == ([1.5, 4.0], 3.0 / 60.0)
-    assert (readings["lanes"]["wisp"]["cpu_share"], readings["lanes"]["pipe"]["cpu_share"]) == (0.25, 0.95)
-    assert (readings["lanes"]["wisp"]["wall_s"], readings["lanes"]["wisp"]["process_s"]) == (20.0, 9.0)
+    assert (readings.load, readings.steal) == ((1.5, 4.0), 3.0 / 60.0)
+    assert (readings.lanes["wisp"].cpu_share, readings.lanes["pipe"].cpu_share) == (0.25, 0.95)
+    assert (readings.lanes["wisp"].wall_s, readings.lanes["wisp"].process_s) == (20.0, 9.0)
 
 
 def test_what_cannot_be_known_is_null() -> None:
@@ -57,10 +57,10 @@ def test_what_cannot_be_known_is_null() -> None:
     readings = Watch(Counters(*looks), CPU).end(
         {"a": LaneTimes(ProcessorTime(0.0, 0.0, 0.0)), "b": LaneTimes(ProcessorTime(9, 1, 1), (), None)}
     )
-    assert readings["steal"] is None
-    assert [lane["cpu_share"] for lane in readings["lanes"].values()] == [None, None]
+    assert readings.steal is None
+    assert [lane.cpu_share for lane in readings.lanes.values()] == [None, None]
     on_gpu = Watch(Counters(*looks), torch.device("cuda")).end({"a": LaneTimes(ProcessorTime(9.0, 1.0, 1.0))})
-    assert on_gpu["lanes"]["a"]["cpu_share"] is None
+    assert on_gpu.lanes["a"].cpu_share is None
 
 
 def test_spread_is_over_steps_of_one_kind() -> None:
@@ -98,8 +98,8 @@ def test_a_file_of_readings_stands_in_and_says_so(tmp_path: Path, monkeypatch: p
     path.write_text(json.dumps({"cpu_share": 0.5, "spread": None, "steal": 0.25, "load": 3}))
     monkeypatch.setenv(VARIABLE, str(path))
     readings = Watch(probe_here(), CPU).end({"wisp": LaneTimes(ProcessorTime(1.0, 1.0, 1.0))})
-    assert (readings["injected"], readings["steal"], readings["load"]) == ("busy.json", 0.25, [3, 3])
-    assert (readings["lanes"]["wisp"]["cpu_share"], readings["lanes"]["wisp"]["spread"]) == (0.5, None)
+    assert (readings.injected, readings.steal, readings.load) == ("busy.json", 0.25, (3, 3))
+    assert (readings.lanes["wisp"].cpu_share, readings.lanes["wisp"].spread) == (0.5, None)
     monkeypatch.delenv(VARIABLE)
     assert type(probe_here()) is LiveProbe
 

@@ -5,9 +5,10 @@ from random import Random
 import pytest
 
 from specbench_kit.live.engines.answers import Burst, StreamedAnswer
+from specbench_kit.runs.document import OutputAgreement
 from specbench_kit.studies.ab.outputs import FEWEST_PAIRS, Pairs, compare_samples
 from specbench_kit.studies.ab.speculation import is_constant
-from specbench_kit.studies.ab.summary import Agreement, Speculation
+from specbench_kit.studies.ab.summary import Speculation
 
 PROMPTS, REPEATS = 8, 4
 TRIALS = 30
@@ -90,8 +91,8 @@ def rates(random: Random | None, drafted: int = 2000) -> list[Speculation]:
 
 
 def test_a_rate_that_never_moves_is_doubted_only_where_outputs_do() -> None:
-    assert is_constant(rates(None), Agreement(40, 3))
-    assert not is_constant(rates(None), Agreement(40, 40))  # the same outputs have the same acceptance
-    assert not is_constant(rates(None)[:2], Agreement(40, 3))
-    assert not is_constant(rates(None, drafted=100), Agreement(40, 3))
-    assert sum(is_constant(rates(Random(seed)), Agreement(40, 3)) for seed in range(100)) <= 4
+    assert is_constant(rates(None), OutputAgreement(40, 3))
+    assert not is_constant(rates(None), OutputAgreement(40, 40))  # the same outputs have the same acceptance
+    assert not is_constant(rates(None)[:2], OutputAgreement(40, 3))
+    assert not is_constant(rates(None, drafted=100), OutputAgreement(40, 3))
+    assert sum(is_constant(rates(Random(seed)), OutputAgreement(40, 3)) for seed in range(100)) <= 4

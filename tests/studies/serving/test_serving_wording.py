@@ -14,6 +14,7 @@ from specbench_kit.core.slo_names import slo_in_words, speed_of
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.description import describe, described
 from specbench_kit.deployments.loading import load
+from specbench_kit.metrics.vocabulary import Percentiles
 from specbench_kit.reports.document import Heading, Table
 from specbench_kit.reports.render_markdown import render
 from specbench_kit.reports.sections.cautions import TOY_PAIR, constant_steps, impossible_times, setting_cautions
@@ -23,7 +24,6 @@ from specbench_kit.serving.figures import (
     ClassFigures,
     FigureRange,
     Interval,
-    Percentiles,
     SearchedRow,
     SimulatedRow,
 )

@@ -1,7 +1,6 @@
 """The report and plots of a training run."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> TrainingExperiment:
     offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(25)))
     settings = PredictorTrainingSettings(families=("logistic", "xgboost"), trials=2)
     timing = Timing(DRAFT_S, VERIFY_S, 1e-4, origin="measured by hand")
-    far = replace(timing, link_s=(0.1,) * 7)
+    far = structs.replace(timing, link_s=(0.1,) * 7)
     split = split_by_prompt(offsets, 0)
     return train(settings, split, timing, lambda *_: None, further=[(DeploymentKey("far", "f00"), far)])
 

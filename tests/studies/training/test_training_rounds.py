@@ -1,11 +1,11 @@
 """The fast rollout gives exactly the rounds and the time of a replay."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.decoding.records import RequestRecord
@@ -118,7 +118,7 @@ def test_rounds_of_part_of_the_requests_are_the_same_as_in_all(offsets: Offsets)
 @pytest.mark.parametrize("draft_s", [1e-4, DRAFT_S, 0.02])
 def test_no_lengths_are_faster_than_the_oracles(draft_s: float, offsets: Offsets) -> None:
     """Random lengths, right ones and longer ones; what never drafts is slow where drafts are cheap."""
-    timing = replace(TIMING, draft_s=draft_s, link_s=(0.03,) * len(VERIFY_S))
+    timing = structs.replace(TIMING, draft_s=draft_s, link_s=(0.03,) * len(VERIFY_S))
     round_s = np.array(timing.round_s)
     rounds = play(offsets, fastest_lengths(offsets, timing.round_s))
     least_s = round_s[rounds.drafted].sum()
