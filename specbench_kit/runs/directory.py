@@ -145,8 +145,8 @@ class RunDirectory:
         return _summary(self.path)
 
     def amend(self, **facts: object) -> None:
-        """Add facts to `run.json` that were not known when the run was created."""
-        self.run.update(facts)
+        """Add facts to `run.json` that were not known when the run was created; types become what JSON holds."""
+        self.run.update(json.loads(to_json(facts)))
         self.write_json("run.json", self.run)
 
     def append(self, record: RequestRecord) -> None:
