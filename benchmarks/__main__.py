@@ -106,16 +106,30 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"default: all of {', '.join(BENCHMARKS)}")
+    parser.add_argument(
+        "names", nargs="*", metavar="name", help=f"default: all of {', '.join(BENCHMARKS)}"
+    )
     parser.add_argument("--check", action="store_true", help="exit with 1 if a bound is missed")
     parser.add_argument("--target", default=Setting.target, help="as in skit bench")
     parser.add_argument("--draft", default=Setting.draft, help="as in skit bench")
-    parser.add_argument("--prompts", type=int, default=Setting.prompts, help="GSM8K prompts (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=Setting.rounds, help="repetitions (default %(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=Setting.max_new_tokens, help="default %(default)s")
-    parser.add_argument("--threads", type=int, help="number of torch threads; by default torch decides")
-    parser.add_argument("--device", default=Setting.device, help="as in skit bench (default %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("results/benchmarks"), help="default %(default)s")
+    parser.add_argument(
+        "--prompts", type=int, default=Setting.prompts, help="GSM8K prompts (default %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=Setting.rounds, help="repetitions (default %(default)s)"
+    )
+    parser.add_argument(
+        "--max-new-tokens", type=int, default=Setting.max_new_tokens, help="default %(default)s"
+    )
+    parser.add_argument(
+        "--threads", type=int, help="number of torch threads; by default torch decides"
+    )
+    parser.add_argument(
+        "--device", default=Setting.device, help="as in skit bench (default %(default)s)"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("results/benchmarks"), help="default %(default)s"
+    )
     arguments = parser.parse_args(argv)
     for name in arguments.names:
         if name not in BENCHMARKS:
@@ -124,7 +138,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _print(console: Console, outcome: Outcome) -> None:
-    table = Table("", title=outcome.title, box=None, pad_edge=False, title_justify="left", title_style="bold")
+    table = Table(
+        "", title=outcome.title, box=None, pad_edge=False, title_justify="left", title_style="bold"
+    )
     for column in ("measured", "spread", "bound", ""):
         table.add_column(column, justify="right", no_wrap=True)
     for figure in outcome.figures:
@@ -138,7 +154,13 @@ def _print(console: Console, outcome: Outcome) -> None:
 def _cells(figure: Figure) -> list[str]:
     spread = " – ".join(map(_number, figure.spread)) if figure.spread else ""
     verdict = {True: "[green]PASS[/]", False: "[bold red]FALLS SHORT[/]", None: ""}[figure.passes]
-    return [figure.label, f"{_number(figure.value)} {figure.unit}", spread, str(figure.bound or ""), verdict]
+    return [
+        figure.label,
+        f"{_number(figure.value)} {figure.unit}",
+        spread,
+        str(figure.bound or ""),
+        verdict,
+    ]
 
 
 def _number(value: float) -> str:

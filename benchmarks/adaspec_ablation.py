@@ -28,7 +28,11 @@ def run(setting: Setting) -> Outcome:
     """Decode greedily in modelled time; the speedup is over plain decoding with the same batch size."""
     traces, deployment = _record(setting), find(DEPLOYMENT).build()
     copies = -(-2 * max(BATCH_SIZES) // len(traces))
-    requests = [replace(trace, request_id=f"{trace.request_id}/{n}") for n in range(copies) for trace in traces]
+    requests = [
+        replace(trace, request_id=f"{trace.request_id}/{n}")
+        for n in range(copies)
+        for trace in traces
+    ]
     figures = [figure for size in BATCH_SIZES for figure in _figures(requests, deployment, size)]
     title = f"AdaSpec's ablation on {DEPLOYMENT}, {len(traces)} prompts {copies} times each: tokens per round"
     return Outcome(title, figures, _published())
@@ -44,18 +48,31 @@ def _published() -> list[str]:
 
 
 def _record(setting: Setting) -> list[RequestTrace]:
-    runners = setting.runners(setting.executor_names[0], max(BATCH_SIZES), setting.max_new_tokens + MAX_DRAFT + 1)
+    runners = setting.runners(
+        setting.executor_names[0], max(BATCH_SIZES), setting.max_new_tokens + MAX_DRAFT + 1
+    )
     answers, _ = setting.decode(runners, AUTOREGRESSIVE, setting.requests, max(BATCH_SIZES))
     longest = max(len(request.prompt_ids) for request in setting.requests)
-    model, length = setting.pair.needed_draft.model, slot_length(longest, setting.max_new_tokens, MAX_DRAFT)
+    model, length = (
+        setting.pair.needed_draft.model,
+        slot_length(longest, setting.max_new_tokens, MAX_DRAFT),
+    )
     draft = Runner(make_executor(model, 1, length, setting.pair.vocabulary))
     recorder = TraceRecorder(runners[0], draft, MAX_DRAFT)
     return [recorder.trace(answer) for answer in answers]
 
 
-def _figures(requests: Sequence[RequestTrace], deployment: Deployment, batch_size: int) -> list[Figure]:
-    replayed = {spec: _replay(spec, requests, deployment, batch_size) for spec in (AUTOREGRESSIVE, *METHODS.values())}
-    seconds = {spec: max(record.finished_s or 0.0 for record in records) for spec, records in replayed.items()}
+def _figures(
+    requests: Sequence[RequestTrace], deployment: Deployment, batch_size: int
+) -> list[Figure]:
+    replayed = {
+        spec: _replay(spec, requests, deployment, batch_size)
+        for spec in (AUTOREGRESSIVE, *METHODS.values())
+    }
+    seconds = {
+        spec: max(record.finished_s or 0.0 for record in records)
+        for spec, records in replayed.items()
+    }
     figures: list[Figure] = []
     for spec in METHODS.values():
         label = f"batch {batch_size}, {spec}"
@@ -64,7 +81,10 @@ def _figures(requests: Sequence[RequestTrace], deployment: Deployment, batch_siz
     # A single request leaves nothing to balance; the paper's claim is about batches.
     bound = Bound(least=1) if batch_size > 1 else None
     gain = seconds[BASELINE] / seconds[ADASPEC]
-    return [*figures, Figure(f"batch {batch_size}, {ADASPEC}: times faster than the threshold", gain, "x", bound)]
+    return [
+        *figures,
+        Figure(f"batch {batch_size}, {ADASPEC}: times faster than the threshold", gain, "x", bound),
+    ]
 
 
 def _averages(label: str, rounds: Sequence[RoundRecord]) -> list[Figure]:

@@ -38,9 +38,13 @@ def run(setting: Setting) -> Outcome:
             bound = Bound(least=least) if executor == setting.executor_names[0] else None
             label = f"{method} on {executor}, times faster than {counterpart}"
             figures.append(
-                over_rounds(label, round_ratios(seconds, counterpart, f"{method} on {executor}"), "x", bound)
+                over_rounds(
+                    label, round_ratios(seconds, counterpart, f"{method} on {executor}"), "x", bound
+                )
             )
-    return Outcome("Against transformers", [*figures, _identical(setting, contenders), *_speeds(seconds)])
+    return Outcome(
+        "Against transformers", [*figures, _identical(setting, contenders), *_speeds(seconds)]
+    )
 
 
 def _kit(setting: Setting) -> dict[str, Decode]:
@@ -49,14 +53,20 @@ def _kit(setting: Setting) -> dict[str, Decode]:
         return lambda request: setting.decode(runners, method, [request])[0][0].output_ids
 
     methods = (AUTOREGRESSIVE, FIXED_K)
-    return {f"{method} on {name}": decode(name, method) for name in setting.executor_names for method in methods}
+    return {
+        f"{method} on {name}": decode(name, method)
+        for name in setting.executor_names
+        for method in methods
+    }
 
 
 def _transformers(setting: Setting) -> dict[str, Decode]:
     """Run greedy `generate`; the draft model's generation config holds the settings of assisted generation."""
     target, draft = setting.pair.target.model, setting.pair.needed_draft.model
     draft.generation_config.update(
-        num_assistant_tokens=4, num_assistant_tokens_schedule="constant", assistant_confidence_threshold=0.0
+        num_assistant_tokens=4,
+        num_assistant_tokens_schedule="constant",
+        assistant_confidence_threshold=0.0,
     )
 
     def generate(request: Request, **options: Any) -> list[int]:
@@ -79,9 +89,19 @@ def _identical(setting: Setting, contenders: dict[str, Decode]) -> Figure:
     """Return the share of outputs that equal those of plain `generate`."""
     expected = [contenders[GENERATE](request) for request in setting.requests]
     kit = [decode for name, decode in contenders.items() if name != GENERATE]
-    equal = [decode(r) == w for decode in kit for r, w in zip(setting.requests, expected, strict=True)]
-    return Figure("outputs of all the others equal to generate", 100 * sum(equal) / len(equal), "%", Bound(least=100))
+    equal = [
+        decode(r) == w for decode in kit for r, w in zip(setting.requests, expected, strict=True)
+    ]
+    return Figure(
+        "outputs of all the others equal to generate",
+        100 * sum(equal) / len(equal),
+        "%",
+        Bound(least=100),
+    )
 
 
 def _speeds(seconds: Seconds) -> list[Figure]:
-    return [over_rounds(f"{name}: one pass", [sum(row) for row in rows], "s") for name, rows in seconds.items()]
+    return [
+        over_rounds(f"{name}: one pass", [sum(row) for row in rows], "s")
+        for name, rows in seconds.items()
+    ]

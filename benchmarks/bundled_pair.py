@@ -18,8 +18,14 @@ def run(setting: Setting) -> Outcome:
     figures = [
         *_variety("EOS honoured", honoured),
         *_variety("EOS ignored", ignored),
-        Figure("mean output length, EOS honoured", mean(len(r.output_ids) for r in honoured), "tokens"),
-        Figure("answers that end by themselves", 100 * mean(r.finish_reason == "eos" for r in honoured), "%"),
+        Figure(
+            "mean output length, EOS honoured", mean(len(r.output_ids) for r in honoured), "tokens"
+        ),
+        Figure(
+            "answers that end by themselves",
+            100 * mean(r.finish_reason == "eos" for r in honoured),
+            "%",
+        ),
         Figure(f"acceptance rate of {FIXED_K}", _acceptance(honoured), "", Bound(0.45, 0.75)),
         Figure("weights on disk", _weights_bytes(setting) / 1e6, "MB", Bound(most=24)),
     ]
@@ -32,7 +38,9 @@ def _variety(label: str, records: list[RequestRecord]) -> list[Figure]:
     ratios = [distinct_4_grams(record.output_ids) for record in records]
     varied = 100 * mean(ratio > 0.5 for ratio in ratios)
     return [
-        Figure(f"distinct 4-grams, {label}: mean", mean(ratios), "", spread=(min(ratios), max(ratios))),
+        Figure(
+            f"distinct 4-grams, {label}: mean", mean(ratios), "", spread=(min(ratios), max(ratios))
+        ),
         Figure(f"outputs with more than half distinct, {label}", varied, "%"),
     ]
 
@@ -49,10 +57,14 @@ def _acceptance(records: list[RequestRecord]) -> float:
 
 
 def _weights_bytes(setting: Setting) -> int:
-    folders = [Path(loaded.source.location) for loaded in (setting.pair.target, setting.pair.needed_draft)]
+    folders = [
+        Path(loaded.source.location) for loaded in (setting.pair.target, setting.pair.needed_draft)
+    ]
     return sum(file.stat().st_size for folder in folders for file in folder.glob("*.safetensors"))
 
 
 def _samples(setting: Setting, records: list[RequestRecord]) -> list[str]:
     shown = zip(setting.dataset.prompts[:SAMPLES], records, strict=False)
-    return [f"Q: {p.turns[0]}\nA: {setting.pair.tokenizer.decode(r.output_ids)}\n" for p, r in shown]
+    return [
+        f"Q: {p.turns[0]}\nA: {setting.pair.tokenizer.decode(r.output_ids)}\n" for p, r in shown
+    ]

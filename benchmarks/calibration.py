@@ -127,7 +127,9 @@ class Table:
             true = {"speedup": speed, "typical_speedup": speed}
             claims = [(row.speedup_verdict, speed)]
             if str(number) != reference.label:
-                true |= dict.fromkeys(("relative_speed", "typical_relative_speed"), speed / of_reference)
+                true |= dict.fromkeys(
+                    ("relative_speed", "typical_relative_speed"), speed / of_reference
+                )
                 claims.append((row.verdict, speed / of_reference))
             for metric, ratio in true.items():
                 bounds = row.bounds(metric)
@@ -170,18 +172,27 @@ class Scene:
         baseline, *own = map(RequestGroup, lanes)
         count = self.lasting.processes
         entries = [TableEntry("autoregressive", baseline, is_baseline=True, processes=count)]
-        entries += [TableEntry(str(lane), group, baseline, processes=count) for lane, group in enumerate(own, 1)]
+        entries += [
+            TableEntry(str(lane), group, baseline, processes=count)
+            for lane, group in enumerate(own, 1)
+        ]
         units = {str(prompt): prompt for prompt in range(self.prompts)}
         reference = choose_reference(entries, units)
         rows = rows_of(entries, reference, units)
         del rows["autoregressive"]
-        claims = {label: row.verdict for label, row in rows.items() if row.verdict in (FASTER, SLOWER)}
+        claims = {
+            label: row.verdict for label, row in rows.items() if row.verdict in (FASTER, SLOWER)
+        }
         ahead = {label for label, claim in claims.items() if claim == FASTER}
         behind = {label for label, claim in claims.items() if claim == SLOWER}
         is_false = bool(ahead | behind) if not self.gain else "1" in behind or bool(ahead - {"1"})
-        is_found = "2" in behind if reference.label == "1" else reference.label == "2" and "1" in ahead
+        is_found = (
+            "2" in behind if reference.label == "1" else reference.label == "2" and "1" in ahead
+        )
         bounds = [row.bounds("typical_speedup") or (0.0, np.inf) for row in rows.values()]
-        hold = np.mean([low <= speed <= high for (low, high), speed in zip(bounds, speeds[1:], strict=True)])
+        hold = np.mean(
+            [low <= speed <= high for (low, high), speed in zip(bounds, speeds[1:], strict=True)]
+        )
         return is_false, is_found, float(hold)
 
     def _noise(self, rng: np.random.Generator) -> Array:
@@ -195,14 +206,23 @@ class Scene:
 
     def rates(self, experiments: int) -> tuple[float, float, float]:
         """Return the shares of experiments with a false verdict, and with the true one, and of intervals that hold."""
-        false, found, hold = np.array([self.simulate(seed) for seed in range(experiments)]).mean(axis=0)
+        false, found, hold = np.array([self.simulate(seed) for seed in range(experiments)]).mean(
+            axis=0
+        )
         return float(false), float(found), float(hold)
 
 
 def _records(seconds: Array, process: int, time_kind: TimeKind = "measured") -> list[RequestRecord]:
     return [
         RequestRecord(
-            str(prompt), "", [1], [2], repeat=process, e2e_s=float(value), ttft_s=float(value), time_kind=time_kind
+            str(prompt),
+            "",
+            [1],
+            [2],
+            repeat=process,
+            e2e_s=float(value),
+            ttft_s=float(value),
+            time_kind=time_kind,
         )
         for prompt, value in enumerate(seconds)
     ]
@@ -247,24 +267,50 @@ def run(setting: Setting) -> Outcome:  # noqa: ARG001
         for methods in METHODS
         for processes in PROCESSES
     ]
-    scenes = [Scene("log-normal", methods, 20, gain, own) for methods, own in lasting for gain in (0.0, GAIN)]
+    scenes = [
+        Scene("log-normal", methods, 20, gain, own)
+        for methods, own in lasting
+        for gain in (0.0, GAIN)
+    ]
     with ProcessPoolExecutor() as pool:
         rates = list(pool.map(partial(_rates, EXPERIMENTS), scenes))
-    for (methods, own), (false, _, hold), (_, found, _) in zip(lasting, rates[::2], rates[1::2], strict=True):
+    for (methods, own), (false, _, hold), (_, found, _) in zip(
+        lasting, rates[::2], rates[1::2], strict=True
+    ):
         name = f"lasting offsets of {own.offset:.1%}, {methods} methods, {own.processes} processes"
         # One process shows nothing of what lasts as long as it does, and is taken to differ by so much.
         is_covered = own.processes > 1 or own.offset <= LASTING
-        figures.append(Figure(f"false verdicts: {name}", 100 * false, "%", Bound(most=8.25) if is_covered else None))
-        figures.append(Figure(f"intervals that hold: {name}", 100 * hold, "%", Bound(least=93) if is_covered else None))
+        figures.append(
+            Figure(
+                f"false verdicts: {name}",
+                100 * false,
+                "%",
+                Bound(most=8.25) if is_covered else None,
+            )
+        )
+        figures.append(
+            Figure(
+                f"intervals that hold: {name}",
+                100 * hold,
+                "%",
+                Bound(least=93) if is_covered else None,
+            )
+        )
         bound = Bound(least=LEAST_POWER_LASTING[own.offset]) if is_covered else None
         figures.append(Figure(f"10% found: {name}", 100 * found, "%", bound))
-    tables = [Table(name, noise, prompts) for noise in TABLE_NOISE for name in TABLES for prompts in SIZES]
+    tables = [
+        Table(name, noise, prompts) for noise in TABLE_NOISE for name in TABLES for prompts in SIZES
+    ]
     with ProcessPoolExecutor() as pool:
         table_rates = list(pool.map(partial(_table_rates, EXPERIMENTS), tables))
     for table, (whole, false) in zip(tables, table_rates, strict=True):
         name = f"{table.noise}, {table.name}, {table.prompts} prompts"
-        figures.append(Figure(f"tables whose intervals all hold: {name}", 100 * whole, "%", Bound(least=93)))
-        figures.append(Figure(f"tables with a false verdict: {name}", 100 * false, "%", Bound(most=8.25)))
+        figures.append(
+            Figure(f"tables whose intervals all hold: {name}", 100 * whole, "%", Bound(least=93))
+        )
+        figures.append(
+            Figure(f"tables with a false verdict: {name}", 100 * false, "%", Bound(most=8.25))
+        )
     note = (
         f"{EXPERIMENTS} experiments each; times vary by {NOISE:.0%} around those that follow from lengths, which are "
         "log-normal, and by what the name says. Found: the first method is shown to be faster than the second. Lasting "

@@ -29,7 +29,13 @@ BATCH_SIZES = (1, 8)
 TOKENS = 24
 SAMPLED = ("fixed-k", "threshold", "specinfer")
 """Methods that are counted at a temperature of .7 too."""
-COLUMNS = ("waits/round", "synchronisations/round", "copies to card/round", "launches/round", "launches/drafted token")
+COLUMNS = (
+    "waits/round",
+    "synchronisations/round",
+    "copies to card/round",
+    "launches/round",
+    "launches/drafted token",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,10 @@ class MethodCounts:
     def row(self) -> list[float]:
         """Return the numbers of `COLUMNS`; launches per drafted token are 0 for a method that drafts nothing."""
         counts = (self.waits, self.synchronisations, self.copies, self.launches)
-        return [*(count / self.rounds for count in counts), self.launches / self.drafted if self.drafted else 0.0]
+        return [
+            *(count / self.rounds for count in counts),
+            self.launches / self.drafted if self.drafted else 0.0,
+        ]
 
 
 def run(setting: Setting) -> Outcome:
@@ -66,14 +75,18 @@ def run(setting: Setting) -> Outcome:
             for name in methods.all()
             for temperature in ((0.0, 0.7) if name in SAMPLED else (0.0,))
             if (method := _prepared(name, Path(folder))) is not None and _has_rounds(method)
-            for counts in _count(machine, pair, method, _requests(setting, batch_size), Sampler(temperature))
+            for counts in _count(
+                machine, pair, method, _requests(setting, batch_size), Sampler(temperature)
+            )
         ]
     figures = [
         Figure(f"most {column}", max(counts.row[place] for counts in counted), "")
         for place, column in enumerate(COLUMNS)
     ]
     table = _markdown(counted)
-    return Outcome("Counts on an emulated card", figures, table, {"card_counts.md": "\n".join(table).encode()})
+    return Outcome(
+        "Counts on an emulated card", figures, table, {"card_counts.md": "\n".join(table).encode()}
+    )
 
 
 def _has_rounds(method: Method) -> bool:
@@ -98,7 +111,9 @@ def _prepared(name: str, folder: Path) -> Method | None:
 def _requests(setting: Setting, batch_size: int) -> list[Request]:
     """Return one request per slot, of which some may have the same prompt."""
     prompts = [request.prompt_ids for request in setting.requests]
-    return [Request(f"{i:03}", "count", prompts[i % len(prompts)], TOKENS) for i in range(batch_size)]
+    return [
+        Request(f"{i:03}", "count", prompts[i % len(prompts)], TOKENS) for i in range(batch_size)
+    ]
 
 
 def _count(
@@ -116,7 +131,11 @@ def _count(
         requests = with_references(requests, plain)
     others = heads_beside(method, runners[0])
     loop = local_loop(
-        method, *runners, setup=DecodingSetup(sampler=sampler, batch_size=len(requests)), others=others, deployment=None
+        method,
+        *runners,
+        setup=DecodingSetup(sampler=sampler, batch_size=len(requests)),
+        others=others,
+        deployment=None,
     )
     for request in requests:
         loop.submit(request)
@@ -126,7 +145,11 @@ def _count(
         while not loop.idle:
             rounds += 1
             records += loop.step()
-    label = method.display_name + f", batch {len(requests)}" + ("" if sampler.greedy else f", {sampler.temperature:g}")
+    label = (
+        method.display_name
+        + f", batch {len(requests)}"
+        + ("" if sampler.greedy else f", {sampler.temperature:g}")
+    )
     drafted = sum(round_.drafted for record in records for round_ in record.rounds[1:])
     return (
         [
@@ -148,4 +171,7 @@ def _count(
 def _markdown(counted: Sequence[MethodCounts]) -> list[str]:
     """Return the lines of a table with one row per method."""
     lines = [f"| method | {' | '.join(COLUMNS)} |", "| --- |" + " ---: |" * len(COLUMNS)]
-    return lines + [f"| {counts.label} | {' | '.join(f'{value:.1f}' for value in counts.row)} |" for counts in counted]
+    return lines + [
+        f"| {counts.label} | {' | '.join(f'{value:.1f}' for value in counts.row)} |"
+        for counts in counted
+    ]

@@ -42,7 +42,9 @@ class Bound:
     most: float | None = None
 
     def holds(self, value: float) -> bool:
-        return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
+        return (self.least is None or value >= self.least) and (
+            self.most is None or value <= self.most
+        )
 
     def __str__(self) -> str:
         if self.least is not None and self.most is not None:
@@ -76,7 +78,9 @@ class Outcome:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def over_rounds(label: str, values: Sequence[float], unit: str, bound: Bound | None = None) -> Figure:
+def over_rounds(
+    label: str, values: Sequence[float], unit: str, bound: Bound | None = None
+) -> Figure:
     """Return the median over rounds as a figure, with the minimum and the maximum."""
     return Figure(label, median(values), unit, bound, (min(values), max(values)))
 
@@ -113,14 +117,19 @@ class Setting:
     @cached_property
     def requests(self) -> list[Request]:
         requests = (
-            Conversation(p, self.pair.tokenizer, self.max_new_tokens).next_request() for p in self.dataset.prompts
+            Conversation(p, self.pair.tokenizer, self.max_new_tokens).next_request()
+            for p in self.dataset.prompts
         )
         return [request for request in requests if request is not None]
 
     @cached_property
     def executor_names(self) -> list[str]:
         """The executors that can run the target, the kit's default first."""
-        able = [(e.priority, name) for name, e in executors.all().items() if e.supports(self.pair.target.model)]
+        able = [
+            (e.priority, name)
+            for name, e in executors.all().items()
+            if e.supports(self.pair.target.model)
+        ]
         return [name for _, name in sorted(able, reverse=True)]
 
     def runners(self, executor: str, slots: int = 1, max_new_tokens: int | None = None) -> Runners:
@@ -141,7 +150,9 @@ class Setting:
         loop = local_loop(
             parse_method(method),
             *runners,
-            setup=DecodingSetup(eos_ids=self.pair.eos_ids if eos_ids is None else eos_ids, batch_size=batch_size),
+            setup=DecodingSetup(
+                eos_ids=self.pair.eos_ids if eos_ids is None else eos_ids, batch_size=batch_size
+            ),
             deployment=deployment,
         )
         for request in requests:

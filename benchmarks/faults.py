@@ -24,7 +24,10 @@ Fault = Callable[[TokenTree, list[int], Tensor], Outcome]
 def accept_second(tree: TokenTree, nodes: list[int], logits: Tensor) -> Outcome:
     """Accept a drafted token that is only the target's second best, if it is nearly the best."""
     values, tokens = logits.topk(2)
-    columns = {(tree.parents[node], tree.tokens[node]): column for column, node in enumerate(nodes, start=1)}
+    columns = {
+        (tree.parents[node], tree.tokens[node]): column
+        for column, node in enumerate(nodes, start=1)
+    }
     path: list[int] = []
     column = 0
     while True:

@@ -21,14 +21,20 @@ ROW = 20
 
 def run(setting: Setting) -> Outcome:
     """Time forwards of batch size 1 after 200 tokens; the bound is for the executor that the kit chooses by default."""
-    figures = [figure for executor in setting.executor_names for figure in _figures(setting, executor)]
-    return Outcome(f"Forwards at batch 1, context {CONTEXT}", [*figures, *_with_two_threads(setting)])
+    figures = [
+        figure for executor in setting.executor_names for figure in _figures(setting, executor)
+    ]
+    return Outcome(
+        f"Forwards at batch 1, context {CONTEXT}", [*figures, *_with_two_threads(setting)]
+    )
 
 
 def _figures(setting: Setting, executor: str) -> list[Figure]:
     target, draft = setting.runners(executor, max_new_tokens=CONTEXT)
     slots = _fill(target), _fill(draft)
-    forwards = {f"target, {width} new": partial(_forward, target, slots[0], width) for width in WIDTHS}
+    forwards = {
+        f"target, {width} new": partial(_forward, target, slots[0], width) for width in WIDTHS
+    }
     forwards["draft, 1 new"] = partial(_forward, draft, slots[1], 1)
     rows = {"target": f"target, {ROW} in a row", "draft": f"draft, {ROW} in a row"}
     forwards[rows["target"]] = partial(_forward, target, slots[0], 1, times=ROW)
@@ -48,8 +54,12 @@ def _figures(setting: Setting, executor: str) -> list[Figure]:
     ]
     return [
         *wider,
-        over_rounds(f"{executor}: target / draft, {ROW} forwards in a row each", in_a_row, "x", bound),
-        over_rounds(f"{executor}: target / draft, models alternating at every forward", ratios, "x", bound),
+        over_rounds(
+            f"{executor}: target / draft, {ROW} forwards in a row each", in_a_row, "x", bound
+        ),
+        over_rounds(
+            f"{executor}: target / draft, models alternating at every forward", ratios, "x", bound
+        ),
         *(
             over_rounds(f"{executor}: {name}", [1000 * median(row) for row in rows], "ms")
             for name, rows in seconds.items()
@@ -67,7 +77,11 @@ def _with_two_threads(setting: Setting) -> list[Figure]:
         torch.set_num_threads(count)
         _forward(target, slot, width, repeat)
 
-    contenders = {f"{width}, {count}": partial(forward, width, count) for width in TWO_THREADS for count in (1, 2)}
+    contenders = {
+        f"{width}, {count}": partial(forward, width, count)
+        for width in TWO_THREADS
+        for count in (1, 2)
+    }
     seconds = take_turns(contenders, range(REPEATS), setting.rounds)
     torch.set_num_threads(threads)
     return [

@@ -50,7 +50,9 @@ def _add_tokenizer(writer: Any, tokenizer: Any) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
     writer.add_token_list(tokens)
-    writer.add_token_types([gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens])
+    writer.add_token_types(
+        [gguf.TokenType.CONTROL if token in special else gguf.TokenType.NORMAL for token in tokens]
+    )
     writer.add_token_merges([" ".join(merge) for merge in model["merges"]])
     writer.add_bos_token_id(tokenizer.bos_token_id)
     writer.add_eos_token_id(tokenizer.eos_token_id)
@@ -61,11 +63,17 @@ def write_dequantised(source: Path, path: Path) -> None:
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[ARCHITECTURE])
     for name, field in reader.fields.items():
-        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.file_type"):
+        if not name.startswith("GGUF.") and name not in (
+            "general.architecture",
+            "general.file_type",
+        ):
             sub_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
             writer.add_key_value(name, field.contents(), field.types[0], sub_type)
     for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), np.float32))
+        writer.add_tensor(
+            tensor.name,
+            np.ascontiguousarray(dequantize(tensor.data, tensor.tensor_type), np.float32),
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

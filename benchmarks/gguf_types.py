@@ -47,7 +47,10 @@ class Agreement:
     @classmethod
     def between(cls, expected: Logits, actual: Logits) -> "Agreement":
         """Compare logits [positions, vocabulary] prompt by prompt."""
-        p, q = (torch.from_numpy(np.concatenate(list(rows))).double().log_softmax(-1) for rows in (expected, actual))
+        p, q = (
+            torch.from_numpy(np.concatenate(list(rows))).double().log_softmax(-1)
+            for rows in (expected, actual)
+        )
         divergence = (p.exp() * (p - q)).sum(-1).mean().item()
         return cls(divergence, (p.argmax(-1) == q.argmax(-1)).double().mean().item())
 
@@ -70,10 +73,14 @@ def compare(path: Path, prompts: Sequence[Sequence[int]], folder: Path) -> Compa
 
     dequantised = folder / f"{path.stem}-f32.gguf"
     gguf_file.write_dequantised(path, dequantised)
-    kit = kit_logits(load_model(locate(str(converted_folder(path)), "target"), device="cpu"), prompts)
+    kit = kit_logits(
+        load_model(locate(str(converted_folder(path)), "target"), device="cpu"), prompts
+    )
     exact, own = llama_cpp_logits(dequantised, prompts), llama_cpp_logits(path, prompts)
     dequantised.unlink()
-    return Comparison(Agreement.between(exact, kit), Agreement.between(own, kit), Agreement.between(exact, own))
+    return Comparison(
+        Agreement.between(exact, kit), Agreement.between(own, kit), Agreement.between(exact, own)
+    )
 
 
 def kit_logits(loaded: LoadedModel, prompts: Sequence[Sequence[int]]) -> Logits:
@@ -82,7 +89,9 @@ def kit_logits(loaded: LoadedModel, prompts: Sequence[Sequence[int]]) -> Logits:
     logits = []
     for prompt in prompts:
         slot = runner.acquire()
-        logits.append(runner.forward([Append(slot, prompt, keep=len(prompt))])[0].float().numpy().copy())
+        logits.append(
+            runner.forward([Append(slot, prompt, keep=len(prompt))])[0].float().numpy().copy()
+        )
         runner.release(slot)
     return logits
 
@@ -100,7 +109,9 @@ def llama_cpp_logits(path: Path, prompts: Sequence[Sequence[int]]) -> Logits:
 def real_pair(setting: Setting) -> Pair:
     """Return the target without a draft model; in place of the bundled target, SmolLM2."""
     try:
-        return load_pair("smollm2" if setting.target == BUNDLED else setting.target, None, device="cpu")
+        return load_pair(
+            "smollm2" if setting.target == BUNDLED else setting.target, None, device="cpu"
+        )
     except SkitError as error:
         raise Skipped(str(error)) from error
 
@@ -112,7 +123,9 @@ def run(setting: Setting) -> Outcome:
     require_llama_cpp()
     pair = real_pair(setting)
     conversations = [Conversation(prompt, pair.tokenizer, 1) for prompt in setting.dataset.prompts]
-    prompts = [request.prompt_ids for request in (talk.next_request() for talk in conversations) if request]
+    prompts = [
+        request.prompt_ids for request in (talk.next_request() for talk in conversations) if request
+    ]
     figures: list[Figure] = []
     with TemporaryDirectory() as name, patch.dict(os.environ, SKIT_HOME=name):
         folder = Path(name)
@@ -123,16 +136,26 @@ def run(setting: Setting) -> Outcome:
             figures += _figures(kind, compare(path, prompts, folder))
             path.unlink()
     return Outcome(
-        f"GGUF files of {pair.target.source.label} beside llama.cpp, mean divergence of {len(prompts)} prompts", figures
+        f"GGUF files of {pair.target.source.label} beside llama.cpp, mean divergence of {len(prompts)} prompts",
+        figures,
     )
 
 
 def _figures(kind: str, result: Comparison) -> list[Figure]:
     reading, same, own = result.reading, result.same_file, result.llama_cpp
     return [
-        Figure(f"{kind}: kit beside llama.cpp on the file as f32", reading.divergence, "nats", Bound(most=READING)),
+        Figure(
+            f"{kind}: kit beside llama.cpp on the file as f32",
+            reading.divergence,
+            "nats",
+            Bound(most=READING),
+        ),
         Figure(f"{kind}: kit beside llama.cpp", same.divergence, "nats"),
         Figure(f"{kind}: llama.cpp beside itself on the file as f32", own.divergence, "nats"),
-        Figure(f"{kind}: same likeliest token, kit and llama.cpp on the file as f32", 100 * reading.same_best, "%"),
+        Figure(
+            f"{kind}: same likeliest token, kit and llama.cpp on the file as f32",
+            100 * reading.same_best,
+            "%",
+        ),
         Figure(f"{kind}: same likeliest token, kit and llama.cpp", 100 * same.same_best, "%"),
     ]

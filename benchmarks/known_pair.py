@@ -6,7 +6,17 @@ from time import perf_counter
 
 import torch
 
-from benchmarks.common import AUTOREGRESSIVE, Bound, Figure, Outcome, Seconds, Setting, Skipped, over_rounds, take_turns
+from benchmarks.common import (
+    AUTOREGRESSIVE,
+    Bound,
+    Figure,
+    Outcome,
+    Seconds,
+    Setting,
+    Skipped,
+    over_rounds,
+    take_turns,
+)
 from benchmarks.llama_server import MODES, LlamaServer, require_server
 from benchmarks.peer_models import Kit
 from specbench_kit.core.errors import SkitError
@@ -44,7 +54,11 @@ def run(setting: Setting) -> Outcome:
         raise Skipped(str(error)) from error
     exact = pairs[EXACT]
     requests = human_eval(setting, exact)
-    capacity = max(CONTEXT, *(len(request.prompt_ids) for request in requests)) + setting.max_new_tokens + 64
+    capacity = (
+        max(CONTEXT, *(len(request.prompt_ids) for request in requests))
+        + setting.max_new_tokens
+        + 64
+    )
     runners = {executor: pair.runners(1, capacity) for executor, pair in pairs.items()}
     kit = {
         "kit, plain": _decoder(exact, runners[EXACT], AUTOREGRESSIVE),
@@ -54,26 +68,38 @@ def run(setting: Setting) -> Outcome:
             for policy in POLICIES
         },
     }
-    servers = {f"llama.cpp, {mode}": LlamaServer(exact, capacity, kind) for mode, kind in MODES.items()}
+    servers = {
+        f"llama.cpp, {mode}": LlamaServer(exact, capacity, kind) for mode, kind in MODES.items()
+    }
     others = {name: server.answer for name, server in servers.items()}
     tokens: dict[str, list[int]] = {
         name: [decode(request) for request in requests] for name, decode in (kit | others).items()
     }
     seconds = take_turns(kit | others, requests, setting.rounds)
     plain, text = servers["llama.cpp, plain"], _text(requests)
-    own_ms, their_ms = _forwards(exact, runners[EXACT][0], text), _server_forwards(plain, text[:CONTEXT])
+    own_ms, their_ms = (
+        _forwards(exact, runners[EXACT][0], text),
+        _server_forwards(plain, text[:CONTEXT]),
+    )
     figures = [*_answers(tokens, seconds), *_widths(own_ms, their_ms)]
-    return Outcome(f"{PAIR} on its files beside llama.cpp, {torch.get_num_threads()} threads", figures)
+    return Outcome(
+        f"{PAIR} on its files beside llama.cpp, {torch.get_num_threads()} threads", figures
+    )
 
 
 def human_eval(setting: Setting, pair: Pair) -> list[Request]:
     dataset = load("humaneval", data_dir=None, allow_sample=True, limit=setting.prompts, seed=0)
-    talks = (Conversation(prompt, pair.tokenizer, setting.max_new_tokens) for prompt in dataset.prompts)
+    talks = (
+        Conversation(prompt, pair.tokenizer, setting.max_new_tokens) for prompt in dataset.prompts
+    )
     return [request for talk in talks if (request := talk.next_request()) is not None]
 
 
 def _text(requests: Sequence[Request]) -> list[int]:
-    length, text = CONTEXT + max(WIDTHS), [token for request in requests for token in request.prompt_ids]
+    length, text = (
+        CONTEXT + max(WIDTHS),
+        [token for request in requests for token in request.prompt_ids],
+    )
     return (text * (1 + length // len(text)))[:length]
 
 
@@ -81,7 +107,9 @@ def _decoder(pair: Pair, runners: tuple[Runner, Runner], method: str) -> Decode:
     return lambda request: answer_all(pair, runners, method, [request])
 
 
-def answer_all(pair: Pair, runners: tuple[Runner, Runner], method: str, requests: Sequence[Request]) -> int:
+def answer_all(
+    pair: Pair, runners: tuple[Runner, Runner], method: str, requests: Sequence[Request]
+) -> int:
     """Answer some requests together and return the number of tokens."""
     setup = DecodingSetup(eos_ids=pair.eos_ids, batch_size=len(requests))
     loop = local_loop(parse_method(method), *runners, setup=setup)
@@ -100,7 +128,9 @@ def _forwards(pair: Pair, runner: Runner, text: Sequence[int]) -> dict[int, list
     for _ in range(REPEATS):
         times[0].append(_timed(lambda: peer.prefill(text[:CONTEXT])))
         for width in WIDTHS:
-            times[width].append(_timed(lambda width=width: peer.verify(text[CONTEXT : CONTEXT + width])))
+            times[width].append(
+                _timed(lambda width=width: peer.verify(text[CONTEXT : CONTEXT + width]))
+            )
     return times
 
 
@@ -121,9 +151,17 @@ def _timed(action: Callable[[], object]) -> float:
 
 def _answers(tokens: Mapping[str, Sequence[int]], seconds: Seconds) -> list[Figure]:
     """Return milliseconds per token of whole answers, and how much faster the best policy is than llama.cpp."""
-    cost = {name: [1000 * sum(row) / sum(tokens[name]) for row in rows] for name, rows in seconds.items()}
-    figures = [over_rounds(f"whole answers: {name}", values, "ms/token") for name, values in cost.items()]
-    best, plain = (min(own, key=lambda name: median(cost[name])) for own in (_of("kit", cost), _of("llama.cpp", cost)))
+    cost = {
+        name: [1000 * sum(row) / sum(tokens[name]) for row in rows]
+        for name, rows in seconds.items()
+    }
+    figures = [
+        over_rounds(f"whole answers: {name}", values, "ms/token") for name, values in cost.items()
+    ]
+    best, plain = (
+        min(own, key=lambda name: median(cost[name]))
+        for own in (_of("kit", cost), _of("llama.cpp", cost))
+    )
     ratio = [theirs / own for theirs, own in zip(cost[plain], cost[best], strict=True)]
     return [*figures, over_rounds(f"{plain} / {best}", ratio, "x", Bound(least=1.5))]
 
@@ -132,10 +170,17 @@ def _of(peer: str, names: Mapping[str, object]) -> list[str]:
     return [name for name in names if name.startswith(peer)]
 
 
-def _widths(own_ms: Mapping[int, Sequence[float]], their_ms: Mapping[int, Sequence[float]]) -> list[Figure]:
-    labels = {0: f"a prompt of {CONTEXT} tokens", **{width: f"{width} new tokens" for width in WIDTHS}}
+def _widths(
+    own_ms: Mapping[int, Sequence[float]], their_ms: Mapping[int, Sequence[float]]
+) -> list[Figure]:
+    labels = {
+        0: f"a prompt of {CONTEXT} tokens",
+        **{width: f"{width} new tokens" for width in WIDTHS},
+    }
     figures = [over_rounds(f"kit: {labels[width]}", own_ms[width], "ms") for width in own_ms]
-    figures += [over_rounds(f"llama.cpp: {labels[width]}", their_ms[width], "ms") for width in their_ms]
+    figures += [
+        over_rounds(f"llama.cpp: {labels[width]}", their_ms[width], "ms") for width in their_ms
+    ]
     prompt, one = (median(their_ms[width]) for width in (0, 1))
     bounds = {0: (prompt, 1.0), 1: (one, 1.0), 5: (one, 1.2)}
     for width, (theirs, most) in bounds.items():

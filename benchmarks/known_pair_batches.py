@@ -7,7 +7,17 @@ from statistics import median
 
 import torch
 
-from benchmarks.common import AUTOREGRESSIVE, FIXED_K, Bound, Figure, Outcome, Setting, Skipped, over_rounds, take_turns
+from benchmarks.common import (
+    AUTOREGRESSIVE,
+    FIXED_K,
+    Bound,
+    Figure,
+    Outcome,
+    Setting,
+    Skipped,
+    over_rounds,
+    take_turns,
+)
 from benchmarks.known_pair import PAIR, human_eval
 from benchmarks.known_pair import answer_all as answer_with_kit
 from benchmarks.llama_server import DRAFTING, LlamaServer, require_server
@@ -39,9 +49,15 @@ def run(setting: Setting) -> Outcome:
         f"kit, {method}": partial(answer_with_kit, pair, runners, method) for method in METHODS
     }
     for mode, speculation in (("plain", ""), ("the draft model", DRAFTING)):
-        answers[f"llama.cpp, {mode}"] = LlamaServer(pair, capacity, speculation, max(SIZES)).answer_all
-    figures = [figure for size in SIZES for figure in _of_size(answers, requests[:size], setting.rounds)]
-    return Outcome(f"{PAIR} in batches beside llama.cpp, {torch.get_num_threads()} threads", figures)
+        answers[f"llama.cpp, {mode}"] = LlamaServer(
+            pair, capacity, speculation, max(SIZES)
+        ).answer_all
+    figures = [
+        figure for size in SIZES for figure in _of_size(answers, requests[:size], setting.rounds)
+    ]
+    return Outcome(
+        f"{PAIR} in batches beside llama.cpp, {torch.get_num_threads()} threads", figures
+    )
 
 
 def _of_size(answers: dict[str, Callable[[Batch], int]], batch: Batch, rounds: int) -> list[Figure]:
@@ -49,10 +65,18 @@ def _of_size(answers: dict[str, Callable[[Batch], int]], batch: Batch, rounds: i
     tokens = {name: answer(batch) for name, answer in answers.items()}
     seconds = take_turns(answers, [batch], rounds)
     rates = {name: [tokens[name] / sum(row) for row in rows] for name, rows in seconds.items()}
-    figures = [over_rounds(f"{len(batch)} requests: {name}", rate, "tokens/s") for name, rate in rates.items()]
+    figures = [
+        over_rounds(f"{len(batch)} requests: {name}", rate, "tokens/s")
+        for name, rate in rates.items()
+    ]
     best, peer = (
-        max((name for name in rates if name.startswith(whose)), key=lambda name: median(rates[name]))
+        max(
+            (name for name in rates if name.startswith(whose)), key=lambda name: median(rates[name])
+        )
         for whose in ("kit", "llama.cpp")
     )
     ratio = [own / theirs for own, theirs in zip(rates[best], rates[peer], strict=True)]
-    return [*figures, over_rounds(f"{len(batch)} requests: {best} / {peer}", ratio, "x", Bound(least=1.0))]
+    return [
+        *figures,
+        over_rounds(f"{len(batch)} requests: {best} / {peer}", ratio, "x", Bound(least=1.0)),
+    ]

@@ -36,7 +36,10 @@ def run(setting: Setting) -> Outcome:
     threads = torch.get_num_threads()
     with TemporaryDirectory() as folder:
         contenders = _kit(setting) | _llama_cpp(setting, Path(folder))
-        outputs = {name: [decode(request) for request in setting.requests] for name, decode in contenders.items()}
+        outputs = {
+            name: [decode(request) for request in setting.requests]
+            for name, decode in contenders.items()
+        }
         seconds = take_turns(contenders, setting.requests, setting.rounds)
     torch.set_num_threads(threads)
     return Outcome("Beside llama.cpp", [*_agreements(outputs), *_speeds(outputs, seconds)])
@@ -51,7 +54,11 @@ def _agreements(outputs: dict[str, list[list[int]]]) -> list[Figure]:
             answers = outputs[_label(role, f"llama.cpp {weights}", 1)]
             equal = [a == b for a, b in zip(answers, expected, strict=True)]
             figures.append(
-                Figure(f"{role}, outputs equal to the kit's: llama.cpp {weights}", 100 * sum(equal) / len(equal), "%")
+                Figure(
+                    f"{role}, outputs equal to the kit's: llama.cpp {weights}",
+                    100 * sum(equal) / len(equal),
+                    "%",
+                )
             )
     return figures
 
@@ -83,7 +90,9 @@ def _kit(setting: Setting) -> dict[str, Decode]:
         ("target", (target, draft), FIXED_K),
         ("draft", (draft, draft), AUTOREGRESSIVE),
     ]
-    return {_label(role, m, n): decode(runners, m, n) for role, runners, m in cases for n in THREADS}
+    return {
+        _label(role, m, n): decode(runners, m, n) for role, runners, m in cases for n in THREADS
+    }
 
 
 def _llama_cpp(setting: Setting, folder: Path) -> dict[str, Decode]:
@@ -99,7 +108,9 @@ def _llama_cpp(setting: Setting, folder: Path) -> dict[str, Decode]:
                 contenders[_label(role, f"llama.cpp {weights}", threads)] = decode
     for threads in THREADS:
         pair = [folder / f"{role}-f16.gguf" for role in ("target", "draft")]
-        contenders[_label("target", "llama.cpp f16, drafts of 4", threads)] = _speculating(setting, *pair, threads)
+        contenders[_label("target", "llama.cpp f16, drafts of 4", threads)] = _speculating(
+            setting, *pair, threads
+        )
     return contenders
 
 
@@ -108,12 +119,19 @@ def _speculating(setting: Setting, target: Path, draft: Path, threads: int) -> D
     import llama_cpp
     from llama_cpp.llama_speculative import LlamaDraftModel
 
-    options = {"n_ctx": _context(setting), "n_threads": threads, "n_threads_batch": threads, "verbose": False}
+    options = {
+        "n_ctx": _context(setting),
+        "n_threads": threads,
+        "n_threads_batch": threads,
+        "verbose": False,
+    }
     small = llama_cpp.Llama(str(draft), **options)
 
     class Drafter(LlamaDraftModel):  # type: ignore[misc]
         def __call__(self, input_ids: Any, /, **_options: Any) -> Any:
-            return np.fromiter(islice(small.generate(input_ids.tolist(), temp=0.0), DRAFTS), dtype=np.intc)
+            return np.fromiter(
+                islice(small.generate(input_ids.tolist(), temp=0.0), DRAFTS), dtype=np.intc
+            )
 
     model = llama_cpp.Llama(str(target), logits_all=True, draft_model=Drafter(), **options)
 
@@ -131,8 +149,14 @@ def _speculating(setting: Setting, target: Path, draft: Path, threads: int) -> D
 def _decoder(setting: Setting, path: Path, weights: str, threads: int) -> Decode:
     """Return greedy decoding that reads the logits in llama.cpp's own memory."""
     model = LlamaModel(path, _context(setting), threads=threads, exact_cache=weights == "f32")
-    return lambda request: model.decode(request.prompt_ids, request.max_new_tokens, setting.pair.eos_ids)
+    return lambda request: model.decode(
+        request.prompt_ids, request.max_new_tokens, setting.pair.eos_ids
+    )
 
 
 def _context(setting: Setting) -> int:
-    return max(len(request.prompt_ids) for request in setting.requests) + setting.max_new_tokens + DRAFTS
+    return (
+        max(len(request.prompt_ids) for request in setting.requests)
+        + setting.max_new_tokens
+        + DRAFTS
+    )

@@ -15,7 +15,9 @@ def require_llama_cpp() -> None:
     """Raise Skipped if llama-cpp-python or the package gguf is not installed."""
     missing = [package for package in ("llama_cpp", "gguf") if find_spec(package) is None]
     if missing:
-        raise Skipped(f"{' and '.join(missing)} not installed: pip install 'specbench-kit[llama-cpp]'")
+        raise Skipped(
+            f"{' and '.join(missing)} not installed: pip install 'specbench-kit[llama-cpp]'"
+        )
 
 
 def quantise(source: Path, path: Path, kind: str) -> None:
@@ -38,7 +40,9 @@ def quantise(source: Path, path: Path, kind: str) -> None:
 class LlamaModel:
     """One sequence of a loaded GGUF file. `length` tokens are held, and every forward appends."""
 
-    def __init__(self, path: Path, context: int, *, threads: int = 1, exact_cache: bool = False) -> None:
+    def __init__(
+        self, path: Path, context: int, *, threads: int = 1, exact_cache: bool = False
+    ) -> None:
         """Load a file; `exact_cache` keeps keys and values as f32 instead of f16."""
         import llama_cpp
 
@@ -69,7 +73,9 @@ class LlamaModel:
         if self._library.llama_decode(self._model.ctx, batch):
             raise RuntimeError("llama.cpp could not decode the batch")
         self.length += count
-        return np.ctypeslib.as_array(self._library.llama_get_logits(self._model.ctx), shape=(keep, self.vocabulary))
+        return np.ctypeslib.as_array(
+            self._library.llama_get_logits(self._model.ctx), shape=(keep, self.vocabulary)
+        )
 
     def rewind(self, length: int = 0) -> None:
         """Drop all tokens after the first `length`."""

@@ -14,7 +14,11 @@ from specbench_kit.models.pair import Pair
 from specbench_kit.models.weights.blocks import blocks_of
 
 DRAFTING = "COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE"
-MODES = {"plain": "", "the draft model": DRAFTING, "n-grams": "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE"}
+MODES = {
+    "plain": "",
+    "the draft model": DRAFTING,
+    "n-grams": "COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE",
+}
 """The kinds of its speculation, by what this benchmark calls them."""
 
 
@@ -45,14 +49,21 @@ class LlamaServer:
 
     def complete(self, prompt: Sequence[int], limit: int) -> Mapping[str, Any]:
         """Return its answer to a prompt of token ids, as its API has it."""
-        asked = {"prompt": list(prompt), "max_tokens": limit, "temperature": 0, "cache_prompt": False}
+        asked = {
+            "prompt": list(prompt),
+            "max_tokens": limit,
+            "temperature": 0,
+            "cache_prompt": False,
+        }
         answer = self._server.handle_completions(asked)
         found: Mapping[str, Any] = answer if isinstance(answer, dict) else json.loads(answer)
         return found
 
     def answer(self, request: Request) -> int:
         """Answer a request and return the number of tokens."""
-        return int(self.complete(request.prompt_ids, request.max_new_tokens)["usage"]["completion_tokens"])
+        return int(
+            self.complete(request.prompt_ids, request.max_new_tokens)["usage"]["completion_tokens"]
+        )
 
     def answer_all(self, requests: Sequence[Request]) -> int:
         """Answer some requests at the same time and return the number of tokens."""

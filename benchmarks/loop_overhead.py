@@ -3,7 +3,16 @@
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from benchmarks.common import AUTOREGRESSIVE, FIXED_K, Bound, Figure, Outcome, Runners, Setting, over_rounds
+from benchmarks.common import (
+    AUTOREGRESSIVE,
+    FIXED_K,
+    Bound,
+    Figure,
+    Outcome,
+    Runners,
+    Setting,
+    over_rounds,
+)
 from specbench_kit.models.executors.base import Executor
 from specbench_kit.models.executors.padded import PaddedExecutor
 
@@ -37,7 +46,9 @@ class Outside(NamedTuple):
 
 def run(setting: Setting) -> Outcome:
     """Measure engine seconds minus forward seconds, as a share of engine seconds and per round."""
-    figures = [figure for executor in setting.executor_names for figure in _figures(setting, executor)]
+    figures = [
+        figure for executor in setting.executor_names for figure in _figures(setting, executor)
+    ]
     return Outcome("Loop overhead: decoding time outside of model forwards", figures)
 
 
@@ -51,7 +62,9 @@ def _figures(setting: Setting, executor: str) -> list[Figure]:
     for _ in range(setting.rounds):
         for case in cases:
             passes[case].append(_outside(setting, runners, stopwatches, *case))
-    return [figure for case, outside in passes.items() for figure in _case(executor, *case, outside)]
+    return [
+        figure for case, outside in passes.items() for figure in _case(executor, *case, outside)
+    ]
 
 
 def _case(executor: str, method: str, size: int, outside: list[Outside]) -> list[Figure]:
@@ -59,11 +72,18 @@ def _case(executor: str, method: str, size: int, outside: list[Outside]) -> list
     label = f"{executor}: {method}, batch {size}"
     return [
         over_rounds(label, [time.share for time in outside], "%", None if tree else share),
-        over_rounds(f"{label}, a round", [time.round_ms for time in outside], "ms", Bound(most=1.5) if tree else None),
+        over_rounds(
+            f"{label}, a round",
+            [time.round_ms for time in outside],
+            "ms",
+            Bound(most=1.5) if tree else None,
+        ),
     ]
 
 
-def _outside(setting: Setting, runners: Runners, stopwatches: list[Stopwatch], method: str, batch_size: int) -> Outside:
+def _outside(
+    setting: Setting, runners: Runners, stopwatches: list[Stopwatch], method: str, batch_size: int
+) -> Outside:
     before_s = sum(stopwatch.seconds for stopwatch in stopwatches)
     records, decoding_s = setting.decode(runners, method, setting.requests, batch_size)
     outside_s = decoding_s - sum(stopwatch.seconds for stopwatch in stopwatches) + before_s

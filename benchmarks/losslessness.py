@@ -16,7 +16,10 @@ from specbench_kit.models.pair import Pair, load_pair
 DTYPES = ("bfloat16", "float16")
 SCENES = (("fixed-k:k=4", 1, "local"), ("specedge", 1, "raspberry-pi"), ("fixed-k:k=4", 3, "local"))
 """Cases: method, batch size and deployment."""
-FAULTS: dict[str, Fault] = {"accepts the second best": accept_second, "swaps the extra token": swap_extra}
+FAULTS: dict[str, Fault] = {
+    "accepts the second best": accept_second,
+    "swaps the extra token": swap_extra,
+}
 NOTICED = Bound(least=95)
 
 
@@ -28,7 +31,9 @@ class Reduced(Setting):
 
     @cached_property
     def pair(self) -> Pair:
-        return load_pair(self.target, self.draft, device="cpu", dtype=self.dtype, executor="transformers")
+        return load_pair(
+            self.target, self.draft, device="cpu", dtype=self.dtype, executor="transformers"
+        )
 
 
 class Scenes:
@@ -36,15 +41,21 @@ class Scenes:
 
     def __init__(self, setting: Reduced) -> None:
         self.setting = setting
-        length = max(len(request.prompt_ids) for request in setting.requests) + setting.max_new_tokens
+        length = (
+            max(len(request.prompt_ids) for request in setting.requests) + setting.max_new_tokens
+        )
         self.runners = setting.pair.runners(3, length)
         self.shapes = RecomputedLogits(self.runners[0], setting.pair.target.model)
-        self.plain = {size: self.decode(AUTOREGRESSIVE, size) for size in {size for _, size, _ in SCENES}}
+        self.plain = {
+            size: self.decode(AUTOREGRESSIVE, size) for size in {size for _, size, _ in SCENES}
+        }
         self.right = [self.decode(*scene) for scene in SCENES]
 
     def decode(self, method: str, size: int, deployment: str = "local") -> list[RequestRecord]:
         setting = self.setting
-        return setting.decode(self.runners, method, setting.requests, size, deployment=load(deployment, ()))[0]
+        return setting.decode(
+            self.runners, method, setting.requests, size, deployment=load(deployment, ())
+        )[0]
 
     def errors_of_right(self) -> Iterator[bool]:
         """Yield for every output of correct code if the check calls it an error."""
@@ -70,10 +81,20 @@ def run(setting: Setting) -> Outcome:
     """Check every case in both half-precision formats, without a fault and with each."""
     figures = []
     for dtype in DTYPES:
-        sizes = (setting.target, setting.draft, setting.prompts, setting.rounds, setting.max_new_tokens)
+        sizes = (
+            setting.target,
+            setting.draft,
+            setting.prompts,
+            setting.rounds,
+            setting.max_new_tokens,
+        )
         scenes = Scenes(Reduced(*sizes, dtype))
         errors = list(scenes.errors_of_right())
-        figures.append(Figure(f"{dtype}: errors in {len(errors)} correct outputs", sum(errors), "", Bound(most=0)))
+        figures.append(
+            Figure(
+                f"{dtype}: errors in {len(errors)} correct outputs", sum(errors), "", Bound(most=0)
+            )
+        )
         for name, fault in FAULTS.items():
             noticed = list(scenes.noticed(fault))
             label = f"{dtype}: {name}, noticed of {len(noticed)} wrong outputs"

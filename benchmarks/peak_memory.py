@@ -43,7 +43,9 @@ def run(_: Setting) -> Outcome:
     """Load what was fetched of SmolLM2 and of the Qwen pair, and the shape of three billion weights."""
     figures = []
     for name in ("smollm2", "qwen2.5-coder"):
-        folders = [folder for model in NAMED_PAIRS[name].models if (folder := fetched_folder(model))]
+        folders = [
+            folder for model in NAMED_PAIRS[name].models if (folder := fetched_folder(model))
+        ]
         if folders:
             figures += _figures(name, folders)
     with TemporaryDirectory() as folder:
@@ -59,8 +61,12 @@ def _figures(label: str, folders: list[Path]) -> list[Figure]:
     kv = sum(_kv_bytes(folder) for folder in folders)
     allowed = SLACK * stored + kv + BESIDE_BYTES
     return [
-        Figure(f"{label}: peak, with {stored / 1e9:.2f} GB of weights", usage.peak_bytes / 1e9, "GB"),
-        Figure(f"{label}: peak over what is allowed", usage.peak_bytes / allowed, "", Bound(most=1)),
+        Figure(
+            f"{label}: peak, with {stored / 1e9:.2f} GB of weights", usage.peak_bytes / 1e9, "GB"
+        ),
+        Figure(
+            f"{label}: peak over what is allowed", usage.peak_bytes / allowed, "", Bound(most=1)
+        ),
         Figure(f"{label}: loading and a first forward", usage.seconds, "s"),
     ]
 

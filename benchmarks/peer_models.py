@@ -117,7 +117,9 @@ class Transformers(Peer):
 
     def verify(self, draft: Sequence[int]) -> list[int]:
         with torch.inference_mode():
-            logits = self._model(torch.tensor([draft]), past_key_values=self._cache, use_cache=True).logits
+            logits = self._model(
+                torch.tensor([draft]), past_key_values=self._cache, use_cache=True
+            ).logits
         self._cache.crop(-len(draft))
         best: list[int] = logits[0].argmax(-1).tolist()
         return best
@@ -125,7 +127,10 @@ class Transformers(Peer):
 
 def all_peers(pair: Pair, capacity: int, folder: Path) -> dict[str, Peer]:
     """Return every native executor of the kit that can run the model, llama.cpp's files and transformers."""
-    models = {"float32": pair.target.model, "bfloat16": deepcopy(pair.target.model).to(torch.bfloat16)}
+    models = {
+        "float32": pair.target.model,
+        "bfloat16": deepcopy(pair.target.model).to(torch.bfloat16),
+    }
     return {
         **_kit(pair, models.values(), capacity),
         **_llama_cpp(pair, capacity, folder),

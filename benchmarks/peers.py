@@ -15,7 +15,15 @@ from time import process_time
 import torch
 
 from benchmarks import peer_models
-from benchmarks.common import Figure, Outcome, Seconds, Setting, over_rounds, round_ratios, take_turns
+from benchmarks.common import (
+    Figure,
+    Outcome,
+    Seconds,
+    Setting,
+    over_rounds,
+    round_ratios,
+    take_turns,
+)
 from benchmarks.gguf_types import real_pair
 from benchmarks.llama_library import require_llama_cpp
 from benchmarks.peer_models import Peer
@@ -39,7 +47,10 @@ def run(setting: Setting) -> Outcome:
     try:
         with TemporaryDirectory() as folder:
             requests = _requests(setting, pair)
-            longest = max(max(len(request.prompt_ids) for request in requests) + setting.max_new_tokens, CONTEXT)
+            longest = max(
+                max(len(request.prompt_ids) for request in requests) + setting.max_new_tokens,
+                CONTEXT,
+            )
             peers = peer_models.all_peers(pair, longest + max(WIDTHS), Path(folder))
             results = _measure(peers, requests, setting.rounds)
     finally:
@@ -50,7 +61,10 @@ def run(setting: Setting) -> Outcome:
 
 
 def _requests(setting: Setting, pair: Pair) -> list[Request]:
-    talks = (Conversation(prompt, pair.tokenizer, setting.max_new_tokens) for prompt in setting.dataset.prompts)
+    talks = (
+        Conversation(prompt, pair.tokenizer, setting.max_new_tokens)
+        for prompt in setting.dataset.prompts
+    )
     return [request for talk in talks if (request := talk.next_request()) is not None]
 
 
@@ -75,7 +89,9 @@ class Results:
     def agreement(self, name: str) -> tuple[float, float | None]:
         """Return the share of outputs equal to the kit's, and the median position at which the others differ first."""
         pairs = list(zip(self.outputs[name], self.outputs[REFERENCE], strict=True))
-        positions = [position for pair in pairs if (position := first_difference(*pair)) is not None]
+        positions = [
+            position for pair in pairs if (position := first_difference(*pair)) is not None
+        ]
         return 1 - len(positions) / len(pairs), median(positions) if positions else None
 
     def figures(self, name: str) -> list[Figure]:
@@ -86,15 +102,30 @@ class Results:
             over_rounds(f"{name}: plain decoding", self.tokens_per_s(name), "tokens/s"),
             over_rounds(speed, round_ratios(self.decoding, REFERENCE, name), "x"),
             Figure(f"{name}: outputs equal to those of {REFERENCE}", 100 * equal, "%"),
-            *([Figure(f"{name}: first different token, median", position, "tokens")] if position is not None else []),
+            *(
+                [Figure(f"{name}: first different token, median", position, "tokens")]
+                if position is not None
+                else []
+            ),
             over_rounds(f"{name}: prefill of {CONTEXT} tokens", self.milliseconds(name, 0), "ms"),
-            *(over_rounds(f"{name}: {width} new tokens", self.milliseconds(name, width), "ms") for width in WIDTHS),
+            *(
+                over_rounds(f"{name}: {width} new tokens", self.milliseconds(name, width), "ms")
+                for width in WIDTHS
+            ),
         ]
 
     def table(self) -> str:
         """Return one Markdown row per peer."""
-        columns = ["tokens/s", f"x {REFERENCE}", "outputs equal", "first difference", f"prefill {CONTEXT}, ms"]
-        columns += [f"{width} new, ms" for width in WIDTHS] + [f"{width} / 1" for width in WIDTHS[1:]]
+        columns = [
+            "tokens/s",
+            f"x {REFERENCE}",
+            "outputs equal",
+            "first difference",
+            f"prefill {CONTEXT}, ms",
+        ]
+        columns += [f"{width} new, ms" for width in WIDTHS] + [
+            f"{width} / 1" for width in WIDTHS[1:]
+        ]
         lines = [f"| | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]
         for name in self.outputs:
             equal, position = self.agreement(name)
@@ -121,7 +152,9 @@ def first_difference(output: Sequence[int], expected: Sequence[int]) -> int | No
 
 def _measure(peers: Mapping[str, Peer], requests: Sequence[Request], rounds: int) -> Results:
     outputs = {name: [peer.decode(request) for request in requests] for name, peer in peers.items()}
-    decoding = take_turns({name: peer.decode for name, peer in peers.items()}, requests, rounds, process_time)
+    decoding = take_turns(
+        {name: peer.decode for name, peer in peers.items()}, requests, rounds, process_time
+    )
     text = [token for request in requests for token in request.prompt_ids]
     text = (text * (1 + (CONTEXT + max(WIDTHS)) // len(text)))[: CONTEXT + max(WIDTHS)]
     context, draft = text[:CONTEXT], text[CONTEXT:]

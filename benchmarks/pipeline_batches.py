@@ -82,7 +82,10 @@ def run(setting: Setting) -> Outcome:
         title,
         [*figures, *_gains(points), _different(points)],
         [published],
-        {"pipeline_batches.svg": drawn["svg"], "pipeline_batches.md": _report(title, published, points).encode()},
+        {
+            "pipeline_batches.svg": drawn["svg"],
+            "pipeline_batches.md": _report(title, published, points).encode(),
+        },
     )
 
 
@@ -92,7 +95,10 @@ def _figures(spec: str, metrics: Sequence[Metrics]) -> list[Figure]:
         for size, point in zip(SIZES, metrics, strict=True)
         for name, value, unit in (
             ("throughput", point["throughput"], "tokens/s"),
-            *((f"time between tokens, {key}", 1e3 * point[key], "ms") for key in ("mean", "p95", "p99")),
+            *(
+                (f"time between tokens, {key}", 1e3 * point[key], "ms")
+                for key in ("mean", "p95", "p99")
+            ),
         )
     ]
 
@@ -104,14 +110,21 @@ def _gains(points: Points) -> list[Figure]:
     tbt_ratios = [(size, plain["mean"] / own["mean"]) for size, own, plain in pairs]
     return [
         *(Figure(f"{size} at once: throughput over {PLAIN}", gain, "x") for size, gain in speedups),
-        *(Figure(f"{size} at once: {PLAIN}'s time between tokens over this", gain, "x") for size, gain in tbt_ratios),
+        *(
+            Figure(f"{size} at once: {PLAIN}'s time between tokens over this", gain, "x")
+            for size, gain in tbt_ratios
+        ),
     ]
 
 
 def _different(points: Points) -> Figure:
     """Return the number of answers that differ from those of plain decoding."""
-    expected = {name: answer for point in points[PLAIN] for name, answer in point["answers"].items()}
-    answers = [item for method in points.values() for point in method for item in point["answers"].items()]
+    expected = {
+        name: answer for point in points[PLAIN] for name, answer in point["answers"].items()
+    }
+    answers = [
+        item for method in points.values() for point in method for item in point["answers"].items()
+    ]
     wrong = sum(expected[name] != answer for name, answer in answers)
     return Figure("answers that differ", wrong, "", Bound(most=0))
 
@@ -125,7 +138,13 @@ def _report(title: str, published: str, points: Points) -> str:
     ]
     gains = [[figure.label, f"{figure.value:.2f} x"] for figure in _gains(points)]
     figure = "![Time between tokens and throughput](pipeline_batches.svg)"
-    parts = [f"# {title}", table(header, rows), figure, table([f"{SPECPIPE} over {PLAIN}", ""], gains), published]
+    parts = [
+        f"# {title}",
+        table(header, rows),
+        figure,
+        table([f"{SPECPIPE} over {PLAIN}", ""], gains),
+        published,
+    ]
     return "\n\n".join(parts) + "\n"
 
 
@@ -140,9 +159,25 @@ def _picture(points: Points) -> Picture:
         styles = method_styles({spec: spec for spec in points})
         for spec, metrics in points.items():
             style = styles[spec]
-            x, y = [point["throughput"] for point in metrics], [1e3 * point["mean"] for point in metrics]
-            axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, markersize=4, label=spec)
-        axes.set(xscale="log", yscale="log", xlabel="tokens per second", ylabel="time between tokens, mean (ms)")
+            x, y = (
+                [point["throughput"] for point in metrics],
+                [1e3 * point["mean"] for point in metrics],
+            )
+            axes.plot(
+                x,
+                y,
+                color=style.colour,
+                linestyle=style.line,
+                marker=style.marker,
+                markersize=4,
+                label=spec,
+            )
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlabel="tokens per second",
+            ylabel="time between tokens, mean (ms)",
+        )
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
 

@@ -45,16 +45,24 @@ def run(setting: Setting) -> Outcome:  # noqa: ARG001
         Figure("widest lasting offset of a name", 100 * max(map(abs, offsets)), "%"),
         Figure("spread of one name's speed from run to run", 100 * within, "%"),
     ]
-    shown = [f"run {number}: {', '.join(each.claims)}" for number, each in enumerate(seen, 1) if each.claims]
+    shown = [
+        f"run {number}: {', '.join(each.claims)}"
+        for number, each in enumerate(seen, 1)
+        if each.claims
+    ]
     note = f"fixed-k:k=4 under {len(NAMES)} names, up to {TOKENS} tokens a request; speeds beside the names' mean."
     return Outcome("The same method eight times in one run", figures, [note, *shown])
 
 
 def _once(folder: Path) -> Seen:
-    result = bench(NAMES, "everyday", target="smollm2", device="cpu", max_new_tokens=TOKENS, out=folder)
+    result = bench(
+        NAMES, "everyday", target="smollm2", device="cpu", max_new_tokens=TOKENS, out=folder
+    )
     # A row's label ends with the options.
     rows = {label.partition(" ")[0]: row for label, row in result.compare().overall.items()}
     speeds = {name: log(rows[name].typical_speedup or 1.0) for name in NAMES}
     mean = fmean(speeds.values())
-    claims = [f"{name} {rows[name].verdict}" for name in NAMES if rows[name].verdict in (FASTER, SLOWER)]
+    claims = [
+        f"{name} {rows[name].verdict}" for name in NAMES if rows[name].verdict in (FASTER, SLOWER)
+    ]
     return Seen(claims, {name: speed - mean for name, speed in speeds.items()})

@@ -21,7 +21,9 @@ class _Case(NamedTuple):
 CASES = {
     "200 devices, 600 s": _Case(("200", "600", "wisp", "own"), Bound(most=4)),
     "10,000 devices, 60 s": _Case(("10000", "60", "wisp", "own"), Bound(most=25)),
-    "10,000 devices, 60 s, on a server that keeps up": _Case(("10000", "60", "wisp", "fast"), Bound(most=8)),
+    "10,000 devices, 60 s, on a server that keeps up": _Case(
+        ("10000", "60", "wisp", "fast"), Bound(most=8)
+    ),
     "100,000 devices, 60 s": _Case(("100000", "60", "wisp", "fast"), None, Bound(most=4)),
 }
 COMPARED = {
@@ -51,7 +53,9 @@ def run(setting: Setting) -> Outcome:
     figures = [figure for case in cases for figure in case]
     compared = [_compare(setting, name, arguments) for name, arguments in COMPARED.items()]
     title = "Simulating many devices on one server, on one core"
-    return Outcome(title, [*figures, *(figure for pair in compared for figure in pair), _growth(setting)])
+    return Outcome(
+        title, [*figures, *(figure for pair in compared for figure in pair), _growth(setting)]
+    )
 
 
 def _measure(setting: Setting, name: str, case: _Case) -> list[Figure]:
@@ -59,7 +63,12 @@ def _measure(setting: Setting, name: str, case: _Case) -> list[Figure]:
     peak = measure(_command(case.arguments)).peak_bytes
     per_round = [cost.seconds / cost.rounds * 1e6 for cost in costs]
     return [
-        over_rounds(f"{name}: {costs[0].rounds:,} rounds", [cost.seconds for cost in costs], "s", case.seconds),
+        over_rounds(
+            f"{name}: {costs[0].rounds:,} rounds",
+            [cost.seconds for cost in costs],
+            "s",
+            case.seconds,
+        ),
         over_rounds(f"{name}: per round", per_round, "µs"),
         Figure(f"{name}: peak memory", peak / 1e9, "GB", case.memory),
     ]
@@ -82,7 +91,10 @@ def _compare(setting: Setting, name: str, arguments: tuple[str, ...]) -> list[Fi
 
 def _growth(setting: Setting) -> Figure:
     """Return the slope between the fewest and the most events on logarithmic scales."""
-    few, many = ([_simulate((devices, GROWTH_S, "wisp", "fast")) for _ in range(setting.rounds)] for devices in GROWTH)
+    few, many = (
+        [_simulate((devices, GROWTH_S, "wisp", "fast")) for _ in range(setting.rounds)]
+        for devices in GROWTH
+    )
     exponents = [
         log(large.seconds / small.seconds) / log(large.events / small.events)
         for small, large in zip(few, many, strict=True)

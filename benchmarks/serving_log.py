@@ -25,7 +25,10 @@ NEAREST = "l40s"
 FITTED_ON = 100
 """Number of requests that the calibrated speed of the software card was fitted to."""
 MEANS, TAILS = Bound(0.97, 1.03), Bound(0.90, 1.10)
-PARTS = {f"first {FITTED_ON} requests": slice(FITTED_ON), f"other {300 - FITTED_ON}": slice(FITTED_ON, None)}
+PARTS = {
+    f"first {FITTED_ON} requests": slice(FITTED_ON),
+    f"other {300 - FITTED_ON}": slice(FITTED_ON, None),
+}
 
 
 def run(_setting: Setting) -> Outcome:
@@ -37,7 +40,8 @@ def run(_setting: Setting) -> Outcome:
     engine = settings["engine_kwargs"]
     memory = KvCapacity(settings["kv_cache"]["num_kv_tokens"], engine["max_model_len"])
     log = ServedLog(
-        read_log(path).requests, EngineSettings(engine["max_num_seqs"], engine["max_num_batched_tokens"], memory)
+        read_log(path).requests,
+        EngineSettings(engine["max_num_seqs"], engine["max_num_batched_tokens"], memory),
     )
     figures = []
     for name, latency in _sources().items():
@@ -46,8 +50,22 @@ def run(_setting: Setting) -> Outcome:
             bounded = name == "calibrated"
             for metric in agreement(simulated, log.measured, rows):
                 label = f"{name}, {part}"
-                figures += [Figure(f"{label}: mean {metric.metric}", metric.mean, "x", MEANS if bounded else None)]
-                figures += [Figure(f"{label}: P95 {metric.metric}", metric.tail, "x", TAILS if bounded else None)]
+                figures += [
+                    Figure(
+                        f"{label}: mean {metric.metric}",
+                        metric.mean,
+                        "x",
+                        MEANS if bounded else None,
+                    )
+                ]
+                figures += [
+                    Figure(
+                        f"{label}: P95 {metric.metric}",
+                        metric.tail,
+                        "x",
+                        TAILS if bounded else None,
+                    )
+                ]
     title = f"{settings['model']} by vLLM {settings['vllm_version']} on one RTX 4090: simulated over measured"
     notes = [
         f"{len(log.requests)} requests of {LOG.name}; {name}: {values.mean():.4g} s on average"

@@ -48,7 +48,11 @@ def main() -> None:
     started_s = process_time()
     result = simulate(scenario, native=loop == "native")
     seconds = process_time() - started_s
-    print(json.dumps({"seconds": seconds, "events": result.events, "rounds": len(result.rounds["client"])}))
+    print(
+        json.dumps(
+            {"seconds": seconds, "events": result.events, "rounds": len(result.rounds["client"])}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -39,7 +39,9 @@ def stays_s(rng: np.random.Generator, load: float, customers: int) -> tuple[Arra
     return arrivals_s[WARM_UP:] - arrivals_s[WARM_UP], (ends_s - arrivals_s)[WARM_UP:]
 
 
-def settle(arrivals_s: Array, stay_s: Array, limit_s: float, until_s: float) -> tuple[float, float, float, float]:
+def settle(
+    arrivals_s: Array, stay_s: Array, limit_s: float, until_s: float
+) -> tuple[float, float, float, float]:
     """Return rate, interval and share of the time of one run that looks at its customers as `try_load` does."""
     rate, low, high, spent = 0.0, 0.0, 1.0, 0.0
     for before, share in zip((0.0, *LOOKS), LOOKS[:-1], strict=False):
@@ -80,7 +82,8 @@ def case(load: float) -> list[Figure]:
             ("mean share of the time", spent, None),
         )
         figures += [
-            Figure(f"{title}: {name}", 100 * float(values.mean()), "%", bound) for title, values, bound in shares
+            Figure(f"{title}: {name}", 100 * float(values.mean()), "%", bound)
+            for title, values, bound in shares
         ]
     return figures
 

@@ -10,7 +10,16 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from benchmarks.common import Bound, Figure, Outcome, Setting, Skipped, over_rounds, round_ratios, take_turns
+from benchmarks.common import (
+    Bound,
+    Figure,
+    Outcome,
+    Setting,
+    Skipped,
+    over_rounds,
+    round_ratios,
+    take_turns,
+)
 from specbench_kit.models.executors.base import executors, make_executor
 from specbench_kit.models.runner import Append, Runner
 
@@ -42,21 +51,37 @@ def run(setting: Setting) -> Outcome:
     """Time one token after a short context, in turns with both executors and with plain reading."""
     if NATIVE not in executors.all():
         raise Skipped("the native executor was not compiled")
-    figures = [figure for name, shape in SHAPES.items() for figure in _figures(name, shape, setting.rounds)]
+    figures = [
+        figure for name, shape in SHAPES.items() for figure in _figures(name, shape, setting.rounds)
+    ]
     threads = torch.get_num_threads()
-    return Outcome(f"One token of larger shapes, bf16, context {CONTEXT}, {threads} threads", figures)
+    return Outcome(
+        f"One token of larger shapes, bf16, context {CONTEXT}, {threads} threads", figures
+    )
 
 
 def _figures(name: str, shape: dict[str, Any], rounds: int) -> list[Figure]:
     model = _random(shape)
-    contenders: dict[str, Callable[[int], None]] = {READING: partial(_read, _in_one_piece(model.parameters()))}
+    contenders: dict[str, Callable[[int], None]] = {
+        READING: partial(_read, _in_one_piece(model.parameters()))
+    }
     for executor in (NATIVE, REFERENCE):
         contenders[executor] = partial(_forward, *_filled(model, executor))
     seconds = take_turns(contenders, range(REPEATS), rounds)
     size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     return [
-        over_rounds(f"{name}: native / reading", round_ratios(seconds, NATIVE, READING), "x", Bound(most=1.5)),
-        over_rounds(f"{name}: transformers / native", round_ratios(seconds, REFERENCE, NATIVE), "x", Bound(least=1)),
+        over_rounds(
+            f"{name}: native / reading",
+            round_ratios(seconds, NATIVE, READING),
+            "x",
+            Bound(most=1.5),
+        ),
+        over_rounds(
+            f"{name}: transformers / native",
+            round_ratios(seconds, REFERENCE, NATIVE),
+            "x",
+            Bound(least=1),
+        ),
         *(
             over_rounds(f"{name}: {contender}", [1000 * min(row) for row in rows], "ms")
             for contender, rows in seconds.items()
@@ -66,7 +91,9 @@ def _figures(name: str, shape: dict[str, Any], rounds: int) -> list[Figure]:
 
 
 def _random(shape: dict[str, Any]) -> Any:
-    config = LlamaConfig(**shape, tie_word_embeddings=True, max_position_embeddings=2 * CONTEXT, dtype=torch.bfloat16)
+    config = LlamaConfig(
+        **shape, tie_word_embeddings=True, max_position_embeddings=2 * CONTEXT, dtype=torch.bfloat16
+    )
     torch.manual_seed(0)
     return LlamaForCausalLM(config).to(torch.bfloat16).eval().requires_grad_(False)
 

@@ -21,7 +21,9 @@ def run(setting: Setting) -> Outcome:
 
 
 def _answers(rounds: int) -> list[Figure]:
-    seconds = [[measure([str(SKIT), *command]).seconds for command in COMMANDS] for _ in range(rounds)]
+    seconds = [
+        [measure([str(SKIT), *command]).seconds for command in COMMANDS] for _ in range(rounds)
+    ]
     return [
         over_rounds(f"skit {' '.join(command)}", values, "s", Bound(most=0.4))
         for command, values in zip(COMMANDS, zip(*seconds, strict=True), strict=True)

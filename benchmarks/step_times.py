@@ -45,7 +45,9 @@ class Step(NamedTuple):
 
     def modelled_s(self, software: Software) -> float:
         """Return the seconds by the roofline of `cards` cards."""
-        roofline = Roofline(find_device(self.card).combined(self.cards), bundled_architectures()[MODEL], DTYPE)
+        roofline = Roofline(
+            find_device(self.card).combined(self.cards), bundled_architectures()[MODEL], DTYPE
+        )
         over = find_interconnect(INTERCONNECTS[self.card])
         return roofline.estimate(software, self.cards, over).seconds(self.rows)
 
@@ -63,7 +65,9 @@ def run(_setting: Setting) -> Outcome:
     for card in INTERCONNECTS:
         for cards in sorted({step.cards for step in steps}):
             chosen = [step for step in steps if (step.card, step.cards) == (card, cards)]
-            figures += _figures(f"{cards} x {card}", chosen, software, sheet, held_out=cards not in FITTED_ON)
+            figures += _figures(
+                f"{cards} x {card}", chosen, software, sheet, held_out=cards not in FITTED_ON
+            )
     title = f"{MODEL} by {software.title}, as Splitwise measured it: modelled over measured"
     fitted = " and ".join(map(str, FITTED_ON))
     notes = [f"the software card is fitted to {fitted} cards; prompts of {SHORT} tokens or more"]
@@ -74,7 +78,10 @@ def _operators(software: Software, sheet: Software) -> Iterator[Figure]:
     """Compare with held-out times of another source, without attention and the gaps between kernels."""
     device, shapes = find_device("a100-80"), bundled_architectures()[MODEL]
     parameters = shapes.layer_parameters / shapes.layers
-    for name, reached in {SOFTWARE: software.on(device.name), "measured kernels": sheet.on(device.name)}.items():
+    for name, reached in {
+        SOFTWARE: software.on(device.name),
+        "measured kernels": sheet.on(device.name),
+    }.items():
         read_s = parameters * BYTES[DTYPE] / (device.bandwidth_bytes_per_s * reached.bandwidth)
         token_s = 2 * parameters / (device.peak(DTYPE) * reached.compute)
         corner = reached.corner
@@ -82,7 +89,13 @@ def _operators(software: Software, sheet: Software) -> Iterator[Figure]:
             1e3 * (read_s**corner + (tokens * token_s) ** corner) ** (1 / corner) / measured_ms
             for tokens, measured_ms in OPERATORS_MS.items()
         ]
-        yield Figure(f"a layer's matrices by Vidur, {name}: mean", mean(ratios), "x", None, (min(ratios), max(ratios)))
+        yield Figure(
+            f"a layer's matrices by Vidur, {name}: mean",
+            mean(ratios),
+            "x",
+            None,
+            (min(ratios), max(ratios)),
+        )
 
 
 def measured() -> Iterator[Step]:
@@ -94,15 +107,21 @@ def measured() -> Iterator[Step]:
                     yield Step(card, int(cards), kind, int(size), milliseconds / 1e3)
 
 
-def _figures(label: str, steps: list[Step], software: Software, sheet: Software, *, held_out: bool) -> Iterator[Figure]:
+def _figures(
+    label: str, steps: list[Step], software: Software, sheet: Software, *, held_out: bool
+) -> Iterator[Figure]:
     """Yield means and extremes, with bounds for held-out numbers of cards."""
     name = f"{label}, {'held out' if held_out else 'fitted'}"
     for kind, bound in {"decode": MEANS, "prompt": PROMPTS}.items():
-        chosen = [step for step in steps if step.kind == kind and (kind == "decode" or step.size >= SHORT)]
+        chosen = [
+            step for step in steps if step.kind == kind and (kind == "decode" or step.size >= SHORT)
+        ]
         ratios = [step.modelled_s(software) / step.measured_s for step in chosen]
         alone = mean(step.modelled_s(sheet) / step.measured_s for step in chosen)
         spread = min(ratios), max(ratios)
-        yield Figure(f"{name}: {kind}, mean", mean(ratios), "x", bound if held_out else None, spread)
+        yield Figure(
+            f"{name}: {kind}, mean", mean(ratios), "x", bound if held_out else None, spread
+        )
         if kind == "decode" and held_out:
             yield Figure(f"{name}: {kind}, least", spread[0], "x", EACH)
             yield Figure(f"{name}: {kind}, most", spread[1], "x", EACH)

@@ -79,7 +79,9 @@ class Steps:
     def law_s(self, numbers: Floats) -> Floats:
         """Return the seconds by the law, as `RoundedModel` has it."""
         compute, bandwidth, corner, layer_us, wide_us = numbers
-        rounded_s = ((self.operations_s / compute) ** corner + (self.traffic_s / bandwidth) ** corner) ** (1 / corner)
+        rounded_s = (
+            (self.operations_s / compute) ** corner + (self.traffic_s / bandwidth) ** corner
+        ) ** (1 / corner)
         idle_s: Floats = self.layers * (layer_us + wide_us * self.wide) * 1e-6
         seconds: Floats = rounded_s + idle_s
         return seconds
@@ -91,7 +93,9 @@ class Steps:
             ratios: Floats = np.log(self.law_s(numbers) / self.measured_s)
             return ratios
 
-        found: Floats = least_squares(apart, START, bounds=(LEAST, MOST), loss="soft_l1", f_scale=OUTLIER).x
+        found: Floats = least_squares(
+            apart, START, bounds=(LEAST, MOST), loss="soft_l1", f_scale=OUTLIER
+        ).x
         return found
 
     def off_percent(self, seconds: Floats) -> float:
@@ -108,7 +112,10 @@ def spread_on_card(steps: list[Step]) -> tuple[float, float]:
     """Return the factors between which nine of ten times lie of a model that the card's fit has not seen."""
     logs = []
     for model in dict.fromkeys(step.model for step in steps):
-        own, others = (Steps.of([step for step in steps if (step.model == model) is same]) for same in (True, False))
+        own, others = (
+            Steps.of([step for step in steps if (step.model == model) is same])
+            for same in (True, False)
+        )
         logs.append(own.off_log(own.law_s(others.fit())))
     low, high = np.exp(np.quantile(np.concatenate(logs), QUANTILES))
     return float(low), float(high)
@@ -125,7 +132,9 @@ def spread_on_new_card(logs: list[Floats]) -> tuple[float, float]:
     scale = means.std(ddof=1) * np.sqrt(1 + 1 / len(means))
 
     def beyond(log: float, quantile: float) -> float:
-        return float(student.cdf((log - means.mean() - around) / scale, len(means) - 1).mean() - quantile)
+        return float(
+            student.cdf((log - means.mean() - around) / scale, len(means) - 1).mean() - quantile
+        )
 
     low, high = (float(np.exp(brentq(beyond, -3, 3, args=(quantile,)))) for quantile in QUANTILES)
     return low, high
@@ -154,15 +163,34 @@ def run(_setting: Setting) -> Outcome:
     steps = [step for step in measured() if step.context]
     figures, notes, logs = [], [], []
     for card in dict.fromkeys(step.card for step in steps):
-        own, others = (Steps.of([step for step in steps if (step.card == card) is same]) for same in (True, False))
+        own, others = (
+            Steps.of([step for step in steps if (step.card == card) is same])
+            for same in (True, False)
+        )
         unseen_s, own_numbers = own.law_s(others.fit()), own.fit()
         shipped_s = np.array([_shipped_s(step) for step in steps if step.card == card])
         low, high = spread_on_card([step for step in steps if step.card == card])
         figures += [
-            Figure(f"{card}: by the law fitted to the other cards", own.off_percent(unseen_s), "%", UNSEEN),
-            Figure(f"{card}: by the law fitted to it", own.off_percent(own.law_s(own_numbers)), "%"),
-            Figure(f"{card}: as the software card '{KERNELS}' has it", own.off_percent(shipped_s), "%", UNSEEN),
-            Figure(f"{card}: operations and traffic added up", own.off_percent(own.operations_s + own.traffic_s), "%"),
+            Figure(
+                f"{card}: by the law fitted to the other cards",
+                own.off_percent(unseen_s),
+                "%",
+                UNSEEN,
+            ),
+            Figure(
+                f"{card}: by the law fitted to it", own.off_percent(own.law_s(own_numbers)), "%"
+            ),
+            Figure(
+                f"{card}: as the software card '{KERNELS}' has it",
+                own.off_percent(shipped_s),
+                "%",
+                UNSEEN,
+            ),
+            Figure(
+                f"{card}: operations and traffic added up",
+                own.off_percent(own.operations_s + own.traffic_s),
+                "%",
+            ),
         ]
         notes.append(f"{card}: {_numbers(own_numbers)}, models left out {low:.2f} to {high:.2f}")
         logs.append(own.off_log(unseen_s))

@@ -30,19 +30,30 @@ def run(setting: Setting) -> Outcome:
     forwards: dict[str, Callable[[int], None]] = {}
     for name, runner in runners.items():
         filled, empty = _fill(runner), runner.acquire()
-        forwards |= {f"{name}, {width}": partial(_forward, runner, filled, width, width) for width in WIDTHS}
+        forwards |= {
+            f"{name}, {width}": partial(_forward, runner, filled, width, width) for width in WIDTHS
+        }
         forwards[f"{name}, prefill"] = partial(_forward, runner, empty, CONTEXT, 1)
     seconds = take_turns(forwards, range(REPEATS), setting.rounds)
     shortest = {name: [min(row) for row in rows] for name, rows in seconds.items()}
     tiles = runners["native-bf16"].executor.products.endswith("on AMX")
-    notes = [] if tiles else ["No AMX: the products of bf16 are as fast as those of fp32, and have no bounds."]
+    notes = (
+        []
+        if tiles
+        else ["No AMX: the products of bf16 are as fast as those of fp32, and have no bounds."]
+    )
     figures = [
         *_wider(names, shortest, tiles),
         *_faster(names, shortest, tiles),
-        *(over_rounds(name, [1000 * value for value in rows], "ms") for name, rows in shortest.items()),
+        *(
+            over_rounds(name, [1000 * value for value in rows], "ms")
+            for name, rows in shortest.items()
+        ),
     ]
     threads = torch.get_num_threads()
-    return Outcome(f"Widths of forwards at batch 1, context {CONTEXT}, {threads} threads", figures, notes)
+    return Outcome(
+        f"Widths of forwards at batch 1, context {CONTEXT}, {threads} threads", figures, notes
+    )
 
 
 def _wider(names: list[str], shortest: dict[str, list[float]], tiles: bool) -> list[Figure]:
@@ -52,7 +63,9 @@ def _wider(names: list[str], shortest: dict[str, list[float]], tiles: bool) -> l
             f"{name}: {width} new tokens / 1",
             shortest[f"{name}, {width}"],
             shortest[f"{name}, 1"],
-            Bound(most=ON_TILES[width]) if tiles and name == "native-bf16" and width in ON_TILES else None,
+            Bound(most=ON_TILES[width])
+            if tiles and name == "native-bf16" and width in ON_TILES
+            else None,
         )
         for name in names
         for width in WIDTHS[1:]
@@ -73,7 +86,9 @@ def _faster(names: list[str], shortest: dict[str, list[float]], tiles: bool) -> 
     ]
     if "native-int8" in names:
         label = "native-int8: one token, times faster than native-bf16"
-        figures.append(_ratio(label, one, shortest["native-int8, 1"], Bound(least=DECODING_SPEEDUP)))
+        figures.append(
+            _ratio(label, one, shortest["native-int8, 1"], Bound(least=DECODING_SPEEDUP))
+        )
     return figures
 
 

@@ -46,7 +46,9 @@ def run(setting: Setting) -> Outcome:
 
 def _rounds(connection: Connection, name: str) -> Iterator[float]:
     """Yield the seconds of rounds with a draft of four tokens, after a warm-up."""
-    connection.send(Up(open={"session": name, "prompt": [1] * PROMPT, "sampling": {"request": name}}))
+    connection.send(
+        Up(open={"session": name, "prompt": [1] * PROMPT, "sampling": {"request": name}})
+    )
     connection.receive()
     base = PROMPT
     for number in range(1, ROUNDS + WARM + 1):
@@ -98,7 +100,9 @@ def echo() -> None:
     async def serve() -> None:
         server = grpc.aio.server()
         handlers = {"Decode": grpc.stream_stream_rpc_method_handler(decode)}
-        server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler("benchmark.Echo", handlers)])
+        server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler("benchmark.Echo", handlers)]
+        )
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         print(f"listening on 127.0.0.1:{port}", file=sys.stderr, flush=True)

@@ -17,7 +17,11 @@ for line in result.warnings:
     print(line)
 print(result.headline)
 table = result.to_pandas()
-print(table[["method", "speedup", "speedup_low", "speedup_high", "acceptance_length", "lossless_errors"]])
+print(
+    table[
+        ["method", "speedup", "speedup_low", "speedup_high", "acceptance_length", "lossless_errors"]
+    ]
+)
 
 # %% [markdown]
 # ## The same tokens over a link
@@ -25,7 +29,9 @@ print(table[["method", "speedup", "speedup_low", "speedup_high", "acceptance_len
 
 # %%
 for rtt_s in (0.005, 0.08):
-    over_link = skit.bench("fixed-k:k=3", deployment="specedge", replaced=[f"link.rtt_s={rtt_s}"], **SMALL)
+    over_link = skit.bench(
+        "fixed-k:k=3", deployment="specedge", replaced=[f"link.rtt_s={rtt_s}"], **SMALL
+    )
     print(rtt_s, over_link.to_pandas()[["method", "speedup"]].to_string(index=False, header=False))
 
 # %% [markdown]

@@ -12,7 +12,12 @@ import specbench_kit.api as skit
 
 # %%
 SMALL = {"limit": 2, "max_new_tokens": 16, "out": "results"}
-swept = skit.sweep(["fixed-k:k=2", "threshold:max_draft=4"], deployment="wan", replaced="link.rtt_s=0.01,0.08", **SMALL)
+swept = skit.sweep(
+    ["fixed-k:k=2", "threshold:max_draft=4"],
+    deployment="wan",
+    replaced="link.rtt_s=0.01,0.08",
+    **SMALL,
+)
 print(swept.to_pandas()[["link.rtt_s", "method", "speedup"]])
 print(swept.report)
 

@@ -66,7 +66,10 @@ class Costs(NamedTuple):
 
     def best(self, batch: int) -> Choice:
         """Return the fastest length."""
-        return max((Choice(length, self.speedup(length, batch)) for length in range(LONGEST + 1)), key=lambda c: c[1])
+        return max(
+            (Choice(length, self.speedup(length, batch)) for length in range(LONGEST + 1)),
+            key=lambda c: c[1],
+        )
 
 
 def main() -> None:
@@ -82,7 +85,9 @@ def main() -> None:
             costs, added = _costs(model, card), Costs(_added(model, card), _added(DRAFT, card))
             source = "silicon" if find_kernels(model, card, "vllm") else "law"
             chosen = {batch: (costs.best(batch), added.best(batch)) for batch in BATCHES}
-            lines.append(f"| {card}, {source} | {' | '.join(str(own) for own, _ in chosen.values())} |")
+            lines.append(
+                f"| {card}, {source} | {' | '.join(str(own) for own, _ in chosen.values())} |"
+            )
             lines.append(f"| added up | {' | '.join(str(other) for _, other in chosen.values())} |")
             for batch, (own, other) in chosen.items():
                 paid = costs.speedup(other.length, batch)
@@ -97,7 +102,9 @@ def main() -> None:
     with (folder / "batches.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows(tuple(f"{v:.4g}" if isinstance(v, float) else v for v in row) for row in rows)
+        writer.writerows(
+            tuple(f"{v:.4g}" if isinstance(v, float) else v for v in row) for row in rows
+        )
     (folder / "README.md").write_text(_page(tables, flips), encoding="utf-8")
 
 

@@ -62,7 +62,9 @@ def changed(question: str, rng: random.Random) -> str:
     """Return the problem with other digits and other names, the same name for each old one throughout."""
     names = sorted(set(re.findall(r"\b[A-Z][a-z]+\b", question)) & set(NAMES))
     replacements = dict(zip(names, rng.sample(NAMES, len(names)), strict=True))
-    renamed = re.sub(r"\b[A-Z][a-z]+\b", lambda match: replacements.get(match[0], match[0]), question)
+    renamed = re.sub(
+        r"\b[A-Z][a-z]+\b", lambda match: replacements.get(match[0], match[0]), question
+    )
     return re.sub(r"\d", lambda _: str(rng.randint(1, 9)), renamed)
 
 
@@ -164,7 +166,9 @@ def read_shard(path: Path) -> list[Document]:
     return [Document(*part) for part in parts]
 
 
-def prompts(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[list[int], bool]]:
+def prompts(
+    args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[tuple[list[int], bool]]:
     """Yield openings of documents without end, with True for complete ones: problems, prose, and "Question:"."""
     rng = random.Random(args.seed)
     math = [asked(document) for document in math_documents(args.data_dir)[:-HELD_OUT]]
@@ -193,12 +197,18 @@ def write_answers(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("specbench_kit/models/bundled"), help="folder of the pair")
+    parser.add_argument(
+        "--out", type=Path, default=Path("specbench_kit/models/bundled"), help="folder of the pair"
+    )
     parser.add_argument("--documents", type=int, default=20000)
-    parser.add_argument("--seed", type=int, default=0, help="another one gives other documents, beside the first")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="another one gives other documents, beside the first"
+    )
     args = parser.parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(args.seed)

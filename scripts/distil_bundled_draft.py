@@ -60,8 +60,12 @@ class TopDivergence(torch.autograd.Function):
 
 def batch_loss(draft: LlamaForCausalLM, batch: Sequence[Document]) -> Tensor:
     """Return the mean loss over the positions to be learned."""
-    likely = torch.from_numpy(np.concatenate([document.likely for document in batch]).astype(np.int64))
-    probability = torch.from_numpy(np.concatenate([document.probability for document in batch]).astype(np.float32))
+    likely = torch.from_numpy(
+        np.concatenate([document.likely for document in batch]).astype(np.int64)
+    )
+    probability = torch.from_numpy(
+        np.concatenate([document.probability for document in batch]).astype(np.float32)
+    )
     probability /= probability.sum(-1, keepdim=True)
     tokens = padded([document.tokens for document in batch])
     learned = torch.zeros(tokens.shape, dtype=torch.bool)
@@ -95,10 +99,14 @@ def batches(work: Path, most: int, rng: random.Random) -> Iterator[list[Document
         yield from groups
 
 
-def acceptance(target: LlamaForCausalLM, draft: LlamaForCausalLM, prompts: Sequence[list[int]]) -> float:
+def acceptance(
+    target: LlamaForCausalLM, draft: LlamaForCausalLM, prompts: Sequence[list[int]]
+) -> float:
     """Return the acceptance rate of chains of four tokens, with weights rounded as they are stored."""
     rounded = LlamaForCausalLM(draft.config)
-    rounded.load_state_dict({name: weight.bfloat16().float() for name, weight in draft.state_dict().items()})
+    rounded.load_state_dict(
+        {name: weight.bfloat16().float() for name, weight in draft.state_dict().items()}
+    )
     length = max(map(len, prompts)) + 128 + 8
     runners = [Runner(make_executor(model.eval(), 32, length, 4096)) for model in (target, rounded)]
     setup = DecodingSetup(eos_ids=frozenset({EOS_ID}), batch_size=32)
@@ -138,7 +146,10 @@ def distil(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> None
         learned += sum(len(document.likely) for document in batch)
         if step % 10 == 9:
             mean, speed = sum(losses) / len(losses), seen / (time.time() - started)
-            print(f"step {step} {progress:.3f} loss {mean:.4f} {learned} of {seen} tokens, {speed:.0f}/s", flush=True)
+            print(
+                f"step {step} {progress:.3f} loss {mean:.4f} {learned} of {seen} tokens, {speed:.0f}/s",
+                flush=True,
+            )
             losses.clear()
         if time.time() - judged > 60 * args.judge_minutes:
             print(f"held-out acceptance {acceptance(target, draft, prompts):.4f}", flush=True)
@@ -150,15 +161,23 @@ def distil(args: argparse.Namespace, tokenizer: PreTrainedTokenizerBase) -> None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--out", type=Path, default=Path("specbench_kit/models/bundled"), help="folder of the pair")
+    parser.add_argument(
+        "--out", type=Path, default=Path("specbench_kit/models/bundled"), help="folder of the pair"
+    )
     parser.add_argument("--minutes", type=float, default=45)
-    parser.add_argument("--judge-minutes", type=float, default=5, help="how often acceptance is measured")
+    parser.add_argument(
+        "--judge-minutes", type=float, default=5, help="how often acceptance is measured"
+    )
     parser.add_argument("--lr", type=float, default=1.6e-3)
     parser.add_argument("--uses", type=int, default=4, help="how often a document may be learned")
-    parser.add_argument("--kept", type=float, default=0.6, help="share of the weights that the old draft keeps")
+    parser.add_argument(
+        "--kept", type=float, default=0.6, help="share of the weights that the old draft keeps"
+    )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.manual_seed(args.seed)

@@ -13,6 +13,7 @@ from mkdocs.structure.files import File, Files
 import specbench_kit.api as api
 from specbench_kit.cli.command import NOT_IN_FILES
 from specbench_kit.cli.commands import COMMANDS, load_command
+from specbench_kit.core.plain_text import summary_of
 from specbench_kit.core.specs import init_fields
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, METRICS
@@ -110,18 +111,28 @@ def _overview(entries: dict[str, Any]) -> str:
     parts = ["# Methods by group"]
     for group in GROUPS:
         rows = [
-            (f"[{code(name)}]({name}.md)", _first(method)) for name, method in entries.items() if method.group == group
+            (f"[{code(name)}]({name}.md)", _first(method))
+            for name, method in entries.items()
+            if method.group == group
         ]
         if rows:
             heading = f"## {TITLES.get(group, group)}"
-            parts.append("\n\n".join(filter(None, [heading, PAYS.get(group, ""), table(["name", "rule"], rows)])))
+            parts.append(
+                "\n\n".join(
+                    filter(None, [heading, PAYS.get(group, ""), table(["name", "rule"], rows)])
+                )
+            )
     return "\n\n".join(parts) + "\n"
 
 
 def _method(name: str, method: Any) -> str:
     doc = inspect.getdoc(method) or ""
     options = [
-        (code(f"{option.name}={_written(option.default)}"), type_in_words(option.type), meaning(option.name, doc))
+        (
+            code(f"{option.name}={_written(option.default)}"),
+            type_in_words(option.type),
+            meaning(option.name, doc),
+        )
         for option in init_fields(method)
     ]
     parts = [f"# {name}", _text(inspect.getdoc(method) or "")]
@@ -130,7 +141,11 @@ def _method(name: str, method: Any) -> str:
     parts.append(f"Reported there: {method.reported_result}." if method.reported_result else "")
     needs = method.requirements()
     parts.append(f"Needs {'; '.join(needs)}." if needs else "")
-    parts.append("## Options\n\n" + table(["default", "type", "meaning"], options) if options else "It has no options.")
+    parts.append(
+        "## Options\n\n" + table(["default", "type", "meaning"], options)
+        if options
+        else "It has no options."
+    )
     parts.append(f"```sh\nskit bench --method {name} --limit 20\n```")
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -149,7 +164,9 @@ def type_in_words(kind: Any) -> str:
     if get_origin(kind) is tuple:
         return f"several of: {type_in_words(get_args(kind)[0])}, with + between them"
     if get_args(kind) and get_origin(kind) is not Annotated:
-        return " or ".join(type_in_words(member) for member in get_args(kind) if member is not NoneType)
+        return " or ".join(
+            type_in_words(member) for member in get_args(kind) if member is not NoneType
+        )
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     return {bool: "true or false", int: "whole number", float: "number", str: "text"}.get(
         kind, getattr(kind, "__name__", str(kind))
@@ -177,10 +194,16 @@ def _metrics() -> str:
 
 
 def _python() -> str:
-    parts = ["# Python reference", inspect.getdoc(api) or "", "```python\nimport specbench_kit.api as skit\n```"]
+    parts = [
+        "# Python reference",
+        inspect.getdoc(api) or "",
+        "```python\nimport specbench_kit.api as skit\n```",
+    ]
     for name in sorted(api.__all__):
         member = getattr(api, name)
-        parts.append(_function(name, member) if inspect.isfunction(member) else _class(name, member))
+        parts.append(
+            _function(name, member) if inspect.isfunction(member) else _class(name, member)
+        )
     return "\n\n".join(parts) + "\n"
 
 
@@ -228,11 +251,14 @@ def _formats() -> str:
             shown.add(part.title)
             # Fields without a description of their own are explained in the description of their object.
             width = 3 if any(row.description for row in part.rows) else 2
-            rows = [(code(row.name), _text(row.kind), _text(row.description))[:width] for row in part.rows]
+            rows = [
+                (code(row.name), _text(row.kind), _text(row.description))[:width]
+                for row in part.rows
+            ]
             fields = table(["field", "type", "meaning"][:width], rows)
             parts.append(f"### {name}: {part.title}\n\n{_text(part.description)}\n\n{fields}")
     return "\n\n".join(parts) + "\n"
 
 
 def _first(method: Any) -> str:
-    return _text((method.__doc__ or "").strip().partition("\n")[0])
+    return _text(summary_of(method))

@@ -51,7 +51,9 @@ class Recorded(face.Drafts):
         self.calls: list[dict[str, Any]] | None = None
         MADE.append(self)
 
-    def propose(self, sampled_token_ids: Any, num_tokens_no_spec: Any, token_ids_cpu: Any, **others: Any) -> Any:
+    def propose(
+        self, sampled_token_ids: Any, num_tokens_no_spec: Any, token_ids_cpu: Any, **others: Any
+    ) -> Any:
         drafts = super().propose(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, **others)
         if self.calls is not None:
             counts = [int(count) for count in num_tokens_no_spec[: len(drafts)]]
@@ -76,19 +78,24 @@ class Subject:
         """Decode requests together, step by step, and return a record of each with what is seen from outside."""
         engine, began_s = self.llm.llm_engine, perf_counter()
         records = {
-            r.id: RequestRecord(request_id(list(r.prompt_ids)), r.category, list(r.prompt_ids)) for r in requests
+            r.id: RequestRecord(request_id(list(r.prompt_ids)), r.category, list(r.prompt_ids))
+            for r in requests
         }
         outputs: dict[str, list[int]] = {r.id: [] for r in requests}
         parameters = SamplingParams(temperature=0, max_tokens=most)
         for request in requests:
-            engine.add_request(request.id, {"prompt_token_ids": list(request.prompt_ids)}, parameters)
+            engine.add_request(
+                request.id, {"prompt_token_ids": list(request.prompt_ids)}, parameters
+            )
         while engine.has_unfinished_requests():
             for output in engine.step():
                 name, tokens = str(output.request_id), list(output.outputs[0].token_ids)
                 new, outputs[name] = len(tokens) - len(outputs[name]), tokens
                 if new:
                     end_s = perf_counter() - began_s
-                    line = RoundRecord(**(UNKNOWN | {"end_s": end_s}), accepted=new - 1, committed=new)
+                    line = RoundRecord(
+                        **(UNKNOWN | {"end_s": end_s}), accepted=new - 1, committed=new
+                    )
                     records[name].rounds.append(line)
                 if output.finished:
                     records[name].text = output.outputs[0].text
@@ -108,7 +115,9 @@ class Subject:
             records.out = out
 
 
-def make_subject(name: str, options: argparse.Namespace, speculative: dict[str, Any] | None, **limits: Any) -> Subject:
+def make_subject(
+    name: str, options: argparse.Namespace, speculative: dict[str, Any] | None, **limits: Any
+) -> Subject:
     """Return vLLM with a drafter."""
     before = len(MADE)
     llm = LLM(
@@ -133,7 +142,9 @@ def make_policy(spec: str, options: argparse.Namespace, **limits: Any) -> Subjec
         "SKIT_OUT": str(options.out),
         "SKIT_MAX_NEW_TOKENS": str(options.max_new_tokens),
     }
-    return make_subject(f"skit {spec}", options, {"method": "custom_class", "model": "__main__.Recorded"}, **limits)
+    return make_subject(
+        f"skit {spec}", options, {"method": "custom_class", "model": "__main__.Recorded"}, **limits
+    )
 
 
 def load_requests(options: argparse.Namespace, count: int) -> list[Request]:
@@ -142,16 +153,23 @@ def load_requests(options: argparse.Namespace, count: int) -> list[Request]:
 
     tokenizer = AutoTokenizer.from_pretrained(options.target)
     dataset = load(options.dataset, data_dir=None, allow_sample=True, limit=count, seed=0)
-    requests = [Conversation(prompt, tokenizer, options.max_new_tokens).next_request() for prompt in dataset.prompts]
+    requests = [
+        Conversation(prompt, tokenizer, options.max_new_tokens).next_request()
+        for prompt in dataset.prompts
+    ]
     return [request for request in requests if request is not None]
 
 
 def run(options: argparse.Namespace) -> list[Subject]:
     """Decode all prompts with all drafters; the first request warms up, half of the others go one by one."""
     own = options.own.split(",")
-    subjects = [make_subject(name, options, OWN[name]) for name in OWN if name in own and name != "ngram"]
+    subjects = [
+        make_subject(name, options, OWN[name]) for name in OWN if name in own and name != "ngram"
+    ]
     subjects += [make_policy(spec, options) for spec in options.method]
-    if "ngram" in own:  # the last one: once its numba is imported, vLLM fails to make another engine in this process
+    if (
+        "ngram" in own
+    ):  # the last one: once its numba is imported, vLLM fails to make another engine in this process
         subjects.append(make_subject("ngram", options, OWN["ngram"]))
     first, *requests = load_requests(options, 1 + 2 * options.limit)
     for subject in subjects:
@@ -165,14 +183,24 @@ def run(options: argparse.Namespace) -> list[Subject]:
     for subject in subjects:
         began_s = perf_counter()
         records = subject.decode(requests[options.limit :], options.max_new_tokens)
-        subject.batch_s, subject.batch_outputs = perf_counter() - began_s, [record.output_ids for record in records]
+        subject.batch_s, subject.batch_outputs = (
+            perf_counter() - began_s,
+            [record.output_ids for record in records],
+        )
     return subjects
 
 
 def write_run(subject: Subject, plain: Subject, options: argparse.Namespace) -> None:
     """Complete the run that a policy left with its baseline, or write that of vLLM's own drafter, as seen outside."""
     described = MADE[0].drafter.recorder.description
-    config = {**described["config"], "temperature": 0.0, "top_p": 1.0, "top_k": 0, "batch_size": 1, "baseline": True}
+    config = {
+        **described["config"],
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "batch_size": 1,
+        "baseline": True,
+    }
     method = parse_method("autoregressive")
     if subject.drafts:
         method = parse_method(subject.drafts.drafter.recorder.description["method"])
@@ -183,14 +211,26 @@ def write_run(subject: Subject, plain: Subject, options: argparse.Namespace) -> 
         outside = {record.request_id: record for record in subject.records}
         records = directory.records()
         for record in records:
-            assert record.output_ids == outside[record.request_id].output_ids, "the record has another output"
-            record.category, record.text = outside[record.request_id].category, outside[record.request_id].text
+            assert record.output_ids == outside[record.request_id].output_ids, (
+                "the record has another output"
+            )
+            record.category, record.text = (
+                outside[record.request_id].category,
+                outside[record.request_id].text,
+            )
         (directory.path / "requests.jsonl").unlink()
         subject.drafts.drafter.recorder.out = None
     else:
-        known = {name: value for name, value in described.items() if name not in {"options", "uses"}}
+        known = {
+            name: value for name, value in described.items() if name not in {"options", "uses"}
+        }
         models = {"target": described["models"]["target"]}
-        changes = {"method": f"vllm-{subject.name}", "config": config, "models": models, "requests": options.limit}
+        changes = {
+            "method": f"vllm-{subject.name}",
+            "config": config,
+            "models": models,
+            "requests": options.limit,
+        }
         directory, records = RunDirectory.create(options.out, known | changes), subject.records
     for record in in_turn(records):
         directory.append(record)
@@ -199,7 +239,12 @@ def write_run(subject: Subject, plain: Subject, options: argparse.Namespace) -> 
     records, baseline = directory.records(), directory.baseline_records()
     finished = {"planned": len(records), "finished": len(records), "failed": 0}
     directory.write_summary(
-        {"method": directory.run["method"], "partial": False, "requests": finished, "overlaps": False}
+        {
+            "method": directory.run["method"],
+            "partial": False,
+            "requests": finished,
+            "overlaps": False,
+        }
         | summarise_run(records, baseline, None)
         | ServedOutputJudge(bitwise=False).judge(directory.run, method, records, baseline)
     )
@@ -224,20 +269,32 @@ def table(subjects: Sequence[Subject]) -> str:
         same = sum(record.output_ids == other.output_ids for record, other in pairs)
         batch = zip(subject.batch_outputs, plain.batch_outputs, strict=True)
         same += sum(output == other for output, other in batch)
-        tokens, seconds = sum(len(r.output_ids) for r in subject.records), sum(r.e2e_s or 0.0 for r in subject.records)
-        steps, together = sum(len(r.rounds) for r in subject.records), sum(map(len, subject.batch_outputs))
+        tokens, seconds = (
+            sum(len(r.output_ids) for r in subject.records),
+            sum(r.e2e_s or 0.0 for r in subject.records),
+        )
+        steps, together = (
+            sum(len(r.rounds) for r in subject.records),
+            sum(map(len, subject.batch_outputs)),
+        )
         ratio = median((other.e2e_s or 0.0) / (record.e2e_s or 1.0) for record, other in pairs)
         overhead = subject.drafts.drafter.speculator.overhead if subject.drafts else None
-        share = f"{overhead.total_s / (overhead.total_s + overhead.engine_s):.1%}" if overhead else ""
+        share = (
+            f"{overhead.total_s / (overhead.total_s + overhead.engine_s):.1%}" if overhead else ""
+        )
         rates = f"{tokens / seconds:.1f} | {ratio:.2f} | {tokens / steps:.2f}"
         batched = f"{together / subject.batch_s:.1f} | {plain.batch_s / subject.batch_s:.2f}"
-        lines.append(f"| {subject.name} | {same} of {2 * len(pairs)} | {rates} | {batched} | {share} |")
+        lines.append(
+            f"| {subject.name} | {same} of {2 * len(pairs)} | {rates} | {batched} | {share} |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def parser_of(description: str | None) -> argparse.ArgumentParser:
     """Return the parser of the options."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--target", required=True)
     parser.add_argument("--draft", default="bundled")
     parser.add_argument("--method", action="append", default=[])

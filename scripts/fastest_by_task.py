@@ -37,7 +37,9 @@ SHOWN, UNDECIDED = 0.85, 0.3
 Row = dict[str, object]
 
 
-def decode(trace: TraceFile, specs: Sequence[str], deployment: Deployment) -> dict[str, list[RequestRecord]]:
+def decode(
+    trace: TraceFile, specs: Sequence[str], deployment: Deployment
+) -> dict[str, list[RequestRecord]]:
     """Return the records of plain decoding and of every method, by its spec as the trace allows it."""
     records = {}
     for spec in (fit_spec(given, trace.header) for given in (BASELINE, *specs)):
@@ -52,7 +54,9 @@ def compare(rtt_s: float, records: Mapping[str, list[RequestRecord]]) -> Iterato
     for task in sorted(parts[BASELINE]):
         plain = parts[BASELINE][task]
         entries = [TableEntry(BASELINE, plain, is_baseline=True)]
-        entries += [TableEntry(spec, part[task], plain) for spec, part in parts.items() if spec != BASELINE]
+        entries += [
+            TableEntry(spec, part[task], plain) for spec, part in parts.items() if spec != BASELINE
+        ]
         units = units_of(plain.records)
         rows = rows_of(entries, choose_reference(entries, units), units)
         speedups = {spec: row.speedup or 1.0 for spec, row in rows.items()}
@@ -85,7 +89,9 @@ def rates_of_first_tokens(trace: TraceFile) -> dict[str, float]:
     return dict(sorted(rates.items(), key=lambda item: -item[1]))
 
 
-def draw(rows: Sequence[Row], path: Path, title: str, rates: Mapping[str, float] | None = None) -> None:
+def draw(
+    rows: Sequence[Row], path: Path, title: str, rates: Mapping[str, float] | None = None
+) -> None:
     """Draw a cell per task and round trip in the colour of its fastest method, pale where the lead may be chance.
 
     With the `rates` of right first tokens, tasks stand in their order and have them beside their names.
@@ -102,16 +108,33 @@ def draw(rows: Sequence[Row], path: Path, title: str, rates: Mapping[str, float]
     with rc_context(settings), plot(path, (12.5, 5), formats=("svg",)) as axes:
         for winner in winners:
             x, y = rtts.index(winner["rtt_s"]), tasks.index(winner["task"])
-            others = [row for row in rows if row["task"] == winner["task"] and row["rtt_s"] == winner["rtt_s"]]
+            others = [
+                row
+                for row in rows
+                if row["task"] == winner["task"] and row["rtt_s"] == winner["rtt_s"]
+            ]
             is_shown = all(row["shown_slower"] or row["fastest"] for row in others)
             opacity = SHOWN if is_shown else UNDECIDED
-            axes.bar(x, 1, 1, y - 0.5, color=colours[str(winner["method"])], alpha=opacity, edgecolor="white")
+            axes.bar(
+                x,
+                1,
+                1,
+                y - 0.5,
+                color=colours[str(winner["method"])],
+                alpha=opacity,
+                edgecolor="white",
+            )
             look = {"color": "white", "fontweight": "bold"} if is_shown else {}
-            axes.text(x, y, f"{winner['speedup']:.2f}x", ha="center", va="center", fontsize=9, **look)
+            axes.text(
+                x, y, f"{winner['speedup']:.2f}x", ha="center", va="center", fontsize=9, **look
+            )
         for name, colour in colours.items():
             axes.bar(0, 0, color=colour, alpha=SHOWN, label=name)
         axes.set_xticks(range(len(rtts)), [f"{1000 * float(str(rtt_s)):g} ms" for rtt_s in rtts])
-        names = [f"{task}\nfirst token right: {rates[str(task)]:.0%}" if rates else str(task) for task in tasks]
+        names = [
+            f"{task}\nfirst token right: {rates[str(task)]:.0%}" if rates else str(task)
+            for task in tasks
+        ]
         axes.set_yticks(range(len(tasks)), names)
         axes.set(xlabel="round trip", title=title)
         axes.margins(0)
@@ -120,7 +143,9 @@ def draw(rows: Sequence[Row], path: Path, title: str, rates: Mapping[str, float]
 
 def main() -> None:
     """Read the command line, and write `fastest.csv` and `fastest.svg`."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trace", type=Path)
     parser.add_argument("--deployment", required=True)
     parser.add_argument("--rtts", required=True, help="seconds, separated by commas")

@@ -23,7 +23,10 @@ def main() -> None:
         steps = [step for step in measured() if step.card == card and step.is_fitted]
         found = [_fitted(start, steps) for start in starts]
         _, best = min(found)
-        print(card, ", ".join(f"{name} = {value:.3g}" for name, value in zip(NAMES, best, strict=True)))
+        print(
+            card,
+            ", ".join(f"{name} = {value:.3g}" for name, value in zip(NAMES, best, strict=True)),
+        )
 
 
 def _fitted(start: tuple[float, ...], steps: list[Step]) -> tuple[float, list[float]]:
@@ -31,11 +34,18 @@ def _fitted(start: tuple[float, ...], steps: list[Step]) -> tuple[float, list[fl
 
     def apart(numbers: np.ndarray) -> list[float]:
         software = Software(
-            "", "", "", anywhere=AchievedSpeed(**dict(zip(NAMES, map(float, numbers), strict=True)), overlap=1.0)
+            "",
+            "",
+            "",
+            anywhere=AchievedSpeed(
+                **dict(zip(NAMES, map(float, numbers), strict=True)), overlap=1.0
+            ),
         )
         return [float(np.log(step.modelled_s(software) / step.measured_s)) for step in steps]
 
-    found = least_squares(apart, start, bounds=(LEAST, MOST), x_scale=SCALE, loss="soft_l1", f_scale=OUTLIER)
+    found = least_squares(
+        apart, start, bounds=(LEAST, MOST), x_scale=SCALE, loss="soft_l1", f_scale=OUTLIER
+    )
     return float(found.cost), found.x.tolist()
 
 

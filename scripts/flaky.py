@@ -55,7 +55,15 @@ def load() -> Iterator[None]:
 def failures(number: int, options: Sequence[str]) -> list[str]:
     """Run the tests once and return the names of those that failed."""
     cache = CACHES / str(number)
-    command = [sys.executable, "-m", "pytest", "--cache-clear", "-o", f"cache_dir={cache}", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--cache-clear",
+        "-o",
+        f"cache_dir={cache}",
+        *options,
+    ]
     done = subprocess.run(command, cwd=ROOT, preexec_fn=_ignore_ctrl_c, check=False)
     if done.returncode not in (0, 1):
         sys.exit(done.returncode)

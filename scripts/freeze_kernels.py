@@ -36,7 +36,12 @@ UNMEASURED = {("llama3.2-1b", "a100-80")}
 OTHER_ENGINES: tuple[KernelEngine, ...] = ("sglang", "trtllm")
 STEPS = Path(__file__).parents[1] / "benchmarks" / "steps.csv"
 FITTED_MODELS = ("qwen3-32b", "qwen3-8b", "llama3.1-8b")
-REQUESTS, CONTEXTS, DRAFTED, PROMPTS = (1, 2, 4, 8, 16, 32, 64), (512, 2048), (0, 1, 2, 4, 8, 16), (2048, 8192)
+REQUESTS, CONTEXTS, DRAFTED, PROMPTS = (
+    (1, 2, 4, 8, 16, 32, 64),
+    (512, 2048),
+    (0, 1, 2, 4, 8, 16),
+    (2048, 8192),
+)
 WIDTH = 120
 
 
@@ -81,7 +86,12 @@ def _steps(model: str, card: str) -> Iterator[tuple[int, int, int, str]]:
     for requests in REQUESTS:
         for context in CONTEXTS:
             for drafted in DRAFTED:
-                yield requests, context, drafted + 1, f"{database.step(requests, drafted, context).total_s:.5g}"
+                yield (
+                    requests,
+                    context,
+                    drafted + 1,
+                    f"{database.step(requests, drafted, context).total_s:.5g}",
+                )
 
 
 def _spread() -> tuple[float, float]:
@@ -99,7 +109,9 @@ def _spread() -> tuple[float, float]:
                     continue
                 ratios += [
                     other.step(*step).total_s / own.step(*step).total_s
-                    for step in ((requests, drafted, 512) for requests in REQUESTS for drafted in DRAFTED)
+                    for step in (
+                        (requests, drafted, 512) for requests in REQUESTS for drafted in DRAFTED
+                    )
                 ]
     low, high = np.quantile(ratios, (0.05, 0.95))
     print(f"other engines take {low:.2f} to {high:.2f} of a step, {len(ratios)} steps")
@@ -108,9 +120,16 @@ def _spread() -> tuple[float, float]:
 
 def _toml(measured: MeasuredKernels) -> str:
     """Return the file of some kernels, with many numbers to a line."""
-    head = {name: getattr(measured, name) for name in ("model", "device", "dtype", "engine", "source")}
+    head = {
+        name: getattr(measured, name) for name in ("model", "device", "dtype", "engine", "source")
+    }
     lines = [f'{name} = "{value}"' for name, value in head.items()]
-    lines += [f"tensor_parallel = {measured.tensor_parallel}", f"spread = {list(measured.spread)}", "", "[kernels]"]
+    lines += [
+        f"tensor_parallel = {measured.tensor_parallel}",
+        f"spread = {list(measured.spread)}",
+        "",
+        "[kernels]",
+    ]
     tables = measured.kernels
     for name in KernelTables.__dataclass_fields__:
         value = getattr(tables, name)

@@ -120,7 +120,9 @@ def check_environment(scene: Scene, out: Path, _seconds: float) -> Found:
     }
     (out / "environment.json").write_text(json.dumps(facts, indent=2, default=str) + "\n")
     unknown = "" if known else "; the kit has no data sheet of it, so that curves stand alone"
-    return [f"{card.name}, {facts['memory_gb']} GB, torch {torch.__version__}, CUDA {torch.version.cuda}{unknown}"]
+    return [
+        f"{card.name}, {facts['memory_gb']} GB, torch {torch.__version__}, CUDA {torch.version.cuda}{unknown}"
+    ]
 
 
 def check_lossless(scene: Scene, out: Path, seconds: float) -> Found:
@@ -132,7 +134,10 @@ def check_lossless(scene: Scene, out: Path, seconds: float) -> Found:
             for pool, condition in zip(pools, CONDITIONS, strict=True)
         ]
     else:
-        decoding = [partial(decode_under, scene, condition, seconds / len(CONDITIONS)) for condition in CONDITIONS]
+        decoding = [
+            partial(decode_under, scene, condition, seconds / len(CONDITIONS))
+            for condition in CONDITIONS
+        ]
     rows, found, failed = [], [], []
     for (executor, batch_size, temperature), verdicts_of in zip(CONDITIONS, decoding, strict=True):
         said = f"executor {executor}, batch {batch_size}, temperature {temperature:g}"
@@ -146,9 +151,13 @@ def check_lossless(scene: Scene, out: Path, seconds: float) -> Found:
         rows += [verdict | condition for verdict in verdicts]
         tally = Counter(str(verdict["verdict"]) for verdict in verdicts)
         ties = sum(int(str(verdict["ties"] or 0)) for verdict in verdicts)
-        wrong = ", ".join(str(verdict["method"]) for verdict in verdicts if verdict["verdict"] == "WRONG")
+        wrong = ", ".join(
+            str(verdict["method"]) for verdict in verdicts if verdict["verdict"] == "WRONG"
+        )
         counts = ", ".join(f"{count} {name}" for name, count in sorted(tally.items()))
-        found.append(f"{said}: {counts}, {ties} outputs tie" + (f"; wrong: {wrong}" if wrong else ""))
+        found.append(
+            f"{said}: {counts}, {ties} outputs tie" + (f"; wrong: {wrong}" if wrong else "")
+        )
         _write_table(out / "lossless.csv", rows)
     if failed:
         raise RuntimeError("\n".join([*found, *failed]))
@@ -217,14 +226,19 @@ def check_pipeline(scene: Scene, _out: Path, _seconds: float) -> Found:
             out=folder,
         )
         verdicts = [_verdict(run) for run in result.folders]
-    return [f"{verdict['method']}: {verdict['verdict']}, {verdict['ties']} outputs tie" for verdict in verdicts]
+    return [
+        f"{verdict['method']}: {verdict['verdict']}, {verdict['ties']} outputs tie"
+        for verdict in verdicts
+    ]
 
 
 def check_counts(scene: Scene, out: Path, _seconds: float) -> Found:
     """Count what the host asks of the CUDA runtime in each round, as the profiler sees it, and the graphs."""
     from benchmarks.common import Setting
 
-    setting = Setting(scene.target, scene.draft, scene.prompts, 1, scene.tokens, device=scene.device)
+    setting = Setting(
+        scene.target, scene.draft, scene.prompts, 1, scene.tokens, device=scene.device
+    )
     runners = setting.runners("cuda-graph")
     rows, found = [], []
     for method in COUNTED:
@@ -233,9 +247,20 @@ def check_counts(scene: Scene, out: Path, _seconds: float) -> Found:
             records, _ = setting.decode(runners, method, setting.requests)
         rounds = sum(len(record.rounds) for record in records)
         for name, count in calls.most_common():
-            rows.append({"method": method, "call": name, "calls": count, "calls_per_round": round(count / rounds, 2)})
+            rows.append(
+                {
+                    "method": method,
+                    "call": name,
+                    "calls": count,
+                    "calls_per_round": round(count / rounds, 2),
+                }
+            )
         replays = calls[REPLAYS] / rounds
-        launches = f" and {calls['cudaLaunchKernel'] / rounds:.1f} launches outside of graphs" if len(calls) > 1 else ""
+        launches = (
+            f" and {calls['cudaLaunchKernel'] / rounds:.1f} launches outside of graphs"
+            if len(calls) > 1
+            else ""
+        )
         found.append(f"{method}: {replays:.1f} graph replays{launches} per round")
     _write_table(out / "counts.csv", rows)
     return found
@@ -261,7 +286,9 @@ def _runtime_calls() -> Iterator[Counter[str]]:
             return
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU, cuda]) as seen:
             yield calls
-    calls.update({event.key: event.count for event in seen.key_averages() if event.key.startswith("cuda")})
+    calls.update(
+        {event.key: event.count for event in seen.key_averages() if event.key.startswith("cuda")}
+    )
 
 
 def check_executors(scene: Scene, out: Path, _seconds: float) -> Found:
@@ -269,11 +296,20 @@ def check_executors(scene: Scene, out: Path, _seconds: float) -> Found:
     from benchmarks import against_transformers
     from benchmarks.common import Setting
 
-    setting = Setting(scene.target, scene.draft, min(4, scene.prompts), 2, scene.tokens, device=scene.device)
+    setting = Setting(
+        scene.target, scene.draft, min(4, scene.prompts), 2, scene.tokens, device=scene.device
+    )
     figures = against_transformers.run(setting).figures
-    rows = [{"figure": figure.label, "value": f"{figure.value:.4g}", "unit": figure.unit} for figure in figures]
+    rows = [
+        {"figure": figure.label, "value": f"{figure.value:.4g}", "unit": figure.unit}
+        for figure in figures
+    ]
     _write_table(out / "executors.csv", rows)
-    return [f"{figure.label}: {figure.value:.3g} {figure.unit}" for figure in figures if figure.unit in ("x", "%")]
+    return [
+        f"{figure.label}: {figure.value:.3g} {figure.unit}"
+        for figure in figures
+        if figure.unit in ("x", "%")
+    ]
 
 
 def check_curves(scene: Scene, out: Path, seconds: float) -> Found:
@@ -305,14 +341,21 @@ def check_curves(scene: Scene, out: Path, seconds: float) -> Found:
             "peak_used_bytes": torch.cuda.max_memory_allocated(device) - before,
         }
         if name == scene.shapes[0]:
-            memory["out_of_memory_survived"] = survived = _survives_full_memory(loaded, runner, device)
-            found.append("a full card: " + ("decoding went on after it" if survived else "decoding did NOT go on"))
+            memory["out_of_memory_survived"] = survived = _survives_full_memory(
+                loaded, runner, device
+            )
+            found.append(
+                "a full card: "
+                + ("decoding went on after it" if survived else "decoding did NOT go on")
+            )
         del runner
         torch.cuda.empty_cache()
         for batch_size in scene.batch_sizes:
             # It computes all of its slots in every forward, so that it gets one for each request.
             if kv_bytes * 1.1 < free_bytes(device) and perf_counter() < end_s:
-                runner = loaded.runner(batch_size, scene.context + 64, None, INVARIANT.partition("+")[0])
+                runner = loaded.runner(
+                    batch_size, scene.context + 64, None, INVARIANT.partition("+")[0]
+                )
                 alone = replace(scene, batch_sizes=[batch_size])
                 times = _times(loaded, runner, alone, end_s, counts=(1,), steps=())
                 curves += [("invariant", shape, measured_s) for _, shape, measured_s in times]
@@ -379,20 +422,29 @@ def _draft(runner: Runner, slots: Sequence[int], count: int) -> None:
     """Draft some tokens in a row, of which each is read from the forward before it."""
     following: Sequence[Any] = [0] * len(slots)
     for _ in range(count):
-        forward = runner.forward([Append(slot, [token]) for slot, token in zip(slots, following, strict=True)])
+        forward = runner.forward(
+            [Append(slot, [token]) for slot, token in zip(slots, following, strict=True)]
+        )
         following = forward.next_tokens()
     for token in following:
         int(token)
 
 
-def _beside(subject: Subject, kind: str, shape: tuple[int, int, int], measured_s: float) -> dict[str, object]:
+def _beside(
+    subject: Subject, kind: str, shape: tuple[int, int, int], measured_s: float
+) -> dict[str, object]:
     """Return a line of the table: what was measured, what measured kernels say, and the physical limit."""
     requests, count, context = shape
     batches: list[list[Row]] = [[(count, context)] * requests]
     if kind == "draft":
         batches = [[(1, context + step)] * requests for step in range(count)]
     known = _known_times(subject)
-    line: dict[str, object] = {"model": subject.name, "kind": kind, "requests": requests, "tokens": count}
+    line: dict[str, object] = {
+        "model": subject.name,
+        "kind": kind,
+        "requests": requests,
+        "tokens": count,
+    }
     line |= {"context": context, "measured_ms": f"{1000 * measured_s:.4f}"}
     for column in ("kernels", "limit"):
         seconds_of = known.get(column)
@@ -426,7 +478,9 @@ def _curve_line(name: str, rows: Sequence[Mapping[str, object]]) -> str:
             step_ms = times["verify", requests, 1]
             part = f"batch {requests}: {step_ms:.2f} ms a step, 5 tokens {times[kind, requests, 5] / step_ms:.2f}x"
             invariant_ms = times.get(("invariant", requests, 1))
-            parts.append(part + (f", invariant {invariant_ms / step_ms:.2f}x" if invariant_ms else ""))
+            parts.append(
+                part + (f", invariant {invariant_ms / step_ms:.2f}x" if invariant_ms else "")
+            )
     return f"{name}: " + ("; ".join(parts) or "nothing was timed")
 
 
@@ -489,7 +543,11 @@ def run_all(scene: Scene, out: Path, arguments: Sequence[str] | None) -> bool:
     lines, errors = ["# GPU check", ""], []
     for name, (_, seconds) in SECTIONS.items():
         started_s = perf_counter()
-        error = _run_here(name, scene, out) if arguments is None else _run_apart(name, arguments, seconds + PATIENCE_S)
+        error = (
+            _run_here(name, scene, out)
+            if arguments is None
+            else _run_apart(name, arguments, seconds + PATIENCE_S)
+        )
         found = json.loads((out / FOUND).read_text()) if (out / FOUND).exists() else []
         (out / FOUND).unlink(missing_ok=True)
         ended = "failed, see errors.txt" if error else "ended"
@@ -532,17 +590,29 @@ def _run_apart(name: str, arguments: Sequence[str], limit_s: float) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(map(str, arguments))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("build/gpu-check"), help="default %(default)s")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("build/gpu-check"), help="default %(default)s"
+    )
     parser.add_argument("--device", default="cuda:0", help="default %(default)s")
     parser.add_argument("--target", default="bundled", help="as in skit bench")
     parser.add_argument("--draft", default="bundled", help="as in skit bench")
     parser.add_argument("--method", action="append", help="as in skit bench; default: all")
-    parser.add_argument("--shape", action="append", help="an architecture card; default: qwen3-0.6b, -8b and -32b")
-    parser.add_argument("--batch-sizes", default="1,8,32", help="of the curves; default %(default)s")
-    parser.add_argument("--context", type=int, default=512, help="cached tokens of the curves; default %(default)s")
+    parser.add_argument(
+        "--shape", action="append", help="an architecture card; default: qwen3-0.6b, -8b and -32b"
+    )
+    parser.add_argument(
+        "--batch-sizes", default="1,8,32", help="of the curves; default %(default)s"
+    )
+    parser.add_argument(
+        "--context", type=int, default=512, help="cached tokens of the curves; default %(default)s"
+    )
     parser.add_argument("--prompts", type=int, default=8, help="default %(default)s")
-    parser.add_argument("--tokens", type=int, default=24, help="new tokens of each answer; default %(default)s")
+    parser.add_argument(
+        "--tokens", type=int, default=24, help="new tokens of each answer; default %(default)s"
+    )
     parser.add_argument("--here", action="store_true", help="run all sections in this process")
     parser.add_argument("--section", choices=list(SECTIONS), help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)

@@ -30,8 +30,12 @@ def rounded(value: Any) -> Any:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("report", type=Path, help="folder that skit bench or another command wrote")
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument(
+        "report", type=Path, help="folder that skit bench or another command wrote"
+    )
     arguments.add_argument("folder", type=Path, help="folder of the committed page")
     options = arguments.parse_args()
     studies = studies_in(options.report)

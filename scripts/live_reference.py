@@ -141,7 +141,9 @@ def skit(*arguments: object, core: str = LOAD_CORE) -> None:
 @contextmanager
 def server(*options: object) -> Iterator[str]:
     """Start a server of the target that the options name on its core and yield its address."""
-    command = _pinned(SERVER_CORE, ("serve", "--listen", "127.0.0.1:0", "--session-tokens", 512, *options))
+    command = _pinned(
+        SERVER_CORE, ("serve", "--listen", "127.0.0.1:0", "--session-tokens", 512, *options)
+    )
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=_environment())
     assert process.stderr is not None
     said: list[str] = []
@@ -162,7 +164,18 @@ def trace(name: str, *target: object) -> Path:
     """Return the trace, which is recorded unless it exists."""
     path = _made(BUILD) / f"trace{name}.parquet"
     if not path.exists():
-        skit("record", *target, "--dataset", "gsm8k", "--limit", 12, "--max-new-tokens", 48, "--out", path)
+        skit(
+            "record",
+            *target,
+            "--dataset",
+            "gsm8k",
+            "--limit",
+            12,
+            "--max-new-tokens",
+            48,
+            "--out",
+            path,
+        )
     return path
 
 
@@ -179,7 +192,17 @@ def drafter_profile(name: str, budget_s: int, *target: object) -> None:
     """Profile the draft model on the core that it drafts on, unless that was done."""
     if not (BUILD / f"{name}-drafter.toml").exists():
         runs = ("--runs", 2, "--out", BUILD / "profiles")
-        skit("profile-drafter", *target, "--budget", budget_s, *runs, "--name", name, "--save-to", _made(BUILD))
+        skit(
+            "profile-drafter",
+            *target,
+            "--budget",
+            budget_s,
+            *runs,
+            "--name",
+            name,
+            "--save-to",
+            _made(BUILD),
+        )
 
 
 def validation(out: Path) -> None:
@@ -191,18 +214,32 @@ def validation(out: Path) -> None:
         skit("validate", run)
         picture = run / "plots" / "simulation_errors.svg"
         shutil.copyfile(picture, _made(folder / "plots") / f"{scheduler}.svg")
-        page = (run / "validation.md").read_text().replace("plots/simulation_errors.png", f"plots/{scheduler}.svg")
+        page = (
+            (run / "validation.md")
+            .read_text()
+            .replace("plots/simulation_errors.png", f"plots/{scheduler}.svg")
+        )
         (folder / f"{scheduler}.md").write_text(page)
         machine = json.loads((run / "run.json").read_text())["machine"]
-        for row, block in zip(json.loads((run / "validation.json").read_text())["rows"], machine, strict=True):
+        for row, block in zip(
+            json.loads((run / "validation.json").read_text())["rows"], machine, strict=True
+        ):
             for name in SIMULATED:
                 apart = row[f"{name}_apart"]
-                cells = [scheduler, str(row["devices"]), *map(_shown, apart.values()), f"{block['steal']:.1%}"]
+                cells = [
+                    scheduler,
+                    str(row["devices"]),
+                    *map(_shown, apart.values()),
+                    f"{block['steal']:.1%}",
+                ]
                 rows[name] += f"| {' | '.join(cells)} |\n"
     head = f"| scheduler | devices | {' | '.join(apart)} | withheld |\n|{' --- |' * (len(apart) + 3)}\n"
     promised = f"Promised: {slo.removesuffix('/s')} tokens/s"
     text = f"{TITLE}\n\n{promised}; `fixed-k:k={DRAFTED}`; a drafted token takes {1000 * DRAFT_S:g} ms.\n"
-    tables = [f"\n## {words[0].upper()}{words[1:]}\n\n{head}{rows[name]}" for name, words in SIMULATED.items()]
+    tables = [
+        f"\n## {words[0].upper()}{words[1:]}\n\n{head}{rows[name]}"
+        for name, words in SIMULATED.items()
+    ]
     (folder / "README.md").write_text("".join([text, *tables]))
 
 
@@ -212,7 +249,9 @@ def _loaded(scheduler: str, devices: list[int], slo: str) -> Path:
     if not list(done.glob("*/summary.json")):
         shutil.rmtree(done, ignore_errors=True)
         by = profile(scheduler, *TOY)
-        with server("--slots", devices[-1], "--scheduler", scheduler, "--profile", by, *TOY) as address:
+        with server(
+            "--slots", devices[-1], "--scheduler", scheduler, "--profile", by, *TOY
+        ) as address:
             arguments = (
                 "--server",
                 address,
@@ -223,8 +262,26 @@ def _loaded(scheduler: str, devices: list[int], slo: str) -> Path:
                 "--slo",
                 slo,
             )
-            times = ("--draft-s", DRAFT_S, "--duration", DURATION_S, "--warm-up", WARM_UP_S, "--profile", by)
-            skit("load", *arguments, *times, "--devices", ",".join(map(str, devices)), "--events", "--out", done)
+            times = (
+                "--draft-s",
+                DRAFT_S,
+                "--duration",
+                DURATION_S,
+                "--warm-up",
+                WARM_UP_S,
+                "--profile",
+                by,
+            )
+            skit(
+                "load",
+                *arguments,
+                *times,
+                "--devices",
+                ",".join(map(str, devices)),
+                "--events",
+                "--out",
+                done,
+            )
     (run,) = done.glob("*/summary.json")
     return run.parent
 
@@ -234,7 +291,12 @@ def links(out: Path, of: Links) -> None:
     drafter_profile(of.name, of.profile_s, *of.model)
     wire_s = loading.load(str(profile(of.name, *of.model, slots=of.slots))).fit["wire_s"]
     named = [word for method in of.methods for word in ("--method", method)]
-    offered = [word for method in of.methods if method not in of.drafts_ahead for word in ("--method", method)]
+    offered = [
+        word
+        for method in of.methods
+        if method not in of.drafts_ahead
+        for word in ("--method", method)
+    ]
     asked = ("--dataset", "gsm8k", "--limit", of.limit, "--max-new-tokens", of.max_new_tokens)
     build = BUILD / of.name
     with server("--slots", of.slots, *of.model, "--draft", "auto", *offered) as address:
@@ -243,7 +305,10 @@ def links(out: Path, of: Links) -> None:
             file = BUILD / f"{of.name}-{name}.toml"
             file.write_text(DEPLOYMENT.format(name=name, rtt_s=rtt_s + wire_s, pair=of.name))
             link = ("--link", f"rtt_s={rtt_s:g}") if rtt_s else ()
-            for kind, where in (("measured", ("--server", address, *link)), ("modelled", ("--deployment", file))):
+            for kind, where in (
+                ("measured", ("--server", address, *link)),
+                ("modelled", ("--deployment", file)),
+            ):
                 runs = build / kind / name
                 if not (out / kind / name).exists():
                     shutil.rmtree(runs, ignore_errors=True)
@@ -265,9 +330,17 @@ def _compared(out: Path, of: Links) -> None:
         times = [1e3 * side["tpot"]["mean"] for side in (measured, modelled)]
         speedups = [side["speedup"] for side in (measured, modelled)]
         apart = speedups[1] / speedups[0] - 1
-        cells = [name, method, *(f"{time:.2f}" for time in times), f"{100 * (times[1] / times[0] - 1):+.1f}"]
+        cells = [
+            name,
+            method,
+            *(f"{time:.2f}" for time in times),
+            f"{100 * (times[1] / times[0] - 1):+.1f}",
+        ]
         text = f"{100 * apart:+.1f}"
-        cells += [*(f"{speedup:.3f}" for speedup in speedups), text if abs(apart) <= SPEEDUP_APART else f"**{text}**"]
+        cells += [
+            *(f"{speedup:.3f}" for speedup in speedups),
+            text if abs(apart) <= SPEEDUP_APART else f"**{text}**",
+        ]
         cells += [_speedup_or_dash(side.get("colocated_speedup")) for side in (measured, modelled)]
         rows.append(f"| {' | '.join(cells)} |")
     (out / "README.md").write_text(LINKS.format(pair=of.pair) + "\n".join(rows) + "\n")

@@ -50,11 +50,17 @@ def thinking_end(tokens: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> i
         return high
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if CLOSING in tokenizer.decode(list(tokens[:middle])) else (middle + 1, high)
+        low, high = (
+            (low, middle)
+            if CLOSING in tokenizer.decode(list(tokens[:middle]))
+            else (middle + 1, high)
+        )
     return low
 
 
-def parts(request: RequestTrace, tokenizer: PreTrainedTokenizerBase) -> Iterator[tuple[str, NDArray[np.int64]]]:
+def parts(
+    request: RequestTrace, tokenizer: PreTrainedTokenizerBase
+) -> Iterator[tuple[str, NDArray[np.int64]]]:
     """Yield the places of an answer by stretch and by part, and its repetitions, each with its right tokens."""
     lengths = accepted(request)
     own_end = repetition_start(request.output_ids)
@@ -81,20 +87,34 @@ def lines(trace: TraceFile, tokenizer: PreTrainedTokenizerBase) -> list[list[str
     for name in names:
         lengths = np.concatenate(found[name])
         if len(lengths):
-            rows.append([name, str(sum(map(bool, map(len, found[name])))), f"{len(lengths):,}", *rates(lengths)])
+            rows.append(
+                [
+                    name,
+                    str(sum(map(bool, map(len, found[name])))),
+                    f"{len(lengths):,}",
+                    *rates(lengths),
+                ]
+            )
     return rows
 
 
 def main() -> None:
     """Read the command line and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trace", type=Path)
     parser.add_argument("--target", required=True, help="model whose tokenizer reads the answers")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     trace = TraceFile(options.trace)
     tokenizer = from_pretrained(AutoTokenizer, locate_tokenizer(options.target))
-    columns = ["part of the answer", "answers", "places", f"right tokens of {trace.header.max_draft}"]
+    columns = [
+        "part of the answer",
+        "answers",
+        "places",
+        f"right tokens of {trace.header.max_draft}",
+    ]
     columns += [f"token {position}" for position in POSITIONS]
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(table(columns, lines(trace, tokenizer)) + "\n", encoding="utf-8")

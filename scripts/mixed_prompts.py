@@ -107,7 +107,10 @@ class Sources:
 
     @classmethod
     def read(cls, folder: Path) -> "Sources":
-        problems = [json.loads(line)["question"] for line in (folder / "gsm8k/train.jsonl").read_text().splitlines()]
+        problems = [
+            json.loads(line)["question"]
+            for line in (folder / "gsm8k/train.jsonl").read_text().splitlines()
+        ]
         lines = [
             _plain(line)
             for name in ("valid", "test")
@@ -115,7 +118,10 @@ class Sources:
         ]
         paragraphs = [line for line in lines if len(line) > 300]
         names = {
-            word.strip(".,'") for text in paragraphs for word in text.split()[1:] if word.istitle() and len(word) > 4
+            word.strip(".,'")
+            for text in paragraphs
+            for word in text.split()[1:]
+            if word.istitle() and len(word) > 4
         }
         return cls(problems, paragraphs, sorted(names))
 
@@ -150,15 +156,29 @@ def turns(sources: Sources, rng: random.Random) -> tuple[str, tuple[str, ...]]:
 
     def code() -> str:
         task, language = pick(TASKS), rng.choice(LANGUAGES)
-        stub = f'def {"_".join(task.split()[:3])}(values):\n    """Return what {task}."""\n'.replace(",", "")
+        stub = (
+            f'def {"_".join(task.split()[:3])}(values):\n    """Return what {task}."""\n'.replace(
+                ",", ""
+            )
+        )
         return pick(CODE_ASKS).format(language=language, task=task, stub=stub)
 
     def translation() -> str:
         if rng.random() < 0.6:
-            sentence = f"{pick(SUBJECTS)} {pick(PREDICATES)}" + (f", {pick(ENDINGS)}" if rng.random() < 0.7 else "")
-            return rng.choice(("Translate German to English: ", "Translate into English: ")) + sentence + "."
-        sentences = [s for s in paragraph(300, 1000).split(". ") if 40 < len(s) < 200] or ["The river is very long"]
-        return f"Translate to {rng.choice(('German', 'French', 'Spanish'))}: {rng.choice(sentences)}."
+            sentence = f"{pick(SUBJECTS)} {pick(PREDICATES)}" + (
+                f", {pick(ENDINGS)}" if rng.random() < 0.7 else ""
+            )
+            return (
+                rng.choice(("Translate German to English: ", "Translate into English: "))
+                + sentence
+                + "."
+            )
+        sentences = [s for s in paragraph(300, 1000).split(". ") if 40 < len(s) < 200] or [
+            "The river is very long"
+        ]
+        return (
+            f"Translate to {rng.choice(('German', 'French', 'Spanish'))}: {rng.choice(sentences)}."
+        )
 
     kinds: dict[str, tuple[float, Callable[[], str]]] = {
         "maths": (0.17, lambda: rng.choice(sources.problems)),
@@ -177,7 +197,9 @@ def turns(sources: Sources, rng: random.Random) -> tuple[str, tuple[str, ...]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--count", type=int, default=24000)
     parser.add_argument("--seed", type=int, default=0)
@@ -190,7 +212,9 @@ def main() -> None:
         prompts.setdefault(said, kind)
     with args.out.open("w") as file:
         for number, (said, kind) in enumerate(prompts.items()):
-            file.write(json.dumps({"id": f"mixed-{number}", "category": kind, "turns": said}) + "\n")
+            file.write(
+                json.dumps({"id": f"mixed-{number}", "category": kind, "turns": said}) + "\n"
+            )
 
 
 if __name__ == "__main__":

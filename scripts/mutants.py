@@ -31,7 +31,9 @@ def outcomes(patterns: Sequence[str]) -> dict[str, str]:
     """Return the outcome of each mutant, from a fresh run, because the tests may have changed."""
     shutil.rmtree(ROOT / "mutants", ignore_errors=True)
     subprocess.run([*MUTMUT, "run", "--max-children", WORKERS, *patterns], check=True)
-    lines = subprocess.run([*MUTMUT, "results", "--all", "true"], check=True, capture_output=True, text=True)
+    lines = subprocess.run(
+        [*MUTMUT, "results", "--all", "true"], check=True, capture_output=True, text=True
+    )
     found = dict(line.strip().rsplit(": ", 1) for line in lines.stdout.splitlines() if ": " in line)
     return {name: became for name, became in found.items() if became != "not checked"}
 
@@ -48,21 +50,32 @@ class Entry:
     def explains(self, mutant: str, before: str, after: str) -> bool:
         """Return True if a mutant is this change; its number does not identify it, since it moves with the code."""
         places = re.finditer(re.escape(self.was), before)
-        changes = (before[: place.start()] + self.became + before[place.end() :] for place in places)
+        changes = (
+            before[: place.start()] + self.became + before[place.end() :] for place in places
+        )
         return fnmatch(mutant.rpartition("__mutmut_")[0], self.within) and after in changes
 
 
 def entries() -> list[Entry]:
     """Return the entries of tests/mutants.toml."""
-    return [Entry(**entry) for entry in tomllib.loads(REASONS.read_text(encoding="utf-8")).get("survivors", [])]
+    return [
+        Entry(**entry)
+        for entry in tomllib.loads(REASONS.read_text(encoding="utf-8")).get("survivors", [])
+    ]
 
 
 def changed(mutant: str) -> tuple[str, str]:
     """Return the lines that a mutant changes, before and after."""
     from mutmut.mutation.diff_apply import get_diff_for_mutant
 
-    lines = [line for line in get_diff_for_mutant(mutant).splitlines() if not line.startswith(("---", "+++"))]
-    before, after = ("\n".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+")
+    lines = [
+        line
+        for line in get_diff_for_mutant(mutant).splitlines()
+        if not line.startswith(("---", "+++"))
+    ]
+    before, after = (
+        "\n".join(line[1:].strip() for line in lines if line.startswith(sign)) for sign in "-+"
+    )
     return before, after
 
 
@@ -77,7 +90,9 @@ def table(found: Mapping[str, str]) -> dict[str, float]:
     noticed = Counter(module(name) for name, became in found.items() if became in NOTICED)
     for name in sorted(every):
         print(f"{name:36} {noticed[name]:5} of {every[name]:5}  {noticed[name] / every[name]:6.1%}")
-    print(f"{'all':36} {noticed.total():5} of {every.total():5}  {noticed.total() / every.total():6.1%}")
+    print(
+        f"{'all':36} {noticed.total():5} of {every.total():5}  {noticed.total() / every.total():6.1%}"
+    )
     return {name: noticed[name] / count for name, count in every.items()}
 
 
@@ -92,8 +107,14 @@ def main(patterns: Sequence[str]) -> int:
         if not fitting:
             complaints.append(f"nobody noticed {name}\n    - {before}\n    + {after}")
     if not patterns:
-        complaints += [f"{REASONS.name}: no survivor is {entry}" for entry in entries() if entry not in used]
-        complaints += [f"less than {REACH:.0%} noticed: {name}" for name, share in shares.items() if share < REACH]
+        complaints += [
+            f"{REASONS.name}: no survivor is {entry}" for entry in entries() if entry not in used
+        ]
+        complaints += [
+            f"less than {REACH:.0%} noticed: {name}"
+            for name, share in shares.items()
+            if share < REACH
+        ]
     print(*complaints, sep="\n")
     return bool(complaints)
 

@@ -82,7 +82,9 @@ OTHER_NAMES = (
         aiperf="request latency",
     ),
     OtherNames(
-        ours="`ttft`: seconds to the first token", vllm="time to first token (TTFT)", aiperf="time to first token"
+        ours="`ttft`: seconds to the first token",
+        vllm="time to first token (TTFT)",
+        aiperf="time to first token",
     ),
     OtherNames(
         ours="`tpot`: a response's seconds after its first token / further tokens",

@@ -36,7 +36,15 @@ WITHOUT_LINK = "link=false"
 LEVEL_WITH_FIRST = " ≈"
 """Stands behind the speedup of a method that is not shown to be slower than the fastest one of its column."""
 
-TREES = ("eagle2-tree", "opt-tree", "sampled-tree", "sequoia", "server-tree", "specedge", "specinfer")
+TREES = (
+    "eagle2-tree",
+    "opt-tree",
+    "sampled-tree",
+    "sequoia",
+    "server-tree",
+    "specedge",
+    "specinfer",
+)
 """The methods that draft trees, as the trace of trees replays them."""
 CHAINS = ("oracle", "reachable", "margin", "adaspec", "threshold", "fixed-k", "suffix")
 """The methods that stand beside them."""
@@ -65,8 +73,16 @@ class Speedup:
     @classmethod
     def of(cls, row: Row) -> "Speedup":
         """Return the speedup in a line of `report.csv` or `sweep.csv`; the baseline's is 1."""
-        names = ("speedup_low", "speedup_high", "typical_speedup", "typical_speedup_low", "typical_speedup_high")
-        numbers = [_number(row.get(name)) for name in (*names, "acceptance_length", "colocated_ratio")]
+        names = (
+            "speedup_low",
+            "speedup_high",
+            "typical_speedup",
+            "typical_speedup_low",
+            "typical_speedup_high",
+        )
+        numbers = [
+            _number(row.get(name)) for name in (*names, "acceptance_length", "colocated_ratio")
+        ]
         return cls(_number(row["speedup"]) or 1.0, *numbers, row.get("verdict") or "")
 
     @property
@@ -128,8 +144,16 @@ class Report:
     @property
     def others(self) -> dict[str, Speedup]:
         """The methods that could be deployed, less the fastest of them; what is shown to be faster is a bound."""
-        named = {label: row for label, row in self.rows.items() if label.partition(" (")[0] not in (BASELINE, ORACLE)}
-        return {label: row for label, row in named.items() if label != self.first and row.beside_first != FASTER}
+        named = {
+            label: row
+            for label, row in self.rows.items()
+            if label.partition(" (")[0] not in (BASELINE, ORACLE)
+        }
+        return {
+            label: row
+            for label, row in named.items()
+            if label != self.first and row.beside_first != FASTER
+        }
 
     @property
     def best(self) -> Speedup:
@@ -154,15 +178,25 @@ class Report:
     @property
     def equals(self) -> str:
         """The methods without a shown difference from the first, as a list of words."""
-        names = [f"`{label.partition(' (')[0]}`" for label, row in self.others.items() if row.beside_first != SLOWER]
+        names = [
+            f"`{label.partition(' (')[0]}`"
+            for label, row in self.others.items()
+            if row.beside_first != SLOWER
+        ]
         return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "none"
 
     def cell(self, name: str) -> str:
         """Return the speedup with its interval, and a sign where it is level with the fastest."""
-        label = name if name in self.rows else next(key for key in self.rows if key.partition(" (")[0] == name)
+        label = (
+            name
+            if name in self.rows
+            else next(key for key in self.rows if key.partition(" (")[0] == name)
+        )
         row = self.rows[label]
         is_level = label == self.first or (label in self.others and row.beside_first != SLOWER)
-        return row.interval + (LEVEL_WITH_FIRST if is_level and len(self.others) > self.slower else "")
+        return row.interval + (
+            LEVEL_WITH_FIRST if is_level and len(self.others) > self.slower else ""
+        )
 
 
 class Sweep:
@@ -214,8 +248,13 @@ class Acceptance:
     """How often first tokens are right, by task, and with `all,mean` how many tokens of a draft are."""
 
     def __init__(self, path: Path) -> None:
-        lines = [line.strip("| \n").split(" | ") for line in path.read_text(encoding="utf-8").splitlines()]
-        self.rows = {task: [float(cell.replace("–", "nan")) for cell in cells] for task, *cells in lines[2:]}
+        lines = [
+            line.strip("| \n").split(" | ")
+            for line in path.read_text(encoding="utf-8").splitlines()
+        ]
+        self.rows = {
+            task: [float(cell.replace("–", "nan")) for cell in cells] for task, *cells in lines[2:]
+        }
 
     def __getitem__(self, key: str) -> float:
         task, _, column = key.partition(",")
@@ -238,7 +277,10 @@ def _number(text: str | None) -> float | None:
 def methods_table(reports: Mapping[str, Report]) -> str:
     """Return every method under every deployment, as it comes and tuned, the fastest first."""
     first = reports[CLOCKS[0]]
-    names = [label.partition(" (")[0] for label in sorted(first.rows, key=lambda label: -first.rows[label].value)]
+    names = [
+        label.partition(" (")[0]
+        for label in sorted(first.rows, key=lambda label: -first.rows[label].value)
+    ]
     rows = [
         [
             f"`{name}`",
@@ -252,7 +294,9 @@ def methods_table(reports: Mapping[str, Report]) -> str:
     ]
     clocks = [f"`{clock}`" for clock in CLOCKS]
     typical = f"{clocks[0]}, typical prompt"
-    return table(["method", *clocks, typical, "acceptance length", f"tuned: {clocks[0]}", *clocks[1:]], rows)
+    return table(
+        ["method", *clocks, typical, "acceptance length", f"tuned: {clocks[0]}", *clocks[1:]], rows
+    )
 
 
 def claims_table(reports: Mapping[str, Report]) -> str:
@@ -267,7 +311,9 @@ def claims_table(reports: Mapping[str, Report]) -> str:
             beside = [f"{row:.2f}", f"{row.value / found['fixed-k'].value:.2f}", f"{best:.2f}"]
             rows.append([f"`{name}`", published[name], *beside])
     over = ["over autoregressive decoding", "over `fixed-k`", "both tuned"]
-    return table(["method", "what its authors report", f"here, `{CLOCKS[0]}`: {over[0]}", *over[1:]], rows)
+    return table(
+        ["method", "what its authors report", f"here, `{CLOCKS[0]}`: {over[0]}", *over[1:]], rows
+    )
 
 
 def trees_table(reports: Mapping[str, Report]) -> str:
@@ -276,12 +322,16 @@ def trees_table(reports: Mapping[str, Report]) -> str:
     rows = []
     for label, row in sorted(found[0].rows.items(), key=lambda item: -item[1].value):
         name = label.partition(" (")[0]
-        shape = "tree, on the server" if name == "server-tree" else "tree" if name in TREES else "chain"
+        shape = (
+            "tree, on the server" if name == "server-tree" else "tree" if name in TREES else "chain"
+        )
         if name in (*TREES, *CHAINS):
             cells = [f"`{name}`", shape, *(report.cell(name) for report in found)]
             rows.append([*cells, f"{row.typical or 1:.2f}", f"{row.acceptance_length:.2f}"])
     clocks = [f"`{clock}`" for clock in CLOCKS]
-    return table(["method", "drafts a", *clocks, f"{clocks[0]}, typical prompt", "acceptance length"], rows)
+    return table(
+        ["method", "drafts a", *clocks, f"{clocks[0]}, typical prompt", "acceptance length"], rows
+    )
 
 
 def tree_batches_table(reports: Mapping[int, Report]) -> str:
@@ -292,21 +342,30 @@ def tree_batches_table(reports: Mapping[int, Report]) -> str:
         if name in (*TREES, *CHAINS) and all(label in report.rows for report in reports.values()):
             cells = [report.cell(label) for report in reports.values()]
             rows.append([f"`{label}`", "tree" if name in TREES else "chain", *cells])
-    return table(["speedup under `wan` by requests decoded together", "drafts a", *map(str, reports)], rows)
+    return table(
+        ["speedup under `wan` by requests decoded together", "drafts a", *map(str, reports)], rows
+    )
 
 
 def rules_table(reports: Mapping[str, Report]) -> str:
     """Return predictors beside thresholds, the fastest first."""
     found = [reports[f"predictor-{clock}"] for clock in CLOCKS]
     labels = sorted(found[0].rows, key=lambda label: -found[0].rows[label].value)
-    rows = [[f"`{label}`", *(report.cell(label) for report in found)] for label in labels if label != BASELINE]
+    rows = [
+        [f"`{label}`", *(report.cell(label) for report in found)]
+        for label in labels
+        if label != BASELINE
+    ]
     return table(["rule", *(f"`{clock}`" for clock in CLOCKS)], rows)
 
 
 def links_table(alone: Sweep, together: Sweep) -> str:
     """Return speedups by round trip, of one request and of eight together."""
     rows = [
-        [f"`{method}`", *(f"{alone[f'{method},{ms}']} / {together[f'{method},{ms}']}" for ms in LINKS_MS)]
+        [
+            f"`{method}`",
+            *(f"{alone[f'{method},{ms}']} / {together[f'{method},{ms}']}" for ms in LINKS_MS),
+        ]
         for method in alone.methods
     ]
     title = "speedup by round trip: one request / eight together"
@@ -338,7 +397,9 @@ def _paying(speedup: Speedup) -> str:
 
 def batches_table(sweeps: Mapping[int, Sweep]) -> str:
     """Return speedups by the number of requests decoded together, ordered by those of eight."""
-    names = sorted(sweeps[8].methods, key=lambda method: -sweeps[8][f"{method},{SPECEDGE_MS}"].value)
+    names = sorted(
+        sweeps[8].methods, key=lambda method: -sweeps[8][f"{method},{SPECEDGE_MS}"].value
+    )
     rows = [
         [f"`{method}`", *(f"{sweeps[size][f'{method},{SPECEDGE_MS}']}" for size in SIZES)]
         for method in names
@@ -376,7 +437,9 @@ def lossy_table(reports: Mapping[str, Report]) -> str:
     """Return the methods under rules that change outputs, by rule, the fastest first."""
     rows = []
     for rule, report in reports.items():
-        for label, (method, _, *rest) in _decoded_cells(report):  # none of them may be called the fastest
+        for label, (method, _, *rest) in _decoded_cells(
+            report
+        ):  # none of them may be called the fastest
             rows.append([f"`{rule}`", method, report[label].interval, *rest, report.equal[label]])
     return table(["rule", *DECODED, "outputs of autoregressive decoding"], rows)
 
@@ -385,13 +448,25 @@ def _decoded_cells(report: Report) -> Iterator[tuple[str, list[str]]]:
     for label, row in sorted(report.rows.items(), key=lambda item: -item[1].value):
         if label != BASELINE:
             length = f"{row.acceptance_length:.2f}" if row.acceptance_length else "–"
-            yield label, [f"`{label}`", report.cell(label), f"{row.typical:.2f}" if row.typical else "–", length]
+            yield (
+                label,
+                [
+                    f"`{label}`",
+                    report.cell(label),
+                    f"{row.typical:.2f}" if row.typical else "–",
+                    length,
+                ],
+            )
 
 
 def older_reports(reports: Mapping[str, Report]) -> str:
     """Return a sentence on the reports whose verdicts go by summed times; empty if there are none."""
     names = ", ".join(f"`{name}`" for name, report in reports.items() if report.is_older)
-    return f" The verdicts of {names} still go by summed times: these reports are older." if names else ""
+    return (
+        f" The verdicts of {names} still go by summed times: these reports are older."
+        if names
+        else ""
+    )
 
 
 def fields() -> dict[str, Any]:
@@ -401,7 +476,9 @@ def fields() -> dict[str, Any]:
     tasks, acceptance = Tasks(PAIR / "tasks" / "fastest.csv"), Acceptance(PAIR / "acceptance.md")
     links = [sweeps["link-batch-1"], sweeps["link-batch-8"]]
     return {
-        "auc": json.loads(PREDICTOR.read_text(encoding="utf-8"))["metrics"]["classification"]["auc"],
+        "auc": json.loads(PREDICTOR.read_text(encoding="utf-8"))["metrics"]["classification"][
+            "auc"
+        ],
         **reports,
         **sweeps,
         "older_reports": older_reports(reports),

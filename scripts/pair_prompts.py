@@ -29,7 +29,12 @@ CODE = "code"
 TRANSLATION = "translation"
 EDITING = "editing"
 STRUCTURED = "structured output"
-SPEC_BENCH = {"multi_turn": CHAT, "summarization": SUMMARY, "rag": PASSAGES, "translation": TRANSLATION}
+SPEC_BENCH = {
+    "multi_turn": CHAT,
+    "summarization": SUMMARY,
+    "rag": PASSAGES,
+    "translation": TRANSLATION,
+}
 CODE_EDITS = (
     "Rename the function {name} to solve and return the whole program.",
     "Add a comment above every statement and return the whole function.",
@@ -46,10 +51,19 @@ TEXT_EDITS = (
 )
 TOOLS = (
     ("get_weather", "city: string, date: string, unit: celsius or fahrenheit"),
-    ("search_flights", "origin: string, destination: string, date: string, passengers: integer, cabin: string"),
-    ("create_event", "title: string, start: string, end: string, attendees: list of strings, location: string"),
+    (
+        "search_flights",
+        "origin: string, destination: string, date: string, passengers: integer, cabin: string",
+    ),
+    (
+        "create_event",
+        "title: string, start: string, end: string, attendees: list of strings, location: string",
+    ),
     ("send_email", "to: list of strings, subject: string, body: string"),
-    ("query_database", "table: string, columns: list of strings, filters: list of {column, operator, value}"),
+    (
+        "query_database",
+        "table: string, columns: list of strings, filters: list of {column, operator, value}",
+    ),
     ("convert_currency", "amount: number, source: string, target: string"),
     ("set_reminder", "text: string, time: string, repeat: none, daily or weekly"),
     ("play_music", "artist: string, album: string, shuffle: boolean"),
@@ -84,9 +98,15 @@ def _row(task: str, identity: str, turns: Iterable[str | Sequence[Mapping[str, s
 def _of_datasets(folder: Path) -> dict[str, list[Row]]:
     """Return the prompts of the tasks that public datasets hold."""
     rows: dict[str, list[Row]] = {task: [] for task in (*SPEC_BENCH.values(), MATHS, CODE)}
-    tasks: dict[str, Mapping[str, str] | str] = {"spec-bench": SPEC_BENCH, "gsm8k": MATHS, "humaneval": CODE}
+    tasks: dict[str, Mapping[str, str] | str] = {
+        "spec-bench": SPEC_BENCH,
+        "gsm8k": MATHS,
+        "humaneval": CODE,
+    }
     for name, named in tasks.items():
-        for prompt in load_dataset(name, data_dir=folder, allow_sample=False, limit=None, seed=0).prompts:
+        for prompt in load_dataset(
+            name, data_dir=folder, allow_sample=False, limit=None, seed=0
+        ).prompts:
             task = named if isinstance(named, str) else named.get(prompt.category)
             if task is not None and _characters(prompt) <= SHORT:
                 rows[task].append(_row(task, prompt.id, prompt.turns))
@@ -102,11 +122,19 @@ def _edits(folder: Path, paragraphs: list[str], rng: random.Random) -> list[Row]
     lines = (folder / "humaneval/HumanEval.jsonl").read_text().splitlines()
     programs = [json.loads(line) for line in lines]
     rows = list[Row]()
-    for number, (program, paragraph) in enumerate(zip(rng.sample(programs, 40), paragraphs, strict=False)):
+    for number, (program, paragraph) in enumerate(
+        zip(rng.sample(programs, 40), paragraphs, strict=False)
+    ):
         edit = CODE_EDITS[number % len(CODE_EDITS)].format(name=program["entry_point"])
         code = f"{program['prompt'].strip()}\n{program['canonical_solution'].rstrip()}"
         rows.append(_row(EDITING, program["task_id"], [f"{edit}\n\n```python\n{code}\n```"]))
-        rows.append(_row(EDITING, f"text-{number}", [f"{TEXT_EDITS[number % len(TEXT_EDITS)]}\n\n{paragraph}"]))
+        rows.append(
+            _row(
+                EDITING,
+                f"text-{number}",
+                [f"{TEXT_EDITS[number % len(TEXT_EDITS)]}\n\n{paragraph}"],
+            )
+        )
     return rows
 
 
@@ -118,7 +146,10 @@ def _structured(paragraphs: list[str]) -> list[Row]:
         f'"tool" and "arguments".\n\nRequest: {request}'
         for request in REQUESTS.splitlines()
     ]
-    texts = [f"{EXTRACTIONS[number % len(EXTRACTIONS)]}\n\n{text}" for number, text in enumerate(paragraphs)]
+    texts = [
+        f"{EXTRACTIONS[number % len(EXTRACTIONS)]}\n\n{text}"
+        for number, text in enumerate(paragraphs)
+    ]
     return [
         *(_row(STRUCTURED, f"call-{number}", [text]) for number, text in enumerate(calls)),
         *(_row(STRUCTURED, f"text-{number}", [text]) for number, text in enumerate(texts)),
@@ -129,11 +160,19 @@ def _paragraphs(folder: Path) -> list[str]:
     """Return paragraphs of WikiText-2, without its marks for tokens."""
     paragraphs = list[str]()
     lines = chain.from_iterable(
-        (folder / f"text/wikitext2_{name}.txt").read_text().splitlines() for name in ("valid", "test")
+        (folder / f"text/wikitext2_{name}.txt").read_text().splitlines()
+        for name in ("valid", "test")
     )
     for line in lines:
         text = line.strip()
-        for mark, plain in ((" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", "."), (" ,", ","), (" .", "."), (" 's", "'s")):
+        for mark, plain in (
+            (" @-@ ", "-"),
+            (" @,@ ", ","),
+            (" @.@ ", "."),
+            (" ,", ","),
+            (" .", "."),
+            (" 's", "'s"),
+        ):
             text = text.replace(mark, plain)
         if 300 <= len(text) <= 900 and "<unk>" not in text and not text.startswith("="):
             paragraphs.append(text)
@@ -143,7 +182,9 @@ def _paragraphs(folder: Path) -> list[str]:
 def main() -> None:
     """Read the command line and write the two files."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder with the data named above")
+    parser.add_argument(
+        "--data-dir", type=Path, required=True, help="folder with the data named above"
+    )
     parser.add_argument("--each", type=int, default=15, help="prompts of each task in either file")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="folder for the two files")
@@ -159,7 +200,10 @@ def main() -> None:
     drawn = {task: rng.sample(rows[task], 2 * each) for task in sorted(rows)}
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, part in (("report", slice(each)), ("tune", slice(each, None))):
-        lines = [json.dumps(row) + "\n" for row in chain(*zip(*(drawn[task][part] for task in drawn), strict=True))]
+        lines = [
+            json.dumps(row) + "\n"
+            for row in chain(*zip(*(drawn[task][part] for task in drawn), strict=True))
+        ]
         (arguments.out / f"eight-tasks-{name}.jsonl").write_text("".join(lines))
 
 

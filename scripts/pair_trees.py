@@ -49,7 +49,10 @@ def _prompts(requests: Sequence[RequestTrace]) -> int:
     ids = [request.request_id for request in requests]
     turns = [id.rpartition("/") for id in ids]
     later = [
-        turn[0] == before[0] and turn[2].isdecimal() and before[2].isdecimal() and int(turn[2]) == int(before[2]) + 1
+        turn[0] == before[0]
+        and turn[2].isdecimal()
+        and before[2].isdecimal()
+        and int(turn[2]) == int(before[2]) + 1
         for before, turn in pairwise(turns)
     ]
     return len(ids) - sum(later)
@@ -58,11 +61,17 @@ def _prompts(requests: Sequence[RequestTrace]) -> int:
 def main() -> None:
     """Read the command line and write the trace."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--trace", type=Path, required=True, help="a trace of chains, or the name of a bundled one")
-    parser.add_argument("--requests", type=int, required=True, help="how many of its requests, from the first on")
+    parser.add_argument(
+        "--trace", type=Path, required=True, help="a trace of chains, or the name of a bundled one"
+    )
+    parser.add_argument(
+        "--requests", type=int, required=True, help="how many of its requests, from the first on"
+    )
     parser.add_argument("--tokens", type=int, required=True, help="tokens of every answer")
     parser.add_argument("--executor", default="native", help="the executor that recorded the trace")
-    parser.add_argument("--minutes", type=float, default=None, help="begin no further request after so long")
+    parser.add_argument(
+        "--minutes", type=float, default=None, help="begin no further request after so long"
+    )
     parser.add_argument("--out", type=Path, required=True, help="Parquet file to write")
     arguments = parser.parse_args()
     file = TraceFile(arguments.trace)
@@ -84,14 +93,19 @@ def main() -> None:
     started = time.monotonic()
     with unfinished.one_writer():
         for trace in requests:
-            if arguments.minutes is not None and time.monotonic() - started > 60 * arguments.minutes:
+            if (
+                arguments.minutes is not None
+                and time.monotonic() - started > 60 * arguments.minutes
+            ):
                 break
             if trace.request_id in recorded:
                 continue
             began, candidates = time.monotonic(), recorder.columns(trace)
             unfinished.append(header, replace(trace, candidates=candidates))
             seconds = time.monotonic() - began
-            print(f"{trace.request_id}: {len(candidates.counts)} nodes, {seconds:.0f} s", flush=True)
+            print(
+                f"{trace.request_id}: {len(candidates.counts)} nodes, {seconds:.0f} s", flush=True
+            )
     with TraceWriter(arguments.out, header) as writer:
         for trace in unfinished.traces():
             writer.append(trace)

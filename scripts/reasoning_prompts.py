@@ -23,7 +23,9 @@ HOW = (
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--out", type=Path, required=True, help="JSON lines file to write")
     out: Path = arguments.parse_args().out
     questions: dict[str, list[str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())

@@ -25,11 +25,21 @@ def record(options: Namespace) -> None:
     texts = [record.prompt_ids + record.output_ids for record in records]
     # A row is the beginning of a text, but for the tokens that the engine cut off behind the end of an output.
     for call in subject.drafts.calls:
-        rows = [next((i, len(r)) for i, t in enumerate(texts) if r[: len(t)] == t[: len(r)]) for r in call["rows"]]
-        beyond = [row[len(texts[number]) :] for row, (number, _) in zip(call["rows"], rows, strict=True)]
+        rows = [
+            next((i, len(r)) for i, t in enumerate(texts) if r[: len(t)] == t[: len(r)])
+            for r in call["rows"]
+        ]
+        beyond = [
+            row[len(texts[number]) :] for row, (number, _) in zip(call["rows"], rows, strict=True)
+        ]
         call |= {"rows": rows, "beyond": beyond}
     prompts = [len(record.prompt_ids) for record in records]
-    document = {"method": options.method[0], "texts": texts, "prompts": prompts, "calls": subject.drafts.calls}
+    document = {
+        "method": options.method[0],
+        "texts": texts,
+        "prompts": prompts,
+        "calls": subject.drafts.calls,
+    }
     options.record.write_bytes(gzip.compress(json.dumps(document).encode(), mtime=0))
 
 

@@ -13,7 +13,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCES = Path("specbench_kit/models/executors/csrc")
-EXTENSIONS = {"portable": SOURCES / "native.cpp", "core": Path("specbench_kit/serving/csrc/core.cpp")}
+EXTENSIONS = {
+    "portable": SOURCES / "native.cpp",
+    "core": Path("specbench_kit/serving/csrc/core.cpp"),
+}
 """The source of each extension: the native executor, and the event loop of simulations."""
 TESTS = ("models/test_native.py", "models/test_native_blocks.py", "serving/test_native_core.py")
 FLAGS = {
@@ -37,7 +40,15 @@ def compile_extensions(folder: Path, name: str) -> None:
     include = f"-I{sysconfig.get_paths()['include']}"
     for extension, source in EXTENSIONS.items():
         target = folder / source.parent / f"{extension}{sysconfig.get_config_var('EXT_SUFFIX')}"
-        shared = ["-shared", "-fPIC", "-ffp-contract=off", include, str(ROOT / source), "-o", str(target)]
+        shared = [
+            "-shared",
+            "-fPIC",
+            "-ffp-contract=off",
+            include,
+            str(ROOT / source),
+            "-o",
+            str(target),
+        ]
         subprocess.run([COMPILER, *COMMON, *WARNINGS, *FLAGS[name], *shared], check=True)
 
 
@@ -46,7 +57,9 @@ def run_pool_test(folder: Path, name: str) -> bool:
     binary = folder / "pool_test"
     source = str(ROOT / "tests/models/csrc/pool_test.cpp")
     include = f"-I{ROOT / SOURCES}"
-    subprocess.run([COMPILER, *COMMON, *WARNINGS, *FLAGS[name], include, source, "-o", str(binary)], check=True)
+    subprocess.run(
+        [COMPILER, *COMMON, *WARNINGS, *FLAGS[name], include, source, "-o", str(binary)], check=True
+    )
     return subprocess.run([str(binary)], check=False).returncode == 0
 
 
@@ -55,14 +68,32 @@ def run_tests(folder: Path, name: str) -> bool:
     # C++'s own library goes along: a sanitizer that starts without it ends the process at the first exception.
     preloaded = [_find_library(RUNTIME[name]), _find_library("libstdc++.so")]
     paths = os.pathsep.join(map(str, (folder, ROOT / "tests", ROOT / "tests/serving", ROOT)))
-    environment = {**os.environ, **OPTIONS[name], "LD_PRELOAD": " ".join(preloaded), "PYTHONPATH": paths}
+    environment = {
+        **os.environ,
+        **OPTIONS[name],
+        "LD_PRELOAD": " ".join(preloaded),
+        "PYTHONPATH": paths,
+    }
     tests = [str(ROOT / "tests" / file) for file in TESTS]
     # A sanitized build takes many times as long.
-    command = [sys.executable, "-m", "pytest", "-q", "--timeout=1200", "-p", "no:cacheprovider", *tests]
-    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "--timeout=1200",
+        "-p",
+        "no:cacheprovider",
+        *tests,
+    ]
+    result = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
     print(result.stdout[-2000:])
     warnings = [part for part in result.stderr.split("==================") if "WARNING" in part]
-    reports = [part for part in warnings if any(f"{extension}.cpython" in part for extension in EXTENSIONS)]
+    reports = [
+        part for part in warnings if any(f"{extension}.cpython" in part for extension in EXTENSIONS)
+    ]
     if reports or result.returncode:
         print(*reports[:3], result.stderr[-3000:], sep="\n")
     return not reports and result.returncode == 0

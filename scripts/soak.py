@@ -64,10 +64,17 @@ class Device:
         output: list[int] = []
         for number in range(1, ROUNDS + 1):
             tokens = [random.randrange(100) for _ in range(4)]
-            draft = {"session": name, "round": number, "base": len(PROMPT) + len(output), "tokens": tokens}
+            draft = {
+                "session": name,
+                "round": number,
+                "base": len(PROMPT) + len(output),
+                "tokens": tokens,
+            }
             told = await self.ask(draft=draft)
             while getattr(told, "reason", ""):
-                seen.refused[Status(told.status).name] = seen.refused.get(Status(told.status).name, 0) + 1
+                seen.refused[Status(told.status).name] = (
+                    seen.refused.get(Status(told.status).name, 0) + 1
+                )
                 await asyncio.sleep(told.retry_ms / 1000)
                 told = await self.ask(draft=draft)
             output += [*(tokens[place - 1] for place in told.path), told.bonus]
@@ -77,14 +84,25 @@ class Device:
 
     async def misbehave(self, seen: Seen) -> None:
         """Send a frame that the server refuses."""
-        wrong = {"session": f"{self._name}/wrong", "round": 1, "base": 5, "tokens": [1 << 30], "parents": [9]}
+        wrong = {
+            "session": f"{self._name}/wrong",
+            "round": 1,
+            "base": 5,
+            "tokens": [1 << 30],
+            "parents": [9],
+        }
         told = await self.ask(draft=wrong)
         status = Status(told.status).name
         seen.refused[status] = seen.refused.get(status, 0) + 1
 
 
-async def soak(address: str, process: psutil.Process, hello: dict[str, Any], options: argparse.Namespace) -> int:
-    channels = [grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)]) for _ in range(CHANNELS)]
+async def soak(
+    address: str, process: psutil.Process, hello: dict[str, Any], options: argparse.Namespace
+) -> int:
+    channels = [
+        grpc.aio.insecure_channel(address, [("grpc.use_local_subchannel_pool", 1)])
+        for _ in range(CHANNELS)
+    ]
     devices = [Device(channels[n % CHANNELS], f"device-{n}", hello) for n in range(options.devices)]
     began_s = perf_counter()
     await asyncio.gather(*(device.connect() for device in devices))
@@ -108,9 +126,13 @@ async def soak(address: str, process: psutil.Process, hello: dict[str, Any], opt
 
     await asyncio.gather(watch(), *(go_on(device) for device in devices[: options.active]))
     growth_mb = memory_mb[-1] - memory_mb[len(memory_mb) // 4]
-    print(f"{seen.rounds} rounds of {options.active} devices in {options.seconds:g} s; refused: {seen.refused}")
+    print(
+        f"{seen.rounds} rounds of {options.active} devices in {options.seconds:g} s; refused: {seen.refused}"
+    )
     quarter_mb = memory_mb[len(memory_mb) // 4]
-    print(f"memory of the server after a quarter and at the end: {quarter_mb:.0f}, {memory_mb[-1]:.0f} MB")
+    print(
+        f"memory of the server after a quarter and at the end: {quarter_mb:.0f}, {memory_mb[-1]:.0f} MB"
+    )
     print(f"outputs as the first device's alone: {seen.outputs == alone.outputs}")
     for channel in channels:
         await channel.close()
@@ -124,13 +146,19 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=600)
     options = parser.parse_args()
     tokenizer = from_pretrained(AutoTokenizer, locate(BUNDLED, "target"))
-    hello = {"protocol": PROTOCOL, "tokenizer": tokenizer_hash(tokenizer), "vocabulary": len(tokenizer)}
+    hello = {
+        "protocol": PROTOCOL,
+        "tokenizer": tokenizer_hash(tokenizer),
+        "vocabulary": len(tokenizer),
+    }
     command = [sys.executable, "-c", SERVE, "serve", "--target", BUNDLED, "--listen", "127.0.0.1:0"]
     command += ["--slots", "64"]
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert server.stderr is not None
     try:
-        address = next(line.split()[-1] for line in server.stderr if line.startswith("listening on"))
+        address = next(
+            line.split()[-1] for line in server.stderr if line.startswith("listening on")
+        )
         return asyncio.run(soak(address, psutil.Process(server.pid), hello, options))
     finally:
         server.terminate()

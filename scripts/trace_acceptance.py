@@ -35,7 +35,12 @@ def lines(requests: Iterable[RequestTrace]) -> list[list[str]]:
     joined = {task: np.concatenate(lengths) for task, lengths in sorted(by_task.items())}
     joined[ALL] = np.concatenate(list(joined.values()))
     return [
-        [task, str(len(by_task[task]) or sum(map(len, by_task.values()))), str(len(lengths)), *rates(lengths)]
+        [
+            task,
+            str(len(by_task[task]) or sum(map(len, by_task.values()))),
+            str(len(lengths)),
+            *rates(lengths),
+        ]
         for task, lengths in joined.items()
     ]
 
@@ -51,7 +56,9 @@ def rates(lengths: NDArray[np.int64]) -> Sequence[str]:
 
 def main() -> None:
     """Read the command line and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("trace", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()

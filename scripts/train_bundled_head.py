@@ -62,7 +62,9 @@ def with_other_digits(document: str, rng: random.Random) -> str:
 def as_text(tokenizer: Any, document: str) -> TrainingText:
     """Return the text of a problem with its answer."""
     question, answer = document.split("\nAnswer:", 1)
-    prompt, said = tokenizer([f"{question}\nAnswer:", answer], add_special_tokens=False)["input_ids"]
+    prompt, said = tokenizer([f"{question}\nAnswer:", answer], add_special_tokens=False)[
+        "input_ids"
+    ]
     return TrainingText(prompt, said)
 
 
@@ -75,34 +77,59 @@ def answered(folder: Path) -> Iterator[TrainingText]:
             yield TrainingText(tokens[:start].tolist(), tokens[start:].tolist())
 
 
-def draw(documents: list[str], said: list[TrainingText], tokenizer: Any, rng: random.Random) -> list[TrainingText]:
+def draw(
+    documents: list[str], said: list[TrainingText], tokenizer: Any, rng: random.Random
+) -> list[TrainingText]:
     """Return the texts of one round, most of them the target's own if there are any."""
     fresh = ROUND // 5 if said else ROUND
-    chosen = [as_text(tokenizer, with_other_digits(problem, rng)) for problem in rng.sample(documents, fresh)]
+    chosen = [
+        as_text(tokenizer, with_other_digits(problem, rng))
+        for problem in rng.sample(documents, fresh)
+    ]
     chosen += rng.sample(said, min(len(said), ROUND - fresh))
-    return [text for text in chosen if text.answer[2:] and len(text.prompt) + len(text.answer) <= LONGEST]
+    return [
+        text
+        for text in chosen
+        if text.answer[2:] and len(text.prompt) + len(text.answer) <= LONGEST
+    ]
 
 
 def remember(folder: Path, documents: list[str]) -> None:
     """Store the hashes of the problems behind the texts, so that benchmarks can leave them out."""
-    questions = (document.split("Question: ", 1)[1].split("\nAnswer:", 1)[0] for document in documents)
+    questions = (
+        document.split("Question: ", 1)[1].split("\nAnswer:", 1)[0] for document in documents
+    )
     prompts = [Prompt("", "", (question,)).fingerprint for question in questions]
-    record = {"dataset": {"name": "gsm8k", "part": "train", "count": len(prompts)}, "prompts": prompts}
+    record = {
+        "dataset": {"name": "gsm8k", "part": "train", "count": len(prompts)},
+        "prompts": prompts,
+    }
     (folder / RECORD).write_text(json.dumps(record) + "\n")
 
 
 def fit_for(
-    minutes: float, head: HeadModel, target: Any, rounds: Iterator[list[TrainingText]], recipe: HeadRecipe, lr: float
+    minutes: float,
+    head: HeadModel,
+    target: Any,
+    rounds: Iterator[list[TrainingText]],
+    recipe: HeadRecipe,
+    lr: float,
 ) -> None:
     """Train until the time is up, with a learning rate that falls to zero."""
     optimizer, rng, started_s = HeadOptimizer(head, lr), random.Random(0), time.monotonic()
-    loss, runner = HeadLoss(head, recipe, target.config.vocab_size), Runner(make_executor(target, 1, LONGEST, None))
+    loss, runner = (
+        HeadLoss(head, recipe, target.config.vocab_size),
+        Runner(make_executor(target, 1, LONGEST, None)),
+    )
     head.train()
     for number, batch in enumerate(
         batch
         for texts in rounds
         for batch in batches(
-            [teach(runner, index, text.prompt, text.answer, LAYERS) for index, text in enumerate(texts)],
+            [
+                teach(runner, index, text.prompt, text.answer, LAYERS)
+                for index, text in enumerate(texts)
+            ],
             recipe.tokens_per_batch,
             rng,
         )
@@ -119,7 +146,9 @@ def fit_for(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=60)
@@ -131,7 +160,10 @@ def main() -> None:
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
     folder = Path(__file__).parents[1] / "specbench_kit/models/bundled/target"
-    tokenizer, target = AutoTokenizer.from_pretrained(folder, trust_remote_code=False), load(folder).eval()
+    tokenizer, target = (
+        AutoTokenizer.from_pretrained(folder, trust_remote_code=False),
+        load(folder).eval(),
+    )
     target.requires_grad_(False)
     documents = math_documents(args.data_dir)[:-HELD_OUT]
     said = list(answered(args.answers)) if args.answers else []
@@ -139,8 +171,13 @@ def main() -> None:
         head = load_head(args.out, target).requires_grad_(True)
         head.embed_tokens.requires_grad_(False)
     else:
-        texts, total = [as_text(tokenizer, document) for document in documents], target.config.vocab_size
-        tokens = choose_tokens(Counter(token for text in texts for token in text.answer), VOCABULARY, total)
+        texts, total = (
+            [as_text(tokenizer, document) for document in documents],
+            target.config.vocab_size,
+        )
+        tokens = choose_tokens(
+            Counter(token for text in texts for token in text.answer), VOCABULARY, total
+        )
         head = new_head(target, tokens, args.seed, LAYERS, "bundled/target")
     rounds = (draw(documents, said, tokenizer, rng) for _ in iter(int, 1))
     fit_for(args.minutes, head, target, rounds, HeadRecipe(), args.lr)

@@ -36,14 +36,27 @@ CHAT_TEMPLATE = (
     "{% else %}{{ 'Question: ' + message['content'] + '\n' }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'Answer:' }}{% endif %}"
 )
-TARGET = {"hidden_size": 256, "num_hidden_layers": 12, "intermediate_size": 640, "num_attention_heads": 4}
-DRAFT = {"hidden_size": 192, "num_hidden_layers": 2, "intermediate_size": 512, "num_attention_heads": 3}
+TARGET = {
+    "hidden_size": 256,
+    "num_hidden_layers": 12,
+    "intermediate_size": 640,
+    "num_attention_heads": 4,
+}
+DRAFT = {
+    "hidden_size": 192,
+    "num_hidden_layers": 2,
+    "intermediate_size": 512,
+    "num_attention_heads": 3,
+}
 
 
 def math_documents(data_dir: Path) -> list[str]:
     """Return GSM8K training problems as dialogues, without the calculator annotations."""
     rows = [json.loads(line) for line in (data_dir / "gsm8k/train.jsonl").read_text().splitlines()]
-    return [f"{BOS}Question: {row['question']}\nAnswer: {re.sub(r'<<.*?>>', '', row['answer'])}{EOS}" for row in rows]
+    return [
+        f"{BOS}Question: {row['question']}\nAnswer: {re.sub(r'<<.*?>>', '', row['answer'])}{EOS}"
+        for row in rows
+    ]
 
 
 def prose_documents(data_dir: Path, chunk: int = 1500) -> list[str]:
@@ -63,7 +76,10 @@ def train_tokenizer(documents: list[str]) -> PreTrainedTokenizerFast:
     """Train byte-level BPE with single digits, so that any text round-trips and numbers stay aligned."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -86,7 +102,9 @@ def train_tokenizer(documents: list[str]) -> PreTrainedTokenizerFast:
     return fast
 
 
-def windows(math: list[list[int]], prose: list[list[int]], length: int, rng: random.Random) -> Iterator[list[int]]:
+def windows(
+    math: list[list[int]], prose: list[list[int]], length: int, rng: random.Random
+) -> Iterator[list[int]]:
     """Yield windows of `length` tokens without end: each epoch has all problems and a third of the prose, shuffled."""
     while True:
         epoch = math + rng.sample(prose, len(prose) // 3)
@@ -157,7 +175,10 @@ def fit(model: LlamaForCausalLM, data: dict, args: argparse.Namespace) -> None:
             speed = (step + 1) * TOKENS_PER_STEP / (time.time() - started)
             print(f"step {step} loss {total:.3f} {speed:.0f} tokens/s", flush=True)
         if step % 100 == 99 or step == args.steps - 1:
-            print(f"step {step} held-out loss {held_out_loss(model, data['held_out']):.3f}", flush=True)
+            print(
+                f"step {step} held-out loss {held_out_loss(model, data['held_out']):.3f}",
+                flush=True,
+            )
             save(model, args.out / args.stage)
 
 
@@ -188,7 +209,9 @@ def save(model: LlamaForCausalLM, folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("stage", choices=["tokenizer", "target", "draft"])
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

@@ -16,7 +16,11 @@ from specbench_kit.deployments.placing import deployment_key
 from specbench_kit.predictors import artefact
 from specbench_kit.predictors.search import SearchResult, SearchTrial
 from specbench_kit.predictors.thresholds import LOCAL, TunedThreshold
-from specbench_kit.studies.training.contenders import ContenderTuner, DeploymentTuning, TrainedFamily
+from specbench_kit.studies.training.contenders import (
+    ContenderTuner,
+    DeploymentTuning,
+    TrainedFamily,
+)
 from specbench_kit.studies.training.evaluation import FASTEST
 from specbench_kit.studies.training.examples import split_by_prompt
 from specbench_kit.studies.training.offsets import read_offsets
@@ -48,9 +52,13 @@ def main() -> None:
         timing = Timing.of(trace.header, deployment, context)
         if timing.adds_scores:
             # The machine that recorded the first trace told how long a decision takes; it is not this one.
-            timing = structs.replace(timing, statistics_s=max(0.0, predictor.decision_s - latency["median"]))
+            timing = structs.replace(
+                timing, statistics_s=max(0.0, predictor.decision_s - latency["median"])
+            )
         tuning = DeploymentTuning(
-            deployment_key(deployment), ContenderTuner(validation, FASTEST, timing), {predictor.family: trained}
+            deployment_key(deployment),
+            ContenderTuner(validation, FASTEST, timing),
+            {predictor.family: trained},
         )
         chosen = list(tuning.thresholds(predictor.family))
         if kept[0].digest == tuning.key.digest:
@@ -59,7 +67,9 @@ def main() -> None:
         else:
             print(f"{name}: {_words(kept)} -> {_words(chosen)}")
         tuned += chosen
-    print(f"of {same + changed} thresholds for deployments that are as they were, {same} are chosen again")
+    print(
+        f"of {same + changed} thresholds for deployments that are as they were, {same} are chosen again"
+    )
     artefact.save(folder, replace(predictor, tuned=tuple(tuned)))
 
 

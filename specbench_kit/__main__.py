@@ -1,4 +1,6 @@
-"""Runs the command line as `python -m specbench_kit`, where the script `skit` is not on the path."""
+"""Runs the command line as `python -m specbench_kit`, where the script `skit` is not on the
+path.
+"""
 
 from specbench_kit.cli.main import main
 

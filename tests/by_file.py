@@ -27,12 +27,19 @@ class ByFile(LoadScopeScheduling):
         for which a process waits without end.
         """
         files = self.assigned_work.pop(node)
-        unfinished = [(file, test) for file, tests in files.items() for test, is_done in tests.items() if not is_done]
+        unfinished = [
+            (file, test)
+            for file, tests in files.items()
+            for test, is_done in tests.items()
+            if not is_done
+        ]
         if not unfinished:
             return None
         file, crashed = unfinished[0]
         files[file][crashed] = True
-        self.workqueue.update({file: tests for file, tests in files.items() if not all(tests.values())})
+        self.workqueue.update(
+            {file: tests for file, tests in files.items() if not all(tests.values())}
+        )
         for worker in self.nodes:
             self._reschedule(worker)
         return crashed

@@ -30,7 +30,16 @@ QUIET, BUSY = (Path(__file__).with_name(f"{name}_machine.json") for name in ("qu
 HOME = TemporaryDirectory(prefix="skit-home-", ignore_cleanup_errors=True)
 """The user's folder of all tests of this process: what the user fetched or trained decides none of them."""
 
-QUICK = ("--help", "--version", "capacity", "compare", "export", "list", "profile-verifier", "simulate")
+QUICK = (
+    "--help",
+    "--version",
+    "capacity",
+    "compare",
+    "export",
+    "list",
+    "profile-verifier",
+    "simulate",
+)
 """What loads neither torch nor transformers, or not always."""
 
 Rows = list[dict[str, Any]]
@@ -50,8 +59,15 @@ class TinyPair:
 
 def environment(**changes: str) -> dict[str, str]:
     """This process's environment without what leads the kit to data, models, the user's folder or a hub."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "SKIT_"))}
-    fixed = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "SKIT_HOME": HOME.name, READINGS: str(QUIET)}
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "SKIT_"))
+    }
+    fixed = {
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "SKIT_HOME": HOME.name,
+        READINGS: str(QUIET),
+    }
     return inherited | fixed | changes
 
 
@@ -62,13 +78,23 @@ def ignore_ctrl_c() -> None:
 
 def skit(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run `skit` with these arguments to its end, with its libraries loaded where nothing else is asked for."""
-    settings: dict[str, Any] = {"capture_output": True, "env": environment(), "timeout": PATIENCE_S} | options
+    settings: dict[str, Any] = {
+        "capture_output": True,
+        "env": environment(),
+        "timeout": PATIENCE_S,
+    } | options
     command = [SKIT, *map(str, arguments)]
     usual = environment()
-    if options.keys() <= {"env", "cwd"} and command[1] not in QUICK and loads_alike(settings["env"], usual):
+    if (
+        options.keys() <= {"env", "cwd"}
+        and command[1] not in QUICK
+        and loads_alike(settings["env"], usual)
+    ):
         folder = str(options.get("cwd", Path.cwd()))
         return warm_start(usual).run(command[1:], settings["env"], folder, settings["timeout"])
-    done: subprocess.CompletedProcess[str] = subprocess.run(command, text=True, check=False, **settings)
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        command, text=True, check=False, **settings
+    )
     return done
 
 
@@ -81,7 +107,9 @@ def skit_here(*arguments: object) -> subprocess.CompletedProcess[str]:
         try:
             main()
         except SystemExit as end:
-            return subprocess.CompletedProcess(sys.argv, int(end.code or 0), out.getvalue(), err.getvalue())
+            return subprocess.CompletedProcess(
+                sys.argv, int(end.code or 0), out.getvalue(), err.getvalue()
+            )
         finally:
             sys.argv = argv
     raise AssertionError("the command line ends with an exit code")

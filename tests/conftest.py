@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from specbench_kit.metrics.result import Comparison
 
 
-os.environ[READINGS] = str(QUIET)  # how busy the machine is that runs the tests decides none of them
+os.environ[READINGS] = str(
+    QUIET
+)  # how busy the machine is that runs the tests decides none of them
 os.environ["SKIT_HOME"] = HOME.name
 
 pytest_plugins = ["second_attempt"]
@@ -44,7 +46,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Give slow tests longer: their fixtures run several commands, and each of them loads torch on a busy machine."""
     for item in items:
         if item.get_closest_marker("slow") and config.pluginmanager.hasplugin("timeout"):
-            item.add_marker(pytest.mark.timeout(max(SLOW_TIMEOUT_S, config.getoption("timeout") or 0)))
+            item.add_marker(
+                pytest.mark.timeout(max(SLOW_TIMEOUT_S, config.getoption("timeout") or 0))
+            )
 
 
 BLANK = {
@@ -85,7 +89,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
     from tiny_models import AS_NATIVE, disturbed, tiny_llama
 
     folder = tmp_path_factory.mktemp("models")
-    target = tiny_llama(vocab_size=258, bos_token_id=0, eos_token_id=1, max_position_embeddings=512, **AS_NATIVE)
+    target = tiny_llama(
+        vocab_size=258, bos_token_id=0, eos_token_id=1, max_position_embeddings=512, **AS_NATIVE
+    )
     for name, model in (("target", target), ("draft", disturbed(target, 0.02))):
         model.save_pretrained(folder / name)
         _byte_tokenizer().save_pretrained(folder / name)
@@ -101,7 +107,9 @@ def _byte_tokenizer() -> "PreTrainedTokenizerBase":
     tokenizer = Tokenizer(models.BPE({piece: number for number, piece in enumerate(pieces)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=pieces[0], eos_token=pieces[1])
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=pieces[0], eos_token=pieces[1]
+    )
     wrapped.model_max_length = 512
     wrapped.chat_template = TEMPLATE
     return wrapped

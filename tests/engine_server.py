@@ -83,7 +83,9 @@ def vllm(body: Body) -> Body | None:
     rows: list[Body | None] = [None]
     for row, own in zip(scores(tokens), tokens[1:], strict=False):
         entries = {str(own): {"logprob": row[own], "rank": 9}}
-        entries |= {str(token): {"logprob": score, "rank": 1} for token, score in likeliest(row, count)}
+        entries |= {
+            str(token): {"logprob": score, "rank": 1} for token, score in likeliest(row, count)
+        }
         rows.append(entries)
     if sampling.get("skip_reading_prefix_cache") is False:
         V2_RUNNER["begun"] += 1
@@ -98,8 +100,13 @@ def sglang(body: Body) -> Body:
     after, start = verified(body["input_ids"], best(body["input_ids"])), body["logprob_start_len"]
     rows = [None, *([[score, token, None]] for token, score in after[start:-1])]
     tokens, all_scores = body["input_ids"], scores(body["input_ids"], f"from {start}")
-    own = [[all_scores[at - 1][tokens[at]] if at else None, tokens[at], None] for at in range(start, len(tokens))]
-    top = [[value, token, None] for token, value in likeliest(all_scores[-1], body["top_logprobs_num"])]
+    own = [
+        [all_scores[at - 1][tokens[at]] if at else None, tokens[at], None]
+        for at in range(start, len(tokens))
+    ]
+    top = [
+        [value, token, None] for token, value in likeliest(all_scores[-1], body["top_logprobs_num"])
+    ]
     meta = {"input_top_logprobs": rows, "input_token_logprobs": own, "output_top_logprobs": [top]}
     return {"text": "", "output_ids": [after[-1][0]], "meta_info": meta}
 
@@ -109,13 +116,23 @@ def one_token(tokens: list[int], body: Body, shape: str = "prefix") -> int:
     sampler = Sampler(body["temperature"], body.get("top_p", 1.0), max(0, body.get("top_k", 0)))
     logits = logits_of(tokens, shape)[-1:]
     if sampler.greedy:
-        return verified(tokens, [(int(logits.argmax()), 0.0)])[0][0] if shape == "prefix" else int(logits.argmax())
-    return draw(sampler.probabilities(logits), [RequestRandom(body["seed"], "").uniform("target")])[0]
+        return (
+            verified(tokens, [(int(logits.argmax()), 0.0)])[0][0]
+            if shape == "prefix"
+            else int(logits.argmax())
+        )
+    return draw(sampler.probabilities(logits), [RequestRandom(body["seed"], "").uniform("target")])[
+        0
+    ]
 
 
 def completions(body: Body) -> Body:
     token_ids = [one_token(tokens, body) for tokens in body["prompt"]]
-    return {"choices": [{"index": i, "text": "", "token_ids": [token]} for i, token in enumerate(token_ids)]}
+    return {
+        "choices": [
+            {"index": i, "text": "", "token_ids": [token]} for i, token in enumerate(token_ids)
+        ]
+    }
 
 
 LLAMA_CPP_DEFAULTS: Body = {
@@ -138,7 +155,17 @@ LLAMA_CPP_DEFAULTS: Body = {
     "ignore_eos": False,
     "logit_bias": [],
     "grammar": "",
-    "samplers": ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"],
+    "samplers": [
+        "penalties",
+        "dry",
+        "top_n_sigma",
+        "top_k",
+        "typ_p",
+        "top_p",
+        "min_p",
+        "xtc",
+        "temperature",
+    ],
     "seed": 4294967295,
 }
 """What llama-server samples with where a request says nothing; its own options change this."""
@@ -146,14 +173,19 @@ LLAMA_CPP_DEFAULTS: Body = {
 
 def llama_cpp(body: Body, defaults: Body = LLAMA_CPP_DEFAULTS) -> list[Body] | Body:
     used = {name: body.get(name, default) for name, default in defaults.items()}
-    used["grammar"] = body.get("grammar") or defaults["grammar"]  # an empty one does not replace the server's own
+    used["grammar"] = (
+        body.get("grammar") or defaults["grammar"]
+    )  # an empty one does not replace the server's own
     rows = [
         {"index": i, "tokens": [one_token(tokens, used)], "generation_settings": used}
         for i, tokens in enumerate(body["prompt"])
     ]
     if body.get("n_probs"):
         row = scores(body["prompt"][0], f"cached {body['cache_prompt']}")[-1]
-        entries = [{"id": token, "token": "", "logprob": value} for token, value in likeliest(row, body["n_probs"])]
+        entries = [
+            {"id": token, "token": "", "logprob": value}
+            for token, value in likeliest(row, body["n_probs"])
+        ]
         rows[0]["completion_probabilities"] = [{**entries[0], "top_logprobs": entries}]
     return rows if len(rows) > 1 else rows[0]
 
@@ -185,13 +217,21 @@ def streamed(path: str, body: Body) -> Iterator[Body]:
     for number in range(1, count + 1):
         is_held_back = path == "/completion" and number == HELD_BACK
         # The adapter asks for a token that was held back as it asks for the next token of any prefix.
-        answer.append(one_token([*tokens, *answer], sampling, "prefix" if is_held_back else "streamed"))
+        answer.append(
+            one_token([*tokens, *answer], sampling, "prefix" if is_held_back else "streamed")
+        )
         if is_held_back:
             continue
         if path == "/generate":
             yield {"text": "", "output_ids": answer, "meta_info": {"completion_tokens": number}}
         elif path == "/completion":
-            yield {"index": 0, "content": "", "tokens": answer[-1:], "stop": False, "tokens_predicted": number}
+            yield {
+                "index": 0,
+                "content": "",
+                "tokens": answer[-1:],
+                "stop": False,
+                "tokens_predicted": number,
+            }
         else:
             yield {"choices": [{"index": 0, "text": "", "token_ids": answer[-1:]}]}
     if path == "/completion":
@@ -208,7 +248,9 @@ def asks_for_log_probabilities(body: Body) -> bool:
 
 
 class Handler(BaseHTTPRequestHandler):
-    disable_nagle_algorithm = True  # else each event waits 40 ms for the acknowledgement of the last one
+    disable_nagle_algorithm = (
+        True  # else each event waits 40 ms for the acknowledgement of the last one
+    )
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:

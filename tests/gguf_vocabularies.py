@@ -34,7 +34,25 @@ WORDS = (
         " A",
         "x_1",
     ),
-    *("2026", "12", " 345,678", "3.14", "½", "²", "٣٤", "1", "!!", "...", "?\n", " (a)", "=>", "==", "$5", "/", "//"),
+    *(
+        "2026",
+        "12",
+        " 345,678",
+        "3.14",
+        "½",
+        "²",
+        "٣٤",
+        "1",
+        "!!",
+        "...",
+        "?\n",
+        " (a)",
+        "=>",
+        "==",
+        "$5",
+        "/",
+        "//",
+    ),
     *(
         "</a>",
         "[1]",
@@ -55,7 +73,20 @@ WORDS = (
         "  ",
         "    ",
     ),
-    *(" größer", "naïve", "ÀÉ", "日本語", " 漢字", "かな", "한국", "ไทย", "Привет", "मन्त्र", "😀", "👩‍💻"),
+    *(
+        " größer",
+        "naïve",
+        "ÀÉ",
+        "日本語",
+        " 漢字",
+        "かな",
+        "한국",
+        "ไทย",
+        "Привет",
+        "मन्त्र",
+        "😀",
+        "👩‍💻",
+    ),
 )
 WHOLE_WORD = " entirely"
 """A text whose token no merge makes."""
@@ -73,13 +104,24 @@ def texts(count: int, seed: int) -> list[str]:
     generator = random.Random(seed)
     drawn = ["".join(generator.choices(WORDS, k=generator.randint(1, 12))) for _ in range(count)]
     spaced = [f"{' ' * generator.randint(1, 3)}{text}" for text in drawn[: count // 4]]
-    odd = (" ", "  ", WHOLE_WORD, f"{WHOLE_WORD}s", f"{CONTROL} hi{DEFINED}x {DEFINED} y{CONTROL}", "\n a", "a  12  b")
+    odd = (
+        " ",
+        "  ",
+        WHOLE_WORD,
+        f"{WHOLE_WORD}s",
+        f"{CONTROL} hi{DEFINED}x {DEFINED} y{CONTROL}",
+        "\n a",
+        "a  12  b",
+    )
     return [*drawn, *spaced, *odd]
 
 
 def is_plain(text: str) -> bool:
     """Return whether a text has no marks, and no small or capital letters beyond those of English."""
-    return all(character.isascii() or category(character) not in ("Mn", "Mc", "Ll", "Lu") for character in text)
+    return all(
+        character.isascii() or category(character) not in ("Mn", "Mc", "Ll", "Lu")
+        for character in text
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +161,9 @@ def byte_level() -> Vocabulary:
     learned = sorted(learner.get_vocab(), key=learner.get_vocab().__getitem__)
     merges = [" ".join(merge) for merge in _merges(learner)]
     added = [WHOLE_WORD.replace(" ", "Ġ"), CONTROL, DEFINED, END]
-    types = [CONTROL_TYPE] * 2 + [NORMAL] * (len(learned) - 1) + [CONTROL_TYPE, DEFINED_TYPE, NORMAL]
+    types = (
+        [CONTROL_TYPE] * 2 + [NORMAL] * (len(learned) - 1) + [CONTROL_TYPE, DEFINED_TYPE, NORMAL]
+    )
     return Vocabulary("gpt2", learned + added, types, merges=merges)
 
 
@@ -143,7 +187,9 @@ def _merges(learner: Tokenizer) -> list[list[str]]:
     return merges
 
 
-def write(path: Path, vocabulary: Vocabulary, metadata: Mapping[str, bool | int | str] | None = None) -> Path:
+def write(
+    path: Path, vocabulary: Vocabulary, metadata: Mapping[str, bool | int | str] | None = None
+) -> Path:
     """Write a tiny model with a vocabulary; `metadata` is added, by names without `tokenizer.ggml.`."""
 
     def add(writer: gguf.GGUFWriter, _: object) -> None:
@@ -157,10 +203,14 @@ def write(path: Path, vocabulary: Vocabulary, metadata: Mapping[str, bool | int 
             writer.add_bos_token_id(0)
             writer.add_eos_token_id(1)
         for name, value in (metadata or {}).items():
-            kind = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}[type(value)]
+            kind = {bool: writer.add_bool, int: writer.add_uint32, str: writer.add_string}[
+                type(value)
+            ]
             kind(f"tokenizer.ggml.{name}", value)
 
     sizes = {"vocab_size": len(vocabulary.tokens), "hidden_size": 32, "num_hidden_layers": 1}
     with patch.object(gguf_file, "_add_tokenizer", add):
-        gguf_file.write(LoadedModel(fill(tiny_llama(**sizes), 0), locate("bundled", "draft")), None, path)
+        gguf_file.write(
+            LoadedModel(fill(tiny_llama(**sizes), 0), locate("bundled", "draft")), None, path
+        )
     return path

@@ -25,7 +25,9 @@ def running(server: ThreadingHTTPServer) -> Iterator[int]:
 class ReplyingHandler(BaseHTTPRequestHandler):
     """Replies with whole contents over connections that stay open, and writes no log."""
 
-    disable_nagle_algorithm = True  # else each reply waits 40 ms for the acknowledgement of the last one
+    disable_nagle_algorithm = (
+        True  # else each reply waits 40 ms for the acknowledgement of the last one
+    )
     protocol_version = "HTTP/1.1"
 
     def reply(self, status: int, content: bytes) -> None:

@@ -12,7 +12,13 @@ from huggingface_hub import constants
 
 
 def add_model(
-    cache: Path, hub_id: str, model: Path, *, revision: str = "main", links: bool = True, without: str = ""
+    cache: Path,
+    hub_id: str,
+    model: Path,
+    *,
+    revision: str = "main",
+    links: bool = True,
+    without: str = "",
 ) -> Path:
     """Put a model into the cache at the head of a branch, and return its snapshot, whose name is the commit.
 

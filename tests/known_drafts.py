@@ -63,13 +63,18 @@ class KnownDrafter:
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         grown = [draft for draft in drafts if self.room(draft) > 0]
         for draft in grown:
-            draft.tree.add(7, draft.tree.last, Known(self.rows[int(draft.request_id)][draft.tree.last]), 0)
+            draft.tree.add(
+                7, draft.tree.last, Known(self.rows[int(draft.request_id)][draft.tree.last]), 0
+            )
         return grown
 
     def verdicts(self, chosen: Sequence[list[int]], accepted: Sequence[int]) -> list[Verdict]:
         """Return the verdicts on chains of which the target accepted so many tokens."""
         verified = zip(self.drafts, chosen, accepted, strict=True)
-        return [Verdict(draft, nodes, nodes[:count], 7, 1 + len(nodes)) for draft, nodes, count in verified]
+        return [
+            Verdict(draft, nodes, nodes[:count], 7, 1 + len(nodes))
+            for draft, nodes, count in verified
+        ]
 
     def _session(self, name: str) -> Session:
         request = Request(name, "test", (1,) * (self.context - self.produced), 1000)

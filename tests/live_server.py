@@ -38,8 +38,13 @@ CAPACITY = 160
 VOCABULARY = 64
 TARGET = tiny_llama()
 DRAFT = disturbed(TARGET, 0.02)
-DESCRIPTION = messages.Welcome(model="tiny", model_hash="0", tokenizer="same", dtype="float32", scheduler="fcfs")
-DESCRIPTION.layers, DESCRIPTION.hidden_size = TARGET.config.num_hidden_layers, TARGET.config.hidden_size
+DESCRIPTION = messages.Welcome(
+    model="tiny", model_hash="0", tokenizer="same", dtype="float32", scheduler="fcfs"
+)
+DESCRIPTION.layers, DESCRIPTION.hidden_size = (
+    TARGET.config.num_hidden_layers,
+    TARGET.config.hidden_size,
+)
 LATENCY = InteractionModel(1e-5, 0.0, 0.0, 1e-3)
 CALLER = ClientIdentity("same", VOCABULARY)
 
@@ -55,18 +60,26 @@ def make_server(
 ) -> VerificationService:
     """Return a server that does not listen yet; `methods` are those with which it drafts by itself."""
     runner = make_runner(target_model, slots, CAPACITY)
-    offer = DraftingOffer({spec: parse_method(spec) for spec in methods}, {"draft": draft_runner(slots)}, "d")
+    offer = DraftingOffer(
+        {spec: parse_method(spec) for spec in methods}, {"draft": draft_runner(slots)}, "d"
+    )
     scorer = OutputScorer(runner, target_model if scores else None)
-    batch_runner = BatchRunner(runner, parse_scheduler("fcfs"), Estimator(LATENCY), 64, offer, scorer)
+    batch_runner = BatchRunner(
+        runner, parse_scheduler("fcfs"), Estimator(LATENCY), 64, offer, scorer
+    )
     target = messages.Welcome()
     target.CopyFrom(DESCRIPTION)
     target.drafting.extend(methods)
-    handler = make_frame_handler(runner, batch_runner, limits or ServerLimits(context=CAPACITY), target, tokens)
+    handler = make_frame_handler(
+        runner, batch_runner, limits or ServerLimits(context=CAPACITY), target, tokens
+    )
     return VerificationService(handler, listen or ListenAddress("127.0.0.1:0"))
 
 
 @contextmanager
-def serving(service: VerificationService | None = None, **options: Any) -> Iterator[tuple[VerificationService, str]]:
+def serving(
+    service: VerificationService | None = None, **options: Any
+) -> Iterator[tuple[VerificationService, str]]:
     """Run the server, and yield it and its address."""
     service = service or make_server(**options)
     ports: SimpleQueue[int] = SimpleQueue()
@@ -100,13 +113,19 @@ def decode_remotely(
         method,
         runners,
         lambda clock: remote_verifier(method, connection, sampler, clock, runners),
-        DecodingSetup(sampler=sampler, batch_size=batch_size, capacity=CAPACITY, draft_top_n=draft_top_n),
+        DecodingSetup(
+            sampler=sampler, batch_size=batch_size, capacity=CAPACITY, draft_top_n=draft_top_n
+        ),
     )
     return run(engine, requests)
 
 
 def remote_verifier(
-    method: Method, connection: Connection, sampler: Sampler, clock: MeasuringClock, models: Mapping[str, Runner]
+    method: Method,
+    connection: Connection,
+    sampler: Sampler,
+    clock: MeasuringClock,
+    models: Mapping[str, Runner],
 ) -> RemoteVerifier:
     """Return the verifier over a connection that the method needs."""
     if method.ahead is not None:
@@ -114,7 +133,9 @@ def remote_verifier(
     return WireVerifier(connection, sampler, 0, clock, method.drafting.layers(models))
 
 
-def generate_remotely(connection: Connection, requests: list[Request], **options: Any) -> dict[str, RequestRecord]:
+def generate_remotely(
+    connection: Connection, requests: list[Request], **options: Any
+) -> dict[str, RequestRecord]:
     """Return the records of requests that the server decoded by itself, by request id."""
     return run(generating_loop(connection, **options), requests)
 
@@ -128,7 +149,9 @@ def generating_loop(
     method: str = "",
 ) -> Loop:
     stream = WireStream(connection, sampler, 0, method)
-    return streamed_loop(stream, DecodingSetup(eos_ids=eos_ids, batch_size=batch_size, capacity=CAPACITY))
+    return streamed_loop(
+        stream, DecodingSetup(eos_ids=eos_ids, batch_size=batch_size, capacity=CAPACITY)
+    )
 
 
 def run(loop: Loop, requests: list[Request]) -> dict[str, RequestRecord]:
@@ -140,7 +163,11 @@ def run(loop: Loop, requests: list[Request]) -> dict[str, RequestRecord]:
     return records
 
 
-def decode_here(method: Method, requests: list[Request], **options: Any) -> dict[str, RequestRecord]:
+def decode_here(
+    method: Method, requests: list[Request], **options: Any
+) -> dict[str, RequestRecord]:
     """Return the records of requests with both models in this process, by request id."""
     slots = options.get("batch_size", 1)
-    return decode(method, (make_runner(TARGET, slots, CAPACITY), draft_runner(slots)), requests, **options)
+    return decode(
+        method, (make_runner(TARGET, slots, CAPACITY), draft_runner(slots)), requests, **options
+    )

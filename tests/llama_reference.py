@@ -20,21 +20,32 @@ class LlamaReference:
 
     def tokens(self, text: str) -> list[int]:
         """Return the tokens of a text, with those that the file puts around texts."""
-        tokens: list[int] = self._post("/tokenize", content=text, add_special=True, parse_special=True)["tokens"]
+        tokens: list[int] = self._post(
+            "/tokenize", content=text, add_special=True, parse_special=True
+        )["tokens"]
         return tokens
 
     def logarithms(self, tokens: Sequence[int], count: int) -> dict[int, float]:
         """Return the logarithms of the probabilities of the `count` likeliest tokens after some tokens."""
-        answer = self._post("/completion", prompt=list(tokens), n_predict=1, n_probs=count, temperature=0)
-        return {row["id"]: row["logprob"] for row in answer["completion_probabilities"][0]["top_logprobs"]}
+        answer = self._post(
+            "/completion", prompt=list(tokens), n_predict=1, n_probs=count, temperature=0
+        )
+        return {
+            row["id"]: row["logprob"]
+            for row in answer["completion_probabilities"][0]["top_logprobs"]
+        }
 
     def is_end(self, token: int) -> bool:
         """Return whether a token that the server is made to choose ends its answer."""
-        answer = self._post("/completion", prompt=[5], n_predict=4, logit_bias=[[token, 1e4]], temperature=0)
+        answer = self._post(
+            "/completion", prompt=[5], n_predict=4, logit_bias=[[token, 1e4]], temperature=0
+        )
         return bool(answer["stop_type"] == "eos")
 
     def _post(self, path: str, **content: object) -> Any:
-        request = Request(self._url + path, json.dumps(content).encode(), {"Content-Type": "application/json"})
+        request = Request(
+            self._url + path, json.dumps(content).encode(), {"Content-Type": "application/json"}
+        )
         with urlopen(request, timeout=60) as response:
             return json.load(response)
 

@@ -13,25 +13,41 @@ from specbench_kit.predictors.ranks import RankTable, save
 
 VARIANTS = {
     "adaedl": ["adaedl:threshold=0.2,step=0.2"],
-    "specdecpp": ["specdecpp:predictor={predictor},threshold=0.9", "specdecpp:predictor={predictor},lag=1,min_draft=1"],
+    "specdecpp": [
+        "specdecpp:predictor={predictor},threshold=0.9",
+        "specdecpp:predictor={predictor},lag=1,min_draft=1",
+    ],
     "batch-lengths": ["batch-lengths", "batch-lengths:lengths=2-3-0,sizes=1-3-5"],
     "banditspec": [
         "banditspec",
         "banditspec:algorithm=exp3,share=run,arms=svip+fixed-k.k=1..2+adaedl.max_draft=2,max_draft=3",
     ],
     "lookahead": ["lookahead:window=3,ngram=3,guesses=3", "lookahead:window=2,ngram=2,guesses=2"],
-    "token-recycling": ["token-recycling:nodes=8,candidates=3", "token-recycling:nodes=4,depth=4,candidates=1"],
+    "token-recycling": [
+        "token-recycling:nodes=8,candidates=3",
+        "token-recycling:nodes=4,depth=4,candidates=1",
+    ],
     "delay-optimal": ["delay-optimal:k_max=4,forget=0.2"],
     "flexspec": ["flexspec:max_draft=4,budget_j=0.05,forget=0.2"],
-    "measured-link": ["measured-link:max_draft=3,forget=0.2", "measured-link:max_draft=3,forget=0.2,link=false"],
-    "autodraft": ["autodraft:nodes=8,step=3,max_depth=4", "autodraft:nodes=6,step=2,max_depth=3,cost_weight=0"],
+    "measured-link": [
+        "measured-link:max_draft=3,forget=0.2",
+        "measured-link:max_draft=3,forget=0.2,link=false",
+    ],
+    "autodraft": [
+        "autodraft:nodes=8,step=3,max_depth=4",
+        "autodraft:nodes=6,step=2,max_depth=3,cost_weight=0",
+    ],
     "adaptive-quantised": ["adaptive-quantised:max_draft=3,top=4,levels=5-20"],
     "reachable": ["reachable:predictor={predictor},max_draft=4"],
     "tail-pruning": ["tail-pruning:block=4,threshold=0.5,max_draft=5"],
     "goodput": ["goodput:interval=2,max_draft=3", "goodput:interval=2,max_draft=3,link=false"],
     "sglang-throughput": ["sglang-throughput:steps=2,max_draft=4,window=3,interval=2"],
     "svip": ["svip:threshold=0.6,max_draft=8"],
-    "adaspec": ["adaspec", "adaspec:initial_confidence=1,elimination=false,max_draft=3", "adaspec:slo_tpot=0.03"],
+    "adaspec": [
+        "adaspec",
+        "adaspec:initial_confidence=1,elimination=false,max_draft=3",
+        "adaspec:slo_tpot=0.03",
+    ],
     "fixed-k": ["fixed-k", "fixed-k:k=1", "fixed-k:k=7", "fixed-k:k=3,proposal=top"],
     "oracle": ["oracle", "oracle:max_draft=3"],
     "block-verification": ["block-verification:k=3"],
@@ -43,7 +59,11 @@ VARIANTS = {
         "specedge:proactive=false,depth=2,budget=5",
         "specedge:depth=3,budget=8,proactive_depth=1,proactive_type=included",
     ],
-    "specinfer": ["specinfer:branching=2-1-2", "specinfer:branching=1", "specinfer:branching=2-1-2,guesses=4"],
+    "specinfer": [
+        "specinfer:branching=2-1-2",
+        "specinfer:branching=1",
+        "specinfer:branching=2-1-2,guesses=4",
+    ],
     "rest": ["rest:corpus={corpus}", "rest:corpus={corpus},nodes=7,span=3"],
     "sparse-quantised": ["sparse-quantised:k=2,top=4,levels=5"],
     "specpipe": [
@@ -103,7 +123,15 @@ def kind_of(method: Method) -> tuple[object, ...]:
     """Return what decides by which code a method's tokens are drawn, judged and sent, whatever its policy decides."""
     grows, drafter = method.required_capability >= Capability.TREES, bool(method.drafting.models)
     reads = method.learned, method.needs_reference, method.verification, method.own_distributions
-    return method.proposal, method.overlaps, method.pipeline is not None, method.uses_drafter, grows, drafter, *reads
+    return (
+        method.proposal,
+        method.overlaps,
+        method.pipeline is not None,
+        method.uses_drafter,
+        grows,
+        drafter,
+        *reads,
+    )
 
 
 def one_of_each_kind() -> list[str]:

@@ -20,7 +20,16 @@ TEXTS = (
 )
 NUMBERS = (0, -1, 1.5, 2**70, -(2**63), 1e308, 5e-324, float("nan"), float("inf"))
 NESTED: object = [[[[[{"a": [None]}]]]]]
-VALUES: tuple[object, ...] = (*TEXTS, *NUMBERS, None, True, [], {}, NESTED, {"__reduce__": ["os.system", "true"]})
+VALUES: tuple[object, ...] = (
+    *TEXTS,
+    *NUMBERS,
+    None,
+    True,
+    [],
+    {},
+    NESTED,
+    {"__reduce__": ["os.system", "true"]},
+)
 
 
 class Payload:
@@ -43,7 +52,11 @@ def spoil(content: bytes, random: Random) -> bytes:
     kind = random.randrange(6)
     if kind == 0 and content:
         offset = random.randrange(len(content))
-        return content[:offset] + bytes([content[offset] ^ 1 << random.randrange(8)]) + content[offset + 1 :]
+        return (
+            content[:offset]
+            + bytes([content[offset] ^ 1 << random.randrange(8)])
+            + content[offset + 1 :]
+        )
     if kind == 1:
         return content[:at]
     if kind == 2:
@@ -51,7 +64,11 @@ def spoil(content: bytes, random: Random) -> bytes:
     if kind == 3:
         return content[:end] + content[at:]
     if kind == 4:
-        return content[:at] + random.choice((b"\x00\xff", HUGE_NESTING.encode(), b'"', b"\n\n", b"nan")) + content[at:]
+        return (
+            content[:at]
+            + random.choice((b"\x00\xff", HUGE_NESTING.encode(), b'"', b"\n\n", b"nan"))
+            + content[at:]
+        )
     return content[:at] + random.choice(TEXTS).encode("utf-8", "surrogatepass") + content[at:]
 
 
@@ -74,7 +91,11 @@ def swap(tree: Any, random: Random, values: tuple[object, ...] = VALUES) -> Any:
 
 def spoil_json(content: bytes, random: Random) -> bytes:
     """A spoilt JSON document, by bytes or by a part of what it says."""
-    return spoil(content, random) if random.random() < 0.3 else json.dumps(swap(json.loads(content), random)).encode()
+    return (
+        spoil(content, random)
+        if random.random() < 0.3
+        else json.dumps(swap(json.loads(content), random)).encode()
+    )
 
 
 def spoil_lines(content: bytes, random: Random) -> bytes:

@@ -73,7 +73,10 @@ def part_bytes(content: bytes) -> int:
 def write_wheels(folder: Path, role: str, content: bytes) -> list[Path]:
     """Cut a file into wheels, whose code must not run."""
     size = part_bytes(content)
-    return [write_wheel(folder, role, part, content[(part - 1) * size : part * size]) for part in range(1, PARTS + 1)]
+    return [
+        write_wheel(folder, role, part, content[(part - 1) * size : part * size])
+        for part in range(1, PARTS + 1)
+    ]
 
 
 def write_wheel(folder: Path, role: str, part: int, content: bytes) -> Path:
@@ -85,8 +88,12 @@ def write_wheel(folder: Path, role: str, part: int, content: bytes) -> Path:
         archive.writestr(f"{module}/__init__.py", "raise RuntimeError('imported')\n")
         archive.writestr(f"{module}/data/part{part:02}.bin", content)
         name = module.replace("_", "-")
-        archive.writestr(f"{information}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {VERSION}\n")
-        archive.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(
+            f"{information}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {VERSION}\n"
+        )
+        archive.writestr(
+            f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         archive.writestr(f"{information}/RECORD", "")
     return wheel
 
@@ -113,7 +120,9 @@ def local_hub() -> Iterator[Hub]:
     """Serve files as the hub does, at an address of this machine."""
 
     class HubHandler(BaseHTTPRequestHandler):
-        disable_nagle_algorithm = True  # else each event waits 40 ms for the acknowledgement of the last one
+        disable_nagle_algorithm = (
+            True  # else each event waits 40 ms for the acknowledgement of the last one
+        )
 
         def do_HEAD(self) -> None:
             self.send_response(200)
@@ -127,7 +136,11 @@ def local_hub() -> Iterator[Hub]:
                 return
             range_header = self.headers.get("Range")
             hub.ranges.append(range_header)
-            start = int(range_header.removeprefix("bytes=").rstrip("-")) if range_header and hub.knows_ranges else 0
+            start = (
+                int(range_header.removeprefix("bytes=").rstrip("-"))
+                if range_header and hub.knows_ranges
+                else 0
+            )
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(content) - start))
             self.end_headers()

@@ -6,7 +6,13 @@ import torch
 import transformers
 from tiny_models import fill, tiny_llama
 from torch import Tensor
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from specbench_kit.models.executors import library
 from specbench_kit.models.runner import Append, Runner
@@ -21,7 +27,12 @@ SIZES = {
     "head_dim": 16,
     "max_position_embeddings": 256,
 }
-YARN = {"rope_type": "yarn", "rope_theta": 1000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 LINEAR = {"rope_type": "linear", "rope_theta": 100.0, "factor": 4.0}
 LLAMA3 = {
     "rope_type": "llama3",
@@ -46,7 +57,9 @@ def qwen3() -> PreTrainedModel:
 
 
 def mistral() -> PreTrainedModel:
-    return fill(transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=None)), 3)
+    return fill(
+        transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=None)), 3
+    )
 
 
 def stored_as(dtype: torch.dtype) -> PreTrainedModel:
@@ -57,7 +70,9 @@ def stored_as(dtype: torch.dtype) -> PreTrainedModel:
 MODELS = {
     "llama": llama,
     "tied, one head of keys": lambda: llama(num_key_value_heads=1, tie_word_embeddings=True),
-    "three heads share a head of keys": lambda: llama(hidden_size=96, num_attention_heads=6, num_key_value_heads=2),
+    "three heads share a head of keys": lambda: llama(
+        hidden_size=96, num_attention_heads=6, num_key_value_heads=2
+    ),
     "heads of 80": lambda: llama(head_dim=80),
     "vocabulary of 7": lambda: llama(vocab_size=7),
     "linear rope": lambda: llama(rope_parameters=LINEAR),
@@ -102,7 +117,11 @@ def in_a_tree(runner: Runner, text: Sequence[int], first: int) -> Tensor:
         parents += [path[-1] if path else -1] * 3
         tokens += [1, 2, token]
         path.append(len(tokens) - 1)
-    rows = [Append(slots[0], [3, 4], keep=2), Append(slots[1], tokens, parents, keep=30), Append(slots[2], [5])]
+    rows = [
+        Append(slots[0], [3, 4], keep=2),
+        Append(slots[1], tokens, parents, keep=30),
+        Append(slots[2], [5]),
+    ]
     tree_logits = runner.forward(rows)[1][path].clone()
     runner.commit(slots[1], path)
     after = runner.forward([Append(slots[1], text[first + 10 : first + 12], keep=2)])[0]

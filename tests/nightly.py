@@ -15,6 +15,9 @@ def nightly_except(kept: Collection[object], cases: Iterable[object]) -> list[Pa
     unknown = [case for case in kept if case not in cases]
     assert not unknown, f"no cases: {unknown}"
     return [
-        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=() if case in kept else pytest.mark.nightly)
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=() if case in kept else pytest.mark.nightly,
+        )
         for case in cases
     ]

@@ -29,9 +29,22 @@ from typing import Any
 from command_line import HOME, skit_here
 
 TABLES = Path(__file__).with_name("cli") / "option_tables"
-ECHO = frozenset({"argv", "config", "options", "started_at", "finished_at", "versions", "git_commit", "git_dirty"})
+ECHO = frozenset(
+    {
+        "argv",
+        "config",
+        "options",
+        "started_at",
+        "finished_at",
+        "versions",
+        "git_commit",
+        "git_dirty",
+    }
+)
 """Keys of documents that repeat what was given, or say when and where."""
-VARIABLE = re.compile(r"\d{8}T\d{6}Z|\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)?|-[0-9a-f]{8}\b|\d+\.\d min")
+VARIABLE = re.compile(
+    r"\d{8}T\d{6}Z|\d{4}-\d\d-\d\dT[\d:.]+(Z|\+00:00)?|-[0-9a-f]{8}\b|\d+\.\d min"
+)
 """Points in time, the key at the end of a run folder's name, and the minutes of a training."""
 
 
@@ -57,7 +70,11 @@ class OptionCase:
     @property
     def name(self) -> str:
         """The id of the test."""
-        return "-".join(filter(None, (self.command, self.option.lstrip("-"), self.base, self.says and "refused")))
+        return "-".join(
+            filter(
+                None, (self.command, self.option.lstrip("-"), self.base, self.says and "refused")
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +110,25 @@ def _read_table(file: Path) -> OptionTable:
         instead = row.pop("instead", None)
         settings: dict[str, Any] = {
             "instead": None if instead is None else tuple(instead),
-            "nightly": row.pop("nightly", bases[base].get("nightly", False) and not texts.get("says")),
+            "nightly": row.pop(
+                "nightly", bases[base].get("nightly", False) and not texts.get("says")
+            ),
             "after_work": row.pop("after_work", False),
             "narrow": row.pop("narrow", False),
         }
         assert not row, f"{file.name}: unknown {', '.join(row)}"
-        cases.append(OptionCase(command=command, base=base, to=to, besides=besides, **texts, **settings))
+        cases.append(
+            OptionCase(command=command, base=base, to=to, besides=besides, **texts, **settings)
+        )
     for base, refused in content.pop("refused", {}).items():
         for flag, to in refused.items():
             option = flag.replace("--no-", "--") if flag.startswith("--no-") else flag
             says = f"{flag} "
-            cases.append(OptionCase(command=command, option=option, flag=flag, base=base, to=tuple(to), says=says))
+            cases.append(
+                OptionCase(
+                    command=command, option=option, flag=flag, base=base, to=tuple(to), says=says
+                )
+            )
     exempt = content.pop("exempt", {})
     assert not content, f"{file.name}: unknown {', '.join(content)}"
     return OptionTable(command, bases, tuple(cases), exempt)
@@ -149,7 +174,11 @@ class Observation:
 def _part(document: object, path: str) -> str:
     """Return the part of a document at a path of keys, which passes through lists, as text."""
     for key in filter(None, path.split(".")):
-        document = [_entry(part, key) for part in document] if isinstance(document, list) else _entry(document, key)
+        document = (
+            [_entry(part, key) for part in document]
+            if isinstance(document, list)
+            else _entry(document, key)
+        )
     return json.dumps(_without_echo(document), indent=1, sort_keys=True)
 
 
@@ -180,7 +209,9 @@ class OptionRuns:
         """Return what the command does with the option."""
         arguments = table.bases[case.base]["arguments"] if case.instead is None else case.instead
         is_argument = not case.option.startswith("--")
-        spelt_out = is_argument or (case.instead is not None and case.option in case.to + case.instead)
+        spelt_out = is_argument or (
+            case.instead is not None and case.option in case.to + case.instead
+        )
         option_arguments = case.to if spelt_out else (case.flag or case.option, *case.to)
         return self.run(table.command, [*arguments, *case.besides, *option_arguments])
 
@@ -262,7 +293,9 @@ def without_pictures() -> Iterator[None]:
 
     from specbench_kit.reports.writing import drawing
 
-    def draw(picture: Any, _setting: str, formats: Any, *, bare: bool = False, size: str = "screen") -> Any:
+    def draw(
+        picture: Any, _setting: str, formats: Any, *, bare: bool = False, size: str = "screen"
+    ) -> Any:
         text = f"{picture.name}, {'bare' if bare else 'titled'}, as wide as a {size}"
         return {suffix: _blank(text) for suffix in formats}
 
@@ -270,7 +303,9 @@ def without_pictures() -> Iterator[None]:
 
     def swap(old: Any, new: Any) -> None:
         # Modules hold the function by its name, those included that are imported meanwhile.
-        for module in [module for name, module in sys.modules.items() if name.startswith("specbench_kit")]:
+        for module in [
+            module for name, module in sys.modules.items() if name.startswith("specbench_kit")
+        ]:
             if getattr(module, original.__name__, None) is old:
                 setattr(module, original.__name__, new)
 

@@ -17,7 +17,9 @@ def write_inputs(folder: Path, tiny: TinyPair) -> Mapping[str, str]:
         "other_trace": write_trace(folder / "other.parquet", made_requests(3, length=20)).path,
         "prompts": _write_prompts(folder / "prompts.jsonl", 4),
         "other_prompts": _write_prompts(folder / "others.jsonl", 2, ask="Name"),
-        "long_prompts": write_rows(folder / "long.jsonl", *({"id": str(n), "prompt": n * "long "} for n in (1, 200))),
+        "long_prompts": write_rows(
+            folder / "long.jsonl", *({"id": str(n), "prompt": n * "long "} for n in (1, 200))
+        ),
         "long_trace": write_trace(folder / "long.parquet", made_requests(12)).path,
         "short_trace": write_trace(folder / "short.parquet", made_requests(12, length=20)).path,
         "many_prompts": _write_prompts(folder / "many.jsonl", 60, ask="Count"),
@@ -36,7 +38,9 @@ def write_inputs(folder: Path, tiny: TinyPair) -> Mapping[str, str]:
     _write_gsm8k(folder / "gsm8k")
     runs = write_methods(folder / "runs", requests=6)
     config = make_run()["config"] | {"max_new_tokens": 12}
-    (shorter,) = write_methods(folder / "shorter", 6, tokens=12, drafts={"wisp": (4, 0.8)}, config=config)
+    (shorter,) = write_methods(
+        folder / "shorter", 6, tokens=12, drafts={"wisp": (4, 0.8)}, config=config
+    )
     folders = {
         "inputs": folder,
         "indexed": folder / "replayed",
@@ -45,7 +49,9 @@ def write_inputs(folder: Path, tiny: TinyPair) -> Mapping[str, str]:
         "other_run": runs[2],
         "third_run": runs[3],
         "shorter_run": shorter,
-        "decoded": _bench(folder / "decoded", "--dataset", inputs["prompts"], *tiny.options, "--max-new-tokens", 4),
+        "decoded": _bench(
+            folder / "decoded", "--dataset", inputs["prompts"], *tiny.options, "--max-new-tokens", 4
+        ),
         **{
             name: _bench(folder / name, "--replay", inputs[trace], "--deployment", "wan")
             for name, trace in (("replayed", "trace"), ("other_replayed", "other_trace"))
@@ -64,7 +70,10 @@ def _bench(out: Path, *options: object) -> Path:
 
 def _write_prompts(path: Path, count: int, ask: str = "What is") -> Path:
     """Prompts with a right answer each."""
-    rows = ({"id": f"q{n}", "prompt": f"{ask} {n} and {n * n}?", "answer": f"#### {n}"} for n in range(count))
+    rows = (
+        {"id": f"q{n}", "prompt": f"{ask} {n} and {n * n}?", "answer": f"#### {n}"}
+        for n in range(count)
+    )
     return write_rows(path, *rows)
 
 
@@ -79,14 +88,24 @@ def _write_gsm8k(folder: Path) -> None:
     """A data folder with questions of one's own under the name of a dataset."""
     folder.mkdir()
     for split in ("test", "train"):
-        rows = ({"question": f"How many are {n} {split} apples?", "answer": f"#### {n}"} for n in range(3))
+        rows = (
+            {"question": f"How many are {n} {split} apples?", "answer": f"#### {n}"}
+            for n in range(3)
+        )
         write_rows(folder / f"{split}.jsonl", *rows)
 
 
 def _write_tuned(path: Path) -> Path:
     """Options as `skit tune` writes them."""
     method = {"spec": "fixed-k:k=2", "tried": 2, "tokens_per_s": 9.0, "default_tokens_per_s": 8.0}
-    tuned = {"schema": 1, "methods": {"fixed-k": method}, "deployment": "wan", "batch_size": 1, "budget": 2, "run": {}}
+    tuned = {
+        "schema": 1,
+        "methods": {"fixed-k": method},
+        "deployment": "wan",
+        "batch_size": 1,
+        "budget": 2,
+        "run": {},
+    }
     path.write_text(json.dumps(tuned), encoding="utf-8")
     return path
 
@@ -100,7 +119,9 @@ def _write_arrivals(path: Path) -> Path:
 
 def _write_links(path: Path) -> Path:
     """A link that is slow now and then."""
-    path.write_text("time_s,rtt_s,bytes_per_s\n0,0.02,1e6\n5,0.5,1e5\n10,0.02,1e6\n", encoding="utf-8")
+    path.write_text(
+        "time_s,rtt_s,bytes_per_s\n0,0.02,1e6\n5,0.5,1e5\n10,0.02,1e6\n", encoding="utf-8"
+    )
     return path
 
 
@@ -159,5 +180,7 @@ def _write_answers(path: Path, accepted: int) -> Path:
             }
         ],
     }
-    path.write_text("".join(json.dumps({"question_id": n, **turn}) + "\n" for n in range(2)), encoding="utf-8")
+    path.write_text(
+        "".join(json.dumps({"question_id": n, **turn}) + "\n" for n in range(2)), encoding="utf-8"
+    )
     return path

@@ -59,7 +59,9 @@ def run_summary(content: Mapping[str, object]) -> RunSummary:
 
 def make_row(**values: object) -> MethodRow:
     """A row of a table with these values, of a method without requests."""
-    return method_row(own_metrics(RequestGroup([]), NO_REQUESTS, {}, None) | {"intervals": {}} | values)
+    return method_row(
+        own_metrics(RequestGroup([]), NO_REQUESTS, {}, None) | {"intervals": {}} | values
+    )
 
 
 N = TypeVar("N")
@@ -68,11 +70,15 @@ N = TypeVar("N")
 def serving_figures(nothing: N, **overall: Any) -> ServingFigures[N]:
     """The figures of a simulation with these figures over all devices; `nothing` is every other number."""
     latencies = dict.fromkeys(("ttft_s", "tpot_s", "icl_s", "response_s"))
-    rates = dict.fromkeys(("violation_rate", "starved_rate", "deadline_miss_rate", "slow_round_rate"))
+    rates = dict.fromkeys(
+        ("violation_rate", "starved_rate", "deadline_miss_rate", "slow_round_rate")
+    )
     rates |= dict.fromkeys(("acceptance_length", "submitted_per_verify"))
     spreads = dict.fromkeys(("speed", "queue_s", "verify_s", "interference"))
     counts = dict.fromkeys(("responses", "rounds", "throughput", "goodput"), nothing)
-    server = dict.fromkeys(("utilisation", "batches", "refusals", "idle_while_waiting_s", "evictions"), nothing)
+    server = dict.fromkeys(
+        ("utilisation", "batches", "refusals", "idle_while_waiting_s", "evictions"), nothing
+    )
     server |= dict.fromkeys(("evictions_per_response", "peak_kv_tokens"), nothing)
     return ServingFigures(
         overall=GroupFigures(**{**latencies, **rates, **spreads, **counts, **overall}),
@@ -96,9 +102,17 @@ def serving_figures(nothing: N, **overall: Any) -> ServingFigures[N]:
 
 def serving_run(*series: JsonObject, seeds: int = 5, **changes: Any) -> ServingDescription:
     """The description of a simulation of these series, which say no more than they have to."""
-    config = {"seeds": seeds, "duration_s": 10.0, "warmup_s": 1.0, "slo": ["2"], "objective": "speed"}
+    config = {
+        "seeds": seeds,
+        "duration_s": 10.0,
+        "warmup_s": 1.0,
+        "slo": ["2"],
+        "objective": "speed",
+    }
     config |= {"arrivals": "closed", "max_batch": 64}
-    entry: dict[str, Any] = dict.fromkeys(("label", "system", "summary", "scheduler", "method", "deployment"), "")
+    entry: dict[str, Any] = dict.fromkeys(
+        ("label", "system", "summary", "scheduler", "method", "deployment"), ""
+    )
     entry |= {"acceptance": None, "kv": {"tokens": None, "context": None, "origin": ""}}
     entries = []
     for changed_series in series:
@@ -122,7 +136,9 @@ def render_run(
 ) -> str:
     """Return the report on one run as Markdown."""
     result = RunResult(name="run", fields=run_document(run), summary=run_summary(summary))
-    return render_markdown.render(run_report.build(with_requests(result, records, decode), **options))
+    return render_markdown.render(
+        run_report.build(with_requests(result, records, decode), **options)
+    )
 
 
 def render_comparison(*args: object, **options: Any) -> str:
@@ -149,11 +165,16 @@ def comparison_of(
 
 
 def make_round(
-    drafted: int = 0, submitted: int | None = None, accepted: int = 0, committed: int | None = None, **seconds: float
+    drafted: int = 0,
+    submitted: int | None = None,
+    accepted: int = 0,
+    committed: int | None = None,
+    **seconds: float,
 ) -> RoundRecord:
     """A round; by default all that was drafted is sent, and accepted + 1 tokens are committed."""
     times = dict.fromkeys(
-        ("prefill_s", "draft_s", "policy_s", "link_s", "queue_s", "verify_s", "commit_s", "end_s"), 0.0
+        ("prefill_s", "draft_s", "policy_s", "link_s", "queue_s", "verify_s", "commit_s", "end_s"),
+        0.0,
     )
     return RoundRecord(
         drafted=drafted,
@@ -164,10 +185,14 @@ def make_round(
     )
 
 
-def make_record(request_id: str, *rounds: RoundRecord, category: str = "chat", **fields: object) -> RequestRecord:
+def make_record(
+    request_id: str, *rounds: RoundRecord, category: str = "chat", **fields: object
+) -> RequestRecord:
     """A finished request whose times follow from its rounds."""
     tokens = sum(r.committed for r in rounds)
-    record = RequestRecord(request_id, category, [1, 2], list(range(10, 10 + tokens)), rounds=list(rounds))
+    record = RequestRecord(
+        request_id, category, [1, 2], list(range(10, 10 + tokens)), rounds=list(rounds)
+    )
     if rounds:
         record.ttft_s, record.e2e_s = rounds[0].end_s, rounds[-1].end_s
     if tokens > 1:
@@ -177,11 +202,15 @@ def make_record(request_id: str, *rounds: RoundRecord, category: str = "chat", *
     return record
 
 
-def failed_record(request_id: str, error: str = "the prompt is too long", **fields: Any) -> RequestRecord:
+def failed_record(
+    request_id: str, error: str = "the prompt is too long", **fields: Any
+) -> RequestRecord:
     return make_record(request_id, finish_reason="error", error=error, **fields)
 
 
-def simulate_chain(requests: int, rounds: int, draft: int, alpha: float, seed: int = 0) -> list[RequestRecord]:
+def simulate_chain(
+    requests: int, rounds: int, draft: int, alpha: float, seed: int = 0
+) -> list[RequestRecord]:
     """Requests decoded with chains of `draft` tokens, each accepted with probability `alpha` independently."""
     accepted = np.random.default_rng(seed).geometric(1 - alpha, size=(requests, rounds)) - 1
     seconds = {"draft_s": 0.002 * draft, "policy_s": 0.0005, "verify_s": 0.015, "commit_s": 0.001}
@@ -200,12 +229,17 @@ def simulate_chain(requests: int, rounds: int, draft: int, alpha: float, seed: i
     ]
 
 
-def autoregressive_like(records: list[RequestRecord], verify_s: float = 0.015) -> list[RequestRecord]:
+def autoregressive_like(
+    records: list[RequestRecord], verify_s: float = 0.015
+) -> list[RequestRecord]:
     """Return the same outputs decoded one token per round."""
     return [
         make_record(
             record.request_id,
-            *(make_round(verify_s=verify_s, end_s=verify_s * (i + 1)) for i in range(len(record.output_ids))),
+            *(
+                make_round(verify_s=verify_s, end_s=verify_s * (i + 1))
+                for i in range(len(record.output_ids))
+            ),
             category=record.category,
         )
         for record in records
@@ -239,7 +273,13 @@ def make_run(**fields: object) -> dict[str, Any]:
             "dtype": "float32",
         },
         "time_kind": "measured",
-        "hardware": {"cpu": "Some CPU", "physical_cores": 8, "torch_threads": 4, "gpu": None, "memory_gb": 31.9},
+        "hardware": {
+            "cpu": "Some CPU",
+            "physical_cores": 8,
+            "torch_threads": 4,
+            "gpu": None,
+            "memory_gb": 31.9,
+        },
         "versions": {"python": "3.11.9", "torch": "2.13.0"},
         "argv": ["skit", "bench", "--method", "fixed-k:k=4", "--out", "my results"],
         "git_commit": "0123456789abcdef",
@@ -265,5 +305,11 @@ def summary_of(
     )
     failed = metrics["overall"]["failed"]
     requests = {"planned": len(records), "finished": len(records) - failed, "failed": failed}
-    summary = {"method": "fixed-k:k=4", "partial": False, "requests": requests, **metrics, "lossless": lossless}
+    summary = {
+        "method": "fixed-k:k=4",
+        "partial": False,
+        "requests": requests,
+        **metrics,
+        "lossless": lossless,
+    }
     return summary | fields

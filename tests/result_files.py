@@ -28,7 +28,10 @@ def evenly(count: int, step_s: float, tokens: int = 5, apart_s: float = 10.0) ->
 def _lists(requests: Sequence[Sent]) -> Body:
     return {
         "ttfts": [request.moments_s[0] for request in requests],
-        "itls": [[after - before for before, after in pairwise(request.moments_s)] for request in requests],
+        "itls": [
+            [after - before for before, after in pairwise(request.moments_s)]
+            for request in requests
+        ],
         "input_lens": [request.prompt for request in requests],
         "output_lens": [request.tokens for request in requests],
         "generated_texts": [f"answer {number}" for number in range(len(requests))],
@@ -38,25 +41,47 @@ def _lists(requests: Sequence[Sent]) -> Body:
 
 def vllm_oldest(requests: Sequence[Sent]) -> str:
     """`benchmark_serving.py --save-result` of 2024: no moments of sending."""
-    head = {"date": "20240601-101112", "backend": "vllm", "model_id": "m", "request_rate": "inf", "max_concurrency": 1}
+    head = {
+        "date": "20240601-101112",
+        "backend": "vllm",
+        "model_id": "m",
+        "request_rate": "inf",
+        "max_concurrency": 1,
+    }
     return json.dumps(head | _lists(requests))
 
 
 def vllm_newest(requests: Sequence[Sent], /, **fields: object) -> str:
     """`vllm bench serve --save-result --save-detailed` of today."""
-    head = {"endpoint_type": "openai", "backend": "openai", "label": None, "request_rate": "inf", "max_concurrency": 1}
+    head = {
+        "endpoint_type": "openai",
+        "backend": "openai",
+        "label": None,
+        "request_rate": "inf",
+        "max_concurrency": 1,
+    }
     starts = {"start_times": [500.0 + request.at_s for request in requests]}
     return json.dumps(head | _lists(requests) | starts | fields)
 
 
 def sglang_oldest(requests: Sequence[Sent]) -> str:
     """`bench_serving --output-details`, a line per run, with Infinity where a rate has no limit."""
-    head = {"backend": "sglang", "request_rate": float("inf"), "max_concurrency": 1, "accept_length": None}
+    head = {
+        "backend": "sglang",
+        "request_rate": float("inf"),
+        "max_concurrency": 1,
+        "accept_length": None,
+    }
     return json.dumps(head | _lists(requests) | {"errors": [None] * len(requests)}) + "\n"
 
 
 def sglang_newest(requests: Sequence[Sent]) -> str:
-    head = {"tag": None, "backend": "sglang-oai-chat", "request_rate": float("inf"), "max_concurrency": 1}
+    head = {
+        "tag": None,
+        "backend": "sglang-oai-chat",
+        "request_rate": float("inf"),
+        "max_concurrency": 1,
+    }
     starts = {"start_times": [500.0 + request.at_s for request in requests]}
     return json.dumps(head | _lists(requests) | starts | {"errors": [None] * len(requests)}) + "\n"
 
@@ -78,7 +103,9 @@ def guidellm_oldest(requests: Sequence[Sent]) -> str:
     ]
     status = {"successful": rows, "incomplete": [], "errored": [], "total": None}
     args = {"strategy": {"type_": "concurrent", "streams": 1}}
-    return json.dumps({"benchmarks": [{"type_": "generative_benchmark", "args": args, "requests": status}]})
+    return json.dumps(
+        {"benchmarks": [{"type_": "generative_benchmark", "args": args, "requests": status}]}
+    )
 
 
 def guide_row(number: int, request: Sent) -> Body:
@@ -114,7 +141,9 @@ def guidellm_newest(requests: Sequence[Sent], /, **fields: object) -> str:
         "scheduler_metrics": {"measure_start_time": ZERO_S, "measure_end_time": ZERO_S + 1e4},
         "requests": {"successful": rows, "incomplete": [], "errored": [], "total": None},
     }
-    return json.dumps({"metadata": {"version": 2}, "config": {}, "benchmarks": [benchmark | fields]})
+    return json.dumps(
+        {"metadata": {"version": 2}, "config": {}, "benchmarks": [benchmark | fields]}
+    )
 
 
 def aiperf_record(number: int, request: Sent, unit: str = "ms", per_s: float = 1e3) -> Body:
@@ -152,7 +181,11 @@ def aiperf_oldest(requests: Sequence[Sent]) -> str:
         record = aiperf_record(number, request)
         metrics = record["metrics"]
         metrics["ttft"] = metrics.pop("time_to_first_token")
-        del metrics["inter_chunk_latency"], record["metadata"]["benchmark_phase"], record["metadata"]["was_cancelled"]
+        del (
+            metrics["inter_chunk_latency"],
+            record["metadata"]["benchmark_phase"],
+            record["metadata"]["was_cancelled"],
+        )
         rows.append(record)
     return json_lines(rows)
 
@@ -172,7 +205,9 @@ def genai_perf(requests: Sequence[Sent]) -> str:
         sent_ns = round(1e9 * (ZERO_S + request.at_s))
         moments = [sent_ns + round(1e9 * moment_s) for moment_s in request.moments_s]
         usage = {"prompt_tokens": request.prompt, "completion_tokens": request.tokens}
-        end = {"response": f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"}
+        end = {
+            "response": f"data: {json.dumps({'choices': [], 'usage': usage})}\n\ndata: [DONE]\n\n"
+        }
         outputs = [chunk({"role": "assistant"}), *(chunk({"content": "a "}) for _ in moments), end]
         rows.append(
             {
@@ -182,8 +217,14 @@ def genai_perf(requests: Sequence[Sent]) -> str:
                 "response_outputs": outputs,
             }
         )
-    load = {"experiment": {"mode": "concurrency", "value": 1}, "requests": rows, "window_boundaries": []}
-    return json.dumps({"service_kind": "openai", "endpoint": "v1/chat/completions", "experiments": [load]})
+    load = {
+        "experiment": {"mode": "concurrency", "value": 1},
+        "requests": rows,
+        "window_boundaries": [],
+    }
+    return json.dumps(
+        {"service_kind": "openai", "endpoint": "v1/chat/completions", "experiments": [load]}
+    )
 
 
 Write = Callable[[Sequence[Sent]], str]

@@ -14,26 +14,43 @@ from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.runs.directory import RunDirectory
 
-DRAFTS = {"fixed-k:k=3": (3, 0.7), "fixed-k:k=6": (6, 0.7), "threshold": (4, 0.75), "wisp": (4, 0.8)}
+DRAFTS = {
+    "fixed-k:k=3": (3, 0.7),
+    "fixed-k:k=6": (6, 0.7),
+    "threshold": (4, 0.75),
+    "wisp": (4, 0.8),
+}
 """Draft length and acceptance of the methods that are made up."""
-SECONDS = [field.name for field in fields(RoundRecord) if field.name.endswith("_s") and field.name != "commits_s"]
+SECONDS = [
+    field.name
+    for field in fields(RoundRecord)
+    if field.name.endswith("_s") and field.name != "commits_s"
+]
 
 
 def write_run(
-    out: Path, method: str, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord] = (), **changes: object
+    out: Path,
+    method: str,
+    records: Sequence[RequestRecord],
+    baseline: Sequence[RequestRecord] = (),
+    **changes: object,
 ) -> Path:
     """A finished run with these records; `changes` are made to its run.json."""
     run = make_run(method=method, requests=len(records), **changes)
     path = RunDirectory.create(out, run).path
     for name, side in (("requests", records), ("baseline", baseline)):
         if side or name == "requests":
-            (path / f"{name}.jsonl").write_text("".join(record.to_json() + "\n" for record in side), encoding="utf-8")
+            (path / f"{name}.jsonl").write_text(
+                "".join(record.to_json() + "\n" for record in side), encoding="utf-8"
+            )
     summary = {
         "method": method,
         "partial": False,
         "requests": {"planned": len(records), "finished": len(records), "failed": 0},
         **summarise_run(
-            RequestGroup(records), RequestGroup(baseline) if baseline else None, run_document(run).deployment
+            RequestGroup(records),
+            RequestGroup(baseline) if baseline else None,
+            run_document(run).deployment,
         ),
         "lossless": _lossless(len(records)) if baseline else None,
     }
@@ -52,7 +69,13 @@ def answers(requests: int, tokens: int) -> dict[str, list[int]]:
 
 
 def records_of(
-    draft: int, alpha: float, requests: int, tokens: int, seed: int = 0, repeat: int = 0, slower: float = 1.0
+    draft: int,
+    alpha: float,
+    requests: int,
+    tokens: int,
+    seed: int = 0,
+    repeat: int = 0,
+    slower: float = 1.0,
 ) -> list[RequestRecord]:
     """Requests with one output whatever the method, cut to `tokens`; `slower` multiplies every time."""
     outputs = answers(requests, tokens)
@@ -90,7 +113,9 @@ def in_turn(records: Iterable[RequestRecord]) -> list[RequestRecord]:
     """Requests that were asked one after the other."""
     finished = list(records)
     ends_s = accumulate(record.e2e_s or 0.0 for record in finished)
-    return [replace(record, finished_s=end_s) for record, end_s in zip(finished, ends_s, strict=True)]
+    return [
+        replace(record, finished_s=end_s) for record, end_s in zip(finished, ends_s, strict=True)
+    ]
 
 
 def write_methods(
@@ -104,7 +129,10 @@ def write_methods(
     """One run per method, all with the same baseline."""
     paths = []
     for number, (method, (draft, alpha)) in enumerate(drafts.items()):
-        sides = [records_of(draft, alpha, requests, tokens, 7 * number, repeat) for repeat in range(repeats)]
+        sides = [
+            records_of(draft, alpha, requests, tokens, 7 * number, repeat)
+            for repeat in range(repeats)
+        ]
         records = in_turn(record for side in sides for record in side)
         paths.append(write_run(out, method, records, in_turn(plain(records)), **changes))
     return paths

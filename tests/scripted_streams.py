@@ -39,7 +39,9 @@ class ScriptedServer(httpx.AsyncBaseTransport, httpx.AsyncByteStream):
             await asyncio.sleep(0)
             yield part
         if self._breaks:
-            raise httpx.RemoteProtocolError("peer closed connection without sending complete message body")
+            raise httpx.RemoteProtocolError(
+                "peer closed connection without sending complete message body"
+            )
 
     def clock(self) -> float:
         return self.now_s
@@ -80,12 +82,15 @@ def answer(parts: Sequence[Part], kind: str = "chat", **options: Any) -> SentReq
 
 
 def chat(
-    *deltas: tuple[float, dict[str, Any]], usage: int | None = None, change: Callable[[Any], Any] | None = None
+    *deltas: tuple[float, dict[str, Any]],
+    usage: int | None = None,
+    change: Callable[[Any], Any] | None = None,
 ) -> list[Part]:
     """Return the parts of a chat: deltas at their times, then its reason, its usage and its end half a second later."""
     last_s = deltas[-1][0] + 0.5
     documents: list[tuple[float, dict[str, Any]]] = [
-        (at_s, {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]}) for at_s, delta in deltas
+        (at_s, {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        for at_s, delta in deltas
     ]
     documents.append((last_s, {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}))
     if usage is not None:

@@ -33,7 +33,9 @@ class Attempt:
     def flaky(self) -> dict[str, str]:
         """Return the first tracebacks of the tests that failed at first and pass now."""
         passed = self.passed - self.failures.keys()
-        return {test: traceback for test, traceback in self.first_failures.items() if test in passed}
+        return {
+            test: traceback for test, traceback in self.first_failures.items() if test in passed
+        }
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Keep the first failures; fail a second attempt that did not find each of them again and pass it.
@@ -44,7 +46,11 @@ class Attempt:
             self.cache.set(KEPT, self.failures)
         if not self.collected:
             session.exitstatus = pytest.ExitCode.INTERRUPTED
-        elif self.is_second and exitstatus == pytest.ExitCode.OK and self.flaky() != self.first_failures:
+        elif (
+            self.is_second
+            and exitstatus == pytest.ExitCode.OK
+            and self.flaky() != self.first_failures
+        ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: TerminalReporter) -> None:
@@ -54,7 +60,9 @@ class Attempt:
                 terminalreporter.write_sep("_", test, yellow=True)
                 terminalreporter.write_line(traceback)
         for test in sorted(self.first_failures.keys() - self.passed - self.failures.keys()):
-            terminalreporter.write_line(f"FAILED {test} - it failed at first and was not run again", red=True)
+            terminalreporter.write_line(
+                f"FAILED {test} - it failed at first and was not run again", red=True
+            )
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

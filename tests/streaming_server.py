@@ -98,7 +98,9 @@ class Forward(NamedTuple):
 
 def agreed(best: list[int], draft: list[int]) -> list[int]:
     """Return the tokens that a greedy verification commits."""
-    accepted = next((position for position, token in enumerate(draft) if best[position] != token), len(draft))
+    accepted = next(
+        (position for position, token in enumerate(draft) if best[position] != token), len(draft)
+    )
     return best[: accepted + 1]
 
 
@@ -111,13 +113,19 @@ def drawn_draft(
     for _ in range(behaviour.draft_length):
         row = torch.softmax(last_logits(DRAFT, (*tokens, *draft))[-1] / temperature, -1).tolist()
         is_argmax = behaviour.verification == "argmax"
-        draft.append(max(range(64), key=row.__getitem__) if is_argmax else random.choices(range(64), row)[0])
+        draft.append(
+            max(range(64), key=row.__getitem__) if is_argmax else random.choices(range(64), row)[0]
+        )
         likely.append(row)
     return draft, likely
 
 
 def sampled(
-    rows: list[list[float]], draft: list[int], likely: list[list[float]], random: Random, verification: str
+    rows: list[list[float]],
+    draft: list[int],
+    likely: list[list[float]],
+    random: Random,
+    verification: str,
 ) -> list[int]:
     """Return the tokens that a verification of drawn tokens commits.
 
@@ -127,12 +135,17 @@ def sampled(
     """
     new: list[int] = []
     for token, row, q in zip(draft, rows, likely, strict=False):
-        belief = [float(candidate == token) for candidate in range(64)] if verification == "point" else q
+        belief = (
+            [float(candidate == token) for candidate in range(64)] if verification == "point" else q
+        )
         if verification == "any" or random.random() < row[token] / belief[token]:
             new.append(token)
             continue
         residual = [max(0.0, p - drafted) for p, drafted in zip(row, belief, strict=True)]
-        return [*new, random.choices(range(64), row if verification == "no residual" else residual)[0]]
+        return [
+            *new,
+            random.choices(range(64), row if verification == "no residual" else residual)[0],
+        ]
     return [*new, random.choices(range(64), rows[len(draft)])[0]]
 
 
@@ -149,7 +162,9 @@ class StreamingEngine:
     counts: Counter[str] = field(default_factory=Counter)
     """The counters of `/metrics`: rounds with a draft, drafted and accepted tokens, and first tokens accepted."""
 
-    def decode(self, prompt: str, count: int, temperature: float = 0.0, seed: int = 0) -> Iterator[Forward]:
+    def decode(
+        self, prompt: str, count: int, temperature: float = 0.0, seed: int = 0
+    ) -> Iterator[Forward]:
         """Yield the forwards of an answer: the prompt's, which drafts nothing, and those of its rounds."""
         model, behaviour = DRAFT if self.behaviour.wrong else TARGET, self.behaviour
         tokens = [LETTERS.find(letter) % 64 for letter in prompt[-40:]]
@@ -161,7 +176,9 @@ class StreamingEngine:
             elif temperature:
                 draft, likely = drawn_draft(tokens, temperature, random, behaviour)
             elif behaviour.drafts_by_model:
-                draft, likely = drawn_draft(tokens, 1.0, random, replace(behaviour, verification="argmax"))
+                draft, likely = drawn_draft(
+                    tokens, 1.0, random, replace(behaviour, verification="argmax")
+                )
             else:
                 draft, likely = continuation(tokens)[: min(count - 1, behaviour.draft_length)], []
             logits = last_logits(model, (*tokens, *draft))[-len(draft) - 1 :]
@@ -207,14 +224,25 @@ def openai_chunks(engine: StreamingEngine, body: Body, *, chat: bool) -> Iterato
         last["usage"] = {"prompt_tokens": len(prompt), "completion_tokens": total}
         last["usage"]["prompt_tokens_details"] = {"cached_tokens": behaviour.cached}
     hits = [forward.accepted for forward in rounds]
-    drafted, histogram = sum(forward.drafted for forward in rounds), [hits.count(n) for n in range(DRAFT_LENGTH + 1)]
+    drafted, histogram = (
+        sum(forward.drafted for forward in rounds),
+        [hits.count(n) for n in range(DRAFT_LENGTH + 1)],
+    )
     asks_sglang = "return_spec_tokens_details" in body
     if behaviour.counts and behaviour.speculates and behaviour.reports_drafts and not asks_sglang:
         # vLLM counts the rounds in which something was drafted.
-        counts = {"num_spec_steps": len(rounds), "num_draft_tokens": drafted, "acceptance_histogram": histogram}
+        counts = {
+            "num_spec_steps": len(rounds),
+            "num_draft_tokens": drafted,
+            "acceptance_histogram": histogram,
+        }
         last["metrics"] = {"speculative_decoding": counts}
     if asks_sglang and behaviour.speculates:
-        counts = {"spec_num_correct_drafts": sum(hits), "spec_num_proposed_drafts": drafted, "spec_verify_ct": verified}
+        counts = {
+            "spec_num_correct_drafts": sum(hits),
+            "spec_num_proposed_drafts": drafted,
+            "spec_verify_ct": verified,
+        }
         last["sglext"] = {"spec_tokens_details": counts}
     moved = {"drafts": len(rounds), "draft_tokens": drafted, "accepted_tokens": sum(hits)}
     engine.counts.update(moved | {"accepted_tokens_per_pos": sum(map(bool, hits))})
@@ -231,7 +259,14 @@ def llama_chunks(engine: StreamingEngine, body: Body) -> Iterator[Body]:
     timings = {"predicted_n": total, "cache_n": engine.behaviour.cached}
     if drafted:  # llama.cpp leaves the counts out where nothing was drafted
         timings |= {"draft_n": drafted, "draft_n_accepted": accepted}
-    yield {"content": "", "tokens": [], "stop": True, "stop_type": "limit", "timings": timings, "tokens_evaluated": 9}
+    yield {
+        "content": "",
+        "tokens": [],
+        "stop": True,
+        "stop_type": "limit",
+        "timings": timings,
+        "tokens_evaluated": 9,
+    }
 
 
 def sglang_chunks(engine: StreamingEngine, body: Body) -> Iterator[Body]:
@@ -249,8 +284,13 @@ def tgi_chunks(engine: StreamingEngine, body: Body) -> Iterator[Body]:
     for new, *_ in engine.decode(body["inputs"], count):
         for token in new:
             total += 1
-            details = {"finish_reason": "length", "generated_tokens": total} if total == count else None
-            yield {"token": {"id": token, "text": text_of([token]), "special": False}, "details": details}
+            details = (
+                {"finish_reason": "length", "generated_tokens": total} if total == count else None
+            )
+            yield {
+                "token": {"id": token, "text": text_of([token]), "special": False},
+                "details": details,
+            }
 
 
 ROUTES = {
@@ -273,7 +313,9 @@ def handler_of(engine: StreamingEngine) -> type[BaseHTTPRequestHandler]:
     behaviour = engine.behaviour
 
     class StreamingHandler(BaseHTTPRequestHandler):
-        disable_nagle_algorithm = True  # else each event waits 40 ms for the acknowledgement of the last one
+        disable_nagle_algorithm = (
+            True  # else each event waits 40 ms for the acknowledgement of the last one
+        )
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
@@ -311,7 +353,9 @@ def handler_of(engine: StreamingEngine) -> type[BaseHTTPRequestHandler]:
                 sleep(behaviour.slow_s)
                 if number == 3 and behaviour.dies_after and engine.answers >= behaviour.dies_after:
                     _exit(9)
-                if number == 3 and (behaviour.breaks or len(engine.requests) in behaviour.breaks_at):
+                if number == 3 and (
+                    behaviour.breaks or len(engine.requests) in behaviour.breaks_at
+                ):
                     behaviour.breaks = max(0, behaviour.breaks - 1)
                     self.close_connection = True
                     self.wfile.write(b"0\r\n\r\n")
@@ -370,6 +414,8 @@ def server_process(port: int = 0, **behaviour: object) -> Iterator[tuple[BasePro
 
 def _serve(port: int, behaviour: Body, connection: Connection) -> None:
     torch.set_num_threads(1)
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler_of(StreamingEngine(Behaviour(**behaviour))))
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", port), handler_of(StreamingEngine(Behaviour(**behaviour)))
+    )
     connection.send(server.server_port)
     server.serve_forever()

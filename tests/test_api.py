@@ -21,7 +21,10 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 @pytest.fixture(scope="module")
 def result(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> skit.Result:
     folder = tmp_path_factory.mktemp("api")
-    rows = [{"id": str(number), "prompt": f"Who is number {number}?", "answer": ["the 7th", ""]} for number in range(6)]
+    rows = [
+        {"id": str(number), "prompt": f"Who is number {number}?", "answer": ["the 7th", ""]}
+        for number in range(6)
+    ]
     prompts_file = write_rows(folder / "ask.jsonl", *rows)
     pair = {"target": str(tiny.target), "draft": str(tiny.draft)}
     methods = ["fixed-k:k=2", "threshold"]
@@ -38,19 +41,35 @@ def result(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> skit.Res
 
 def test_a_bench_has_tables_a_headline_and_a_report(result: skit.Result, tmp_path: Path) -> None:
     table = result.to_pandas()
-    assert [name.split()[0] for name in table["method"]] == ["autoregressive", "fixed-k", "threshold"]
+    assert [name.split()[0] for name in table["method"]] == [
+        "autoregressive",
+        "fixed-k",
+        "threshold",
+    ]
     assert (table["lossless_errors"].dropna() == 0).all()
     assert any("MODELLED TIME" in line for line in result.warnings)
-    assert {path.name for path in result.report(tmp_path / "report", ["md", "csv"])} == {"report.md", "report.csv"}
-    with pytest.raises(SkitError, match=r"there is no table 'categories' in this result; it has overall"):
+    assert {path.name for path in result.report(tmp_path / "report", ["md", "csv"])} == {
+        "report.md",
+        "report.csv",
+    }
+    with pytest.raises(
+        SkitError, match=r"there is no table 'categories' in this result; it has overall"
+    ):
         result.to_pandas("categories")
 
 
 def test_the_report_says_how_many_answers_are_right(result: skit.Result, tmp_path: Path) -> None:
     (page,) = result.report(tmp_path, ["md"])
     answers = page.read_text().partition("## Answers")[2].partition("\n## ")[0]
-    rows = [line.split(" | ")[0].strip("| `") for line in answers.splitlines() if line.startswith("|")][2:]
-    assert [row.split(" (")[0] for row in rows] == ["target", "draft model alone", "threshold", "fixed-k"]
+    rows = [
+        line.split(" | ")[0].strip("| `") for line in answers.splitlines() if line.startswith("|")
+    ][2:]
+    assert [row.split(" (")[0] for row in rows] == [
+        "target",
+        "draft model alone",
+        "threshold",
+        "fixed-k",
+    ]
     assert answers.count("| 6 |") == 4
 
 
@@ -64,7 +83,9 @@ def test_a_notebook_shows_the_table_as_text_that_is_no_markup(result: skit.Resul
     page = result._repr_html_()
     assert page.count("<tr>") == 1 + len(result.to_pandas())
     assert "MODELLED TIME" in page
-    title, svg = re.search(r'<img alt="([^"]+)" [^>]*src="data:image/svg\+xml;base64,([^"]+)"', page).groups()
+    title, svg = re.search(
+        r'<img alt="([^"]+)" [^>]*src="data:image/svg\+xml;base64,([^"]+)"', page
+    ).groups()
     assert "peedup" in title
     assert b"<svg " in b64decode(svg)
 
@@ -75,7 +96,12 @@ def test_methods_that_went_on_without_another_have_their_reports(
     add_breaking_in(monkeypatch)
     rows = [{"id": str(number), "prompt": f"Who is {number}?"} for number in range(6)]
     prompts_file = write_rows(tmp_path / "ask.jsonl", *rows)
-    options = {"target": str(tiny.target), "draft": str(tiny.draft), "max_new_tokens": 4, "out": tmp_path / "out"}
+    options = {
+        "target": str(tiny.target),
+        "draft": str(tiny.draft),
+        "max_new_tokens": 4,
+        "out": tmp_path / "out",
+    }
     with pytest.raises(SkitError, match=r"^Breaking: .* not drafted.*; the other methods went on$"):
         skit.bench(["breaking", "fixed-k:k=2"], str(prompts_file), **options)
     done = {}
@@ -85,10 +111,17 @@ def test_methods_that_went_on_without_another_have_their_reports(
     assert done == {"breaking": ["0", "1", "2"], "fixed-k": ["0", "1", "2", "3", "4", "5"]}
 
 
-def test_runs_that_cannot_be_compared_share_no_table(result: skit.Result, tiny: TinyPair, tmp_path: Path) -> None:
+def test_runs_that_cannot_be_compared_share_no_table(
+    result: skit.Result, tiny: TinyPair, tmp_path: Path
+) -> None:
     rows = [{"id": str(number), "prompt": f"Who is number {number}?"} for number in range(2)]
     prompts_file = write_rows(tmp_path / "ask.jsonl", *rows)
-    pair = {"target": str(tiny.target), "draft": str(tiny.draft), "deployment": "wan", "out": tmp_path / "out"}
+    pair = {
+        "target": str(tiny.target),
+        "draft": str(tiny.draft),
+        "deployment": "wan",
+        "out": tmp_path / "out",
+    }
     skit.bench("fixed-k:k=2", str(prompts_file), max_new_tokens=4, **pair)
     both = skit.load(tmp_path / "out", result.folders[0].parent)
     assert isinstance(both, skit.Result)
@@ -108,24 +141,34 @@ def test_runs_that_cannot_be_compared_share_no_table(result: skit.Result, tiny: 
 
 def test_a_sweep_of_a_trace_is_a_table(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "made.parquet", made_requests(3))
-    grid = {"deployment": "wan", "replaced": "link.rtt_s=0.01,0.1", "trace": str(trace.path), "out": str(tmp_path)}
+    grid = {
+        "deployment": "wan",
+        "replaced": "link.rtt_s=0.01,0.1",
+        "trace": str(trace.path),
+        "out": str(tmp_path),
+    }
     study = skit.sweep("fixed-k:k=2", **grid)
     table = study.to_pandas()
     assert len(table) == len(study.result.rows) == 4
     assert study.report.is_file()
     page = study._repr_html_()
     assert "<td>fixed-k:k=2</td>" in page
-    assert page.index("MODELLED TIME") < page.index('<img alt="Speedup against') < page.index("<table")
+    assert (
+        page.index("MODELLED TIME") < page.index('<img alt="Speedup against') < page.index("<table")
+    )
     with pytest.raises(SkitError, match=r"unknown option 'rounds'; known: .*trace"):
         skit.sweep("fixed-k", rounds=3)
 
 
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(
-        SkitError, match=r"unknown option 'batchsize' .did you mean 'batch_size'.*; known: .*batch_size"
+        SkitError,
+        match=r"unknown option 'batchsize' .did you mean 'batch_size'.*; known: .*batch_size",
     ):
         skit.bench("fixed-k", batchsize=3)
-    with pytest.raises(SkitError, match=r"unknown option 'trails' .did you mean 'trials'.*; known: .*trials"):
+    with pytest.raises(
+        SkitError, match=r"unknown option 'trails' .did you mean 'trials'.*; known: .*trials"
+    ):
         skit.train(trails=1)
     with pytest.raises(SkitError, match="--devices takes numbers"):
         skit.simulate(devices="many")
@@ -145,49 +188,90 @@ def test_a_value_of_another_kind_is_one_line() -> None:
         ("out", 3, "a path, not 3"),
         ("launch", "rocket", "virtual or processes, not 'rocket'"),
     ):
-        with pytest.raises(SkitError, match=rf"^--{name.replace('_', '-')} must be {re.escape(words)}$"):
+        with pytest.raises(
+            SkitError, match=rf"^--{name.replace('_', '-')} must be {re.escape(words)}$"
+        ):
             skit.bench("fixed-k", **{name: value})
     with pytest.raises(SkitError, match=r"^--deployment must be a text, not True$"):
         skit.simulate(deployment=["wan", True])
 
 
 REFUSED = {
-    "bench": (skit.bench, {"methods": "fixed-k"}, [("top_k", 3), ("top_p", 0.5), ("draft_top_n", 2)]),
+    "bench": (
+        skit.bench,
+        {"methods": "fixed-k"},
+        [("top_k", 3), ("top_p", 0.5), ("draft_top_n", 2)],
+    ),
     "replay": (
         skit.replay,
         {"methods": "fixed-k", "trace": "no.parquet"},
         [
             *[("target", "bundled"), ("draft", "bundled"), ("device", "cpu"), ("dtype", "float32")],
-            *[("executor", "cache"), ("max_new_tokens", 4), ("top_k", 3), ("draft_answers", True), ("link", "rtt_s=1")],
-            *[("temperature", 0.5), ("resume", True), ("exclude_seen", True), ("token_view", True), ("repeats", 2)],
+            *[
+                ("executor", "cache"),
+                ("max_new_tokens", 4),
+                ("top_k", 3),
+                ("draft_answers", True),
+                ("link", "rtt_s=1"),
+            ],
+            *[
+                ("temperature", 0.5),
+                ("resume", True),
+                ("exclude_seen", True),
+                ("token_view", True),
+                ("repeats", 2),
+            ],
         ],
     ),
     "sweep": (
         skit.sweep,
-        {"methods": "fixed-k", "trace": "no.parquet", "deployment": "wan", "replaced": "link.rtt_s=0.01,0.1"},
+        {
+            "methods": "fixed-k",
+            "trace": "no.parquet",
+            "deployment": "wan",
+            "replaced": "link.rtt_s=0.01,0.1",
+        },
         [("dataset", "gsm8k"), ("data_dir", "."), ("sample", False), ("executor", "cache")],
     ),
     "synthetic sweep": (
         skit.sweep,
-        {"methods": "fixed-k", "target": "synthetic", "deployment": "wan", "replaced": "link.rtt_s=0.01,0.1"},
+        {
+            "methods": "fixed-k",
+            "target": "synthetic",
+            "deployment": "wan",
+            "replaced": "link.rtt_s=0.01,0.1",
+        },
         [("dataset", "gsm8k"), ("sample", False), ("device", "cpu"), ("max_draft", 3)],
     ),
     "simulate": (
         skit.simulate,
         {"acceptance": "iid:alpha=0.8,length=4"},
-        [("dataset", "gsm8k"), ("sample", False), ("limit", 1), ("target", "bundled"), ("max_new_tokens", 4)],
+        [
+            ("dataset", "gsm8k"),
+            ("sample", False),
+            ("limit", 1),
+            ("target", "bundled"),
+            ("max_new_tokens", 4),
+        ],
     ),
     "train": (
         skit.train,
         {"trace": "no.parquet"},
-        [("dataset", "gsm8k"), ("data_dir", "."), ("limit", 1), ("executor", "cache"), ("max_new_tokens", 4)],
+        [
+            ("dataset", "gsm8k"),
+            ("data_dir", "."),
+            ("limit", 1),
+            ("executor", "cache"),
+            ("max_new_tokens", 4),
+        ],
     ),
 }
 """Functions, options that are given, and options that have no effect beside them, as for the commands."""
 
 
 @pytest.mark.parametrize(
-    ("name", "option", "value"), [(name, *option) for name, (_, _, options) in REFUSED.items() for option in options]
+    ("name", "option", "value"),
+    [(name, *option) for name, (_, _, options) in REFUSED.items() for option in options],
 )
 def test_an_option_without_effect_is_refused_before_any_work(
     name: str, option: str, value: object, tmp_path: Path
@@ -205,12 +289,19 @@ def test_a_dataset_is_named_once(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_sweep_of_a_synthetic_pair_needs_no_prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_of_a_synthetic_pair_needs_no_prompts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def unexpected(*_: object, **__: object) -> None:
         raise AssertionError("a synthetic pair answers random tokens")
 
     monkeypatch.setattr(skit, "load_dataset", unexpected)
-    pair = {"target": "synthetic", "draft": "synthetic", "deployment": "wan", "replaced": "link.rtt_s=0.01,0.1"}
+    pair = {
+        "target": "synthetic",
+        "draft": "synthetic",
+        "deployment": "wan",
+        "replaced": "link.rtt_s=0.01,0.1",
+    }
     study = skit.sweep("fixed-k", **pair, limit=1, max_new_tokens=4, out=tmp_path)
     assert len(study.to_pandas()) == 4
 
@@ -226,4 +317,6 @@ def test_the_examples_run(example: Path, tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     runpy.run_path(str(example), run_name="__main__")
     written = {path.name for path in tmp_path.rglob("report.*")}
-    assert written >= ({"report.html", "report.tex"} if example.stem == "first_steps" else {"report.md"})
+    assert written >= (
+        {"report.html", "report.tex"} if example.stem == "first_steps" else {"report.md"}
+    )

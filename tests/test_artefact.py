@@ -21,7 +21,11 @@ ROWS = [
 
 def cited(expected: str) -> list[Path]:
     """Return the committed files that a cell names."""
-    return [ROOT / text for text in CODE.findall(expected) if text.startswith(("results/", "specbench_kit/"))]
+    return [
+        ROOT / text
+        for text in CODE.findall(expected)
+        if text.startswith(("results/", "specbench_kit/"))
+    ]
 
 
 def options(command: str) -> set[tuple[str, ...]]:
@@ -40,10 +44,14 @@ def test_what_to_expect_is_in_a_committed_file(row: list[str]) -> None:
     contents = [path.read_text(encoding="utf-8") for path in files]
     quoted = [text for text in CODE.findall(expected) if FIGURE.search(text)]
     for figure in quoted + FIGURE.findall(expected):
-        assert any(figure in content for content in contents), f"{claim}: {figure} is in none of {files}"
+        assert any(figure in content for content in contents), (
+            f"{claim}: {figure} is in none of {files}"
+        )
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if "report.md" in row[3]], ids=lambda row: row[0])
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if "report.md" in row[3]], ids=lambda row: row[0]
+)
 def test_a_committed_report_was_made_by_the_command_of_its_row(row: list[str]) -> None:
     (report,) = cited(row[3])
     recorded = re.findall(r"^skit .*", report.read_text(encoding="utf-8"), re.MULTILINE)

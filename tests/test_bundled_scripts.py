@@ -31,18 +31,30 @@ def documents(count: int, seed: int = 0) -> list[Any]:
     rng = np.random.default_rng(seed)
     made_up_documents = []
     for length, learned in zip(rng.integers(10, 30, count), rng.integers(4, 9, count), strict=True):
-        likely = np.stack([rng.permutation(64)[: answers.TOP] for _ in range(learned)]).astype(np.uint16)
+        likely = np.stack([rng.permutation(64)[: answers.TOP] for _ in range(learned)]).astype(
+            np.uint16
+        )
         probability = rng.dirichlet(np.ones(answers.TOP), learned).astype(np.float16)
         tokens = rng.integers(2, 64, length).astype(np.uint16)
-        made_up_documents.append(answers.Document(tokens, int(length - learned), likely, probability))
+        made_up_documents.append(
+            answers.Document(tokens, int(length - learned), likely, probability)
+        )
     return made_up_documents
 
 
 def test_a_changed_problem_has_other_digits_and_each_name_replaced_by_one() -> None:
     problem = "Sarah has 20 pens on Monday. Tom gives Sarah 105 more; Sarah's sister Mary has none."
     changed_problem = answers.changed(problem, random.Random(0))
-    renamed = dict(zip(re.findall(r"[A-Za-z]+", problem), re.findall(r"[A-Za-z]+", changed_problem), strict=True))
-    assert re.fullmatch(r"\w+ has [1-9]{2} pens on Monday\. \w+ gives \w+ [1-9]{3} more; .*", changed_problem)
+    renamed = dict(
+        zip(
+            re.findall(r"[A-Za-z]+", problem),
+            re.findall(r"[A-Za-z]+", changed_problem),
+            strict=True,
+        )
+    )
+    assert re.fullmatch(
+        r"\w+ has [1-9]{2} pens on Monday\. \w+ gives \w+ [1-9]{3} more; .*", changed_problem
+    )
     assert changed_problem.count(renamed["Sarah"]) == 3
     assert len({renamed[name] for name in ("Sarah", "Tom", "Mary")}) == 3
     assert {word for word, new in renamed.items() if new != word} <= {"Sarah", "Tom", "Mary"}
@@ -59,13 +71,21 @@ def test_answers_are_the_targets_greedy_ones(slots: int, monkeypatch: pytest.Mon
     outputs = {tuple(document.tokens[: document.start]): document for document in written_documents}
     for prompt in prompts:
         expected, _ = plain_greedy(model, prompt, 12)
-        answer = expected[: expected.index(answers.EOS_ID) + 1] if answers.EOS_ID in expected else expected
+        answer = (
+            expected[: expected.index(answers.EOS_ID) + 1]
+            if answers.EOS_ID in expected
+            else expected
+        )
         document = outputs[tuple(prompt)]
-        assert document.tokens[document.start :].tolist() == answer == document.likely[:, 0].tolist()
+        assert (
+            document.tokens[document.start :].tolist() == answer == document.likely[:, 0].tolist()
+        )
         assert document.probability.sum(-1) == pytest.approx(1, abs=1e-2)
 
 
-def test_a_problem_of_the_targets_own_ends_with_the_mark_and_is_not_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_problem_of_the_targets_own_ends_with_the_mark_and_is_not_learned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(answers, "ANSWER_TOKENS", 6)
     torch.manual_seed(0)
     executor = make_executor(tiny_llama(), 4, 256, None)
@@ -93,9 +113,13 @@ def test_a_head_learns_from_shards_and_remembers_the_problems(tmp_path: Path) ->
     for document, text in zip(written, head_training.answered(tmp_path), strict=True):
         assert [*text.prompt, *text.answer] == document.tokens.tolist()
         assert len(text.prompt) == document.start
-    head_training.remember(tmp_path, ["<s>Question: How many?\nAnswer: 3</s>", "<s>Question: Why?\nAnswer: So.</s>"])
+    head_training.remember(
+        tmp_path, ["<s>Question: How many?\nAnswer: 3</s>", "<s>Question: Why?\nAnswer: So.</s>"]
+    )
     learned = training_prompts(tmp_path)
-    assert learned.prompts == {Prompt("", "", (question,)).fingerprint for question in ("How many?", "Why?")}
+    assert learned.prompts == {
+        Prompt("", "", (question,)).fingerprint for question in ("How many?", "Why?")
+    }
     assert learned.part == "train"
 
 
@@ -133,7 +157,9 @@ def test_the_loss_is_the_cross_entropy_to_the_targets_probabilities_over_what_is
         probabilities = torch.zeros_like(logits)
         probability = torch.from_numpy(document.probability.astype(np.float32))
         probabilities.scatter_(
-            -1, torch.from_numpy(document.likely.astype(np.int64)), probability / probability.sum(-1, True)
+            -1,
+            torch.from_numpy(document.likely.astype(np.int64)),
+            probability / probability.sum(-1, True),
         )
         parts.append(cross_entropy(logits, probabilities, reduction="sum"))
         count += len(document.likely)
@@ -141,7 +167,12 @@ def test_the_loss_is_the_cross_entropy_to_the_targets_probabilities_over_what_is
     exact.backward()
     assert loss.item() == pytest.approx(exact.item(), rel=0.02)
     for name, weight in draft.named_parameters():
-        assert torch.nn.functional.cosine_similarity(gradients[name].flatten(), weight.grad.flatten(), dim=0) > 0.99
+        assert (
+            torch.nn.functional.cosine_similarity(
+                gradients[name].flatten(), weight.grad.flatten(), dim=0
+            )
+            > 0.99
+        )
 
 
 def test_the_average_keeps_a_share_of_the_old_weights() -> None:

@@ -21,7 +21,9 @@ FILES = {
     "test_crash_at_first": CRASHING + PASSING.format(0) + PASSING.format(1),
     "test_crash_at_last": PASSING.format(0) + PASSING.format(1) + PASSING.format(2) + CRASHING,
     "test_crash_alone": CRASHING,
-    "test_method_contract": PASSING.format(0) + CRASHING + PASSING.format(1),  # handed out test by test
+    "test_method_contract": PASSING.format(0)
+    + CRASHING
+    + PASSING.format(1),  # handed out test by test
     "test_single": PASSING.format(0),
     "test_other": PASSING.format(0) + PASSING.format(1),
 }
@@ -35,11 +37,19 @@ def test_a_test_that_crashes_its_process_fails_alone(tmp_path: Path, processes: 
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     env = environment(PYTHONPATH=path)
     done = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        command,
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     crashing = {f"{name}.py::test_crashing" for name, text in FILES.items() if CRASHING in text}
     assert done.returncode == pytest.ExitCode.TESTS_FAILED, done.stdout + done.stderr
-    assert {line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED ")} == crashing
+    assert {
+        line.split()[1] for line in done.stdout.splitlines() if line.startswith("FAILED ")
+    } == crashing
     for test in crashing:
         assert f"crashed while running '{test}'" in done.stdout
     passing = sum(text.count("def test_passing") for text in FILES.values())

@@ -11,7 +11,16 @@ import pytest
 from documents import FENCED, ROOT
 
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-PARTS = ("specbench_kit", "tests", "docs", "benchmarks", "scripts", "CONTRIBUTING.md", "README.md", "pyproject.toml")
+PARTS = (
+    "specbench_kit",
+    "tests",
+    "docs",
+    "benchmarks",
+    "scripts",
+    "CONTRIBUTING.md",
+    "README.md",
+    "pyproject.toml",
+)
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +30,9 @@ def tree(tmp_path: Path) -> Path:
     """A copy of the tree to add to."""
     for name in PARTS:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
@@ -32,7 +43,12 @@ def in_the_tree(tree: Path, *command: str) -> "subprocess.CompletedProcess[str]"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     surroundings = kept | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, *command], cwd=tree, env=surroundings, capture_output=True, text=True, check=False
+        [sys.executable, *command],
+        cwd=tree,
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -71,7 +87,9 @@ METRIC = """
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
-def test_a_metric_is_a_field_and_a_line_and_fails_the_two_tests_that_the_page_names(tree: Path) -> None:
+def test_a_metric_is_a_field_and_a_line_and_fails_the_two_tests_that_the_page_names(
+    tree: Path,
+) -> None:
     vocabulary = tree / "specbench_kit/metrics/vocabulary.py"
     fields, end, rest = vocabulary.read_text(encoding="utf-8").rpartition("] = None\n")
     vocabulary.write_text(f"{fields}{end}{METRIC[1:]}{rest}", encoding="utf-8")

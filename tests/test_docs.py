@@ -18,7 +18,16 @@ from specbench_kit.api.testing import check_method
 from specbench_kit.cli.command import Command
 from specbench_kit.cli.commands import load_command
 from specbench_kit.decoding.drafter import Drafter
-from specbench_kit.methods.base import Chains, Child, LevelPolicy, Method, Pipeline, Policy, StopRule, methods
+from specbench_kit.methods.base import (
+    Chains,
+    Child,
+    LevelPolicy,
+    Method,
+    Pipeline,
+    Policy,
+    StopRule,
+    methods,
+)
 
 
 def commands() -> list[str]:
@@ -30,7 +39,9 @@ def commands() -> list[str]:
     ]
     for page in PAGES:
         lines += re.findall(r"`(skit [^`\n]+ --[^`\s]+ [^`\n]+)`", page.read_text(encoding="utf-8"))
-    return sorted({line.partition("  #")[0].removesuffix(" &") for line in lines if line.startswith("skit ")})
+    return sorted(
+        {line.partition("  #")[0].removesuffix(" &") for line in lines if line.startswith("skit ")}
+    )
 
 
 @pytest.mark.parametrize("line", commands())
@@ -41,7 +52,9 @@ def test_every_command_is_one(line: str, tmp_path: Path, monkeypatch: pytest.Mon
     name, *arguments = shlex.split(line)[1:]
     command = load_command(name)
     assert isinstance(command, Command)
-    command.given_values(command.make_context(name, arguments))  # which also refuses options without effect
+    command.given_values(
+        command.make_context(name, arguments)
+    )  # which also refuses options without effect
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -68,7 +81,10 @@ def test_every_method_and_metric_has_its_page() -> None:
     assert "| ours | WISP | SpecEdge | AdaSpec | SpecPipe | vLLM | AIPerf |" in pages["metrics.md"]
     assert "## sweep\n" in pages["python.md"]
     assert "`--strict`" in pages["commands.md"]
-    assert "| `--batch-size` | integer | `1` | Number of requests decoded together. |" in pages["commands.md"]
+    assert (
+        "| `--batch-size` | integer | `1` | Number of requests decoded together. |"
+        in pages["commands.md"]
+    )
     assert (
         "| `adaptive=false` | true or false | `adaptive` refits each request's threshold"
         in pages["methods/threshold.md"]
@@ -81,7 +97,10 @@ def test_every_method_and_metric_has_its_page() -> None:
         if line.startswith("| `") and line.endswith("|  |")
     ]
     assert without == [], "options without a meaning"
-    assert "| `acceptance_length` | number or null | committed tokens per verification" in pages["formats.md"]
+    assert (
+        "| `acceptance_length` | number or null | committed tokens per verification"
+        in pages["formats.md"]
+    )
 
 
 @pytest.mark.slow
@@ -102,7 +121,10 @@ def hook_examples(kind: type) -> dict[str, str]:
     """The example in the docstring of each hook of a policy."""
     hooks = [name for name in vars(kind) if not name.startswith("_")]
     docs = {name: inspect.getdoc(inspect.getattr_static(kind, name)) or "" for name in hooks}
-    return {name: "".join(match[3] for match in FENCED.finditer(f"{doc}\n")) for name, doc in docs.items()}
+    return {
+        name: "".join(match[3] for match in FENCED.finditer(f"{doc}\n"))
+        for name, doc in docs.items()
+    }
 
 
 class FourTokens(Policy):
@@ -119,7 +141,9 @@ def with_hooks(kind: type, *hooks: str) -> Any:
     examples = hook_examples(kind)
     for hook in hooks:
         exec(compile(examples[hook], hook, "exec"), names)
-    policy = type("Example", (FourTokens if kind is Policy else kind,), {hook: names[hook] for hook in hooks})()
+    policy = type(
+        "Example", (FourTokens if kind is Policy else kind,), {hook: names[hook] for hook in hooks}
+    )()
     policy.lengths = {}
     return policy
 
@@ -140,14 +164,18 @@ class HookExample(Method):
         return Pipeline(stages=2, width=4) if "next_level" in self.hooks else None
 
     def policy(self) -> Policy | LevelPolicy:
-        made: Policy | LevelPolicy = with_hooks(LevelPolicy if self.pipeline else Policy, *self.hooks)
+        made: Policy | LevelPolicy = with_hooks(
+            LevelPolicy if self.pipeline else Policy, *self.hooks
+        )
         return made
 
 
 def test_every_hook_of_a_policy_has_an_example() -> None:
     assert [name for name, example in hook_examples(Policy).items() if not example] == []
     rule = with_hooks(Policy, "stop_rule").stop_rule
-    marked = rule.stops(Chains(np.array([[[0, 0, 0, 0, 0.3], [0, 0, 0, 0, 0.5]]]), np.ones((1, 2), bool)))
+    marked = rule.stops(
+        Chains(np.array([[[0, 0, 0, 0, 0.3], [0, 0, 0, 0, 0.5]]]), np.ones((1, 2), bool))
+    )
     assert (rule.most, marked.tolist()) == (8, [[True, False]])
 
 
@@ -162,7 +190,9 @@ def test_every_hook_of_a_policy_has_an_example() -> None:
     ],
     ids=lambda hooks: hooks[-1],
 )
-def test_the_examples_of_hooks_decode_without_loss(hooks: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_hooks_decode_without_loss(
+    hooks: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(methods, "_entries", dict(methods.all()))
     called = set()
     tried = hooks
@@ -197,9 +227,27 @@ def test_the_policy_reference_is_what_the_docstrings_say() -> None:
 
 def test_the_policy_reference_has_what_policies_are_given() -> None:
     page = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
-    for kind in ("Policy", "Drafter", "Draft", "TokenTree", "Verdict", "StopRule", "LevelPolicy", "Method"):
+    for kind in (
+        "Policy",
+        "Drafter",
+        "Draft",
+        "TokenTree",
+        "Verdict",
+        "StopRule",
+        "LevelPolicy",
+        "Method",
+    ):
         assert f"\n## {kind}\n" in page
-    for part in ("extend", "expand", "room", "probability", "path_probability", "choose", "observe", "awaits_answer"):
+    for part in (
+        "extend",
+        "expand",
+        "room",
+        "probability",
+        "path_probability",
+        "choose",
+        "observe",
+        "awaits_answer",
+    ):
         assert re.search(rf"^### {part}\n\n.*\w", page, re.MULTILINE | re.DOTALL), part
     assert "### commit" not in page  # which is the engine's
     assert "## check_method\n" in page

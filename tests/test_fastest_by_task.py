@@ -18,14 +18,19 @@ def test_a_lead_is_shown_only_over_methods_that_are_slower_on_most_prompts() -> 
     """Three tasks have eight prompts each; chains are faster than plain decoding, and an equal method ties."""
     chains = simulate_chain(24, rounds=20, draft=4, alpha=0.9)
     plain = autoregressive_like(chains)
-    rows = list(script.compare(0.02, {"autoregressive": plain, "fixed-k:k=4": chains, "threshold": chains}))
+    rows = list(
+        script.compare(0.02, {"autoregressive": plain, "fixed-k:k=4": chains, "threshold": chains})
+    )
     winners = [(row["task"], row["method"]) for row in rows if row["fastest"]]
     assert winners == [(task, "fixed-k:k=4") for task in ("chat", "code", "maths")]
     assert {row["method"] for row in rows if row["shown_slower"]} == {"autoregressive"}
     for row in rows:
         seconds = {
             name: sum(record.e2e_s or 0.0 for record in records if record.category == row["task"])
-            for name, records in {"plain": plain, "own": plain if row["method"] == "autoregressive" else chains}.items()
+            for name, records in {
+                "plain": plain,
+                "own": plain if row["method"] == "autoregressive" else chains,
+            }.items()
         }
         assert row["speedup"] == pytest.approx(seconds["plain"] / seconds["own"])
 

@@ -32,7 +32,9 @@ def imports(root: Path) -> Graph:
     graph = {}
     for name, path in paths.items():
         named = set(_named(ast.walk(ast.parse(path.read_text())), name, path.name == "__init__.py"))
-        graph[name] = {_module(target, paths) for target in named if _module(target, paths)} - {name}
+        graph[name] = {_module(target, paths) for target in named if _module(target, paths)} - {
+            name
+        }
     return graph
 
 
@@ -41,14 +43,24 @@ def _named(nodes: Iterable[ast.AST], module: str, is_package: bool) -> Iterable[
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            above = module.split(".")[: len(module.split(".")) - node.level + is_package] if node.level else []
+            above = (
+                module.split(".")[: len(module.split(".")) - node.level + is_package]
+                if node.level
+                else []
+            )
             source = ".".join([*above, *([node.module] if node.module else [])])
             yield from (f"{source}.{alias.name}" for alias in node.names)
 
 
 def _module(target: str, known: Mapping[str, Path]) -> str:
     """The module that an imported name is, or lies in; nothing outside of the package."""
-    return target if target in known else target.rpartition(".")[0] if target.rpartition(".")[0] in known else ""
+    return (
+        target
+        if target in known
+        else target.rpartition(".")[0]
+        if target.rpartition(".")[0] in known
+        else ""
+    )
 
 
 def folders(root: Path) -> Graph:
@@ -93,7 +105,10 @@ def test_no_circle_of_rooms() -> None:
 
 
 def test_decoding_knows_nobody_above_it() -> None:
-    house, graph = {"decoding", "decoding.drafting", "decoding.pipeline", "decoding.processes"}, folders(ROOT)
+    house, graph = (
+        {"decoding", "decoding.drafting", "decoding.pipeline", "decoding.processes"},
+        folders(ROOT),
+    )
     for folder in house:
         assert graph[folder] <= house | {"core", "models", "models.executors", "models.heads"}
 

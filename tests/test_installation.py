@@ -27,14 +27,26 @@ def run(*command: object, **settings: object) -> str:
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that holds what the wheel installs."""
-    source, wheels, folder = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "installed"))
+    source, wheels, folder = (
+        tmp_path_factory.mktemp(name) for name in ("source", "wheels", "installed")
+    )
     for name in NEEDED:
         shutil.copy(ROOT / name, source)
     shutil.copytree(
-        ROOT / "specbench_kit", source / "specbench_kit", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+        ROOT / "specbench_kit",
+        source / "specbench_kit",
+        ignore=shutil.ignore_patterns("*.so", "__pycache__"),
     )
     pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
-    build = ("wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", wheels, source)
+    build = (
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--wheel-dir",
+        wheels,
+        source,
+    )
     run(*pip, *build, env=os.environ | NO_COMPILER)
     (wheel,) = wheels.glob("*.whl")
     run(*pip, "install", "--no-deps", "--no-index", "--target", folder, wheel)
@@ -54,8 +66,21 @@ def test_without_a_compiler_the_list_says_what_is_missing(installed: Path, tmp_p
     assert "was not compiled: install a C++ compiler" in listed
 
 
-def test_without_a_compiler_a_bench_from_the_wheel_is_lossless(installed: Path, tmp_path: Path) -> None:
-    options = ("--method", "fixed-k", "--dataset", "gsm8k", "--limit", 6, "--max-new-tokens", 8, "--out", "results")
+def test_without_a_compiler_a_bench_from_the_wheel_is_lossless(
+    installed: Path, tmp_path: Path
+) -> None:
+    options = (
+        "--method",
+        "fixed-k",
+        "--dataset",
+        "gsm8k",
+        "--limit",
+        6,
+        "--max-new-tokens",
+        8,
+        "--out",
+        "results",
+    )
     skit(installed, tmp_path, "bench", *options)
     (report,) = (tmp_path / "results").rglob("report.md")
     text = report.read_text()

@@ -26,7 +26,9 @@ script: Any = importlib.import_module("long_acceptance")
         ([*range(200), *(token for number in range(10) for token in (3, 1, number, 2) * 8)], 172),
     ],
 )
-def test_an_answer_repeats_itself_from_the_first_window_of_few_tokens_on(tokens: list[int], start: int) -> None:
+def test_an_answer_repeats_itself_from_the_first_window_of_few_tokens_on(
+    tokens: list[int], start: int
+) -> None:
     assert script.repetition_start(tokens) == start
 
 
@@ -39,18 +41,24 @@ def test_an_answer_repeats_itself_from_the_first_window_of_few_tokens_on(tokens:
         ("abc", 0),
     ],
 )
-def test_thinking_ends_with_its_mark(text: str, end: int, tokenizer: "PreTrainedTokenizerBase") -> None:
+def test_thinking_ends_with_its_mark(
+    text: str, end: int, tokenizer: "PreTrainedTokenizerBase"
+) -> None:
     """The tokenizer has a token for every letter."""
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert len(ids) == len(text)
     assert script.thinking_end(ids, tokenizer) == end
 
 
-def test_every_place_is_of_one_stretch_and_of_one_part(tmp_path: Path, tokenizer: "PreTrainedTokenizerBase") -> None:
+def test_every_place_is_of_one_stretch_and_of_one_part(
+    tmp_path: Path, tokenizer: "PreTrainedTokenizerBase"
+) -> None:
     trace = write_trace(tmp_path / "trace.parquet", made_requests(6), MODELS)
     rows = {row[0]: row for row in script.lines(trace, tokenizer)}
     places = sum(len(request.output_ids) for request in trace)
     counts = {name: int(row[2].replace(",", "")) for name, row in rows.items()}
     stretches = sum(count for name, count in counts.items() if name.startswith("tokens"))
-    assert stretches == counts["all but repetitions"] == counts.get("thinking", 0) + counts["answer"]
+    assert (
+        stretches == counts["all but repetitions"] == counts.get("thinking", 0) + counts["answer"]
+    )
     assert counts["all but repetitions"] + counts.get("repetitions", 0) == places

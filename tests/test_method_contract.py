@@ -80,7 +80,11 @@ class _TopTwoPolicy(Policy):
     def draft(self, drafter: "Drafter") -> None:
         frontier = [(draft, [0]) for draft in drafter.drafts]
         for _ in range(self.depth):
-            frontier = [(draft, nodes) for draft, nodes in frontier if nodes and drafter.room(draft) >= 2 * len(nodes)]
+            frontier = [
+                (draft, nodes)
+                for draft, nodes in frontier
+                if nodes and drafter.room(draft) >= 2 * len(nodes)
+            ]
             if not frontier:
                 return
             forward = drafter.expand(frontier)
@@ -113,7 +117,11 @@ DRAFTED = [
 """Every method with every other drafter that offers what it asks."""
 PLAIN = [name for name, kind in methods.all().items() if issubclass(kind, Autoregressive)]
 """Methods that draft nothing, whose decoding is autoregressive's own."""
-UNDRAFTED = [spec for spec in SPECS if spec not in PLAIN and not methods.get(spec.partition(":")[0]).uses_drafter]
+UNDRAFTED = [
+    spec
+    for spec in SPECS
+    if spec not in PLAIN and not methods.get(spec.partition(":")[0]).uses_drafter
+]
 """Methods of a loop of their own that draft nothing."""
 SPECULATIVE = [*(spec for spec in SPECS if spec not in (*PLAIN, *UNDRAFTED)), *TREES]
 MODELLED = [spec for spec in SPECULATIVE if spec in TREES or parse_method(spec).drafting.models]
@@ -123,13 +131,18 @@ EVERY = ["autoregressive", *UNDRAFTED, *SPECULATIVE]
 
 SAMPLED = one_of_each_kind()
 KINDS_WITH_DRAFTERS = list(
-    {(kind_of(parse_method(spec)), spec.rpartition("drafter=")[2]): spec for spec in DRAFTED}.values()
+    {
+        (kind_of(parse_method(spec)), spec.rpartition("drafter=")[2]): spec for spec in DRAFTED
+    }.values()
 )
 """One method of every kind with each drafter."""
 SAMPLED_WITH_DRAFTERS = [
     spec
     for spec in KINDS_WITH_DRAFTERS
-    if (spec.endswith("drafter=head") and spec.startswith(("pearl", "sampled-tree", "specinfer", "specpipe")))
+    if (
+        spec.endswith("drafter=head")
+        and spec.startswith(("pearl", "sampled-tree", "specinfer", "specpipe"))
+    )
     or (spec.startswith("block-verification") and parse_method(spec).drafting.models)
 ]
 """One rule with every drafter that forwards a model; with a head, methods of each proposal and of each loop. All others
@@ -139,7 +152,9 @@ follow the same code with another policy."""
 KINDS = [spec for spec in SAMPLED if spec in EVERY]
 every_method = pytest.mark.parametrize("method", EVERY, indirect=True)
 # For what the engine does whatever a policy decides.
-one_method_of_every_kind = pytest.mark.parametrize("method", nightly_except(KINDS, EVERY), indirect=True)
+one_method_of_every_kind = pytest.mark.parametrize(
+    "method", nightly_except(KINDS, EVERY), indirect=True
+)
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +167,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def method(request: pytest.FixtureRequest, places: dict[str, Path]) -> Method:
     """The method of a spec, ready for the pair."""
     spec: str = request.param
-    return TREES[spec] if spec in TREES else parse_method(spec.format(**places)).prepare(ENVIRONMENT)
+    return (
+        TREES[spec] if spec in TREES else parse_method(spec.format(**places)).prepare(ENVIRONMENT)
+    )
 
 
 @pytest.fixture
@@ -166,7 +183,9 @@ Runners = tuple[Runner, Runner]
 ModelPair = tuple[PreTrainedModel, PreTrainedModel]
 
 
-def run(method: Method, runners: Runners, requests: Sequence[Request], **options: Any) -> dict[str, RequestRecord]:
+def run(
+    method: Method, runners: Runners, requests: Sequence[Request], **options: Any
+) -> dict[str, RequestRecord]:
     """Decode; a method that reads the target's answer is given it."""
     if method.needs_reference:
         answers = decode(AUTOREGRESSIVE, runners, requests, **options)
@@ -180,7 +199,9 @@ def target() -> PreTrainedModel:
 
 
 @pytest.fixture(scope="module")
-def head(target: PreTrainedModel, prompts: list[list[int]], answers: dict[str, list[int]]) -> HeadModel:
+def head(
+    target: PreTrainedModel, prompts: list[list[int]], answers: dict[str, list[int]]
+) -> HeadModel:
     return trained(target, prompts, [answers[name] for name in sorted(answers)])
 
 
@@ -199,12 +220,19 @@ def prompts(target: PreTrainedModel) -> list[list[int]]:
 @pytest.fixture(scope="module")
 def answers(target: PreTrainedModel, prompts: list[list[int]]) -> dict[str, list[int]]:
     """Greedy continuations computed by the transformers model alone, without any cache."""
-    return {request.id: plain_greedy(target, request.prompt_ids, LONG)[0] for request in make_requests(prompts, LONG)}
+    return {
+        request.id: plain_greedy(target, request.prompt_ids, LONG)[0]
+        for request in make_requests(prompts, LONG)
+    }
 
 
 @every_method
 def test_greedy_output_is_the_targets(
-    method: Method, spec: str, runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
+    method: Method,
+    spec: str,
+    runners: Runners,
+    prompts: list[list[int]],
+    answers: dict[str, list[int]],
 ) -> None:
     """Three requests at a time; tokens were accepted and rejected; and only a method that says so submits trees.
 
@@ -230,9 +258,14 @@ SHAPED = ["specinfer:branching=1-1-1", "specedge:tree=chain,depth=3", "specedge"
 
 
 @pytest.mark.parametrize("method", SHAPED, indirect=True)
-def test_a_method_says_if_it_submits_trees(method: Method, runners: Runners, prompts: list[list[int]]) -> None:
+def test_a_method_says_if_it_submits_trees(
+    method: Method, runners: Runners, prompts: list[list[int]]
+) -> None:
     records = run(method, runners, make_requests(prompts, LONG), batch_size=3)
-    assert _branches(step for record in records.values() for step in record.rounds) == method.submits_trees
+    assert (
+        _branches(step for record in records.values() for step in record.rounds)
+        == method.submits_trees
+    )
 
 
 @pytest.mark.parametrize(
@@ -241,7 +274,11 @@ def test_a_method_says_if_it_submits_trees(method: Method, runners: Runners, pro
     indirect=["method"],
 )
 def test_greedy_output_is_the_targets_at_other_batch_sizes(
-    method: Method, batch_size: int, runners: Runners, prompts: list[list[int]], answers: dict[str, list[int]]
+    method: Method,
+    batch_size: int,
+    runners: Runners,
+    prompts: list[list[int]],
+    answers: dict[str, list[int]],
 ) -> None:
     records = run(method, runners, make_requests(prompts, LONG), batch_size=batch_size)
     assert outputs(records) == answers
@@ -260,7 +297,13 @@ def test_output_ends_with_the_first_end_of_sequence(
 ) -> None:
     ends = {answers["000"][4], answers["003"][7], answers["005"][2]}
     expected = {name: _until(answer, ends) for name, answer in answers.items()}
-    records = run(method, runners, make_requests(prompts, LONG), eos_ids=frozenset({*ends, 63_000}), batch_size=3)
+    records = run(
+        method,
+        runners,
+        make_requests(prompts, LONG),
+        eos_ids=frozenset({*ends, 63_000}),
+        batch_size=3,
+    )
     assert outputs(records) == expected
     for name, record in records.items():
         assert record.finish_reason == ("eos" if ends & {*expected[name]} else "length")
@@ -272,7 +315,12 @@ def test_end_of_sequence_cuts_an_accepted_block(
     """The test above meets this case: nothing after the end joins the output, and the record says so."""
     cut = []
     for token in {answers["000"][4], answers["003"][7], answers["005"][2]}:
-        records = run(parse_method("fixed-k"), runners, make_requests(prompts, LONG), eos_ids=frozenset({token}))
+        records = run(
+            parse_method("fixed-k"),
+            runners,
+            make_requests(prompts, LONG),
+            eos_ids=frozenset({token}),
+        )
         last = [record.rounds[-1] for record in records.values() if record.finish_reason == "eos"]
         cut += [step for step in last if step.committed <= step.accepted]
     assert cut
@@ -280,12 +328,19 @@ def test_end_of_sequence_cuts_an_accepted_block(
 
 @one_method_of_every_kind
 def test_output_is_never_longer_than_asked(
-    method: Method, target: PreTrainedModel, head: HeadModel, prompts: list[list[int]], answers: dict[str, list[int]]
+    method: Method,
+    target: PreTrainedModel,
+    head: HeadModel,
+    prompts: list[list[int]],
+    answers: dict[str, list[int]],
 ) -> None:
     agreeing = make_runner(target, 3, 256), make_runner(disturbed(target, 0.0005), 3, 256)
     put_beside(agreeing[0], head)
     lengths = {name: 1 + index % 7 for index, name in enumerate(answers)}
-    requests = [replace(request, max_new_tokens=lengths[request.id]) for request in make_requests(prompts, 1)]
+    requests = [
+        replace(request, max_new_tokens=lengths[request.id])
+        for request in make_requests(prompts, 1)
+    ]
     records = run(method, agreeing, requests, batch_size=3)
     assert outputs(records) == {name: answer[: lengths[name]] for name, answer in answers.items()}
     if method.uses_drafter and DRAFT in method.drafting.models and not method.needs_reference:
@@ -298,16 +353,28 @@ def _full_llama() -> PreTrainedModel:
 
 
 def _full_gpt2() -> PreTrainedModel:
-    config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=32, bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(
+        vocab_size=64,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=32,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     return fill(GPT2LMHeadModel(config), 4)
 
 
 @pytest.mark.parametrize(
     ("method", "make_model"),
-    nightly_except([(spec, _full_llama) for spec in EVERY], product(EVERY, [_full_llama, _full_gpt2])),
+    nightly_except(
+        [(spec, _full_llama) for spec in EVERY], product(EVERY, [_full_llama, _full_gpt2])
+    ),
     indirect=["method"],
 )
-def test_output_ends_with_the_context(method: Method, spec: str, make_model: Callable[[], PreTrainedModel]) -> None:
+def test_output_ends_with_the_context(
+    method: Method, spec: str, make_model: Callable[[], PreTrainedModel]
+) -> None:
     """Requests of different length in one batch, up to the last position that the model has."""
     runners, prompts, expected = _filled(make_model)
     for batch_size in (1, 3) if spec in SAMPLED else (3,):
@@ -316,7 +383,9 @@ def test_output_ends_with_the_context(method: Method, spec: str, make_model: Cal
 
 
 @cache
-def _filled(make_model: Callable[[], PreTrainedModel]) -> tuple[Runners, list[list[int]], dict[str, list[int]]]:
+def _filled(
+    make_model: Callable[[], PreTrainedModel],
+) -> tuple[Runners, list[list[int]], dict[str, list[int]]]:
     """A pair, prompts, and what fills the context up after each of them."""
     model, context = make_model(), 32
     runners = make_runner(model, 3, context), make_runner(disturbed(model, 0.002), 3, context)
@@ -373,7 +442,9 @@ def processed(model: PreTrainedModel, tokens: Sequence[int], sampler: Sampler) -
     if sampler.top_p < 1:
         chain.append(TopPLogitsWarper(sampler.top_p))
     scores: Any = plain_logits(model, tokens)[-1:]
-    probabilities: torch.Tensor = chain(torch.tensor([list(tokens)]), scores).softmax(-1)[0].double()
+    probabilities: torch.Tensor = (
+        chain(torch.tensor([list(tokens)]), scores).softmax(-1)[0].double()
+    )
     return probabilities
 
 
@@ -429,7 +500,9 @@ def sample(
     nightly_except([(spec, ENOUGH) for spec in SAMPLED[::2]], product(SAMPLED, (ENOUGH, DRAWS))),
     indirect=["method"],
 )
-def test_sampling_keeps_the_targets_distribution(method: Method, draws: int, small: ModelPair) -> None:
+def test_sampling_keeps_the_targets_distribution(
+    method: Method, draws: int, small: ModelPair
+) -> None:
     records = sample(method, small, 2, Sampler(temperature=1.0), draws)
     assert p_value(records, joint(small[0], 2, Sampler(temperature=1.0))) > 1e-3
 
@@ -437,15 +510,23 @@ def test_sampling_keeps_the_targets_distribution(method: Method, draws: int, sma
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
-    nightly_except(SAMPLED_WITH_DRAFTERS[::2], [spec for spec in DRAFTED if parse_method(spec).drafting.models]),
+    nightly_except(
+        SAMPLED_WITH_DRAFTERS[::2], [spec for spec in DRAFTED if parse_method(spec).drafting.models]
+    ),
     indirect=True,
 )
-def test_sampling_keeps_the_targets_distribution_with_every_drafter(method: Method, small: ModelPair) -> None:
+def test_sampling_keeps_the_targets_distribution_with_every_drafter(
+    method: Method, small: ModelPair
+) -> None:
     records = sample(method, small, 3, Sampler(temperature=1.0), draws=1500)
     assert p_value(records, joint(small[0], 3, Sampler(temperature=1.0))) > 1e-3
 
 
-LOOK_UPS = [spec for spec in [*SPECULATIVE, *DRAFTED] if spec not in TREES and not parse_method(spec).drafting.models]
+LOOK_UPS = [
+    spec
+    for spec in [*SPECULATIVE, *DRAFTED]
+    if spec not in TREES and not parse_method(spec).drafting.models
+]
 
 
 @pytest.mark.parametrize(
@@ -459,31 +540,46 @@ LOOK_UPS = [spec for spec in [*SPECULATIVE, *DRAFTED] if spec not in TREES and n
     ),
     indirect=["method"],
 )
-def test_what_is_looked_up_changes_no_token(method: Method, temperature: float, small: ModelPair) -> None:
+def test_what_is_looked_up_changes_no_token(
+    method: Method, temperature: float, small: ModelPair
+) -> None:
     """With the same seed, sampling too draws what plain decoding draws; and repeated text takes fewer rounds.
 
     What is drawn repeats itself less than the likeliest text, which ends in a loop: methods that weigh the gain see a
     handful of refused tokens, and hardly draft any more.
     """
     runners = make_runner(small[0], 8, 64), make_runner(small[1], 8, 64)
-    requests, sampler = make_requests([START, (1, 4), (3,), (5, 0, 2)], 40), Sampler(temperature=temperature)
+    requests, sampler = (
+        make_requests([START, (1, 4), (3,), (5, 0, 2)], 40),
+        Sampler(temperature=temperature),
+    )
     plain = decode(AUTOREGRESSIVE, runners, requests, sampler=sampler)
     for batch_size in (1, 3, 8):
         records = run(method, runners, requests, sampler=sampler, batch_size=batch_size)
         assert outputs(records) == outputs(plain)
         rounds = [step for record in records.values() for step in record.rounds]
-        submitted, accepted = (sum(getattr(step, name) for step in rounds) for name in ("submitted", "accepted"))
+        submitted, accepted = (
+            sum(getattr(step, name) for step in rounds) for name in ("submitted", "accepted")
+        )
         assert accepted > (0 if temperature else 10) or (temperature and submitted < 10)
         assert sum(step.drafted - step.accepted for step in rounds) > 0 or method.needs_reference
 
 
-@pytest.mark.parametrize("method", ["fixed-k:drafter=cascade", "threshold:drafter=cascade"], indirect=True)
-def test_what_a_cascade_draws_does_not_depend_on_the_batch(method: Method, small: ModelPair) -> None:
+@pytest.mark.parametrize(
+    "method", ["fixed-k:drafter=cascade", "threshold:drafter=cascade"], indirect=True
+)
+def test_what_a_cascade_draws_does_not_depend_on_the_batch(
+    method: Method, small: ModelPair
+) -> None:
     """The policy looks at one request's tokens alone there: others draft to another length in other company."""
     runners = make_runner(small[0], 8, 64), make_runner(small[1], 8, 64)
-    requests, sampler = make_requests([START, (1, 4), (3,), (5, 0, 2), (2, 2)], 30), Sampler(temperature=1.0)
+    requests, sampler = (
+        make_requests([START, (1, 4), (3,), (5, 0, 2), (2, 2)], 30),
+        Sampler(temperature=1.0),
+    )
     outputs_by_batch_size = [
-        outputs(run(method, runners, requests, sampler=sampler, batch_size=size)) for size in (1, 3, 8)
+        outputs(run(method, runners, requests, sampler=sampler, batch_size=size))
+        for size in (1, 3, 8)
     ]
     assert outputs_by_batch_size[0] == outputs_by_batch_size[1] == outputs_by_batch_size[2]
 
@@ -492,7 +588,8 @@ REFUSED = [
     (name, drafter)
     for name, kind in methods.all().items()
     for drafter, offered in drafters.all().items()
-    if "drafter" in {option.name for option in init_fields(kind)} and offered.capability < kind.required_capability
+    if "drafter" in {option.name for option in init_fields(kind)}
+    and offered.capability < kind.required_capability
 ]
 
 
@@ -541,12 +638,18 @@ def _from_target(
         source, row = tree.source(node)
         assert isinstance(source, DraftForward)
         token = tree.tokens[node]
-        if random.uniform("accept") * float(source.probabilities[row][token]) > float(target[position, token]):
-            return list(nodes[:position]), draw(target[position, None], [random.uniform("target")])[0]
+        if random.uniform("accept") * float(source.probabilities[row][token]) > float(
+            target[position, token]
+        ):
+            return list(nodes[:position]), draw(target[position, None], [random.uniform("target")])[
+                0
+            ]
     return list(nodes), draw(target[len(nodes), None], [random.uniform("target")])[0]
 
 
-def test_the_distribution_check_catches_a_wrong_rule(small: ModelPair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_distribution_check_catches_a_wrong_rule(
+    small: ModelPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sampler = Sampler(temperature=1.0)
     target, draft = (processed(model, START, sampler) for model in small)
     assert (target - draft).abs().sum() / 2 > 0.25

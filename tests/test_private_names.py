@@ -53,12 +53,23 @@ def _used(node: ast.AST) -> Iterator[str]:
             yield from (alias.name for alias in names)
         case ast.Import(names=names):
             yield from (part for alias in names for part in alias.name.split("."))
-        case ast.Call(func=ast.Name(id="getattr" | "hasattr" | "setattr"), args=[_, ast.Constant(value=str(name)), *_]):
+        case ast.Call(
+            func=ast.Name(id="getattr" | "hasattr" | "setattr"),
+            args=[_, ast.Constant(value=str(name)), *_],
+        ):
             yield name
         case ast.Dict(keys=keys):
-            yield from (key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
+            yield from (
+                key.value
+                for key in keys
+                if isinstance(key, ast.Constant) and isinstance(key.value, str)
+            )
         case ast.Tuple(elts=parts) | ast.List(elts=parts) | ast.Set(elts=parts):
-            yield from (part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
+            yield from (
+                part.value
+                for part in parts
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            )
 
 
 def test_names_that_are_private_elsewhere_have_a_reason() -> None:

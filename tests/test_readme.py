@@ -17,7 +17,16 @@ from time import sleep
 from typing import Any
 
 import pytest
-from command_line import PATIENCE_S, SKIT, TinyPair, environment, read_object, read_rows, skit, write_rows
+from command_line import (
+    PATIENCE_S,
+    SKIT,
+    TinyPair,
+    environment,
+    read_object,
+    read_rows,
+    skit,
+    write_rows,
+)
 from documents import PAGES, ROOT, block, blocks
 from plug_ins import install, of_the_kit
 
@@ -29,7 +38,10 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.studies.tuning.run import candidates
 
 LOADED = ["--duration", "8", "--warm-up", "2"]
-DECODED, SIMULATED = ["--limit", "2", "--max-new-tokens", "8"], ["--warm-up", "5", "--duration", "15"]
+DECODED, SIMULATED = (
+    ["--limit", "2", "--max-new-tokens", "8"],
+    ["--warm-up", "5", "--duration", "15"],
+)
 SMALL = {
     "bench": DECODED,
     "sweep": DECODED,
@@ -44,7 +56,11 @@ WHOLE_S = 600
 """How long a command may take that runs as it is written."""
 
 
-ALWAYS_RUN = ("skit sweep --method fixed-k --method threshold", "skit import answers.jsonl", "skit bench --method ramp")
+ALWAYS_RUN = (
+    "skit sweep --method fixed-k --method threshold",
+    "skit import answers.jsonl",
+    "skit bench --method ramp",
+)
 """What a line begins with of the blocks that run with every `make test`.
 
 They show the first commands of the README, files that one command writes and another reads, and a policy of one's own.
@@ -61,7 +77,9 @@ def sessions() -> list[Any]:
             always = any(line.startswith(ALWAYS_RUN) for line in lines)
             marks = () if always else pytest.mark.docs
             parameters.append(
-                pytest.param(lines, code_block.slow, id=f"{code_block.page.stem}: {lines[-1]}", marks=marks)
+                pytest.param(
+                    lines, code_block.slow, id=f"{code_block.page.stem}: {lines[-1]}", marks=marks
+                )
             )
     return parameters
 
@@ -85,7 +103,11 @@ def folder(tiny: TinyPair, tmp_path: Path) -> Path:
 
 def response(number: int) -> JsonObject:
     """Return vLLM's answer with detailed acceptance."""
-    acceptance = {"num_spec_tokens": 5, "per_step_accepted": [0, 5, number], "per_step_drafted": [5, 5, 5]}
+    acceptance = {
+        "num_spec_tokens": 5,
+        "per_step_accepted": [0, 5, number],
+        "per_step_drafted": [5, 5, 5],
+    }
     usage = {"prompt_tokens": 20, "completion_tokens": number + 9}
     return {"id": f"cmpl-{number}", "usage": usage, "metrics": {"speculative_decoding": acceptance}}
 
@@ -120,14 +142,18 @@ def test_every_command_runs(lines: list[str], whole: bool, folder: Path) -> None
     with ExitStack() as started:
         for line in lines:
             if line.endswith("&"):
-                started.enter_context(in_the_background(shlex.split(line.removesuffix("&")), folder))
+                started.enter_context(
+                    in_the_background(shlex.split(line.removesuffix("&")), folder)
+                )
             else:
                 code, err = run(shlex.split(line, comments=True), folder, whole)
                 assert code == 0, (line, err)
                 assert "Traceback" not in err
     require_unseen(folder, trained="--save-to" in "".join(lines))
     for rows_file in folder.glob("**/requests.jsonl"):
-        assert {"run.json", "summary.json", "report.md"} <= {path.name for path in rows_file.parent.iterdir()}
+        assert {"run.json", "summary.json", "report.md"} <= {
+            path.name for path in rows_file.parent.iterdir()
+        }
         lossless = read_object(rows_file.parent / "summary.json")["lossless"]
         assert lossless is None or lossless["lossless"]
 
@@ -145,21 +171,32 @@ def run(words: list[str], folder: Path, whole: bool) -> tuple[int, str]:
         module = ["-m", *words[:2], "--no-deps", "--no-build-isolation", "--target", str(site)]
         command = [*module, f"./{words[-1]}"] if words[0] == "pip" else ["-m", *words]
         done = subprocess.run(
-            [sys.executable, *command], cwd=folder, env=env, capture_output=True, text=True, check=False
+            [sys.executable, *command],
+            cwd=folder,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     return done.returncode, done.stderr
 
 
 def spread(word: str, folder: Path) -> list[str]:
     """Return the paths that a shell makes of a word with a star."""
-    return [str(path.relative_to(folder)) for path in folder.glob(word)] if word.endswith("/*") else [word]
+    return (
+        [str(path.relative_to(folder)) for path in folder.glob(word)]
+        if word.endswith("/*")
+        else [word]
+    )
 
 
 @contextmanager
 def in_the_background(words: list[str], folder: Path) -> Iterator[None]:
     """A server that has begun to listen."""
     host, _, port = words[words.index("--listen") + 1].partition(":")
-    with subprocess.Popen([SKIT, *words[1:]], cwd=folder, env=environment(), stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        [SKIT, *words[1:]], cwd=folder, env=environment(), stdout=subprocess.DEVNULL
+    ) as process:
         try:
             while not listens(host, int(port)):
                 assert process.poll() is None
@@ -176,11 +213,17 @@ def listens(host: str, port: int) -> bool:
 
 def require_unseen(folder: Path, trained: bool) -> None:
     """Assert that `wisp` decodes with what was trained here, on prompts that it did not learn from."""
-    runs = [path.parent for path in folder.glob("*/*/run.json") if read_object(path).get("method", "").endswith("mine")]
+    runs = [
+        path.parent
+        for path in folder.glob("*/*/run.json")
+        if read_object(path).get("method", "").endswith("mine")
+    ]
     assert bool(runs) == trained
     for run in runs:
         learned = set(read_object(folder / "mine" / "predictor.json")["training"]["prompts"])
-        prompts = {prompt.id: prompt.fingerprint for prompt in read_prompts(SAMPLES / "gsm8k.jsonl")}
+        prompts = {
+            prompt.id: prompt.fingerprint for prompt in read_prompts(SAMPLES / "gsm8k.jsonl")
+        }
         decoded = {prompts[row["request_id"]] for row in read_rows(run / "requests.jsonl")}
         assert decoded
         assert learned
@@ -189,7 +232,9 @@ def require_unseen(folder: Path, trained: bool) -> None:
 
 
 @pytest.mark.nightly  # test_testing.py checks methods that others bring
-def test_the_example_method_is_found_as_one_file_of_the_package(tiny: TinyPair, folder: Path) -> None:
+def test_the_example_method_is_found_as_one_file_of_the_package(
+    tiny: TinyPair, folder: Path
+) -> None:
     inside = folder / "inside"
     inside.mkdir()
     (inside / "ramp.py").write_text(example()[0])
@@ -199,7 +244,15 @@ def test_the_example_method_is_found_as_one_file_of_the_package(tiny: TinyPair, 
         "from specbench_kit.cli.main import main\n"
         "main()\n"
     )
-    command = ["bench", "--method", "ramp:start=2,longest=5", "--dataset", "prompts.jsonl", "--batch-size", "2"]
+    command = [
+        "bench",
+        "--method",
+        "ramp:start=2,longest=5",
+        "--dataset",
+        "prompts.jsonl",
+        "--batch-size",
+        "2",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", code, *command, *tiny.options, "--max-new-tokens", "24"],
         cwd=folder,
@@ -212,7 +265,9 @@ def test_the_example_method_is_found_as_one_file_of_the_package(tiny: TinyPair, 
     assert done.returncode == 0, done.stderr
     (run,) = folder.glob("results/*")
     assert read_object(run / "summary.json")["lossless"]["lossless"] is True
-    lengths = {step["drafted"] for row in read_rows(run / "requests.jsonl") for step in row["rounds"]}
+    lengths = {
+        step["drafted"] for row in read_rows(run / "requests.jsonl") for step in row["rounds"]
+    }
     assert lengths <= {1, 2, 3, 4, 5}
     assert len(lengths) > 1
 
@@ -224,7 +279,9 @@ def test_the_example_method_is_one_for_the_tree(monkeypatch: pytest.MonkeyPatch)
     assert len(functions) == 4
     for function in functions:
         assert function.returns, function.name
-        assert all(argument.annotation for argument in function.args.args if argument.arg != "self"), function.name
+        assert all(
+            argument.annotation for argument in function.args.args if argument.arg != "self"
+        ), function.name
     monkeypatch.setattr(methods, "_entries", of_the_kit(methods))
     exec(compile(code, "ramp.py", "exec"), {"__name__": "ramp"})
     assert methods.get("ramp").group in GROUPS[:-1]
@@ -240,23 +297,39 @@ def test_the_example_method_refuses_what_it_cannot_do(folder: Path) -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (2, "error: ramp: start must lie between 1 and longest\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: ramp: start must lie between 1 and longest\n",
+    )
 
 
 @pytest.mark.slow
 def test_the_example_drafter_is_listed_and_loses_nothing(tmp_path: Path) -> None:
     page = (ROOT / "docs/recipes/policy.md").read_text(encoding="utf-8")
-    (entry,) = re.findall(r'the entry point `([\w-]+ = "\w+:\w+")` of the group `specbench_kit\.drafting`', page)
+    (entry,) = re.findall(
+        r'the entry point `([\w-]+ = "\w+:\w+")` of the group `specbench_kit\.drafting`', page
+    )
     (checked,) = re.findall(r"`(check_method\(.+?\))`", page.partition("## My own drafter")[2])
     name, _, point = entry.replace('"', "").partition(" = ")
     module = point.partition(":")[0]
-    install(tmp_path, module, block("python", "@drafters.register"), "specbench_kit.drafting", [f"{name} = {point}"])
+    install(
+        tmp_path,
+        module,
+        block("python", "@drafters.register"),
+        "specbench_kit.drafting",
+        [f"{name} = {point}"],
+    )
     env = environment(PYTHONPATH=str(tmp_path))
-    listed = {entry["name"]: entry for entry in json.loads(skit("list", "drafters", "--json", env=env).stdout)}
+    listed = {
+        entry["name"]: entry
+        for entry in json.loads(skit("list", "drafters", "--json", env=env).stdout)
+    }
     assert listed[name]["gives"] == "tokens"
     assert listed[name]["options"] == {"min": 1, "lookup_s": 0.0}
     code = f"from specbench_kit.api.testing import check_method\n{checked}"
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -267,13 +340,21 @@ def test_the_example_drafter_drafts_what_followed_the_last_earlier_place() -> No
         exec(compile(block("python", "@drafters.register"), "last_bigram.py", "exec"), scope)
     index = scope["LastBigram"]().index()
     index.learn("a", [7, 8, 7, 9, 5, 7])
-    assert [continuation.token for continuation in index.look_up("a", [7, 8, 7, 9, 5, 7])] == [9, 5, 7]
+    assert [continuation.token for continuation in index.look_up("a", [7, 8, 7, 9, 5, 7])] == [
+        9,
+        5,
+        7,
+    ]
     assert [continuation.token for continuation in index.look_up("a", [7, 8, 7, 9, 5, 7, 6])] == []
 
 
 def test_the_table_of_methods_has_those_of_the_kit_and_no_others() -> None:
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    named = [name for row in re.findall(r"^\| (`[^|]+`) \|", page, re.MULTILINE) for name in re.findall("`(.+?)`", row)]
+    named = [
+        name
+        for row in re.findall(r"^\| (`[^|]+`) \|", page, re.MULTILINE)
+        for name in re.findall("`(.+?)`", row)
+    ]
     own = of_the_kit(methods).keys()
     assert own - set(named) == set(), "methods without a line in the table of docs/methods.md"
     assert set(named) <= own
@@ -290,10 +371,16 @@ def test_the_layout_names_every_folder_and_no_other() -> None:
 def test_the_architecture_page_names_every_room_of_the_package_and_no_other() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     _, _, rooms = page.partition("\n## The rooms\n")
-    rows = [row.split("|")[1] for row in rooms.partition("\n## ")[0].splitlines() if row.startswith("| `")]
+    rows = [
+        row.split("|")[1]
+        for row in rooms.partition("\n## ")[0].splitlines()
+        if row.startswith("| `")
+    ]
     named = {room for row in rows for room in re.findall(r"`(\w+)/`", row)}
     package = ROOT / "specbench_kit"
-    assert named == {path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert named == {
+        path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"
+    }
     paths = re.findall(r"`((?:\w+/)+[\w*]+\.py)`", page)
     assert len(paths) >= 10
     assert not [path for path in paths if not list(package.glob(path))]

@@ -37,20 +37,40 @@ HANGING = "import time\n\ndef test_hanging(): time.sleep(1000)"
 
 def make_test(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
     """Run the Makefile's `test` in a folder with these files of tests, as if everything were installed there."""
-    suite = {"conftest": 'pytest_plugins = ["second_attempt"]'} | {f"test_{name}": files[name] for name in files}
+    suite = {"conftest": 'pytest_plugins = ["second_attempt"]'} | {
+        f"test_{name}": files[name] for name in files
+    }
     for name, text in suite.items():
         folder.joinpath(f"{name}.py").write_text(text)
-    folder.joinpath("pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '-q'\ntimeout = 3\n")
+    folder.joinpath("pyproject.toml").write_text(
+        "[tool.pytest.ini_options]\naddopts = '-q'\ntimeout = 3\n"
+    )
     for name in ("constraints.txt", "installed"):
         folder.joinpath(name).touch()
-    settings = ["INSTALLED=installed", f"BIN={Path(sys.executable).parent}", f"PYTEST={sys.executable} -m pytest -n 1"]
+    settings = [
+        "INSTALLED=installed",
+        f"BIN={Path(sys.executable).parent}",
+        f"PYTEST={sys.executable} -m pytest -n 1",
+    ]
     command = ["make", "-f", str(ROOT / "Makefile"), "test", *settings]
-    env = environment(PYTHONPATH=os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]))
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    env = environment(
+        PYTHONPATH=os.pathsep.join([str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")])
+    )
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
 
 
 @pytest.mark.nightly  # the test below runs the same two attempts
-def test_what_passes_alone_is_told_with_its_first_traceback_and_fails_nothing(tmp_path: Path) -> None:
+def test_what_passes_alone_is_told_with_its_first_traceback_and_fails_nothing(
+    tmp_path: Path,
+) -> None:
     done = make_test(tmp_path, flaky=FLAKY)
     assert done.returncode == 0, done.stdout + done.stderr
     _, _, flaky_part = done.stdout.partition("FLAKY: failed at first, passed alone")
@@ -60,7 +80,9 @@ def test_what_passes_alone_is_told_with_its_first_traceback_and_fails_nothing(tm
 
 
 def test_what_fails_twice_fails_the_run(tmp_path: Path) -> None:
-    done = make_test(tmp_path, flaky=FLAKY, failing=FAILING, crashing=CRASHING, gone=GONE, hanging=HANGING)
+    done = make_test(
+        tmp_path, flaky=FLAKY, failing=FAILING, crashing=CRASHING, gone=GONE, hanging=HANGING
+    )
     assert done.returncode != 0
     _, _, second = done.stdout.partition("second attempt: what failed, alone\n")
     failed = {line.split()[1] for line in second.splitlines() if line.startswith("FAILED ")}

@@ -39,15 +39,21 @@ class CarelessPolicy(Policy):
             draft.tree.probability(draft.tree.last)
 
 
-def test_a_policy_that_forgets_the_end_of_the_context_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_forgets_the_end_of_the_context_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(methods, "_entries", dict(methods.all()) | {"careless": Careless})
     with pytest.raises(SkitError, match="statistics of the root, which was not drafted"):
         check_method("careless")
 
 
-def test_a_verification_that_keeps_a_wrong_token_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_verification_that_keeps_a_wrong_token_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("specbench_kit.api.testing._Pair.outputs", outputs_with_a_wrong_token)
-    with pytest.raises(AssertionError, match="fixed-k:drafter=model, 1 request at a time: greedy outputs differ"):
+    with pytest.raises(
+        AssertionError, match="fixed-k:drafter=model, 1 request at a time: greedy outputs differ"
+    ):
         check_method("fixed-k")
 
 
@@ -70,7 +76,10 @@ class Plugin({base}):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("base", "counted"),
-    nightly_except([("Method", "1 failed, 1 passed")], [("FixedK", "2 passed"), ("Method", "1 failed, 1 passed")]),
+    nightly_except(
+        [("Method", "1 failed, 1 passed")],
+        [("FixedK", "2 passed"), ("Method", "1 failed, 1 passed")],
+    ),
 )
 def test_pytest_checks_the_methods_of_other_packages_by_the_name_of_the_module(
     base: str, counted: str, tmp_path: Path
@@ -78,11 +87,31 @@ def test_pytest_checks_the_methods_of_other_packages_by_the_name_of_the_module(
     """A method that keeps its promises passes, and one without a policy fails."""
     tried = "tried_plugin"
     for module, kind in (("right_plugin", "FixedK"), (tried, base)):
-        install(tmp_path, module, PLUGIN.format(base=kind), "specbench_kit.methods", [f"{module} = {module}:Plugin"])
-    called = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--pyargs", "specbench_kit.api.testing"]
+        install(
+            tmp_path,
+            module,
+            PLUGIN.format(base=kind),
+            "specbench_kit.methods",
+            [f"{module} = {module}:Plugin"],
+        )
+    called = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--pyargs",
+        "specbench_kit.api.testing",
+    ]
     path = f"{tmp_path}:{Path(__file__).parents[1]}"
     done = subprocess.run(
-        called, env=environment() | {"PYTHONPATH": path}, cwd=tmp_path, capture_output=True, text=True, check=False
+        called,
+        env=environment() | {"PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert counted in done.stdout, done.stdout
     assert done.returncode == ("failed" in counted)

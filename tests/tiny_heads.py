@@ -40,12 +40,16 @@ def heads_beside(method: Method, target: Runner) -> Mapping[str, Runner]:
 def put_beside(target: Runner, head: HeadModel, executor: str | None = None) -> None:
     """Let methods that draft with a head find this one, on the fastest executor or the named one."""
     slots, placed = target.executor.slots, head.to(target.device)
-    _beside[target] = Runner(make_executor(placed, slots, target.capacity, target.vocabulary, executor))
+    _beside[target] = Runner(
+        make_executor(placed, slots, target.capacity, target.vocabulary, executor)
+    )
 
 
 def put_medusa_beside(target: Runner, model: MedusaModel) -> None:
     """Let methods that draft with Medusa heads find these."""
-    executor = make_executor(model.to(target.device), target.executor.slots, target.capacity, target.vocabulary)
+    executor = make_executor(
+        model.to(target.device), target.executor.slots, target.capacity, target.vocabulary
+    )
     _medusa_beside[target] = Runner(executor)
 
 
@@ -54,7 +58,9 @@ def untrained_medusa(target: Runner, seed: int = 0, heads: int = 4) -> MedusaMod
     width = _width(target)
     assert target.vocabulary is not None
     torch.manual_seed(seed)
-    model = MedusaModel(MedusaConfig(heads, width, target.vocabulary, 2 * target.vocabulary // 3, 1))
+    model = MedusaModel(
+        MedusaConfig(heads, width, target.vocabulary, 2 * target.vocabulary // 3, 1)
+    )
     model.d2t.copy_(torch.arange(model.config.draft_vocab_size) // 2)
     return model.eval().requires_grad_(False)
 
@@ -86,10 +92,14 @@ def untrained(target: Runner, seed: int = 0) -> HeadModel:
     return head.eval().requires_grad_(False)
 
 
-def trained(target: PreTrainedModel, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]) -> HeadModel:
+def trained(
+    target: PreTrainedModel, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
+) -> HeadModel:
     """A head that knows some of the answers."""
     layers, vocabulary = (0, 1, 2), target.config.vocab_size
-    longest = max(len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True))
+    longest = max(
+        len(prompt) + len(answer) for prompt, answer in zip(prompts, answers, strict=True)
+    )
     runner = Runner(make_executor(target, 1, longest, None))
     texts = [
         teach(runner, index, prompt, answer, layers)

@@ -65,7 +65,9 @@ def disturbed(model: PreTrainedModel, noise: float, seed: int = 1) -> PreTrained
     return copy
 
 
-def make_runner(model: PreTrainedModel, slots: int, capacity: int, executor: str | None = None) -> Runner:
+def make_runner(
+    model: PreTrainedModel, slots: int, capacity: int, executor: str | None = None
+) -> Runner:
     """A runner as the bench makes it, or over the named executor."""
     return Runner(make_executor(model, slots, capacity, model.config.vocab_size, executor))
 
@@ -85,7 +87,9 @@ def decode(
     """Every request's record by id, in the order in which they finished."""
     setup = DecodingSetup(sampler=sampler, seed=seed, eos_ids=eos_ids, batch_size=batch_size)
     other_runners = heads_beside(method, runners[0])
-    engine = local_loop(method, *runners, setup=setup, deployment=deployment, ends=ends, others=other_runners)
+    engine = local_loop(
+        method, *runners, setup=setup, deployment=deployment, ends=ends, others=other_runners
+    )
     for request in requests:
         engine.submit(request)
     records: dict[str, RequestRecord] = {}
@@ -99,30 +103,43 @@ def outputs(records: dict[str, RequestRecord]) -> dict[str, list[int]]:
     return {name: records[name].output_ids for name in sorted(records)}
 
 
-def with_references(requests: Sequence[Request], records: dict[str, RequestRecord]) -> list[Request]:
+def with_references(
+    requests: Sequence[Request], records: dict[str, RequestRecord]
+) -> list[Request]:
     """The requests with the answers that the records hold."""
-    return [replace(request, reference=tuple(records[request.id].output_ids)) for request in requests]
+    return [
+        replace(request, reference=tuple(records[request.id].output_ids)) for request in requests
+    ]
 
 
 def make_requests(prompts: Sequence[Sequence[int]], max_new_tokens: int) -> list[Request]:
     """One request per prompt, called by its place."""
-    return [Request(f"{i:03}", "test", tuple(prompt), max_new_tokens) for i, prompt in enumerate(prompts)]
+    return [
+        Request(f"{i:03}", "test", tuple(prompt), max_new_tokens)
+        for i, prompt in enumerate(prompts)
+    ]
 
 
 def random_prompts(lengths: Sequence[int], vocabulary: int, seed: int = 0) -> list[list[int]]:
     """Prompts of the given lengths."""
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(vocabulary, (length,), generator=generator).tolist() for length in lengths]
+    return [
+        torch.randint(vocabulary, (length,), generator=generator).tolist() for length in lengths
+    ]
 
 
 @torch.inference_mode()
 def plain_logits(model: PreTrainedModel, tokens: Sequence[int]) -> Tensor:
     """Return the transformers model's own logits after each token, [tokens, vocabulary]."""
-    logits: Tensor = model(torch.tensor([list(tokens)], device=model.device), use_cache=False).logits[0].float()
+    logits: Tensor = (
+        model(torch.tensor([list(tokens)], device=model.device), use_cache=False).logits[0].float()
+    )
     return logits
 
 
-def plain_greedy(model: PreTrainedModel, prompt: Sequence[int], count: int) -> tuple[list[int], float]:
+def plain_greedy(
+    model: PreTrainedModel, prompt: Sequence[int], count: int
+) -> tuple[list[int], float]:
     """Greedy continuation without any cache, and the least lead of a chosen token over the runner-up's logit."""
     tokens, least = list(prompt), float("inf")
     for _ in range(count):

@@ -14,7 +14,9 @@ PAIR = PairHashes("target", "draft")
 
 def confidence_predictor(folder: Path, pair: PairHashes = PAIR, threshold: float = 0.5) -> Path:
     """Save a logistic predictor whose score rises with the confidence alone, through 0.5 at a confidence of 0.5."""
-    scorer = Dense(Scaler(np.zeros(4), np.ones(4)), [(np.array([[8.0, 0.0, 0.0, 0.0]]), np.array([-4.0]))])
+    scorer = Dense(
+        Scaler(np.zeros(4), np.ones(4)), [(np.array([[8.0, 0.0, 0.0, 0.0]]), np.array([-4.0]))]
+    )
     features = ("confidence", "entropy", "margin", "logit_std")
     save(folder, Predictor("logistic", scorer, features, threshold, "by hand", pair))
     return folder

@@ -16,7 +16,11 @@ DRAFT_S, VERIFY_S = 0.002, (0.010, 0.0105, 0.011, 0.0115, 0.012, 0.0125, 0.013)
 
 
 def made_request(
-    name: str, length: int = 40, prompt: tuple[int, ...] = (1, 2, 3), spare: int = MAX_DRAFT + 1, seed: int = 0
+    name: str,
+    length: int = 40,
+    prompt: tuple[int, ...] = (1, 2, 3),
+    spare: int = MAX_DRAFT + 1,
+    seed: int = 0,
 ) -> RequestTrace:
     """An output whose tokens are drafted right the more often the surer the draft is.
 
@@ -37,7 +41,14 @@ def made_request(
         drafted[offset, leading : leading + 1] += VOCABULARY
     answer_ids = answer.tolist()
     return RequestTrace(
-        name, "test", list(prompt), answer_ids[:length], "length", answer_ids[length : length + spare], drafted, table
+        name,
+        "test",
+        list(prompt),
+        answer_ids[:length],
+        "length",
+        answer_ids[length : length + spare],
+        drafted,
+        table,
     )
 
 
@@ -51,7 +62,9 @@ def statistics(confidence: NDArray[np.float64], random: np.random.Generator) -> 
     noise = random.normal(0, 0.05, len(confidence))
     entropy = np.maximum(0, 2.5 * (1 - confidence) + noise)
     margin = np.clip(1.3 * confidence - 0.3 + noise, 0, confidence)
-    return np.stack([confidence, entropy, margin, 2 + confidence + noise, confidence], axis=1).astype(np.float32)
+    return np.stack(
+        [confidence, entropy, margin, 2 + confidence + noise, confidence], axis=1
+    ).astype(np.float32)
 
 
 def write_trace(
@@ -70,7 +83,9 @@ def write_trace(
         **({"machine": machine} if machine else {}),
     }
     max_draft = traces[0].drafted.shape[1] if traces else MAX_DRAFT
-    with TraceWriter(path, TraceHeader(max_draft, draft_s, verify_s[: max_draft + 1], run)) as writer:
+    with TraceWriter(
+        path, TraceHeader(max_draft, draft_s, verify_s[: max_draft + 1], run)
+    ) as writer:
         for trace in traces:
             writer.append(trace)
     return TraceFile(path)

@@ -62,7 +62,9 @@ class TwoTokenDrafter:
             tree, name = draft.tree, draft.request_id
             forward = self._forward(name, tokens_to(tree, tree.last))
             best = int(forward.probabilities[0].argmax())
-            tree.add(self.next_tokens[name][tree.last] if self.drawn else best, tree.last, forward, 0)
+            tree.add(
+                self.next_tokens[name][tree.last] if self.drawn else best, tree.last, forward, 0
+            )
         return grown
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
@@ -77,7 +79,9 @@ class TwoTokenDrafter:
         if (name, prefix) not in self.forwards:
             chance = self.chances(name, prefix)
             logits = torch.tensor([[chance, 1 - chance]], dtype=torch.float64).log().float()
-            self.forwards[name, prefix] = DraftForward(Forward([logits]), SAMPLER, sampled=self.drawn)
+            self.forwards[name, prefix] = DraftForward(
+                Forward([logits]), SAMPLER, sampled=self.drawn
+            )
         return self.forwards[name, prefix]
 
 
@@ -98,11 +102,16 @@ def after(target: Chances, name: str, begun: Prefix, weight: float, into: Output
         after(target, name, (*begun, token), weight * share, into)
 
 
-def residual_outcome(draft: Chances, target: Chances, name: str, sent: Prefix, weight: float, into: Output) -> None:
+def residual_outcome(
+    draft: Chances, target: Chances, name: str, sent: Prefix, weight: float, into: Output
+) -> None:
     """Add the outcomes of a chain of drawn tokens: each accepted with min(1, p/q), else one of what p has over q."""
     for position, token in enumerate(sent):
         prefix = sent[:position]
-        q, p = (chances(name, prefix) if token == 0 else 1 - chances(name, prefix) for chances in (draft, target))
+        q, p = (
+            chances(name, prefix) if token == 0 else 1 - chances(name, prefix)
+            for chances in (draft, target)
+        )
         accepted = min(1.0, p / q)
         # of two tokens, what p has over q is all the other's
         after(target, name, (*prefix, 1 - token), weight * (1 - accepted), into)
@@ -147,7 +156,9 @@ def exact_outputs(
                 assert rule_for(draft.tree, nodes) is match
                 return None
             sent = tokens_drawn[draft.request_id][: len(nodes)]
-            residual_outcome(drafter.chances, target, draft.request_id, sent, weight, outputs[draft.request_id])
+            residual_outcome(
+                drafter.chances, target, draft.request_id, sent, weight, outputs[draft.request_id]
+            )
     return outputs
 
 
@@ -160,10 +171,15 @@ def play(
 ) -> None:
     """Let a policy see some rounds, whose draws and verdicts are chances."""
     for _ in range(rounds):
-        tokens_drawn = {name: tuple(torch.randint(2, (DEPTH,), generator=random).tolist()) for name in drafter.names}
+        tokens_drawn = {
+            name: tuple(torch.randint(2, (DEPTH,), generator=random).tolist())
+            for name in drafter.names
+        }
         view = drafter.begin(tokens_drawn)
         chosen = plan(policy, view)
-        verdicts = [_verdict(draft, nodes, random) for draft, nodes in zip(view.drafts, chosen, strict=True)]
+        verdicts = [
+            _verdict(draft, nodes, random) for draft, nodes in zip(view.drafts, chosen, strict=True)
+        ]
         drafter.clock.wait_until(drafter.clock.now_s() + 0.01 + 0.002 * max(map(len, chosen)))
         policy.observe(verdicts)
 
@@ -171,6 +187,15 @@ def play(
 def _verdict(draft: Draft, nodes: list[int], random: torch.Generator) -> Verdict:
     path: list[int] = []
     for node in nodes:
-        if draft.tree.parents[node] == (path[-1] if path else 0) and torch.rand(1, generator=random) < 0.7:
+        if (
+            draft.tree.parents[node] == (path[-1] if path else 0)
+            and torch.rand(1, generator=random) < 0.7
+        ):
             path.append(node)
-    return Verdict(draft, nodes, path, bonus=int(torch.randint(2, (1,), generator=random)), computed=1 + len(nodes))
+    return Verdict(
+        draft,
+        nodes,
+        path,
+        bonus=int(torch.randint(2, (1,), generator=random)),
+        computed=1 + len(nodes),
+    )

@@ -58,21 +58,31 @@ class WarmStart:
         assert self.process.stdout
         with TemporaryDirectory() as folder:
             out, err = Path(folder, "out"), Path(folder, "err")
-            order = {"arguments": arguments, "env": dict(env), "cwd": cwd, "out": str(out), "err": str(err)}
+            order = {
+                "arguments": arguments,
+                "env": dict(env),
+                "cwd": cwd,
+                "out": str(out),
+                "err": str(err),
+            }
             self.process.stdin.write(json.dumps(order) + "\n")
             self.process.stdin.flush()
             patience = Timer(timeout, self.end)
             patience.start()
             try:
                 code = self.process.stdout.readline()
-            except BaseException:  # the test was timed out or interrupted: no other may read this command's end
+            except (
+                BaseException
+            ):  # the test was timed out or interrupted: no other may read this command's end
                 self.end()
                 raise
             finally:
                 patience.cancel()
             if not code:
                 raise subprocess.TimeoutExpired(["skit", *arguments], timeout)
-            return subprocess.CompletedProcess(["skit", *arguments], int(code), out.read_text(), err.read_text())
+            return subprocess.CompletedProcess(
+                ["skit", *arguments], int(code), out.read_text(), err.read_text()
+            )
 
     def end(self) -> None:
         """Kill the process and the command that it runs."""

@@ -1,7 +1,8 @@
-"""The kit from Python: the commands as functions that print nothing. Options have the commands' names and defaults.
+"""The kit from Python: the commands as functions that print nothing. Options have the commands'
+names and defaults.
 
-Import it before torch, where you import both: torch's threads then leave the processors to the native executors, which
-makes draft models and heads faster.
+Import it before torch, where you import both: torch's threads then leave the processors to the
+native executors, which makes draft models and heads faster.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,7 +51,8 @@ Outcome = TypeVar("Outcome")
 def _with_effect(
     command: str, trace: str = "trace"
 ) -> Callable[[Callable[Parameters, Outcome]], Callable[Parameters, Outcome]]:
-    """Return a decorator of a function that does what a command does, and refuses the same options without effect.
+    """Return a decorator of a function that does what a command does, and refuses the same options
+    without effect.
 
     `trace` is the command's name for the function's parameter of that name.
     """
@@ -62,7 +64,11 @@ def _with_effect(
         def checked(*arguments: Parameters.args, **keywords: Parameters.kwargs) -> Outcome:
             bound = parameters.bind(*arguments, **keywords).arguments
             options = {**bound, **bound.get("options", {})}
-            given = {trace if name == "trace" else name: value for name, value in options.items() if value is not None}
+            given = {
+                trace if name == "trace" else name: value
+                for name, value in options.items()
+                if value is not None
+            }
             refuse_without_effect(WITHOUT_EFFECT.get(command, ()), given, flag_of)
             return function(*arguments, **keywords)
 
@@ -95,7 +101,10 @@ def bench(
     """
     settings = _settings(methods, deployment, replaced, options)
     require_distinct(_as_list(dataset))
-    prompts = [_prompts(name, data_dir, sample, settings.limit, settings.seed) for name in _as_list(dataset)]
+    prompts = [
+        _prompts(name, data_dir, sample, settings.limit, settings.seed)
+        for name in _as_list(dataset)
+    ]
     if settings.processes > 1:
         outcome = decode_in_processes(settings, prompts, tell or _silent, progress or _silent)
         require(outcome.problem is None, str(outcome.problem))
@@ -121,7 +130,9 @@ def replay(
     progress: RequestCallback | None = None,
     **options: object,
 ) -> Result:
-    """Replay chain methods on a trace of `skit record`, without models, as `skit bench --replay` does."""
+    """Replay chain methods on a trace of `skit record`, without models, as `skit bench --replay`
+    does.
+    """
     settings = _settings(methods, deployment, replaced, options)
     conclusions, left_out, _ = bench_replay(settings, Path(trace), progress or _silent)
     return _result(conclusions, left_out)
@@ -143,7 +154,9 @@ def sweep(
     `options` are the fields of `studies.sweep.options.SweepOptions`: `replaced=["link.rtt_s=0.01,0.04"]` is the grid,
     `trace` a recorded trace instead of models. `progress` is called with the step, its finished and its planned items.
     """
-    settings = from_keywords(SweepSettings, {**options, "methods": methods, "deployment": deployment})
+    settings = from_keywords(
+        SweepSettings, {**options, "methods": methods, "deployment": deployment}
+    )
     settings.points()  # an error in the grid is raised before anything is loaded
     prompts = None
     if settings.trace is None and not settings.synthetic:
@@ -152,7 +165,9 @@ def sweep(
 
 
 @_with_effect("simulate")
-def simulate(system: Names = "wisp", *, progress: ProgressCallback | None = None, **options: Any) -> Study:
+def simulate(
+    system: Names = "wisp", *, progress: ProgressCallback | None = None, **options: Any
+) -> Study:
     """Simulate many devices that share one verification server, as `skit simulate` does.
 
     `options` are the fields of `serving.options.SimulationOptions`, such as `devices`, `acceptance` and `deployment`.
@@ -160,7 +175,9 @@ def simulate(system: Names = "wisp", *, progress: ProgressCallback | None = None
     and `timeline` are those of `serving.options.OutputOptions`.
     """
     recording_names = {field.name for field, _, _ in options_in(RecordingOptions)}
-    recorded = from_keywords(RecordingOptions, {name: options.pop(name) for name in recording_names & options.keys()})
+    recorded = from_keywords(
+        RecordingOptions, {name: options.pop(name) for name in recording_names & options.keys()}
+    )
     output_names = options.keys() & {"events", "timeline"}
     output = from_keywords(OutputOptions, {name: options.pop(name) for name in output_names})
     window = parse_window(output.timeline) if output.timeline else None
@@ -174,7 +191,9 @@ def simulate(system: Names = "wisp", *, progress: ProgressCallback | None = None
     settings.points()  # an error in the grid is raised before anything is loaded
     prompts = None
     if settings.records:
-        prompts = _prompts(recorded.dataset, recorded.data_dir, recorded.sample, recorded.limit, recording.seed)
+        prompts = _prompts(
+            recorded.dataset, recorded.data_dir, recorded.sample, recorded.limit, recording.seed
+        )
     run = ServingRun(settings=settings, dataset=prompts, report=progress or _silent)
     return Study(run.simulate(output.events, window))
 
@@ -189,13 +208,16 @@ def train(
     progress: ProgressCallback | None = None,
     **options: object,
 ) -> Study:
-    """Train rejection predictors for `wisp` and evaluate if they pay off, as `skit train-predictor` does.
+    """Train rejection predictors for `wisp` and evaluate if they pay off, as `skit train-predictor`
+    does.
 
     `options` are the fields of `studies.training.options.TrainingOptions`, such as `limit`, `trials`, `families` and
     `trace`. The rows of the result are stopping criteria; its `saved` holds the folders of saved predictors.
     """
     first, *others = (load_deployment(name) for name in _as_list(deployments))
-    settings = from_keywords(PredictorTrainingSettings, options, deployment=first, further_deployments=tuple(others))
+    settings = from_keywords(
+        PredictorTrainingSettings, options, deployment=first, further_deployments=tuple(others)
+    )
     prompts = None
     if settings.trace is None:
         prompts = _prompts(dataset, data_dir, sample, settings.limit, settings.seed, to_train=True)
@@ -204,10 +226,12 @@ def train(
 
 
 def load(*folders: str | Path, force: bool = False) -> Result | Study:
-    """Return what folders hold: benchmark runs in them or right below them, or the result of another command.
+    """Return what folders hold: benchmark runs in them or right below them, or the result of
+    another command.
 
-    A folder of benchmarks' result without its runs stands alone, as does the folder of any other command. Runs that
-    cannot be compared share no table unless `force` is set; `groups` of the result holds those that can.
+    A folder of benchmarks' result without its runs stands alone, as does the folder of any other
+    command. Runs that cannot be compared share no table unless `force` is set; `groups` of the
+    result holds those that can.
     """
     paths = [Path(folder) for folder in folders]
     if len(paths) == 1:
@@ -220,7 +244,10 @@ def load(*folders: str | Path, force: bool = False) -> Result | Study:
 
 
 def _settings(
-    methods: Names, deployment: str | Deployment | None, replaced: Sequence[str], options: Mapping[str, object]
+    methods: Names,
+    deployment: str | Deployment | None,
+    replaced: Sequence[str],
+    options: Mapping[str, object],
 ) -> BenchSettings:
     if not isinstance(deployment, Deployment):
         deployment = load_deployment(deployment or "local", replaced)
@@ -232,14 +259,24 @@ def _as_list(names: Names) -> Sequence[str]:
 
 
 def _prompts(
-    name: str, data_dir: str | Path | None, sample: bool, limit: int | None, seed: int, *, to_train: bool = False
+    name: str,
+    data_dir: str | Path | None,
+    sample: bool,
+    limit: int | None,
+    seed: int,
+    *,
+    to_train: bool = False,
 ) -> LoadedDataset:
     folder = Path(data_dir) if data_dir is not None else None
-    return load_dataset(name, data_dir=folder, allow_sample=sample, limit=limit, seed=seed, to_train=to_train)
+    return load_dataset(
+        name, data_dir=folder, allow_sample=sample, limit=limit, seed=seed, to_train=to_train
+    )
 
 
 def _result(conclusions: Sequence[Conclusion], left_out: Mapping[str, str]) -> Result:
-    return Result([conclusion.directory.path for conclusion in conclusions], dict(left_out), pooled=True)
+    return Result(
+        [conclusion.directory.path for conclusion in conclusions], dict(left_out), pooled=True
+    )
 
 
 def _silent(*_: object) -> None:

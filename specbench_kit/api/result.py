@@ -1,4 +1,6 @@
-"""Results on disk as tables, sentences, reports and figures: of benchmarks, sweeps, simulations and trainings."""
+"""Results on disk as tables, sentences, reports and figures: of benchmarks, sweeps, simulations and
+trainings.
+"""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -53,13 +55,18 @@ class Result:
 
         Raise SkitError if the runs are not comparable, unless `force` is set.
         """
-        require(self.kept is None, "this result was kept without its requests: load the runs that it was made of")
+        require(
+            self.kept is None,
+            "this result was kept without its requests: load the runs that it was made of",
+        )
         runs, problems = self._read
         return compare_runs(runs, against=against, force=force, problems=problems)
 
     @cached_property
     def groups(self) -> "Sequence[Result]":
-        """The runs in groups that can be compared, each of them a result; this one alone if all of them can."""
+        """The runs in groups that can be compared, each of them a result; this one alone if all of
+        them can.
+        """
         if self._obstacle is None:
             return [self]
         return [Result([run.path for run in group]) for group in comparable_groups(self._read[0])]
@@ -70,7 +77,9 @@ class Result:
         if self.kept is not None or self.pooled:
             return None
         found = differences(self._read[0])
-        remedy = "`groups` holds a result for those that can, load(..., force=True) pools all of them"
+        remedy = (
+            "`groups` holds a result for those that can, load(..., force=True) pools all of them"
+        )
         return refusal(found, remedy) if found else None
 
     @cached_property
@@ -81,11 +90,16 @@ class Result:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings about the machine, about how far the methods are comparable, and about unreadable files."""
+        """Warnings about the machine, about how far the methods are comparable, and about
+        unreadable files.
+        """
         if self._obstacle is not None:
             parts = [line for group in self.groups for line in group.warnings]
             return [f"NOT COMPARABLE: {self._obstacle}.", *dict.fromkeys(parts)]
-        lines = [*machine.warnings(*(run.fields for run in self._all.runs)), *wording.cautions(self._all)]
+        lines = [
+            *machine.warnings(*(run.fields for run in self._all.runs)),
+            *wording.cautions(self._all),
+        ]
         return list(map(plain, lines))
 
     @property
@@ -96,7 +110,8 @@ class Result:
     def to_pandas(self, table: str = "overall") -> pandas.DataFrame:
         """Return one row per method with all metrics; `table` is overall, dataset or category.
 
-        The columns are those of report.csv: seconds end in `_s`, bounds of 95% intervals in `_low` and `_high`.
+        The columns are those of report.csv: seconds end in `_s`, bounds of 95% intervals in `_low`
+        and `_high`.
         """
         rows = pandas.read_csv(StringIO(to_csv(self._all)))
         selected = rows[rows["table"] == table].reset_index(drop=True)
@@ -114,7 +129,14 @@ class Result:
         if self._obstacle is not None:
             notes = render_html.blocks(caution([f"NOT COMPARABLE: {self._obstacle}."]))
             return notes + "".join(group._repr_html_() for group in self.groups)
-        titles = (SPEEDUP.title, "acceptance length", "acceptance rate", "throughput", "TPOT", "lossless")
+        titles = (
+            SPEEDUP.title,
+            "acceptance length",
+            "acceptance rate",
+            "throughput",
+            "TPOT",
+            "lossless",
+        )
         table = method_table(self._all.overall, [COLUMNS[title] for title in titles])
         opening = render_html.blocks([*caution(self.warnings), Paragraph(self.headline)])
         return f"{opening}{self._picture()}{render_html.blocks([table])}"
@@ -130,7 +152,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Study:
-    """The result of a command other than a benchmark, as it was just made or as its folder holds it.
+    """The result of a command other than a benchmark, as it was just made or as its folder holds
+    it.
 
     `saved` maps each family of predictors that a training saved to its folder.
     """
@@ -177,17 +200,26 @@ class Study:
     @property
     def tables(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """The rows of every table by its name, the main one first."""
-        return {name.removesuffix(".csv"): rows for name, rows in self.study.kind.files(self.study).items()}
+        return {
+            name.removesuffix(".csv"): rows
+            for name, rows in self.study.kind.files(self.study).items()
+        }
 
     def to_pandas(self, table: str = "") -> pandas.DataFrame:
-        """Return a table, by default the main one; its columns are those of the CSV file beside the page."""
+        """Return a table, by default the main one; its columns are those of the CSV file beside the
+        page.
+        """
         tables = self.tables
         name = table or next(iter(tables))
-        require(name in tables, f"there is no table '{name}' in this result; it has {', '.join(tables)}")
+        require(
+            name in tables, f"there is no table '{name}' in this result; it has {', '.join(tables)}"
+        )
         return pandas.DataFrame(list(tables[name]))
 
     def write_pages(self, folder: str | Path) -> list[Path]:
-        """Write the page, its pictures and its tables into a folder, and return the paths of the files."""
+        """Write the page, its pictures and its tables into a folder, and return the paths of the
+        files.
+        """
         return self.study.pages(Path(folder))
 
     def _repr_html_(self) -> str:
@@ -202,9 +234,16 @@ class Study:
         if first is not None:
             return picture(draw(first, kind.setting(self.study), ("svg",))["svg"], first.title)
         files = sorted((self.folder / "plots").glob("*.svg"))
-        shown = next((block for block in kind.document(self.study, []).blocks if isinstance(block, Figure)), None)
+        shown = next(
+            (block for block in kind.document(self.study, []).blocks if isinstance(block, Figure)),
+            None,
+        )
         named = [path for path in files if shown is not None and path.stem == Path(shown.path).stem]
-        return picture(safe_svg(named[0].read_bytes()), shown.title) if named and shown is not None else ""
+        return (
+            picture(safe_svg(named[0].read_bytes()), shown.title)
+            if named and shown is not None
+            else ""
+        )
 
 
 def picture(svg: bytes, title: str) -> str:

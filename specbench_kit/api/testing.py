@@ -39,7 +39,9 @@ WIDTH = 32
 CONTEXT = 48
 SLOTS = 3
 PROMPTS = (5, 1, 40, 17, 47)
-"""Tokens of the prompts; the longest leaves room for one token, so that every answer ends with the context."""
+"""Tokens of the prompts; the longest leaves room for one token, so that every answer ends with the
+context.
+"""
 DRAFTERS = ("model", "head", "suffix")
 """The drafters that a method is tried with, if it lets its user choose one."""
 DISTURBANCE = 0.02
@@ -50,13 +52,16 @@ Outputs = dict[str, list[int]]
 def check_method(spec: str) -> None:
     """Raise AssertionError unless a method keeps what every method promises.
 
-    Greedy outputs are those of autoregressive decoding, for one request at a time and for several, up to the last token
-    that the context holds, with every drafter that its user may choose; under sampling every answer has its length.
+    Greedy outputs are those of autoregressive decoding, for one request at a time and for several,
+    up to the last token that the context holds, with every drafter that its user may choose; under
+    sampling every answer has its length.
     """
     pair = _Pair()
     for tried in _with_drafters(spec):
         for size in (1, SLOTS):
-            plain, found = (pair.outputs(method, size) for method in (Autoregressive(), parse_method(tried)))
+            plain, found = (
+                pair.outputs(method, size) for method in (Autoregressive(), parse_method(tried))
+            )
             where = f"{tried}, {size} {'request' if size == 1 else 'requests'} at a time"
             assert found == plain, f"{where}: greedy outputs differ from autoregressive decoding"
             sampled = pair.outputs(parse_method(tried), size, Sampler(temperature=0.8))
@@ -67,7 +72,9 @@ def check_method(spec: str) -> None:
 
 
 def pytest_generate_tests(metafunc: Any) -> None:
-    """Give `test_method` the methods that other packages bring; pytest calls this when it is asked for this module."""
+    """Give `test_method` the methods that other packages bring; pytest calls this when it is asked
+    for this module.
+    """
     # One that is left out fails with the reason.
     metafunc.parametrize("installed_method", [*methods.of_other_packages(), *methods.left_out()])
 
@@ -78,9 +85,13 @@ def test_method(installed_method: str) -> None:
 
 
 def _with_drafters(spec: str) -> Iterator[str]:
-    """Yield the spec as it is or, if the user may choose the drafter, with each that the method can draft from."""
+    """Yield the spec as it is or, if the user may choose the drafter, with each that the method can
+    draft from.
+    """
     method = parse_method(spec)
-    if "drafter=" in spec or not any(option.name == "drafter" and option.init for option in fields(method)):
+    if "drafter=" in spec or not any(
+        option.name == "drafter" and option.init for option in fields(method)
+    ):
         yield spec
         return
     for drafter in DRAFTERS:
@@ -98,12 +109,16 @@ class _Pair:
         for weight in draft.parameters():
             weight.add_(torch.randn(weight.shape, generator=generator) * DISTURBANCE)
         self._runners = _runner(target), _runner(draft)
-        head = HeadModel(HeadConfig(LlamaConfig(**_sizes(1)), VOCABULARY // 2, WIDTH, (0, 1, 2), "tiny"))
+        head = HeadModel(
+            HeadConfig(LlamaConfig(**_sizes(1)), VOCABULARY // 2, WIDTH, (0, 1, 2), "tiny")
+        )
         self._head = _runner(_fill(head, seed=2))
 
     def outputs(self, method: Method, batch_size: int, sampler: Sampler | None = None) -> Outputs:
         """Return the tokens of every answer."""
-        heads: Mapping[str, Runner] = {name: self._head for name in method.drafting.models if name.startswith(HEAD)}
+        heads: Mapping[str, Runner] = {
+            name: self._head for name in method.drafting.models if name.startswith(HEAD)
+        }
         loop = local_loop(
             method,
             *self._runners,
@@ -120,8 +135,13 @@ class _Pair:
 
 def _requests() -> Sequence[Request]:
     generator = torch.Generator().manual_seed(3)
-    prompts = [torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in PROMPTS]
-    return [Request(str(number), "test", tuple(prompt), CONTEXT) for number, prompt in enumerate(prompts)]
+    prompts = [
+        torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in PROMPTS
+    ]
+    return [
+        Request(str(number), "test", tuple(prompt), CONTEXT)
+        for number, prompt in enumerate(prompts)
+    ]
 
 
 def _runner(model: Any) -> Runner:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 
 def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption = False) -> None:
-    """Measure both servers in turns, print the verdicts, and end with an error if a server was lost."""
+    """Measure both servers in turns, print the verdicts, and end with an error if a server was
+    lost.
+    """
     from rich.console import Console
 
     from specbench_kit.studies.ab.summary import AbCondition
@@ -66,8 +68,12 @@ def ab(options: Given[AbSettings], strict: Strict = False, as_json: JsonOption =
         require_all(failures)
 
 
-def _judge(outcome: "AbOutcome", conditions: "Sequence[AbCondition]") -> tuple[list[str], list[str]]:
-    """Return the conditions that hold, and why conditions on time cannot be judged; nothing for an unfinished run."""
+def _judge(
+    outcome: "AbOutcome", conditions: "Sequence[AbCondition]"
+) -> tuple[list[str], list[str]]:
+    """Return the conditions that hold, and why conditions on time cannot be judged; nothing for an
+    unfinished run.
+    """
     from specbench_kit.runs.machine.limits import disturbances
 
     if outcome.problem is not None:
@@ -75,7 +81,9 @@ def _judge(outcome: "AbOutcome", conditions: "Sequence[AbCondition]") -> tuple[l
     is_timed = any(condition.is_timed for condition in conditions)
     doubts = disturbances(outcome.study.run.machine) if is_timed else []
     judged = [condition for condition in conditions if not (doubts and condition.is_timed)]
-    return [line for condition in judged for line in condition.violations(outcome.study.result)], doubts
+    return [
+        line for condition in judged for line in condition.violations(outcome.study.result)
+    ], doubts
 
 
 def _compare(settings: AbSettings, console: "Console") -> "AbOutcome":
@@ -85,8 +93,14 @@ def _compare(settings: AbSettings, console: "Console") -> "AbOutcome":
     if settings.files:
         return imported.compare_files(settings)
 
-    run.require_kinds(settings)  # before the search for the prompts, which may say that it found none
-    sources = DatasetOptions(dataset=settings.dataset, data_dir=settings.data_dir, sample=settings.sample)
+    run.require_kinds(
+        settings
+    )  # before the search for the prompts, which may say that it found none
+    sources = DatasetOptions(
+        dataset=settings.dataset, data_dir=settings.data_dir, sample=settings.sample
+    )
     dataset = load_dataset(sources, settings.limit, settings.seed, console)
     with stepping_bar() as progress:
-        return run.compare_servers(settings, dataset, progress, lambda line: say(console, line, style="yellow"))
+        return run.compare_servers(
+            settings, dataset, progress, lambda line: say(console, line, style="yellow")
+        )

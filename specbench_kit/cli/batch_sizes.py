@@ -4,7 +4,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say_left_out, say_target, tell_report
+from specbench_kit.cli.common import (
+    JsonOption,
+    command_line,
+    load_dataset,
+    say_left_out,
+    say_target,
+    tell_report,
+)
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions, DeploymentOptions
 from specbench_kit.core.errors import SkitError
@@ -16,8 +23,12 @@ SIZES = (1, 2, 4, 8, 16, 32)
 
 def _parse_sizes(text: str) -> tuple[int, ...]:
     parts = text.split(",")
-    if not all(part.isascii() and part.isdigit() and int(part) for part in parts) or len(set(parts)) < len(parts):
-        raise SkitError(f"--sizes must be different whole numbers from 1 up, as in 1,2,4,8, not '{text}'")
+    if not all(part.isascii() and part.isdigit() and int(part) for part in parts) or len(
+        set(parts)
+    ) < len(parts):
+        raise SkitError(
+            f"--sizes must be different whole numbers from 1 up, as in 1,2,4,8, not '{text}'"
+        )
     return tuple(sorted(map(int, parts)))
 
 
@@ -28,10 +39,14 @@ class BatchSizesOptions:
     methods: Annotated[
         tuple[str, ...],
         Option(
-            "Method: name or name:key=value,..., 'all' or 'group:NAME'; may be given several times.", RUN, flag="method"
+            "Method: name or name:key=value,..., 'all' or 'group:NAME'; may be given several times.",
+            RUN,
+            flag="method",
         ),
     ]
-    sizes: Annotated[tuple[int, ...], Option("Batch sizes, separated by commas.", RUN, parse=_parse_sizes)] = SIZES
+    sizes: Annotated[
+        tuple[int, ...], Option("Batch sizes, separated by commas.", RUN, parse=_parse_sizes)
+    ] = SIZES
     replay: common.Replay = None
     limit: Annotated[
         int | None,
@@ -49,14 +64,20 @@ class BatchSizesOptions:
     max_new_tokens: common.MaxNewTokens = 128
     tuned: Annotated[
         Path | None,
-        Option("File of `skit tune` with the options to use for methods that are named without options.", RUN),
+        Option(
+            "File of `skit tune` with the options to use for methods that are named without options.",
+            RUN,
+        ),
     ] = None
     seed: common.Seed = 0
     out: common.Out = Path("results")
 
 
 def batch_sizes(
-    options: BatchSizesOptions, dataset: DatasetOptions, placement: DeploymentOptions, as_json: JsonOption = False
+    options: BatchSizesOptions,
+    dataset: DatasetOptions,
+    placement: DeploymentOptions,
+    as_json: JsonOption = False,
 ) -> None:
     """Decode with every batch size, print the speeds and say where the report is."""
     from rich.console import Console

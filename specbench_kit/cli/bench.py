@@ -39,7 +39,8 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
 
     rank = rank_by_torchrun()
     if rank is not None and rank.rank:
-        # torchrun starts this command once for each stage of the pipeline; only the first one benchmarks.
+        # torchrun starts this command once for each stage of the pipeline; only the first one
+        # benchmarks.
         from specbench_kit.decoding.processes.worker import serve
 
         serve(rank, str(options.values.get("device", "auto")))
@@ -51,10 +52,14 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
         from specbench_kit.studies.bench.replay import with_recorded_target
 
         settings = with_recorded_target(settings, sources.replay)
-    if settings.resume and sources.replay is None:  # a replay is refused below: nothing of it is kept
+    if (
+        settings.resume and sources.replay is None
+    ):  # a replay is refused below: nothing of it is kept
         from specbench_kit.runs.directory import require_resumable
 
-        require_resumable(settings.out, recorded_values(settings), recorded_names(BenchSettings), settings.argv)
+        require_resumable(
+            settings.out, recorded_values(settings), recorded_names(BenchSettings), settings.argv
+        )
     console = Console(stderr=as_json)
     _warn_of_other_tuning(settings, console)
     problem: SkitError | None = None
@@ -66,7 +71,9 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
             causes = (error.__cause__ for error in lost.values() if isinstance(error, MethodError))
             problem.__cause__ = next(causes, None)
     elif settings.processes > 1:
-        require(rank is None, "--processes starts its processes by itself: leave it out under torchrun")
+        require(
+            rank is None, "--processes starts its processes by itself: leave it out under torchrun"
+        )
         outcome = _decode_in_processes(settings, sources, console)
         conclusions, left_out = outcome.conclusions(), outcome.left_out
         kind = Interrupted if outcome.interrupted else MethodError if outcome.broken else SkitError
@@ -80,7 +87,9 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
                 say(console, outlook)
             problem = _decode(campaign)
             conclusions = campaign.conclude()
-    if isinstance(problem, MethodError) and not any(conclusion.directory.has_begun for conclusion in conclusions):
+    if isinstance(problem, MethodError) and not any(
+        conclusion.directory.has_begun for conclusion in conclusions
+    ):
         raise problem
     folder = _report(console, settings.out, conclusions, left_out)
     if as_json:
@@ -98,11 +107,15 @@ def _warn_of_other_tuning(settings: BenchSettings, console: "Console") -> None:
     from specbench_kit.studies.bench.choice import describe_tuning
 
     tuning = describe_tuning(settings)
-    for line in tuning_cautions(RunDescription.read({"method": spec, **said}) for spec, said in tuning.items()):
+    for line in tuning_cautions(
+        RunDescription.read({"method": spec, **said}) for spec, said in tuning.items()
+    ):
         say(console, line, style="yellow")
 
 
-def _load_datasets(settings: BenchSettings, sources: Sources, console: "Console") -> "list[LoadedDataset]":
+def _load_datasets(
+    settings: BenchSettings, sources: Sources, console: "Console"
+) -> "list[LoadedDataset]":
     """Load the prompts after the quick checks of method names."""
     from specbench_kit.methods.spec import parse_method
     from specbench_kit.studies.bench.choice import chosen
@@ -110,7 +123,10 @@ def _load_datasets(settings: BenchSettings, sources: Sources, console: "Console"
     require_distinct(sources.dataset)
     for spec in chosen(settings):
         if parse_method(spec).needs_reference and not settings.baseline:
-            say(console, f"{spec} needs the autoregressive output: the baseline is decoded in spite of --no-baseline")
+            say(
+                console,
+                f"{spec} needs the autoregressive output: the baseline is decoded in spite of --no-baseline",
+            )
     datasets = []
     for name in sources.dataset:
         options = DatasetOptions(dataset=name, data_dir=sources.data_dir, sample=sources.sample)
@@ -120,7 +136,9 @@ def _load_datasets(settings: BenchSettings, sources: Sources, console: "Console"
     return datasets
 
 
-def _decode_in_processes(settings: BenchSettings, sources: Sources, console: "Console") -> "ProcessOutcome":
+def _decode_in_processes(
+    settings: BenchSettings, sources: Sources, console: "Console"
+) -> "ProcessOutcome":
     """Decode in processes of their own, under one progress bar."""
     from specbench_kit.cli.progress import decoding_bar
     from specbench_kit.studies.bench.fresh_processes import decode_in_processes
@@ -142,9 +160,15 @@ def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "
         campaign = Campaign(settings, datasets, report)
     for benchmark in campaign.benchmarks:
         if left_out := benchmark.dataset.left_out:
-            without = f"drawn without the {len(left_out)} prompts that a predictor or head was trained on"
+            without = (
+                f"drawn without the {len(left_out)} prompts that a predictor or head was trained on"
+            )
             say(console, f"{benchmark.dataset.name}: {without}")
-    for note in [*predictor_notes(campaign.bench.methods.values()), *campaign.bench.measured.notes, *campaign.notes]:
+    for note in [
+        *predictor_notes(campaign.bench.methods.values()),
+        *campaign.bench.measured.notes,
+        *campaign.notes,
+    ]:
         say(console, note)
     return campaign
 
@@ -158,14 +182,18 @@ def _replay(settings: BenchSettings, trace: Path, console: "Console") -> "Replay
 
 
 def _decode(campaign: "Campaign") -> SkitError | None:
-    """Decode under a progress bar; an early end is returned, so that finished requests are still reported."""
+    """Decode under a progress bar; an early end is returned, so that finished requests are still
+    reported.
+    """
     from specbench_kit.cli.progress import decoding_bar
 
     try:
         with decoding_bar() as report:
             campaign.run(report)
     except KeyboardInterrupt:
-        return Interrupted("interrupted; finished requests are kept, --resume continues with the others")
+        return Interrupted(
+            "interrupted; finished requests are kept, --resume continues with the others"
+        )
     except SkitError as error:
         return error
     return None
@@ -174,7 +202,9 @@ def _decode(campaign: "Campaign") -> SkitError | None:
 def _report(
     console: "Console", out: Path, conclusions: "Sequence[Conclusion]", left_out: dict[str, str]
 ) -> Path | None:
-    """Print the result and what was left out; for several runs, write a joint report and return its folder."""
+    """Print the result and what was left out; for several runs, write a joint report and return its
+    folder.
+    """
     from specbench_kit.reports.comparison.terminal import print_comparison, print_run
     from specbench_kit.studies.bench.conclusion import report_jointly
 
@@ -188,13 +218,19 @@ def _report(
         for directory in directories:
             print_run(console, directory.path)
     say_left_out(console, left_out, in_report=joint is not None)
-    for folder in [joint[0]] if joint is not None else [directory.path for directory in directories]:
+    for folder in (
+        [joint[0]] if joint is not None else [directory.path for directory in directories]
+    ):
         say_report(console, folder)
     return None if joint is None else joint[0]
 
 
-def _document(conclusions: "Sequence[Conclusion]", left_out: dict[str, str], folder: Path | None) -> dict[str, object]:
-    """Return the JSON result: summaries by method or, for several datasets, by dataset and method."""
+def _document(
+    conclusions: "Sequence[Conclusion]", left_out: dict[str, str], folder: Path | None
+) -> dict[str, object]:
+    """Return the JSON result: summaries by method or, for several datasets, by dataset and
+    method.
+    """
     from specbench_kit.reports.sections import machine
 
     warnings = machine.warnings(*(conclusion.directory.document for conclusion in conclusions))

@@ -4,8 +4,9 @@
 dataclasses and its own. A dataclass parameter is constructed from the options that were given; `Given[...]` leaves
 that to the function, for a dataclass which takes more than options.
 
-Every command takes `--config options.toml`, options from a file, and `--save-config`, which writes such a file. Of its
-help, `--help` shows the options that matter with an example, `--help-all` all, and `--help=TEXT` those with the text.
+Every command takes `--config options.toml`, options from a file, and `--save-config`, which writes
+such a file. Of its help, `--help` shows the options that matter with an example, `--help-all` all,
+and `--help=TEXT` those with the text.
 """
 
 import shutil
@@ -42,12 +43,16 @@ from specbench_kit.studies.without_effect import WITHOUT_EFFECT
 USER_SOURCES = ("COMMANDLINE", "DEFAULT_MAP")
 """Names of Typer's parameter sources for values that the user gave."""
 PRESETS = Path(__file__).with_name("presets")
-"""Option files that ship with the kit and are given by name, such as the sampling settings of papers."""
+"""Option files that ship with the kit and are given by name, such as the sampling settings of
+papers.
+"""
 NOT_IN_FILES = ("config", "save_config", "help", "help_all")
 
 
 def apply_config(context: typer.Context, path: Path | str | None) -> Path | str | None:
-    """Make the values of an option file the defaults of the command: Typer calls this when it meets --config."""
+    """Make the values of an option file the defaults of the command: Typer calls this when it meets
+    --config.
+    """
     if path is not None and not context.resilient_parsing:
         parameters = {_option_name(parameter): parameter for parameter in context.command.params}
         context.default_map = read_options(Path(path), parameters)
@@ -67,7 +72,11 @@ CONFIG_FIELDS = [
             is_eager=True,
         ),
     ),
-    ("save_config", Path, typer.Option(None, help="Write the given options to a file for --config, then run.")),
+    (
+        "save_config",
+        Path,
+        typer.Option(None, help="Write the given options to a file for --config, then run."),
+    ),
 ]
 """Names, types and declarations of the two options that every command takes."""
 
@@ -86,7 +95,8 @@ def save_config(path: Path, context: typer.Context) -> None:
 
 
 def read_options(path: Path, parameters: Mapping[str, Any]) -> dict[str, object]:
-    """Return the values of an option file by the names of Typer's parameters; `parameters` maps option names to them.
+    """Return the values of an option file by the names of Typer's parameters; `parameters` maps
+    option names to them.
 
     Raise SkitError for a file that is not TOML, for unknown options and for values of another kind.
     """
@@ -97,8 +107,12 @@ def read_options(path: Path, parameters: Mapping[str, Any]) -> dict[str, object]
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SkitError(f"{path}: not a TOML file: {error}") from None
     except OSError as error:
-        raise SkitError(f"cannot read {path}: {error.strerror}; --config takes a TOML file of options") from None
-    options = {name: parameter for name, parameter in parameters.items() if name not in NOT_IN_FILES}
+        raise SkitError(
+            f"cannot read {path}: {error.strerror}; --config takes a TOML file of options"
+        ) from None
+    options = {
+        name: parameter for name, parameter in parameters.items() if name not in NOT_IN_FILES
+    }
     values: dict[str, object] = {}
     for key, value in content.items():
         name = key.replace("-", "_")
@@ -122,7 +136,9 @@ def _toml_value(value: object) -> object:
 
 
 def _checked_value(where: str, value: object, parameter: Any) -> object:
-    """Return a list for an option of several values, else one value; true and false are for switches alone."""
+    """Return a list for an option of several values, else one value; true and false are for
+    switches alone.
+    """
     several = parameter.nargs != 1 or getattr(parameter, "multiple", False)
     values = value if isinstance(value, list) else [value]
     if isinstance(value, list) and not several:
@@ -132,7 +148,9 @@ def _checked_value(where: str, value: object, parameter: Any) -> object:
         if isinstance(item, dict | list):
             raise SkitError(f"{where} must be a text, a number, true or false")
         if isinstance(item, bool) is not switch:
-            raise SkitError(f"{where} must be {'true or false' if switch else 'a text or a number'}, not {item!r}")
+            raise SkitError(
+                f"{where} must be {'true or false' if switch else 'a text or a number'}, not {item!r}"
+            )
     return values if several else value
 
 
@@ -144,8 +162,12 @@ WIDEST = 100
 """Characters of a line on a wide terminal, since longer lines are hard to read."""
 
 
-def first_options(parameters: Sequence[Any], options: Mapping[str, CommandOption], names: Sequence[str]) -> list[Any]:
-    """Return the parameters with these option names, without dashes, in this order; all parameters for no names."""
+def first_options(
+    parameters: Sequence[Any], options: Mapping[str, CommandOption], names: Sequence[str]
+) -> list[Any]:
+    """Return the parameters with these option names, without dashes, in this order; all parameters
+    for no names.
+    """
     by_name = {
         options[parameter.name].option.shown_name(parameter.name).removeprefix("--"): parameter
         for parameter in parameters
@@ -179,7 +201,11 @@ def help_lines(
     if example:
         yield from ("", "Example:")
         yield from (f"  {line.plain}" for line in wrapped_lines(Text(example), width - 2))
-    groups = {"Options that matter first": list(parameters)} if left_out else _by_panel(parameters, options)
+    groups = (
+        {"Options that matter first": list(parameters)}
+        if left_out
+        else _by_panel(parameters, options)
+    )
     for heading, members in groups.items():
         yield from ("", *_option_lines(heading, members, options, width))
     if left_out:
@@ -187,8 +213,12 @@ def help_lines(
         yield from ("", *(part.plain for part in wrapped_lines(Text(line), width, indent="")))
 
 
-def matching_lines(text: str, parameters: Sequence[Any], options: Mapping[str, CommandOption]) -> Iterator[str]:
-    """Yield the lines of those options whose heading, name or meaning has the text, in any case; nothing for none."""
+def matching_lines(
+    text: str, parameters: Sequence[Any], options: Mapping[str, CommandOption]
+) -> Iterator[str]:
+    """Yield the lines of those options whose heading, name or meaning has the text, in any case;
+    nothing for none.
+    """
     sought, width = text.casefold(), min(shutil.get_terminal_size().columns, WIDEST)
     for heading, members in _by_panel(parameters, options).items():
         matching = []
@@ -215,30 +245,50 @@ def _option_lines(
     yield from (line.plain for line in table_lines(columns, width))
 
 
-def _by_panel(parameters: Sequence[Any], options: Mapping[str, CommandOption]) -> dict[str, list[Any]]:
-    """Return the parameters by their headings: arguments, usual headings, those of the command, and the rest."""
+def _by_panel(
+    parameters: Sequence[Any], options: Mapping[str, CommandOption]
+) -> dict[str, list[Any]]:
+    """Return the parameters by their headings: arguments, usual headings, those of the command, and
+    the rest.
+    """
     groups: dict[str, list[Any]] = {"Arguments": [], **{panel: [] for panel in PANELS}}
     for parameter in parameters:
         option = options[parameter.name].option if parameter.name in options else None
-        heading = OTHER if option is None else "Arguments" if option.argument else option.panel or OTHER
+        heading = (
+            OTHER if option is None else "Arguments" if option.argument else option.panel or OTHER
+        )
         groups.setdefault(heading, []).append(parameter)
     groups[OTHER] = groups.pop(OTHER, [])
     return {heading: members for heading, members in groups.items() if members}
 
 
 def _declaration(parameter: Any, options: Mapping[str, CommandOption]) -> str:
-    """Return how a parameter is given: `--limit <integer>`, `--sample/--no-sample`, or an argument's name."""
+    """Return how a parameter is given: `--limit <integer>`, `--sample/--no-sample`, or an
+    argument's name.
+    """
     if parameter.param_type_name == "argument":
         return str(parameter.name)
     names = [*parameter.opts, *parameter.secondary_opts]
-    kind = options[parameter.name].value_name if parameter.name in options else "" if parameter.is_flag else "path"
+    kind = (
+        options[parameter.name].value_name
+        if parameter.name in options
+        else ""
+        if parameter.is_flag
+        else "path"
+    )
     value = f" <{kind}>" if kind else ""
     return "/".join(sorted(names, key=lambda name: (name.startswith("--no-"), -len(name)))) + value
 
 
 def _meaning(parameter: Any) -> str:
     default = getattr(parameter, "show_default", False)
-    note = "required" if parameter.required else f"default: {default}" if isinstance(default, str) else ""
+    note = (
+        "required"
+        if parameter.required
+        else f"default: {default}"
+        if isinstance(default, str)
+        else ""
+    )
     return " ".join(filter(None, (parameter.help, note and f"[{note}]")))
 
 
@@ -250,7 +300,9 @@ HELP_ON = "--help="
 
 
 def _show_all(context: typer.Context, requested: bool | None) -> None:
-    """Print the help with all options and end the command: Typer calls this when it meets --help-all."""
+    """Print the help with all options and end the command: Typer calls this when it meets
+    --help-all.
+    """
     if requested and isinstance(context.command, Command):
         formatter = context.make_formatter()
         context.command.write_help(context, formatter)
@@ -261,16 +313,19 @@ def _show_all(context: typer.Context, requested: bool | None) -> None:
 HELP_ALL_FIELD = (
     "help_all",
     bool,
-    typer.Option(None, "--help-all", help="Show all options and exit.", callback=_show_all, is_eager=True),
+    typer.Option(
+        None, "--help-all", help="Show all options and exit.", callback=_show_all, is_eager=True
+    ),
 )
 """Name, type and declaration of the option that shows all others."""
 
 
 class Command(TyperCommand):
-    """A command that runs `function` with its options, and takes --config and --save-config besides.
+    """A command that runs `function` with its options, and takes --config and --save-config
+    besides.
 
-    Its help shows the options named in `first` and the `example`; --help-all shows all options, and --help=TEXT those
-    whose heading, name or meaning has the text.
+    Its help shows the options named in `first` and the `example`; --help-all shows all options, and
+    --help=TEXT those whose heading, name or meaning has the text.
     """
 
     def __init__(
@@ -292,27 +347,36 @@ class Command(TyperCommand):
         self.write_help(ctx, formatter, self.first)
 
     def write_help(self, ctx: Any, formatter: Any, first: Sequence[str] = ()) -> None:
-        """Write the help with the options of these names, or with all options if there are no names."""
+        """Write the help with the options of these names, or with all options if there are no
+        names.
+        """
         parameters = self.get_params(ctx)
         shown = first_options(parameters, self.options, first)
         usage = [ctx.command_path, *self.collect_usage_pieces(ctx)]
-        lines = help_lines(usage, self.help or "", self.example, shown, self.options, len(parameters) - len(shown))
+        lines = help_lines(
+            usage, self.help or "", self.example, shown, self.options, len(parameters) - len(shown)
+        )
         formatter.write("".join(f"{line}\n" for line in lines))
 
     def _show_matching(self, ctx: Any, text: str) -> None:
         """Print the options whose heading, name or meaning has the text, and end the command."""
         lines = list(matching_lines(text, self.get_params(ctx), self.options))
         if not lines:
-            raise SkitError(f"skit {self.name} --help={one_line(text)}: no option has this text; --help-all shows all")
+            raise SkitError(
+                f"skit {self.name} --help={one_line(text)}: no option has this text; --help-all shows all"
+            )
         print(*lines, sep="\n")
         raise typer.Exit
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Process the parameters that were given and leave the others at None.
 
-        Typer would convert None too, and imports pydantic for that: `skit list` would take half as long again.
+        Typer would convert None too, and imports pydantic for that: `skit list` would take half as
+        long again.
         """
-        if ctx.resilient_parsing:  # completion needs private state that only Typer's own method sets
+        if (
+            ctx.resilient_parsing
+        ):  # completion needs private state that only Typer's own method sets
             return super().parse_args(ctx, args)
         for argument in args:
             if argument.startswith(HELP_ON):
@@ -320,14 +384,21 @@ class Command(TyperCommand):
         try:
             return self._parsed(ctx, args)
         except UsageError as error:
-            advice = f"for example: {self.example}" if self.example else f"skit {self.name} --help shows its options"
+            advice = (
+                f"for example: {self.example}"
+                if self.example
+                else f"skit {self.name} --help shows its options"
+            )
             raise SkitError(f"skit {self.name}: {usage_problem(error)}; {advice}") from error
 
     def _parsed(self, ctx: Any, args: list[str]) -> list[str]:
         values, extra, order = self.make_parser(ctx).parse_args(args=args)
-        # Eager parameters go first: --help ends the command, and --config provides values for those that follow.
+        # Eager parameters go first: --help ends the command, and --config provides values for those
+        # that follow.
         position = {id(parameter): number for number, parameter in enumerate(order)}
-        parameters = sorted(self.get_params(ctx), key=lambda p: (not p.is_eager, position.get(id(p), len(order))))
+        parameters = sorted(
+            self.get_params(ctx), key=lambda p: (not p.is_eager, position.get(id(p), len(order)))
+        )
         for parameter in parameters:
             value, source = parameter.consume_value(ctx, values)
             if value is None and not parameter.required:
@@ -346,9 +417,13 @@ class Command(TyperCommand):
         return extra
 
     def given_values(self, ctx: Any) -> dict[str, object]:
-        """Return the values of the given options by their names; raise SkitError for options without effect."""
+        """Return the values of the given options by their names; raise SkitError for options
+        without effect.
+        """
         values = {
-            name: option.read(ctx.params[name]) for name, option in self.options.items() if ctx.params[name] is not None
+            name: option.read(ctx.params[name])
+            for name, option in self.options.items()
+            if ctx.params[name] is not None
         }
         rules = WITHOUT_EFFECT.get(self.name or "", ())
         refuse_without_effect(rules, values, lambda name, value: self.options[name].written(value))
@@ -382,7 +457,9 @@ def _parameter_types(function: Callable[..., None]) -> dict[str, Any]:
 
 def _options_of(function: Callable[..., None]) -> Iterator[CommandOption]:
     """Yield the options of a command in the order of its parameters and of their fields."""
-    defaults = {name: parameter.default for name, parameter in signature(function).parameters.items()}
+    defaults = {
+        name: parameter.default for name, parameter in signature(function).parameters.items()
+    }
     for name, kind in _parameter_types(function).items():
         if get_origin(kind) is Annotated:
             option_type, option = get_args(kind)
@@ -392,13 +469,19 @@ def _options_of(function: Callable[..., None]) -> Iterator[CommandOption]:
         settings = get_args(kind)[0] if get_origin(kind) is Given else kind
         for option_field, option_type, option in options_in(settings):
             required = option_field.default is MISSING and option_field.default_factory is MISSING
-            yield CommandOption(option_field.name, option_type, option, MISSING if required else option_field.default)
+            yield CommandOption(
+                option_field.name,
+                option_type,
+                option,
+                MISSING if required else option_field.default,
+            )
 
 
 def _parameters(options: Iterable[CommandOption]) -> list[Any]:
     """Return Typer's parameters for these options and for --config and --save-config.
 
-    Typer reads parameters from the signature of a callable. That of a dataclass is made of its fields.
+    Typer reads parameters from the signature of a callable. That of a dataclass is made of its
+    fields.
     """
     typer_fields = [option.typer_field() for option in options]
     form = make_dataclass("Options", [*typer_fields, *CONFIG_FIELDS, HELP_ALL_FIELD], kw_only=True)

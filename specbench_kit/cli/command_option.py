@@ -1,4 +1,6 @@
-"""One option of a command, as Typer declares it, as its help shows it, and as a shell completes its values."""
+"""One option of a command, as Typer declares it, as its help shows it, and as a shell completes its
+values.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
@@ -17,7 +19,9 @@ VALUE_NAMES: Mapping[object, str] = {bool: "", int: "integer", float: "number", 
 
 @dataclass(frozen=True, slots=True)
 class CommandOption:
-    """One option of a command: its parameter name, type, metadata and default (MISSING if it is required)."""
+    """One option of a command: its parameter name, type, metadata and default (MISSING if it is
+    required).
+    """
 
     name: str
     type: object
@@ -37,7 +41,8 @@ class CommandOption:
     def typer_field(self) -> tuple[str, object, object]:
         """Return the name, type and declaration of the Typer parameter.
 
-        Its default is None, so that options which were given can be told from the others; the help shows the default.
+        Its default is None, so that options which were given can be told from the others; the help
+        shows the default.
         """
         kind = inner_type(self.type)
         if self.option.parse is not None or get_origin(kind) is Literal:
@@ -47,7 +52,9 @@ class CommandOption:
         default = ... if self.default is MISSING else None
         if self.option.argument:
             completer = completer_of(self.name)
-            argument = typer.Argument(default, help=self.option.help, show_default=False, autocompletion=completer)
+            argument = typer.Argument(
+                default, help=self.option.help, show_default=False, autocompletion=completer
+            )
             return self.name, kind, argument
         flag = self.option.shown_name(self.name)
         switch = f"{flag}/--no-{flag[2:]}" if self.type is bool and self.default is True else flag
@@ -62,7 +69,9 @@ class CommandOption:
         return self.name, kind, declaration
 
     def written(self, value: object) -> str:
-        """Return how the option is written to get this value, without the value: `--limit` or `--no-sample`."""
+        """Return how the option is written to get this value, without the value: `--limit` or
+        `--no-sample`.
+        """
         flag = self.option.shown_name(self.name)
         return f"--no-{flag[2:]}" if value is False and self.default is True else flag
 
@@ -72,7 +81,9 @@ class CommandOption:
             return self.option.parse(value)
         choices = get_args(self.type)
         if get_origin(self.type) is Literal and value not in choices:
-            raise SkitError(f"{self.option.shown_name(self.name)} must be {' or '.join(choices)}, not '{value}'")
+            raise SkitError(
+                f"{self.option.shown_name(self.name)} must be {' or '.join(choices)}, not '{value}'"
+            )
         kind = inner_type(self.type)
         if isinstance(value, list | tuple):
             element = get_args(kind)[0] if get_origin(kind) is tuple else None
@@ -81,12 +92,16 @@ class CommandOption:
 
 
 def _as_path(value: object) -> object:
-    """Return the path for its text: before version 0.29 Typer made paths only for functions that it calls itself."""
+    """Return the path for its text: before version 0.29 Typer made paths only for functions that it
+    calls itself.
+    """
     return Path(value) if isinstance(value, str) else value
 
 
 def _shown_default(default: object, flag: str) -> str | bool:
-    """Return a default as it would be written on the command line, or False if there is none to show."""
+    """Return a default as it would be written on the command line, or False if there is none to
+    show.
+    """
     if isinstance(default, tuple):
         return ",".join(str(_shown_default(value, flag)) for value in default) or False
     if default is None or default is MISSING or default is False or default == "":
@@ -125,7 +140,11 @@ def completer_of(shown_name: str) -> Completer | None:
         return None
 
     def complete(incomplete: str) -> list[tuple[str, str]]:
-        return [(name, summary) for name, summary in _names(KIND_OF[shown_name]) if name.startswith(incomplete)]
+        return [
+            (name, summary)
+            for name, summary in _names(KIND_OF[shown_name])
+            if name.startswith(incomplete)
+        ]
 
     return complete
 

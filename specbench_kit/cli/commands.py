@@ -1,4 +1,6 @@
-"""The table of commands. Only the module of the command that runs is imported, so that `skit --help` is quick."""
+"""The table of commands. Only the module of the command that runs is imported, so that `skit
+--help` is quick.
+"""
 
 from pkgutil import resolve_name
 from typing import Any, NamedTuple
@@ -10,7 +12,8 @@ from specbench_kit.core.errors import SkitError, did_you_mean
 
 
 class CommandEntry(NamedTuple):
-    """A command: where its function is, the sentence that `skit --help` shows, and more for the command's own help.
+    """A command: where its function is, the sentence that `skit --help` shows, and more for the
+    command's own help.
 
     `first` names the options that this help shows, at most ten and divided by spaces; without them it shows all.
     """
@@ -63,9 +66,12 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         ),
     },
     "Results": {
-        "report": CommandEntry("report:report", "Write a report on one run, or on several runs together."),
+        "report": CommandEntry(
+            "report:report", "Write a report on one run, or on several runs together."
+        ),
         "compare": CommandEntry(
-            "report:compare", "Compare runs of the same prompts, models, lengths, sampling and clock."
+            "report:compare",
+            "Compare runs of the same prompts, models, lengths, sampling and clock.",
         ),
         "rerun": CommandEntry(
             "rerun:rerun",
@@ -81,7 +87,9 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
             "Convert a result file of another tool into a run directory, so that reports can include it.",
             "A file that records what was accepted in each step becomes a trace, for replay with --deployment.",
         ),
-        "export": CommandEntry("interchange:export_run", "Write the requests of a run as a file for another tool."),
+        "export": CommandEntry(
+            "interchange:export_run", "Write the requests of a run as a file for another tool."
+        ),
     },
     "Train and measure what methods need": {
         "train-predictor": CommandEntry(
@@ -189,11 +197,14 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
             example="skit load --server 127.0.0.1:8451 --trace trace.parquet --devices 8",
             first="server trace method devices rate slo duration link out json",
         ),
-        "validate": CommandEntry("load:validate", "Simulate a run of `skit load` and compare it with the measurement."),
+        "validate": CommandEntry(
+            "load:validate", "Simulate a run of `skit load` and compare it with the measurement."
+        ),
     },
     "The kit": {
         "list": CommandEntry(
-            "listing:list_entries", "List methods, datasets, models, deployments, profiles and other names for options."
+            "listing:list_entries",
+            "List methods, datasets, models, deployments, profiles and other names for options.",
         ),
         "fetch": CommandEntry(
             "fetch:fetch",
@@ -211,7 +222,9 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
             "new:new",
             "Create a package with a method of your own and its test; once installed, every command knows it.",
         ),
-        "schema": CommandEntry("schema:schema", "Print the JSON Schema of a file format, or list the formats."),
+        "schema": CommandEntry(
+            "schema:schema", "Print the JSON Schema of a file format, or list the formats."
+        ),
     },
 }
 """The commands by what they are for."""
@@ -223,7 +236,9 @@ class Commands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in COMMANDS.items()}
+        self.commands = {
+            name: TyperCommand(name, help=entry.summary) for name, entry in COMMANDS.items()
+        }
 
     def get_params(self, ctx: Any) -> Any:
         """Return the options of `skit` itself, with False for a flag that is left out.
@@ -237,7 +252,8 @@ class Commands(TyperGroup):
         return parameters
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Process the options before the command's name; raise SkitError for one that does not exist.
+        """Process the options before the command's name; raise SkitError for one that does not
+        exist.
 
         `skit help COMMAND` is `skit COMMAND --help`.
         """
@@ -246,19 +262,29 @@ class Commands(TyperGroup):
         try:
             return super().parse_args(ctx, args)
         except UsageError as error:
-            raise SkitError(f"skit: {usage_problem(error)}; skit --help lists all commands") from error
+            raise SkitError(
+                f"skit: {usage_problem(error)}; skit --help lists all commands"
+            ) from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands in groups, each summary whole, where Typer cuts it at the end of the line."""
+        """Write the commands in groups, each summary whole, where Typer cuts it at the end of the
+        line.
+        """
         width = max(map(len, COMMANDS))
         for title, entries in GROUPS.items():
             with formatter.section(title):
-                formatter.write_dl([(name.ljust(width), entry.summary) for name, entry in entries.items()])
+                formatter.write_dl(
+                    [(name.ljust(width), entry.summary) for name, entry in entries.items()]
+                )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is run, with its options; raise SkitError if there is none of that name."""
+        """Return the command that is run, with its options; raise SkitError if there is none of
+        that name.
+        """
         if args[0] not in COMMANDS:
-            raise SkitError(f"no command '{args[0]}'{did_you_mean(args[0], COMMANDS)}; skit --help lists all commands")
+            raise SkitError(
+                f"no command '{args[0]}'{did_you_mean(args[0], COMMANDS)}; skit --help lists all commands"
+            )
         name, command, arguments = super().resolve_command(ctx, args)
         return name, command and load_command(command.name or ""), arguments
 

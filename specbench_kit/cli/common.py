@@ -1,4 +1,6 @@
-"""Steps that several commands take before and after their work, and the option `--json` that they share."""
+"""Steps that several commands take before and after their work, and the option `--json` that they
+share.
+"""
 
 import json
 import sys
@@ -44,8 +46,12 @@ def say_report(console: "Console", folder: Path, stem: str = "report") -> None:
     say(console, f"report: {page} (as text: {text.name})" if page.exists() else f"report: {text}")
 
 
-def tell_report(console: "Console", folder: Path, summary: object, as_json: bool, stem: str = "report") -> None:
-    """Print where the report is and, if asked for, the summary as JSON on the last line of stdout."""
+def tell_report(
+    console: "Console", folder: Path, summary: object, as_json: bool, stem: str = "report"
+) -> None:
+    """Print where the report is and, if asked for, the summary as JSON on the last line of
+    stdout.
+    """
     say_report(console, folder, stem)
     if as_json:
         print_json({"run_dirs": [str(folder)], "summary": summary})
@@ -68,18 +74,27 @@ MOST_LEFT_OUT = 3
 """Methods that could not run for which a terminal says why, where a report does so of all."""
 
 
-def say_left_out(console: "Console", left_out: "Mapping[str, str]", *, in_report: bool = False) -> None:
-    """Print why methods could not run, one line per reason; of many only their names if the report says why."""
+def say_left_out(
+    console: "Console", left_out: "Mapping[str, str]", *, in_report: bool = False
+) -> None:
+    """Print why methods could not run, one line per reason; of many only their names if the report
+    says why.
+    """
     if in_report and len(left_out) > MOST_LEFT_OUT:
         names = ", ".join(list(left_out)[:MOST_LEFT_OUT])
-        say(console, f"left out: {names} and {len(left_out) - MOST_LEFT_OUT} more; the report says why")
+        say(
+            console,
+            f"left out: {names} and {len(left_out) - MOST_LEFT_OUT} more; the report says why",
+        )
         return
     for reason, specs in by_reason(left_out).items():
         say(console, f"left out: {', '.join(specs)}: {reason}")
 
 
 def require_all(failed: "Mapping[str, int]") -> None:
-    """End the command with exit code 1 if requests failed; `failed` holds their number by method."""
+    """End the command with exit code 1 if requests failed; `failed` holds their number by
+    method.
+    """
     import typer
 
     if failures := {name: count for name, count in failed.items() if count}:
@@ -89,12 +104,18 @@ def require_all(failed: "Mapping[str, int]") -> None:
 
 
 def require_file(path: Path, example: str) -> None:
-    """Raise SkitError, before the work begins, if the file for its result is a folder, or is named like one."""
+    """Raise SkitError, before the work begins, if the file for its result is a folder, or is named
+    like one.
+    """
     suffix = Path(example).suffix
     if path.is_dir():
-        raise SkitError(f"--out {path} is a folder: give the file to be written, such as {path / example}")
+        raise SkitError(
+            f"--out {path} is a folder: give the file to be written, such as {path / example}"
+        )
     if path.suffix != suffix:
-        raise SkitError(f"--out {path} must end in {suffix}, as it is one file: give {path / example}")
+        raise SkitError(
+            f"--out {path} must end in {suffix}, as it is one file: give {path / example}"
+        )
 
 
 def say_disturbed(console: "Console", doubts: "Sequence[str]", names: str) -> None:
@@ -107,7 +128,9 @@ def say_disturbed(console: "Console", doubts: "Sequence[str]", names: str) -> No
 
 
 def say_target(console: "Console", target: str) -> None:
-    """Print which pair `--target auto` stands for: the toy pair in capitals, and how to get a real one."""
+    """Print which pair `--target auto` stands for: the toy pair in capitals, and how to get a real
+    one.
+    """
     from specbench_kit.models.catalogue import AUTO, BUNDLED, resolve_target
     from specbench_kit.models.named import NAMED_PAIRS, size_text
 
@@ -128,7 +151,12 @@ def say_target(console: "Console", target: str) -> None:
 
 
 def load_dataset(
-    options: DatasetOptions, limit: int | None, seed: int, console: "Console", *, to_train: bool = False
+    options: DatasetOptions,
+    limit: int | None,
+    seed: int,
+    console: "Console",
+    *,
+    to_train: bool = False,
 ) -> "LoadedDataset":
     """Load the prompts, and print one conspicuous line if they are only a bundled sample."""
     from specbench_kit.datasets.loading import load
@@ -151,5 +179,8 @@ def load_dataset(
 
 
 JsonOption = Annotated[
-    bool, Option("Print the result as one line of JSON on stdout; tables go to stderr.", OUTPUT, flag="json")
+    bool,
+    Option(
+        "Print the result as one line of JSON on stdout; tables go to stderr.", OUTPUT, flag="json"
+    ),
 ]

@@ -16,7 +16,7 @@ from specbench_kit.core.common_options import DataDir
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.extras import EXTRA_OF_MODULE, PURPOSES
 from specbench_kit.core.option import Option
-from specbench_kit.core.plain_text import one_line
+from specbench_kit.core.plain_text import one_line, summary_of
 from specbench_kit.core.version import __version__
 
 State = Literal["ok", "note", "missing", "broken"]
@@ -31,7 +31,9 @@ MARKS: dict[State, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check: its name, its state, what was found, and what to do if it is not as it should be."""
+    """The result of one check: its name, its state, what was found, and what to do if it is not as
+    it should be.
+    """
 
     name: str
     state: State
@@ -44,11 +46,15 @@ CHECKS: dict[str, Check] = {}
 """Checks by name, in the order in which they run."""
 
 
-AllOption = Annotated[bool, Option("List the executors too, which are one line otherwise.", flag="all")]
+AllOption = Annotated[
+    bool, Option("List the executors too, which are one line otherwise.", flag="all")
+]
 
 
 def doctor(data_dir: DataDir = None, every: AllOption = False, as_json: JsonOption = False) -> None:
-    """Print what will run, all findings and what they come to, and exit with code 1 if one of them is broken."""
+    """Print what will run, all findings and what they come to, and exit with code 1 if one of them
+    is broken.
+    """
     from rich.console import Console
     from rich.text import Text
 
@@ -90,9 +96,17 @@ def what_runs(findings: Sequence[Finding]) -> str:
     cards = [finding.found for name, finding in found.items() if name.startswith("device cuda:")]
     native = found.get(f"{EXECUTOR}native")
     slow = (
-        "" if native is None or native.state == "ok" else ", with transformers alone, which takes several times as long"
+        ""
+        if native is None or native.state == "ok"
+        else ", with transformers alone, which takes several times as long"
     )
-    place = cards[0] if cards else f"the processor ({found['device cpu'].found}){slow}" if "device cpu" in found else ""
+    place = (
+        cards[0]
+        if cards
+        else f"the processor ({found['device cpu'].found}){slow}"
+        if "device cpu" in found
+        else ""
+    )
     target = found.get("target auto")
     if target is None or not place:
         return "skit bench does not run here: what is BROKEN below says why."
@@ -115,7 +129,9 @@ def with_executors_in_one(findings: Sequence[Finding]) -> list[Finding]:
                 reasons.setdefault(one.found, []).append(one.name.removeprefix(EXECUTOR))
             others = [f"not {', '.join(names)} ({reason})" for reason, names in reasons.items()]
             known = f"{len(executors) - len(absent)} of {len(executors)} run here"
-            lines.append(Finding("executors", "ok", "; ".join([known, *others]), "--all describes each"))
+            lines.append(
+                Finding("executors", "ok", "; ".join([known, *others]), "--all describes each")
+            )
     return lines
 
 
@@ -125,14 +141,18 @@ def what_it_comes_to(findings: Sequence[Finding]) -> str:
     if broken:
         return f"BROKEN: {', '.join(broken)}; nothing is sure to run before this is mended."
     missing = [
-        finding.name for finding in findings if finding.state == "missing" and not finding.name.startswith(EXECUTOR)
+        finding.name
+        for finding in findings
+        if finding.state == "missing" and not finding.name.startswith(EXECUTOR)
     ]
     if not missing:
         return "Nothing is broken and nothing is missing."
     return f"Nothing is broken. Missing, and only needed for what their lines say: {', '.join(missing)}."
 
 
-def examine(data_dir: Path | None, begins: Callable[[str], None] = lambda _: None) -> Iterator[Finding]:
+def examine(
+    data_dir: Path | None, begins: Callable[[str], None] = lambda _: None
+) -> Iterator[Finding]:
     """Run all checks and yield their findings; a check that fails is a broken finding.
 
     `begins` is called with the name of each check before it, since some take seconds.
@@ -145,7 +165,12 @@ def examine(data_dir: Path | None, begins: Callable[[str], None] = lambda _: Non
         except SkitError as error:
             yield Finding(name, "broken", str(error))
         except (ImportError, OSError) as error:
-            yield Finding(name, "broken", f"{type(error).__name__}: {error}".splitlines()[0], "reinstall the kit")
+            yield Finding(
+                name,
+                "broken",
+                f"{type(error).__name__}: {error}".splitlines()[0],
+                "reinstall the kit",
+            )
 
 
 def _check(name: str) -> Callable[[Check], Check]:
@@ -160,11 +185,17 @@ def _check(name: str) -> Callable[[Check], Check]:
 
 @_check("kit")
 def _check_kit() -> Iterator[Finding]:
-    yield Finding("specbench-kit", "ok", f"{__version__}, Python {platform.python_version()}, {platform.platform()}")
+    yield Finding(
+        "specbench-kit",
+        "ok",
+        f"{__version__}, Python {platform.python_version()}, {platform.platform()}",
+    )
     import torch
     import transformers
 
-    yield Finding("libraries", "ok", f"torch {torch.__version__}, transformers {transformers.__version__}")
+    yield Finding(
+        "libraries", "ok", f"torch {torch.__version__}, transformers {transformers.__version__}"
+    )
 
 
 @_check("target auto")
@@ -176,20 +207,26 @@ def _check_fetched_pairs() -> Iterator[Finding]:
         yield Finding("target auto", "ok", f"{name}: {NAMED_PAIRS[name].summary}")
     else:
         advice = "`skit list models` shows the real ones, and `skit fetch` brings one"
-        yield Finding("target auto", "missing", "no real pair was fetched, so the toy pair runs", advice)
+        yield Finding(
+            "target auto", "missing", "no real pair was fetched, so the toy pair runs", advice
+        )
 
 
 @_check("devices")
 def _check_devices() -> Iterator[Finding]:
     import torch
 
-    yield Finding("device cpu", "ok", f"{torch.backends.cpu.get_cpu_capability()}, {_in_words(_processors())}")
+    yield Finding(
+        "device cpu", "ok", f"{torch.backends.cpu.get_cpu_capability()}, {_in_words(_processors())}"
+    )
     if not torch.cuda.is_available():
         yield Finding("device cuda", "missing", "torch finds no GPU", "`--device cuda` needs one")
         return
     for number in range(torch.cuda.device_count()):
         card = torch.cuda.get_device_properties(number)
-        yield Finding(f"device cuda:{number}", "ok", f"{card.name}, {card.total_memory / 2**30:.0f} GiB")
+        yield Finding(
+            f"device cuda:{number}", "ok", f"{card.name}, {card.total_memory / 2**30:.0f} GiB"
+        )
 
 
 @_check("executors")
@@ -200,19 +237,30 @@ def _check_executors() -> Iterator[Finding]:
         missing = kind.missing()
         on_card = name.startswith("cuda")
         advice = (
-            "it runs with --device cuda" if on_card else "it has several times the speed of `transformers` on a CPU"
+            "it runs with --device cuda"
+            if on_card
+            else "it has several times the speed of `transformers` on a CPU"
         )
-        summary = (kind.__doc__ or "").split(".")[0]
+        summary = summary_of(kind).partition(".")[0]
         yield Finding(
-            f"{EXECUTOR}{name}", "missing" if missing else "ok", missing or summary, advice if missing else ""
+            f"{EXECUTOR}{name}",
+            "missing" if missing else "ok",
+            missing or summary,
+            advice if missing else "",
         )
     from specbench_kit.models.executors.library import byte_products
 
     if products := byte_products():
-        yield Finding("GGUF files", "ok", f"run on native-blocks, whose products this processor has: {products}")
+        yield Finding(
+            "GGUF files",
+            "ok",
+            f"run on native-blocks, whose products this processor has: {products}",
+        )
     else:
         advice = "install a C++ compiler on a processor with AVX2, then the kit again: half the time and memory"
-        yield Finding("GGUF files", "note", "run on native or transformers, as bf16 weights", advice)
+        yield Finding(
+            "GGUF files", "note", "run on native or transformers, as bf16 weights", advice
+        )
 
 
 @_check("threads")
@@ -226,7 +274,9 @@ def _check_threads() -> Iterator[Finding]:
         for name in ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
         if name in os.environ
     ]
-    found = f"{threads} for {_in_words(processors)}" + (f" ({', '.join(settings)})" if settings else "")
+    found = f"{threads} for {_in_words(processors)}" + (
+        f" ({', '.join(settings)})" if settings else ""
+    )
     if threads > processors:
         advice = "more threads than processors slow each other down: set OMP_NUM_THREADS"
         yield Finding("threads", "note", found, advice)
@@ -240,7 +290,9 @@ def _check_load() -> Iterator[Finding]:
 
     load = probe_here().system().load
     busy = load > 0.5 * _processors()
-    advice = "timings taken now may be wrong: such runs are marked DISTURBED MACHINE" if busy else ""
+    advice = (
+        "timings taken now may be wrong: such runs are marked DISTURBED MACHINE" if busy else ""
+    )
     yield Finding("load", "note" if busy else "ok", f"{load:.1f} over the last minute", advice)
 
 
@@ -260,9 +312,15 @@ def _check_bundled_pairs() -> Iterator[Finding]:
     from specbench_kit.models.catalogue import bundled_pairs
 
     for pair in bundled_pairs():
-        absent = [str(folder) for folder in (pair.target, pair.draft) if not Path(folder, "config.json").is_file()]
+        absent = [
+            str(folder)
+            for folder in (pair.target, pair.draft)
+            if not Path(folder, "config.json").is_file()
+        ]
         if absent:
-            yield Finding(f"pair {pair.name}", "broken", f"{', '.join(absent)} not found", "reinstall the kit")
+            yield Finding(
+                f"pair {pair.name}", "broken", f"{', '.join(absent)} not found", "reinstall the kit"
+            )
         else:
             yield Finding(f"pair {pair.name}", "ok", pair.summary)
 
@@ -285,7 +343,11 @@ def _check_user_folder() -> Iterator[Finding]:
     folder = user_folder("predictors").parent
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     writable = existing.is_dir() and os.access(existing, os.W_OK)
-    advice = "" if writable else "predictors, profiles and heads cannot be saved: set SKIT_HOME to a writable folder"
+    advice = (
+        ""
+        if writable
+        else "predictors, profiles and heads cannot be saved: set SKIT_HOME to a writable folder"
+    )
     yield Finding("your own", "ok" if writable else "note", str(folder), advice)
 
 
@@ -296,7 +358,9 @@ def _check_extras() -> Iterator[Finding]:
         if all(map(find_spec, modules)):
             yield Finding(f"extra {extra}", "ok", purpose)
         else:
-            yield Finding(f"extra {extra}", "missing", purpose, f"pip install 'specbench-kit[{extra}]'")
+            yield Finding(
+                f"extra {extra}", "missing", purpose, f"pip install 'specbench-kit[{extra}]'"
+            )
 
 
 def _data_folder(data_dir: Path | None) -> Iterator[Finding]:
@@ -308,13 +372,26 @@ def _data_folder(data_dir: Path | None) -> Iterator[Finding]:
         yield Finding("data folder", "note", "not set", advice)
         return
     if not Path(folder).is_dir():
-        yield Finding("data folder", "missing", f"'{folder}' is not a folder", "correct --data-dir or SKIT_DATA_DIR")
+        yield Finding(
+            "data folder",
+            "missing",
+            f"'{folder}' is not a folder",
+            "correct --data-dir or SKIT_DATA_DIR",
+        )
         return
     entries = datasets.all()
-    present = [name for name, entry in entries.items() if entry.local and Path(folder, entry.local).is_file()]
+    present = [
+        name
+        for name, entry in entries.items()
+        if entry.local and Path(folder, entry.local).is_file()
+    ]
     absent = sorted(entries.keys() - present)
     missing = f"; not {', '.join(absent)}" if absent else ""
-    advice = "" if present else "`skit list datasets --json` shows the path of each dataset below this folder"
+    advice = (
+        ""
+        if present
+        else "`skit list datasets --json` shows the path of each dataset below this folder"
+    )
     found = f"{folder} has {len(present)} of {len(entries)} datasets{missing}"
     yield Finding("data folder", "ok" if present else "note", found, advice)
 

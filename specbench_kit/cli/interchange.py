@@ -25,7 +25,8 @@ class ImportOptions:
     file: Annotated[Path, Option("Result file of another tool.", argument=True)]
     name: FormatName = "spec-bench"
     baseline: Annotated[
-        Path | None, Option("Result file of plain autoregressive decoding on the same prompts.", RUN)
+        Path | None,
+        Option("Result file of plain autoregressive decoding on the same prompts.", RUN),
     ] = None
     out: Annotated[
         Path | None,
@@ -38,20 +39,27 @@ class ImportOptions:
 
 
 def import_run(options: ImportOptions, names: ImportNames, as_json: JsonOption = False) -> None:
-    """Import the file as a trace if its format holds what was accepted in each step, otherwise as a run."""
+    """Import the file as a trace if its format holds what was accepted in each step, otherwise as a
+    run.
+    """
     from rich.console import Console
 
     from specbench_kit.studies.interchange.base import formats
 
     console = Console(stderr=as_json)
     if formats.get(options.name).gives_traces:
-        require(options.baseline is None, "--baseline: the replay of a trace has its own baseline; leave it out")
+        require(
+            options.baseline is None,
+            "--baseline: the replay of a trace has its own baseline; leave it out",
+        )
         _import_trace(console, options, names, as_json)
     else:
         _import_run(console, options, names, as_json)
 
 
-def _import_trace(console: "Console", options: ImportOptions, names: ImportNames, as_json: bool) -> None:
+def _import_trace(
+    console: "Console", options: ImportOptions, names: ImportNames, as_json: bool
+) -> None:
     from specbench_kit.studies.interchange.importing import import_trace
 
     trace = import_trace(options.file, options.name, names, options.out or TRACE, command_line())
@@ -70,7 +78,9 @@ def _import_trace(console: "Console", options: ImportOptions, names: ImportNames
         )
 
 
-def _import_run(console: "Console", options: ImportOptions, names: ImportNames, as_json: bool) -> None:
+def _import_run(
+    console: "Console", options: ImportOptions, names: ImportNames, as_json: bool
+) -> None:
     from specbench_kit.reports import render_terminal
     from specbench_kit.reports.comparison.terminal import print_run
     from specbench_kit.reports.sections.cautions import foreign_files
@@ -87,11 +97,16 @@ def _import_run(console: "Console", options: ImportOptions, names: ImportNames, 
         say(console, f"note: {note}")
     say_report(console, directory.path)
     if as_json:
-        document = {"run_dirs": [str(directory.path)], "summary": {conclusion.summary.method: conclusion.document}}
+        document = {
+            "run_dirs": [str(directory.path)],
+            "summary": {conclusion.summary.method: conclusion.document},
+        }
         print_json(document)
 
 
-def export_run(run: RunFolder, name: FormatName, out: Annotated[Path, Option("File to write.", OUTPUT)]) -> None:
+def export_run(
+    run: RunFolder, name: FormatName, out: Annotated[Path, Option("File to write.", OUTPUT)]
+) -> None:
     """Write the file and print its path."""
     from rich.console import Console
 

@@ -11,15 +11,19 @@ from specbench_kit.core.errors import Interrupted
 
 @contextmanager
 def hear_interrupts() -> Iterator[None]:
-    """Have SIGINT and SIGTERM raise KeyboardInterrupt inside; elsewhere than in the main thread, change nothing.
+    """Have SIGINT and SIGTERM raise KeyboardInterrupt inside; elsewhere than in the main thread,
+    change nothing.
 
-    A shell starts `skit ... &` in a script with SIGINT ignored, and Python then leaves it so: the process could only be
-    killed.
+    A shell starts `skit ... &` in a script with SIGINT ignored, and Python then leaves it so: the
+    process could only be killed.
     """
     if current_thread() is not main_thread():
         yield
         return
-    handlers: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _interrupt}
+    handlers: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: _interrupt,
+    }
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
@@ -29,13 +33,17 @@ def hear_interrupts() -> Iterator[None]:
 
 
 def _interrupt(*_: object) -> None:
-    """Pass SIGTERM on as SIGINT, so that an event loop, which has its own handler of SIGINT, hears it as well."""
+    """Pass SIGTERM on as SIGINT, so that an event loop, which has its own handler of SIGINT, hears
+    it as well.
+    """
     signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager
 def kept_when_interrupted(kept: Callable[[], str]) -> Iterator[None]:
-    """Turn an interrupt of the work inside into an error that says what is kept, and how to go on from there."""
+    """Turn an interrupt of the work inside into an error that says what is kept, and how to go on
+    from there.
+    """
     try:
         yield
     except KeyboardInterrupt:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from specbench_kit.cli.common import print_json
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.option import Option
-from specbench_kit.core.plain_text import one_line
+from specbench_kit.core.plain_text import one_line, summary_of
 from specbench_kit.core.specs import init_fields
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def list_entries(
     ] = None,
     as_json: Annotated[bool, Option("Print a JSON list of objects.", flag="json")] = False,
 ) -> None:
-    """Print the entries of one kind, one of them, or the names of all kinds that are quick to list."""
+    """Print the entries of one kind, one of them, or the names of all kinds that are quick to
+    list.
+    """
     if kind is not None and kind not in KINDS:
         hint = did_you_mean(kind, KINDS)
         raise SkitError(f"nothing to list under '{kind}'{hint}; known: {', '.join(KINDS)}")
@@ -76,14 +78,21 @@ def _list_one(kind: str, name: str, as_json: bool) -> None:
         if as_json:
             print_json([{**asdict(one), "option": one.option} for one in fields])
             return
-        print_list(f"{name}: fields and their values", [{"name": one.option, "summary": one.unit} for one in fields])
-        print("Repeat --set beside --deployment for each field that changes, as in --set link.rtt_s=40ms.")
+        print_list(
+            f"{name}: fields and their values",
+            [{"name": one.option, "summary": one.unit} for one in fields],
+        )
+        print(
+            "Repeat --set beside --deployment for each field that changes, as in --set link.rtt_s=40ms."
+        )
         return
     of_kind = KINDS[kind]()
     found = [entry for entry in of_kind if entry["name"] == name]
     if not found:
         hint = did_you_mean(name, [entry["name"] for entry in of_kind])
-        raise SkitError(f"no '{name}' among the {kind}{hint}; skit list {kind} shows all {len(of_kind)}")
+        raise SkitError(
+            f"no '{name}' among the {kind}{hint}; skit list {kind} shows all {len(of_kind)}"
+        )
     if as_json:
         print_json(found)
     else:
@@ -118,7 +127,7 @@ def _list_drafters() -> list[ListEntry]:
     return [
         {
             "name": name,
-            "summary": (drafter.__doc__ or "").strip().partition("\n")[0],
+            "summary": summary_of(drafter),
             "options": {field.name: field.default for field in init_fields(drafter)},
             "gives": drafter.capability.words,
         }
@@ -183,10 +192,15 @@ def _list_golden() -> list[ListEntry]:
 
 
 def _lengths(curve: "GoldenCurve") -> str:
-    """Return the acceptance lengths of a curve from the shortest draft to the longest, in both modes."""
+    """Return the acceptance lengths of a curve from the shortest draft to the longest, in both
+    modes.
+    """
     ranges = [
         f"{lengths[min(lengths)]:.2f} (k={min(lengths)}) to {lengths[max(lengths)]:.2f} (k={max(lengths)}) {mode}"
-        for mode, lengths in (("thinking", curve.thinking_on), ("without thinking", curve.thinking_off))
+        for mode, lengths in (
+            ("thinking", curve.thinking_on),
+            ("without thinking", curve.thinking_off),
+        )
         if lengths
     ]
     return "; ".join(ranges)
@@ -199,7 +213,7 @@ def _list_executors() -> list[ListEntry]:
     return [
         {
             "name": name,
-            "summary": (kind.__doc__ or "").split(".")[0],
+            "summary": summary_of(kind).partition(".")[0],
             "bitwise": kind.bitwise,
             "missing": kind.missing(),
         }
@@ -262,7 +276,11 @@ def _list_presets() -> list[ListEntry]:
     from specbench_kit.studies.serving.presets import presets
 
     return [
-        {"name": name, "summary": f"skit {preset.command}: {preset.summary}", "source": preset.source}
+        {
+            "name": name,
+            "summary": f"skit {preset.command}: {preset.summary}",
+            "source": preset.source,
+        }
         for name, preset in presets.all().items()
     ]
 
@@ -290,7 +308,12 @@ def _list_software() -> list[ListEntry]:
     from specbench_kit.profilers.software import bundled_software
 
     return [
-        {"name": name, "summary": software.title, "source": software.source, "cards": list(software.cards)}
+        {
+            "name": name,
+            "summary": software.title,
+            "source": software.source,
+            "cards": list(software.cards),
+        }
         for name, software in bundled_software().items()
     ]
 
@@ -330,7 +353,7 @@ def _list_engines() -> list[ListEntry]:
     return [
         {
             "name": f"{name}://HOST:PORT",
-            "summary": (engine.__doc__ or "").strip().partition("\n")[0],
+            "summary": summary_of(engine),
             "draws": engine.supports_sampling,
             "run_with": engine.run_with,
         }
@@ -342,13 +365,16 @@ def _list_engines() -> list[ListEntry]:
 def _list_formats() -> list[ListEntry]:
     from specbench_kit.studies.interchange.base import formats
 
-    return [{"name": name, "summary": form.summary, "tool": form.tool} for name, form in formats.all().items()]
+    return [
+        {"name": name, "summary": form.summary, "tool": form.tool}
+        for name, form in formats.all().items()
+    ]
 
 
 def _with_options(name: str, entry: Any) -> ListEntry:
     return {
         "name": name,
-        "summary": (entry.__doc__ or "").strip().partition("\n")[0],
+        "summary": summary_of(entry),
         "source": entry.source,
         "options": {field.name: field.default for field in init_fields(entry)},
     }
@@ -376,7 +402,9 @@ def print_list(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
     print(_styled(kind, ITALIC))
     names = [one_line(row["name"]) for row in rows]
     columns = get_terminal_size().columns
-    width = max((len(name) for name in names if len(name) <= columns * LONGEST_NAME), default=0) + GAP
+    width = (
+        max((len(name) for name in names if len(name) <= columns * LONGEST_NAME), default=0) + GAP
+    )
     group = ""
     for name, row in zip(names, rows, strict=True):
         if row.get("group", group) != group:
@@ -386,8 +414,12 @@ def print_list(kind: str, rows: Sequence[Mapping[str, Any]]) -> None:
         needs = row.get("needs") and f"Needs {'; '.join(row['needs'])}."
         gives = row.get("gives") and f"Gives {row['gives']}."
         missing = row.get("missing") and f"NOT AVAILABLE: it {row['missing']}."
-        summary = f"{row['summary'].removesuffix('.')}." if needs or gives or missing else row["summary"]
-        text = " ".join(filter(None, (summary, options and f"({options})", needs, gives, missing, _tried(row))))
+        summary = (
+            f"{row['summary'].removesuffix('.')}." if needs or gives or missing else row["summary"]
+        )
+        text = " ".join(
+            filter(None, (summary, options and f"({options})", needs, gives, missing, _tried(row)))
+        )
         lines = wrap(one_line(text), max(columns - width, 1), break_on_hyphens=False)
         if len(name) + GAP > width:
             lines.insert(0, "")
@@ -403,5 +435,11 @@ def _tried(row: Mapping[str, Any]) -> str:
 
 
 def _styled(text: str, style: str) -> str:
-    """Return the text with a style if stdout is a terminal; importing rich for it would double the time."""
-    return f"\x1b[{style}m{text}\x1b[0m" if sys.stdout.isatty() and "NO_COLOR" not in os.environ else text
+    """Return the text with a style if stdout is a terminal; importing rich for it would double the
+    time.
+    """
+    return (
+        f"\x1b[{style}m{text}\x1b[0m"
+        if sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        else text
+    )

@@ -1,4 +1,6 @@
-"""`skit load` and `skit validate`: many devices at a real server, and the simulation of such a run."""
+"""`skit load` and `skit validate`: many devices at a real server, and the simulation of such a
+run.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +24,8 @@ def load(options: Given[LoadSettings], as_json: JsonOption = False) -> None:
 
 
 def validate(
-    folder: Annotated[Path, Option("Run directory of `skit load`.", argument=True)], as_json: JsonOption = False
+    folder: Annotated[Path, Option("Run directory of `skit load`.", argument=True)],
+    as_json: JsonOption = False,
 ) -> None:
     """Simulate the run and print the simulated next to the measured figures."""
     from rich.console import Console

@@ -42,9 +42,13 @@ options, --help=link those on a subject.
 """
 
 FIRST_TAB = '[[ $zsh_eval_context[-1] == loadautofunc ]] && %(complete_func)s "$@"\n'
-"""At the first tab in a terminal, zsh loads the script to complete a word; Typer's only defines the function then."""
+"""At the first tab in a terminal, zsh loads the script to complete a word; Typer's only defines the
+function then.
+"""
 
-with suppress(ImportError, KeyError):  # the scripts are Typer's own, which may come to lie elsewhere
+with suppress(
+    ImportError, KeyError
+):  # the scripts are Typer's own, which may come to lie elsewhere
     from typer._completion_shared import _completion_scripts
 
     _completion_scripts["zsh"] += FIRST_TAB
@@ -82,12 +86,17 @@ TracebackOption = Annotated[
     ),
 ]
 VersionOption = Annotated[
-    bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    bool,
+    typer.Option(
+        "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
+    ),
 ]
 
 
 @app.callback(invoke_without_command=True)
-def _start(context: typer.Context, version: VersionOption = False, traceback: TracebackOption = False) -> None:
+def _start(
+    context: typer.Context, version: VersionOption = False, traceback: TracebackOption = False
+) -> None:
     del version, traceback  # a callback has printed the one, and `main` has taken the other out
     if context.invoked_subcommand is None:
         print(GUIDE, end="")
@@ -107,7 +116,9 @@ def main() -> None:
 
 
 def _run(with_traceback: bool) -> int:
-    """Run the command and return its exit code. No error of ours or of a library may end with that of a verdict."""
+    """Run the command and return its exit code. No error of ours or of a library may end with that
+    of a verdict.
+    """
     try:
         with hear_interrupts():
             # Typer would end with 1 after an EOFError.
@@ -120,8 +131,13 @@ def _run(with_traceback: bool) -> int:
     except (Interrupted, KeyboardInterrupt) as error:
         return _refuse(str(error) or "interrupted", INTERRUPTED)
     except MethodError as error:
-        # Its cause is what failed inside the policies; of those of other processes only the line is known.
-        return _refuse(str(error)) if error.__cause__ is None else _refuse_plug_in(str(error), with_traceback)
+        # Its cause is what failed inside the policies; of those of other processes only the line is
+        # known.
+        return (
+            _refuse(str(error))
+            if error.__cause__ is None
+            else _refuse_plug_in(str(error), with_traceback)
+        )
     except SkitError as error:
         return _refuse(str(error))
     except UsageError as error:
@@ -144,7 +160,9 @@ def _refuse(message: str, code: int = REFUSED) -> int:
 
 
 def _fail(error: Exception, with_traceback: bool) -> int:
-    """Say where the code of another package failed, in a line for its author; else admit a fault of the kit."""
+    """Say where the code of another package failed, in a line for its author; else admit a fault of
+    the kit.
+    """
     problem = plug_in_problem(error)
     return _admit_fault() if problem is None else _refuse_plug_in(problem, with_traceback)
 

@@ -1,4 +1,6 @@
-"""`skit measure-ranks`: how often the target's token is the draft model's 1st, 2nd, ... choice, for method sequoia."""
+"""`skit measure-ranks`: how often the target's token is the draft model's 1st, 2nd, ... choice, for
+method sequoia.
+"""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -6,7 +8,14 @@ from typing import Annotated
 
 from msgspec import to_builtins
 
-from specbench_kit.cli.common import JsonOption, command_line, load_dataset, print_json, say, say_target
+from specbench_kit.cli.common import (
+    JsonOption,
+    command_line,
+    load_dataset,
+    print_json,
+    say,
+    say_target,
+)
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import DECODING, OUTPUT, Option, select_fields
@@ -14,7 +23,9 @@ from specbench_kit.studies.bench.settings import BenchSettings
 
 SHOWN_RANKS = 8
 SYNTHETIC_RANKS = 16
-"""Number of rates that the printed command for a synthetic pair keeps, leaving out those below LEAST_RATE."""
+"""Number of rates that the printed command for a synthetic pair keeps, leaving out those below
+LEAST_RATE.
+"""
 LEAST_RATE = 1e-4
 
 
@@ -30,14 +41,19 @@ class RankOptions:
     executor: common.ExecutorName = "auto"
     max_new_tokens: common.MaxNewTokens = 128
     batch_size: common.BatchSize = 8
-    temperature: Annotated[float, Option("Sampling temperature of the target; 0 is greedy.", DECODING)] = 0.0
+    temperature: Annotated[
+        float, Option("Sampling temperature of the target; 0 is greedy.", DECODING)
+    ] = 0.0
     seed: common.Seed = 0
     save_to: Annotated[
-        Path | None, Option("Folder for the table; the default is your own below $SKIT_HOME.", OUTPUT)
+        Path | None,
+        Option("Folder for the table; the default is your own below $SKIT_HOME.", OUTPUT),
     ] = None
 
 
-def measure_ranks(options: RankOptions, dataset: DatasetOptions, as_json: JsonOption = False) -> None:
+def measure_ranks(
+    options: RankOptions, dataset: DatasetOptions, as_json: JsonOption = False
+) -> None:
     """Measure the rates, save them for the pair and print them."""
     from rich.console import Console
 
@@ -56,7 +72,8 @@ def measure_ranks(options: RankOptions, dataset: DatasetOptions, as_json: JsonOp
     if as_json:
         print_json({"file": str(path), **to_builtins(table)})
         return
-    # The first row is the rate over all tokens; row n of by_depth is that n tokens after the last first choice.
+    # The first row is the rate over all tokens; row n of by_depth is that n tokens after the last
+    # first choice.
     for depth, row in enumerate((table.shares, *table.by_depth)):
         label = f"after {depth - 1} of rank 1" if depth else "all tokens"
         say(console, f"{label}: " + " ".join(f"{share:.3f}" for share in row[:SHOWN_RANKS]))

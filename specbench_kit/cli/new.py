@@ -32,7 +32,10 @@ def new(options: NewOptions) -> None:
         say(console, f"written: {file}")
     say(console, f"next: pip install --editable '{folder}[test]'")
     say(console, f"then: pytest {folder}")
-    say(console, f"then: skit bench --replay qwen2.5-coder --deployment wan --method {options.name} --method fixed-k")
+    say(
+        console,
+        f"then: skit bench --replay qwen2.5-coder --deployment wan --method {options.name} --method fixed-k",
+    )
 
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -157,7 +160,11 @@ def new_method(name: str, out: Path) -> Path:
         raise SkitError(f"{folder} exists already: choose another --out")
     kind = "".join(part.capitalize() for part in name.split("-"))
     values = {"name": name, "module": f"skit_{name.replace('-', '_')}", "kind": kind}
-    files = {"pyproject.toml": PROJECT, f"{values['module']}.py": METHOD, f"test_{values['module']}.py": TEST}
+    files = {
+        "pyproject.toml": PROJECT,
+        f"{values['module']}.py": METHOD,
+        f"test_{values['module']}.py": TEST,
+    }
     for file, text in files.items():
         write_text(folder / file, Template(text).substitute(values))
     return folder

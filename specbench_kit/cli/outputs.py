@@ -1,7 +1,8 @@
-"""Standard output and standard error that no failure of printing ends: the work behind them goes on and is kept.
+"""Standard output and standard error that no failure of printing ends: the work behind them goes on
+and is kept.
 
-A character that the terminal or file cannot show is replaced. What cannot be written, because a reader such as `head`
-has left or a disk is full, is dropped.
+A character that the terminal or file cannot show is replaced. What cannot be written, because a
+reader such as `head` has left or a disk is full, is dropped.
 """
 
 import errno
@@ -12,7 +13,9 @@ from typing import Any, TextIO
 
 
 class LastingOutput(io.FileIO):
-    """A descriptor that keeps its first failure to write, and takes whatever follows without writing it."""
+    """A descriptor that keeps its first failure to write, and takes whatever follows without
+    writing it.
+    """
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
@@ -36,7 +39,9 @@ class Outputs:
         self._stderr = self._held("stderr", "backslashreplace")
 
     def _held(self, name: str, errors: str) -> LastingOutput | None:
-        """Put a lasting stream in the place of a standard one; None where another program has put its own there."""
+        """Put a lasting stream in the place of a standard one; None where another program has put
+        its own there.
+        """
         stream: TextIO | None = getattr(sys, name)
         if stream is None:  # closed by whoever started the command
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
@@ -45,7 +50,9 @@ class Outputs:
             return None
         stream.reconfigure(errors=errors)
         unbuffered = isinstance(stream.buffer, io.FileIO)  # PYTHONUNBUFFERED
-        if stream.isatty() or not (unbuffered or isinstance(getattr(stream.buffer, "raw", None), io.FileIO)):
+        if stream.isatty() or not (
+            unbuffered or isinstance(getattr(stream.buffer, "raw", None), io.FileIO)
+        ):
             return None
         stream.flush()
         raw = LastingOutput(stream.fileno())
@@ -60,7 +67,8 @@ class Outputs:
         return raw
 
     def lost(self) -> str | None:
-        """Return why the output of the command was lost, after all of it was printed; None if it was not.
+        """Return why the output of the command was lost, after all of it was printed; None if it
+        was not.
 
         A reader that wants no more, as `head` does, loses nothing that it asked for.
         """

@@ -1,16 +1,31 @@
-"""`skit profile-verifier`, `skit profile-drafter` and `skit profile-server`: how long steps take."""
+"""`skit profile-verifier`, `skit profile-drafter` and `skit profile-server`: how long steps
+take.
+"""
 
-from specbench_kit.cli.common import JsonOption, command_line, say, say_disturbed, say_target, tell_report
+from specbench_kit.cli.common import (
+    JsonOption,
+    command_line,
+    say,
+    say_disturbed,
+    say_target,
+    tell_report,
+)
 from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core.option import Given
-from specbench_kit.profilers.settings import DrafterProfileSettings, ProfileSettings, VerifierProfileSettings
+from specbench_kit.profilers.settings import (
+    DrafterProfileSettings,
+    ProfileSettings,
+    VerifierProfileSettings,
+)
 
 MODELS_AT_HAND = ("auto", "bundled")
 LARGER_MODELS = (
     "this is the profile of the model at hand, whose steps are mostly overhead on such a device; "
     "--target qwen3-32b, or another architecture card, derives that of a larger model without its weights"
 )
-"""What nobody learns from the profile of a small model on a large device, and how to get another one."""
+"""What nobody learns from the profile of a small model on a large device, and how to get another
+one.
+"""
 
 
 def profile_verifier(options: Given[VerifierProfileSettings], as_json: JsonOption = False) -> None:
@@ -24,7 +39,8 @@ def profile_drafter(options: Given[DrafterProfileSettings], as_json: JsonOption 
 
 
 def _profile(settings: ProfileSettings, as_json: bool) -> None:
-    # A profile that is derived for a --gpu is never resumed, which is refused where it is known to be derived.
+    # A profile that is derived for a --gpu is never resumed, which is refused where it is known to
+    # be derived.
     if settings.resume and settings.gpu is None:
         from specbench_kit.runs.folder import require_unfinished
 
@@ -53,4 +69,6 @@ def _profile(settings: ProfileSettings, as_json: bool) -> None:
     tell_report(console, study.folder, study.result, as_json)
     if outcome.doubts:
         names = ", ".join(path.stem for path in outcome.saved.values())
-        say_disturbed(console, outcome.doubts, f"--profile {names}" if settings.draft is None else names)
+        say_disturbed(
+            console, outcome.doubts, f"--profile {names}" if settings.draft is None else names
+        )

@@ -32,9 +32,11 @@ LINE_EVERY_S = 60.0
 
 
 class _Bar(Progress):
-    """A progress display that disappears if the work never began, so that an error message stands alone.
+    """A progress display that disappears if the work never began, so that an error message stands
+    alone.
 
-    Where it goes to a file, a line a minute says how much of which step is done, and until when it will last.
+    Where it goes to a file, a line a minute says how much of which step is done, and until when it
+    will last.
     """
 
     written: Callable[[float], str] = staticmethod(count)
@@ -56,11 +58,14 @@ class _Bar(Progress):
     def update(self, task_id: TaskID, **changes: Any) -> None:
         super().update(task_id, **changes)
         if not self.console.is_terminal and changes.get("completed") is not None:
-            # The first items that a step reports may have been done before: the speed is that of what follows.
+            # The first items that a step reports may have been done before: the speed is that of
+            # what follows.
             self._begun.setdefault(task_id, (self.get_time(), changes["completed"]))
 
     def lines(self) -> list[str]:
-        """Return a line for each step that has begun and is not over: how much of it is done, and until when."""
+        """Return a line for each step that has begun and is not over: how much of it is done, and
+        until when.
+        """
         lines = []
         for task in self.tasks:
             if not task.visible or not task.total or task.finished:
@@ -95,7 +100,9 @@ def _time_of_day(later_s: float = 0.0) -> str:
 
 @contextmanager
 def decoding_bar() -> Iterator[Callable[["lanes.Progress"], None]]:
-    """Show finished requests, the current method with its tokens per second, and the remaining time."""
+    """Show finished requests, the current method with its tokens per second, and the remaining
+    time.
+    """
     columns = (
         TextColumn("{task.description:<14}"),
         BarColumn(),
@@ -129,7 +136,9 @@ def counting_bar(description: str) -> Iterator[CountCallback]:
 
 @contextmanager
 def stepping_bar(time: ProgressColumn | None = None) -> Iterator[ProgressCallback]:
-    """Show one bar per step: its name, its finished items, and the elapsed time or another `time` column."""
+    """Show one bar per step: its name, its finished items, and the elapsed time or another `time`
+    column.
+    """
     with stepping_bar_with_lines(time) as (report, _):
         yield report
 
@@ -139,7 +148,12 @@ def stepping_bar_with_lines(
     time: ProgressColumn | None = None,
 ) -> Iterator[tuple[ProgressCallback, Callable[[str], None]]]:
     """Show bars as `stepping_bar` does; the second function prints a line above them."""
-    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), time or TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description:<24}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        time or TimeElapsedColumn(),
+    )
     with _Bar(*columns, console=Console(stderr=True)) as bar:
         yield _by_task(bar), lambda line: bar.console.print(line, highlight=False, markup=False)
 
@@ -147,7 +161,12 @@ def stepping_bar_with_lines(
 @contextmanager
 def download_bar() -> Iterator[ProgressCallback]:
     """Show one bar per file: its name, its bytes that are here, and the remaining time."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
     with _Bar(*columns, console=Console(stderr=True)) as bar:
         bar.written = data
         yield _by_task(bar)
@@ -167,7 +186,9 @@ def _by_task(bar: Progress) -> ProgressCallback:
 
 @contextmanager
 def loading_bar(console: Console) -> Iterator[ProgressCallback]:
-    """Show a status line while models load, and bars as `stepping_bar` does once something is measured."""
+    """Show a status line while models load, and bars as `stepping_bar` does once something is
+    measured.
+    """
     with ExitStack() as stack:
         status = stack.enter_context(console.status("loading models"))
         bars: list[ProgressCallback] = []

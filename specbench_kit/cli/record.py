@@ -4,7 +4,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-from specbench_kit.cli.common import command_line, load_dataset, require_all, require_file, say, say_target
+from specbench_kit.cli.common import (
+    command_line,
+    load_dataset,
+    require_all,
+    require_file,
+    say,
+    say_target,
+)
 from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core import common_options as common
 from specbench_kit.core.common_options import DatasetOptions
@@ -20,10 +27,17 @@ class RecordOptions:
     out: Annotated[Path, Option("Parquet file to write.", OUTPUT)] = Path("results/trace.parquet")
     share: Annotated[
         str | None,
-        Option("Licence under which others may use the file, such as CC-BY-4.0; stored in the file.", OUTPUT),
+        Option(
+            "Licence under which others may use the file, such as CC-BY-4.0; stored in the file.",
+            OUTPUT,
+        ),
     ] = None
     text: Annotated[
-        bool, Option("Store the token ids of prompts and answers; without them, only statistics are stored.", OUTPUT)
+        bool,
+        Option(
+            "Store the token ids of prompts and answers; without them, only statistics are stored.",
+            OUTPUT,
+        ),
     ] = True
     train_split: Annotated[
         bool,
@@ -32,7 +46,9 @@ class RecordOptions:
             RUN,
         ),
     ] = False
-    max_draft: Annotated[int, Option("Number of draft tokens recorded at every position.", DECODING)] = 8
+    max_draft: Annotated[
+        int, Option("Number of draft tokens recorded at every position.", DECODING)
+    ] = 8
     drafter: Annotated[
         str,
         Option(
@@ -50,7 +66,10 @@ class RecordOptions:
     ] = ()
     trees_for: Annotated[
         tuple[str, ...],
-        Option("Deployment by whose times the methods of --trees decide; may be given several times.", DECODING),
+        Option(
+            "Deployment by whose times the methods of --trees decide; may be given several times.",
+            DECODING,
+        ),
     ] = ("specedge", "wan", "wisp")
     limit: common.Limit = None
     minutes: common.Minutes = None
@@ -65,16 +84,24 @@ class RecordOptions:
     batch_size: common.BatchSize = 8
     seed: common.Seed = 0
     resume: Annotated[
-        bool, Option("Continue an interrupted recording of the same file, whose finished requests were kept.", OUTPUT)
+        bool,
+        Option(
+            "Continue an interrupted recording of the same file, whose finished requests were kept.",
+            OUTPUT,
+        ),
     ] = False
     strict: common.Strict = False
 
     def __post_init__(self) -> None:
         require(self.max_draft >= 1, f"--max-draft must be at least 1, not {self.max_draft}")
         require(
-            self.text or not self.trees, "the trees of a trace consist of token ids: leave out --trees or --no-text"
+            self.text or not self.trees,
+            "the trees of a trace consist of token ids: leave out --trees or --no-text",
         )
-        require(self.share is None or bool(self.share.strip()), "--share names a licence, such as CC-BY-4.0")
+        require(
+            self.share is None or bool(self.share.strip()),
+            "--share names a licence, such as CC-BY-4.0",
+        )
 
 
 def record(options: RecordOptions, dataset: DatasetOptions) -> None:
@@ -82,17 +109,26 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     from rich.console import Console
 
     require_file(options.out, "trace.parquet")
-    # `out` is a file here, but a folder of run directories in a benchmark, which `resume` looks into.
-    shared = {name: value for name, value in asdict(options).items() if name not in ("out", "resume")}
-    settings = BenchSettings(methods=("autoregressive",), argv=command_line(), **select_fields(BenchSettings, shared))
+    # `out` is a file here, but a folder of run directories in a benchmark, which `resume` looks
+    # into.
+    shared = {
+        name: value for name, value in asdict(options).items() if name not in ("out", "resume")
+    }
+    settings = BenchSettings(
+        methods=("autoregressive",), argv=command_line(), **select_fields(BenchSettings, shared)
+    )
     console = Console()
-    prompts = load_dataset(dataset, options.limit, options.seed, console, to_train=options.train_split)
+    prompts = load_dataset(
+        dataset, options.limit, options.seed, console, to_train=options.train_split
+    )
     say_target(console, options.target)
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.studies.recording.trace import record as record_trace
     from specbench_kit.studies.recording.trace import recorded_drafter
 
-    recorded_drafter(options.drafter, settings)  # an unknown one is an error before anything is loaded
+    recorded_drafter(
+        options.drafter, settings
+    )  # an unknown one is an error before anything is loaded
     trees = None
     if options.trees:
         from specbench_kit.deployments.loading import load
@@ -118,17 +154,32 @@ def record(options: RecordOptions, dataset: DatasetOptions) -> None:
     shared_as = "" if options.share is None else f"; to be shared under {options.share}"
     text = "" if options.text else "; without text"
     if trace.partial:
-        done = f"{trace.requests} of {trace.planned} requests were recorded before --minutes were over"
-        onward = "the same command with --resume records the others" if trace.resumable else "give more for the others"
+        done = (
+            f"{trace.requests} of {trace.planned} requests were recorded before --minutes were over"
+        )
+        onward = (
+            "the same command with --resume records the others"
+            if trace.resumable
+            else "give more for the others"
+        )
         say(console, f"PARTIAL RUN: {done}; {onward}", style="bold red")
-    say(console, f"trace: {trace.path} ({trace.requests} requests, {trace.offsets} offsets{failed}{text}{shared_as})")
+    say(
+        console,
+        f"trace: {trace.path} ({trace.requests} requests, {trace.offsets} offsets{failed}{text}{shared_as})",
+    )
     if options.strict:
         require_all({"the trace": trace.failed})
 
 
 def _kept(path: Path) -> str:
-    """Return what an interrupted recording leaves, which is nothing before its first request has finished."""
+    """Return what an interrupted recording leaves, which is nothing before its first request has
+    finished.
+    """
     from specbench_kit.traces.writing import UnfinishedTrace
 
     finished = len(UnfinishedTrace(path, ()).recorded)
-    return f"finished requests are kept ({finished}), --resume continues with the others" if finished else ""
+    return (
+        f"finished requests are kept ({finished}), --resume continues with the others"
+        if finished
+        else ""
+    )

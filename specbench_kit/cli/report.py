@@ -49,7 +49,9 @@ class ComparisonOptions:
     bare: Annotated[bool, Option("Draw figures without titles, for a paper.")] = False
     size: Annotated[
         Literal["screen", "column", "page"],
-        Option("Width of figures: a screen, one column of a paper, or its page; text is at least 7 pt."),
+        Option(
+            "Width of figures: a screen, one column of a paper, or its page; text is at least 7 pt."
+        ),
     ] = "screen"
     against: Annotated[
         str | None,
@@ -57,7 +59,9 @@ class ComparisonOptions:
             "Method that all others are compared with; the default is the fastest lossless one that can be deployed."
         ),
     ] = None
-    force: Annotated[bool, Option("Compare runs that are not comparable; every output then says so.")] = False
+    force: Annotated[
+        bool, Option("Compare runs that are not comparable; every output then says so.")
+    ] = False
 
     def format_names(self) -> list[str]:
         """Return the formats; SkitError for an unknown one, before any run is read."""
@@ -68,7 +72,9 @@ class ComparisonOptions:
         return names
 
     def look(self) -> "Look":
-        """Return the look of tables and figures; SkitError for an unknown column, before any run is read."""
+        """Return the look of tables and figures; SkitError for an unknown column, before any run is
+        read.
+        """
         from specbench_kit.reports.comparison.report import Look, parse_columns
 
         return Look(parse_columns(self.columns), self.bare, self.size)
@@ -83,7 +89,10 @@ class ComparisonOptions:
         if kept:
             folder, file = kept[0]
             alone = f"{folder} holds a result without its requests: "
-            require(len(self.run) == 1, f"{alone}name the runs that it was made of to put them beside others")
+            require(
+                len(self.run) == 1,
+                f"{alone}name the runs that it was made of to put them beside others",
+            )
             require(
                 self.against is None and not self.force,
                 f"{alone}--against and --force need the runs that it was made of",
@@ -97,9 +106,13 @@ class ComparisonOptions:
 class ReportOptions(ComparisonOptions):
     """The runs to report on and the folder of the report, or a folder of runs to list."""
 
-    run: Annotated[tuple[Path, ...], Option("Folders that any command wrote, or folders of such.", argument=True)] = ()
+    run: Annotated[
+        tuple[Path, ...],
+        Option("Folders that any command wrote, or folders of such.", argument=True),
+    ] = ()
     index: Annotated[
-        Path | None, Option("Instead of a report, write a page into this folder that lists all of its runs.")
+        Path | None,
+        Option("Instead of a report, write a page into this folder that lists all of its runs."),
     ] = None
     out: Annotated[
         Path | None,
@@ -135,14 +148,20 @@ def report(options: ReportOptions, as_json: JsonOption = False) -> None:
         folder = Path(comparison.folders[0])
     elif folder is None:
         identity = {"runs": [run.name for run in runs]}
-        folder = unused_folder(Path(comparison.folders[0]).parent, "report", "-".join(comparison.datasets), identity)
+        folder = unused_folder(
+            Path(comparison.folders[0]).parent, "report", "-".join(comparison.datasets), identity
+        )
     write(console, comparison, folder, formats, look)
     if as_json:
         print_json(as_document(comparison))
 
 
-def _report_studies(options: ReportOptions, console: "Console", formats: list[str], as_json: bool) -> bool:
-    """Make the pages of other commands' folders again, each in its folder or in --out; return whether it did."""
+def _report_studies(
+    options: ReportOptions, console: "Console", formats: list[str], as_json: bool
+) -> bool:
+    """Make the pages of other commands' folders again, each in its folder or in --out; return
+    whether it did.
+    """
     from specbench_kit.cli.common import print_json, say
     from specbench_kit.reports.study import FORMATS
     from specbench_kit.studies.kinds import find_studies, reading
@@ -151,18 +170,36 @@ def _report_studies(options: ReportOptions, console: "Console", formats: list[st
     if not studies:
         return False
     commands = " and ".join(dict.fromkeys(f"skit {study.kind.command}" for study in studies))
-    require(not others, f"give runs of skit bench and of {commands} one after the other: they share no table")
     require(
-        not options.columns and not options.bare and options.size == "screen" and not options.against,
+        not others,
+        f"give runs of skit bench and of {commands} one after the other: they share no table",
+    )
+    require(
+        not options.columns
+        and not options.bare
+        and options.size == "screen"
+        and not options.against,
         f"--columns, --bare, --size and --against are for runs of skit bench: leave them out for {commands}",
     )
-    require(options.out is None or len(studies) == 1, f"--out is one folder: give one of the {len(studies)} studies")
+    require(
+        options.out is None or len(studies) == 1,
+        f"--out is one folder: give one of the {len(studies)} studies",
+    )
     for study in studies:
         with reading(study):
             study.kind.print(console, study)
-            written = study.pages(options.out or study.folder, [name for name in formats if name in FORMATS])
-        require(bool(written), f"skit {study.kind.command} has no such format; it has {', '.join(FORMATS)}")
-        pages = [path for path in written if path.stem == study.kind.page and path.suffix in (".html", ".md")]
+            written = study.pages(
+                options.out or study.folder, [name for name in formats if name in FORMATS]
+            )
+        require(
+            bool(written),
+            f"skit {study.kind.command} has no such format; it has {', '.join(FORMATS)}",
+        )
+        pages = [
+            path
+            for path in written
+            if path.stem == study.kind.page and path.suffix in (".html", ".md")
+        ]
         say(console, f"report: {(pages or written)[-1]}")
     if as_json:
         print_json(
@@ -181,14 +218,18 @@ def _index(options: ReportOptions, as_json: bool) -> None:
     from specbench_kit.studies.index import write_index
 
     if options.index is None or options.run:
-        raise SkitError("give run directories to report on, or --index with a folder and no run directory")
+        raise SkitError(
+            "give run directories to report on, or --index with a folder and no run directory"
+        )
     page = write_index(options.index)
     say(Console(stderr=as_json), f"index: {page}")
     if as_json:
         print_json({"index": str(page)})
 
 
-def write(console: "Console", comparison: "Comparison", folder: Path, formats: list[str], look: "Look") -> None:
+def write(
+    console: "Console", comparison: "Comparison", folder: Path, formats: list[str], look: "Look"
+) -> None:
     """Write the report into `folder` and print the paths of its pages."""
     from specbench_kit.cli.common import say
     from specbench_kit.metrics import result_file
@@ -219,7 +260,9 @@ def as_document(comparison: "Comparison") -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions(ComparisonOptions):
-    """The runs to compare, the conditions under which the comparison fails, and the folder of its report."""
+    """The runs to compare, the conditions under which the comparison fails, and the folder of its
+    report.
+    """
 
     fail_if: Annotated[
         tuple[str, ...],
@@ -241,7 +284,13 @@ def compare(options: CheckOptions, as_json: JsonOption = False) -> None:
     from rich.console import Console
 
     from specbench_kit.cli.common import say
-    from specbench_kit.metrics.gate import Condition, SlowerGate, disturbed_runs, require_readable, violations
+    from specbench_kit.metrics.gate import (
+        Condition,
+        SlowerGate,
+        disturbed_runs,
+        require_readable,
+        violations,
+    )
     from specbench_kit.reports.comparison.terminal import print_comparison
 
     conditions = [SlowerGate.parse(text) or Condition.parse(text) for text in options.fail_if]
@@ -254,7 +303,9 @@ def compare(options: CheckOptions, as_json: JsonOption = False) -> None:
         write(console, comparison, options.out, formats, look)
     if conditions:
         require_readable(comparison)
-    disturbances = disturbed_runs(comparison) if any(condition.is_timed for condition in conditions) else []
+    disturbances = (
+        disturbed_runs(comparison) if any(condition.is_timed for condition in conditions) else []
+    )
     judged = [condition for condition in conditions if not (disturbances and condition.is_timed)]
     failed: list[str] = []
     inconclusive = [f"{line}; run it again on a quiet machine" for line in disturbances]
@@ -277,4 +328,7 @@ def compare(options: CheckOptions, as_json: JsonOption = False) -> None:
     if inconclusive:
         raise typer.Exit(INCONCLUSIVE)
     if judged:
-        say(console, f"passed: {', '.join(condition.text for condition in judged)} holds for no method")
+        say(
+            console,
+            f"passed: {', '.join(condition.text for condition in judged)} holds for no method",
+        )

@@ -13,7 +13,9 @@ from specbench_kit.core.option import OUTPUT, RUN, Option
 def reproduce(
     names: Annotated[
         tuple[str, ...],
-        Option("Experiments from `skit list experiments`, a paper such as wisp, or all.", argument=True),
+        Option(
+            "Experiments from `skit list experiments`, a paper such as wisp, or all.", argument=True
+        ),
     ] = (),
     changed: Annotated[
         tuple[str, ...],
@@ -25,11 +27,15 @@ def reproduce(
         ),
     ] = (),
     sensitivity: Annotated[
-        bool, Option("Also vary each input that the paper does not state, over its plausible range.", RUN)
+        bool,
+        Option(
+            "Also vary each input that the paper does not state, over its plausible range.", RUN
+        ),
     ] = True,
     out: Out = Path("results"),
     to: Annotated[
-        Path | None, Option("Write the pages into this folder instead of a new one below --out.", OUTPUT)
+        Path | None,
+        Option("Write the pages into this folder instead of a new one below --out.", OUTPUT),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -55,5 +61,8 @@ def reproduce(
     print_totals(console, outcome.experiments)
     say_report(console, outcome.folder, "README")
     if as_json:
-        content = {"run_dirs": [str(outcome.folder)], "summary": {"experiments": outcome.experiments}}
+        content = {
+            "run_dirs": [str(outcome.folder)],
+            "summary": {"experiments": outcome.experiments},
+        }
         print_json(content)

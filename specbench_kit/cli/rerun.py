@@ -10,7 +10,9 @@ from specbench_kit.core.common_options import Out, RunFolder
 from specbench_kit.studies.rerun.options import RerunOptions
 
 
-def rerun(run: RunFolder, options: RerunOptions, out: Out = Path("results"), as_json: JsonOption = False) -> None:
+def rerun(
+    run: RunFolder, options: RerunOptions, out: Out = Path("results"), as_json: JsonOption = False
+) -> None:
     """Repeat the run and print the differences."""
     from rich.console import Console
 

@@ -5,7 +5,14 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say, say_target, tell_report
+from specbench_kit.cli.common import (
+    JsonOption,
+    command_line,
+    load_dataset,
+    say,
+    say_target,
+    tell_report,
+)
 from specbench_kit.core.option import Given, select_fields
 from specbench_kit.serving.options import (
     CapacityRule,
@@ -46,9 +53,15 @@ def capacity(
 
 
 def _run(
-    command: str, given: Mapping[str, Any], recording: Given[RecordingOptions], preset_name: str | None, as_json: bool
+    command: str,
+    given: Mapping[str, Any],
+    recording: Given[RecordingOptions],
+    preset_name: str | None,
+    as_json: bool,
 ) -> None:
-    """Run `command` with the given options, or the command of a preset with its options below the given ones."""
+    """Run `command` with the given options, or the command of a preset with its options below the
+    given ones.
+    """
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
@@ -76,7 +89,9 @@ def _run(
     if is_default:
         say(
             console,
-            SAY_DEFAULT.format(option="--acceptance", instead="give --target or --acceptance record"),
+            SAY_DEFAULT.format(
+                option="--acceptance", instead="give --target or --acceptance record"
+            ),
         )
     dataset = None
     if settings.records:
@@ -97,13 +112,17 @@ def _run(
             print_serving(console, description, summary)
 
         report = bar.enter_context(stepping_bar())
-        run = ServingRun(settings=settings, dataset=dataset, chosen=preset, report=report, show=show)
+        run = ServingRun(
+            settings=settings, dataset=dataset, chosen=preset, report=report, show=show
+        )
         if command == "capacity":
             rule = {**select_fields(CapacityRule, given), "objective": settings.objective}
             study: ServingStudy = run.capacity(CapacityRule(**rule))
         else:
             output = OutputOptions(**select_fields(OutputOptions, given))
-            study = run.simulate(output.events, parse_window(output.timeline) if output.timeline else None)
+            study = run.simulate(
+                output.events, parse_window(output.timeline) if output.timeline else None
+            )
     tell_report(console, study.folder, study.result, as_json)
 
 
@@ -118,4 +137,6 @@ def _settings(given: Mapping[str, Any], recorded: RecordingOptions) -> "ServingS
         argv=command_line(),
         **select_fields(BenchSettings, asdict(recorded)),
     )
-    return ServingSettings(**select_fields(ServingSettings, given), recording=recording, argv=command_line())
+    return ServingSettings(
+        **select_fields(ServingSettings, given), recording=recording, argv=command_line()
+    )

@@ -23,7 +23,10 @@ class SuiteOptions:
 
     action: Annotated[
         Action,
-        Option("run a suite, check a file of results, or make the board of a folder of such files.", argument=True),
+        Option(
+            "run a suite, check a file of results, or make the board of a folder of such files.",
+            argument=True,
+        ),
     ]
     subject: Annotated[Path, Option("The suite (v1), the file or the folder.", argument=True)]
     methods: Annotated[
@@ -44,15 +47,28 @@ class SuiteOptions:
         ),
     ] = ()
     hardware: Annotated[
-        str, Option("What the servers run on, such as '1 x H100'; by default this machine, if they are here.", SERVER)
+        str,
+        Option(
+            "What the servers run on, such as '1 x H100'; by default this machine, if they are here.",
+            SERVER,
+        ),
     ] = ""
-    quick: Annotated[bool, Option("Take a fifth of the requests; the results compare with nothing.", RUN)] = False
-    submit: Annotated[Path | None, Option("Folder into which one file with the results is written.", OUTPUT)] = None
-    resume: Annotated[bool, Option("Run no policy again whose file is in the folder of --submit.", OUTPUT)] = False
+    quick: Annotated[
+        bool, Option("Take a fifth of the requests; the results compare with nothing.", RUN)
+    ] = False
+    submit: Annotated[
+        Path | None, Option("Folder into which one file with the results is written.", OUTPUT)
+    ] = None
+    resume: Annotated[
+        bool, Option("Run no policy again whose file is in the folder of --submit.", OUTPUT)
+    ] = False
     jobs: Annotated[int, Option("Number of processes; -1 for one on every core.", RUN)] = 1
     out: Annotated[
         Path | None,
-        Option("Folder for the report's folder (default: results), or of the board's site (default: board).", OUTPUT),
+        Option(
+            "Folder for the report's folder (default: results), or of the board's site (default: board).",
+            OUTPUT,
+        ),
     ] = None
 
 
@@ -65,13 +81,19 @@ def suite(options: SuiteOptions, as_json: JsonOption = False) -> None:
 
 
 def _run(options: SuiteOptions, console: "Console", as_json: bool) -> None:
-    require(bool(options.methods or options.servers), "no policy: give at least one --method, or --server twice")
+    require(
+        bool(options.methods or options.servers),
+        "no policy: give at least one --method, or --server twice",
+    )
     require(not (options.methods and options.servers), "give --method or --server, not both")
     require(
         not (options.quick and options.submit),
         "--submit takes results that compare with others, which those of --quick do not: leave out one of them",
     )
-    require(options.submit is not None or not options.resume, "--resume goes with --submit: it reads that folder")
+    require(
+        options.submit is not None or not options.resume,
+        "--resume goes with --submit: it reads that folder",
+    )
     from specbench_kit.cli.progress import counting_bar
     from specbench_kit.studies.suite.definition import load
     from specbench_kit.studies.suite.files import save
@@ -141,7 +163,9 @@ def _check(options: SuiteOptions, console: "Console", as_json: bool) -> None:
         say(console, line)
     if not found.differences:
         fleets = f" and {found.fleets} fleets" if found.fleets else ""
-        numbers = f"all {found.numbers:,} numbers of {result.policy.spec} in {found.cells} cells{fleets}"
+        numbers = (
+            f"all {found.numbers:,} numbers of {result.policy.spec} in {found.cells} cells{fleets}"
+        )
         say(
             console,
             f"{options.subject}: {numbers} come out to the last digit; its outputs are the target's answers, and it "

@@ -2,19 +2,38 @@
 
 from pathlib import Path
 
-from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say, say_target, tell_study
+from specbench_kit.cli.common import (
+    JsonOption,
+    command_line,
+    load_dataset,
+    say,
+    say_target,
+    tell_study,
+)
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
 from specbench_kit.studies.sweep.options import SweepOptions
 from specbench_kit.traces.library import DEFAULT_TRACE, SAY_DEFAULT
 
 RECORDED_FIRST = (
-    *("trace", "minutes", "target", "draft", "device", "dtype", "executor", "max_new_tokens", "max_draft"),
+    *(
+        "trace",
+        "minutes",
+        "target",
+        "draft",
+        "device",
+        "dtype",
+        "executor",
+        "max_new_tokens",
+        "max_draft",
+    ),
 )
 """Options of which one asks for a trace, or for what to record."""
 
 
-def sweep(options: Given[SweepOptions], dataset: Given[DatasetOptions], as_json: JsonOption = False) -> None:
+def sweep(
+    options: Given[SweepOptions], dataset: Given[DatasetOptions], as_json: JsonOption = False
+) -> None:
     """Run every point of the grid and print where each method pays off."""
     from rich.console import Console
 

@@ -27,6 +27,8 @@ def train_draft(
     dataset = load_prompts(settings, prompts, console)
     with show_training() as (report, tell):
         trained = draft_training.train_draft(settings, recipe, dataset, report, tell)
-    tell_training(console, "draft", trained.folder, trained.summary["held_out"], trained.summary["live"])
+    tell_training(
+        console, "draft", trained.folder, trained.summary["held_out"], trained.summary["live"]
+    )
     if as_json:
         print_training(trained.folder, trained.summary)

@@ -3,7 +3,11 @@
 from specbench_kit.cli.common import JsonOption
 from specbench_kit.cli.training import load_prompts, print_training, show_training, tell_training
 from specbench_kit.core.option import Given
-from specbench_kit.studies.training.distillation.options import HeadRecipe, HeadTrainingSettings, TrainingPromptOptions
+from specbench_kit.studies.training.distillation.options import (
+    HeadRecipe,
+    HeadTrainingSettings,
+    TrainingPromptOptions,
+)
 
 
 def train_head(
@@ -23,6 +27,8 @@ def train_head(
     dataset = load_prompts(settings, prompts, console)
     with show_training() as (report, tell):
         trained = head_training.train_head(settings, recipe, dataset, report, tell)
-    tell_training(console, "head", trained.folder, trained.summary["held_out"], trained.summary["live"])
+    tell_training(
+        console, "head", trained.folder, trained.summary["held_out"], trained.summary["live"]
+    )
     if as_json:
         print_training(trained.folder, trained.summary)

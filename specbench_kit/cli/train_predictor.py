@@ -1,6 +1,16 @@
-"""`skit train-predictor`: train rejection predictors for a pair of models and report if they pay off."""
+"""`skit train-predictor`: train rejection predictors for a pair of models and report if they pay
+off.
+"""
 
-from specbench_kit.cli.common import JsonOption, command_line, load_dataset, say, say_disturbed, say_target, tell_report
+from specbench_kit.cli.common import (
+    JsonOption,
+    command_line,
+    load_dataset,
+    say,
+    say_disturbed,
+    say_target,
+    tell_report,
+)
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.option import Given
 from specbench_kit.studies.training.options import TrainingDeployments, TrainingOptions
@@ -23,7 +33,10 @@ def train_predictor(
     console = Console(stderr=as_json)
     first, *others = map(load, dict.fromkeys(deployments.deployments))
     settings = options.into(
-        PredictorTrainingSettings, deployment=first, further_deployments=tuple(others), argv=command_line()
+        PredictorTrainingSettings,
+        deployment=first,
+        further_deployments=tuple(others),
+        argv=command_line(),
     )
     for family, reason in settings.left_out_families.items():
         say(console, f"left out: the family {family}, since {reason}")

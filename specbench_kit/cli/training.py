@@ -9,7 +9,10 @@ from specbench_kit.cli.common import load_dataset, print_json, say, say_target
 from specbench_kit.cli.interrupts import kept_when_interrupted
 from specbench_kit.core.common_options import DatasetOptions
 from specbench_kit.core.progress import ProgressCallback
-from specbench_kit.studies.training.distillation.options import DistillationSettings, TrainingPromptOptions
+from specbench_kit.studies.training.distillation.options import (
+    DistillationSettings,
+    TrainingPromptOptions,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,14 +27,20 @@ PROMPTS_WITHOUT_TIME = 2000
 def load_prompts(
     settings: DistillationSettings, prompts: TrainingPromptOptions, console: "Console"
 ) -> "LoadedDataset | None":
-    """Load the training prompts of all datasets; None if the settings name a trace. Say which target is trained for."""
+    """Load the training prompts of all datasets; None if the settings name a trace. Say which
+    target is trained for.
+    """
     say_target(console, settings.target)
     if settings.trace is not None:
         return None
     from specbench_kit.datasets.loading import join_datasets, share_prompts
 
     names = prompts.datasets
-    limit = PROMPTS_WITHOUT_TIME if settings.limit is None and settings.minutes is None else settings.limit
+    limit = (
+        PROMPTS_WITHOUT_TIME
+        if settings.limit is None and settings.minutes is None
+        else settings.limit
+    )
     parts = [
         load_dataset(
             DatasetOptions(dataset=name, data_dir=prompts.data_dir, sample=prompts.sample),
@@ -42,7 +51,9 @@ def load_prompts(
         )
         for name, share in zip(names, share_prompts(limit, len(names)), strict=True)
     ]
-    return parts[0] if len(parts) == 1 else join_datasets("+".join(part.name for part in parts), parts)
+    return (
+        parts[0] if len(parts) == 1 else join_datasets("+".join(part.name for part in parts), parts)
+    )
 
 
 @contextmanager
@@ -56,7 +67,11 @@ def show_training() -> Iterator[tuple[ProgressCallback, Callable[[str], None]]]:
 
 
 def tell_training(
-    console: "Console", kind: str, folder: Path, held_out: Mapping[str, object], live: "LiveResult | None"
+    console: "Console",
+    kind: str,
+    folder: Path,
+    held_out: Mapping[str, object],
+    live: "LiveResult | None",
 ) -> None:
     """Print what a draft reached, live before anything computed on answers."""
     if live is not None:
@@ -67,7 +82,9 @@ def tell_training(
             f"{live['speedup']:.2f} times autoregressive decoding; accepted by position: {rates}",
         )
     else:
-        say(console, f"on held-out answers: {held_out['acceptance_length']} tokens per verification")
+        say(
+            console, f"on held-out answers: {held_out['acceptance_length']} tokens per verification"
+        )
     say(console, f"{kind}: {folder}")
 
 

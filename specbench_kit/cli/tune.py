@@ -5,7 +5,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from specbench_kit.cli.common import JsonOption, command_line, print_json, require_file, say, say_left_out, say_report
+from specbench_kit.cli.common import (
+    JsonOption,
+    command_line,
+    print_json,
+    require_file,
+    say,
+    say_left_out,
+    say_report,
+)
 from specbench_kit.core.common_options import DeploymentOptions
 from specbench_kit.core.option import OUTPUT, Option, select_fields
 from specbench_kit.studies.tuning.options import TuningOptions
@@ -20,7 +28,10 @@ class TuneOptions(TuningOptions):
 
     out: Annotated[
         Path,
-        Option("File to write, for `skit bench --tuned`; the report goes into a folder of its name beside it.", OUTPUT),
+        Option(
+            "File to write, for `skit bench --tuned`; the report goes into a folder of its name beside it.",
+            OUTPUT,
+        ),
     ] = Path("results/tuned.json")
 
 
@@ -44,9 +55,14 @@ def tune(options: TuneOptions, placement: DeploymentOptions, as_json: JsonOption
     study.kind.print(console, study)
     say_left_out(console, study.result.left_out)
     say_report(console, study.folder)
-    say(console, f"tuned: {options.out}; run it with {_next_command(options, placement, study.result)}")
+    say(
+        console,
+        f"tuned: {options.out}; run it with {_next_command(options, placement, study.result)}",
+    )
     if as_json:
-        print_json({"file": str(options.out), "run_dirs": [str(study.folder)], **asdict(study.result)})
+        print_json(
+            {"file": str(options.out), "run_dirs": [str(study.folder)], **asdict(study.result)}
+        )
 
 
 def _next_command(options: TuneOptions, placement: DeploymentOptions, tuned: "TunedOptions") -> str:
@@ -60,4 +76,6 @@ def _next_command(options: TuneOptions, placement: DeploymentOptions, tuned: "Tu
 
 
 TUNE = "-tune"
-"""What the name of a bundled trace for tuning ends with; the other half, for reports, is called without it."""
+"""What the name of a bundled trace for tuning ends with; the other half, for reports, is called
+without it.
+"""

@@ -5,7 +5,9 @@ from typing import Any
 import typer
 
 UsageError: Any = typer.BadParameter.__mro__[1]
-"""The base of all errors of a command line; Typer ships it in itself or takes that of click, by its version."""
+"""The base of all errors of a command line; Typer ships it in itself or takes that of click, by its
+version.
+"""
 
 
 def usage_problem(error: Any) -> str:

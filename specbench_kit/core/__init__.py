@@ -1,1 +1,3 @@
-"""Code that every part of the kit may use: errors, options, the plug-in registry and text helpers."""
+"""Code that every part of the kit may use: errors, options, the plug-in registry and text
+helpers.
+"""

@@ -16,5 +16,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_host_and_port(text: str) -> bool:
-    """Return True if a text looks like the address of a server, such as `127.0.0.1:8001`, without its kind."""
+    """Return True if a text looks like the address of a server, such as `127.0.0.1:8001`, without
+    its kind.
+    """
     return bool(re.fullmatch(r"(localhost|[\w.-]+\.[\w-]+|\[[0-9a-fA-F:]+\]):\d{1,5}", text))

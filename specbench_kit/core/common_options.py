@@ -17,7 +17,9 @@ DatasetName = Annotated[
         flag="dataset",
     ),
 ]
-DataDir = Annotated[Path | None, Option("Folder with local datasets; the default is $SKIT_DATA_DIR.", RUN)]
+DataDir = Annotated[
+    Path | None, Option("Folder with local datasets; the default is $SKIT_DATA_DIR.", RUN)
+]
 Sample = Annotated[bool, Option("Use a small bundled sample if the dataset is not available.", RUN)]
 Target = Annotated[
     str,
@@ -46,7 +48,12 @@ TorchDevice = Annotated[
     ),
 ]
 Dtype = Annotated[
-    str, Option("Number format of the weights: auto, float32, bfloat16 or float16.", MODELS, recorded="as found")
+    str,
+    Option(
+        "Number format of the weights: auto, float32, bfloat16 or float16.",
+        MODELS,
+        recorded="as found",
+    ),
 ]
 ExecutorName = Annotated[
     str,
@@ -59,12 +66,24 @@ ExecutorName = Annotated[
     ),
 ]
 DeviceMap = Annotated[
-    str, Option("Spread the weights over all devices, as in transformers: auto, balanced or sequential.", MODELS)
+    str,
+    Option(
+        "Spread the weights over all devices, as in transformers: auto, balanced or sequential.",
+        MODELS,
+    ),
 ]
-MaxMemory = Annotated[str, Option("Memory that --device-map may use per device, such as 0=20GiB,cpu=60GiB.", MODELS)]
-MaxNewTokens = Annotated[int, Option("Maximum number of output tokens per request.", DECODING, recorded="always")]
-BatchSize = Annotated[int, Option("Number of requests decoded together.", DECODING, recorded="always")]
-Seed = Annotated[int, Option("Seed for drawing prompts and sampling tokens.", DECODING, recorded="always")]
+MaxMemory = Annotated[
+    str, Option("Memory that --device-map may use per device, such as 0=20GiB,cpu=60GiB.", MODELS)
+]
+MaxNewTokens = Annotated[
+    int, Option("Maximum number of output tokens per request.", DECODING, recorded="always")
+]
+BatchSize = Annotated[
+    int, Option("Number of requests decoded together.", DECODING, recorded="always")
+]
+Seed = Annotated[
+    int, Option("Seed for drawing prompts and sampling tokens.", DECODING, recorded="always")
+]
 Limit = Annotated[
     int | None,
     Option(
@@ -76,11 +95,17 @@ Limit = Annotated[
 ]
 Minutes = Annotated[
     float | None,
-    Option("Minutes of decoding after which no further request begins; what is done by then is reported.", RUN),
+    Option(
+        "Minutes of decoding after which no further request begins; what is done by then is reported.",
+        RUN,
+    ),
 ]
 Replay = Annotated[
     Path | None,
-    Option("Trace to replay instead of running models: a file of `skit record`, or one of `skit list traces`.", RUN),
+    Option(
+        "Trace to replay instead of running models: a file of `skit record`, or one of `skit list traces`.",
+        RUN,
+    ),
 ]
 Resume = Annotated[bool, Option("Continue the newest unfinished run with these settings.", OUTPUT)]
 DeploymentName = Annotated[
@@ -94,18 +119,32 @@ DeploymentName = Annotated[
 ]
 Out = Annotated[Path, Option("Folder in which run directories are created.", OUTPUT)]
 Strict = Annotated[bool, Option("Exit with code 1 if a request failed.", OUTPUT)]
-Force = Annotated[bool, Option("Use the result by default even if the machine was disturbed during it.", OUTPUT)]
+Force = Annotated[
+    bool, Option("Use the result by default even if the machine was disturbed during it.", OUTPUT)
+]
 
 ReplacedFields = Annotated[
     tuple[str, ...],
-    Option("Change a field of the deployment: link.rtt_s=0.04. May be given several times.", DEPLOYMENT, flag="set"),
+    Option(
+        "Change a field of the deployment: link.rtt_s=0.04. May be given several times.",
+        DEPLOYMENT,
+        flag="set",
+    ),
 ]
 Methods = Annotated[
     tuple[str, ...],
-    Option("Drafting method: name or name:key=value,...; may be given several times.", RUN, flag="method"),
+    Option(
+        "Drafting method: name or name:key=value,...; may be given several times.",
+        RUN,
+        flag="method",
+    ),
 ]
-RunFolder = Annotated[Path, Option("A run directory of `skit bench`, or a folder with one in it.", argument=True)]
-RunFolders = Annotated[tuple[Path, ...], Option("Run directories, or folders of run directories.", argument=True)]
+RunFolder = Annotated[
+    Path, Option("A run directory of `skit bench`, or a folder with one in it.", argument=True)
+]
+RunFolders = Annotated[
+    tuple[Path, ...], Option("Run directories, or folders of run directories.", argument=True)
+]
 
 
 def require_minutes(minutes: float | None) -> None:

@@ -1,4 +1,6 @@
-"""Time that counts: what a process prepares once, such as a captured graph, is no part of what is measured."""
+"""Time that counts: what a process prepares once, such as a captured graph, is no part of what is
+measured.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +10,9 @@ from typing import NamedTuple
 
 
 class _State(NamedTuple):
-    """The seconds left out so far, and the moment at which time stands still; None while it goes on."""
+    """The seconds left out so far, and the moment at which time stands still; None while it goes
+    on.
+    """
 
     uncounted_s: float = 0.0
     stopped_s: float | None = None
@@ -46,12 +50,16 @@ _stopwatch = _Stopwatch()
 
 
 def counted_s() -> float:
-    """Return this machine's seconds, less those inside `not_counted`; only differences have a meaning."""
+    """Return this machine's seconds, less those inside `not_counted`; only differences have a
+    meaning.
+    """
     return _stopwatch.counted_s()
 
 
 def uncounted_s() -> float:
-    """Return the seconds that this process has spent inside `not_counted`, without one that has not ended."""
+    """Return the seconds that this process has spent inside `not_counted`, without one that has not
+    ended.
+    """
     return _stopwatch.state.uncounted_s
 
 

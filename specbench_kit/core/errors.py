@@ -7,23 +7,32 @@ from specbench_kit.core.plain_text import one_line
 
 
 class SkitError(Exception):
-    """Bad input. The message is one line that says what is wrong and what to do; the CLI prints it and exits with 2."""
+    """Bad input. The message is one line that says what is wrong and what to do; the CLI prints it
+    and exits with 2.
+    """
 
     def __str__(self) -> str:
-        # The message may quote a file of somebody else, whose control characters must not reach the terminal.
+        # The message may quote a file of somebody else, whose control characters must not reach the
+        # terminal.
         return one_line(super().__str__())
 
 
 class Interrupted(SkitError):
-    """Ctrl-C or SIGTERM ended the work; the message says what is kept, and the CLI exits with 130."""
+    """Ctrl-C or SIGTERM ended the work; the message says what is kept, and the CLI exits with
+    130.
+    """
 
 
 class PolicyError(SkitError):
-    """A policy asked for something impossible; the engine that called the policy adds the name of its method."""
+    """A policy asked for something impossible; the engine that called the policy adds the name of
+    its method.
+    """
 
 
 class MethodError(SkitError):
-    """A method's policy broke the contract of policies, so that it cannot go on; other methods of a benchmark can."""
+    """A method's policy broke the contract of policies, so that it cannot go on; other methods of a
+    benchmark can.
+    """
 
 
 def require(condition: bool, message: str) -> None:
@@ -33,7 +42,9 @@ def require(condition: bool, message: str) -> None:
 
 
 def did_you_mean(name: str, valid_names: Iterable[str], most: int = 1) -> str:
-    """Return ` (did you mean 'x'?)` with the `most` similar of the valid names, or nothing if none is similar."""
+    """Return ` (did you mean 'x'?)` with the `most` similar of the valid names, or nothing if none
+    is similar.
+    """
     return suggestion(get_close_matches(name, list(valid_names), n=most))
 
 
@@ -52,7 +63,8 @@ MOST_SUGGESTED = 3
 
 
 def valid_choices(name: str, valid_names: Iterable[str], lister: str | None = None) -> str:
-    """Return the end of an error line on an unknown name: what may be meant, and which names are known.
+    """Return the end of an error line on an unknown name: what may be meant, and which names are
+    known.
 
     `lister` is the command that shows all of them, if there is one.
     """

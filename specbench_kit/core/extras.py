@@ -1,4 +1,6 @@
-"""Packages that only some commands need, and the extra of this distribution that installs each of them."""
+"""Packages that only some commands need, and the extra of this distribution that installs each of
+them.
+"""
 
 EXTRA_OF_MODULE = {
     "grpc": "live",
@@ -30,7 +32,9 @@ PURPOSES = {
 
 
 def missing_module_line(module: str) -> str | None:
-    """Return the one line that names the extra for a module that is not installed, or None for a module of no extra."""
+    """Return the one line that names the extra for a module that is not installed, or None for a
+    module of no extra.
+    """
     name = module.partition(".")[0]
     extra = EXTRA_OF_MODULE.get(name)
     if extra is None:

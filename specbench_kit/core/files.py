@@ -8,7 +8,9 @@ from specbench_kit.core.errors import SkitError, require
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a temporary file beside `path` and rename it, so that no reader sees half of it; make the folder."""
+    """Write a temporary file beside `path` and rename it, so that no reader sees half of it; make
+    the folder.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -23,7 +25,9 @@ LARGEST_BYTES = 500_000_000
 
 
 def unpack_xz(content: bytes) -> bytes:
-    """Return what a packed file holds; raise ValueError if it is cut short or too large, LZMAError if it is no xz."""
+    """Return what a packed file holds; raise ValueError if it is cut short or too large, LZMAError
+    if it is no xz.
+    """
     unpacking = lzma.LZMADecompressor()
     text = unpacking.decompress(content, LARGEST_BYTES)
     if not unpacking.eof:
@@ -32,7 +36,9 @@ def unpack_xz(content: bytes) -> bytes:
 
 
 def require_readable(path: Path, version: object, newest: int) -> None:
-    """Raise SkitError if a file's version of its format is newer than the newest one that this kit reads."""
+    """Raise SkitError if a file's version of its format is newer than the newest one that this kit
+    reads.
+    """
     require(
         not isinstance(version, int) or version <= newest,
         f"{path} was written by a newer specbench-kit (version {version} of the format, this one reads up to "
@@ -47,7 +53,9 @@ POINTER_BYTES = 1024
 
 
 def require_contents(folder: Path) -> None:
-    """Raise SkitError if a file of a model is a pointer of git-lfs, in place of what it points to."""
+    """Raise SkitError if a file of a model is a pointer of git-lfs, in place of what it points
+    to.
+    """
     for file in sorted(path for path in folder.iterdir() if path.is_file()):
         require_no_pointer(file)
 

@@ -1,8 +1,8 @@
 """Files of other programs: what a user states of one, and what the kit took it for.
 
-Units and columns are known from a format's own names, or stated as in `FILE:unit=ms`. Every reader says in one line
-what it took a file for, and how much of it was left out and why; values that cannot be are doubts, told before any
-result.
+Units and columns are known from a format's own names, or stated as in `FILE:unit=ms`. Every reader
+says in one line what it took a file for, and how much of it was left out and why; values that
+cannot be are doubts, told before any result.
 """
 
 import re
@@ -16,7 +16,12 @@ from msgspec import Struct
 Unit = Literal["s", "ms", "us", "ns"]
 PER_SECOND: Mapping[str, float] = {"s": 1.0, "sec": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 """How many units of time make a second, by every name that formats have for them."""
-IN_WORDS: Mapping[str, str] = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
+IN_WORDS: Mapping[str, str] = {
+    "s": "seconds",
+    "ms": "milliseconds",
+    "us": "microseconds",
+    "ns": "nanoseconds",
+}
 WARM_UP = "of the warm-up"
 COOL_DOWN = "of the cool-down"
 CANCELLED = "cancelled"
@@ -35,7 +40,9 @@ class StatedFile(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> "StatedFile":
-        """Return the file that `FILE` or `FILE:key=value` names; a file of just that name comes first."""
+        """Return the file that `FILE` or `FILE:key=value` names; a file of just that name comes
+        first.
+        """
         match = _STATED.fullmatch(text)
         if match is None or Path(text).expanduser().exists():
             return cls(Path(text).expanduser())
@@ -47,7 +54,8 @@ class StatedFile(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class FileReading:
-    """What a file was taken for: its format with units, how many rows of it were read, and which were left out.
+    """What a file was taken for: its format with units, how many rows of it were read, and which
+    were left out.
 
     `left_out` counts rows by the reason; `doubts` are sentences about values that cannot be.
     """

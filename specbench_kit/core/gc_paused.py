@@ -9,8 +9,8 @@ from contextlib import contextmanager
 def gc_paused() -> Iterator[None]:
     """Disable the garbage collector inside the block; blocks may be nested.
 
-    Work that builds millions of objects and frees none takes twice as long when the collector scans them over and
-    over. The block must not leave large reference cycles behind.
+    Work that builds millions of objects and frees none takes twice as long when the collector scans
+    them over and over. The block must not leave large reference cycles behind.
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,4 +1,6 @@
-"""Find out quickly if the Hugging Face hub or another server answers, before a library retries for long."""
+"""Find out quickly if the Hugging Face hub or another server answers, before a library retries for
+long.
+"""
 
 from functools import cache
 from threading import Event, Thread

@@ -1,4 +1,6 @@
-"""Misspelt names of a class: what it defines, nothing reads, and its contract knows under a similar name."""
+"""Misspelt names of a class: what it defines, nothing reads, and its contract knows under a similar
+name.
+"""
 
 import sys
 from collections.abc import Iterator
@@ -10,12 +12,18 @@ LEAST_SIMILAR = 0.8
 
 
 def near_misses(kind: type, contract: type) -> dict[str, str]:
-    """Return the names that a class seems to misspell, each with that of the contract which it may mean.
+    """Return the names that a class seems to misspell, each with that of the contract which it may
+    mean.
 
-    A name is misspelt only if the class leaves out the similar one, and if no code of its package reads it: helpers
-    such as `drafted` or `observed` are read by the code that needs them. Options, which are annotated, are left alone.
+    A name is misspelt only if the class leaves out the similar one, and if no code of its package
+    reads it: helpers such as `drafted` or `observed` are read by the code that needs them. Options,
+    which are annotated, are left alone.
     """
-    own = [base for base in kind.__mro__ if base not in contract.__mro__ and not issubclass(contract, base)]
+    own = [
+        base
+        for base in kind.__mro__
+        if base not in contract.__mro__ and not issubclass(contract, base)
+    ]
     names = {name for base in own for name in vars(base) if not name.startswith("_")}
     options = {name for base in own for name in vars(base).get("__annotations__", {})}
     left_out = [name for name in dir(contract) if not name.startswith("_") and name not in names]
@@ -30,18 +38,29 @@ def near_misses(kind: type, contract: type) -> dict[str, str]:
 
 def words(misses: dict[str, str]) -> str:
     """Return misspelt names in words, with what may be meant."""
-    return " and ".join(f"'{name}', which nothing reads (did you mean '{meant}'?)" for name, meant in misses.items())
+    return " and ".join(
+        f"'{name}', which nothing reads (did you mean '{meant}'?)" for name, meant in misses.items()
+    )
 
 
 def _names_read(kind: type) -> Iterator[str]:
     """Yield the names that functions of a class's package read, as attributes or by themselves."""
     package = kind.__module__.partition(".")[0]
-    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == package]
+    modules = [
+        module for name, module in list(sys.modules.items()) if name.partition(".")[0] == package
+    ]
     members = [member for module in modules for member in list(vars(module).values())]
-    classes = {member for member in members if isinstance(member, type) and member.__module__.startswith(package)}
+    classes = {
+        member
+        for member in members
+        if isinstance(member, type) and member.__module__.startswith(package)
+    }
     members += [member for of_class in {*classes, kind} for member in vars(of_class).values()]
     for member in members:
-        for function in (member, *(getattr(member, name, None) for name in ("fget", "__func__", "func"))):
+        for function in (
+            member,
+            *(getattr(member, name, None) for name in ("fget", "__func__", "func")),
+        ):
             if isinstance(function, FunctionType):
                 yield from _names_in(function.__code__)
 
@@ -53,5 +72,7 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
         # Names that are read by getattr stand as texts, alone or in a sequence.
         yield from (
-            text for text in (constant if isinstance(constant, tuple) else (constant,)) if isinstance(text, str)
+            text
+            for text in (constant if isinstance(constant, tuple) else (constant,))
+            if isinstance(text, str)
         )

@@ -1,4 +1,6 @@
-"""Options: annotated fields of dataclasses, which the command line, option files and the Python interface all read."""
+"""Options: annotated fields of dataclasses, which the command line, option files and the Python
+interface all read.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields
@@ -22,13 +24,16 @@ OUTPUT = "Output"
 
 
 Recorded = Literal["no", "always", "if changed", "as found"]
-"""Whether a run's `run.json` holds an option under its name: its value, that of another than the default alone, or what
-the run found where the option left it open. `skit rerun` restores what it holds."""
+"""Whether a run's `run.json` holds an option under its name: its value, that of another than the
+default alone, or what the run found where the option left it open. `skit rerun` restores what it
+holds.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Metadata that makes an annotated field an option: `Annotated[int, Option("Requests in a batch.")] = 64`.
+    """Metadata that makes an annotated field an option: `Annotated[int, Option("Requests in a
+    batch.")] = 64`.
 
     `help` is the help text and `panel` the heading that it stands under. `flag` is the name on the command line where
     it differs from the name of the field. `parse` turns the text of the command line into the field's value; without
@@ -44,23 +49,31 @@ class Option:
     recorded: Recorded = "no"
 
     def shown_name(self, name: str) -> str:
-        """Return what the command line calls the field `name`: `--batch-size`, or the bare name of an argument."""
+        """Return what the command line calls the field `name`: `--batch-size`, or the bare name of
+        an argument.
+        """
         return name if self.argument else f"--{(self.flag or name).replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
 class Given(Generic[T]):
-    """The options that a user gave for `kind`, a dataclass that takes more than options to construct."""
+    """The options that a user gave for `kind`, a dataclass that takes more than options to
+    construct.
+    """
 
     kind: Callable[..., T]
     values: Mapping[str, object]
 
     def make(self, **others: object) -> T:
-        """Construct the dataclass from the given options and the `others`, which win over options of the same name."""
+        """Construct the dataclass from the given options and the `others`, which win over options
+        of the same name.
+        """
         return self.into(self.kind, **others)
 
     def into(self, kind: Callable[..., S], **others: object) -> S:
-        """Construct `kind`, a subclass of the dataclass, from the given options and the `others`."""
+        """Construct `kind`, a subclass of the dataclass, from the given options and the
+        `others`.
+        """
         return kind(**{**self.values, **others})
 
 
@@ -76,52 +89,73 @@ def options_in(kind: type) -> Iterator[tuple[Field[object], object, Option]]:
     for field in fields(kind):
         if get_origin(hints[field.name]) is Annotated:
             field_type, *metadata = get_args(hints[field.name])
-            yield from ((field, field_type, option) for option in metadata if isinstance(option, Option))
+            yield from (
+                (field, field_type, option) for option in metadata if isinstance(option, Option)
+            )
 
 
 def recorded_values(options: object) -> dict[str, object]:
-    """Return what `run.json` holds of a dataclass's options, without those that it holds as found."""
+    """Return what `run.json` holds of a dataclass's options, without those that it holds as
+    found.
+    """
     values = {}
     for field, _, option in options_in(type(options)):
         value = getattr(options, field.name)
-        if option.recorded == "always" or (option.recorded == "if changed" and value != field.default):
+        if option.recorded == "always" or (
+            option.recorded == "if changed" and value != field.default
+        ):
             values[field.name] = getattr(value, "spec", value)
     return values
 
 
 def recorded_names(kind: type) -> set[str]:
     """Return the names of the options that `recorded_values` may return."""
-    return {field.name for field, _, option in options_in(kind) if option.recorded in ("always", "if changed")}
+    return {
+        field.name
+        for field, _, option in options_in(kind)
+        if option.recorded in ("always", "if changed")
+    }
 
 
 def restored_values(kind: type, recorded: Mapping[str, object]) -> dict[str, Any]:
-    """Return the options of the dataclass `kind` that `run.json` holds, as the dataclass takes them."""
+    """Return the options of the dataclass `kind` that `run.json` holds, as the dataclass takes
+    them.
+    """
     values: dict[str, Any] = {}
     for field, _, option in options_in(kind):
         if option.recorded != "no" and field.name in recorded:
             value = recorded[field.name]
-            values[field.name] = option.parse(value) if option.parse and isinstance(value, str) else value
+            values[field.name] = (
+                option.parse(value) if option.parse and isinstance(value, str) else value
+            )
     return values
 
 
 def inner_type(field_type: object) -> object:
     """Return `T` for a field of type `T | None`, and every other type as it is."""
     arguments = get_args(field_type)
-    return next(kind for kind in arguments if kind is not NoneType) if NoneType in arguments else field_type
+    return (
+        next(kind for kind in arguments if kind is not NoneType)
+        if NoneType in arguments
+        else field_type
+    )
 
 
 def from_keywords(kind: type[T], keywords: Mapping[str, object], **others: object) -> T:
-    """Construct the dataclass `kind` from keyword arguments, which may be as short as on the command line.
+    """Construct the dataclass `kind` from keyword arguments, which may be as short as on the
+    command line.
 
-    A field of several values takes one alone, and a path or a field with its own `parse` takes text. `others` are
-    fields that are not options. Raise SkitError, with the valid names, for an unknown keyword, and for a value of
-    another kind.
+    A field of several values takes one alone, and a path or a field with its own `parse` takes
+    text. `others` are fields that are not options. Raise SkitError, with the valid names, for an
+    unknown keyword, and for a value of another kind.
     """
     options = {field.name: (field_type, option) for field, field_type, option in options_in(kind)}
     if unknown := sorted(keywords.keys() - options.keys()):
         hint = did_you_mean(unknown[0], options)
         raise SkitError(f"unknown option '{unknown[0]}'{hint}; known: {', '.join(sorted(options))}")
-    return kind(**{name: _value(name, *options[name], value) for name, value in keywords.items()}, **others)
+    return kind(
+        **{name: _value(name, *options[name], value) for name, value in keywords.items()}, **others
+    )
 
 
 KINDS: Mapping[object, tuple[type, str]] = {
@@ -158,5 +192,8 @@ def _checked(shown: str, kind: object, value: object) -> object:
         return str(value)  # the command line has no other kind of value: prompt_tokens=50
     accepted, words = KINDS.get(kind, (object, ""))
     is_switch = isinstance(value, bool) and kind is not bool  # Python takes True for the number 1
-    require(isinstance(value, accepted) and not (words and is_switch), f"{shown} must be {words}, not {value!r}")
+    require(
+        isinstance(value, accepted) and not (words and is_switch),
+        f"{shown} must be {words}, not {value!r}",
+    )
     return value

@@ -1,4 +1,6 @@
-"""A registry that finds its entries by itself: in the modules of one package, then in installed plug-ins."""
+"""A registry that finds its entries by itself: in the modules of one package, then in installed
+plug-ins.
+"""
 
 import importlib
 import logging
@@ -38,7 +40,9 @@ class PlugInFault(NamedTuple):
 
 
 def plug_in_fault(error: BaseException) -> PlugInFault | None:
-    """Return the innermost place in the code of a plug-in that an error came through; None if there is none."""
+    """Return the innermost place in the code of a plug-in that an error came through; None if there
+    is none.
+    """
     found = None
     for frame, line in walk_tb(error.__traceback__):
         plug_in = _PLUG_INS.get(str(frame.f_globals.get("__name__")).partition(".")[0])
@@ -81,7 +85,9 @@ class Registry(Generic[T]):
         self._discovered = False
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Return a decorator that registers its object as `name`; it raises SkitError if another object has it."""
+        """Return a decorator that registers its object as `name`; it raises SkitError if another
+        object has it.
+        """
 
         def add(entry: T) -> T:
             if self._entries.get(name, entry) is not entry:
@@ -112,7 +118,9 @@ class Registry(Generic[T]):
             self._discovered = True
             package = importlib.import_module(self.package)
             # A single module has no path: it registers its entries itself.
-            for module in pkgutil.iter_modules(getattr(package, "__path__", ()), f"{self.package}."):
+            for module in pkgutil.iter_modules(
+                getattr(package, "__path__", ()), f"{self.package}."
+            ):
                 importlib.import_module(module.name)
             for point in _entry_points().select(group=self.group):
                 try:
@@ -124,7 +132,9 @@ class Registry(Generic[T]):
                         self._leave_out_wrong(point, entry, f"has {words(misspelt)}")
                         continue
                     self.register(point.name)(entry)
-                    _PLUG_INS.setdefault(point.module.partition(".")[0], PlugIn(self.kind, point.name))
+                    _PLUG_INS.setdefault(
+                        point.module.partition(".")[0], PlugIn(self.kind, point.name)
+                    )
                 except SkitError:
                     raise
                 except Exception as error:  # whatever is wrong with it, nothing else depends on it
@@ -134,7 +144,11 @@ class Registry(Generic[T]):
     def of_other_packages(self) -> dict[str, T]:
         """Return the entries, by name, that other packages than this one bring."""
         own = __name__.partition(".")[0]
-        return {name: entry for name, entry in self.all().items() if entry.__module__.partition(".")[0] != own}
+        return {
+            name: entry
+            for name, entry in self.all().items()
+            if entry.__module__.partition(".")[0] != own
+        }
 
     def left_out(self) -> dict[str, str]:
         """Return the entries that cannot be used, by name, each with why and what to do."""
@@ -142,12 +156,16 @@ class Registry(Generic[T]):
         return dict(sorted(self._broken.items()))
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Warn of an entry that cannot be used; it is refused where it is asked for, and all others serve."""
+        """Warn of an entry that cannot be used; it is refused where it is asked for, and all others
+        serve.
+        """
         self._broken[name] = reason
         _LOG.warning("LEFT OUT: %s", one_line(reason))
 
     def _leave_out_wrong(self, point: EntryPoint, entry: type, fault: str) -> None:
-        """Leave out an installed entry with a fault which others would meet only when they use it, or never."""
+        """Leave out an installed entry with a fault which others would meet only when they use it,
+        or never.
+        """
         self.leave_out(
             point.name,
             f"the installed {self.kind} '{point.name}' ({entry.__module__}:{entry.__qualname__}) {fault}: mend it, "
@@ -155,14 +173,17 @@ class Registry(Generic[T]):
         )
 
     def _misspelt(self, entry: object) -> dict[str, str]:
-        """Return the names that an installed class misspells, with those of the contract that they may mean.
+        """Return the names that an installed class misspells, with those of the contract that they
+        may mean.
 
         The contract is the nearest base of the class which is the kit's own.
         """
         if not isinstance(entry, type):
             return {}
         own = self.package.partition(".")[0]
-        contract = next((base for base in entry.__mro__ if base.__module__.partition(".")[0] == own), None)
+        contract = next(
+            (base for base in entry.__mro__ if base.__module__.partition(".")[0] == own), None
+        )
         return near_misses(entry, contract) if contract else {}
 
     def _leave_out(self, point: EntryPoint, error: Exception) -> None:
@@ -184,7 +205,9 @@ def _removal(point: EntryPoint) -> str:
 
 
 def _missing(entry: object) -> list[str]:
-    """Return what the contract of a class asks for and the class lacks: methods, and attributes without a default."""
+    """Return what the contract of a class asks for and the class lacks: methods, and attributes
+    without a default.
+    """
     if not isinstance(entry, type):
         return []
     declared = {
@@ -194,11 +217,16 @@ def _missing(entry: object) -> list[str]:
         if "ClassVar" in str(annotation)
     }
     methods = sorted(getattr(entry, "__abstractmethods__", ()))
-    return [*(f"{name}()" for name in methods), *sorted(name for name in declared if not hasattr(entry, name))]
+    return [
+        *(f"{name}()" for name in methods),
+        *sorted(name for name in declared if not hasattr(entry, name)),
+    ]
 
 
 def _place(error: Exception, package: str) -> str:
-    """Return the file and line of a package at which its import failed; nothing if it failed before it began."""
+    """Return the file and line of a package at which its import failed; nothing if it failed before
+    it began.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
     lines = [

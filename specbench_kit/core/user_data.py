@@ -12,7 +12,9 @@ _hidden: ContextVar[bool] = ContextVar("_hidden", default=False)
 
 
 def user_folder(kind: str) -> Path:
-    """Return the user's folder for `kind`: below $SKIT_HOME, otherwise in the platform's folder for user data."""
+    """Return the user's folder for `kind`: below $SKIT_HOME, otherwise in the platform's folder for
+    user data.
+    """
     if _hidden.get():
         return _NOWHERE / kind
     if home := os.environ.get("SKIT_HOME"):
@@ -25,7 +27,9 @@ def user_folder(kind: str) -> Path:
 
 @contextmanager
 def without_user_files() -> Iterator[None]:
-    """Hide the user's own files, so that what runs inside depends on the kit and its options alone."""
+    """Hide the user's own files, so that what runs inside depends on the kit and its options
+    alone.
+    """
     token = _hidden.set(True)
     try:
         yield

@@ -1,4 +1,6 @@
-"""Options that would have no effect beside others: declared per command, and refused in one line instead of ignored."""
+"""Options that would have no effect beside others: declared per command, and refused in one line
+instead of ignored.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,13 +24,17 @@ class WithoutEffect:
 
 
 def beside(name: str, written: str = "") -> Callable[[GivenValues], str]:
-    """Return the case in which the option `name` is given, whose flag may be `written` otherwise."""
+    """Return the case in which the option `name` is given, whose flag may be `written`
+    otherwise.
+    """
     words = f"with {written or flag(name)}"
     return lambda given: words if name in given else ""
 
 
 def unless(*names: str) -> Callable[[GivenValues], str]:
-    """Return the case in which none of these options is given, or only as an empty value, 0 or false."""
+    """Return the case in which none of these options is given, or only as an empty value, 0 or
+    false.
+    """
     words = f"without {' or '.join(map(flag, names))}"
     return lambda given: "" if any(given.get(name) for name in names) else words
 
@@ -36,7 +42,9 @@ def unless(*names: str) -> Callable[[GivenValues], str]:
 def refuse_without_effect(
     rules: Sequence[WithoutEffect], given: GivenValues, flag_of: Callable[[str, object], str]
 ) -> None:
-    """Raise SkitError for the first given option that has no effect; `flag_of` returns how it was written."""
+    """Raise SkitError for the first given option that has no effect; `flag_of` returns how it was
+    written.
+    """
     for rule in rules:
         names = [name for name in rule.options if name in given]
         if names and (case := rule.case(given)):
@@ -46,7 +54,9 @@ def refuse_without_effect(
 
 
 def flag_of(name: str, value: object) -> str:
-    """Return the flag that gives a field of this name the value, where the flag is named as the field is."""
+    """Return the flag that gives a field of this name the value, where the flag is named as the
+    field is.
+    """
     return f"--no-{flag(name)[2:]}" if value is False else flag(name)
 
 

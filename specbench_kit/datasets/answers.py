@@ -34,9 +34,13 @@ LEADING_LETTER = re.compile(
 )
 LETTER_ALONE = re.compile(r"[\W_]*([A-Ja-j])[\W_]*(?:$|[).:]\s)")
 CALLED_RIGHT = re.compile(r"\b([A-J])\b[\W_]*\s(?:is|as)\s(?:the\s)?(?:correct|right|best)\b")
-CHOSEN = re.compile(r"\b(?:option|choice)\b(?:\s+is)?[\s:*(]*([A-HJ]|I(?!\s+[a-z]))\b", re.IGNORECASE)
+CHOSEN = re.compile(
+    r"\b(?:option|choice)\b(?:\s+is)?[\s:*(]*([A-HJ]|I(?!\s+[a-z]))\b", re.IGNORECASE
+)
 # Letters from E on are also units, variables and notes, unless a mark or nothing follows them.
-LETTER = re.compile(rf"\(([A-Ja-j])\)|\b([B-D]|{NO_ARTICLE})\b(?!['’])|(?<![\w°'’])(?<!\d )([E-J])(?=[).:*}}]|\s*$)")
+LETTER = re.compile(
+    rf"\(([A-Ja-j])\)|\b([B-D]|{NO_ARTICLE})\b(?!['’])|(?<![\w°'’])(?<!\d )([E-J])(?=[).:*}}]|\s*$)"
+)
 
 STRICT = re.compile(r"#### (-?[0-9.,]+)")
 FLEXIBLE = re.compile(r"-?[$0-9.,]{2,}|-?[0-9]+")
@@ -57,16 +61,22 @@ class AnswerRule:
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """The right answers of a prompt, any of which will do, and the name of the rule that reads them from texts."""
+    """The right answers of a prompt, any of which will do, and the name of the rule that reads them
+    from texts.
+    """
 
     rule: str
     answers: tuple[str, ...]
 
     def matches(self, text: str) -> bool:
-        """Return True if the text's answer equals one of the right answers, all read by the rule."""
+        """Return True if the text's answer equals one of the right answers, all read by the
+        rule.
+        """
         rule = ANSWER_RULES[self.rule]
         answer = rule.read(text)
-        return bool(answer) and answer in {(rule.read_gold or rule.read)(gold) for gold in self.answers}
+        return bool(answer) and answer in {
+            (rule.read_gold or rule.read)(gold) for gold in self.answers
+        }
 
 
 def _number(text: str) -> str:
@@ -74,7 +84,11 @@ def _number(text: str) -> str:
     for statement in stated_answers(text):
         if stated := _stated_number(statement):
             return stated
-    bold = [words for words in bold_texts(text) if BOLD_NUMBER.fullmatch(words) and not HEADING_NUMBER.match(words)]
+    bold = [
+        words
+        for words in bold_texts(text)
+        if BOLD_NUMBER.fullmatch(words) and not HEADING_NUMBER.match(words)
+    ]
     # A remark in brackets, such as the numbers that were added, is not the result.
     for part in (*bold[:1], REMARK.sub(" ", text), text):
         if found := numbers(part):
@@ -83,7 +97,9 @@ def _number(text: str) -> str:
 
 
 def _stated_number(statement: str) -> str:
-    """Return the first number of a statement's first sentence that has one, behind its last `=` or `is`."""
+    """Return the first number of a statement's first sentence that has one, behind its last `=` or
+    `is`.
+    """
     for sentence in SENTENCE_END.split(statement):
         for part in reversed(RESULT.split(sentence)):
             if found := numbers(part):
@@ -105,7 +121,9 @@ def _letter(text: str) -> str:
 
 
 def _without_boxes(text: str) -> str:
-    """Return the text with each `\\boxed` as the mark `####`, so that its letter remains where LaTeX is dropped."""
+    """Return the text with each `\\boxed` as the mark `####`, so that its letter remains where
+    LaTeX is dropped.
+    """
     return re.sub(r"\\boxed\b", "\n#### ", text)
 
 
@@ -122,7 +140,9 @@ def _phrase(text: str) -> str:
 def _plain(phrase: str) -> str:
     """Return a phrase without case, punctuation and articles."""
     words = unicodedata.normalize("NFKC", phrase).casefold()
-    words = "".join(character for character in words if unicodedata.category(character)[0] not in "PS")
+    words = "".join(
+        character for character in words if unicodedata.category(character)[0] not in "PS"
+    )
     return " ".join(ARTICLES.sub(" ", words).split()) or " ".join(words.split())
 
 
@@ -137,16 +157,20 @@ def _flexible(text: str) -> str:
 
 
 def _harness_form(text: str) -> str:
-    """Return a text as lm-evaluation-harness compares it: without `$`, commas and a last full stop."""
+    """Return a text as lm-evaluation-harness compares it: without `$`, commas and a last full
+    stop.
+    """
     return IGNORED_BY_HARNESS.sub("", text.strip()).strip().lower()
 
 
 ANSWER_RULES: Mapping[str, AnswerRule] = {
     "number": AnswerRule(
-        _number, "the number that is stated last (after `####` or `answer is`, boxed or bold), else the last number"
+        _number,
+        "the number that is stated last (after `####` or `answer is`, boxed or bold), else the last number",
     ),
     "letter": AnswerRule(
-        _letter, "the letter A to J that is stated last (after `answer is`, boxed, called right), else the last one"
+        _letter,
+        "the letter A to J that is stated last (after `answer is`, boxed, called right), else the last one",
     ),
     "phrase": AnswerRule(
         _phrase,
@@ -154,16 +178,20 @@ ANSWER_RULES: Mapping[str, AnswerRule] = {
         "without case, punctuation and articles",
     ),
     "strict": AnswerRule(
-        _strict, "the number after the first `####`, as strict-match of lm-evaluation-harness", _harness_form
+        _strict,
+        "the number after the first `####`, as strict-match of lm-evaluation-harness",
+        _harness_form,
     ),
-    "flexible": AnswerRule(_flexible, "the last number, as flexible-extract of lm-evaluation-harness", _harness_form),
+    "flexible": AnswerRule(
+        _flexible, "the last number, as flexible-extract of lm-evaluation-harness", _harness_form
+    ),
 }
 
 
 SPACE = r"[ \u00a0\u2000-\u200a\u202f\u205f\u3000]"
 SEPARATOR = rf"(?:,|\{{,\}}|\\[,!]|['’]|{SPACE})"
-# Only a comma may part two digits, as in India: 1,00,000. Numbers of a list are parted by spaces too, and "5 200-page"
-# is no number of thousands.
+# Only a comma may part two digits, as in India: 1,00,000. Numbers of a list are parted by spaces
+# too, and "5 200-page" is no number of thousands.
 GROUPED = r"\d{1,3}(?:(?:,|\{,\}|\\[,!])\d{2,3})*(?:,|\{,\}|\\[,!])\d{3}(?!\d)"
 SPACED = rf"[1-9]\d{{0,2}}(?:(?:{SPACE}|['’])\d{{3}})+(?![\d/]|-[A-Za-z]|{SPACE}?[*×])"
 DIGITS = rf"{GROUPED}|{SPACED}|\d+"
@@ -173,7 +201,8 @@ CURRENCY = r"(?:(?:\\?\$|[€£¥])(?P<inner_sign>[-\u2212]?))?"
 SIGN = r"(?:(?<![\w)%\]}])(?<![\d)] )[-\u2212\u2013])?"
 FRACTION = rf"\\[dt]?frac\{{(?P<upper>{DIGITS})\}}\{{(?P<lower>{DIGITS})\}}"
 PLAIN = (
-    rf"(?P<whole>{DIGITS})?(?P<part>\.\d+)?(?<=\d)(?P<exponent>[eE][-+]?\d{{1,3}}(?!\w))?(?:\s*/\s*(?P<divisor>\d+))?"
+    rf"(?P<whole>{DIGITS})?(?P<part>\.\d+)?(?<=\d)(?P<exponent>[eE][-+]?\d{{1,3}}(?!\w))?"
+    r"(?:\s*/\s*(?P<divisor>\d+))?"
 )
 NUMBER = re.compile(
     rf"(?P<sign>{SIGN}){CURRENCY}(?:{FRACTION}|(?<![\d.]){PLAIN})"
@@ -207,14 +236,18 @@ def _canonical(match: re.Match[str]) -> str:
 
 
 BOXED = r"\\boxed\s*\{(?P<boxed>(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*)\}"
-MARKED = r"(?:####|\banswer\W{0,3}\s(?:is\b|=)|\banswer\**\s*[:=]|\banswer\*\*)[\s:*]*(?P<marked>.+)"
+MARKED = (
+    r"(?:####|\banswer\W{0,3}\s(?:is\b|=)|\banswer\**\s*[:=]|\banswer\*\*)[\s:*]*(?P<marked>.+)"
+)
 STATED = re.compile(rf"(?={BOXED})|(?={MARKED})", re.IGNORECASE)
 BOLD = re.compile(r"\*\*(?=\S)([^*\n]+?)\*\*")
 END_OF_THOUGHT = "</think>"
 
 
 def conclusion(text: str) -> str:
-    """Return the part of a text that follows the thoughts of a reasoning model, or the whole text without any."""
+    """Return the part of a text that follows the thoughts of a reasoning model, or the whole text
+    without any.
+    """
     return text.rpartition(END_OF_THOUGHT)[2]
 
 

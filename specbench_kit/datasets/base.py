@@ -13,7 +13,9 @@ from specbench_kit.core.repeated_prompts import passes_for, repeated_id
 from specbench_kit.datasets.answers import Gold
 
 Source = Literal["local", "hub", "sample", "file", "bundled"]
-"""`sample` is a bundled sample that stands in for another dataset, `bundled` a dataset that ships whole."""
+"""`sample` is a bundled sample that stands in for another dataset, `bundled` a dataset that ships
+whole.
+"""
 Row = dict[str, Any]
 """The columns of one row by name, as its file holds them."""
 FINGERPRINT_DIGITS = 16
@@ -25,9 +27,10 @@ RESERVED_SHARE = 0.3
 class Prompt:
     """One conversation to decode: its user turns, in order.
 
-    With `chat` the turns are messages for a chat template; otherwise the only turn is a text that the model
-    continues. `gold` holds the right answers, where the dataset has any; `system` the system's message before the
-    first turn. `dialogue` names the conversation where it is decoded several times, under as many ids.
+    With `chat` the turns are messages for a chat template; otherwise the only turn is a text that
+    the model continues. `gold` holds the right answers, where the dataset has any; `system` the
+    system's message before the first turn. `dialogue` names the conversation where it is decoded
+    several times, under as many ids.
     """
 
     id: str
@@ -40,13 +43,17 @@ class Prompt:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of the text, which is equal for equal text in any dataset (16 hexadecimal digits)."""
+        """Return a hash of the text, which is equal for equal text in any dataset (16 hexadecimal
+        digits).
+        """
         said = [self.turns, self.system] if self.system else self.turns
         return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
     @property
     def is_reserved(self) -> bool:
-        """Return True for the 30% of the prompts that training takes from a dataset without a train split."""
+        """Return True for the 30% of the prompts that training takes from a dataset without a train
+        split.
+        """
         return int(self.fingerprint, 16) / 16.0**FINGERPRINT_DIGITS < RESERVED_SHARE
 
 
@@ -65,7 +72,9 @@ class Hub(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TrainSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The train split of a dataset: its path below the data directory and its address on the hub."""
+    """The train split of a dataset: its path below the data directory and its address on the
+    hub.
+    """
 
     local: str
     hub: Hub
@@ -74,8 +83,8 @@ class TrainSplit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Dataset(ABC):
     """A dataset names its sources and turns each row into a prompt.
 
-    The kit's own datasets are TOML files in `datasets/definitions/`. Another distribution adds a subclass as an
-    entry point of the group `specbench_kit.datasets`.
+    The kit's own datasets are TOML files in `datasets/definitions/`. Another distribution adds a
+    subclass as an entry point of the group `specbench_kit.datasets`.
     """
 
     summary: ClassVar[str]
@@ -85,13 +94,17 @@ class Dataset(ABC):
     local: ClassVar[str | None] = None
     """Path below the data directory; None if no local layout is defined."""
     hub: ClassVar[Hub | None] = None
-    """Address on the hub; None if only a local copy will do. Without `local` as well, the sample is the dataset."""
+    """Address on the hub; None if only a local copy will do. Without `local` as well, the sample is
+    the dataset.
+    """
     train: ClassVar["TrainSplit | None"] = None
     """Prompts to train on, which no method is evaluated on."""
     chat: ClassVar[bool] = True
     """False if prompts are raw text that the model continues, without its chat template."""
     sample: ClassVar[str]
-    """Name of the bundled sample that stands in for it, such as chat, or of the one that it consists of."""
+    """Name of the bundled sample that stands in for it, such as chat, or of the one that it
+    consists of.
+    """
 
     @abstractmethod
     def prompt(self, row: Row, index: int) -> Prompt | None:
@@ -114,14 +127,18 @@ class LoadedDataset:
     reason: str | None = None
     """Reason for which a sample stands in."""
     part: str | None = None
-    """Set if only prompts to train on were requested: `train`, or `reserved` if there is no train split."""
+    """Set if only prompts to train on were requested: `train`, or `reserved` if there is no train
+    split.
+    """
     left_out: tuple[str, ...] = ()
     """Fingerprints of the prompts that were not drawn from because a method was trained on them."""
     pool: tuple[Prompt, ...] = ()
     """All prompts that the chosen ones were drawn from."""
 
     def repeated(self, fewest: int) -> "LoadedDataset":
-        """Return the dataset with its prompts as often as the `fewest` prompts take, always all of them."""
+        """Return the dataset with its prompts as often as the `fewest` prompts take, always all of
+        them.
+        """
         passes = passes_for(len(self.prompts), fewest)
         if passes == 1:
             return self
@@ -133,7 +150,9 @@ class LoadedDataset:
         return replace(self, prompts=tuple(prompts))
 
     def describe(self) -> dict[str, object]:
-        """Return the fields that a run records of the dataset; `chat` is how many prompts are chat messages."""
+        """Return the fields that a run records of the dataset; `chat` is how many prompts are chat
+        messages.
+        """
         fields = ("name", "source", "location", "digest", "total")
         optional = {"part": self.part, "left_out": list(self.left_out)}
         different = {prompt.dialogue or prompt.id: prompt for prompt in self.prompts}.values()

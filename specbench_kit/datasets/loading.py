@@ -1,7 +1,8 @@
-"""Prompts of a dataset or a file: from the data directory, the Hugging Face hub, or a bundled sample.
+"""Prompts of a dataset or a file: from the data directory, the Hugging Face hub, or a bundled
+sample.
 
-Any dataset of the hub can be named: `hub:owner/name?split=test&prompt=question`. Where the hub is out of reach, its
-library's cache takes its place.
+Any dataset of the hub can be named: `hub:owner/name?split=test&prompt=question`. Where the hub is
+out of reach, its library's cache takes its place.
 """
 
 import hashlib
@@ -51,9 +52,16 @@ class SourcedPrompts(NamedTuple):
 
 
 def load(
-    spec: str, *, data_dir: Path | None, allow_sample: bool, limit: int | None, seed: int, to_train: bool = False
+    spec: str,
+    *,
+    data_dir: Path | None,
+    allow_sample: bool,
+    limit: int | None,
+    seed: int,
+    to_train: bool = False,
 ) -> LoadedDataset:
-    """Return the prompts of `spec`: a dataset, one of the hub (`hub:owner/name?...`), or a file that `read_rows` reads.
+    """Return the prompts of `spec`: a dataset, one of the hub (`hub:owner/name?...`), or a file
+    that `read_rows` reads.
 
     A dataset is looked for below `data_dir` (or `SKIT_DATA_DIR`), then on the hub or in the library's cache; its
     bundled sample stands in only if `allow_sample` is true. A row of a file has `prompt` or `question` (a string or a
@@ -70,7 +78,9 @@ def load(
     is_file = _is_file(spec)
     if "+" in spec and not (on_hub or is_file):
         names = spec.split("+")
-        load_part = partial(load, data_dir=data_dir, allow_sample=allow_sample, seed=seed, to_train=to_train)
+        load_part = partial(
+            load, data_dir=data_dir, allow_sample=allow_sample, seed=seed, to_train=to_train
+        )
         shares = share_prompts(limit, len(names))
         parts = [load_part(name, limit=share) for name, share in zip(names, shares, strict=True)]
         return join_datasets(spec, parts)
@@ -90,7 +100,9 @@ def load(
         prompts = [prompt for prompt in pool.prompts if prompt.is_reserved]
         if not prompts:
             count = len(pool.prompts)
-            raise SkitError(f"a hash reserves none of the {count} prompts of {spec} for training: give more prompts")
+            raise SkitError(
+                f"a hash reserves none of the {count} prompts of {spec} for training: give more prompts"
+            )
     chosen = _draw(prompts, limit, seed)
     name = one_line(bare_name(Path(spec)) if is_file else spec)
     location = one_line(pool.location)
@@ -108,19 +120,27 @@ def load(
 
 
 def share_prompts(limit: int | None, datasets: int) -> list[int | None]:
-    """Return the number of prompts that each dataset gives, in order; the first ones give the remainder."""
+    """Return the number of prompts that each dataset gives, in order; the first ones give the
+    remainder.
+    """
     if limit is None:
         return [None] * datasets
     if limit < datasets:
-        raise SkitError(f"{datasets} datasets cannot share {limit} prompts: ask for at least {datasets}")
+        raise SkitError(
+            f"{datasets} datasets cannot share {limit} prompts: ask for at least {datasets}"
+        )
     return [limit // datasets + (index < limit % datasets) for index in range(datasets)]
 
 
 def join_datasets(name: str, parts: Sequence[LoadedDataset]) -> LoadedDataset:
-    """Return the prompts of all datasets as one; the dataset's name is the category and the beginning of each id."""
+    """Return the prompts of all datasets as one; the dataset's name is the category and the
+    beginning of each id.
+    """
 
     def labelled(dataset: str, prompts: Iterable[Prompt]) -> list[Prompt]:
-        return [replace(prompt, id=f"{dataset}/{prompt.id}", category=dataset) for prompt in prompts]
+        return [
+            replace(prompt, id=f"{dataset}/{prompt.id}", category=dataset) for prompt in prompts
+        ]
 
     if len({part.name for part in parts}) < len(parts):
         raise SkitError(f"a dataset is named twice in '{name}'")
@@ -140,16 +160,24 @@ def join_datasets(name: str, parts: Sequence[LoadedDataset]) -> LoadedDataset:
     )
 
 
-def leave_out(dataset: LoadedDataset, fingerprints: Collection[str], limit: int | None, seed: int) -> LoadedDataset:
+def leave_out(
+    dataset: LoadedDataset, fingerprints: Collection[str], limit: int | None, seed: int
+) -> LoadedDataset:
     """Return the dataset drawn again from the prompts that have none of these fingerprints."""
-    left_out = tuple(prompt.fingerprint for prompt in dataset.pool if prompt.fingerprint in fingerprints)
+    left_out = tuple(
+        prompt.fingerprint for prompt in dataset.pool if prompt.fingerprint in fingerprints
+    )
     if not left_out:
         return dataset
     pool = [prompt for prompt in dataset.pool if prompt.fingerprint not in fingerprints]
     if not pool:
-        raise SkitError(f"a method was trained on every prompt of {dataset.name}: choose another dataset")
+        raise SkitError(
+            f"a method was trained on every prompt of {dataset.name}: choose another dataset"
+        )
     chosen = tuple(_draw(pool, limit, seed))
-    return replace(dataset, prompts=chosen, digest=digest(chosen), left_out=left_out, pool=tuple(pool))
+    return replace(
+        dataset, prompts=chosen, digest=digest(chosen), left_out=left_out, pool=tuple(pool)
+    )
 
 
 def sample_of(name: str) -> str:
@@ -158,14 +186,17 @@ def sample_of(name: str) -> str:
 
 
 def read_prompts(path: Path) -> list[Prompt]:
-    """Return the prompts of a JSON or JSONL file; raise SkitError with the number of the first wrong line."""
+    """Return the prompts of a JSON or JSONL file; raise SkitError with the number of the first
+    wrong line.
+    """
     return _parse_all(path.name, read_rows(path), partial(file_prompt, bare_name(path)))
 
 
 def digest(prompts: Iterable[Prompt]) -> str:
     """Return the SHA-256 over the prompts' ids, categories, turns and system messages, in order."""
     fields = [
-        [prompt.id, prompt.category, prompt.turns, *([prompt.system] if prompt.system else [])] for prompt in prompts
+        [prompt.id, prompt.category, prompt.turns, *([prompt.system] if prompt.system else [])]
+        for prompt in prompts
     ]
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
@@ -193,11 +224,15 @@ def _from_file(path: Path) -> SourcedPrompts:
 def _from_dataset(name: str, data_dir: Path | None, allow_sample: bool) -> SourcedPrompts:
     dataset = datasets.get(name)()
     if dataset.local is None and dataset.hub is None:
-        return SourcedPrompts("bundled", dataset.sample, read_prompts(SAMPLES / f"{dataset.sample}.jsonl"))
+        return SourcedPrompts(
+            "bundled", dataset.sample, read_prompts(SAMPLES / f"{dataset.sample}.jsonl")
+        )
     local = _below(data_dir, dataset.local)
     if local is not None:
         location = str(dataset.local)
-        return SourcedPrompts("local", location, _parse_all(location, read_rows(local), dataset.prompt))
+        return SourcedPrompts(
+            "local", location, _parse_all(location, read_rows(local), dataset.prompt)
+        )
     try:
         if dataset.hub is None:
             raise SkitError("it is not on the hub")
@@ -208,14 +243,20 @@ def _from_dataset(name: str, data_dir: Path | None, allow_sample: bool) -> Sourc
             prompts = read_prompts(SAMPLES / f"{dataset.sample}.jsonl")
             prompts = [replace(prompt, chat=prompt.chat and dataset.chat) for prompt in prompts]
             return SourcedPrompts("sample", dataset.sample, prompts, str(error))
-        put = f"put it at {dataset.local} below the data directory (SKIT_DATA_DIR), " if dataset.local else ""
+        put = (
+            f"put it at {dataset.local} below the data directory (SKIT_DATA_DIR), "
+            if dataset.local
+            else ""
+        )
         advice = f"{put}connect to the network, or allow the bundled sample"
         raise SkitError(f"no prompts for '{name}': {error}; {advice}") from error
     return SourcedPrompts("hub", label, _parse_all(label, rows, dataset.prompt))
 
 
 def _from_hub(spec: str, data_dir: Path | None) -> SourcedPrompts:
-    """Return the prompts of a `hub:` spec from a copy below the data directory, else the hub or its library's cache."""
+    """Return the prompts of a `hub:` spec from a copy below the data directory, else the hub or its
+    library's cache.
+    """
     dataset = parse(spec)
     label = hub_label(dataset.hub)
     copy = _below(data_dir, dataset.folder)
@@ -223,8 +264,12 @@ def _from_hub(spec: str, data_dir: Path | None) -> SourcedPrompts:
         rows = fetch_rows(dataset.hub, copy)
     except SkitError as error:
         put = f"put a copy of the repository at {dataset.folder} below the data directory (SKIT_DATA_DIR)"
-        raise SkitError(f"no prompts for '{spec}': {error}; correct it, {put}, or connect to the network") from error
-    return SourcedPrompts("local" if copy else "hub", label, _parse_all(label, rows, dataset.prompt))
+        raise SkitError(
+            f"no prompts for '{spec}': {error}; correct it, {put}, or connect to the network"
+        ) from error
+    return SourcedPrompts(
+        "local" if copy else "hub", label, _parse_all(label, rows, dataset.prompt)
+    )
 
 
 def _train_split(name: str, data_dir: Path | None) -> SourcedPrompts | None:
@@ -235,21 +280,29 @@ def _train_split(name: str, data_dir: Path | None) -> SourcedPrompts | None:
     location = dataset.train.local
     local = _below(data_dir, dataset.train.local)
     if local is not None:
-        return SourcedPrompts("local", location, _parse_all(location, read_rows(local), dataset.prompt))
+        return SourcedPrompts(
+            "local", location, _parse_all(location, read_rows(local), dataset.prompt)
+        )
     try:
         rows = fetch_rows(dataset.train.hub)
     except SkitError:
         return None
-    return SourcedPrompts("hub", hub_label(dataset.train.hub), _parse_all(location, rows, dataset.prompt))
+    return SourcedPrompts(
+        "hub", hub_label(dataset.train.hub), _parse_all(location, rows, dataset.prompt)
+    )
 
 
 def _below(data_dir: Path | None, relative: str | None) -> Path | None:
-    """Return a path below the data directory if it exists; raise SkitError if the directory does not."""
+    """Return a path below the data directory if it exists; raise SkitError if the directory does
+    not.
+    """
     folder = data_dir or os.environ.get("SKIT_DATA_DIR")
     if not folder:
         return None
     if not Path(folder).is_dir():
-        raise SkitError(f"the data directory '{folder}' is not a folder: correct it or leave it out")
+        raise SkitError(
+            f"the data directory '{folder}' is not a folder: correct it or leave it out"
+        )
     path = Path(folder, relative) if relative else None
     return path if path and path.exists() else None
 
@@ -258,7 +311,9 @@ def _draw(prompts: list[Prompt], limit: int | None, seed: int) -> list[Prompt]:
     """Return a seeded random subset of at most `limit` prompts, in the original order."""
     if limit is None or limit >= len(prompts):
         return prompts
-    return [prompts[index] for index in sorted(random.Random(seed).sample(range(len(prompts)), limit))]
+    return [
+        prompts[index] for index in sorted(random.Random(seed).sample(range(len(prompts)), limit))
+    ]
 
 
 def _parse_all(name: str, rows: Iterable[LocatedRow], parse: RowParser) -> list[Prompt]:
@@ -275,7 +330,9 @@ def _parse_all(name: str, rows: Iterable[LocatedRow], parse: RowParser) -> list[
         except (AttributeError, TypeError, ValueError) as error:
             raise SkitError(f"{position}: {error}") from error
         if prompt.id in prompts:
-            raise SkitError(f"{position}: the id '{prompt.id}' is taken by an earlier line: make ids unique")
+            raise SkitError(
+                f"{position}: the id '{prompt.id}' is taken by an earlier line: make ids unique"
+            )
         prompts[prompt.id] = prompt
     if not prompts:
         raise SkitError(f"{name} holds no prompts")
@@ -283,7 +340,9 @@ def _parse_all(name: str, rows: Iterable[LocatedRow], parse: RowParser) -> list[
 
 
 def _check_turns(prompt: Prompt) -> None:
-    """Raise ValueError unless every turn is text that a tokenizer can take: not blank, without lone surrogates."""
+    """Raise ValueError unless every turn is text that a tokenizer can take: not blank, without lone
+    surrogates.
+    """
     if not prompt.turns:
         raise ValueError("there are no turns")
     for turn in prompt.turns:
@@ -323,14 +382,18 @@ def file_prompt(category: str, row: Row, index: int) -> Prompt | None:
         turns = tuple(turn for turn in turns if not isinstance(turn, str) or turn.strip())
         if not turns:
             return None
-    system = next((holder[field] for field in SYSTEM_FIELDS if holder.get(field)), None) or system_text(holder[name])
+    system = next(
+        (holder[field] for field in SYSTEM_FIELDS if holder.get(field)), None
+    ) or system_text(holder[name])
     if not isinstance(system, str):
         raise ValueError("the system's message must be a text")
     return Prompt(str(identity), category, turns, chat, _gold(row), system)
 
 
 def _text_field(row: Row) -> tuple[str, Row]:
-    """Return the name of the field that holds the conversation or the text, and the row or its `body` that has it."""
+    """Return the name of the field that holds the conversation or the text, and the row or its
+    `body` that has it.
+    """
     fields = [name for name in TURN_FIELDS if row.get(name) is not None]
     if fields and not isinstance(row[fields[0]], list):
         raise ValueError(f"'{fields[0]}' must be a list of strings or of messages")
@@ -345,14 +408,18 @@ def _text_field(row: Row) -> tuple[str, Row]:
 
 
 def _gold(row: Row) -> Gold | None:
-    """Return the right answers of a row, any of which will do, and the rule that reads them from a text."""
+    """Return the right answers of a row, any of which will do, and the rule that reads them from a
+    text.
+    """
     if "answer" not in row:
         return None
     answer = row["answer"]
     answers = tuple(answer) if isinstance(answer, list) else (answer,)
     rule = row.get("rule", _rule_of(answers))
     if rule not in ANSWER_RULES or not all(isinstance(text, str) for text in answers):
-        raise ValueError(f"'answer' must be a text or a list of texts, and 'rule' one of {', '.join(ANSWER_RULES)}")
+        raise ValueError(
+            f"'answer' must be a text or a list of texts, and 'rule' one of {', '.join(ANSWER_RULES)}"
+        )
     return Gold(rule, answers)
 
 
@@ -376,7 +443,8 @@ def hub_label(hub: Hub) -> str:
 
 
 def fetch_rows(hub: Hub, folder: Path | None = None) -> list[LocatedRow]:
-    """Return every row of `hub`: from a copy of its repository in `folder`, else downloaded, else from the cache.
+    """Return every row of `hub`: from a copy of its repository in `folder`, else downloaded, else
+    from the cache.
 
     Raise SkitError with the reason if there are none.
     """
@@ -391,13 +459,24 @@ def fetch_rows(hub: Hub, folder: Path | None = None) -> list[LocatedRow]:
 
         with _library_online(online):
             streams = online and hub.stream is not None
-            rows = load_dataset(str(folder or hub.path), hub.config, split=hub.split, streaming=streams)
-            return [(f"{hub_label(hub)}, row {number}", row) for number, row in enumerate(islice(rows, hub.stream), 1)]
+            rows = load_dataset(
+                str(folder or hub.path), hub.config, split=hub.split, streaming=streams
+            )
+            return [
+                (f"{hub_label(hub)}, row {number}", row)
+                for number, row in enumerate(islice(rows, hub.stream), 1)
+            ]
     except SkitError:
         raise
-    except Exception as error:  # the library lets through whatever its parsers and HTTP clients raise
+    except (
+        Exception
+    ) as error:  # the library lets through whatever its parsers and HTTP clients raise
         failed = online or folder is not None
-        why = f"failed: {str(error) or type(error).__name__}" if failed else "is out of reach and not cached"
+        why = (
+            f"failed: {str(error) or type(error).__name__}"
+            if failed
+            else "is out of reach and not cached"
+        )
         raise SkitError(f"{hub_label(hub)} {why.splitlines()[0]}") from error
 
 
@@ -422,7 +501,9 @@ EXAMPLE = f"{PREFIX}owner/name?split=test&prompt=question"
 
 @dataclass(frozen=True, slots=True)
 class AnyHub:
-    """A dataset on the hub, with the columns that hold its prompts, their ids and their categories."""
+    """A dataset on the hub, with the columns that hold its prompts, their ids and their
+    categories.
+    """
 
     hub: Hub
     prompt_column: str
@@ -438,15 +519,22 @@ class AnyHub:
         """Return the prompt of a row; raise ValueError if a column is missing."""
         for column in (self.prompt_column, self.id_column, self.category_column):
             if column is not None and column not in row:
-                raise ValueError(f"there is no column '{column}': choose from {', '.join(row)}, as in {EXAMPLE}")
+                raise ValueError(
+                    f"there is no column '{column}': choose from {', '.join(row)}, as in {EXAMPLE}"
+                )
         identity = index if self.id_column is None else row[self.id_column]
-        category = self.hub.path.partition("/")[2] if self.category_column is None else row[self.category_column]
+        category = (
+            self.hub.path.partition("/")[2]
+            if self.category_column is None
+            else row[self.category_column]
+        )
         said = row[self.prompt_column]
         return Prompt(str(identity), str(category), user_turns(said), system=system_text(said))
 
 
 def parse(spec: str) -> AnyHub:
-    """Return the dataset of a spec such as `hub:owner/name?split=test`; raise SkitError if the spec is wrong.
+    """Return the dataset of a spec such as `hub:owner/name?split=test`; raise SkitError if the spec
+    is wrong.
 
     `rows` reads only that many rows from the start, for datasets that are too large to download.
     """
@@ -455,10 +543,19 @@ def parse(spec: str) -> AnyHub:
         raise SkitError(f"'{spec}' names no dataset of the hub: write {EXAMPLE}")
     pairs = [part.partition("=") for part in query.split("&") if part]
     options = {key: unquote_plus(value) for key, _, value in pairs}
-    if len(options) < len(pairs) or not all(key in KEYS and value for key, value in options.items()):
-        raise SkitError(f"'{spec}': write {', '.join(KEYS)} after ?, each once with a value, as in {EXAMPLE}")
+    if len(options) < len(pairs) or not all(
+        key in KEYS and value for key, value in options.items()
+    ):
+        raise SkitError(
+            f"'{spec}': write {', '.join(KEYS)} after ?, each once with a value, as in {EXAMPLE}"
+        )
     rows = options.get("rows", "1")
     if not rows.isdecimal() or not int(rows):
         raise SkitError(f"'{spec}': rows must be a whole number from 1 up, not '{rows}'")
-    hub = Hub(path, options.get("split", "test"), options.get("config"), int(rows) if "rows" in options else None)
+    hub = Hub(
+        path,
+        options.get("split", "test"),
+        options.get("config"),
+        int(rows) if "rows" in options else None,
+    )
     return AnyHub(hub, options.get("prompt", "prompt"), options.get("id"), options.get("category"))

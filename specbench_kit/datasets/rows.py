@@ -23,14 +23,23 @@ ARROW = (".arrow", ".feather")
 ARROW_MAGIC = b"ARROW1"
 COMPRESSED = (".gz", ".zst", ".bz2", ".xz")
 LINES = (".jsonl", ".json")
-PROMPT_ENDINGS = (*LINES, PARQUET, *ARROW, *(f"{ending}{packed}" for ending in LINES for packed in COMPRESSED))
+PROMPT_ENDINGS = (
+    *LINES,
+    PARQUET,
+    *ARROW,
+    *(f"{ending}{packed}" for ending in LINES for packed in COMPRESSED),
+)
 TABLE_ENDINGS = (".csv", ".tsv", ".md")
 OTHER_ENDINGS = (".txt", *TABLE_ENDINGS)
-"""Endings of files that a user may mistake for prompt files; the lines of a text are rows of a dataset all the same."""
+"""Endings of files that a user may mistake for prompt files; the lines of a text are rows of a
+dataset all the same.
+"""
 LocatedRow = tuple[str, Row]
 """The position of a row in its file, for error messages, and its columns."""
 DECODER = json.JSONDecoder(parse_int=whole_number)
-"""Python's own parser: prompts may hold lone surrogates and NaN, which a stricter one would refuse."""
+"""Python's own parser: prompts may hold lone surrogates and NaN, which a stricter one would
+refuse.
+"""
 ARRAY_OF_OBJECTS = re.compile(r"\s*\[\s*(?:\{|\]\s*$)")
 SPACE = re.compile(r"\s*")
 ROW_END = re.compile(r"\s*(?:,|(?=\]))")
@@ -51,7 +60,9 @@ def bare_name(path: Path) -> str:
 
 
 def read_rows(path: Path) -> Iterator[LocatedRow]:
-    """Yield the rows of a Parquet, Arrow, JSON, JSONL or text file; raise SkitError if the file cannot be read."""
+    """Yield the rows of a Parquet, Arrow, JSON, JSONL or text file; raise SkitError if the file
+    cannot be read.
+    """
     if path.is_file():
         require_no_pointer(path)
     if path.suffix in (PARQUET, *ARROW):
@@ -63,7 +74,9 @@ def read_rows(path: Path) -> Iterator[LocatedRow]:
             yield from parse_rows(name, lines)
     except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
         reason = getattr(error, "strerror", None) or first_line(error)
-        raise SkitError(f"cannot read prompts from '{path}': {reason}; give a complete JSONL file") from error
+        raise SkitError(
+            f"cannot read prompts from '{path}': {reason}; give a complete JSONL file"
+        ) from error
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -78,10 +91,12 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def parse_rows(name: str, lines: Iterable[bytes]) -> Iterator[LocatedRow]:
-    """Yield the rows of a file: JSON objects, one per line or in one array, or the lines of a `.txt` file.
+    """Yield the rows of a file: JSON objects, one per line or in one array, or the lines of a
+    `.txt` file.
 
-    Blank lines are passed over. A line of a `.txt` file is a row with the column `text`. Raise SkitError, with the
-    number of the line or of the row, for what is not UTF-8 or not a JSON object.
+    Blank lines are passed over. A line of a `.txt` file is a row with the column `text`. Raise
+    SkitError, with the number of the line or of the row, for what is not UTF-8 or not a JSON
+    object.
     """
     texts = _decoded(name, lines)
     if name.endswith(".txt"):
@@ -119,7 +134,9 @@ def _object(position: str, text: str) -> LocatedRow:
 
 
 def _array_rows(name: str, text: str) -> Iterator[LocatedRow]:
-    """Yield the objects of an array one by one, since a file of conversations may be as large as the memory."""
+    """Yield the objects of an array one by one, since a file of conversations may be as large as
+    the memory.
+    """
     place = text.index("[") + 1
     number = 0
     while True:
@@ -132,13 +149,17 @@ def _array_rows(name: str, text: str) -> Iterator[LocatedRow]:
         try:
             row, place = DECODER.raw_decode(text, place)
         except (json.JSONDecodeError, RecursionError) as error:
-            raise SkitError(f"{position}: not valid JSON ({error}): the array is damaged or incomplete") from error
+            raise SkitError(
+                f"{position}: not valid JSON ({error}): the array is damaged or incomplete"
+            ) from error
         if not isinstance(row, dict):
             raise SkitError(f"{position}: a {type(row).__name__} where a JSON object belongs")
         yield position, row
         end = ROW_END.match(text, place)
         if end is None:
-            raise SkitError(f"{position}: no comma or bracket follows: the array is damaged or incomplete")
+            raise SkitError(
+                f"{position}: no comma or bracket follows: the array is damaged or incomplete"
+            )
         place = end.end()
 
 
@@ -156,7 +177,9 @@ def _table_rows(path: Path) -> Iterator[LocatedRow]:
 
 
 def _batches(path: Path) -> Iterator[Any]:
-    """Yield the batches of a table. An Arrow file has an index at its end, or is a stream as `datasets` keeps it."""
+    """Yield the batches of a table. An Arrow file has an index at its end, or is a stream as
+    `datasets` keeps it.
+    """
     import pyarrow.ipc
     import pyarrow.parquet
 
@@ -180,8 +203,9 @@ SYSTEM_ROLES = ("system", "developer")
 def user_turns(value: Any) -> tuple[Any, ...]:
     """Return the turns of the user in a text, a list of texts, or a list of messages.
 
-    A message has `role` and `content`, or `from` and `value`; its content is a text or a list of parts of text. The
-    messages of others are left out, since the model answers by itself. Whoever calls this checks that turns are texts.
+    A message has `role` and `content`, or `from` and `value`; its content is a text or a list of
+    parts of text. The messages of others are left out, since the model answers by itself. Whoever
+    calls this checks that turns are texts.
     """
     if not isinstance(value, list):
         return (value,)
@@ -197,7 +221,10 @@ def system_text(value: Any) -> str:
 def _messages(value: Any) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         return []
-    return [turn if isinstance(turn, dict) else {"role": USER_ROLES[0], "content": turn} for turn in value]
+    return [
+        turn if isinstance(turn, dict) else {"role": USER_ROLES[0], "content": turn}
+        for turn in value
+    ]
 
 
 def _role(message: dict[str, Any]) -> str:
@@ -210,5 +237,7 @@ def _text(message: dict[str, Any]) -> Any:
         return content
     for part in content:
         if not isinstance(part, dict) or not isinstance(part.get("text"), str):
-            raise ValueError("a message has a part that is not text, which a language model alone cannot read")
+            raise ValueError(
+                "a message has a part that is not text, which a language model alone cannot read"
+            )
     return "".join(part["text"] for part in content)

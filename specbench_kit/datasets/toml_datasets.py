@@ -18,7 +18,13 @@ from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.typed_json import convert
 from specbench_kit.datasets.answers import LETTERS, Gold, RuleName
 from specbench_kit.datasets.base import Dataset, Hub, Prompt, Row, TrainSplit, datasets
-from specbench_kit.datasets.rows import COMPRESSED, TABLE_ENDINGS, prompt_files, system_text, user_turns
+from specbench_kit.datasets.rows import (
+    COMPRESSED,
+    TABLE_ENDINGS,
+    prompt_files,
+    system_text,
+    user_turns,
+)
 
 DEFINITIONS = Path(__file__).parent / "definitions"
 PLACEHOLDER = re.compile(r"\{([\w.]+)(:lettered)?\}")
@@ -46,14 +52,18 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         forms = [name for name in ("text", "turns", "turn_columns") if getattr(self, name)]
         if len(forms) != 1:
-            raise ValueError(f"give one of text, turns and turn_columns, not {' and '.join(forms) or 'none of them'}")
+            raise ValueError(
+                f"give one of text, turns and turn_columns, not {' and '.join(forms) or 'none of them'}"
+            )
         if (self.first_words is not None or self.end_mark) and not self.text:
             raise ValueError(f"first_words and end_mark go with text, not with {forms[0]}")
         if len(self.turns) > 1 and not self.chat:
             raise ValueError("a text to continue (chat = false) has one turn")
 
     def read_turns(self, row: Row, index: int) -> tuple[str, ...] | None:
-        """Return the turns of a row, or None for a text that has fewer words than the template asks for."""
+        """Return the turns of a row, or None for a text that has fewer words than the template asks
+        for.
+        """
         if self.turn_columns:
             return user_turns(row[self._turn_column(row)])
         if self.turns:
@@ -71,7 +81,9 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
         return system_text(row[self._turn_column(row)]) if self.turn_columns else ""
 
     def _turn_column(self, row: Row) -> str:
-        """Return the column that holds a row's conversation; raise ValueError if two hold different ones."""
+        """Return the column that holds a row's conversation; raise ValueError if two hold different
+        ones.
+        """
         filled = [name for name in self.turn_columns if row.get(name)]
         chosen = filled[0] if filled else self.turn_columns[-1]
         for other in filled[1:]:
@@ -85,7 +97,8 @@ class PromptTemplate(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AnswerColumns(Struct, frozen=True, forbid_unknown_fields=True):
-    """The columns that hold right answers, and the rule of `datasets/answers.py` that reads an answer from a text.
+    """The columns that hold right answers, and the rule of `datasets/answers.py` that reads an
+    answer from a text.
 
     `answer:lettered` turns an index from 0 into a letter.
     """
@@ -102,20 +115,32 @@ class AnswerColumns(Struct, frozen=True, forbid_unknown_fields=True):
             for name in path.split("."):
                 value = value.get(name) if isinstance(value, dict) else None
             if lettered:
-                value = LETTERS[value] if isinstance(value, int) and value in range(len(LETTERS)) else None
-            texts += [str(text) for text in (value if isinstance(value, (list, tuple)) else [value]) if text]
+                value = (
+                    LETTERS[value]
+                    if isinstance(value, int) and value in range(len(LETTERS))
+                    else None
+                )
+            texts += [
+                str(text)
+                for text in (value if isinstance(value, (list, tuple)) else [value])
+                if text
+            ]
         return Gold(self.rule, tuple(texts)) if texts else None
 
 
 class WithheldRows(Struct, frozen=True, forbid_unknown_fields=True):
-    """The beginning of a turn that stands for a withheld prompt, which is refused with the advice."""
+    """The beginning of a turn that stands for a withheld prompt, which is refused with the
+    advice.
+    """
 
     begins: str
     advice: str
 
 
 class ExampleRow(Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of the data and the first turn, or all turns, of what becomes of it: a test compares them."""
+    """A row of the data and the first turn, or all turns, of what becomes of it: a test compares
+    them.
+    """
 
     row: dict[str, Any]
     text: str = ""
@@ -129,8 +154,8 @@ class ExampleRow(Struct, frozen=True, forbid_unknown_fields=True):
 class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of one TOML file: the attributes of `Dataset`, and how a row is read.
 
-    Rows are left out unless the columns of `only` have one of the listed values and those of `only_empty` are false,
-    empty or null.
+    Rows are left out unless the columns of `only` have one of the listed values and those of
+    `only_empty` are false, empty or null.
     """
 
     summary: str
@@ -150,7 +175,9 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
         for local in (self.local, self.train.local if self.train else None):
             if local is not None and is_table(local):
                 readable = prompt_files('{"column": "..."}')
-                raise ValueError(f"'{local}' is not a file of rows: give {readable}, or a .txt file")
+                raise ValueError(
+                    f"'{local}' is not a file of rows: give {readable}, or a .txt file"
+                )
 
     def check_example(self) -> None:
         """Raise SkitError if the row of the example does not become the turns that it states."""
@@ -159,18 +186,24 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
         try:
             prompt = self.read_prompt(self.example.row, 0)
         except KeyError as error:
-            raise SkitError(f"the row of [example] has no column {error}, which the definition reads") from error
+            raise SkitError(
+                f"the row of [example] has no column {error}, which the definition reads"
+            ) from error
         except (AttributeError, TypeError, ValueError) as error:
             raise SkitError(f"the row of [example] cannot be read: {error}") from error
         if prompt is None:
-            raise SkitError("the definition leaves out the row of [example]: give one that becomes a prompt")
+            raise SkitError(
+                "the definition leaves out the row of [example]: give one that becomes a prompt"
+            )
         stated = self.example.turns or (self.example.text,)
         turns = prompt.turns if self.example.turns else prompt.turns[:1]
         if turns != stated:
             raise SkitError(f"the row of [example] becomes {list(turns)}, not {list(stated)}")
 
     def read_prompt(self, row: Row, index: int) -> Prompt | None:
-        """Return the prompt of a row, or None for a row that is left out; raise KeyError for a missing column."""
+        """Return the prompt of a row, or None for a row that is left out; raise KeyError for a
+        missing column.
+        """
         if any(str(row[column]) not in values for column, values in self.only.items()):
             return None
         if any(row[column] for column in self.only_empty):
@@ -179,7 +212,9 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
         if turns is None:
             return None
         system = self.prompt.system(row)
-        if self.placeholder and any(str(said).startswith(self.placeholder.begins) for said in (system, *turns)):
+        if self.placeholder and any(
+            str(said).startswith(self.placeholder.begins) for said in (system, *turns)
+        ):
             raise ValueError(self.placeholder.advice)
         category = str(fill(self.prompt.category, row, index))
         for merged, categories in self.prompt.merged_categories.items():
@@ -191,16 +226,24 @@ class DatasetDefinition(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def is_table(path: str) -> bool:
-    """Return True for a path, packed or not, whose ending is that of a table which is not read as rows."""
-    return (path.removesuffix(Path(path).suffix) if path.endswith(COMPRESSED) else path).endswith(TABLE_ENDINGS)
+    """Return True for a path, packed or not, whose ending is that of a table which is not read as
+    rows.
+    """
+    return (path.removesuffix(Path(path).suffix) if path.endswith(COMPRESSED) else path).endswith(
+        TABLE_ENDINGS
+    )
 
 
 def dataset_type(path: Path) -> type[Dataset]:
-    """Return the dataset that a TOML file defines; raise SkitError if the file is damaged or has an unknown key."""
+    """Return the dataset that a TOML file defines; raise SkitError if the file is damaged or has an
+    unknown key.
+    """
     try:
         definition = convert(DatasetDefinition, tomllib.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
-        raise SkitError(f"the dataset file '{path.name}' cannot be used: {first_line(error)}") from error
+        raise SkitError(
+            f"the dataset file '{path.name}' cannot be used: {first_line(error)}"
+        ) from error
 
     class TomlDataset(Dataset):
         """A dataset that is defined by a TOML file."""
@@ -222,7 +265,9 @@ def dataset_type(path: Path) -> type[Dataset]:
 
 
 def fill(template: str, row: Row, index: int) -> Any:
-    """Return the template with its columns inserted; a template of one column alone keeps the column's type."""
+    """Return the template with its columns inserted; a template of one column alone keeps the
+    column's type.
+    """
 
     def column(match: re.Match[str]) -> Any:
         if match[1] == "index":
@@ -233,10 +278,13 @@ def fill(template: str, row: Row, index: int) -> Any:
         if match[2]:
             if len(value) > len(LETTERS):
                 raise ValueError(f"{len(value)} choices, where letters go from A to {LETTERS[-1]}")
-            return "\n".join(f"{letter}. {choice}" for letter, choice in zip(LETTERS, value, strict=False))
+            return "\n".join(
+                f"{letter}. {choice}" for letter, choice in zip(LETTERS, value, strict=False)
+            )
         return value
 
-    # A lone column is not turned into text, so that null and numbers are refused as prompts later on.
+    # A lone column is not turned into text, so that null and numbers are refused as prompts later
+    # on.
     if alone := PLACEHOLDER.fullmatch(template):
         return column(alone)
     return PLACEHOLDER.sub(lambda match: str(column(match)), template)

@@ -1,4 +1,5 @@
-"""The only place where engines call a policy: its time is charged to it, and its answers are checked.
+"""The only place where engines call a policy: its time is charged to it, and its answers are
+checked.
 
 A wrong answer is the policy's fault, often that of a plugin, so every error names the method.
 """
@@ -28,7 +29,8 @@ class CheckedPolicy:
         self._name = name
         self._clock = clock
         self._watch = Watch()
-        # A policy that does not override a hook is not called for it: entering a phase would cost time every round.
+        # A policy that does not override a hook is not called for it: entering a phase would cost
+        # time every round.
         kind = type(policy)
         self._overlaps = kind.overlap is not Policy.overlap
         self._observes = kind.observe is not Policy.observe
@@ -58,21 +60,33 @@ class CheckedPolicy:
             raise MethodError(f"{self._name}: {error}") from error
 
     def next_root(self, verdict: Verdict) -> int | None:
-        """Return the drafted node at which the next round's tree begins; None if it begins empty."""
+        """Return the drafted node at which the next round's tree begins; None if it begins
+        empty.
+        """
         node = self._policy.next_root(verdict)
         if node is None:
             return None
         tree = verdict.draft.tree
         end = verdict.path[-1] if verdict.path else 0
-        if not 0 < node < len(tree) or tree.parents[node] != end or tree.tokens[node] != verdict.bonus:
+        if (
+            not 0 < node < len(tree)
+            or tree.parents[node] != end
+            or tree.tokens[node] != verdict.bonus
+        ):
             problem = f"next_root gave node {node}, which is not the bonus token after the accepted tokens"
             raise MethodError(f"{self._name}: {problem}")
         return node
 
     def expects(self, verdict: Verdict) -> float | None:
-        """Return how many of the submitted tokens the policy expected to be accepted; None if it cannot say."""
+        """Return how many of the submitted tokens the policy expected to be accepted; None if it
+        cannot say.
+        """
         expected = self._policy.expects(verdict.draft, verdict.submitted)
-        return round(expected, EXPECTED_DIGITS) if expected is not None and isfinite(expected) else None
+        return (
+            round(expected, EXPECTED_DIGITS)
+            if expected is not None and isfinite(expected)
+            else None
+        )
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
         """Let the policy learn from the verdicts of the round."""
@@ -90,7 +104,9 @@ class CheckedPolicy:
 
 
 class CheckedLevels:
-    """The level policy of the method `name`, checked; a pipeline's loop times it together with its drafter."""
+    """The level policy of the method `name`, checked; a pipeline's loop times it together with its
+    drafter.
+    """
 
     def __init__(self, policy: LevelPolicy, name: str) -> None:
         self._policy = policy
@@ -105,7 +121,9 @@ class CheckedLevels:
         except (PolicyError, NeverReturnsError) as error:
             raise MethodError(f"{self._name}: {error}") from error
         parents, vocabulary = probabilities.shape
-        problem = f"more than the {room} nodes that there is room for" if len(children) > room else ""
+        problem = (
+            f"more than the {room} nodes that there is room for" if len(children) > room else ""
+        )
         for child in children[:room]:
             if not 0 <= child.parent < parents:
                 problem = f"a child of node {child.parent} of a level of {parents}"
@@ -126,7 +144,9 @@ def _watched(drafter: Drafter, watch: Watch, most: int | None = FRUITLESS_CALLS)
 
 def _check_chosen(drafts: Sequence[Draft], chosen: Sequence[Sequence[int]]) -> None:
     if len(chosen) != len(drafts):
-        raise PolicyError(f"choose gave {len(chosen)} lists of nodes for {len(drafts)} requests: give one for each")
+        raise PolicyError(
+            f"choose gave {len(chosen)} lists of nodes for {len(drafts)} requests: give one for each"
+        )
     for draft, nodes in zip(drafts, chosen, strict=True):
         tree = draft.tree
         _check_nodes(tree, nodes)
@@ -138,8 +158,9 @@ def _check_chosen(drafts: Sequence[Draft], chosen: Sequence[Sequence[int]]) -> N
             if len(nodes) < tree.last:
                 raise PolicyError("a tree of tokens drawn at random must be verified whole")
             continue
-        # A token drawn at random must not have a say in whether it is verified, or the output would lose the target's
-        # distribution. Such a draft is a chain, so what is known of a node tells the tokens above it.
+        # A token drawn at random must not have a say in whether it is verified, or the output would
+        # lose the target's distribution. Such a draft is a chain, so what is known of a node tells
+        # the tokens above it.
         withheld = len(nodes) + 1
         if withheld <= min(tree.revealed, tree.last):
             raise PolicyError(
@@ -158,7 +179,9 @@ def _check_nodes(tree: TokenTree, nodes: Sequence[int]) -> None:
         parent = tree.parents[node]
         if parent not in checked:
             order = "before" if parent in nodes else "without"
-            raise PolicyError(f"choose gave node {node} {order} its parent, node {parent}: give parents first")
+            raise PolicyError(
+                f"choose gave node {node} {order} its parent, node {parent}: give parents first"
+            )
         if node in checked:
             raise PolicyError(f"choose gave node {node} twice")
         checked.add(node)

@@ -1,4 +1,6 @@
-"""The clock of a GPU: phases are marked on the card by events, which the host reads once per round."""
+"""The clock of a GPU: phases are marked on the card by events, which the host reads once per
+round.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ from specbench_kit.decoding.clock import MeasuringClock, Phase
 def measuring_clock(
     device: torch.device, started_s: float = 0.0, others: Iterable[torch.device] = ()
 ) -> MeasuringClock:
-    """Return the clock that measures what is computed on a device, and on `others` if models are spread."""
+    """Return the clock that measures what is computed on a device, and on `others` if models are
+    spread.
+    """
     cards = [each for each in dict.fromkeys((device, *others)) if each.type == "cuda"]
     return CardClock(cards[0], started_s, cards[1:]) if cards else MeasuringClock(device, started_s)
 
@@ -37,20 +41,27 @@ class _Duration:
 
 
 class CardClock(MeasuringClock):
-    """Measures phases by events on a card's stream: a kernel's time belongs to the phase in which it was launched.
+    """Measures phases by events on a card's stream: a kernel's time belongs to the phase in which
+    it was launched.
 
-    The host waits for the card where times are asked for, which a loop does at the end of each round, and not at every
-    beginning and end of a phase. Until then `typical_s` knows the rounds before. A mark is reached when all that was
-    launched on the `others` before it is done too.
+    The host waits for the card where times are asked for, which a loop does at the end of each
+    round, and not at every beginning and end of a phase. Until then `typical_s` knows the rounds
+    before. A mark is reached when all that was launched on the `others` before it is done too.
     """
 
-    def __init__(self, device: torch.device, started_s: float = 0.0, others: Sequence[torch.device] = ()) -> None:
+    def __init__(
+        self, device: torch.device, started_s: float = 0.0, others: Sequence[torch.device] = ()
+    ) -> None:
         super().__init__(device, started_s)
         self._others = others
         self._events: list[torch.cuda.Event] = []
-        """Events that were made so far, of which the first `_marks` were recorded since the last settlement."""
+        """Events that were made so far, of which the first `_marks` were recorded since the last
+        settlement.
+        """
         self._uncounted_s: list[float] = []
-        """The seconds that had been left out when each of them was recorded: on the card they have passed."""
+        """The seconds that had been left out when each of them was recorded: on the card they have
+        passed.
+        """
         self._marks = 0
         self._first_s = 0.0
         """When the first of them was recorded; the card had nothing to do then."""
@@ -69,7 +80,13 @@ class CardClock(MeasuringClock):
         if resumed:
             self._settle()  # what a verifier elsewhere reports is set against these times at once
 
-    def split(self, phase: Phase, seconds: float, charged_s: float, parts: Iterable[tuple[Phase, float, int]]) -> None:
+    def split(
+        self,
+        phase: Phase,
+        seconds: float,
+        charged_s: float,
+        parts: Iterable[tuple[Phase, float, int]],
+    ) -> None:
         self._settle()  # so that the phase's beginning is known
         super().split(phase, seconds, charged_s, parts)
 
@@ -110,7 +127,9 @@ class CardClock(MeasuringClock):
             self._phases[phase] += times_s[end] - times_s[end - 1]
             if self.timeline is not None and self._resumed_s is not None:
                 began_s = self._resumed_s - self._elapsed_s
-                self.mark(str(self._device), label, times_s[end - 1] - began_s, times_s[end] - began_s)
+                self.mark(
+                    str(self._device), label, times_s[end - 1] - began_s, times_s[end] - began_s
+                )
         for duration in self._durations:
             phase = duration.phase
             left_s = times_s[duration.left]

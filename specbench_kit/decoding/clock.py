@@ -1,4 +1,6 @@
-"""The run's clock: only this module reads time, and every second of a round is charged to a phase here."""
+"""The run's clock: only this module reads time, and every second of a round is charged to a phase
+here.
+"""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
@@ -16,12 +18,16 @@ from specbench_kit.decoding.timeline import Timeline, TimelineMarker
 
 Phase = Literal["prefill", "draft", "policy", "link", "queue", "verify", "commit"]
 RECENT = 15
-"""Durations of a phase over which `typical_s` takes the median: few enough to follow a growing context."""
+"""Durations of a phase over which `typical_s` takes the median: few enough to follow a growing
+context.
+"""
 NO_PHASE: AbstractContextManager[None] = nullcontext()
 
 
 class ProcessorTime(NamedTuple):
-    """Seconds of wall time, of processor time of the calling thread, and of processor time of the whole process."""
+    """Seconds of wall time, of processor time of the calling thread, and of processor time of the
+    whole process.
+    """
 
     wall_s: float
     thread_s: float
@@ -53,7 +59,9 @@ class Clock(Protocol):
     timeline: Timeline | None
     """Collects the run's spans, if they were requested."""
 
-    def mark(self, resource: str, label: str, start_s: float, end_s: float, *request_ids: str) -> None:
+    def mark(
+        self, resource: str, label: str, start_s: float, end_s: float, *request_ids: str
+    ) -> None:
         """Add what a resource did from one moment of the run's clock to another to the timeline."""
 
     def running(self) -> AbstractContextManager[None]:
@@ -65,16 +73,21 @@ class Clock(Protocol):
     def phase(self, phase: Phase, *, typical: bool = True) -> AbstractContextManager[None]:
         """Charge the enclosed time to a phase.
 
-        Time that is not `typical`, such as a verification with a prompt in it, does not count for `typical_s`.
+        Time that is not `typical`, such as a verification with a prompt in it, does not count for
+        `typical_s`.
         """
 
     def overlap(self) -> AbstractContextManager[None]:
         """Label the drafting inside as proactive: the round's drafts were sent."""
 
-    def resume(self, phase: Phase, *, asynchronous: bool, typical: bool = True) -> AbstractContextManager[None]:
-        """Resume a phase that runs in another process, to wait for its end; no-op unless `asynchronous`.
+    def resume(
+        self, phase: Phase, *, asynchronous: bool, typical: bool = True
+    ) -> AbstractContextManager[None]:
+        """Resume a phase that runs in another process, to wait for its end; no-op unless
+        `asynchronous`.
 
-        Only the waiting is charged, but the phase lasts, for `typical_s`, from where it was first entered.
+        Only the waiting is charged, but the phase lasts, for `typical_s`, from where it was first
+        entered.
         """
 
     def take(self) -> dict[Phase, float]:
@@ -117,11 +130,15 @@ class ModelledClock(TimelineMarker):
     def phase(self, phase: Phase, *, typical: bool = True) -> AbstractContextManager[None]:
         return NO_PHASE
 
-    def resume(self, phase: Phase, *, asynchronous: bool, typical: bool = True) -> AbstractContextManager[None]:
+    def resume(
+        self, phase: Phase, *, asynchronous: bool, typical: bool = True
+    ) -> AbstractContextManager[None]:
         return NO_PHASE
 
     def charge(self, phase: Phase, seconds: float, times: int = 1, *, typical: bool = True) -> None:
-        """Charge modelled seconds to a phase that took place `times` times; the clock itself does not advance."""
+        """Charge modelled seconds to a phase that took place `times` times; the clock itself does
+        not advance.
+        """
         self._phases[phase] += seconds
         if typical:
             self._recent[phase].append(seconds / times)
@@ -140,9 +157,11 @@ class ModelledClock(TimelineMarker):
 
 
 class MeasuringClock(TimelineMarker):
-    """This machine's time, which passes only inside `running`; a phase inside a phase suspends the outer one.
+    """This machine's time, which passes only inside `running`; a phase inside a phase suspends the
+    outer one.
 
-    What is prepared once while the clock runs, such as a graph that is captured, is left out: see `not_counted`.
+    What is prepared once while the clock runs, such as a graph that is captured, is left out: see
+    `not_counted`.
     """
 
     time_kind: TimeKind = "measured"
@@ -158,7 +177,9 @@ class MeasuringClock(TimelineMarker):
         self._phases: defaultdict[Phase, float] = defaultdict(float)
         self._recent = _recent_durations()
         self._open: list[tuple[Phase, float]] = []
-        """The phases that were entered and not yet left, outermost first, with the time when each was entered."""
+        """The phases that were entered and not yet left, outermost first, with the time when each
+        was entered.
+        """
         self._began_s: dict[Phase, float] = {}
         """When a phase was last entered anew; a resumed phase lasts from there."""
         self._mark_s = 0.0
@@ -181,14 +202,20 @@ class MeasuringClock(TimelineMarker):
 
     def now_s(self) -> float:
         """Return the seconds that have passed while running."""
-        return self._elapsed_s + (counted_s() - self._resumed_s if self._resumed_s is not None else 0.0)
+        return self._elapsed_s + (
+            counted_s() - self._resumed_s if self._resumed_s is not None else 0.0
+        )
 
     def phase(self, phase: Phase, *, typical: bool = True) -> AbstractContextManager[None]:
         """Charge the enclosed time to a phase."""
         return self._contexts.get((phase, False, typical)) or self._context(phase, False, typical)
 
-    def resume(self, phase: Phase, *, asynchronous: bool, typical: bool = True) -> AbstractContextManager[None]:
-        """Resume a phase that runs in another process, to wait for its end; no-op unless `asynchronous`."""
+    def resume(
+        self, phase: Phase, *, asynchronous: bool, typical: bool = True
+    ) -> AbstractContextManager[None]:
+        """Resume a phase that runs in another process, to wait for its end; no-op unless
+        `asynchronous`.
+        """
         return self._context(phase, True, typical) if asynchronous else NO_PHASE
 
     def take(self) -> dict[Phase, float]:
@@ -197,8 +224,15 @@ class MeasuringClock(TimelineMarker):
         self._phases = defaultdict(float)
         return phases
 
-    def split(self, phase: Phase, seconds: float, charged_s: float, parts: Iterable[tuple[Phase, float, int]]) -> None:
-        """Correct a phase that ran elsewhere: it took `seconds` by itself, where `charged_s` were charged here.
+    def split(
+        self,
+        phase: Phase,
+        seconds: float,
+        charged_s: float,
+        parts: Iterable[tuple[Phase, float, int]],
+    ) -> None:
+        """Correct a phase that ran elsewhere: it took `seconds` by itself, where `charged_s` were
+        charged here.
 
         `parts` are phases inside it, such as the link, each with its seconds and how many times it took place. They
         may have run while this process did something else, so they are charged in addition to the wall time here.
@@ -207,7 +241,8 @@ class MeasuringClock(TimelineMarker):
         for part, part_s, times in parts:
             self._phases[part] += part_s
             self._recent[part].append(part_s / times)
-            # What the parts took is no time of the phase itself: it counts as begun that much later.
+            # What the parts took is no time of the phase itself: it counts as begun that much
+            # later.
             self._began_s[phase] = self._began_s.get(phase, 0.0) + part_s
 
     def enter(self, phase: Phase) -> None:
@@ -222,7 +257,8 @@ class MeasuringClock(TimelineMarker):
         if not typical:
             return
         if resumed:
-            # When the phase was first left, only its first part was noted: now its whole duration is known.
+            # When the phase was first left, only its first part was noted: now its whole duration
+            # is known.
             self._recent[phase][-1] = self._mark_s - self._began_s[phase]
         else:
             self._began_s[phase] = entered_s
@@ -233,7 +269,9 @@ class MeasuringClock(TimelineMarker):
         return median(self._recent[phase] or (0.0,))
 
     def _context(self, phase: Phase, resumed: bool, typical: bool) -> "_PhaseContext":
-        return self._contexts.setdefault((phase, resumed, typical), _PhaseContext(self, phase, resumed, typical))
+        return self._contexts.setdefault(
+            (phase, resumed, typical), _PhaseContext(self, phase, resumed, typical)
+        )
 
     def _charge(self) -> None:
         """Charge the time since the last reading to the innermost open phase."""
@@ -248,13 +286,16 @@ class MeasuringClock(TimelineMarker):
         self._mark_s = now_s
 
     def _read_synchronised_s(self) -> float:
-        # Kernels run on after their launch: without this wait their time would be charged to a later phase.
+        # Kernels run on after their launch: without this wait their time would be charged to a
+        # later phase.
         torch.cuda.synchronize(self._device)
         return counted_s()
 
 
 class _PhaseContext(AbstractContextManager[None]):
-    """Enters and leaves a phase; made once and reused, since a generator-based context would cost more every time."""
+    """Enters and leaves a phase; made once and reused, since a generator-based context would cost
+    more every time.
+    """
 
     __slots__ = ("_clock", "_phase", "_resumed", "_typical")
 
@@ -268,6 +309,9 @@ class _PhaseContext(AbstractContextManager[None]):
         self._clock.enter(self._phase)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._clock.leave(self._resumed, self._typical)

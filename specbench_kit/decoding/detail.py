@@ -1,4 +1,6 @@
-"""The token trees of a request's rounds, kept for people who look at what was drafted and what became of it."""
+"""The token trees of a request's rounds, kept for people who look at what was drafted and what
+became of it.
+"""
 
 import json
 from collections import defaultdict

@@ -1,4 +1,5 @@
-"""The distributions that draft tokens come from, their statistics, and the most probable tokens of many rows at once.
+"""The distributions that draft tokens come from, their statistics, and the most probable tokens of
+many rows at once.
 
 A distribution is one of a forward of the draft model, or of a recorded trace.
 """
@@ -20,14 +21,19 @@ from specbench_kit.models.executors.base import Forward
 from specbench_kit.models.executors.pending import AnyToken
 
 COLUMNS = 128
-"""The vocabulary is searched as a table of this many columns, of which only the largest entries are looked at first."""
+"""The vocabulary is searched as a table of this many columns, of which only the largest entries are
+looked at first.
+"""
 
 Candidate = tuple[float, int, int]
 """Score, row and token."""
 
 
-def likeliest(probabilities: Tensor, bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
-    """Return the `count` highest-scoring tokens among the `branch` likeliest of each row, best first.
+def likeliest(
+    probabilities: Tensor, bases: Sequence[float], branch: int, count: int
+) -> list[Candidate]:
+    """Return the `count` highest-scoring tokens among the `branch` likeliest of each row, best
+    first.
 
     `probabilities` is [rows, vocabulary]. A token's score is its row's base plus the logarithm of its probability.
     """
@@ -36,7 +42,9 @@ def likeliest(probabilities: Tensor, bases: Sequence[float], branch: int, count:
     return (_by_bound if probabilities.is_cpu else _by_rows)(probabilities, bases, branch, count)
 
 
-def _by_rows(probabilities: Tensor, bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
+def _by_rows(
+    probabilities: Tensor, bases: Sequence[float], branch: int, count: int
+) -> list[Candidate]:
     """Sort every row as far as needed, on the device."""
     best = probabilities.topk(branch)
     scores = best.values.log() + best.values.new_tensor(bases)[:, None]
@@ -47,8 +55,11 @@ def _by_rows(probabilities: Tensor, bases: Sequence[float], branch: int, count: 
     return [(score, int(row), int(token)) for score, row, token in packed.tolist()]
 
 
-def _by_bound(probabilities: Tensor, bases: Sequence[float], branch: int, count: int) -> list[Candidate]:
-    """Find a score that the last of the best reaches for certain, and sort only the entries that reach it too.
+def _by_bound(
+    probabilities: Tensor, bases: Sequence[float], branch: int, count: int
+) -> list[Candidate]:
+    """Find a score that the last of the best reaches for certain, and sort only the entries that
+    reach it too.
 
     On a CPU, sorting rows costs several times a look at each entry.
     """
@@ -60,8 +71,8 @@ def _by_bound(probabilities: Tensor, bases: Sequence[float], branch: int, count:
     table = table.reshape(rows, -1, columns)
     weights = np.exp(np.asarray(bases)).astype(np.float32)[:, None]
     maxima = torch.from_numpy(table).amax(1).numpy() * weights  # three times as fast as numpy's
-    # Column maxima are tokens of their own, so the best `count` of all cannot score below the best `count` of these,
-    # of which no more than `branch` may be of one row.
+    # Column maxima are tokens of their own, so the best `count` of all cannot score below the best
+    # `count` of these, of which no more than `branch` may be of one row.
     bound = np.partition(np.partition(maxima, -branch)[:, -branch:], -count, axis=None)[-count]
     row, column = np.nonzero(maxima >= bound)
     entries = table[row, :, column]
@@ -72,7 +83,9 @@ def _by_bound(probabilities: Tensor, bases: Sequence[float], branch: int, count:
     order = np.argsort(-scores, kind="stable")
     remaining: defaultdict[int, int] = defaultdict(lambda: branch)
     best = []
-    for candidate in zip(scores[order].tolist(), origin[order].tolist(), token[order].tolist(), strict=True):
+    for candidate in zip(
+        scores[order].tolist(), origin[order].tolist(), token[order].tolist(), strict=True
+    ):
         if remaining[candidate[1]]:
             remaining[candidate[1]] -= 1
             best.append(candidate)
@@ -81,7 +94,8 @@ def _by_bound(probabilities: Tensor, bases: Sequence[float], branch: int, count:
 
 @dataclass(frozen=True, slots=True)
 class DistributionStats:
-    """Statistics of a draft distribution before a token is drawn from it, after the logits processors.
+    """Statistics of a draft distribution before a token is drawn from it, after the logits
+    processors.
 
     `confidence` is the largest probability, `entropy` in nats, `margin` the lead of the most likely token over
     the second, `logit_std` the standard deviation of the raw logits.
@@ -95,19 +109,25 @@ class DistributionStats:
 
 @dataclass(frozen=True, slots=True)
 class NodeStats(DistributionStats):
-    """The statistics of a distribution, with the `probability` of the token that was drafted from it."""
+    """The statistics of a distribution, with the `probability` of the token that was drafted from
+    it.
+    """
 
     probability: float
 
 
 class TokenScorer(Protocol):
-    """Scores drafted tokens by their statistics and their depth in the draft, which is 1 for the first."""
+    """Scores drafted tokens by their statistics and their depth in the draft, which is 1 for the
+    first.
+    """
 
     def score(self, stats: DistributionStats, depth: int) -> float:
         """Return the score of one token."""
 
     def score_chain(self, table: NDArray[np.floating]) -> list[float]:
-        """Return the scores of all tokens of a chain; `table` is [tokens, 5] in the order of `NodeStats`."""
+        """Return the scores of all tokens of a chain; `table` is [tokens, 5] in the order of
+        `NodeStats`.
+        """
 
 
 class Distributions(Protocol):
@@ -115,7 +135,9 @@ class Distributions(Protocol):
 
     @property
     def sampled(self) -> bool:
-        """True if tokens were drawn at random; false if they follow from the distribution, as the likeliest do."""
+        """True if tokens were drawn at random; false if they follow from the distribution, as the
+        likeliest do.
+        """
 
     def stats(self, row: int, token: int) -> NodeStats:
         """Return the statistics of drawing `token` from distribution `row`."""
@@ -124,7 +146,9 @@ class Distributions(Protocol):
         """Return the probability of `token` in distribution `row`."""
 
     def score(self, row: int, token: int, depth: int, scorer: TokenScorer) -> float:
-        """Return the scorer's score of `token`, drawn from distribution `row` at that depth of its draft."""
+        """Return the scorer's score of `token`, drawn from distribution `row` at that depth of its
+        draft.
+        """
 
 
 class ProbabilityRows(Protocol):
@@ -144,13 +168,18 @@ class FullDistributions(Protocol):
 
 
 class DraftForward:
-    """The distributions [rows, vocabulary] of one batched draft forward; everything is computed on first use.
+    """The distributions [rows, vocabulary] of one batched draft forward; everything is computed on
+    first use.
 
     `likeliest` holds the rows' likeliest tokens, if they are known already.
     """
 
     def __init__(
-        self, forward: Forward, sampler: Sampler, sampled: bool = False, likeliest: Sequence[AnyToken] | None = None
+        self,
+        forward: Forward,
+        sampler: Sampler,
+        sampled: bool = False,
+        likeliest: Sequence[AnyToken] | None = None,
     ) -> None:
         self.forward = forward
         self.sampled = sampled
@@ -175,13 +204,17 @@ class DraftForward:
         return self._sampler.greedy
 
     def as_drawn(self) -> "DraftForward":
-        """Return the same distributions as the source of tokens that the caller draws from them at random."""
+        """Return the same distributions as the source of tokens that the caller draws from them at
+        random.
+        """
         drawn = DraftForward(self.forward, self._sampler, sampled=True)
         drawn.probabilities = self.probabilities
         return drawn
 
     def probability(self, row: int, token: int) -> float:
-        if self._described and self._likeliest and token == int(self._likeliest[row]):  # saves the softmax
+        if (
+            self._described and self._likeliest and token == int(self._likeliest[row])
+        ):  # saves the softmax
             return self._features[row][0]
         return float(self.probabilities[row, token])
 
@@ -193,12 +226,18 @@ class DraftForward:
         return scorer.score(self.stats(row, token), depth)
 
     def likeliest(
-        self, rows: Sequence[int], bases: Sequence[float], branch: int, count: int, floor: float = -inf
+        self,
+        rows: Sequence[int],
+        bases: Sequence[float],
+        branch: int,
+        count: int,
+        floor: float = -inf,
     ) -> list[Candidate]:
-        """Return the `count` highest-scoring tokens among the `branch` likeliest of each row, best first.
+        """Return the `count` highest-scoring tokens among the `branch` likeliest of each row, best
+        first.
 
-        A token's score is its row's base plus the logarithm of its probability, and must exceed `floor`; the row of a
-        candidate is an index into `rows`.
+        A token's score is its row's base plus the logarithm of its probability, and must exceed
+        `floor`; the row of a candidate is an index into `rows`.
         """
         if self.forward.candidates is None or self._cuts or branch > self.forward.most_candidates:
             candidates = likeliest(self.probabilities[rows], bases, branch, count)
@@ -206,13 +245,17 @@ class DraftForward:
         return self.forward.candidates(self._temperature, rows, bases, branch, count, floor)
 
     def best_tokens(self) -> list[int]:
-        """Return the likeliest token of every row, which a GPU's executor has read with all other results."""
+        """Return the likeliest token of every row, which a GPU's executor has read with all other
+        results.
+        """
         return [token for row in self.forward.argmax() for token in row]
 
     def top_tokens(self, count: int) -> list[list[int]]:
         """Return the `count` likeliest tokens of every row, best first."""
         if self._cuts:
-            tokens: list[list[int]] = self.probabilities.topk(min(count, self.probabilities.shape[-1])).indices.tolist()
+            tokens: list[list[int]] = self.probabilities.topk(
+                min(count, self.probabilities.shape[-1])
+            ).indices.tolist()
             return tokens
         return self.forward.top_tokens(count)
 
@@ -228,7 +271,11 @@ class DraftForward:
         if self._described and self.forward.statistics is not None:
             return self.forward.statistics(self._temperature)
         if self.logits.dtype == torch.float64:
-            precise = zip(self.logits.numpy(force=True), self.probabilities.double().numpy(force=True), strict=True)
+            precise = zip(
+                self.logits.numpy(force=True),
+                self.probabilities.double().numpy(force=True),
+                strict=True,
+            )
             single: list[list[float]] = np.array(
                 [features_of_row(*row, self._temperature) for row in precise], np.float32
             ).tolist()
@@ -240,11 +287,15 @@ class DraftForward:
         return features_of_rows(logits, self.probabilities)
 
 
-def features_of_row(logits: NDArray[Any], probabilities: NDArray[Any], temperature: float) -> list[float]:
-    """Return confidence, entropy, margin and logit_std of one row [vocabulary], fast enough for every drafted token.
+def features_of_row(
+    logits: NDArray[Any], probabilities: NDArray[Any], temperature: float
+) -> list[float]:
+    """Return confidence, entropy, margin and logit_std of one row [vocabulary], fast enough for
+    every drafted token.
 
     With p = softmax(logits / temperature), whether or not it was cut to some tokens, the entropy is
-    (logit of the best - mean logit under p) / temperature - log p(best), which needs no logarithm of every p.
+    (logit of the best - mean logit under p) / temperature - log p(best), which needs no logarithm
+    of every p.
     """
     best = int(probabilities.argmax())
     confidence = float(probabilities[best])
@@ -257,9 +308,13 @@ def features_of_row(logits: NDArray[Any], probabilities: NDArray[Any], temperatu
 
 
 def features_of_rows(logits: Tensor, probabilities: Tensor) -> list[list[float]]:
-    """Return confidence, entropy, margin and logit_std of each row [rows, vocabulary], computed on the device."""
+    """Return confidence, entropy, margin and logit_std of each row [rows, vocabulary], computed on
+    the device.
+    """
     top = probabilities.topk(2, dim=-1).values
     entropy = torch.special.entr(probabilities).sum(-1)
     logit_std = logits.std(-1, correction=0)
-    features: list[list[float]] = torch.stack((top[:, 0], entropy, top[:, 0] - top[:, 1], logit_std), dim=1).tolist()
+    features: list[list[float]] = torch.stack(
+        (top[:, 0], entropy, top[:, 0] - top[:, 1], logit_std), dim=1
+    ).tolist()
     return features

@@ -1,4 +1,6 @@
-"""What policies and engines ask of a drafter: a draft model, an index of the text so far, or a recorded trace."""
+"""What policies and engines ask of a drafter: a draft model, an index of the text so far, or a
+recorded trace.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +40,9 @@ class Draft:
 
 
 class Forwarded(NamedTuple):
-    """One forward of a drafter's model: by request, the number of new tokens and of tokens in KV before them."""
+    """One forward of a drafter's model: by request, the number of new tokens and of tokens in KV
+    before them.
+    """
 
     model: str
     phase: Phase
@@ -57,7 +61,9 @@ class PlannedRound(NamedTuple):
 
 @runtime_checkable
 class ReportsForwards(Protocol):
-    """A drafter whose forwards cannot be derived from its tree, and which therefore reports them."""
+    """A drafter whose forwards cannot be derived from its tree, and which therefore reports
+    them.
+    """
 
     def forwards(self) -> Sequence[Forwarded]:
         """Return the forwards since the last call, in order."""
@@ -71,7 +77,9 @@ class DraftSource(Protocol):
         """The drafts of this round, one per request."""
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round and return its drafts: empty trees, or what the last round's trees left to continue from."""
+        """Start a round and return its drafts: empty trees, or what the last round's trees left to
+        continue from.
+        """
 
     def room(self, draft: Draft) -> int:
         """Return how many nodes the tree can still take."""
@@ -80,10 +88,19 @@ class DraftSource(Protocol):
         """Append one token to each chain, and return the drafts that had room for it."""
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Forward tree nodes; row i of the result is the distribution after the i-th node, in order."""
+        """Forward tree nodes; row i of the result is the distribution after the i-th node, in
+        order.
+        """
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
-        """Commit the accepted nodes `path`, and keep what lies below `root` if the next round's tree begins there.
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
+        """Commit the accepted nodes `path`, and keep what lies below `root` if the next round's
+        tree begins there.
 
         `states` are the verdict's hidden states, if the drafter reads any.
         """
@@ -92,9 +109,11 @@ class DraftSource(Protocol):
         """Free what a finished request held."""
 
     def foresee(self, draft: Draft, longest: int) -> Sequence[int] | None:
-        """Return how many tokens of a draft at each offset of the answer's rest would be right, up to `longest`.
+        """Return how many tokens of a draft at each offset of the answer's rest would be right, up
+        to `longest`.
 
-        The answer is the draft's `reference`. This takes none of the run's time; None if it cannot be known beforehand.
+        The answer is the draft's `reference`. This takes none of the run's time; None if it cannot
+        be known beforehand.
         """
 
 
@@ -109,10 +128,15 @@ class Drafter(DraftSource, Protocol):
         """Return whether the verdict on the draft that was sent has not arrived yet."""
 
     def has_reached_server(self, draft: Draft, node: int) -> bool:
-        """Return whether a node, sent when it was drafted, was at the server when its last verification ended."""
+        """Return whether a node, sent when it was drafted, was at the server when its last
+        verification ended.
+        """
 
-    def fastest_rounds(self, draft: Draft, longest: int, *, server_decodes: bool) -> Mapping[int, PlannedRound] | None:
-        """Return the fastest rounds for the rest of the answer, by the number of its tokens before each.
+    def fastest_rounds(
+        self, draft: Draft, longest: int, *, server_decodes: bool
+    ) -> Mapping[int, PlannedRound] | None:
+        """Return the fastest rounds for the rest of the answer, by the number of its tokens before
+        each.
 
         The answer is the draft's `reference`, which only a bound may read. Drafts have up to `longest` tokens; with
         `server_decodes`, rounds may be left to the server. None if times or drafts are not known beforehand.
@@ -120,7 +144,9 @@ class Drafter(DraftSource, Protocol):
 
 
 class LocalDrafter:
-    """What drafters share whose verdicts come from this machine: the drafts of a round, and those that go on."""
+    """What drafters share whose verdicts come from this machine: the drafts of a round, and those
+    that go on.
+    """
 
     def __init__(self) -> None:
         self.drafts: list[Draft] = []
@@ -139,16 +165,21 @@ class LocalDrafter:
         """Return None: it is not known beforehand what would be drafted."""
         return None
 
-    def fastest_rounds(self, draft: Draft, longest: int, *, server_decodes: bool) -> Mapping[int, PlannedRound] | None:
+    def fastest_rounds(
+        self, draft: Draft, longest: int, *, server_decodes: bool
+    ) -> Mapping[int, PlannedRound] | None:
         """Return None: the times of this machine are not known beforehand."""
         return None
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round and return its drafts: empty trees, or what the last round's trees left to continue from."""
+        """Start a round and return its drafts: empty trees, or what the last round's trees left to
+        continue from.
+        """
         continued = self._continued
         self._continued = {}
         self.drafts = [
-            continued.get(session.request.id) or Draft(session, TokenTree(session.tokens[-1])) for session in sessions
+            continued.get(session.request.id) or Draft(session, TokenTree(session.tokens[-1]))
+            for session in sessions
         ]
         return self.drafts
 
@@ -158,4 +189,6 @@ class LocalDrafter:
 
     def _continue(self, draft: Draft, root: int, kv_nodes: dict[int, int] | None = None) -> None:
         """Begin the next round of a request with what lies below a node of this round's tree."""
-        self._continued[draft.request_id] = Draft(draft.session, draft.tree.rooted_at(root), kv_nodes or {})
+        self._continued[draft.request_id] = Draft(
+            draft.session, draft.tree.rooted_at(root), kv_nodes or {}
+        )

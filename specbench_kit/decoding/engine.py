@@ -17,7 +17,9 @@ from specbench_kit.decoding.verification import Verdict, Verifier
 
 @dataclass(frozen=True, slots=True)
 class RoundOutcome:
-    """One request's round: its verdict, the tokens committed, and whether the next round continues from its draft."""
+    """One request's round: its verdict, the tokens committed, and whether the next round continues
+    from its draft.
+    """
 
     verdict: Verdict
     committed: int
@@ -28,7 +30,9 @@ class RoundOutcome:
         """The id of the request."""
         return self.verdict.draft.request_id
 
-    def record(self, seconds: dict[Phase, float], draft_share: float, share: float, end_s: float) -> RoundRecord:
+    def record(
+        self, seconds: dict[Phase, float], draft_share: float, share: float, end_s: float
+    ) -> RoundRecord:
         """Return the round's line, charged with its shares of the batch's seconds per phase."""
         verdict = self.verdict
         tree = self.verdict.draft.tree
@@ -48,7 +52,8 @@ class RoundOutcome:
             end_s=end_s,
             proactive=tree.proactive,
             aligned=self.aligned,
-            # A path goes down the tree, so its nodes rise: the inherited ones stand at its beginning.
+            # A path goes down the tree, so its nodes rise: the inherited ones stand at its
+            # beginning.
             reused=bisect_right(verdict.path, tree.inherited),
             deepest=tree.deepest(verdict.submitted),
             parents=parents,
@@ -66,7 +71,10 @@ class RoundOutcome:
         return RoundDetail(
             tokens=list(tree.tokens),
             parents=list(tree.parents),
-            probabilities=[1.0, *(round(tree.probability(node), 4) for node in range(1, len(tree)))],
+            probabilities=[
+                1.0,
+                *(round(tree.probability(node), 4) for node in range(1, len(tree))),
+            ],
             submitted=list(verdict.submitted),
             path=list(verdict.path),
             bonus=verdict.bonus,
@@ -77,10 +85,13 @@ class RoundOutcome:
         )
 
 
-def record_rounds(outcomes: Sequence[RoundOutcome], seconds: dict[Phase, float], now_s: float) -> list[RoundRecord]:
+def record_rounds(
+    outcomes: Sequence[RoundOutcome], seconds: dict[Phase, float], now_s: float
+) -> list[RoundRecord]:
     """Add a line per round to the record of its request, and return the lines.
 
-    Each is charged a part of the seconds per phase by the tokens computed for it, of drafting by those drafted for it.
+    Each is charged a part of the seconds per phase by the tokens computed for it, of drafting by
+    those drafted for it.
     """
     computed = sum(outcome.verdict.computed for outcome in outcomes)
     drafted = sum(outcome.verdict.draft.tree.drafted for outcome in outcomes)
@@ -89,7 +100,9 @@ def record_rounds(outcomes: Sequence[RoundOutcome], seconds: dict[Phase, float],
         verdict = outcome.verdict
         session = verdict.draft.session
         draft_share = verdict.draft.tree.drafted / drafted if drafted else 0.0
-        line = outcome.record(seconds, draft_share, verdict.computed / computed, now_s - session.arrival_s)
+        line = outcome.record(
+            seconds, draft_share, verdict.computed / computed, now_s - session.arrival_s
+        )
         session.record.rounds.append(line)
         lines.append(line)
     return lines
@@ -113,7 +126,9 @@ class Engine(Loop):
         self.drafter = drafter
         self.verifier = verifier
         self._typical = False
-        """False in a round that verifies a prompt: its time is no guide to the time of later rounds."""
+        """False in a round that verifies a prompt: its time is no guide to the time of later
+        rounds.
+        """
         self._outcomes: Sequence[RoundOutcome] = ()
 
     def run_round(self) -> Sequence[RoundOutcome]:
@@ -125,7 +140,9 @@ class Engine(Loop):
         with self.clock.phase("verify", typical=self._typical):
             pending = self.verifier.send(drafts, chosen)
         self.policy.overlap(self.drafter)
-        with self.clock.resume("verify", asynchronous=self.verifier.asynchronous, typical=self._typical):
+        with self.clock.resume(
+            "verify", asynchronous=self.verifier.asynchronous, typical=self._typical
+        ):
             verdicts = pending()
         with self.clock.phase("commit"):
             outcomes = [self._commit(verdict) for verdict in verdicts]
@@ -134,10 +151,15 @@ class Engine(Loop):
         return outcomes
 
     def collect(self) -> list[RequestRecord]:
-        """Return the records of finished requests, once the policy has said what it expected of their last rounds."""
-        # Outside the round, since this question costs time that no decoding request would have to wait for.
+        """Return the records of finished requests, once the policy has said what it expected of
+        their last rounds.
+        """
+        # Outside the round, since this question costs time that no decoding request would have to
+        # wait for.
         for outcome in self._outcomes:
-            outcome.verdict.draft.session.record.rounds[-1].expected = self.policy.expects(outcome.verdict)
+            outcome.verdict.draft.session.record.rounds[-1].expected = self.policy.expects(
+                outcome.verdict
+            )
         self._outcomes = ()
         return super().collect()
 
@@ -153,7 +175,8 @@ class Engine(Loop):
         self.policy.forget(session.request.id)
 
     def _commit(self, verdict: Verdict) -> RoundOutcome:
-        # The policy is asked first: it looks at the tree as it was drafted, which the drafter's commit cuts back.
+        # The policy is asked first: it looks at the tree as it was drafted, which the drafter's
+        # commit cuts back.
         draft = verdict.draft
         root = self.policy.next_root(verdict)
         committed = draft.session.commit(verdict.tokens)
@@ -162,7 +185,9 @@ class Engine(Loop):
         return RoundOutcome(verdict, committed, aligned=root is not None)
 
     def _record(self, outcomes: Sequence[RoundOutcome]) -> None:
-        """Add one line per request; each is charged a part of the batch's phases by the tokens computed for it."""
+        """Add one line per request; each is charged a part of the batch's phases by the tokens
+        computed for it.
+        """
         record_rounds(outcomes, self.clock.take(), self.clock.now_s())
         if self.clock.timeline is not None:
             for outcome in outcomes:

@@ -10,7 +10,9 @@ Row = tuple[int, int]
 
 
 def logit_rows_of(row: Row) -> int:
-    """Return the number of logits rows that a forward must give: one per new token, but only the last of a prompt."""
+    """Return the number of logits rows that a forward must give: one per new token, but only the
+    last of a prompt.
+    """
     new, cached = row
     return new if cached else 1
 
@@ -38,10 +40,14 @@ class BatchSums(NamedTuple):
             interactions += new * (cached + new)
             pairs += new * cached + new * (new - 1) // 2
             all_cached += cached
-            logits += new if cached else 1  # as logit_rows_of, whose call would take as long as the rest of the loop
+            logits += (
+                new if cached else 1
+            )  # as logit_rows_of, whose call would take as long as the rest of the loop
             if new > longest:
                 longest = new
-        return BatchSums(linear, interactions, pairs, all_cached, logits, requests + len(rows), longest)
+        return BatchSums(
+            linear, interactions, pairs, all_cached, logits, requests + len(rows), longest
+        )
 
     def longer(self, row: Row) -> "BatchSums":
         """Return the sums with one more new token of a request that they count as `row`."""
@@ -75,7 +81,9 @@ class LatencyModel(Protocol):
 
     @property
     def most_new_tokens(self) -> int | None:
-        """The largest number of a request's new tokens that the model distinguishes; None without a limit."""
+        """The largest number of a request's new tokens that the model distinguishes; None without a
+        limit.
+        """
         return None
 
     def of_sums(self, sums: BatchSums) -> float:
@@ -88,10 +96,11 @@ class LatencyModel(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InteractionModel(LatencyModel):
-    """a * new + b_compute * interactions + b_read * cached + c, summed over the batch (WISP Eq. 18 and 19).
+    """a * new + b_compute * interactions + b_read * cached + c, summed over the batch (WISP Eq. 18
+    and 19).
 
-    Seconds per new token, per pair of a new token and a token that it may attend to in full blocks of
-    new x (cached + new), per cached token, and per forward.
+    Seconds per new token, per pair of a new token and a token that it may attend to in full blocks
+    of new x (cached + new), per cached token, and per forward.
     """
 
     a_s: float
@@ -101,7 +110,11 @@ class InteractionModel(LatencyModel):
     additive: ClassVar[bool] = True
 
     def of_sums(self, sums: BatchSums) -> float:
-        requests_s = self.a_s * sums.linear + self.b_compute_s * sums.interactions + self.b_read_s * sums.cached
+        requests_s = (
+            self.a_s * sums.linear
+            + self.b_compute_s * sums.interactions
+            + self.b_read_s * sums.cached
+        )
         return self.c_s + requests_s
 
 
@@ -109,7 +122,8 @@ class InteractionModel(LatencyModel):
 class ContextModel(LatencyModel):
     """alpha * context + gamma * new + delta, summed over the batch (AdaSpec).
 
-    The context of a new token is all that it attends to: the cached tokens and the new ones to its left.
+    The context of a new token is all that it attends to: the cached tokens and the new ones to its
+    left.
     """
 
     alpha_s: float
@@ -125,8 +139,9 @@ class ContextModel(LatencyModel):
 class WorkModel(LatencyModel):
     """The sum of what a forward computes and moves, each part at its own price.
 
-    Seconds per new token, per pair of a new token and one before it, per cached token, per row of logits, and per
-    forward. Rows of logits are the output layer's work, which the other forms have no feature for.
+    Seconds per new token, per pair of a new token and one before it, per cached token, per row of
+    logits, and per forward. Rows of logits are the output layer's work, which the other forms have
+    no feature for.
     """
 
     token_s: float
@@ -137,30 +152,35 @@ class WorkModel(LatencyModel):
     additive: ClassVar[bool] = True
 
     def of_sums(self, sums: BatchSums) -> float:
-        moved_s = self.token_s * sums.linear + self.pair_s * sums.pairs + self.cached_s * sums.cached
+        moved_s = (
+            self.token_s * sums.linear + self.pair_s * sums.pairs + self.cached_s * sums.cached
+        )
         return self.forward_s + (moved_s + self.head_s * sums.logit_rows)
 
 
 def beside_host_s(card_s: float, host_s: float, overlap: float) -> float:
     """Return the seconds of a step of which `card_s` are the card's and `host_s` the host's.
 
-    With an `overlap` of 1 the host prepares a step while the card computes another one, and the slower of the two
-    decides; with 0 they wait for each other.
+    With an `overlap` of 1 the host prepares a step while the card computes another one, and the
+    slower of the two decides; with 0 they wait for each other.
     """
     return card_s + host_s - overlap * min(card_s, host_s)
 
 
 @dataclass(frozen=True, slots=True)
 class RoundedModel(LatencyModel):
-    """A roofline with a rounded corner: (operations^corner + traffic^corner)^(1/corner), and what idles besides.
+    """A roofline with a rounded corner: (operations^corner + traffic^corner)^(1/corner), and what
+    idles besides.
 
-    Operations take `token_s` per new token, `pair_s` per pair of a new token and one before it, and `head_s` per row of
-    logits. Traffic takes `weights_s` per forward, `kv_s` per token of KV that is read or written, and `experts_s` if
-    every expert of a mixture is read; each token leaves an expert out with probability `missed`. Where each of several
-    cards has experts of its own, the card with the most experts to read decides, with a share of them that is `uneven`
-    standard deviations of a single expert's odds above the mean. A step lasts `forward_s` longer, and `wide_s` more if
-    any request has more than one new token; reductions and exchanges between cards take `reduced_s` per new token. The
-    host takes `host_s` per step and `host_request_s` per request, in parallel to the card as far as `overlap` says.
+    Operations take `token_s` per new token, `pair_s` per pair of a new token and one before it, and
+    `head_s` per row of logits. Traffic takes `weights_s` per forward, `kv_s` per token of KV that
+    is read or written, and `experts_s` if every expert of a mixture is read; each token leaves an
+    expert out with probability `missed`. Where each of several cards has experts of its own, the
+    card with the most experts to read decides, with a share of them that is `uneven` standard
+    deviations of a single expert's odds above the mean. A step lasts `forward_s` longer, and
+    `wide_s` more if any request has more than one new token; reductions and exchanges between cards
+    take `reduced_s` per new token. The host takes `host_s` per step and `host_request_s` per
+    request, in parallel to the card as far as `overlap` says.
     """
 
     token_s: float
@@ -180,11 +200,15 @@ class RoundedModel(LatencyModel):
     uneven: float = 0.0
 
     def of_sums(self, sums: BatchSums) -> float:
-        rounded_s = (self.operations_s(sums) ** self.corner + self.traffic_s(sums) ** self.corner) ** (1 / self.corner)
+        rounded_s = (
+            self.operations_s(sums) ** self.corner + self.traffic_s(sums) ** self.corner
+        ) ** (1 / self.corner)
         card_s = rounded_s + self.forward_s + self.reduced_s * sums.linear
         if sums.longest > 1:
             card_s += self.wide_s
-        return beside_host_s(card_s, self.host_s + self.host_request_s * sums.requests, self.overlap)
+        return beside_host_s(
+            card_s, self.host_s + self.host_request_s * sums.requests, self.overlap
+        )
 
     def operations_s(self, sums: BatchSums) -> float:
         """Return the seconds of the operations if no memory were read."""
@@ -195,12 +219,15 @@ class RoundedModel(LatencyModel):
         experts_s = 0.0
         if self.experts_s:
             share = 1 - self.missed**sums.linear
-            # How many of a card's experts are hit is binomial; no card has more to read than all of its experts.
+            # How many of a card's experts are hit is binomial; no card has more to read than all of
+            # its experts.
             experts_s = self.experts_s * min(1.0, share + self.uneven * sqrt(share * (1 - share)))
         return self.weights_s + experts_s + self.kv_s * (sums.linear + sums.cached)
 
     def parts(self, sums: BatchSums) -> dict[str, float]:
-        """Return the seconds of a step by what takes them; operations and traffic share the rounded corner."""
+        """Return the seconds of a step by what takes them; operations and traffic share the rounded
+        corner.
+        """
         operations = self.operations_s(sums) ** self.corner
         traffic = self.traffic_s(sums) ** self.corner
         rounded_s = (operations + traffic) ** (1 / self.corner)
@@ -214,11 +241,23 @@ class RoundedModel(LatencyModel):
         return {**parts, "host": self.of_sums(sums) - sum(parts.values())}
 
     def scaled(self, factor: float) -> "RoundedModel":
-        """Return the model of a card that takes `factor` times as long; the host takes as long as before."""
+        """Return the model of a card that takes `factor` times as long; the host takes as long as
+        before.
+        """
         return replace(self, **{name: factor * getattr(self, name) for name in CARD_TERMS})
 
 
-CARD_TERMS = ("token_s", "pair_s", "head_s", "weights_s", "kv_s", "forward_s", "wide_s", "reduced_s", "experts_s")
+CARD_TERMS = (
+    "token_s",
+    "pair_s",
+    "head_s",
+    "weights_s",
+    "kv_s",
+    "forward_s",
+    "wide_s",
+    "reduced_s",
+    "experts_s",
+)
 """The coefficients of `RoundedModel` that are seconds of the card."""
 
 
@@ -236,7 +275,8 @@ class ScaledLatency(LatencyModel):
 
 @dataclass(frozen=True, slots=True)
 class ServedModel(LatencyModel):
-    """A server's verification, as the server measures it: the forward as in `WorkModel`, and the work around it.
+    """A server's verification, as the server measures it: the forward as in `WorkModel`, and the
+    work around it.
 
     `request_s` are seconds per request, for its slot in KV and its commit; `forward_s` are seconds per batch.
     """
@@ -250,13 +290,19 @@ class ServedModel(LatencyModel):
     additive: ClassVar[bool] = True
 
     def of_sums(self, sums: BatchSums) -> float:
-        moved_s = self.token_s * sums.linear + self.pair_s * sums.pairs + self.cached_s * sums.cached
-        return self.forward_s + (moved_s + self.head_s * sums.logit_rows + self.request_s * sums.requests)
+        moved_s = (
+            self.token_s * sums.linear + self.pair_s * sums.pairs + self.cached_s * sums.cached
+        )
+        return self.forward_s + (
+            moved_s + self.head_s * sums.logit_rows + self.request_s * sums.requests
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class LeapModel(LatencyModel):
-    """A constant time for up to `tile` new tokens, and `leap_s` more for each further tile (SpecPipe, Figure 9)."""
+    """A constant time for up to `tile` new tokens, and `leap_s` more for each further tile
+    (SpecPipe, Figure 9).
+    """
 
     forward_s: float
     leap_s: float
@@ -268,7 +314,9 @@ class LeapModel(LatencyModel):
 
 @dataclass(frozen=True, slots=True)
 class TableModel(LatencyModel):
-    """Seconds by the largest number of new tokens of any request, from 1 up; the last entry serves all above."""
+    """Seconds by the largest number of new tokens of any request, from 1 up; the last entry serves
+    all above.
+    """
 
     by_new_tokens_s: tuple[float, ...]
 

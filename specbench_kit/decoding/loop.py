@@ -1,4 +1,6 @@
-"""The loop that all engines share: requests wait, are admitted, are decoded step by step and are handed back."""
+"""The loop that all engines share: requests wait, are admitted, are decoded step by step and are
+handed back.
+"""
 
 from abc import ABC, abstractmethod
 from collections import deque
@@ -41,13 +43,16 @@ class DecodingSetup:
 
 
 class Loop(ABC):
-    """Decodes requests in a closed loop: a request is submitted when one of the setup's `batch_size` slots is free.
+    """Decodes requests in a closed loop: a request is submitted when one of the setup's
+    `batch_size` slots is free.
 
     Its clock stands still between steps, so that several loops can take turns on one machine.
     """
 
     runs_on = False
-    """True if its requests go on elsewhere while its clock stands still: its turns must then leave none in flight."""
+    """True if its requests go on elsewhere while its clock stands still: its turns must then leave
+    none in flight.
+    """
 
     def __init__(self, clock: Clock, setup: DecodingSetup) -> None:
         self.clock = clock
@@ -61,7 +66,9 @@ class Loop(ABC):
         """The number of waiting requests that may still be admitted."""
 
     def submit(self, request: Request, *, first: bool = False) -> None:
-        """Queue a request; `first` puts it at the head of the queue, which the next turn of a dialogue needs."""
+        """Queue a request; `first` puts it at the head of the queue, which the next turn of a
+        dialogue needs.
+        """
         (self.waiting.appendleft if first else self.waiting.append)(request)
 
     @property
@@ -75,10 +82,14 @@ class Loop(ABC):
         return not (self.sessions or self.waiting)
 
     def step(self) -> list[RequestRecord]:
-        """Admit waiting requests, run one round of the whole batch, and return the records of finished requests."""
+        """Admit waiting requests, run one round of the whole batch, and return the records of
+        finished requests.
+        """
         rounds: Sequence[FinishedRound] = ()
         with torch.inference_mode(), self.clock.running():
-            while self.waiting and self.admissions > 0 and len(self.sessions) < self.setup.batch_size:
+            while (
+                self.waiting and self.admissions > 0 and len(self.sessions) < self.setup.batch_size
+            ):
                 self.admissions -= 1
                 self._begin(self.waiting.popleft())
             if self.sessions:
@@ -100,7 +111,9 @@ class Loop(ABC):
         """Free what a finished request held."""
 
     def collect(self) -> list[RequestRecord]:
-        """Remove the finished requests from the batch, and return their records and those of refused requests."""
+        """Remove the finished requests from the batch, and return their records and those of
+        refused requests.
+        """
         records = self._refused
         self._refused = []
         for session in [session for session in self.sessions if session.finish_reason]:
@@ -114,13 +127,17 @@ class Loop(ABC):
 
     def _begin(self, request: Request) -> None:
         prompt_tokens = len(request.prompt_ids)
-        record = RequestRecord(request.id, request.category, list(request.prompt_ids), time_kind=self.clock.time_kind)
+        record = RequestRecord(
+            request.id, request.category, list(request.prompt_ids), time_kind=self.clock.time_kind
+        )
         record.dialogue = request.dialogue
         capacity = self.setup.capacity
         room = capacity - prompt_tokens
         if not prompt_tokens or room < 1:
             record.finish_reason = "error"
-            record.error = f"the prompt has {prompt_tokens} tokens; the context holds 1 to {capacity - 1}"
+            record.error = (
+                f"the prompt has {prompt_tokens} tokens; the context holds 1 to {capacity - 1}"
+            )
             self._refused.append(record)
             return
         request = replace(request, max_new_tokens=min(request.max_new_tokens, room))
@@ -138,4 +155,6 @@ def mark_round(clock: Clock, session: Session) -> None:
     ended_s = rounds[-1].end_s
     start_s = session.arrival_s + began_s
     end_s = session.arrival_s + ended_s
-    clock.mark(f"{REQUESTS}/{name}", f"round {len(rounds)} (+{rounds[-1].committed})", start_s, end_s, name)
+    clock.mark(
+        f"{REQUESTS}/{name}", f"round {len(rounds)} (+{rounds[-1].committed})", start_s, end_s, name
+    )

@@ -1,7 +1,8 @@
-"""Lossy verification: rules that accept tokens which the target would not have written, a class of their own.
+"""Lossy verification: rules that accept tokens which the target would not have written, a class of
+their own.
 
-Every other rule of the kit keeps the target's greedy output, or its distribution. These do not; a run names its rule,
-and never stands in one table with runs of another.
+Every other rule of the kit keeps the target's greedy output, or its distribution. These do not; a
+run names its rule, and never stands in one table with runs of another.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +30,9 @@ class LossyRule(ABC):
     @property
     def spec(self) -> str:
         """Return the text that `parse_lossy` reads as this rule, with all options."""
-        options = ",".join(f"{option.name}={getattr(self, option.name)}" for option in init_fields(type(self)))
+        options = ",".join(
+            f"{option.name}={getattr(self, option.name)}" for option in init_fields(type(self))
+        )
         return f"{self.display_name}:{options}"
 
     @abstractmethod
@@ -42,10 +45,12 @@ class LossyRule(ABC):
 
 @dataclass(frozen=True)
 class TypicalAcceptance(LossyRule):
-    """Accept a token whose probability exceeds min(`epsilon`, `delta` exp(-entropy)) of the target's distribution.
+    """Accept a token whose probability exceeds min(`epsilon`, `delta` exp(-entropy)) of the
+    target's distribution.
 
-    Cai et al. 2024 (Medusa, arXiv 2401.10774), section 2.3.1, with the defaults of its code. Greedy decoding takes the
-    probabilities at temperature 1, where Medusa would accept nothing but the most likely token.
+    Cai et al. 2024 (Medusa, arXiv 2401.10774), section 2.3.1, with the defaults of its code. Greedy
+    decoding takes the probabilities at temperature 1, where Medusa would accept nothing but the
+    most likely token.
     """
 
     epsilon: float = 0.09
@@ -66,14 +71,17 @@ class TypicalAcceptance(LossyRule):
 
 @dataclass(frozen=True)
 class LooseAcceptance(LossyRule):
-    """Accept a token other than the target's where the target is undecided and agrees with what follows.
+    """Accept a token other than the target's where the target is undecided and agrees with what
+    follows.
 
-    FLy (Li et al., training-free loosely speculative decoding, arXiv 2511.22972), as vLLM has it for greedy decoding: a
-    mismatch is kept if the terms of the target's `top` most likely tokens make an entropy of at least `entropy` nats,
-    and if each of the next `window` drafted tokens is the target's most likely one after the draft. A draft that ends
-    within the window loses the mismatch and what follows it. The authors' code counts the mismatch into its `win_len`,
-    so that it looks at one token less, but asks for as many tokens behind the mismatch. Sampled outputs are verified by
-    most likely tokens too, where the authors compare with two drawn tokens and vLLM with what it would accept itself.
+    FLy (Li et al., training-free loosely speculative decoding, arXiv 2511.22972), as vLLM has it
+    for greedy decoding: a mismatch is kept if the terms of the target's `top` most likely tokens
+    make an entropy of at least `entropy` nats, and if each of the next `window` drafted tokens is
+    the target's most likely one after the draft. A draft that ends within the window loses the
+    mismatch and what follows it. The authors' code counts the mismatch into its `win_len`, so that
+    it looks at one token less, but asks for as many tokens behind the mismatch. Sampled outputs are
+    verified by most likely tokens too, where the authors compare with two drawn tokens and vLLM
+    with what it would accept itself.
     """
 
     entropy: float = 0.3
@@ -102,7 +110,9 @@ def _entropy(probabilities: "Tensor") -> float:
     return float(-probabilities.xlogy(probabilities).sum())
 
 
-LOSSY_RULES: dict[str, type[LossyRule]] = {rule.display_name: rule for rule in (TypicalAcceptance, LooseAcceptance)}
+LOSSY_RULES: dict[str, type[LossyRule]] = {
+    rule.display_name: rule for rule in (TypicalAcceptance, LooseAcceptance)
+}
 
 
 def parse_lossy(spec: str) -> LossyRule:
@@ -114,9 +124,14 @@ def parse_lossy(spec: str) -> LossyRule:
 
 
 def lossy_verdict(
-    rule: LossyRule, tree: "TokenTree", nodes: Sequence[int], target: "Tensor", random: "UniformNumbers | None"
+    rule: LossyRule,
+    tree: "TokenTree",
+    nodes: Sequence[int],
+    target: "Tensor",
+    random: "UniformNumbers | None",
 ) -> tuple[list[int], int]:
-    """Return the longest accepted path among the nodes, the first of equally long ones, and the bonus token.
+    """Return the longest accepted path among the nodes, the first of equally long ones, and the
+    bonus token.
 
     `target` is [1 + nodes, vocabulary]. The bonus token is drawn from the target's distribution behind the path, or is
     the most likely token if `random` is None.
@@ -132,5 +147,7 @@ def lossy_verdict(
         accepted = rule.accepted([tree.tokens[node] for node in whole], rows)
         path = whole[:accepted] if accepted > len(path) else path
     last = target[column[path[-1]] if path else 0]
-    bonus = int(last.argmax()) if random is None else draw(last[None], [random.uniform("target")])[0]
+    bonus = (
+        int(last.argmax()) if random is None else draw(last[None], [random.uniform("target")])[0]
+    )
     return path, bonus

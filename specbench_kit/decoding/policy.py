@@ -27,7 +27,8 @@ class Child(NamedTuple):
 
 
 class Chains(NamedTuple):
-    """The drafts of one request at every offset of its answer, each of which may become a round's draft.
+    """The drafts of one request at every offset of its answer, each of which may become a round's
+    draft.
 
     `statistics` [offsets, tokens, 5] describes the drafted tokens in the order of `NodeStats`; `right` [offsets,
     tokens] is true where the target's answer, up to its end, has the drafted token at that position.
@@ -38,7 +39,9 @@ class Chains(NamedTuple):
 
     @property
     def entropy(self) -> "NDArray[np.float64]":
-        """The entropy [offsets, tokens] of the distribution from which each token was drawn, in nats."""
+        """The entropy [offsets, tokens] of the distribution from which each token was drawn, in
+        nats.
+        """
         return self.statistics[..., 1]
 
     @property
@@ -77,20 +80,23 @@ def expected_accepted(chances: Iterable[float]) -> float:
 
 
 class Policy:
-    """Decides what to draft and what to verify in each round; one object serves all requests of a run.
+    """Decides what to draft and what to verify in each round; one object serves all requests of a
+    run.
 
-    What a policy is given is for reading: the engine owns forwards, KV, randomness, clock and records. Only `draft` is
-    needed. A round calls `draft`, `choose`, `overlap`, `next_root` of every request, `observe` and `expects` of every
-    request, in this order, and `forget` where a request has ended. What the hooks up to `observe` take counts as time
-    of the round, in seconds on the clock of the run.
+    What a policy is given is for reading: the engine owns forwards, KV, randomness, clock and
+    records. Only `draft` is needed. A round calls `draft`, `choose`, `overlap`, `next_root` of
+    every request, `observe` and `expects` of every request, in this order, and `forget` where a
+    request has ended. What the hooks up to `observe` take counts as time of the round, in seconds
+    on the clock of the run.
     """
 
     @property
     def stop_rule(self) -> StopRule | None:
-        """The rule that describes the policy fully, if it only stops each chain by the chain's own tokens.
+        """The rule that describes the policy fully, if it only stops each chain by the chain's own
+        tokens.
 
-        A replay then computes all rounds as arrays, without the loop. A subclass that overrides `draft` or `choose`
-        must return its own rule or None. A replay reads it before it begins.
+        A replay then computes all rounds as arrays, without the loop. A subclass that overrides
+        `draft` or `choose` must return its own rule or None. A replay reads it before it begins.
 
         ```python
         @property
@@ -103,9 +109,10 @@ class Policy:
     def draft(self, drafter: "Drafter") -> None:
         """Grow the trees of `drafter.drafts` by calling `drafter.extend` or `drafter.expand`.
 
-        It is called first in every round, once for all requests that are decoded together: `drafter.drafts` has one
-        draft per request, whose tree holds the last committed token (node 0) and what was kept of `overlap`. A request
-        whose draft does not grow decodes plainly in this round.
+        It is called first in every round, once for all requests that are decoded together:
+        `drafter.drafts` has one draft per request, whose tree holds the last committed token (node
+        0) and what was kept of `overlap`. A request whose draft does not grow decodes plainly in
+        this round.
 
         ```python
         def draft(self, drafter):
@@ -119,9 +126,10 @@ class Policy:
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         """Return for each draft the nodes to verify, parents before children; by default all nodes.
 
-        It is called once after `draft`, with the same drafts in the same order. Node 0 is the root, which no list has.
-        Under sampling, whether a node is verified must not depend on which token was drawn for it: where the policy
-        read the probability of a drawn token, or what follows it, the run ends if the token is left out.
+        It is called once after `draft`, with the same drafts in the same order. Node 0 is the root,
+        which no list has. Under sampling, whether a node is verified must not depend on which token
+        was drawn for it: where the policy read the probability of a drawn token, or what follows
+        it, the run ends if the token is left out.
 
         ```python
         def choose(self, drafts):
@@ -133,9 +141,9 @@ class Policy:
     def overlap(self, drafter: "Drafter") -> None:
         """Draft while the target verifies the chosen nodes; the verdicts are not known yet.
 
-        It is called once after the chosen nodes were sent. `drafter.awaits_answer` is False for a draft whose verdict
-        is here, and what is drafted takes no time of the round as long as the target computes. The method's `overlaps`
-        is True for a policy that does this.
+        It is called once after the chosen nodes were sent. `drafter.awaits_answer` is False for a
+        draft whose verdict is here, and what is drafted takes no time of the round as long as the
+        target computes. The method's `overlaps` is True for a policy that does this.
 
         ```python
         def overlap(self, drafter):
@@ -147,10 +155,12 @@ class Policy:
         """
 
     def next_root(self, verdict: "Verdict") -> int | None:
-        """Return the node, drafted in `overlap`, that is the verdict's bonus token: the next round's root.
+        """Return the node, drafted in `overlap`, that is the verdict's bonus token: the next
+        round's root.
 
-        It is called once per request when its verdict is here, with the tree as it was drafted. The node must lie below
-        the last accepted one and hold the token `verdict.bonus`; None begins the next round with an empty tree.
+        It is called once per request when its verdict is here, with the tree as it was drafted. The
+        node must lie below the last accepted one and hold the token `verdict.bonus`; None begins
+        the next round with an empty tree.
 
         ```python
         def next_root(self, verdict):
@@ -164,8 +174,9 @@ class Policy:
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float | None:
         """Return how many of the verified `nodes` the policy expected to be accepted.
 
-        This is the sum over the nodes of the probability that the node and all above it are accepted; None if the
-        policy does not decide by probabilities. It is called after the round, and its time is charged to no request.
+        This is the sum over the nodes of the probability that the node and all above it are
+        accepted; None if the policy does not decide by probabilities. It is called after the round,
+        and its time is charged to no request.
 
         ```python
         def expects(self, draft, nodes):
@@ -202,14 +213,20 @@ class Policy:
 
 
 class RunsAheadPolicy(Policy):
-    """Drafts a chain on while no verdict is here, up to `longest` tokens, and goes on from what was right."""
+    """Drafts a chain on while no verdict is here, up to `longest` tokens, and goes on from what was
+    right.
+    """
 
     def __init__(self, longest: int) -> None:
         self.longest = longest
 
     def overlap(self, drafter: "Drafter") -> None:
         live = list(drafter.drafts)
-        while live := [draft for draft in live if draft.tree.last < self.longest and drafter.awaits_answer(draft)]:
+        while live := [
+            draft
+            for draft in live
+            if draft.tree.last < self.longest and drafter.awaits_answer(draft)
+        ]:
             live = drafter.extend(live)
 
     def next_root(self, verdict: "Verdict") -> int | None:
@@ -219,9 +236,13 @@ class RunsAheadPolicy(Policy):
 
 
 class LevelPolicy:
-    """Decides what to feed to a pipeline, level by level; one object serves all requests of a run."""
+    """Decides what to feed to a pipeline, level by level; one object serves all requests of a
+    run.
+    """
 
-    def next_level(self, probabilities: "Tensor", scores: Sequence[float], room: int) -> list[Child]:
+    def next_level(
+        self, probabilities: "Tensor", scores: Sequence[float], room: int
+    ) -> list[Child]:
         """Return at most `room` nodes below those of the last level.
 
         Row i of `probabilities` [nodes, vocabulary] is the draft model's distribution after the last level's node i;

@@ -16,8 +16,8 @@ UNLIMITED = 1 << 40
 EXPECTED_DIGITS = 3
 """Decimals of `RoundRecord.expected`: fewer than what a predictor's arithmetic leaves open."""
 if TYPE_CHECKING:
-    # Only files of other tools hold null in these fields. Metrics ask once per run whether a field is known, and then
-    # compute with plain numbers; so the type checker sees plain numbers too.
+    # Only files of other tools hold null in these fields. Metrics ask once per run whether a field
+    # is known, and then compute with plain numbers; so the type checker sees plain numbers too.
     KnownCount: TypeAlias = int
     KnownSeconds: TypeAlias = float
     Token: TypeAlias = int
@@ -30,15 +30,16 @@ else:
 class RoundRecord(Struct):
     """One target verification of one request.
 
-    The draft model produced `drafted` tokens, of which `submitted` were sent; the target accepted `accepted` of them,
-    and `committed` tokens joined the output (accepted + 1 bonus token, less what the end of the output cuts off).
-    Seconds are this request's share of the batch's phases, so that sums over requests are busy seconds; `prefill_s`
-    is the draft model's prefill, the target's is part of the first round's `verify_s`. `end_s` is when the round's
-    tokens were committed, since the request's arrival.
+    The draft model produced `drafted` tokens, of which `submitted` were sent; the target accepted
+    `accepted` of them, and `committed` tokens joined the output (accepted + 1 bonus token, less
+    what the end of the output cuts off). Seconds are this request's share of the batch's phases, so
+    that sums over requests are busy seconds; `prefill_s` is the draft model's prefill, the target's
+    is part of the first round's `verify_s`. `end_s` is when the round's tokens were committed,
+    since the request's arrival.
 
-    Of the drafted tokens, `proactive` were drafted while the target verified. `aligned` is true if the next round
-    continues from them, because they begin with the target's bonus token; `reused` counts the accepted tokens that
-    the previous round had drafted in this way.
+    Of the drafted tokens, `proactive` were drafted while the target verified. `aligned` is true if
+    the next round continues from them, because they begin with the target's bonus token; `reused`
+    counts the accepted tokens that the previous round had drafted in this way.
 
     A round of a pipeline lasts until the pipeline has to be refilled: `accepted` tokens were already in flight,
     `steps` counts how often all stages worked, and `commits_s` says when each token was committed, since the request's
@@ -46,8 +47,9 @@ class RoundRecord(Struct):
 
     `deepest` is the largest depth of a submitted token below the root; None in records of other tools.
 
-    For a tree, `parents` holds the parent of every submitted node and `path` the accepted nodes, both as positions
-    among the submitted nodes from 1 up, where 0 is the token committed last. Both are empty for a chain.
+    For a tree, `parents` holds the parent of every submitted node and `path` the accepted nodes,
+    both as positions among the submitted nodes from 1 up, where 0 is the token committed last. Both
+    are empty for a chain.
 
     `padded` describes the request's row in a batch whose rounding depends on its shape; `Padding` gives the order.
 
@@ -94,25 +96,39 @@ class RoundRecord(Struct):
 
 
 MAY_BE_UNKNOWN = (
-    *("drafted", "submitted", "prefill_s", "draft_s", "policy_s", "link_s", "queue_s", "verify_s", "commit_s", "end_s"),
+    *(
+        "drafted",
+        "submitted",
+        "prefill_s",
+        "draft_s",
+        "policy_s",
+        "link_s",
+        "queue_s",
+        "verify_s",
+        "commit_s",
+        "end_s",
+    ),
 )
-"""The fields of a round that hardly any other tool records; they are null in records made of its files."""
+"""The fields of a round that hardly any other tool records; they are null in records made of its
+files.
+"""
 
 
 class RequestRecord(Struct):
     """One request from arrival to its last token; times are in seconds since its arrival.
 
-    Only `finished_s` is on the run's clock, which continues where a resumed run had stopped. `repeat` counts from 0
-    if a run decodes the same request several times.
+    Only `finished_s` is on the run's clock, which continues where a resumed run had stopped.
+    `repeat` counts from 0 if a run decodes the same request several times.
 
-    If the draft model is behind a link, `colocated_s` is what `e2e_s` would be with the draft model beside the target,
-    over the same rounds, and `colocated_draft_s` the part of it spent drafting.
+    If the draft model is behind a link, `colocated_s` is what `e2e_s` would be with the draft model
+    beside the target, over the same rounds, and `colocated_draft_s` the part of it spent drafting.
 
-    If times are derived, `ends_s` is what `e2e_s` would be at each end of their range, in the order in which `run.json`
-    names the ends; a line has the field only then. It has `dialogue` only if the request is a turn of one.
+    If times are derived, `ends_s` is what `e2e_s` would be at each end of their range, in the order
+    in which `run.json` names the ends; a line has the field only then. It has `dialogue` only if
+    the request is a turn of one.
 
-    In a record made of another tool's file, None stands for what the tool does not record: each token of `output_ids`,
-    whose length is known, and fields of the rounds.
+    In a record made of another tool's file, None stands for what the tool does not record: each
+    token of `output_ids`, whose length is known, and fields of the rounds.
     """
 
     request_id: str
@@ -155,7 +171,9 @@ class RequestRecord(Struct):
             self.tpot_s = (self.e2e_s - self.ttft_s) / (len(output_ids) - 1)
 
     def to_json(self) -> str:
-        """Return the line of `requests.jsonl`, without its end; raise ValueError if a number is not finite."""
+        """Return the line of `requests.jsonl`, without its end; raise ValueError if a number is not
+        finite.
+        """
         fields = to_builtins(self)
         for name in ("ends_s", "dialogue"):
             if not fields[name]:
@@ -171,7 +189,8 @@ class RequestRecord(Struct):
 
     @classmethod
     def from_json(cls, line: str | bytes) -> "RequestRecord":
-        """Return the record of a line of `requests.jsonl`; raise ValueError if it is damaged, naming the field.
+        """Return the record of a line of `requests.jsonl`; raise ValueError if it is damaged,
+        naming the field.
 
         Fields that a newer kit added are passed over.
         """

@@ -1,4 +1,6 @@
-"""From logits to tokens: the processors that both models share, and random numbers that can be addressed."""
+"""From logits to tokens: the processors that both models share, and random numbers that can be
+addressed.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -16,7 +18,9 @@ Purpose = Literal["draft", "accept", "target"]
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """Applies temperature, then top-k, then top-p. Temperature 0 is greedy; top_k 0 and top_p 1 keep all tokens."""
+    """Applies temperature, then top-k, then top-p. Temperature 0 is greedy; top_k 0 and top_p 1
+    keep all tokens.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -40,10 +44,11 @@ class Sampler:
         return replace(self, top_k=min(most, self.top_k or most)) if most else self
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the processed distribution, float32, of logits [..., vocabulary]; greedy decoding only normalises.
+        """Return the processed distribution, float32, of logits [..., vocabulary]; greedy decoding
+        only normalises.
 
-        Sums over a vocabulary depend on the processor in their last bits. Where the same result is wanted on all,
-        logits are float64, of whose sums that is rounded away.
+        Sums over a vocabulary depend on the processor in their last bits. Where the same result is
+        wanted on all, logits are float64, of whose sums that is rounded away.
         """
         precise = logits if logits.dtype == torch.float64 else logits.float()
         if self.greedy:
@@ -55,13 +60,16 @@ class Sampler:
         if self.top_p < 1:
             ordered, order = scores.sort(descending=True)
             before = ordered.softmax(-1).cumsum(-1) - ordered.softmax(-1)
-            drop = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, before >= self.top_p)
+            drop = torch.zeros_like(scores, dtype=torch.bool).scatter(
+                -1, order, before >= self.top_p
+            )
             scores = scores.masked_fill(drop, -torch.inf)
         return scores.softmax(-1).float()
 
 
 def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
-    """Return one token per row of [rows, vocabulary] by inversion, so that equal numbers give equal tokens.
+    """Return one token per row of [rows, vocabulary] by inversion, so that equal numbers give equal
+    tokens.
 
     Rows need not sum to 1.
     """
@@ -70,11 +78,14 @@ def draw(probabilities: Tensor, uniforms: Sequence[float]) -> list[int]:
     return tokens
 
 
-def draw_several(probabilities: Tensor, uniforms: Sequence[Sequence[float]], *, replacement: bool) -> list[list[int]]:
-    """Return one token per row of [rows, vocabulary] and per number of `uniforms` [rows, tokens], by inversion.
+def draw_several(
+    probabilities: Tensor, uniforms: Sequence[Sequence[float]], *, replacement: bool
+) -> list[list[int]]:
+    """Return one token per row of [rows, vocabulary] and per number of `uniforms` [rows, tokens],
+    by inversion.
 
-    Without `replacement` a row's tokens are distinct, and no more than its tokens with a positive probability. The host
-    waits for all tokens at once.
+    Without `replacement` a row's tokens are distinct, and no more than its tokens with a positive
+    probability. The host waits for all tokens at once.
     """
     remaining = probabilities.double()
     levels = torch.tensor(uniforms, dtype=torch.float64, device=remaining.device)
@@ -95,7 +106,9 @@ def draw_several(probabilities: Tensor, uniforms: Sequence[Sequence[float]], *, 
 
 
 def _by_inversion(weights: Tensor, levels: Tensor) -> Tensor:
-    """Return the tokens [rows, columns] at `levels` [rows, columns] in [0, 1) of `weights` [rows, vocabulary]."""
+    """Return the tokens [rows, columns] at `levels` [rows, columns] in [0, 1) of `weights` [rows,
+    vocabulary].
+    """
     cumulative = weights.cumsum(-1)
     return torch.searchsorted(cumulative, levels * cumulative[:, -1:], right=True)
 
@@ -108,11 +121,13 @@ class UniformNumbers(Protocol):
 
 
 class RequestRandom:
-    """One request's random numbers: a stream per purpose, whose n-th number depends on the key and n alone.
+    """One request's random numbers: a stream per purpose, whose n-th number depends on the key and
+    n alone.
 
-    Streams are seeded by (seed, request id, purpose), so neither the batch's composition nor the order of rounds can
-    change a draw. Numbers are counted, not just drawn in turn: a round reads the ones at its position in the output,
-    and a run that was resumed or a draft that was made again sees the same numbers.
+    Streams are seeded by (seed, request id, purpose), so neither the batch's composition nor the
+    order of rounds can change a draw. Numbers are counted, not just drawn in turn: a round reads
+    the ones at its position in the output, and a run that was resumed or a draft that was made
+    again sees the same numbers.
     """
 
     def __init__(self, seed: int | str, request_id: str) -> None:
@@ -133,7 +148,9 @@ class RequestRandom:
         return self._streams[purpose].number(index)
 
     def from_position(self, position: int) -> UniformNumbers:
-        """Return the streams from a position of the output on: decoding again from there draws the same numbers."""
+        """Return the streams from a position of the output on: decoding again from there draws the
+        same numbers.
+        """
         return _PositionedRandom(self, position)
 
     def substream(self, name: str) -> "RequestRandom":

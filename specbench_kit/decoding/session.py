@@ -48,7 +48,9 @@ class Session:
         return len(self.tokens) - len(self.request.prompt_ids)
 
     def commit(self, tokens: Sequence[int]) -> int:
-        """Append verified tokens up to end-of-sequence or the length limit, and return how many were appended."""
+        """Append verified tokens up to end-of-sequence or the length limit, and return how many
+        were appended.
+        """
         room = self.request.max_new_tokens - self.produced
         committed = list(tokens[:room])
         if not self.eos_ids.isdisjoint(committed):

@@ -1,4 +1,6 @@
-"""Spans on the run's clock that show which resource did what and when; collected only on request."""
+"""Spans on the run's clock that show which resource did what and when; collected only on
+request.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +51,9 @@ class TimelineMarker:
     drafting = "draft"
     """The label of drafting at this point of the round."""
 
-    def mark(self, resource: str, label: str, start_s: float, end_s: float, *request_ids: str) -> None:
+    def mark(
+        self, resource: str, label: str, start_s: float, end_s: float, *request_ids: str
+    ) -> None:
         """Add what a resource did from one moment of the run's clock to another."""
         if self.timeline is not None:
             self.timeline.add(Span(resource, label, start_s, end_s, request_ids))

@@ -5,37 +5,53 @@ from itertools import repeat
 from typing import cast
 
 from specbench_kit.core.errors import PolicyError
-from specbench_kit.decoding.distributions import Distributions, DistributionStats, NodeStats, TokenScorer
+from specbench_kit.decoding.distributions import (
+    Distributions,
+    DistributionStats,
+    NodeStats,
+    TokenScorer,
+)
 from specbench_kit.decoding.drawn import Verification
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, PendingTokens
 
 
 class TokenTree:
-    """Drafted tokens below the last committed one, which is node 0; parents come before their children."""
+    """Drafted tokens below the last committed one, which is node 0; parents come before their
+    children.
+    """
 
     def __init__(self, root: int) -> None:
         self._tokens: list[AnyToken] = [root]
         self._pending = False
-        """True if a token may be on a device still, where the next forward can read it without the host."""
+        """True if a token may be on a device still, where the next forward can read it without the
+        host.
+        """
         self.parents = [-1]
         self._depths = [0]
         self._sources: list[tuple[Distributions, int] | None] = [None]
         self.sampled = False
         """True if any node was drawn at random."""
         self.verification: Verification = "token"
-        """The rule for tokens that were drawn at random, which the policy may choose; others are always matched."""
+        """The rule for tokens that were drawn at random, which the policy may choose; others are
+        always matched.
+        """
         self.payload_bytes: float | None = None
-        """Bytes that go up with the ids of the drafted tokens, if the policy decides it and not the deployment."""
+        """Bytes that go up with the ids of the drafted tokens, if the policy decides it and not the
+        deployment.
+        """
         self.server_continues = False
         """True if the server decodes the next round too by itself, without waiting for a draft."""
         self.sent_early = False
-        """True if nodes of earlier rounds went to the server as they were drafted, before those rounds' verdicts."""
+        """True if nodes of earlier rounds went to the server as they were drafted, before those
+        rounds' verdicts.
+        """
         self._sent = 0
         """The number of nodes, root included, when the draft was sent; newer ones are proactive."""
         self.inherited = 0
         """Nodes from 1 to this one were drafted in the previous round."""
         self.revealed = 0
-        """The last node whose token the policy may know: it read its probability, or what was drafted below it.
+        """The last node whose token the policy may know: it read its probability, or what was
+        drafted below it.
 
         A sampled token must not be withheld from verification after that; `boundary` checks it.
         """
@@ -55,7 +71,9 @@ class TokenTree:
         return cast(list[int], self._tokens)
 
     def tokens_of(self, nodes: Iterable[int]) -> Sequence[int]:
-        """Return the tokens of some nodes, without waiting for those that a device has not delivered yet."""
+        """Return the tokens of some nodes, without waiting for those that a device has not
+        delivered yet.
+        """
         tokens = [self._tokens[node] for node in nodes]
         return PendingTokens(tokens) if self._pending else cast(list[int], tokens)
 
@@ -75,7 +93,9 @@ class TokenTree:
         return len(self._tokens) - self._sent
 
     def mark_sent(self) -> None:
-        """Count every node that is added from now on as proactive, and start what is left to compute of the others."""
+        """Count every node that is added from now on as proactive, and start what is left to
+        compute of the others.
+        """
         self._sent = len(self._tokens)
         if self._pending and isinstance(newest := self._tokens[-1], PendingToken):
             newest.source.launch()
@@ -94,7 +114,11 @@ class TokenTree:
         return node
 
     def extend(
-        self, tokens: Sequence[int], parents: Sequence[int], source: Distributions, rows: Sequence[int]
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        source: Distributions,
+        rows: Sequence[int],
     ) -> range:
         """Append children of existing nodes, all from one source, and return their nodes."""
         first = len(self._tokens)
@@ -126,11 +150,15 @@ class TokenTree:
         return path[::-1]
 
     def rooted_at(self, node: int) -> "TokenTree":
-        """Return the part below a node as a tree of its own; its nodes are numbered in the order of `below`."""
+        """Return the part below a node as a tree of its own; its nodes are numbered in the order of
+        `below`.
+        """
         tree = TokenTree(self.tokens[node])
         new_nodes = {node: 0}
         for child in self.below(node)[1:]:
-            new_nodes[child] = tree.add(self.tokens[child], new_nodes[self.parents[child]], *self.source(child))
+            new_nodes[child] = tree.add(
+                self.tokens[child], new_nodes[self.parents[child]], *self.source(child)
+            )
         tree.inherited = tree.last
         return tree
 
@@ -153,7 +181,9 @@ class TokenTree:
         return source
 
     def distribution_stats(self, node: int) -> DistributionStats:
-        """Return what the draft model said before a node was drawn; this may decide whether the node is verified."""
+        """Return what the draft model said before a node was drawn; this may decide whether the
+        node is verified.
+        """
         source, row = self.source(node)
         self.revealed = max(self.revealed, self.parents[node])
         stats = source.stats(row, self.tokens[node])
@@ -186,4 +216,6 @@ class TokenTree:
         return product
 
     def _no_parent(self, parent: int) -> PolicyError:
-        return PolicyError(f"a child was added to node {parent} of a tree whose nodes are 0 to {self.last}")
+        return PolicyError(
+            f"a child was added to node {parent} of a tree whose nodes are 0 to {self.last}"
+        )

@@ -33,14 +33,19 @@ class Verdict:
     path: list[int]
     bonus: int
     computed: int
-    """The number of tokens that the target computed for this request, which is its share of the batch."""
+    """The number of tokens that the target computed for this request, which is its share of the
+    batch.
+    """
     states: Tensor | None = None
-    """Hidden states [tokens, layers x width] of the newly committed tokens up to the root and then of the accepted
-    ones, from the layers that the drafter reads."""
+    """Hidden states [tokens, layers x width] of the newly committed tokens up to the root and then
+    of the accepted ones, from the layers that the drafter reads.
+    """
     padded: Sequence[int] = ()
     """The `Padding` of its row in a batch of several."""
     candidates: Sequence[Sequence[int]] = ()
-    """The target's most likely tokens, best first, after the root and after each submitted node, if they are read."""
+    """The target's most likely tokens, best first, after the root and after each submitted node, if
+    they are read.
+    """
     sent_bytes: int = 0
     """Bytes of the drafts that were sent to a server since the last round."""
     stale_bytes: int = 0
@@ -53,7 +58,9 @@ class Verdict:
         return [tokens[node] for node in self.path] + [self.bonus]
 
     def positions(self) -> tuple[list[int], list[int]]:
-        """Return the submitted nodes' parents and the path as `RoundRecord` has them; both empty for a chain."""
+        """Return the submitted nodes' parents and the path as `RoundRecord` has them; both empty
+        for a chain.
+        """
         above = self.draft.tree.parents
         parents = [above[node] for node in self.submitted]
         if parents == [0, *self.submitted][:-1]:
@@ -93,7 +100,9 @@ class RemoteVerifier(Verifier, Protocol):
 
 
 class Target(Protocol):
-    """The target model as verification sees it: a runner's slots and forwards, in whichever process it lives."""
+    """The target model as verification sees it: a runner's slots and forwards, in whichever process
+    it lives.
+    """
 
     asynchronous: bool
     """True if the model is in another process."""
@@ -113,7 +122,9 @@ class Target(Protocol):
         """Return the number of appended tokens that are not yet committed."""
 
     def begin(self, rows: Sequence[Append], layers: Sequence[int] = ()) -> Callable[[], Forward]:
-        """Append every row's tokens as provisional; the function returned waits for the forward's result."""
+        """Append every row's tokens as provisional; the function returned waits for the forward's
+        result.
+        """
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
         """Make a path of provisional nodes part of the prefix, and drop the others."""
@@ -153,13 +164,16 @@ class ModelVerifier:
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
         """Start one batched forward over the chosen nodes of all drafts."""
         rows = [
-            appended_row(self._runner, self._slots[draft.request_id], draft, nodes, bool(self._layers))
+            appended_row(
+                self._runner, self._slots[draft.request_id], draft, nodes, bool(self._layers)
+            )
             for draft, nodes in zip(drafts, chosen, strict=True)
         ]
         forward = self._runner.begin(rows, self._layers)
         if self.asynchronous:
             return lambda: self._verdicts(drafts, chosen, rows, forward())
-        # The model has worked already: the rules' time too is charged to the phase in which the draft was sent.
+        # The model has worked already: the rules' time too is charged to the phase in which the
+        # draft was sent.
         verdicts = self._verdicts(drafts, chosen, rows, forward())
         return lambda: verdicts
 
@@ -168,20 +182,30 @@ class ModelVerifier:
         commit_verdict(self._runner, self._slots[verdict.draft.request_id], verdict)
 
     def _verdicts(
-        self, drafts: Sequence[Draft], chosen: Sequence[list[int]], rows: Sequence[Append], forward: Forward
+        self,
+        drafts: Sequence[Draft],
+        chosen: Sequence[list[int]],
+        rows: Sequence[Append],
+        forward: Forward,
     ) -> list[Verdict]:
         verified = verified_rows(forward, rows, greedy=self._sampler.greedy)
         verdicts = [
             verdict_on(draft, nodes, row, self._sampler, self._layers, self._lossy)
             for draft, nodes, row in zip(drafts, chosen, verified, strict=True)
         ]
-        return with_candidates(verdicts, rows, forward, self._candidates) if self._candidates else verdicts
+        return (
+            with_candidates(verdicts, rows, forward, self._candidates)
+            if self._candidates
+            else verdicts
+        )
 
 
 def with_candidates(
     verdicts: Sequence[Verdict], rows: Sequence[Append], forward: Forward, number: int
 ) -> list[Verdict]:
-    """Return the verdicts with the target's `number` most likely tokens after each root and each submitted node."""
+    """Return the verdicts with the target's `number` most likely tokens after each root and each
+    submitted node.
+    """
     tokens = iter(forward.top_tokens(number))
     kept = [list(islice(tokens, row.keep)) for row in rows]
     return [
@@ -192,7 +216,8 @@ def with_candidates(
 
 @dataclass(frozen=True, slots=True)
 class VerifiedRow:
-    """One draft's row of a forward: its number, the tokens that it appended, and the likeliest token after each.
+    """One draft's row of a forward: its number, the tokens that it appended, and the likeliest
+    token after each.
 
     Greedy decoding takes the likeliest tokens; `best` is empty where tokens are drawn.
     """
@@ -203,7 +228,9 @@ class VerifiedRow:
     best: Sequence[int]
 
     def logits(self, nodes: Sequence[int]) -> Tensor:
-        """Return the logits after the root and each of the nodes, which are the last that the row appended."""
+        """Return the logits after the root and each of the nodes, which are the last that the row
+        appended.
+        """
         return self.forward[self.number][-1 - len(nodes) :]
 
     @property
@@ -214,7 +241,9 @@ class VerifiedRow:
 
 
 def verified_rows(forward: Forward, rows: Sequence[Append], *, greedy: bool) -> list[VerifiedRow]:
-    """Return what a forward says of each of its rows; `greedy` if one of them at least is decoded greedily."""
+    """Return what a forward says of each of its rows; `greedy` if one of them at least is decoded
+    greedily.
+    """
     likeliest: Sequence[Sequence[int]] = [()] * len(rows)
     if greedy:
         refuse_nan(forward)
@@ -235,13 +264,15 @@ def verdict_on(
 ) -> Verdict:
     """Return the verdict on a draft's chosen nodes, by the rule for how its tokens were drafted.
 
-    It carries the hidden states of `layers`, if there are any. A `lossy` rule takes the place of the rule for how the
-    tokens were drafted.
+    It carries the hidden states of `layers`, if there are any. A `lossy` rule takes the place of
+    the rule for how the tokens were drafted.
     """
     if lossy is not None and nodes:
         target = sampler.probabilities(row.logits(nodes))
         refuse_nan_in(target)
-        random = None if sampler.greedy else draft.session.random.from_position(draft.session.produced)
+        random = (
+            None if sampler.greedy else draft.session.random.from_position(draft.session.produced)
+        )
         path, bonus = lossy_verdict(lossy, draft.tree, nodes, target, random)
     elif sampler.greedy:
         path, bonus = walk(draft.tree, nodes, row.best[-1 - len(nodes) :].__getitem__)
@@ -251,12 +282,14 @@ def verdict_on(
     return Verdict(draft, nodes, path, bonus, row.appended, states, row.padding)
 
 
-def appended_row(target: Target, slot: int, draft: Draft, nodes: Sequence[int], with_states: bool) -> Append:
+def appended_row(
+    target: Target, slot: int, draft: Draft, nodes: Sequence[int], with_states: bool
+) -> Append:
     """Return the row of a forward that verifies the chosen nodes of a draft.
 
-    It holds the committed tokens that are not in KV yet (the prompt in a request's first round, later the last token
-    alone, which is the root) and behind them the nodes. Logits are needed for the root and the nodes; a drafter that
-    reads hidden states needs all committed tokens too.
+    It holds the committed tokens that are not in KV yet (the prompt in a request's first round,
+    later the last token alone, which is the root) and behind them the nodes. Logits are needed for
+    the root and the nodes; a drafter that reads hidden states needs all committed tokens too.
     """
     tree = draft.tree
     pending = draft.session.tokens[target.length(slot) :]
@@ -269,8 +302,11 @@ def appended_row(target: Target, slot: int, draft: Draft, nodes: Sequence[int], 
     return Append(slot, [*pending, *drafted], parents, keep)
 
 
-def judge_sampled(sampler: Sampler, draft: Draft, nodes: Sequence[int], logits: Tensor) -> tuple[list[int], int]:
-    """Return a draft's accepted nodes and bonus token under sampling, by the rule for how its tokens were drafted.
+def judge_sampled(
+    sampler: Sampler, draft: Draft, nodes: Sequence[int], logits: Tensor
+) -> tuple[list[int], int]:
+    """Return a draft's accepted nodes and bonus token under sampling, by the rule for how its
+    tokens were drafted.
 
     `logits` [kept, vocabulary] are those of the draft's row.
     """
@@ -283,12 +319,15 @@ def judge_sampled(sampler: Sampler, draft: Draft, nodes: Sequence[int], logits: 
 def committed_states(
     forward: Forward, row: int, layers: Sequence[int], nodes: Sequence[int], path: Sequence[int]
 ) -> Tensor:
-    """Return the hidden states [tokens, layers x width] of a row's newly committed tokens and accepted nodes."""
+    """Return the hidden states [tokens, layers x width] of a row's newly committed tokens and
+    accepted nodes.
+    """
     states = forward.states(row, layers)
     rows = list(_committed_rows(nodes, path, root=len(states) - len(nodes) - 1))
     first = rows[0]
     end = rows[-1] + 1
-    # Neighbours are taken as they lie: for any others torch wakes its threads, which then wait beside the executor's.
+    # Neighbours are taken as they lie: for any others torch wakes its threads, which then wait
+    # beside the executor's.
     return states[first:end] if len(rows) == end - first else states[rows]
 
 
@@ -299,6 +338,8 @@ def commit_verdict(target: Target, slot: int, verdict: Verdict) -> None:
 
 
 def _committed_rows(submitted: Sequence[int], path: Sequence[int], root: int) -> list[int]:
-    """Return the rows of a forward that are committed: all up to the root, and behind it the accepted nodes."""
+    """Return the rows of a forward that are committed: all up to the root, and behind it the
+    accepted nodes.
+    """
     row = dict(zip(submitted, count(root + 1), strict=False))
     return [*range(root + 1), *map(row.__getitem__, path)]

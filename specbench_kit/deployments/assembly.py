@@ -49,9 +49,10 @@ def local_loop(
 ) -> Loop:
     """Return the method's decoding loop, on this machine's clock or on a deployment's.
 
-    Records say what the same rounds take at the `ends` of the deployment's range as well. `stages` are processes that
-    hold the target in slices and do its work. `others` are the models by name that the drafter forwards in addition to
-    the draft model. A request may reach what all runners have room for.
+    Records say what the same rounds take at the `ends` of the deployment's range as well. `stages`
+    are processes that hold the target in slices and do its work. `others` are the models by name
+    that the drafter forwards in addition to the draft model. A request may reach what all runners
+    have room for.
     """
     models = {**others, **({} if draft is None else {DRAFT: draft})}
     setup = setup.within(min(runner.capacity for runner in (target, *models.values())))
@@ -64,7 +65,9 @@ def local_loop(
             device=target.device,
             deployment=deployment,
             ends=ends,
-            states=None if deployment is None else hidden_states(method, deployment, target, models),
+            states=None
+            if deployment is None
+            else hidden_states(method, deployment, target, models),
         )
     source = _in_slices(stages) if stages else target
     verifier = ModelVerifier(
@@ -72,7 +75,9 @@ def local_loop(
     )
     make = partial(Engine, round_policy(method), setup=setup, name=method.display_name)
     if deployment is None:
-        measured = measuring_clock(target.device, setup.started_s, [model.device for model in models.values()])
+        measured = measuring_clock(
+            target.device, setup.started_s, [model.device for model in models.values()]
+        )
         return make(round_drafter(method, models, measured, setup), verifier, measured)
     states = hidden_states(method, deployment, target, models)
     modelled = ModelledClock(setup.started_s)
@@ -95,11 +100,15 @@ def round_drafter(
     sampled = method.proposal == "sample" and not sampler.greedy
     if sampled:
         sampler = sampler.of_likeliest(setup.draft_top_n)
-    return method.drafting.source(DrafterParts(models, sampler, clock, sampled, setup.capacity, remembered))
+    return method.drafting.source(
+        DrafterParts(models, sampler, clock, sampled, setup.capacity, remembered)
+    )
 
 
 def _in_slices(stages: "ProcessStages") -> "Target":
-    """Return the target that processes hold in slices; a replay, which runs no model, is spared their imports."""
+    """Return the target that processes hold in slices; a replay, which runs no model, is spared
+    their imports.
+    """
     from specbench_kit.decoding.processes.stages import PipelineTarget
 
     return PipelineTarget(stages)
@@ -158,27 +167,39 @@ def hidden_states(
     `models` are the drafter's, by name.
     """
     layers = method.drafting.layers(models)
-    return states_on_the_way(method, deployment, layers, target.executor.state_bytes) if layers else None
+    return (
+        states_on_the_way(method, deployment, layers, target.executor.state_bytes)
+        if layers
+        else None
+    )
 
 
 def round_policy(method: Method) -> Policy:
     """Return the policy of a method that decodes in rounds."""
     policy = method.policy()
     if not isinstance(policy, Policy):
-        raise SkitError(f"{method.display_name}: policy() must return a Policy, since the method has no pipeline")
+        raise SkitError(
+            f"{method.display_name}: policy() must return a Policy, since the method has no pipeline"
+        )
     _require_hooks(method, policy)
     return policy
 
 
 def _require_hooks(method: Method, policy: Policy) -> None:
-    """Raise SkitError for a policy of another package that misspells a hook, or has none that drafts."""
+    """Raise SkitError for a policy of another package that misspells a hook, or has none that
+    drafts.
+    """
     kind = type(policy)
     name = method.display_name
     if type(method).__module__.partition(".")[0] == OWN:
         return
     misses = near_misses(kind, Policy)
     require(not misses, f"{name}: its policy {kind.__qualname__} has {words(misses)}")
-    drafts = kind.draft is not Policy.draft or kind.overlap is not Policy.overlap or "draft" in vars(policy)
+    drafts = (
+        kind.draft is not Policy.draft
+        or kind.overlap is not Policy.overlap
+        or "draft" in vars(policy)
+    )
     require(
         drafts or not method.uses_drafter,
         f"{name}: its policy {kind.__qualname__} has no draft(self, drafter), so that it never drafts: add it, or set "
@@ -190,5 +211,7 @@ def level_policy(method: Method) -> LevelPolicy:
     """Return the policy of a method that fills a pipeline."""
     policy = method.policy()
     if not isinstance(policy, LevelPolicy):
-        raise SkitError(f"{method.display_name}: policy() must return a LevelPolicy, since the method has a pipeline")
+        raise SkitError(
+            f"{method.display_name}: policy() must return a LevelPolicy, since the method has a pipeline"
+        )
     return policy

@@ -24,7 +24,9 @@ class ResponseTimes:
         self._arrivals_s[session.request.id] = self._clock.now_s()
 
     def backdate(self, session: Session, seconds: float) -> None:
-        """Move the arrival of a request on this clock back by so many seconds; the session's own arrival stays."""
+        """Move the arrival of a request on this clock back by so many seconds; the session's own
+        arrival stays.
+        """
         self._arrivals_s[session.request.id] -= seconds
 
     def end(self, session: Session) -> None:
@@ -33,15 +35,23 @@ class ResponseTimes:
 
 
 class TimelinesAtEnd(Timelines):
-    """The timelines of a deployment at one end of its range, which charge rounds that were decided on other timelines.
+    """The timelines of a deployment at one end of its range, which charge rounds that were decided
+    on other timelines.
 
     When a request ends, its record gains how long it took here.
     """
 
     def __init__(
-        self, deployment: Deployment, *, on_edge: bool, learned: bool, states: HiddenStates | None = None
+        self,
+        deployment: Deployment,
+        *,
+        on_edge: bool,
+        learned: bool,
+        states: HiddenStates | None = None,
     ) -> None:
-        super().__init__(deployment, ModelledClock(), on_edge=on_edge, learned=learned, states=states)
+        super().__init__(
+            deployment, ModelledClock(), on_edge=on_edge, learned=learned, states=states
+        )
         self._responses = ResponseTimes(self.clock)
 
     def admit(self, session: Session) -> None:
@@ -55,14 +65,20 @@ class TimelinesAtEnd(Timelines):
         self._responses.end(session)
 
     def backdate_arrival(self, session: Session, seconds: float) -> None:
-        """Move the arrival of a request here back by so many seconds; the session's own arrival stays."""
+        """Move the arrival of a request here back by so many seconds; the session's own arrival
+        stays.
+        """
         self._responses.backdate(session, seconds)
 
 
 class PipelineTimeAtEnd(PipelineTime):
-    """The clock of a pipeline at one end of its deployment's range, beside the one that the run goes by."""
+    """The clock of a pipeline at one end of its deployment's range, beside the one that the run
+    goes by.
+    """
 
-    def __init__(self, deployment: Deployment, *, drafts: bool = True, states: HiddenStates | None = None) -> None:
+    def __init__(
+        self, deployment: Deployment, *, drafts: bool = True, states: HiddenStates | None = None
+    ) -> None:
         clock = ModelledClock()
         super().__init__(deployment, clock, drafts=drafts, states=states)
         self._responses = ResponseTimes(clock)
@@ -78,12 +94,16 @@ class PipelineTimeAtEnd(PipelineTime):
         self._responses.end(session)
 
     def backdate_arrival(self, session: Session, seconds: float) -> None:
-        """Move the arrival of a request here back by so many seconds; the session's own arrival stays."""
+        """Move the arrival of a request here back by so many seconds; the session's own arrival
+        stays.
+        """
         self._responses.backdate(session, seconds)
 
 
 class PipelineTimes:
-    """The clocks of a pipeline for one run: the one that it goes by, and those at the ends of its range."""
+    """The clocks of a pipeline for one run: the one that it goes by, and those at the ends of its
+    range.
+    """
 
     def __init__(self, time: PipelineTime, ends: Sequence[PipelineTimeAtEnd]) -> None:
         self._times = [time, *ends]
@@ -98,7 +118,9 @@ class PipelineTimes:
         for time in self._times:
             time.release(session)
 
-    def step(self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]] | None = None) -> None:
+    def step(
+        self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]] | None = None
+    ) -> None:
         """Let the time of one step pass."""
         for time in self._times:
             time.step(streams, forwards)

@@ -1,4 +1,6 @@
-"""The deployment contract: a drafter, a verifier and the link between them, or this machine as it is."""
+"""The deployment contract: a drafter, a verifier and the link between them, or this machine as it
+is.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,9 +26,10 @@ Placement = Literal["edge", "server"]
 class Endpoint:
     """A device that runs one of the models. `origin` says where its latency model comes from.
 
-    A verifier's price counts for the whole run, a drafter's for the time in which it works. A verifier may be a
-    pipeline of `stages`, each of which takes an equal share of `latency`. `power_w` is the power draw under load, 0 if
-    it is not known. `range` are the latency models at the fast and the slow end of what a derived latency may be.
+    A verifier's price counts for the whole run, a drafter's for the time in which it works. A
+    verifier may be a pipeline of `stages`, each of which takes an equal share of `latency`.
+    `power_w` is the power draw under load, 0 if it is not known. `range` are the latency models at
+    the fast and the slow end of what a derived latency may be.
     """
 
     device: str
@@ -47,13 +50,16 @@ class Endpoint:
         return self.latency.of_sums(sums) + self.transfers_s(sums.linear)
 
     def transfers_s(self, tokens: int) -> float:
-        """Return the seconds of the transfers between all stages in a forward of so many new tokens."""
+        """Return the seconds of the transfers between all stages in a forward of so many new
+        tokens.
+        """
         return self.hand_over.per_pass * self.hand_over.seconds(tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A network link: a message takes half the round trip, plus or minus the jitter, and its bytes over the bandwidth.
+    """A network link: a message takes half the round trip, plus or minus the jitter, and its bytes
+    over the bandwidth.
 
     Bandwidths are in bytes per second; the jitter is uniform, drawn from the seed. `state_bytes` is the size of one
     token's hidden state in one layer, for drafters that read the target's; 0 takes the size from the target that runs.
@@ -75,7 +81,9 @@ class Link:
         """Return the seconds of one message without jitter and loss."""
         return self.rtt_s / 2 + (tokens * TOKEN_BYTES + more_bytes) / bytes_per_s
 
-    def message_s(self, tokens: int, bytes_per_s: float, random: Random, more_bytes: float = 0.0) -> float:
+    def message_s(
+        self, tokens: int, bytes_per_s: float, random: Random, more_bytes: float = 0.0
+    ) -> float:
         """Return the seconds of one message of token ids and `more_bytes`."""
         seconds = self.nominal_s(tokens, bytes_per_s, more_bytes)
         if self.jitter_s:

@@ -17,12 +17,18 @@ from specbench_kit.deployments.base import Deployment, Endpoint, Link
 from specbench_kit.profilers import base
 from specbench_kit.runs.document import DeploymentDescription
 
-MODELS: Mapping[str, type[LatencyModel]] = {**base.MODELS, "leaps": LeapModel, "kernels": KernelModel}
+MODELS: Mapping[str, type[LatencyModel]] = {
+    **base.MODELS,
+    "leaps": LeapModel,
+    "kernels": KernelModel,
+}
 COEFFICIENTS: Mapping[str, tuple[str, ...]] = {
     **{form: names for form, names in base.COEFFICIENTS.items() if form in base.MODELS},
     "leaps": ("forward_s", "leap_s", "tile"),
 }
-"""The coefficients of each form that a deployment may hold itself; kernels come by a profile alone."""
+"""The coefficients of each form that a deployment may hold itself; kernels come by a profile
+alone.
+"""
 
 
 DIGITS = 12
@@ -56,7 +62,9 @@ def described(deployment: Deployment) -> DeploymentDescription:
 
 
 def describe_time(deployment: Deployment | None) -> dict[str, object]:
-    """Return what `run.json` says of time: that it was measured here, or the deployment that it was modelled for."""
+    """Return what `run.json` says of time: that it was measured here, or the deployment that it was
+    modelled for.
+    """
     if deployment is None:
         return {"time_kind": "measured"}
     return {"time_kind": "modelled", "deployment": describe(deployment)}
@@ -65,8 +73,8 @@ def describe_time(deployment: Deployment | None) -> dict[str, object]:
 def digest(deployment: Deployment) -> str:
     """Return the start of a SHA-256 of every number that a deployment's time depends on.
 
-    It tells deployments of one name apart. Fields that are zero or null are left out, so that the digest of a
-    deployment stays the same when later versions describe it with more fields.
+    It tells deployments of one name apart. Fields that are zero or null are left out, so that the
+    digest of a deployment stays the same when later versions describe it with more fields.
     """
     content = describe(deployment)
     numbers = {
@@ -114,28 +122,42 @@ def finite(link: Link) -> dict[str, object]:
 ENDS = ("fast", "slow")
 DECIDED_ANEW = "anew"
 AS_DRAFTED = "as drafted"
-"""Whether a method decided anew at each end of a range, or its rounds were timed there as they were drafted."""
+"""Whether a method decided anew at each end of a range, or its rounds were timed there as they were
+drafted.
+"""
 
 
 def describe_range(ends: Iterable[str], decisions: str) -> dict[str, object]:
-    """Return what `run.json` says of the range of derived times: the names of its ends, in the order of records."""
+    """Return what `run.json` says of the range of derived times: the names of its ends, in the
+    order of records.
+    """
     names = list(ends)
     return {"range": {"ends": names, "decisions": decisions}} if names else {}
 
 
 def corners(deployment: Deployment) -> Iterator[tuple[str, Deployment]]:
-    """Yield the deployment with its drafter and its verifier at either end of their ranges; nothing without a range.
+    """Yield the deployment with its drafter and its verifier at either end of their ranges; nothing
+    without a range.
 
-    Both ends of both devices are combined, since a fast drafter beside a slow verifier favours other policies than two
-    fast devices.
+    Both ends of both devices are combined, since a fast drafter beside a slow verifier favours
+    other policies than two fast devices.
     """
-    drafters, verifiers = (list(_ends(endpoint)) for endpoint in (deployment.drafter, deployment.verifier))
+    drafters, verifiers = (
+        list(_ends(endpoint)) for endpoint in (deployment.drafter, deployment.verifier)
+    )
     if len(drafters) == len(verifiers) == 1:
         return
     for (drafter_end, drafter), (verifier_end, verifier) in product(drafters, verifiers):
-        named = [f"{end} {role}" for end, role in ((drafter_end, "drafter"), (verifier_end, "verifier")) if end]
+        named = [
+            f"{end} {role}"
+            for end, role in ((drafter_end, "drafter"), (verifier_end, "verifier"))
+            if end
+        ]
         colocated = deployment.colocated and _at(deployment.colocated, drafter_end)
-        yield ", ".join(named), replace(deployment, drafter=drafter, verifier=verifier, colocated=colocated)
+        yield (
+            ", ".join(named),
+            replace(deployment, drafter=drafter, verifier=verifier, colocated=colocated),
+        )
 
 
 def _ends(endpoint: Endpoint) -> Iterator[tuple[str, Endpoint]]:

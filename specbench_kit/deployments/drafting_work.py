@@ -1,4 +1,5 @@
-"""The work of drafting in every round of a replay: which forwards a drafter needed, before and after it sent.
+"""The work of drafting in every round of a replay: which forwards a drafter needed, before and
+after it sent.
 
 Simulations of many devices charge it anew, where other devices or other lengths are simulated.
 """
@@ -64,7 +65,9 @@ class _OpenRound:
 
 
 class WorkLog:
-    """Collects the work of all rounds of a replay, by request; clocks that charge the work fill it."""
+    """Collects the work of all rounds of a replay, by request; clocks that charge the work fill
+    it.
+    """
 
     def __init__(self) -> None:
         self.rounds: defaultdict[str, list[RoundWork]] = defaultdict(list)

@@ -1,4 +1,6 @@
-"""Emulates a slow network link: messages are delayed on this machine until they would have arrived."""
+"""Emulates a slow network link: messages are delayed on this machine until they would have
+arrived.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -14,9 +16,13 @@ M = TypeVar("M")
 
 
 class LinkDirection(Thread, Generic[M]):
-    """One direction of a link, which delivers messages in order; `deliver` is called in this thread."""
+    """One direction of a link, which delivers messages in order; `deliver` is called in this
+    thread.
+    """
 
-    def __init__(self, link: Link, bytes_per_s: float, name: str, deliver: Callable[[M], None]) -> None:
+    def __init__(
+        self, link: Link, bytes_per_s: float, name: str, deliver: Callable[[M], None]
+    ) -> None:
         super().__init__(name=name, daemon=True)
         self._link = link
         self._bytes_per_s = bytes_per_s
@@ -31,8 +37,8 @@ class LinkDirection(Thread, Generic[M]):
         """Send a message of `size` bytes."""
         now_s = monotonic_s()
         latency_s = self._link.message_s(0, inf, self._random)
-        # The bandwidth is shared: a message leaves after those before it. The latency is not, and jitter could let a
-        # message overtake, which an ordered stream does not allow.
+        # The bandwidth is shared: a message leaves after those before it. The latency is not, and
+        # jitter could let a message overtake, which an ordered stream does not allow.
         self._free_s = max(now_s, self._free_s) + size / self._bytes_per_s
         self._last_arrival_s = max(self._last_arrival_s, self._free_s + latency_s)
         with self._changed:

@@ -1,4 +1,6 @@
-"""The rounds in which a whole answer takes the least time, where it is known beforehand what a draft has right."""
+"""The rounds in which a whole answer takes the least time, where it is known beforehand what a
+draft has right.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,17 +14,20 @@ from specbench_kit.decoding.latency import Row
 from specbench_kit.deployments.base import TOKEN_BYTES, Link
 
 UNREAD = 0
-"""Stands, where tokens are counted that the draft model has not read, for a prompt that it has not read either."""
+"""Stands, where tokens are counted that the draft model has not read, for a prompt that it has not
+read either.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerTimes:
     """The seconds of the rounds of one request that has edge, link and server to itself.
 
-    The request has `context` tokens, of which `draft_cached` and `target_cached` are in KV. `step_s` and `pass_s`
-    return the seconds of a forward of the draft model and of the target. Drafts cross the link `on_edge`. A drafter
-    that reads hidden states forwards accepted tokens again; `state_bytes` is the size of those of a token on the link,
-    None for other drafters. Messages take their expected time, whatever jitter and loss a run draws.
+    The request has `context` tokens, of which `draft_cached` and `target_cached` are in KV.
+    `step_s` and `pass_s` return the seconds of a forward of the draft model and of the target.
+    Drafts cross the link `on_edge`. A drafter that reads hidden states forwards accepted tokens
+    again; `state_bytes` is the size of those of a token on the link, None for other drafters.
+    Messages take their expected time, whatever jitter and loss a run draws.
     """
 
     context: int
@@ -38,11 +43,15 @@ class AnswerTimes:
 
     @property
     def lacking(self) -> int:
-        """The number of tokens that the draft model has to read before it drafts the first one, or `UNREAD`."""
+        """The number of tokens that the draft model has to read before it drafts the first one, or
+        `UNREAD`.
+        """
         return self.context - self.draft_cached if self.draft_cached else UNREAD
 
     def lacking_after(self, drafted: int) -> int:
-        """Return the number of tokens that it has to read after a round whose drafted tokens were all accepted."""
+        """Return the number of tokens that it has to read after a round whose drafted tokens were
+        all accepted.
+        """
         return 2 if self.state_bytes is None else drafted + 1
 
     def first_s(self, offset: int, lacking: int) -> float:
@@ -72,7 +81,9 @@ class AnswerTimes:
         up = (self.context if brings_prompt else 0) + sent
         up_s = self._message_s(up, self.link.up_bytes_per_s, sent * self.link.draft_bytes)
         states = self.context + offset - self._target_cached(offset) + drafted
-        down_s = self._message_s(drafted + 1, self.link.down_bytes_per_s, states * (self.state_bytes or 0.0))
+        down_s = self._message_s(
+            drafted + 1, self.link.down_bytes_per_s, states * (self.state_bytes or 0.0)
+        )
         return up_s + down_s
 
     def _target_cached(self, offset: int) -> int:
@@ -81,14 +92,17 @@ class AnswerTimes:
     def _message_s(self, tokens: int, bytes_per_s: float, more_bytes: float) -> float:
         link = self.link
         seconds = link.rtt_s / 2 + (tokens * TOKEN_BYTES + more_bytes) / bytes_per_s
-        if seconds < link.jitter_s:  # no message takes less than no time, so that its mean is above the nominal time
+        if (
+            seconds < link.jitter_s
+        ):  # no message takes less than no time, so that its mean is above the nominal time
             seconds = (seconds + link.jitter_s) ** 2 / (4 * link.jitter_s)
         return seconds + link.retry_s * link.loss / (1 - link.loss)
 
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """The best decisions of a round at one offset, by the number of tokens that the draft model lacks.
+    """The best decisions of a round at one offset, by the number of tokens that the draft model
+    lacks.
 
     `seconds` remain until the end of the answer. Without a wait for the device the server `streams`; otherwise the
     round `drafts`, which is then best with `drafted` tokens.
@@ -100,7 +114,9 @@ class _Best:
     drafted: int
 
 
-def fastest_rounds(times: AnswerTimes, right: Sequence[int], *, server_decodes: bool) -> dict[int, PlannedRound]:
+def fastest_rounds(
+    times: AnswerTimes, right: Sequence[int], *, server_decodes: bool
+) -> dict[int, PlannedRound]:
     """Return the fastest rounds of an answer by the number of its tokens before each.
 
     `right[i]` tokens of a draft at offset i are right; a longer one is never faster. With `server_decodes`, rounds may
@@ -112,7 +128,9 @@ def fastest_rounds(times: AnswerTimes, right: Sequence[int], *, server_decodes: 
     width = times.lacking + end + max(right, default=0) + 3
     best = [_Best(np.zeros(width), np.zeros(width, bool), np.zeros(width, bool), 0)]
     for offset in range(end - 1, -1, -1):
-        best.append(_best_round(times, offset, right[offset], best[::-1], server_decodes and offset > 0))
+        best.append(
+            _best_round(times, offset, right[offset], best[::-1], server_decodes and offset > 0)
+        )
     best.reverse()
     rounds: dict[int, PlannedRound] = {}
     offset, lacking, streams = 0, times.lacking, False
@@ -127,7 +145,9 @@ def fastest_rounds(times: AnswerTimes, right: Sequence[int], *, server_decodes: 
     return rounds
 
 
-def _best_round(times: AnswerTimes, offset: int, right: int, later: Sequence[_Best], may_stream: bool) -> _Best:
+def _best_round(
+    times: AnswerTimes, offset: int, right: int, later: Sequence[_Best], may_stream: bool
+) -> _Best:
     """Return the best decisions at an offset; `later[i]` are those i + 1 tokens further on."""
     after = later[0].seconds
     # Without a draft the draft model lacks one more token, or still the whole prompt.

@@ -27,7 +27,9 @@ def parse_field(text: str) -> tuple[str, Value]:
 
 
 def parse_value(key: str, text: str) -> Value:
-    """Return the value of a field, written as in TOML; a text needs no quotes, and seconds may be given as in 40ms."""
+    """Return the value of a field, written as in TOML; a text needs no quotes, and seconds may be
+    given as in 40ms.
+    """
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -35,7 +37,9 @@ def parse_value(key: str, text: str) -> Value:
     if key.endswith("_s") and (match := DURATION.fullmatch(str(value))):
         value = float(match[1]) * SECONDS[match[2]]
     if key == "link.rtt_s" and isinstance(value, int | float) and value >= LONGEST_RTT_S:
-        raise SkitError(f"--set {key}={text.strip()} is a round trip of {value:g} s: write {value:g}ms if it is meant")
+        raise SkitError(
+            f"--set {key}={text.strip()} is a round trip of {value:g} s: write {value:g}ms if it is meant"
+        )
     return value if isinstance(value, str | int | float | bool) else text.strip()
 
 
@@ -47,7 +51,8 @@ LONGEST_RTT_S = 10.0
 
 
 def replace_fields(content: JsonObject, values: Mapping[str, Value], folder: Path) -> JsonObject:
-    """Return a copy of a deployment's content with other values; `folder` is where its profiles are looked up.
+    """Return a copy of a deployment's content with other values; `folder` is where its profiles are
+    looked up.
 
     A new profile replaces the coefficients of an endpoint, and new coefficients its profile.
     """
@@ -55,7 +60,11 @@ def replace_fields(content: JsonObject, values: Mapping[str, Value], folder: Pat
     for key, value in values.items():
         *sections, last = key.split(".")
         endpoint = copy.get(sections[0], {}) if sections else {}
-        if sections[1:] == ["coefficients"] and isinstance(endpoint, dict) and "profile" in endpoint:
+        if (
+            sections[1:] == ["coefficients"]
+            and isinstance(endpoint, dict)
+            and "profile" in endpoint
+        ):
             # One coefficient is replaced, so the others have to be spelled out.
             profile = find_profile(endpoint.pop("profile"), folder, f"--set {key}")
             if profile.kernels is not None:
@@ -77,7 +86,9 @@ def replace_fields(content: JsonObject, values: Mapping[str, Value], folder: Pat
 
 
 def find_profile(name: str, folder: Path, label: str) -> Profile:
-    """Return the profile of that name, or the one in a .toml file, relative to the deployment's folder."""
+    """Return the profile of that name, or the one in a .toml file, relative to the deployment's
+    folder.
+    """
     try:
         return loading.load(str(folder / name) if cards.names_a_file(name) else name)
     except SkitError as error:
@@ -85,7 +96,9 @@ def find_profile(name: str, folder: Path, label: str) -> Profile:
 
 
 def endpoint_of(profile: Profile, card: Device, price_per_hour: float = 0.0) -> Endpoint:
-    """Return the endpoint that a derived profile describes, on one card of that kind or on all that share the model."""
+    """Return the endpoint that a derived profile describes, on one card of that kind or on all that
+    share the model.
+    """
     members = profile.tensor_parallel
     return Endpoint(
         device=f"{members} x {card.title}" if members > 1 else card.title,
@@ -98,13 +111,17 @@ def endpoint_of(profile: Profile, card: Device, price_per_hour: float = 0.0) -> 
 
 
 def power_of(profile: Profile) -> float:
-    """Return the watts of a profile's device, of all its cards together; 0 if its card states none."""
+    """Return the watts of a profile's device, of all its cards together; 0 if its card states
+    none.
+    """
     card = profile.device_card or bundled_device(profile.device)
     return card.power_w * profile.tensor_parallel if card else 0.0
 
 
 def origin(profile: Profile) -> str:
-    """Return the source of a profile's numbers, with a warning if its device cannot be so fast or should be faster."""
+    """Return the source of a profile's numbers, with a warning if its device cannot be so fast or
+    should be faster.
+    """
     parts = [f"profile {profile.name}, {profile.source}"]
     if profile.source == "silicon":
         parts.append(f"stands for {profile.software}")
@@ -113,12 +130,16 @@ def origin(profile: Profile) -> str:
     if profile.reference:
         parts.append(profile.reference)
     if profile.not_given:
-        parts.append(f"taken as 0 because the source does not give them: {', '.join(profile.not_given)}")
+        parts.append(
+            f"taken as 0 because the source does not give them: {', '.join(profile.not_given)}"
+        )
     if profile.disturbances:
         parts.append(f"DISTURBED MACHINE: {', '.join(profile.disturbances)}")
     verdict = judge(profile)
     if verdict.kind == "impossible":
         parts.append(IMPOSSIBLE)
     if verdict.slow:
-        parts.append(f"SLOW: {max(verdict.slow.values()):.0f} times the least that its device needs for some batches")
+        parts.append(
+            f"SLOW: {max(verdict.slow.values()):.0f} times the least that its device needs for some batches"
+        )
     return "; ".join(parts)

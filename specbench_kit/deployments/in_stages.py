@@ -1,4 +1,6 @@
-"""A verifier that is a pipeline of stages, each of them one or several cards that share its layers."""
+"""A verifier that is a pipeline of stages, each of them one or several cards that share its
+layers.
+"""
 
 from dataclasses import replace
 
@@ -11,12 +13,15 @@ from specbench_kit.profilers.devices import BYTES, Device
 from specbench_kit.runs.document import HandOver
 
 
-def in_stages(verifier: Endpoint, profile: Profile, shapes: Architecture, card: Device, stages: int) -> Endpoint:
-    """Return a verifier in so many stages, each on the cards of `profile`, which are all those of `verifier`.
+def in_stages(
+    verifier: Endpoint, profile: Profile, shapes: Architecture, card: Device, stages: int
+) -> Endpoint:
+    """Return a verifier in so many stages, each on the cards of `profile`, which are all those of
+    `verifier`.
 
-    A forward takes as long as on one stage's cards that held the whole model, and a transfer of each new token's hidden
-    state between two stages over the interconnect of one card. Every stage takes an equal share: engines give the last
-    one fewer layers, for the output layer.
+    A forward takes as long as on one stage's cards that held the whole model, and a transfer of
+    each new token's hidden state between two stages over the interconnect of one card. Every stage
+    takes an equal share: engines give the last one fewer layers, for the output layer.
     """
     if stages == 1:
         return verifier
@@ -37,9 +42,16 @@ def in_stages(verifier: Endpoint, profile: Profile, shapes: Architecture, card: 
 
 def require_even(shapes: Architecture, members: int, stages: int, label: str) -> None:
     """Raise SkitError unless so many cards in so many stages can share a model evenly."""
-    require(members % stages == 0, f"{label}: {members} cards cannot be divided into {stages} equal stages")
     require(
-        shapes.layers % stages == 0, f"{label}: {stages} stages cannot share {shapes.layers} layers evenly: try 2, 4"
+        members % stages == 0,
+        f"{label}: {members} cards cannot be divided into {stages} equal stages",
+    )
+    require(
+        shapes.layers % stages == 0,
+        f"{label}: {stages} stages cannot share {shapes.layers} layers evenly: try 2, 4",
     )
     each = members // stages
-    require(shapes.heads % each == 0, f"{label}: {each} cards cannot share {shapes.heads} heads evenly: try 1, 2, 4")
+    require(
+        shapes.heads % each == 0,
+        f"{label}: {each} cards cannot share {shapes.heads} heads evenly: try 1, 2, 4",
+    )

@@ -17,7 +17,14 @@ from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, RoundedModel
 from specbench_kit.deployments.base import Deployment, Endpoint, Link, Placement
 from specbench_kit.deployments.description import COEFFICIENTS, MODELS, describe
-from specbench_kit.deployments.fields import Value, find_profile, origin, parse_field, power_of, replace_fields
+from specbench_kit.deployments.fields import (
+    Value,
+    find_profile,
+    origin,
+    parse_field,
+    power_of,
+    replace_fields,
+)
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.base import DEFAULTS
 from specbench_kit.profilers.cards import Size, Text
@@ -30,7 +37,9 @@ LIBRARY = Path(__file__).with_name("library")
 
 @dataclass(frozen=True)
 class Definition:
-    """The content of a deployment's TOML file; `changes` are the fields that were replaced in it, for messages."""
+    """The content of a deployment's TOML file; `changes` are the fields that were replaced in it,
+    for messages.
+    """
 
     path: Path
     label: str
@@ -65,7 +74,9 @@ def load(name: str, replaced: Sequence[str] = ()) -> Deployment | None:
     if name != LOCAL:
         return find(name).replace(values).build()
     if values:
-        raise SkitError("--set replaces fields of a modelled deployment: choose one with --deployment")
+        raise SkitError(
+            "--set replaces fields of a modelled deployment: choose one with --deployment"
+        )
     return None
 
 
@@ -76,7 +87,9 @@ def find(name: str) -> Definition:
         return Definition(path, name, cards.read_toml(path))
     definitions = bundled()
     if name not in definitions:
-        raise cards.unknown_name("deployment", name, [LOCAL, *definitions], ", or give a .toml file")
+        raise cards.unknown_name(
+            "deployment", name, [LOCAL, *definitions], ", or give a .toml file"
+        )
     return definitions[name]
 
 
@@ -94,7 +107,9 @@ HOST = ("host_s", "host_request_s", "overlap")
 """The fields of a derived latency model that are those of the machine beside the card."""
 PAIR_BYTES = 8
 PROBABILITY_BYTES = 2
-"""Sizes of a candidate token with its probability, and of one of the probabilities of a whole vocabulary."""
+"""Sizes of a candidate token with its probability, and of one of the probabilities of a whole
+vocabulary.
+"""
 
 
 class _DeploymentTable(Struct):
@@ -115,7 +130,9 @@ class _ModelTable(Struct):
 
 
 class _EndpointTable(_ModelTable):
-    """`host_s`, `host_request_s` and `overlap` replace those of a derived latency, at both ends of its range too."""
+    """`host_s`, `host_request_s` and `overlap` replace those of a derived latency, at both ends of
+    its range too.
+    """
 
     price_per_hour: Amount = 0.0
     power_w: Amount | None = None
@@ -126,7 +143,11 @@ class _EndpointTable(_ModelTable):
     @property
     def host(self) -> dict[str, float]:
         """The fields of the host that are given."""
-        given = {"host_s": self.host_s, "host_request_s": self.host_request_s, "overlap": self.overlap}
+        given = {
+            "host_s": self.host_s,
+            "host_request_s": self.host_request_s,
+            "overlap": self.overlap,
+        }
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -142,9 +163,11 @@ class _VerifierTable(_EndpointTable):
 
 @dataclass(frozen=True, slots=True)
 class _LinkTable(Link):
-    """A link whose `payload` may name what is sent up with each drafted token, in place of `draft_bytes`.
+    """A link whose `payload` may name what is sent up with each drafted token, in place of
+    `draft_bytes`.
 
-    That is its id alone, the `top` candidates, the probabilities of the whole `vocabulary`, or a hidden state.
+    That is its id alone, the `top` candidates, the probabilities of the whole `vocabulary`, or a
+    hidden state.
     """
 
     payload: Literal["ids", "topk", "full", "hidden"] | None = None
@@ -156,7 +179,9 @@ class _LinkTable(Link):
             raise ValueError("loss needs retry_s, the time until a lost message is sent again")
         if self.payload and self.draft_bytes:
             raise ValueError("payload stands in place of draft_bytes: give one of them")
-        needed = {"topk": "top", "full": "vocabulary", "hidden": "state_bytes"}.get(self.payload or "")
+        needed = {"topk": "top", "full": "vocabulary", "hidden": "state_bytes"}.get(
+            self.payload or ""
+        )
         if needed and not getattr(self, needed):
             raise ValueError(f"the payload '{self.payload}' needs {needed}")
 
@@ -168,7 +193,9 @@ class _LinkTable(Link):
             "hidden": self.state_bytes,
         }
         values = {field.name: getattr(self, field.name) for field in fields(Link)}
-        return Link(**{**values, "draft_bytes": float(sizes.get(self.payload or "", self.draft_bytes))})
+        return Link(
+            **{**values, "draft_bytes": float(sizes.get(self.payload or "", self.draft_bytes))}
+        )
 
 
 def parse(content: Table, folder: Path, label: str) -> Deployment:
@@ -176,7 +203,9 @@ def parse(content: Table, folder: Path, label: str) -> Deployment:
     table = cards.parse_table(_DeploymentTable, content, label)
     for key, values in table.sweep.items():
         if not isinstance(values, list) or not values:
-            raise SkitError(f"{label}, [sweep]: {key} must be a list of values, not {shown(values)}")
+            raise SkitError(
+                f"{label}, [sweep]: {key} must be a list of values, not {shown(values)}"
+            )
     drafter = cards.parse_table(_DrafterTable, table.drafter, f"{label}, [drafter]")
     verifier = cards.parse_table(_VerifierTable, table.verifier, f"{label}, [verifier]")
     colocated = None
@@ -198,7 +227,9 @@ def parse(content: Table, folder: Path, label: str) -> Deployment:
 
 
 def _with_host(latency: LatencyModel, host: Mapping[str, float], label: str) -> LatencyModel:
-    """Return a derived latency model beside another host; raise SkitError for a model that knows no host."""
+    """Return a derived latency model beside another host; raise SkitError for a model that knows no
+    host.
+    """
     if not isinstance(latency, RoundedModel | KernelModel):
         raise SkitError(
             f"{label}: {' and '.join(host)} belong to derived profiles alone, which say what the card takes"
@@ -207,7 +238,9 @@ def _with_host(latency: LatencyModel, host: Mapping[str, float], label: str) -> 
 
 
 def _endpoint(table: _ModelTable, folder: Path, label: str) -> Endpoint:
-    """Return the endpoint with the latency of the named profile, or of the coefficients in its place."""
+    """Return the endpoint with the latency of the named profile, or of the coefficients in its
+    place.
+    """
     require(
         (table.profile is None) != (table.coefficients is None),
         f"{label} needs a profile or a table of coefficients, and not both",
@@ -215,12 +248,18 @@ def _endpoint(table: _ModelTable, folder: Path, label: str) -> Endpoint:
     if table.profile is not None:
         profile = find_profile(table.profile, folder, f"{label}: profile")
         endpoint = Endpoint(
-            table.device, profile.latency(), origin=origin(profile), power_w=power_of(profile), range=profile.range()
+            table.device,
+            profile.latency(),
+            origin=origin(profile),
+            power_w=power_of(profile),
+            range=profile.range(),
         )
     else:
         own = table.coefficients or {}
         defaults = DEFAULTS.get(str(own.get("form")))
-        form, numbers = cards.parse_coefficients(COEFFICIENTS, own, f"{label}, coefficients", defaults=defaults)
+        form, numbers = cards.parse_coefficients(
+            COEFFICIENTS, own, f"{label}, coefficients", defaults=defaults
+        )
         endpoint = Endpoint(table.device, MODELS[form](**numbers), origin=OWN)
     if isinstance(table, _EndpointTable):
         power_w = endpoint.power_w if table.power_w is None else table.power_w
@@ -261,7 +300,9 @@ def entries() -> list[dict[str, object]]:
 
 @dataclass(frozen=True, slots=True)
 class SettableField:
-    """A field that `--set` changes: its dotted name, its value in the definition, None if it has none, and its unit."""
+    """A field that `--set` changes: its dotted name, its value in the definition, None if it has
+    none, and its unit.
+    """
 
     name: str
     value: object
@@ -308,7 +349,10 @@ def _unit(name: str) -> str:
 
 def settable_fields(name: str) -> list[SettableField]:
     """Return the fields of a deployment that `--set` changes, with their values."""
-    require(name != LOCAL, "local is this machine, which is measured and has no fields: name a modelled deployment")
+    require(
+        name != LOCAL,
+        "local is this machine, which is measured and has no fields: name a modelled deployment",
+    )
     definition = find(name)
     definition.build()  # which checks the content
     sections: dict[str, dict[str, object]] = {
@@ -324,15 +368,20 @@ def settable_fields(name: str) -> list[SettableField]:
         given = definition.content.get(section, {})
         values = {key: given.get(key, default) for key, default in defaults.items()}
         if "hand_over" in values:
-            transfer = {field.name: field.default for field in fields(HandOver)} | dict(given.get("hand_over", {}))
+            transfer = {field.name: field.default for field in fields(HandOver)} | dict(
+                given.get("hand_over", {})
+            )
             values |= {f"hand_over.{key}": value for key, value in transfer.items()}
-        values |= {f"coefficients.{key}": value for key, value in given.get("coefficients", {}).items()}
+        values |= {
+            f"coefficients.{key}": value for key, value in given.get("coefficients", {}).items()
+        }
         for key in ("hand_over", "coefficients"):
             values.pop(key, None)
         for key, value in values.items():
             unit = _unit(key.split(".")[-1])
             if value == inf:
-                # A bandwidth without limit is what a definition has that states none: it cannot be given.
+                # A bandwidth without limit is what a definition has that states none: it cannot be
+                # given.
                 value, unit = None, f"{unit}, by default without limit"
             found.append(SettableField(f"{section}.{key}", value, unit))
     return found

@@ -14,12 +14,17 @@ from specbench_kit.runs.document import HiddenStates
 class PipelineTime:
     """The clock of a pipeline whose stages and drafter work in parallel.
 
-    A step takes as long as the slowest of them, and then pruning and the hand-over. Requests that enter together are
-    one batch in every stage. Without `drafts` there is no drafter.
+    A step takes as long as the slowest of them, and then pruning and the hand-over. Requests that
+    enter together are one batch in every stage. Without `drafts` there is no drafter.
     """
 
     def __init__(
-        self, deployment: Deployment, clock: ModelledClock, *, drafts: bool = True, states: HiddenStates | None = None
+        self,
+        deployment: Deployment,
+        clock: ModelledClock,
+        *,
+        drafts: bool = True,
+        states: HiddenStates | None = None,
     ) -> None:
         self._drafter = deployment.drafter
         self._verifier = deployment.verifier
@@ -43,13 +48,18 @@ class PipelineTime:
         del self._randoms[session.request.id]
         self._prompts_sent.discard(session.request.id)
 
-    def step(self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]] | None = None) -> None:
-        """Let the time of one step pass; without `forwards`, the drafter forwards the levels that enter."""
+    def step(
+        self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]] | None = None
+    ) -> None:
+        """Let the time of one step pass; without `forwards`, the drafter forwards the levels that
+        enter.
+        """
         start_s = self._clock.now_s()
         hand_over = self._verifier.hand_over
         rows = self._rows(streams)
         stage_s = {
-            stage: self._verifier.latency.seconds(batch) / self._verifier.stages for stage, batch in rows.items()
+            stage: self._verifier.latency.seconds(batch) / self._verifier.stages
+            for stage, batch in rows.items()
         }
         drafting: Phase = "prefill" if any(stream.level.prefix for stream in streams) else "draft"
         drafted = [rows[1]] if forwards is None and 1 in rows else forwards or ()
@@ -65,7 +75,9 @@ class PipelineTime:
         self._mark(streams, stage_s, start_s, worked_s, worked_s + between_s)
         names = [stream.session.request.id for stream in streams]
         self._clock.mark("drafter", drafting, start_s, start_s + draft_s, *names)
-        self._clock.mark("link", "transfer", worked_s + between_s, worked_s + between_s + link_s, *names)
+        self._clock.mark(
+            "link", "transfer", worked_s + between_s, worked_s + between_s + link_s, *names
+        )
         self._clock.wait_until(worked_s + between_s + link_s)
 
     def _mark(
@@ -94,7 +106,8 @@ class PipelineTime:
     def _rows_of(self, stream: RequestStream) -> Iterator[tuple[int, Row]]:
         """Yield each stage with the row of one request, from the last stage to the first.
 
-        The tokens that are in a stage have been computed by no stage after it, and by all before it.
+        The tokens that are in a stage have been computed by no stage after it, and by all before
+        it.
         """
         flight = stream.flight
         context = len(stream.session.tokens) - 1
@@ -109,12 +122,15 @@ class PipelineTime:
     def _messages_s(self, streams: Sequence[RequestStream]) -> float:
         """Return the seconds that the step waits for the link.
 
-        With the drafter on the edge, every level and every answer crosses it. Else only a prompt and its first answer
-        do; if the request joins others, its arrival is moved back instead, so that it delays nobody else.
+        With the drafter on the edge, every level and every answer crosses it. Else only a prompt
+        and its first answer do; if the request joins others, its arrival is moved back instead, so
+        that it delays nobody else.
         """
         if self._on_edge:
             return max(self._message_s(stream) for stream in streams)
-        joining = [stream for stream in streams if stream.session.request.id not in self._prompts_sent]
+        joining = [
+            stream for stream in streams if stream.session.request.id not in self._prompts_sent
+        ]
         if joining and len(joining) == len(streams):
             return max(self._message_s(stream) for stream in joining)
         for stream in joining:
@@ -126,7 +142,9 @@ class PipelineTime:
         session.arrival_s -= seconds
 
     def _message_s(self, stream: RequestStream) -> float:
-        """Return the seconds of a prompt or level up, and of an answer with its hidden states down."""
+        """Return the seconds of a prompt or level up, and of an answer with its hidden states
+        down.
+        """
         name = stream.session.request.id
         sent = name in self._prompts_sent
         self._prompts_sent.add(name)

@@ -1,7 +1,8 @@
-"""Places a method on a deployment: the time that its loop takes there, and the environment that it plans with.
+"""Places a method on a deployment: the time that its loop takes there, and the environment that it
+plans with.
 
-Drafters and verifiers charge the deployment's time, whatever time they really take. A method that drafts at the edge is
-compared with the same rounds with its draft model on the server.
+Drafters and verifiers charge the deployment's time, whatever time they really take. A method that
+drafts at the edge is compared with the same rounds with its draft model on the server.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,11 +34,15 @@ from specbench_kit.runs.document import HiddenStates
 
 
 def colocate(deployment: Deployment) -> Deployment:
-    """Return the deployment with the draft model on the server, so that only prompt and answer cross the link.
+    """Return the deployment with the draft model on the server, so that only prompt and answer
+    cross the link.
 
-    Draft steps take the time of the deployment's `colocated` endpoint, or as long as at the edge if there is none.
+    Draft steps take the time of the deployment's `colocated` endpoint, or as long as at the edge if
+    there is none.
     """
-    return replace(deployment, drafter=deployment.colocated or deployment.drafter, placement="server")
+    return replace(
+        deployment, drafter=deployment.colocated or deployment.drafter, placement="server"
+    )
 
 
 @dataclass(slots=True)
@@ -46,19 +51,30 @@ class _ColocatedRequest:
     drafting_s: float = 0.0
     """The draft model's seconds for this request."""
     ahead_s: float = 0.0
-    """The seconds of what was drafted ahead in this round, which has to wait for the answer here."""
+    """The seconds of what was drafted ahead in this round, which has to wait for the answer
+    here.
+    """
 
 
 class Colocated(Timelines):
-    """The timelines of a co-located deployment, which charge rounds that were decided on other timelines.
+    """The timelines of a co-located deployment, which charge rounds that were decided on other
+    timelines.
 
-    Drafting ahead, while the target verifies, happens here after the answer, and only if the answer was guessed. When
-    a request ends, its record stores how long it took here.
+    Drafting ahead, while the target verifies, happens here after the answer, and only if the answer
+    was guessed. When a request ends, its record stores how long it took here.
     """
 
-    def __init__(self, deployment: Deployment, *, learned: bool, states: HiddenStates | None = None) -> None:
+    def __init__(
+        self, deployment: Deployment, *, learned: bool, states: HiddenStates | None = None
+    ) -> None:
         server_states = structs.replace(states, bytes_per_token=0.0) if states else None
-        super().__init__(colocate(deployment), ModelledClock(), on_edge=False, learned=learned, states=server_states)
+        super().__init__(
+            colocate(deployment),
+            ModelledClock(),
+            on_edge=False,
+            learned=learned,
+            states=server_states,
+        )
         self._colocated: dict[str, _ColocatedRequest] = {}
         self._sent = False
 
@@ -86,7 +102,9 @@ class Colocated(Timelines):
             self._work("draft", [self._requests[draft.request_id] for draft in waiting], seconds)
 
     def draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
-        """Charge one batched draft forward, at once, or in the next round if the drafts were sent already."""
+        """Charge one batched draft forward, at once, or in the next round if the drafts were sent
+        already.
+        """
         if not self._sent:
             super().draft(frontier)
             return
@@ -106,13 +124,17 @@ class Colocated(Timelines):
         if kept is None:
             self._colocated[draft.request_id].ahead_s = 0.0
 
-    def _work(self, label: str, requests: Sequence[RequestTimeline], seconds: Sequence[float]) -> None:
+    def _work(
+        self, label: str, requests: Sequence[RequestTimeline], seconds: Sequence[float]
+    ) -> None:
         super()._work(label, requests, seconds)
         for request in requests:
             self._colocated[request.name].drafting_s += max(seconds) / len(requests)
 
     def backdate_arrival(self, session: Session, seconds: float) -> None:
-        """Move the arrival of a request here back by so many seconds; the session's own arrival stays."""
+        """Move the arrival of a request here back by so many seconds; the session's own arrival
+        stays.
+        """
         self._colocated[session.request.id].arrived_s -= seconds
 
 
@@ -148,18 +170,31 @@ class TimedDrafter:
         return self._timelines.awaits_answer(draft)
 
     def has_reached_server(self, draft: Draft, node: int) -> bool:
-        """Return whether a node, sent when it was drafted, was at the server when its last verification ended."""
+        """Return whether a node, sent when it was drafted, was at the server when its last
+        verification ended.
+        """
         return self._timelines.has_reached_server(draft, node)
 
     def foresee(self, draft: Draft, longest: int) -> Sequence[int] | None:
-        """Return how many tokens of a draft at each offset of the answer's rest would be right, if this is known."""
+        """Return how many tokens of a draft at each offset of the answer's rest would be right, if
+        this is known.
+        """
         return self._drafter.foresee(draft, longest)
 
-    def fastest_rounds(self, draft: Draft, longest: int, *, server_decodes: bool) -> Mapping[int, PlannedRound] | None:
-        """Return the fastest rounds for the rest of the answer, as if its request were decoded alone."""
-        # The time of a drafter that reports its forwards depends on which of its models drafted before.
+    def fastest_rounds(
+        self, draft: Draft, longest: int, *, server_decodes: bool
+    ) -> Mapping[int, PlannedRound] | None:
+        """Return the fastest rounds for the rest of the answer, as if its request were decoded
+        alone.
+        """
+        # The time of a drafter that reports its forwards depends on which of its models drafted
+        # before.
         right = self._drafter.foresee(draft, longest) if self._reporting is None else None
-        return None if right is None else self._timelines.fastest_rounds(draft, right, server_decodes=server_decodes)
+        return (
+            None
+            if right is None
+            else self._timelines.fastest_rounds(draft, right, server_decodes=server_decodes)
+        )
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
@@ -190,7 +225,13 @@ class TimedDrafter:
         self._draft(frontier)
         return self._drafter.expand(frontier)
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
         """Keep the accepted nodes."""
         for timelines in self._all:
             timelines.drafted(draft, path, root)
@@ -211,7 +252,9 @@ class TimedVerifier:
     `others` charge the same rounds beside the timelines that the run goes by.
     """
 
-    def __init__(self, verifier: Verifier, timelines: Timelines, others: Sequence[Timelines] = ()) -> None:
+    def __init__(
+        self, verifier: Verifier, timelines: Timelines, others: Sequence[Timelines] = ()
+    ) -> None:
         self._verifier = verifier
         self._timelines = timelines
         self._others = others
@@ -225,12 +268,16 @@ class TimedVerifier:
         self._verifier.admit(session)
 
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
-        """Verify the chosen nodes of every draft at once; the timelines model when the answer arrives."""
+        """Verify the chosen nodes of every draft at once; the timelines model when the answer
+        arrives.
+        """
         verdicts = self._verifier.send(drafts, chosen)()
         rows = self._timelines.verify(verdicts)
         for timelines in self._others:
             timelines.verify(verdicts)
-        timed = [replace(verdict, computed=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)]
+        timed = [
+            replace(verdict, computed=new) for verdict, (new, _) in zip(verdicts, rows, strict=True)
+        ]
         return lambda: timed
 
     def commit(self, verdict: Verdict) -> None:
@@ -260,8 +307,8 @@ def add_modelled_time(
 ) -> tuple[TimedDrafter, TimedVerifier, ModelledClock]:
     """Return drafter and verifier charged with a deployment's time, and the clock that they charge.
 
-    Records say what the same rounds take at the `ends` of the deployment's range as well. `log` collects the work of
-    drafting.
+    Records say what the same rounds take at the `ends` of the deployment's range as well. `log`
+    collects the work of drafting.
     """
     learned = method.learned
     placed = with_method_times(method, deployment)
@@ -269,21 +316,35 @@ def add_modelled_time(
     timelines = Timelines(placed, clock, on_edge=on_edge, learned=learned, states=states)
     timelines.log = log
     at_ends = [
-        TimelinesAtEnd(with_method_times(method, end), on_edge=on_edge, learned=learned, states=states) for end in ends
+        TimelinesAtEnd(
+            with_method_times(method, end), on_edge=on_edge, learned=learned, states=states
+        )
+        for end in ends
     ]
     colocated = None
     if can_be_colocated(method, deployment) and not isinstance(drafter, ReportsForwards):
         colocated = Colocated(placed, learned=learned, states=states)
-    latencies = [method.drafting.latencies(placed_at.drafter.latency) for placed_at in (deployment, *ends)]
+    latencies = [
+        method.drafting.latencies(placed_at.drafter.latency) for placed_at in (deployment, *ends)
+    ]
     charged = list(zip([timelines, *at_ends], latencies, strict=True))
     others = [*([colocated] if colocated else []), *at_ends]
-    return TimedDrafter(drafter, charged, colocated), TimedVerifier(verifier, timelines, others), clock
+    return (
+        TimedDrafter(drafter, charged, colocated),
+        TimedVerifier(verifier, timelines, others),
+        clock,
+    )
 
 
 def single_request_clock(
-    method: Method, deployment: Deployment, states: HiddenStates | None = None, log: WorkLog | None = None
+    method: Method,
+    deployment: Deployment,
+    states: HiddenStates | None = None,
+    log: WorkLog | None = None,
 ) -> SingleRequestClock:
-    """Return the clock of a deployment that serves one request after the other; `log` collects the drafting work."""
+    """Return the clock of a deployment that serves one request after the other; `log` collects the
+    drafting work.
+    """
     return SingleRequestClock(
         with_method_times(method, deployment),
         on_edge=drafts_on_edge(method, deployment),
@@ -302,7 +363,9 @@ def colocated_request_clock(
     """
     if not can_be_colocated(method, deployment):
         return None
-    return single_request_clock(method, colocate(deployment), states and structs.replace(states, bytes_per_token=0.0))
+    return single_request_clock(
+        method, colocate(deployment), states and structs.replace(states, bytes_per_token=0.0)
+    )
 
 
 def can_be_colocated(method: Method, deployment: Deployment) -> bool:
@@ -318,9 +381,11 @@ def drafts_on_edge(method: Method, deployment: Deployment) -> bool:
 def states_on_the_way(
     method: Method, deployment: Deployment, layers: Sequence[int], layer_bytes: float
 ) -> HiddenStates | None:
-    """Return the hidden states that the method's drafter reads of these layers, or None if there are no layers.
+    """Return the hidden states that the method's drafter reads of these layers, or None if there
+    are no layers.
 
-    A token's state of a layer takes `layer_bytes`, unless the deployment's link states another size.
+    A token's state of a layer takes `layer_bytes`, unless the deployment's link states another
+    size.
     """
     if not layers:
         return None
@@ -346,13 +411,21 @@ def with_method_times(method: Method, deployment: Deployment) -> Deployment:
     )
 
 
-def environment(pair: PairHashes, deployment: Deployment | None, device: str | torch.device = "auto") -> Environment:
-    """Return the environment of a deployment, or of this machine, where the pair has to be profiled first."""
+def environment(
+    pair: PairHashes, deployment: Deployment | None, device: str | torch.device = "auto"
+) -> Environment:
+    """Return the environment of a deployment, or of this machine, where the pair has to be profiled
+    first.
+    """
 
     def latencies() -> Latencies:
         if deployment is not None:
-            return Latencies(deployment.drafter.latency, deployment.verifier.latency, link_costs(deployment))
-        return Latencies(_measured(pair.draft, "drafter", device), _measured(pair.target, "verifier", device))
+            return Latencies(
+                deployment.drafter.latency, deployment.verifier.latency, link_costs(deployment)
+            )
+        return Latencies(
+            _measured(pair.draft, "drafter", device), _measured(pair.target, "verifier", device)
+        )
 
     def verification() -> LatencyModel | None:
         if deployment is not None:
@@ -366,13 +439,17 @@ def environment(pair: PairHashes, deployment: Deployment | None, device: str | t
         modelled=deployment is not None,
         deployment=deployment_key(deployment),
         verification=verification,
-        link_s=deployment.link.rtt_s if deployment is not None and deployment.placement == "edge" else 0.0,
+        link_s=deployment.link.rtt_s
+        if deployment is not None and deployment.placement == "edge"
+        else 0.0,
         server_decodes=deployment is not None and deployment.placement == "edge",
     )
 
 
 def link_costs(deployment: Deployment) -> LinkCosts | None:
-    """Return what the deployment's link adds to a round on average, or None if drafts do not cross it."""
+    """Return what the deployment's link adds to a round on average, or None if drafts do not cross
+    it.
+    """
     link = deployment.link
     if deployment.placement != "edge":
         return None

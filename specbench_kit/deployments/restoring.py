@@ -18,7 +18,9 @@ from specbench_kit.runs.document import (
 
 
 class _StoredLatency(Struct):
-    form: Literal["interactions", "context", "work", "served", "rounded", "kernels", "leaps", "table"]
+    form: Literal[
+        "interactions", "context", "work", "served", "rounded", "kernels", "leaps", "table"
+    ]
 
 
 def restore_latency(described: Mapping[str, object]) -> LatencyModel:
@@ -28,7 +30,8 @@ def restore_latency(described: Mapping[str, object]) -> LatencyModel:
 
 
 def restore(described: JsonObject | DeploymentDescription) -> Deployment:
-    """Return the deployment with every number that decides its time and its price; nothing is read from this machine.
+    """Return the deployment with every number that decides its time and its price; nothing is read
+    from this machine.
 
     Raise SkitError if the description is damaged.
     """
@@ -48,7 +51,9 @@ def restore(described: JsonObject | DeploymentDescription) -> Deployment:
             colocated=_endpoint(stored.colocated) if stored.colocated else None,
         )
     except ValueError as error:
-        raise SkitError(f"the deployment in run.json is damaged: {error}; run the benchmark again") from error
+        raise SkitError(
+            f"the deployment in run.json is damaged: {error}; run the benchmark again"
+        ) from error
 
 
 def _endpoint(described: EndpointDescription) -> Endpoint:
@@ -60,10 +65,14 @@ def _endpoint(described: EndpointDescription) -> Endpoint:
         origin=described.origin,
         hand_over=described.hand_over,
         power_w=described.power_w,
-        range=(restore_latency(described.range[0]), restore_latency(described.range[1])) if described.range else None,
+        range=(restore_latency(described.range[0]), restore_latency(described.range[1]))
+        if described.range
+        else None,
     )
 
 
 def _limited(link: LinkDescription) -> dict[str, float]:
-    """Return the numbers without null, which stands for unlimited, as the defaults of these bandwidths do."""
+    """Return the numbers without null, which stands for unlimited, as the defaults of these
+    bandwidths do.
+    """
     return {name: value for name, value in structs.asdict(link).items() if value is not None}

@@ -1,4 +1,6 @@
-"""The time of decoding one request after the other under a deployment: `Timelines` for one request and chains."""
+"""The time of decoding one request after the other under a deployment: `Timelines` for one request
+and chains.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -26,9 +28,11 @@ class RoundTimes(NamedTuple):
 
 
 class SingleRequestClock:
-    """The clock of a run that decodes one request after the other, with edge, link and server to itself.
+    """The clock of a run that decodes one request after the other, with edge, link and server to
+    itself.
 
-    Every sum is taken in the same order as in `Timelines`, so that both give the same seconds to the last bit.
+    Every sum is taken in the same order as in `Timelines`, so that both give the same seconds to
+    the last bit.
     """
 
     def __init__(
@@ -62,7 +66,9 @@ class SingleRequestClock:
         self._prompt_sent = False
         self.drafting_s = 0.0
 
-    def round(self, context: int, drafted: int, submitted: int, accepted: int, committed: int) -> RoundTimes:
+    def round(
+        self, context: int, drafted: int, submitted: int, accepted: int, committed: int
+    ) -> RoundTimes:
         """Charge one round after `context` committed tokens, and return its seconds."""
         if self._log is not None:
             self._note_work(self._log, context, drafted)
@@ -83,8 +89,8 @@ class SingleRequestClock:
                 draft_s += step_s
                 policy_s += self._decision_s
                 self.drafting_s = self.drafting_s + step_s + self._decision_s
-            # The last drafted token was never forwarded; of the others, only the accepted ones stay in KV. A drafter
-            # that reads hidden states forwards even these again.
+            # The last drafted token was never forwarded; of the others, only the accepted ones stay
+            # in KV. A drafter that reads hidden states forwards even these again.
             self._draft_cached = context + (0 if self._states else min(drafted - 1, accepted))
         crosses = self._on_edge or not self._prompt_sent
         up_s = 0.0
@@ -99,7 +105,9 @@ class SingleRequestClock:
         if crosses:
             states_bytes = self._states.bytes_per_token if self._states else 0.0
             more_bytes = (context - self._target_cached + accepted) * states_bytes
-            down_s = self._link.message_s(accepted + 1, self._link.down_bytes_per_s, self._random, more_bytes)
+            down_s = self._link.message_s(
+                accepted + 1, self._link.down_bytes_per_s, self._random, more_bytes
+            )
         self._target_cached = context + committed - 1
         self.now_s = ready_s + up_s + verify_s + down_s
         return RoundTimes(prefill_s, draft_s, policy_s, up_s + down_s, verify_s, self.now_s)
@@ -120,7 +128,9 @@ class SingleRequestClock:
         log.end(name)
 
     def _drafting_s(self, first: Row, count: int) -> Sequence[float]:
-        """Return the seconds of each step of a chain; the first step also computes what the draft model lacks in KV."""
+        """Return the seconds of each step of a chain; the first step also computes what the draft
+        model lacks in KV.
+        """
         return [self._drafter.latency.seconds([row]) for row in _chain(first, count)]
 
 

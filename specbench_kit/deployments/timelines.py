@@ -21,7 +21,9 @@ REMEMBERED = 1 << 16
 
 @dataclass(slots=True)
 class RequestTimeline:
-    """The state of one request: the tokens in KV of either model, and the time at which its next step can begin."""
+    """The state of one request: the tokens in KV of either model, and the time at which its next
+    step can begin.
+    """
 
     name: str
     random: Random
@@ -32,7 +34,9 @@ class RequestTimeline:
     forwarded_s: dict[int, float] = field(default_factory=dict)
     """The times at which forwards of tree nodes ended, and their children were known."""
     server_continues: bool = False
-    """True if the server decodes this round without waiting for a draft: no message crosses the link before it."""
+    """True if the server decodes this round without waiting for a draft: no message crosses the
+    link before it.
+    """
     prompt_sent: bool = False
     """True once the prompt has crossed the link."""
     ready_s: float = 0.0
@@ -44,13 +48,14 @@ class RequestTimeline:
 class Timelines:
     """The times at which edge, link and server are busy.
 
-    The requests of a batch proceed in lockstep: a round ends with its slowest request. If only prompt and answer cross
-    the link, a request that joins others pays for its messages in its own latency and delays nobody. With `on_edge`,
-    every request has a drafting device of its own at the far end of the link; with `learned`, a predictor scores every
-    drafted token; `states` are the hidden states that the drafter reads.
+    The requests of a batch proceed in lockstep: a round ends with its slowest request. If only
+    prompt and answer cross the link, a request that joins others pays for its messages in its own
+    latency and delays nobody. With `on_edge`, every request has a drafting device of its own at the
+    far end of the link; with `learned`, a predictor scores every drafted token; `states` are the
+    hidden states that the drafter reads.
 
-    The tokens of a verdict are there when it arrives. A device that drafts ahead finishes the forward that is then
-    under way, and can begin the next draft only after it.
+    The tokens of a verdict are there when it arrives. A device that drafts ahead finishes the
+    forward that is then under way, and can begin the next draft only after it.
     """
 
     def __init__(
@@ -85,7 +90,9 @@ class Timelines:
         """Add a request."""
         cached = len(session.tokens) - 1 if self._cached_prompts else 0
         name = session.request.id
-        self._requests[name] = RequestTimeline(name, Random(f"{self._link.seed}/{name}"), cached, cached)
+        self._requests[name] = RequestTimeline(
+            name, Random(f"{self._link.seed}/{name}"), cached, cached
+        )
 
     def release(self, session: Session) -> None:
         """Remove a request."""
@@ -96,13 +103,16 @@ class Timelines:
         for draft in drafts:
             request = self._requests[draft.request_id]
             request.answer_s = self.clock.now_s()
-            # A forward ahead of the verdict that was under way when it arrived is finished before the next one begins.
+            # A forward ahead of the verdict that was under way when it arrived is finished before
+            # the next one begins.
             request.ready_s = max(request.ready_s, request.answer_s)
             if self.log is not None:
                 self.log.begin(draft.request_id, draft.context_length)
 
     def draft(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
-        """Charge one batched draft forward of tree nodes, and the decision about the tokens that it yields."""
+        """Charge one batched draft forward of tree nodes, and the decision about the tokens that it
+        yields.
+        """
         requests = [self._requests[draft.request_id] for draft, _ in frontier]
         self._prefill(requests, frontier)
         rows = {draft.request_id: self._draft_row(draft, nodes) for draft, nodes in frontier}
@@ -111,7 +121,9 @@ class Timelines:
             request.forwarded_s |= dict.fromkeys(nodes, request.ready_s)
         self.decide([draft for draft, _ in frontier])
 
-    def forward(self, phase: Phase, rows: Mapping[str, Row], latency: LatencyModel, model: str = DRAFTER) -> None:
+    def forward(
+        self, phase: Phase, rows: Mapping[str, Row], latency: LatencyModel, model: str = DRAFTER
+    ) -> None:
         """Charge a batched forward of a drafting model, of the rows by request."""
         if phase == "prefill" and self._cached_prompts:
             return
@@ -127,7 +139,9 @@ class Timelines:
         self._work(label, [self._requests[name] for name in rows], seconds)
 
     def decide(self, drafts: Sequence[Draft]) -> None:
-        """Charge a learned method's decision about the token that each of these drafts has gained."""
+        """Charge a learned method's decision about the token that each of these drafts has
+        gained.
+        """
         if not drafts or not self._decision_s:
             return
         if self.log is not None:
@@ -139,30 +153,46 @@ class Timelines:
         self.clock.charge("policy", self._decision_s * len(requests))
 
     def verify(self, verdicts: Sequence[Verdict]) -> list[Row]:
-        """Charge the way up, the wait for the batch, one verification and the way down; return the target's rows."""
+        """Charge the way up, the wait for the batch, one verification and the way down; return the
+        target's rows.
+        """
         requests = [self._requests[verdict.draft.request_id] for verdict in verdicts]
         rows = [
-            (verdict.draft.context_length - request.target_cached + len(verdict.submitted), request.target_cached)
+            (
+                verdict.draft.context_length - request.target_cached + len(verdict.submitted),
+                request.target_cached,
+            )
             for request, verdict in zip(requests, verdicts, strict=True)
         ]
         pairs = list(zip(requests, verdicts, strict=True))
-        crosses = self._waits_for_drafts(pairs) or not any(request.prompt_sent for request in requests)
+        crosses = self._waits_for_drafts(pairs) or not any(
+            request.prompt_sent for request in requests
+        )
         if self.log is not None:
             for request in requests:
                 self.log.send(request.name, crosses=crosses)
         sent_s = [self._sent_s(request, verdict) for request, verdict in pairs]
         arrivals_s = [
-            time_s + (self._send(request, verdict) if crosses and not self._goes_on(request, verdict) else 0.0)
+            time_s
+            + (
+                self._send(request, verdict)
+                if crosses and not self._goes_on(request, verdict)
+                else 0.0
+            )
             for time_s, (request, verdict) in zip(sent_s, pairs, strict=True)
         ]
         start_s = max(self._verified_s, *arrivals_s)
         self.clock.charge("queue", sum(start_s - arrival_s for arrival_s in arrivals_s))
         verify_s = self._verifier.pass_s(rows)
-        warm = all(request.target_cached or verdict.draft.context_length == 1 for request, verdict in pairs)
+        warm = all(
+            request.target_cached or verdict.draft.context_length == 1 for request, verdict in pairs
+        )
         self.clock.charge("verify", verify_s, typical=warm)
         self._verified_s = start_s + verify_s
         for request, verdict in pairs:
-            request.answer_s = start_s + verify_s + (self._answer(request, verdict) if crosses else 0.0)
+            request.answer_s = (
+                start_s + verify_s + (self._answer(request, verdict) if crosses else 0.0)
+            )
             if not request.prompt_sent:
                 self._charge_joining(request, verdict)
             request.server_continues = verdict.draft.tree.server_continues
@@ -171,26 +201,36 @@ class Timelines:
         return rows
 
     def _goes_on(self, request: RequestTimeline, verdict: Verdict) -> bool:
-        """Return whether the server computes the next token by itself, without a message that asks for it."""
+        """Return whether the server computes the next token by itself, without a message that asks
+        for it.
+        """
         return verdict.draft.tree.sent_early and request.prompt_sent and not verdict.submitted
 
     def _sent_s(self, request: RequestTimeline, verdict: Verdict) -> float:
-        """Return when the draft was sent: at the end of drafting, or earlier if this round began with all of it."""
+        """Return when the draft was sent: at the end of drafting, or earlier if this round began
+        with all of it.
+        """
         tree = verdict.draft.tree
         if self._goes_on(request, verdict):
             return self._verified_s
         if not (tree.sent_early and verdict.submitted and max(verdict.submitted) <= tree.inherited):
             return request.ready_s
-        return max(request.forwarded_s.get(tree.parents[node], request.ready_s) for node in verdict.submitted)
+        return max(
+            request.forwarded_s.get(tree.parents[node], request.ready_s)
+            for node in verdict.submitted
+        )
 
     def _waits_for_drafts(self, pairs: Sequence[tuple[RequestTimeline, Verdict]]) -> bool:
-        """Return whether the server has to wait for the drafts of this round, and the devices for its answer.
+        """Return whether the server has to wait for the drafts of this round, and the devices for
+        its answer.
 
-        The first round that the server is left with is charged for both messages. The tokens of those that follow are
-        streamed, and arrive as far apart as they are decoded.
+        The first round that the server is left with is charged for both messages. The tokens of
+        those that follow are streamed, and arrive as far apart as they are decoded.
         """
         continued = any(request.server_continues for request, _ in pairs)
-        return self._on_edge and not (continued and not any(verdict.submitted for _, verdict in pairs))
+        return self._on_edge and not (
+            continued and not any(verdict.submitted for _, verdict in pairs)
+        )
 
     def _mark_verification(
         self,
@@ -213,7 +253,8 @@ class Timelines:
         return request.ready_s < request.answer_s
 
     def has_reached_server(self, draft: Draft, node: int) -> bool:
-        """Return whether a node, sent when it was drafted, was at the server when its last verification ended.
+        """Return whether a node, sent when it was drafted, was at the server when its last
+        verification ended.
 
         A message takes its time without jitter and loss here, which it is charged with.
         """
@@ -222,11 +263,16 @@ class Timelines:
         if drafted_s is None:
             return False
         link = self._link if self._on_edge else None
-        crossing_s = link.nominal_s(node, link.up_bytes_per_s, node * link.draft_bytes) if link else 0.0
+        crossing_s = (
+            link.nominal_s(node, link.up_bytes_per_s, node * link.draft_bytes) if link else 0.0
+        )
         return drafted_s + crossing_s <= self._verified_s
 
-    def fastest_rounds(self, draft: Draft, right: Sequence[int], *, server_decodes: bool) -> dict[int, PlannedRound]:
-        """Return the fastest rounds for the rest of an answer, as if its request were decoded alone.
+    def fastest_rounds(
+        self, draft: Draft, right: Sequence[int], *, server_decodes: bool
+    ) -> dict[int, PlannedRound]:
+        """Return the fastest rounds for the rest of an answer, as if its request were decoded
+        alone.
 
         `right` tokens of a draft at each offset are right; with `server_decodes`, rounds may be left to the server.
         """
@@ -246,20 +292,26 @@ class Timelines:
         return fastest_rounds(times, right, server_decodes=server_decodes and self._on_edge)
 
     def verified(self, verdict: Verdict) -> None:
-        """Let the time pass until the answer has arrived: its tokens do not wait for a device that drafts ahead."""
+        """Let the time pass until the answer has arrived: its tokens do not wait for a device that
+        drafts ahead.
+        """
         request = self._requests[verdict.draft.request_id]
         if self.log is not None:
             self.log.end(request.name)
         # The last committed token is never in KV: it is the first input of the next round.
         request.target_cached = verdict.draft.context_length - 1
         if self._on_edge and self.clock.timeline is not None and request.ready_s < request.answer_s:
-            self.clock.mark(f"edge/{request.name}", "stall", request.ready_s, request.answer_s, request.name)
+            self.clock.mark(
+                f"edge/{request.name}", "stall", request.ready_s, request.answer_s, request.name
+            )
         self.clock.wait_until(request.answer_s)
 
     def drafted(self, draft: Draft, path: Sequence[int], kept: int | None) -> None:
-        """Keep the forwarded nodes on the accepted `path` and those below the node `kept` in the draft model's KV.
+        """Keep the forwarded nodes on the accepted `path` and those below the node `kept` in the
+        draft model's KV.
 
-        A drafter that reads hidden states forwards accepted nodes again, unless its tree is continued below `kept`.
+        A drafter that reads hidden states forwards accepted nodes again, unless its tree is
+        continued below `kept`.
         """
         request = self._requests[draft.request_id]
         below = [] if kept is None else draft.tree.below(kept)
@@ -267,10 +319,16 @@ class Timelines:
         request.draft_cached -= len(request.forwarded.difference(path, below, (0,)))
         request.forwarded = {new for new, node in enumerate(below) if node in request.forwarded}
         times_s = request.forwarded_s
-        request.forwarded_s = {new: times_s[node] for new, node in enumerate(below) if node in times_s}
+        request.forwarded_s = {
+            new: times_s[node] for new, node in enumerate(below) if node in times_s
+        }
 
-    def _prefill(self, requests: Sequence[RequestTimeline], frontier: Sequence[tuple[Draft, Sequence[int]]]) -> None:
-        """Compute the prompts of new requests in the draft model, one after the other on a shared device."""
+    def _prefill(
+        self, requests: Sequence[RequestTimeline], frontier: Sequence[tuple[Draft, Sequence[int]]]
+    ) -> None:
+        """Compute the prompts of new requests in the draft model, one after the other on a shared
+        device.
+        """
         for request, (draft, _) in zip(requests, frontier, strict=True):
             if request.draft_cached or not (prefix := draft.context_length - 1):
                 continue
@@ -282,19 +340,31 @@ class Timelines:
             waiting = [request] if self._on_edge else requests
             self._work("prefill", waiting, [prefill_s] * len(waiting))
 
-    def _work(self, label: str, requests: Sequence[RequestTimeline], seconds: Sequence[float]) -> None:
-        """Keep the drafting devices busy: each request's own for its seconds, or the one that all share."""
+    def _work(
+        self, label: str, requests: Sequence[RequestTimeline], seconds: Sequence[float]
+    ) -> None:
+        """Keep the drafting devices busy: each request's own for its seconds, or the one that all
+        share.
+        """
         if self._on_edge:
             for request, work_s in zip(requests, seconds, strict=True):
                 end_s = request.ready_s + work_s
                 if self.clock.timeline is not None:
-                    self.clock.mark(f"edge/{request.name}", label, request.ready_s, end_s, request.name)
+                    self.clock.mark(
+                        f"edge/{request.name}", label, request.ready_s, end_s, request.name
+                    )
                 request.ready_s = end_s
             return
         start_s = max(self._shared_free_s, *(request.ready_s for request in requests))
         self._shared_free_s = start_s + max(seconds)
         if self.clock.timeline is not None:
-            self.clock.mark("drafter", label, start_s, self._shared_free_s, *(request.name for request in requests))
+            self.clock.mark(
+                "drafter",
+                label,
+                start_s,
+                self._shared_free_s,
+                *(request.name for request in requests),
+            )
         for request in requests:
             request.ready_s = self._shared_free_s
 
@@ -309,17 +379,25 @@ class Timelines:
         return new, cached
 
     def _send(self, request: RequestTimeline, verdict: Verdict) -> float:
-        """Return the seconds of the message up: the prompt once, and the draft if it comes from the edge."""
+        """Return the seconds of the message up: the prompt once, and the draft if it comes from the
+        edge.
+        """
         prompt = 0 if request.prompt_sent else verdict.draft.context_length
         request.prompt_sent = True
         draft = len(verdict.submitted) if self._on_edge else 0
         own_bytes = verdict.draft.tree.payload_bytes
         up = self._link.up_bytes_per_s
-        payload_bytes = draft * self._link.draft_bytes if own_bytes is None or not draft else own_bytes
-        return self._cross(request, prompt + draft, up, more_bytes=payload_bytes, typical=not prompt)
+        payload_bytes = (
+            draft * self._link.draft_bytes if own_bytes is None or not draft else own_bytes
+        )
+        return self._cross(
+            request, prompt + draft, up, more_bytes=payload_bytes, typical=not prompt
+        )
 
     def _answer(self, request: RequestTimeline, verdict: Verdict) -> float:
-        """Return the seconds of the message down, with the new hidden states if the drafter reads them."""
+        """Return the seconds of the message down, with the new hidden states if the drafter reads
+        them.
+        """
         new_tokens = verdict.draft.context_length - request.target_cached + len(verdict.path)
         states_bytes = new_tokens * self._states.bytes_per_token if self._states else 0.0
         typical = not states_bytes or request.target_cached > 0
@@ -328,15 +406,22 @@ class Timelines:
         return self._cross(request, tokens, bytes_per_s, more_bytes=states_bytes, typical=typical)
 
     def _charge_joining(self, request: RequestTimeline, verdict: Verdict) -> None:
-        """Charge the messages of a request that joins others: they cross the link while the server works on."""
+        """Charge the messages of a request that joins others: they cross the link while the server
+        works on.
+        """
         session = verdict.draft.session
         name = request.name
         up_s = self._send(request, verdict)
         down_s = self._answer(request, verdict)
-        self.clock.mark(f"link/{name}", "transfer", session.arrival_s - up_s, session.arrival_s, name)
-        self.clock.mark(f"link/{name}", "transfer", request.answer_s, request.answer_s + down_s, name)
-        # Its prompt was sent before the round, and its answer arrives after it. Both count in its latency without
-        # moving the clock that all requests share, so its arrival moves back instead.
+        self.clock.mark(
+            f"link/{name}", "transfer", session.arrival_s - up_s, session.arrival_s, name
+        )
+        self.clock.mark(
+            f"link/{name}", "transfer", request.answer_s, request.answer_s + down_s, name
+        )
+        # Its prompt was sent before the round, and its answer arrives after it. Both count in its
+        # latency without moving the clock that all requests share, so its arrival moves back
+        # instead.
         self.backdate_arrival(session, up_s + down_s)
 
     def backdate_arrival(self, session: Session, seconds: float) -> None:

@@ -1,1 +1,3 @@
-"""The kit's policies as drafters inside other inference engines: one thin face per engine over one core."""
+"""The kit's policies as drafters inside other inference engines: one thin face per engine over one
+core.
+"""

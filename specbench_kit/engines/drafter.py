@@ -1,4 +1,5 @@
-"""A method inside an engine: its draft models are loaded for the engine's target, and it leaves a run when it ends.
+"""A method inside an engine: its draft models are loaded for the engine's target, and it leaves a
+run when it ends.
 
 The run is a folder like that of a benchmark.
 """
@@ -42,21 +43,27 @@ from specbench_kit.runs.directory import RunDirectory
 
 GIB = 1 << 30
 REMEMBERED = 1 << 18
-"""Tokens of finished outputs that a look-up drafter keeps: a server runs for long, and a look-up reads them all."""
+"""Tokens of finished outputs that a look-up drafter keeps: a server runs for long, and a look-up
+reads them all.
+"""
 CLOSING = 10
 """The priority of closing among what a process does at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Models:
-    """The draft models by name, the tokens that they must not produce, and the hashes of target and draft."""
+    """The draft models by name, the tokens that they must not produce, and the hashes of target and
+    draft.
+    """
 
     loaded: Mapping[str, LoadedModel]
     masked: tuple[int, ...]
     hashes: PairHashes
 
     def runners(self, facts: EngineFacts, kv_bytes: float) -> dict[str, Runner]:
-        """Return a runner per model with as many slots as the engine has rows, or as many as the memory allows."""
+        """Return a runner per model with as many slots as the engine has rows, or as many as the
+        memory allows.
+        """
         runners = {}
         for name, model in self.loaded.items():
             capacity = min(facts.context + SLACK, model.context)
@@ -70,16 +77,23 @@ class _Models:
 
 
 class EngineDrafter:
-    """A method inside an engine: its speculator, and the run that it leaves when the process ends."""
+    """A method inside an engine: its speculator, and the run that it leaves when the process
+    ends.
+    """
 
     def __init__(self, facts: EngineFacts, options: EngineOptions) -> None:
         method = checked_method(options.method, facts)
         models = _load_models(method, facts, options)
         runners = models.runners(facts, options.kv_gib * GIB)
         method = method.prepare(_environment(options, facts, models.hashes))
-        clock = EngineClock(next((runner.device for runner in runners.values()), torch.device("cpu")))
-        # Sampled drafts would need the engine to know the draft model's probabilities: it takes the tokens alone.
-        drafter = round_drafter(method, runners, clock, DecodingSetup(capacity=facts.context), REMEMBERED)
+        clock = EngineClock(
+            next((runner.device for runner in runners.values()), torch.device("cpu"))
+        )
+        # Sampled drafts would need the engine to know the draft model's probabilities: it takes the
+        # tokens alone.
+        drafter = round_drafter(
+            method, runners, clock, DecodingSetup(capacity=facts.context), REMEMBERED
+        )
         slots = min([facts.batch_size, *(runner.executor.slots for runner in runners.values())])
         limits = Limits(
             facts.longest_draft,
@@ -91,12 +105,15 @@ class EngineDrafter:
         policy = CheckedPolicy(round_policy(method), method.display_name, clock)
         description = _describe(facts, options, method, models, runners)
         self._facts = facts
-        self.speculator = Speculator(policy, drafter, clock, limits, lambda record: self.recorder.add(record))
+        self.speculator = Speculator(
+            policy, drafter, clock, limits, lambda record: self.recorder.add(record)
+        )
         out = options.out if facts.recorded else None
         self.recorder = RunRecorder(out, description, options.records, self.speculator.overhead)
         for line in _remarks(method, facts, slots):
             _say(line)
-        # Runs at the end of this process even where the engine has made it by multiprocessing, which skips atexit.
+        # Runs at the end of this process even where the engine has made it by multiprocessing,
+        # which skips atexit.
         self._finalizer = Finalize(self, self.close, exitpriority=CLOSING)
 
     def close(self) -> Path | None:
@@ -112,19 +129,27 @@ class EngineDrafter:
 
 
 def checked_method(spec: str, facts: EngineFacts) -> Method:
-    """Return the method of a spec; SkitError if it needs what the engine does not give to a drafter."""
+    """Return the method of a spec; SkitError if it needs what the engine does not give to a
+    drafter.
+    """
     method = parse_method(spec)
     name = method.display_name
     engine = facts.engine
-    require(method.pipeline is None, f"{name} fills a pipeline, and {engine} decodes in rounds: name another method")
+    require(
+        method.pipeline is None,
+        f"{name} fills a pipeline, and {engine} decodes in rounds: name another method",
+    )
     require(
         method.required_capability < Capability.TREES,
         f"{name} drafts trees, and {engine} verifies chains alone: name a method such as fixed-k, threshold or suffix",
     )
     require(
-        not method.overlaps, f"{name} drafts while the target verifies, and {engine} calls its drafter only afterwards"
+        not method.overlaps,
+        f"{name} drafts while the target verifies, and {engine} calls its drafter only afterwards",
     )
-    require(not method.needs_reference, f"{name} reads the target's answer, which only a benchmark has")
+    require(
+        not method.needs_reference, f"{name} reads the target's answer, which only a benchmark has"
+    )
     if any(model.startswith(HEAD) for model in method.drafting.models):
         raise SkitError(
             f"{name} drafts with a head, which reads the target's hidden states, and {engine} does not hand these to "
@@ -146,14 +171,17 @@ def _load_models(method: Method, facts: EngineFacts, options: EngineOptions) -> 
             own = load_draft_tokenizer(source, target)
             masked |= set(unshared(tokenizer, own, (target.label, source.label)))
     loaded = {
-        name: load_apart(source, target, device=options.device, dtype=options.dtype) for name, source in sources.items()
+        name: load_apart(source, target, device=options.device, dtype=options.dtype)
+        for name, source in sources.items()
     }
     draft = _hash(sources[DRAFT]) if DRAFT in sources else ""
     return _Models(loaded, tuple(sorted(masked)), PairHashes(_hash(target), draft))
 
 
 def _hash(source: ModelSource) -> str:
-    """Return the hash of a model's files; its name if the engine has them elsewhere than on this machine's disk."""
+    """Return the hash of a model's files; its name if the engine has them elsewhere than on this
+    machine's disk.
+    """
     try:
         return provenance.hash_model(source.folder)
     except SkitError:
@@ -161,7 +189,9 @@ def _hash(source: ModelSource) -> str:
 
 
 def _environment(options: EngineOptions, facts: EngineFacts, hashes: PairHashes) -> Environment:
-    """Return what a method may plan with: latencies come from a deployment alone, as no profile knows the engine."""
+    """Return what a method may plan with: latencies come from a deployment alone, as no profile
+    knows the engine.
+    """
     deployment = loading.load(options.deployment)
     known = environment(hashes, deployment)
 
@@ -183,14 +213,18 @@ def _describe(
     models: _Models,
     runners: Mapping[str, Runner],
 ) -> dict[str, object]:
-    """Return the content of `run.json`; null stands for what an engine does not tell its drafter."""
+    """Return the content of `run.json`; null stands for what an engine does not tell its
+    drafter.
+    """
     target = locate(facts.target, "target")
     return {
         **describe_method(options.method, method),
         "dataset": {"name": options.dataset, "source": "engine"},
         "models": {
             "target": {"name": target.label, "hash": models.hashes.target, "parameters": None},
-            **{name: model.describe(provenance.hash_model) for name, model in models.loaded.items()},
+            **{
+                name: model.describe(provenance.hash_model) for name, model in models.loaded.items()
+            },
         },
         "config": {
             "max_new_tokens": options.max_new_tokens,
@@ -211,7 +245,9 @@ def _describe(
 def _remarks(method: Method, facts: EngineFacts, slots: int) -> list[str]:
     lines = [f"{method.display_name} drafts in {facts.engine} {facts.version}"]
     if (longest := method.longest_draft or 0) > facts.longest_draft:
-        lines.append(f"drafts have up to {longest} tokens, and {facts.engine} takes {facts.longest_draft} of them")
+        lines.append(
+            f"drafts have up to {longest} tokens, and {facts.engine} takes {facts.longest_draft} of them"
+        )
     if slots < facts.batch_size:
         lines.append(
             f"there is draft KV for {slots} of {facts.batch_size} requests, and the others are decoded without drafts: "
@@ -249,7 +285,9 @@ class RunRecorder:
     _process: int = field(default_factory=os.getpid)
 
     def add(self, record: RequestRecord) -> None:
-        """Add a finished request; a prompt that comes again is another repeat of the same request."""
+        """Add a finished request; a prompt that comes again is another repeat of the same
+        request.
+        """
         if self.out is None or self.recorded >= self.most:
             return
         record.request_id = request_id(record.prompt_ids)
@@ -259,12 +297,15 @@ class RunRecorder:
             self._run = RunDirectory.create(self.out, self.description)
         self._run.append(record)
         self.recorded += 1
-        if self.recorded & (self.recorded - 1) == 0:  # after 1, 2, 4, 8, ... requests, should the engine be killed
+        if (
+            self.recorded & (self.recorded - 1) == 0
+        ):  # after 1, 2, 4, 8, ... requests, should the engine be killed
             self._run.amend(overhead=self.overhead.document())
 
     def close(self) -> Path | None:
         """Write the summary, which marks the run as complete, and return its folder."""
-        # A process that the engine forked inherits the recorder, and must not conclude the run of its parent.
+        # A process that the engine forked inherits the recorder, and must not conclude the run of
+        # its parent.
         if self._run is None or os.getpid() != self._process:
             return None
         run = self._run

@@ -1,4 +1,6 @@
-"""A policy of the kit as the draft model of llama-cpp-python: `Llama(..., draft_model=Drafts(...))`."""
+"""A policy of the kit as the draft model of llama-cpp-python: `Llama(...,
+draft_model=Drafts(...))`.
+"""
 
 import os
 from importlib.metadata import PackageNotFoundError, version
@@ -13,14 +15,20 @@ from specbench_kit.models.catalogue import locate, read_config
 
 
 class Drafts:
-    """A draft model as `llama_cpp.Llama` calls it: with the whole text after every step, one request at a time.
+    """A draft model as `llama_cpp.Llama` calls it: with the whole text after every step, one
+    request at a time.
 
     `target` is the model that `Llama` runs: its GGUF file, or a folder or hub id with the same tokenizer. `context` is
     its `n_ctx`. Options come from the environment unless they are given.
     """
 
     def __init__(
-        self, target: str | Path, *, context: int = 512, longest_draft: int = 8, options: EngineOptions | None = None
+        self,
+        target: str | Path,
+        *,
+        context: int = 512,
+        longest_draft: int = 8,
+        options: EngineOptions | None = None,
     ) -> None:
         config = read_config(locate(str(target), "target")).get_text_config()
         eos = config.eos_token_id
@@ -44,7 +52,9 @@ class Drafts:
         """Return the draft tokens after a text, whose last token was sampled by the target."""
         text = np.array(input_ids, dtype=np.int32)
         grown = len(text) - len(self._text)
-        goes_on = 0 < grown <= self._drafted + 1 and np.array_equal(text[: len(self._text)], self._text)
+        goes_on = 0 < grown <= self._drafted + 1 and np.array_equal(
+            text[: len(self._text)], self._text
+        )
         (draft,) = self.drafter.speculator.propose([EngineRow(text, grown if goes_on else 1)])
         self._text = text
         self._drafted = len(draft)

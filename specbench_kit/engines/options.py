@@ -1,4 +1,6 @@
-"""What a policy inside an engine is given: options from the environment or a file, and facts about the engine."""
+"""What a policy inside an engine is given: options from the environment or a file, and facts about
+the engine.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -46,7 +48,9 @@ class EngineOptions:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "EngineOptions":
-        """Return the options of the file that `SKIT_OPTIONS` names, where no variable of their own replaces them."""
+        """Return the options of the file that `SKIT_OPTIONS` names, where no variable of their own
+        replaces them.
+        """
         values = _read_file(Path(environment[OPTION_FILE])) if environment.get(OPTION_FILE) else {}
         for field in fields(cls):
             value = environment.get(PREFIX + field.name.upper())
@@ -63,7 +67,9 @@ def _read_file(path: Path) -> dict[str, str]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SkitError(f"{path}: not a TOML file: {error}") from None
     except OSError as error:
-        raise SkitError(f"cannot read {path}: {error.strerror}; {OPTION_FILE} names a TOML file of options") from None
+        raise SkitError(
+            f"cannot read {path}: {error.strerror}; {OPTION_FILE} names a TOML file of options"
+        ) from None
     if nested := [key for key, value in content.items() if isinstance(value, dict | list)]:
         raise SkitError(f"{path}: {nested[0]} must be a text, a number, true or false")
     return {key.replace("-", "_"): str(value) for key, value in content.items()}

@@ -1,4 +1,6 @@
-"""Following requests through an engine's batch by their tokens: rows move, leave and come back, tokens do not."""
+"""Following requests through an engine's batch by their tokens: rows move, leave and come back,
+tokens do not.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +16,11 @@ Tokens = NDArray[np.int32]
 
 
 class EngineRow(NamedTuple):
-    """One row of the engine's batch: the request's prompt and output, of which the last `new` tokens are new.
+    """One row of the engine's batch: the request's prompt and output, of which the last `new`
+    tokens are new.
 
-    A row without new tokens is a prompt, or a resumed request, that the engine has not processed whole.
+    A row without new tokens is a prompt, or a resumed request, that the engine has not processed
+    whole.
     """
 
     text: Tokens
@@ -27,7 +31,8 @@ class EngineRow(NamedTuple):
 class Proposal:
     """A draft that the engine was given, of which it verifies `nodes` or the first few of them.
 
-    It is `settled` once the drafter has dropped what it held for it, and `dropped` if the engine never verified it.
+    It is `settled` once the drafter has dropped what it held for it, and `dropped` if the engine
+    never verified it.
     """
 
     draft: Draft
@@ -41,7 +46,9 @@ class Proposal:
         return [self.draft.tree.tokens[node] for node in self.nodes]
 
     def accepted(self, new: Sequence[int]) -> int:
-        """Return how many draft tokens stand at the beginning of the new tokens, whose last is the target's own."""
+        """Return how many draft tokens stand at the beginning of the new tokens, whose last is the
+        target's own.
+        """
         count = 0
         for drafted, token in zip(self.tokens, new[:-1], strict=False):
             if self.dropped or drafted != token:
@@ -70,30 +77,46 @@ class FollowedRequest:
         before = len(row.text) - row.new
         if len(self.text) != before or not np.array_equal(self.text, row.text[:before]):
             return False
-        # Two requests with the same text differ by their drafts: more than one new token must have been drafted.
+        # Two requests with the same text differ by their drafts: more than one new token must have
+        # been drafted.
         if row.new < 2:
             return True
-        return self.proposal is not None and self.proposal.accepted(row.text[before:].tolist()) == row.new - 1
+        return (
+            self.proposal is not None
+            and self.proposal.accepted(row.text[before:].tolist()) == row.new - 1
+        )
 
     def continues_after_gap(self, row: EngineRow) -> bool:
-        """Return whether the row is this request several steps later, during which the drafter was not called."""
+        """Return whether the row is this request several steps later, during which the drafter was
+        not called.
+        """
         known = len(self.text)
-        return not self.ended and known < len(row.text) - row.new and np.array_equal(self.text, row.text[:known])
+        return (
+            not self.ended
+            and known < len(row.text) - row.new
+            and np.array_equal(self.text, row.text[:known])
+        )
 
 
 class RequestFollower:
-    """Finds the request of every row: the one whose text goes on there, by preference in the same place."""
+    """Finds the request of every row: the one whose text goes on there, by preference in the same
+    place.
+    """
 
     def __init__(self, open_request: Callable[[EngineRow, int, int], FollowedRequest]) -> None:
         self.requests: list[FollowedRequest] = []
-        """All requests that may come back, those first that were not in the batch for the longest time."""
+        """All requests that may come back, those first that were not in the batch for the longest
+        time.
+        """
         self._open = open_request
         self._call = 0
 
     def match(self, rows: Sequence[EngineRow]) -> list[FollowedRequest]:
         """Return the request of every row, which is a new one if no known text goes on there."""
         self._call += 1
-        running = {request.row: request for request in self.requests if request.call == self._call - 1}
+        running = {
+            request.row: request for request in self.requests if request.call == self._call - 1
+        }
         found = {
             number: running[number]
             for number, row in enumerate(rows)
@@ -123,11 +146,18 @@ class RequestFollower:
         self.requests.remove(request)
 
 
-def _first(free: Sequence[FollowedRequest], row: EngineRow, last_call: int) -> FollowedRequest | None:
+def _first(
+    free: Sequence[FollowedRequest], row: EngineRow, last_call: int
+) -> FollowedRequest | None:
     """Return the request that goes on in the row; None if there is none."""
     for request in free:
         if request.continues(row):
             return request
-    # A follow-up question repeats a text that has ended; only a request of the last call can have gone on unseen.
-    gone_on = [request for request in free if request.call == last_call and request.continues_after_gap(row)]
+    # A follow-up question repeats a text that has ended; only a request of the last call can have
+    # gone on unseen.
+    gone_on = [
+        request
+        for request in free
+        if request.call == last_call and request.continues_after_gap(row)
+    ]
     return max(gone_on, key=lambda request: len(request.text), default=None)

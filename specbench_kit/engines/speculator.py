@@ -1,6 +1,8 @@
-"""The core of a drafter inside an engine: settle what was verified, then draft for the requests of the batch.
+"""The core of a drafter inside an engine: settle what was verified, then draft for the requests of
+the batch.
 
-An engine shows its batch after every step and does not say what it verified: the rounds follow from the new tokens.
+An engine shows its batch after every step and does not say what it verified: the rounds follow from
+the new tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +27,9 @@ MS = 1e3
 
 
 class EngineClock(MeasuringClock):
-    """This machine's time, which always passes: between two calls of the drafter the engine works."""
+    """This machine's time, which always passes: between two calls of the drafter the engine
+    works.
+    """
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
@@ -33,7 +37,9 @@ class EngineClock(MeasuringClock):
         self._forever.__enter__()
 
     def charge_step(self, seconds: float, *, typical: bool) -> None:
-        """Charge a step of the engine as a verification; it is not `typical` if a prompt was part of it."""
+        """Charge a step of the engine as a verification; it is not `typical` if a prompt was part
+        of it.
+        """
         self._phases["verify"] += seconds
         if typical:
             self._recent["verify"].append(seconds)
@@ -41,9 +47,11 @@ class EngineClock(MeasuringClock):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The limits of drafting: tokens per draft, and requests that may hold something in the drafter at a time.
+    """The limits of drafting: tokens per draft, and requests that may hold something in the drafter
+    at a time.
 
-    A drafter that is `eager` forgets a request as soon as it is not in the batch; another keeps its KV for its return.
+    A drafter that is `eager` forgets a request as soon as it is not in the batch; another keeps its
+    KV for its return.
     """
 
     longest_draft: int
@@ -55,7 +63,9 @@ class Limits:
 
 @dataclass(slots=True)
 class Overhead:
-    """Sums over all calls; `total_s` is the time inside of the drafter, `engine_s` that of the engine's steps."""
+    """Sums over all calls; `total_s` is the time inside of the drafter, `engine_s` that of the
+    engine's steps.
+    """
 
     calls: int = 0
     rounds: int = 0
@@ -68,7 +78,9 @@ class Overhead:
     engine_s: float = 0.0
 
     def add_phases(self, seconds: Mapping[Phase, float]) -> None:
-        """Add the seconds of one call by phase; the prefill of the draft model counts as drafting."""
+        """Add the seconds of one call by phase; the prefill of the draft model counts as
+        drafting.
+        """
         self.policy_s += seconds.get("policy", 0.0)
         self.draft_s += seconds.get("draft", 0.0) + seconds.get("prefill", 0.0)
         self.engine_s += seconds.get("verify", 0.0)
@@ -82,7 +94,8 @@ class Overhead:
         if not self.calls:
             return f"skit in {engine}: nothing was drafted"
         policy, draft, total, step = (
-            seconds / self.calls * MS for seconds in (self.policy_s, self.draft_s, self.total_s, self.engine_s)
+            seconds / self.calls * MS
+            for seconds in (self.policy_s, self.draft_s, self.total_s, self.engine_s)
         )
         share = total / (total + step) if total + step else 0.0
         return (
@@ -125,7 +138,9 @@ class Speculator:
             self._step_began_s = self._clock.now_s()
 
     def propose(self, rows: Sequence[EngineRow]) -> list[list[int]]:
-        """Learn from the new tokens of every row, and return the draft tokens that are to be verified next."""
+        """Learn from the new tokens of every row, and return the draft tokens that are to be
+        verified next.
+        """
         entered_s = self._clock.now_s()
         with torch.inference_mode():
             requests = self._follower.match(rows)
@@ -146,7 +161,9 @@ class Speculator:
             self._finish(request)
 
     def _open(self, row: EngineRow, number: int, call: int) -> FollowedRequest:
-        """Return a request that the engine has admitted; its text up to the new tokens is its prompt."""
+        """Return a request that the engine has admitted; its text up to the new tokens is its
+        prompt.
+        """
         prompt = np.array(row.text[: len(row.text) - row.new], dtype=np.int32)
         self._opened += 1
         name = str(self._opened)
@@ -157,21 +174,34 @@ class Speculator:
         session = Session(request, RequestRandom(0, name), self._limits.eos_ids, arrival_s, record)
         return FollowedRequest(session, prompt, number, call)
 
-    def _charge_step(self, now_s: float, requests: Sequence[FollowedRequest], rows: Sequence[EngineRow]) -> None:
-        """Charge the engine's step; before it the engine was idle if no request was in its batch."""
+    def _charge_step(
+        self, now_s: float, requests: Sequence[FollowedRequest], rows: Sequence[EngineRow]
+    ) -> None:
+        """Charge the engine's step; before it the engine was idle if no request was in its
+        batch.
+        """
         goes_on = any(request.session.produced for request in requests)
         began_s = self._left_s if goes_on or self._step_began_s is None else self._step_began_s
-        typical = all(row.new and request.session.produced for request, row in zip(requests, rows, strict=True))
+        typical = all(
+            row.new and request.session.produced
+            for request, row in zip(requests, rows, strict=True)
+        )
         self._clock.charge_step(now_s - began_s, typical=typical)
 
-    def _settle(self, requests: Sequence[FollowedRequest], rows: Sequence[EngineRow]) -> list[RoundOutcome]:
-        """Return the rounds that the new tokens tell of, and let the policy learn from those with a draft."""
+    def _settle(
+        self, requests: Sequence[FollowedRequest], rows: Sequence[EngineRow]
+    ) -> list[RoundOutcome]:
+        """Return the rounds that the new tokens tell of, and let the policy learn from those with a
+        draft.
+        """
         outcomes = []
         verdicts = []
         with self._clock.phase("commit"):
             for request, row in zip(requests, rows, strict=True):
                 if not row.new:
-                    self._abandon(request)  # the engine computes its text again, and has thrown the draft away
+                    self._abandon(
+                        request
+                    )  # the engine computes its text again, and has thrown the draft away
                 new = row.text[len(request.text) :].tolist()
                 if not new:
                     continue
@@ -192,7 +222,9 @@ class Speculator:
         return outcomes
 
     def _let_go(self) -> None:
-        """Finish the requests that have ended, and as many of those that are away as there is no room for."""
+        """Finish the requests that have ended, and as many of those that are away as there is no
+        room for.
+        """
         for request in self._follower.away:
             if request.ended:
                 self._finish(request)
@@ -217,7 +249,9 @@ class Speculator:
             proposal.settled = True
 
     def _record(self, outcomes: Sequence[RoundOutcome]) -> None:
-        """Add a line per round; each is charged a part of the step by the tokens computed for it."""
+        """Add a line per round; each is charged a part of the step by the tokens computed for
+        it.
+        """
         if not outcomes:
             return
         seconds = self._clock.take()
@@ -231,18 +265,27 @@ class Speculator:
             self.overhead.submitted += len(verdict.submitted)
             self.overhead.accepted += len(verdict.path)
 
-    def _draft(self, requests: Sequence[FollowedRequest], rows: Sequence[EngineRow]) -> list[list[int]]:
+    def _draft(
+        self, requests: Sequence[FollowedRequest], rows: Sequence[EngineRow]
+    ) -> list[list[int]]:
         """Let the policy draft for every request that goes on, as far as the drafter has room."""
         proposed: list[list[int]] = [[] for _ in rows]
-        waiting = [request for request, row in zip(requests, rows, strict=True) if row.new and not request.ended]
-        # Requests that the drafter knows come first: the others would have to wait for their slots anyway.
+        waiting = [
+            request
+            for request, row in zip(requests, rows, strict=True)
+            if row.new and not request.ended
+        ]
+        # Requests that the drafter knows come first: the others would have to wait for their slots
+        # anyway.
         waiting.sort(key=lambda request: not request.has_state)
         drafting = waiting[: self._limits.slots]
         if not drafting:
             return proposed
         self._make_room(drafting)
         drafts = self._drafter.begin([request.session for request in drafting])
-        for request, draft, nodes in zip(drafting, drafts, self._policy.plan(self._drafter), strict=True):
+        for request, draft, nodes in zip(
+            drafting, drafts, self._policy.plan(self._drafter), strict=True
+        ):
             _require_chain(draft, nodes)
             draft.tree.mark_sent()
             request.proposal = Proposal(draft, nodes[: self._limits.longest_draft])
@@ -251,9 +294,15 @@ class Speculator:
         return proposed
 
     def _make_room(self, drafting: Sequence[FollowedRequest]) -> None:
-        """Let the drafter forget requests that are not in the batch, those first that were away for the longest."""
+        """Let the drafter forget requests that are not in the batch, those first that were away for
+        the longest.
+        """
         busy = set(drafting)
-        others = [request for request in self._follower.requests if request.has_state and request not in busy]
+        others = [
+            request
+            for request in self._follower.requests
+            if request.has_state and request not in busy
+        ]
         kept = 0 if self._limits.eager else self._limits.slots - len(drafting)
         for request in others[: max(0, len(others) - kept)]:
             self._release(request)
@@ -283,10 +332,11 @@ ENDLESS = 1 << 30
 
 
 def settle(request: FollowedRequest, new: Sequence[int]) -> list[RoundOutcome]:
-    """Append the new tokens to a request, and return its rounds: the verdict on its draft first, if it has one.
+    """Append the new tokens to a request, and return its rounds: the verdict on its draft first, if
+    it has one.
 
-    Tokens beyond the draft and the target's own were decoded while the engine did not call its drafter; each of them
-    counts as a round without a draft.
+    Tokens beyond the draft and the target's own were decoded while the engine did not call its
+    drafter; each of them counts as a round without a draft.
     """
     session = request.session
     rounds = list[RoundOutcome]()
@@ -306,20 +356,25 @@ def settle(request: FollowedRequest, new: Sequence[int]) -> list[RoundOutcome]:
 def judge(proposal: Proposal, new: Sequence[int]) -> Verdict:
     """Return the verdict that the new tokens are on a draft.
 
-    An engine may verify a part of a draft only, because its step was full. This shows where the last new token is the
-    next drafted one: had the engine verified it too, a token of the target would follow.
+    An engine may verify a part of a draft only, because its step was full. This shows where the
+    last new token is the next drafted one: had the engine verified it too, a token of the target
+    would follow.
     """
     nodes = proposal.nodes
     accepted = proposal.accepted(new)
     submitted = nodes
     tokens = proposal.tokens
-    if proposal.dropped or (accepted + 1 == len(new) and accepted < len(nodes) and tokens[accepted] == new[accepted]):
+    if proposal.dropped or (
+        accepted + 1 == len(new) and accepted < len(nodes) and tokens[accepted] == new[accepted]
+    ):
         submitted = nodes[:accepted]
     return Verdict(proposal.draft, submitted, nodes[:accepted], new[accepted], len(submitted) + 1)
 
 
 def end_of_output(session: Session) -> tuple[int, FinishReason] | None:
-    """Return the number of output tokens up to the end of the output, and why it ends; None if it goes on."""
+    """Return the number of output tokens up to the end of the output, and why it ends; None if it
+    goes on.
+    """
     prompt = len(session.request.prompt_ids)
     length = min(session.produced, session.request.max_new_tokens)
     for position, token in enumerate(session.tokens[prompt : prompt + length], start=1):
@@ -329,7 +384,9 @@ def end_of_output(session: Session) -> tuple[int, FinishReason] | None:
 
 
 def goes_on(session: Session) -> None:
-    """Take back what looked like the end of the output, since the engine was asked to go on after it."""
+    """Take back what looked like the end of the output, since the engine was asked to go on after
+    it.
+    """
     session.eos_ids = frozenset()
     session.request = replace(session.request, max_new_tokens=ENDLESS)
 

@@ -1,4 +1,6 @@
-"""A policy of the kit as vLLM's drafter: `{"method": "custom_class", "model": "specbench_kit.engines.vllm.Drafts"}`."""
+"""A policy of the kit as vLLM's drafter: `{"method": "custom_class", "model":
+"specbench_kit.engines.vllm.Drafts"}`.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -64,7 +66,9 @@ class Drafts:
     """A proposer: vLLM makes it with its configuration, and calls `propose` after every step."""
 
     def __init__(self, vllm_config: VllmConfig) -> None:
-        self.drafter = EngineDrafter(_facts(vllm_config), EngineOptions.from_environment(os.environ))
+        self.drafter = EngineDrafter(
+            _facts(vllm_config), EngineOptions.from_environment(os.environ)
+        )
 
     def propose(
         self,
@@ -75,8 +79,9 @@ class Drafts:
     ) -> list[list[int]]:
         """Return the draft tokens of every row.
 
-        Row i of `token_ids_cpu` holds `num_tokens_no_spec[i]` tokens, of which those of `sampled_token_ids[i]` are
-        new: none where a prompt, or the text of a preempted request, is not processed whole yet.
+        Row i of `token_ids_cpu` holds `num_tokens_no_spec[i]` tokens, of which those of
+        `sampled_token_ids[i]` are new: none where a prompt, or the text of a preempted request, is
+        not processed whole yet.
         """
         rows = [
             EngineRow(token_ids_cpu[number, : int(num_tokens_no_spec[number])], len(sampled))

@@ -12,7 +12,11 @@ from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.policy import RunsAheadPolicy
 from specbench_kit.decoding.verification import RemoteVerifier
 from specbench_kit.deployments.assembly import round_drafter, round_policy
-from specbench_kit.live.free_running import AnswerPollingDrafter, FreeRunningDrafter, FreeRunningVerifier
+from specbench_kit.live.free_running import (
+    AnswerPollingDrafter,
+    FreeRunningDrafter,
+    FreeRunningVerifier,
+)
 from specbench_kit.live.streaming import StreamedLoop, TokenStream
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
@@ -24,10 +28,11 @@ def remote_loop(
     make_verifier: Callable[[MeasuringClock], RemoteVerifier],
     setup: DecodingSetup,
 ) -> Loop:
-    """Return the engine of a method with local draft models and a remote verifier, timed by this machine's clock.
+    """Return the engine of a method with local draft models and a remote verifier, timed by this
+    machine's clock.
 
-    Raise SkitError for a method that needs the target in this process, since it has a pipeline. The verifier of a
-    drafter that reads hidden states has to bring them.
+    Raise SkitError for a method that needs the target in this process, since it has a pipeline. The
+    verifier of a drafter that reads hidden states has to bring them.
     """
     require_rounds(method)
     device = next((runner.device for runner in models.values()), torch.device("cpu"))
@@ -36,7 +41,9 @@ def remote_loop(
     verifier = make_verifier(clock)
     if method.ahead is not None:
         if not isinstance(verifier, FreeRunningVerifier):
-            raise SkitError(f"{method.display_name}: this server takes one draft at a time: name another method")
+            raise SkitError(
+                f"{method.display_name}: this server takes one draft at a time: name another method"
+            )
         policy = RunsAheadPolicy(method.ahead.longest)
         source = FreeRunningDrafter(drafter, verifier)
         engine = Engine(policy, source, verifier, clock, setup=setup, name=method.display_name)
@@ -54,7 +61,9 @@ def remote_loop(
 
 
 def require_rounds(method: Method) -> None:
-    """Raise SkitError for a method that needs the target in this process, since it has a pipeline."""
+    """Raise SkitError for a method that needs the target in this process, since it has a
+    pipeline.
+    """
     if method.pipeline is not None:
         raise SkitError(
             f"{method.display_name}: a pipeline's stages cannot be behind a wire: name a method with rounds"

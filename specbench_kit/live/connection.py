@@ -1,4 +1,6 @@
-"""The edge's end of a stream to a server: frames go out, and answers wait with their times of arrival."""
+"""The edge's end of a stream to a server: frames go out, and answers wait with their times of
+arrival.
+"""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -25,7 +27,11 @@ RECONNECT_TIMEOUT_S = 120.0
 """How long a server may be away, or owe an answer, before a run ends."""
 FIRST_RETRY_S = 0.1
 LONGEST_RETRY_S = 5.0
-FATAL = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT)
+FATAL = (
+    grpc.StatusCode.UNAUTHENTICATED,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.INVALID_ARGUMENT,
+)
 """Codes of refusals that another attempt would meet again."""
 
 
@@ -41,11 +47,15 @@ class ClientIdentity:
     vocabulary: int
     token: str = ""
     model_hash: str = ""
-    """Hash of the target with which the drafts were recorded, for a client that has no tokenizer."""
+    """Hash of the target with which the drafts were recorded, for a client that has no
+    tokenizer.
+    """
     device: str = ""
     """A secret of this device, without which its sessions are not found."""
     roots: bytes | None = None
-    """Certificates, PEM, one of which must have signed the server's; without them nothing is encrypted."""
+    """Certificates, PEM, one of which must have signed the server's; without them nothing is
+    encrypted.
+    """
     server_name: str = ""
     """The name in the server's certificate, if it is not that of the host."""
     certificate: bytes | None = None
@@ -64,12 +74,15 @@ class ResponseStream(Protocol):
 
 
 class Connection:
-    """A stream to one of several servers, which is renewed when it is lost, with another one if need be.
+    """A stream to one of several servers, which is renewed when it is lost, with another one if
+    need be.
 
     `welcome` is the server's description of itself. Servers that stand in for each other hold the same target.
     """
 
-    def __init__(self, address: str, identity: ClientIdentity, link: Link | None = None, wait_s: float = 0.0) -> None:
+    def __init__(
+        self, address: str, identity: ClientIdentity, link: Link | None = None, wait_s: float = 0.0
+    ) -> None:
         self.addresses = address.split(",")
         self._identity = identity
         self._link = link
@@ -87,14 +100,18 @@ class Connection:
         self._open_stream.send(frame)
 
     def receive(self, timeout_s: float = RECONNECT_TIMEOUT_S) -> tuple[float, Down]:
-        """Return the next frame with its time of arrival; raise ConnectionLostError if none comes."""
+        """Return the next frame with its time of arrival; raise ConnectionLostError if none
+        comes.
+        """
         answer = self.poll(timeout_s)
         if answer is None:
             raise ConnectionLostError("no answer")
         return answer
 
     def poll(self, timeout_s: float) -> tuple[float, Down] | None:
-        """Return the next frame with its time of arrival, or None if none comes within `timeout_s`."""
+        """Return the next frame with its time of arrival, or None if none comes within
+        `timeout_s`.
+        """
         return self._open_stream.poll(timeout_s)
 
     @property
@@ -114,7 +131,9 @@ class Connection:
             self.welcome = self._connect_to_any(RECONNECT_TIMEOUT_S)
         except ConnectionLostError as lost:
             servers = ", ".join(self.addresses)
-            raise SkitError(f"the server {servers} stayed away: {lost}; --resume goes on later") from lost
+            raise SkitError(
+                f"the server {servers} stayed away: {lost}; --resume goes on later"
+            ) from lost
         if (self.welcome.model_hash, self.welcome.dtype) != (before.model_hash, before.dtype):
             raise SkitError(
                 f"{self.address} holds {self.welcome.model} in {self.welcome.dtype}, and the run began with "
@@ -130,7 +149,9 @@ class Connection:
             self._stream = None
 
     def _connect_to_any(self, patience_s: float) -> messages.Welcome:
-        """Return the welcome of the first server that answers, the latest one first; try for that long at least."""
+        """Return the welcome of the first server that answers, the latest one first; try for that
+        long at least.
+        """
         retry_s = FIRST_RETRY_S
         deadline_s = monotonic_s() + patience_s
         timeout_s = WELCOME_TIMEOUT_S if len(self.addresses) == 1 else FAILOVER_TIMEOUT_S
@@ -155,18 +176,28 @@ class Connection:
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.ping_timeout_ms", 10_000),
             ("grpc.http2.max_pings_without_data", 0),
-            ("grpc.use_local_subchannel_pool", 1),  # else all streams of a process share one connection
-            ("grpc.max_receive_message_length", -1),  # a verdict may bring the hidden states of a long prompt
+            (
+                "grpc.use_local_subchannel_pool",
+                1,
+            ),  # else all streams of a process share one connection
+            (
+                "grpc.max_receive_message_length",
+                -1,
+            ),  # a verdict may bring the hidden states of a long prompt
         ]
         if is_loopback(host_and_port(self.address)[0]):
-            options.append(("grpc.enable_http_proxy", 0))  # else gRPC asks the environment's proxy for this machine
+            options.append(
+                ("grpc.enable_http_proxy", 0)
+            )  # else gRPC asks the environment's proxy for this machine
         identity = self._identity
         if identity.roots is None:
             self._channel = grpc.insecure_channel(self.address, options)
         else:
             if identity.server_name:
                 options.append(("grpc.ssl_target_name_override", identity.server_name))
-            credentials = grpc.ssl_channel_credentials(identity.roots, identity.key, identity.certificate)
+            credentials = grpc.ssl_channel_credentials(
+                identity.roots, identity.key, identity.certificate
+            )
             self._channel = grpc.secure_channel(self.address, credentials, options)
         self._stream = _Stream(self._channel, self._link)
         hello = messages.Hello(
@@ -209,7 +240,11 @@ class _Stream:
 
     def poll(self, timeout_s: float) -> tuple[float, Down] | None:
         try:
-            arrived_s, answer = self._incoming.get(timeout=timeout_s) if timeout_s > 0 else self._incoming.get_nowait()
+            arrived_s, answer = (
+                self._incoming.get(timeout=timeout_s)
+                if timeout_s > 0
+                else self._incoming.get_nowait()
+            )
         except Empty:
             return None
         if isinstance(answer, Exception):
@@ -228,7 +263,9 @@ class _Stream:
             self._call.cancel()
 
     def _read(self) -> None:
-        """Take frames from gRPC in a thread of its own, so that a frame's time of arrival is that of the network."""
+        """Take frames from gRPC in a thread of its own, so that a frame's time of arrival is that
+        of the network.
+        """
         try:
             for frame in self._call:
                 if self._downlink is None:

@@ -1,4 +1,6 @@
-"""The options of every command that connects to a `skit serve`, and how their texts are read. Imports nothing heavy."""
+"""The options of every command that connects to a `skit serve`, and how their texts are read.
+Imports nothing heavy.
+"""
 
 from dataclasses import dataclass
 from math import inf, isfinite
@@ -23,7 +25,9 @@ SYSTEM = Path("system")
 class ConnectionOptions:
     """The token and certificates that a server asks for, and how long to wait for it."""
 
-    server_token: Annotated[Path | None, Option("File with the access token of the server.", SERVER)] = None
+    server_token: Annotated[
+        Path | None, Option("File with the access token of the server.", SERVER)
+    ] = None
     server_ca: Annotated[
         Path | None,
         Option(
@@ -34,11 +38,17 @@ class ConnectionOptions:
     ] = None
     server_name: Annotated[
         str | None,
-        Option("Name in the server's certificate, where it differs from the host that --server names.", SERVER),
+        Option(
+            "Name in the server's certificate, where it differs from the host that --server names.",
+            SERVER,
+        ),
     ] = None
     server_cert: Annotated[
         Path | None,
-        Option("Certificate of this device, PEM, for a server that asks for one; needs --server-key.", SERVER),
+        Option(
+            "Certificate of this device, PEM, for a server that asks for one; needs --server-key.",
+            SERVER,
+        ),
     ] = None
     server_key: Annotated[Path | None, Option("Private key of --server-cert, PEM.", SERVER)] = None
     server_wait: Annotated[
@@ -47,7 +57,10 @@ class ConnectionOptions:
 
     def require_connection_options(self) -> None:
         """Raise SkitError for options that do not go together."""
-        require((self.server_cert is None) == (self.server_key is None), "--server-cert and --server-key go together")
+        require(
+            (self.server_cert is None) == (self.server_key is None),
+            "--server-cert and --server-key go together",
+        )
         needs_ca = self.server_cert is not None or self.server_name is not None
         require(
             self.server_ca is not None or not needs_ca,
@@ -61,12 +74,20 @@ class ConnectionOptions:
     @property
     def concerns_server(self) -> bool:
         """Return True if an option was given that makes sense with a server alone."""
-        files = (self.server_token, self.server_ca, self.server_name, self.server_cert, self.server_key)
+        files = (
+            self.server_token,
+            self.server_ca,
+            self.server_name,
+            self.server_cert,
+            self.server_key,
+        )
         return any(value is not None for value in files) or self.server_wait > 0
 
 
 def parse_link(text: str) -> Link:
-    """Return the link of a text such as `rtt_s=0.02,jitter_s=0.002,up_bytes_per_s=1.25e6`, as deployments have it."""
+    """Return the link of a text such as `rtt_s=0.02,jitter_s=0.002,up_bytes_per_s=1.25e6`, as
+    deployments have it.
+    """
     require(
         "=" in text or not text[:1].isdigit(),
         f"--link emulates a link to a server and takes its fields, as in rtt_s=0.06, not '{text}'; the round trip of a "
@@ -88,7 +109,9 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a file of certificates or tokens; raise SkitError if it cannot be read."""
+    """Return the content of a file of certificates or tokens; raise SkitError if it cannot be
+    read.
+    """
     try:
         return path.read_bytes()
     except OSError as error:

@@ -1,4 +1,5 @@
-"""The target in another inference engine: it verifies chains by its own tokens, decodes by itself, and judges outputs.
+"""The target in another inference engine: it verifies chains by its own tokens, decodes by itself,
+and judges outputs.
 
 Every request holds the whole text, so that the engine's prefix cache alone remembers it.
 """
@@ -34,10 +35,11 @@ SEED_BYTES = 4
 PLACES = 8
 """Places before a divergence at which an engine's rounding is measured."""
 CLEAR_MARGIN = 3.0
-"""Difference of two log-probabilities that rounding in half precision does not explain, whatever was measured.
+"""Difference of two log-probabilities that rounding in half precision does not explain, whatever
+was measured.
 
-It makes one token twenty times as probable as the other. Between shapes of forwards in bfloat16, the logits of the
-bundled pair move by up to 0.1 and those of SmolLM2-135M by up to 0.6.
+It makes one token twenty times as probable as the other. Between shapes of forwards in bfloat16,
+the logits of the bundled pair move by up to 0.1 and those of SmolLM2-135M by up to 0.6.
 """
 MOST_TOTAL = 1.01
 """The chances of different tokens come to 1, or to somewhat more where they were rounded."""
@@ -52,7 +54,9 @@ class _Answer(NamedTuple):
 
 @dataclass
 class EngineVerifier:
-    """Accepts drafted tokens that equal the engine's own; the engine's prefix cache alone remembers the text."""
+    """Accepts drafted tokens that equal the engine's own; the engine's prefix cache alone remembers
+    the text.
+    """
 
     engine: EngineAdapter
     sampler: Sampler
@@ -60,7 +64,9 @@ class EngineVerifier:
     clock: MeasuringClock | None = None
     """Told which part of a round an emulated link took."""
     asynchronous: bool = True
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS, "verification"))
+    _pool: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(THREADS, "verification")
+    )
     _answers: list[Future[_Answer]] = field(default_factory=list)
 
     def admit(self, session: Session) -> None:
@@ -74,7 +80,9 @@ class EngineVerifier:
 
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
         """Ask for the target tokens of all drafts at the same time."""
-        requests = [self._scoring_request(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)]
+        requests = [
+            self._scoring_request(draft, nodes) for draft, nodes in zip(drafts, chosen, strict=True)
+        ]
         if self.engine.link is not None:
             self.engine.link.take_server_s()  # leave out what other loops asked before
         sent_s = monotonic_s()
@@ -85,7 +93,8 @@ class EngineVerifier:
             began_s = monotonic_s()
             answers = [answer.result() for answer in self._answers]
             if self.engine.link is not None and self.clock is not None:
-                # The engine charges the whole wait to the phase "verify"; the link took what the server did not.
+                # The engine charges the whole wait to the phase "verify"; the link took what the
+                # server did not.
                 server_s = self.engine.link.take_server_s()
                 link_s = max(0.0, max(answer.arrived_s for answer in answers) - sent_s - server_s)
                 charged_s = sending_s + monotonic_s() - began_s
@@ -107,10 +116,14 @@ class EngineVerifier:
         return _Answer(tokens, monotonic_s())
 
     def _scoring_request(self, draft: Draft, nodes: list[int]) -> ScoringRequest:
-        """Return the request for a draft; raise SkitError for a tree or sampled tokens, which no engine can verify."""
+        """Return the request for a draft; raise SkitError for a tree or sampled tokens, which no
+        engine can verify.
+        """
         tree = draft.tree
         if [tree.parents[node] for node in nodes] != [0, *nodes][: len(nodes)]:
-            raise SkitError("another engine verifies chains alone: name a method that drafts a chain")
+            raise SkitError(
+                "another engine verifies chains alone: name a method that drafts a chain"
+            )
         if any(tree.source(node)[0].sampled for node in nodes):
             raise SkitError(
                 "another engine does not return the probabilities that sampled drafts need: name a method that drafts "
@@ -119,11 +132,14 @@ class EngineVerifier:
         session = draft.session
         seeds = []
         for position in range(session.produced, session.produced + len(nodes) + 1):
-            # A seed per position of the output: plain decoding with the same seeds then samples the same tokens.
+            # A seed per position of the output: plain decoding with the same seeds then samples the
+            # same tokens.
             text = f"{self.seed}/{session.request.id}/{position}"
             digest = blake2b(text.encode(), digest_size=SEED_BYTES).digest()
             seeds.append(int.from_bytes(digest) >> 1)  # engines take signed 32-bit seeds
-        return ScoringRequest(list(session.tokens), [tree.tokens[node] for node in nodes], self.sampler, seeds)
+        return ScoringRequest(
+            list(session.tokens), [tree.tokens[node] for node in nodes], self.sampler, seeds
+        )
 
 
 @dataclass
@@ -133,16 +149,22 @@ class EngineStream:
     engine: EngineAdapter
     sampler: Sampler
     seed: int
-    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(THREADS, "generation"))
+    _pool: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(THREADS, "generation")
+    )
     _arrived: SimpleQueue[list[StreamedRound] | SkitError] = field(default_factory=SimpleQueue)
     _ended: dict[str, Event] = field(default_factory=dict)
 
     def begin(self, session: Session) -> None:
         """Start the request in a thread of its own."""
         ended = self._ended[session.request.id] = Event()
-        digest = blake2b(f"{self.seed}/{session.request.id}".encode(), digest_size=SEED_BYTES).digest()
+        digest = blake2b(
+            f"{self.seed}/{session.request.id}".encode(), digest_size=SEED_BYTES
+        ).digest()
         seed = int.from_bytes(digest) >> 1  # engines take signed 32-bit seeds
-        request = GenerationRequest(list(session.tokens), session.request.max_new_tokens, self.sampler, seed)
+        request = GenerationRequest(
+            list(session.tokens), session.request.max_new_tokens, self.sampler, seed
+        )
         self._pool.submit(self._read, session.request.id, request, ended)
 
     def receive(self) -> Sequence[StreamedRound]:
@@ -157,9 +179,11 @@ class EngineStream:
         self._ended.pop(session.request.id).set()
 
     def _read(self, name: str, request: GenerationRequest, ended: Event) -> None:
-        """Pass on the tokens of a request until it is ended; an engine that stops before is asked to go on.
+        """Pass on the tokens of a request until it is ended; an engine that stops before is asked
+        to go on.
 
-        Engines know other ends than the draft model's tokenizer, and the device decides where a response ends.
+        Engines know other ends than the draft model's tokenizer, and the device decides where a
+        response ends.
         """
         text = list(request.text)
         left = request.max_tokens
@@ -179,16 +203,19 @@ class EngineStream:
         except SkitError as error:
             if not ended.is_set():
                 self._arrived.put(error)
-        except Exception as error:  # a plugin's adapter may raise anything, and nobody else would see it
+        except (
+            Exception
+        ) as error:  # a plugin's adapter may raise anything, and nobody else would see it
             self._arrived.put(self.engine.unexpected_answer(repr(error)))
 
 
 @dataclass
 class EngineJudge:
-    """Judges differing outputs of another engine by its log-probabilities, and by how far its own rounding moves them.
+    """Judges differing outputs of another engine by its log-probabilities, and by how far its own
+    rounding moves them.
 
-    At a divergence it asks for the distance between both tokens. How much of that rounding explains is measured where
-    the outputs still agree: see `_measured_noise`.
+    At a divergence it asks for the distance between both tokens. How much of that rounding explains
+    is measured where the outputs still agree: see `_measured_noise`.
     """
 
     engine: EngineAdapter
@@ -196,13 +223,16 @@ class EngineJudge:
     cost: ScoringCost = field(default_factory=ScoringCost)
 
     def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
-        """Return the verdict on the first divergence, with its margin in log-probability if the engine states it."""
+        """Return the verdict on the first divergence, with its margin in log-probability if the
+        engine states it.
+        """
         unknown = NoEvidence(reason="the engine gives no log-probabilities of its tokens").judge(
             record, baseline, position
         )
         if not self.sampler.greedy:
             return structs.replace(
-                unknown, reason="the engine draws the responses that it decodes by itself by other random numbers"
+                unknown,
+                reason="the engine draws the responses that it decodes by itself by other random numbers",
             )
         token = record.output_ids[position]
         expected = baseline.output_ids[position]
@@ -224,15 +254,21 @@ class EngineJudge:
         bound = min(2 * noise, CLEAR_MARGIN)
         if margin <= bound:
             return structs.replace(judged, verdict="tie", reason="")
-        if margin > CLEAR_MARGIN or (noise and self.engine.has_shapes and margin > CLEARLY_ABOVE * bound):
+        if margin > CLEAR_MARGIN or (
+            noise and self.engine.has_shapes and margin > CLEARLY_ABOVE * bound
+        ):
             return structs.replace(judged, verdict="error", reason="")
-        return structs.replace(judged, reason="the margin is above the rounding that was measured, and not clearly so")
+        return structs.replace(
+            judged, reason="the margin is above the rounding that was measured, and not clearly so"
+        )
 
     def _measured_noise(self, text: Sequence[int], prompt: int) -> float:
-        """Return the largest move of the distance between the two likeliest tokens, at places before the divergence.
+        """Return the largest move of the distance between the two likeliest tokens, at places
+        before the divergence.
 
-        Every place is asked for in the shapes of forwards that a run uses: the text computed as a whole, the last token
-        behind a cached prefix, and that beside all other places at the same time.
+        Every place is asked for in the shapes of forwards that a run uses: the text computed as a
+        whole, the last token behind a cached prefix, and that beside all other places at the same
+        time.
         """
         first = max(1, min(prompt, len(text) - PLACES))
         lengths = sorted({first + step * (len(text) - first) // PLACES for step in range(PLACES)})
@@ -253,7 +289,9 @@ class EngineJudge:
             noise = max(noise, max(distances) - min(distances))
         return noise
 
-    def _values(self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False) -> dict[int, float]:
+    def _values(
+        self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False
+    ) -> dict[int, float]:
         values = self.engine.log_probabilities(text, tokens, fresh=fresh)
         if values is None or len(values) < 2:
             raise SkitError("the engine gives no log-probabilities of its most probable tokens")
@@ -264,8 +302,8 @@ class EngineJudge:
 def _require_probabilities(values: Mapping[int, float], tokens: Sequence[int]) -> None:
     """Raise SkitError if tokens are missing or the chances of all tokens come to more than 1.
 
-    There are engines that give every token of a speculative answer a log-probability of 0, by which any two tokens
-    would be a tie.
+    There are engines that give every token of a speculative answer a log-probability of 0, by which
+    any two tokens would be a tie.
     """
     if not values.keys() >= set(tokens):
         raise SkitError("the engine gives no log-probabilities of the tokens that differ")

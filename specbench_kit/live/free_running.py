@@ -1,8 +1,10 @@
-"""Drafting that waits for no verdict, over a link to a `skit serve`: drafts are sent as they are made.
+"""Drafting that waits for no verdict, over a link to a `skit serve`: drafts are sent as they are
+made.
 
-The device drafts on as if every token were accepted, and sends each chunk with a hash of the text before it. The server
-verifies a chunk that fits its text when its turn comes, drops any other, and decodes by itself meanwhile. A verdict
-that differs from the chain ends the chain: what was drafted behind it is rolled back, and drafting begins anew.
+The device drafts on as if every token were accepted, and sends each chunk with a hash of the text
+before it. The server verifies a chunk that fits its text when its turn comes, drops any other, and
+decodes by itself meanwhile. A verdict that differs from the chain ends the chain: what was drafted
+behind it is rolled back, and drafting begins anew.
 """
 
 from collections import deque
@@ -29,7 +31,9 @@ from specbench_kit.live.wire_verifier import MAX_TRIES, add_distributions, catch
 
 @dataclass(slots=True)
 class _SentChunk:
-    """A chunk of drafted tokens that was sent and not answered yet; `base` tokens stand before it."""
+    """A chunk of drafted tokens that was sent and not answered yet; `base` tokens stand before
+    it.
+    """
 
     base: int
     tokens: list[int]
@@ -38,7 +42,9 @@ class _SentChunk:
 
 
 class _Arrived(NamedTuple):
-    """A verdict that waits for its round, with the chunk that it is about, if any; or a suffix, for several rounds."""
+    """A verdict that waits for its round, with the chunk that it is about, if any; or a suffix, for
+    several rounds.
+    """
 
     answer: messages.Verdict
     arrived_s: float
@@ -73,19 +79,25 @@ class _OpenSession:
     """Chunks by their numbers. Each takes a credit of the server's until it is answered."""
     arrived: deque[_Arrived] = field(default_factory=deque)
     ahead: list[int] = field(default_factory=list)
-    """Tokens that the server committed while this device was away, and that no round has taken yet."""
+    """Tokens that the server committed while this device was away, and that no round has taken
+    yet.
+    """
     sent_bytes: int = 0
     stale_bytes: int = 0
 
     @property
     def heard(self) -> list[int]:
-        """The tokens behind the session's text that the server has committed, as far as this device has heard."""
+        """The tokens behind the session's text that the server has committed, as far as this device
+        has heard.
+        """
         return [*self.ahead, *(token for arrived in self.arrived for token in arrived.tokens)]
 
 
 @dataclass
 class FreeRunningVerifier:
-    """Sends chunks of drafted tokens without waiting, and returns the verdicts in the order of the text."""
+    """Sends chunks of drafted tokens without waiting, and returns the verdicts in the order of the
+    text.
+    """
 
     connection: Connection
     sampler: Sampler
@@ -108,7 +120,9 @@ class FreeRunningVerifier:
         self._open(opened)
 
     def release(self, session: Session) -> None:
-        """Close the session of a finished request; answers that are still on their way are ignored."""
+        """Close the session of a finished request; answers that are still on their way are
+        ignored.
+        """
         opened = self._sessions.pop(session.request.id)
         del self._by_name[opened.name]
         self.connection.send(Up(close=messages.Close(session=opened.name)))
@@ -117,7 +131,9 @@ class FreeRunningVerifier:
         """Do nothing: the server commits together with its verdict."""
 
     def send(self, drafts: Sequence[Draft], chosen: Sequence[list[int]]) -> PendingVerdicts:
-        """Send what is left over of whole chunks; the function returned waits for the next verdict of every draft."""
+        """Send what is left over of whole chunks; the function returned waits for the next verdict
+        of every draft.
+        """
         began_s = monotonic_s()
         rounds = [self._sessions[draft.request_id] for draft in drafts]
         for opened, draft in zip(rounds, drafts, strict=True):
@@ -125,7 +141,9 @@ class FreeRunningVerifier:
             text = draft.session.tokens
             chain = [*text, *draft.tree.tokens[1:]]
             if len(opened.sent) < len(text) or chain[: len(opened.sent)] != opened.sent:
-                opened.sent = list(text)  # a wrong token, or the server was faster: the next chunk begins here
+                opened.sent = list(
+                    text
+                )  # a wrong token, or the server was faster: the next chunk begins here
             self._send_chunks(opened)
         sending_s = monotonic_s() - began_s
         return lambda: self._receive(rounds, sending_s)
@@ -149,7 +167,9 @@ class FreeRunningVerifier:
         return self.connection.answer_arrived
 
     def _send_chunks(self, opened: _OpenSession) -> None:
-        """Send the whole chunks of a chain that were not sent, as far as the server's credit goes."""
+        """Send the whole chunks of a chain that were not sent, as far as the server's credit
+        goes.
+        """
         draft = opened.draft
         assert draft is not None
         text = draft.session.tokens
@@ -161,7 +181,10 @@ class FreeRunningVerifier:
             nodes = range(first, first + self.chunk)
             tokens = [tree.tokens[node] for node in nodes]
             message = messages.Draft(
-                session=opened.name, base=len(opened.sent), tokens=tokens, text_hash=text_hash(opened.sent)
+                session=opened.name,
+                base=len(opened.sent),
+                tokens=tokens,
+                text_hash=text_hash(opened.sent),
             )
             if tree.sampled:
                 add_distributions(message, tree, nodes, self.connection.welcome.limits.candidates)
@@ -171,7 +194,9 @@ class FreeRunningVerifier:
     def _transmit(self, opened: _OpenSession, chunk: _SentChunk) -> None:
         """Send a chunk under the next number."""
         opened.number += 1
-        chunk.frame = Up(draft=chunk.frame.draft)  # a copy: the one that was sent before may still be on its way
+        chunk.frame = Up(
+            draft=chunk.frame.draft
+        )  # a copy: the one that was sent before may still be on its way
         chunk.frame.draft.session, chunk.frame.draft.round = opened.name, opened.number
         chunk.sent_s = monotonic_s()
         opened.unanswered[opened.number] = chunk
@@ -195,18 +220,22 @@ class FreeRunningVerifier:
         verdicts = [self._next_verdict(opened) for opened in rounds]
         charged_s = sending_s + monotonic_s() - began_s
         if arrived:
-            # The engine charges the whole wait to the phase "verify". A chunk was on the link while others were
-            # verified; nobody asked for a token that the server decoded by itself.
+            # The engine charges the whole wait to the phase "verify". A chunk was on the link while
+            # others were verified; nobody asked for a token that the server decoded by itself.
             last = max(arrived, key=lambda one: one.arrived_s)
             queue_s = last.answer.queue_us / 1e6
             verify_s = last.answer.verify_us / 1e6
             away_s = 0.0 if last.chunk is None else last.arrived_s - last.chunk.sent_s
             link_s = max(0.0, away_s - queue_s - verify_s)
-            self.clock.split("verify", verify_s, charged_s, [("link", link_s, 2), ("queue", queue_s, 1)])
+            self.clock.split(
+                "verify", verify_s, charged_s, [("link", link_s, 2), ("queue", queue_s, 1)]
+            )
         return verdicts
 
     def _next_verdict(self, opened: _OpenSession) -> Verdict:
-        """Return the verdict of a session's next round, with the bytes that were sent since its last one."""
+        """Return the verdict of a session's next round, with the bytes that were sent since its
+        last one.
+        """
         draft = opened.draft
         assert draft is not None
         text = draft.session.tokens
@@ -251,17 +280,21 @@ class FreeRunningVerifier:
             return  # a frame that was sent again since
         status = Status(refused.status)
         opened.refusals += 1
-        if (status is not Status.UNKNOWN_SESSION and status not in RETRYABLE) or opened.refusals > MAX_TRIES:
+        if (
+            status is not Status.UNKNOWN_SESSION and status not in RETRYABLE
+        ) or opened.refusals > MAX_TRIES:
             raise SkitError(f"the server refused a draft: {status.name}: {refused.reason}")
         Event().wait(refused.retry_ms / 1000)
         if status is Status.UNKNOWN_SESSION:
-            # What the forgotten session has committed may still be on its way, and the new one commits it again,
-            # in other verdicts and, where tokens are drawn, with other tokens.
+            # What the forgotten session has committed may still be on its way, and the new one
+            # commits it again, in other verdicts and, where tokens are drawn, with other tokens.
             self._name(opened)
         self._resume(opened)
 
     def _resume(self, opened: _OpenSession) -> None:
-        """Open a session again and send those of its unanswered chunks again that the device still stands by."""
+        """Open a session again and send those of its unanswered chunks again that the device still
+        stands by.
+        """
         self._open(opened)
         chunks = opened.unanswered.values()
         opened.unanswered = {}
@@ -273,7 +306,9 @@ class FreeRunningVerifier:
                 opened.stale_bytes += chunk.frame.ByteSize()
 
     def _name(self, opened: _OpenSession) -> None:
-        """Give a session a name of its own, so that answers to one that the server has forgotten are ignored."""
+        """Give a session a name of its own, so that answers to one that the server has forgotten
+        are ignored.
+        """
         self._by_name.pop(opened.name, None)
         self._opened += 1
         opened.name = f"{self._nonce}/{self._opened}/{opened.session.request.id}"
@@ -282,36 +317,55 @@ class FreeRunningVerifier:
     def _open(self, opened: _OpenSession) -> None:
         most = self.connection.welcome.limits.ahead
         require_ahead(self.connection.address, most)
-        frame = open_frame(opened.session, opened.name, self.sampler, self.seed, ahead=most, heard=opened.heard)
+        frame = open_frame(
+            opened.session, opened.name, self.sampler, self.seed, ahead=most, heard=opened.heard
+        )
         self.connection.send(Up(open=frame))
 
 
 def require_ahead(address: str, most: int, needed: int = 1) -> None:
-    """Raise SkitError if a server takes fewer drafts ahead of their verdicts than a method sends."""
+    """Raise SkitError if a server takes fewer drafts ahead of their verdicts than a method
+    sends.
+    """
     if not most:
         raise SkitError(
             f"{address} is a skit serve of an earlier version, which takes one draft at a time: serve with this "
             "version, or name pearl"
         )
     if needed > most:
-        raise SkitError(f"{address} takes {most} drafts ahead of their verdicts: give in_flight={most} or less")
+        raise SkitError(
+            f"{address} takes {most} drafts ahead of their verdicts: give in_flight={most} or less"
+        )
 
 
-def _read_verdict(draft: Draft, answer: messages.Verdict, _: float, chunk: _SentChunk | None) -> Verdict:
-    """Return the verdict of an answer: on the rest of a chunk behind the text, or a token without any draft."""
+def _read_verdict(
+    draft: Draft, answer: messages.Verdict, _: float, chunk: _SentChunk | None
+) -> Verdict:
+    """Return the verdict of an answer: on the rest of a chunk behind the text, or a token without
+    any draft.
+    """
     text = draft.session.tokens
     tokens = [] if chunk is None else chunk.tokens[len(text) - chunk.base :]
     nodes = list(range(1, len(tokens) + 1))
     drafted = list(draft.tree.tokens[1 : len(tokens) + 1])
     if list(answer.path) != nodes[: len(answer.path)] or (tokens and drafted != tokens):
-        raise SkitError("the server verified tokens that were not sent, or rolled back: it is broken")
+        raise SkitError(
+            "the server verified tokens that were not sent, or rolled back: it is broken"
+        )
     return Verdict(
-        draft, nodes, nodes[: len(answer.path)], answer.bonus, max(1, answer.computed), padded=list(answer.padded)
+        draft,
+        nodes,
+        nodes[: len(answer.path)],
+        answer.bonus,
+        max(1, answer.computed),
+        padded=list(answer.padded),
     )
 
 
 class AnswerPollingDrafter:
-    """Wraps a drafter for methods that draft while they wait; `answered` polls whether an answer has arrived."""
+    """Wraps a drafter for methods that draft while they wait; `answered` polls whether an answer
+    has arrived.
+    """
 
     def __init__(self, drafter: Drafter, answered: Callable[[], bool]) -> None:
         self._drafter = drafter
@@ -334,7 +388,9 @@ class AnswerPollingDrafter:
     def foresee(self, draft: Draft, longest: int) -> Sequence[int] | None:
         return self._drafter.foresee(draft, longest)
 
-    def fastest_rounds(self, draft: Draft, longest: int, *, server_decodes: bool) -> Mapping[int, PlannedRound] | None:
+    def fastest_rounds(
+        self, draft: Draft, longest: int, *, server_decodes: bool
+    ) -> Mapping[int, PlannedRound] | None:
         return None  # the server's time is measured
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
@@ -349,7 +405,13 @@ class AnswerPollingDrafter:
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
         return self._drafter.expand(frontier)
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
         self._drafter.commit(draft, path, root, states)
 
     def release(self, session: Session) -> None:

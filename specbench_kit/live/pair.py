@@ -1,4 +1,5 @@
-"""A pair whose target is on a server: local draft models and heads, and a description of the target.
+"""A pair whose target is on a server: local draft models and heads, and a description of the
+target.
 
 Heads draft from the hidden states that verdicts bring.
 """
@@ -33,7 +34,9 @@ from specbench_kit.runs.provenance import hash_model
 
 @dataclass(frozen=True, slots=True)
 class TargetDescription:
-    """A server's description of its target; `parameters` is None if the server does not state it."""
+    """A server's description of its target; `parameters` is None if the server does not state
+    it.
+    """
 
     name: str
     hash: str
@@ -72,7 +75,11 @@ class ServedTarget(LoadedModel):
         return self.target.context
 
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, object]:
-        return {"name": self.target.name, "hash": self.target.hash, "parameters": self.target.parameters}
+        return {
+            "name": self.target.name,
+            "hash": self.target.hash,
+            "parameters": self.target.parameters,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +101,17 @@ class ServedPair(Pair):
     @property
     def vocabulary(self) -> int:
         """The number of token ids that all models have."""
-        return min(int(model.text_config.vocab_size) for model in (self.target, *self.local_models.values()))
+        return min(
+            int(model.text_config.vocab_size)
+            for model in (self.target, *self.local_models.values())
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ServedHeads:
-    """The heads that were loaded for a target on a server, by name, and the reasons why others were not."""
+    """The heads that were loaded for a target on a server, by name, and the reasons why others were
+    not.
+    """
 
     loaded: dict[str, LoadedModel] = field(default_factory=dict)
     refused: dict[str, SkitError] = field(default_factory=dict)
@@ -117,20 +129,36 @@ class DraftModels:
     @property
     def vocabulary(self) -> int:
         """The number of token ids that the tokenizer and all draft models have."""
-        return min([len(self.tokenizer), *(int(model.text_config.vocab_size) for model in self.models.values())])
+        return min(
+            [
+                len(self.tokenizer),
+                *(int(model.text_config.vocab_size) for model in self.models.values()),
+            ]
+        )
 
     def with_target(self, target: TargetDescription, heads: ServedHeads) -> ServedPair:
-        """Return the pair of these draft models and a target on a server, with the heads that draft from its states."""
+        """Return the pair of these draft models and a target on a server, with the heads that draft
+        from its states.
+        """
         models = {**self.models, **heads.loaded}
         others = {name: model for name, model in models.items() if name != DRAFT}
         draft = self.models.get(DRAFT)
-        return ServedPair(ServedTarget(target), draft, self.tokenizer, self.masked, others, models, heads.refused)
+        return ServedPair(
+            ServedTarget(target), draft, self.tokenizer, self.masked, others, models, heads.refused
+        )
 
 
 def load_draft_models(
-    draft: str, names: Sequence[str], target: ModelSource, *, device: str, dtype: str, executor: str = AUTO
+    draft: str,
+    names: Sequence[str],
+    target: ModelSource,
+    *,
+    device: str,
+    dtype: str,
+    executor: str = AUTO,
 ) -> DraftModels:
-    """Load the draft models that methods need, by name, and the tokenizer of `draft`, which is always needed.
+    """Load the draft models that methods need, by name, and the tokenizer of `draft`, which is
+    always needed.
 
     Heads are left to `load_heads`, since they have to fit the server's target.
 
@@ -143,7 +171,9 @@ def load_draft_models(
     differing = set[int]()
     for name in names:
         if name != DRAFT:
-            differing |= set(unshared(tokenizer, load_draft_tokenizer(sources[name], target), (draft, name)))
+            differing |= set(
+                unshared(tokenizer, load_draft_tokenizer(sources[name], target), (draft, name))
+            )
     models = {
         name: load_apart(source, target, device=device, dtype=dtype, executor=executor)
         for name, source in sources.items()
@@ -152,9 +182,16 @@ def load_draft_models(
 
 
 def load_heads(
-    names: Iterable[str], target: TargetDescription, expected: ModelSource, *, device: str, dtype: str
+    names: Iterable[str],
+    target: TargetDescription,
+    expected: ModelSource,
+    *,
+    device: str,
+    dtype: str,
 ) -> ServedHeads:
-    """Load the heads of a target on a server; `expected` is the model, on this machine, that it is believed to be."""
+    """Load the heads of a target on a server; `expected` is the model, on this machine, that it is
+    believed to be.
+    """
     heads = ServedHeads()
     for name in names:
         try:
@@ -164,7 +201,9 @@ def load_heads(
     return heads
 
 
-def _load(name: str, target: TargetDescription, expected: ModelSource, *, device: str, dtype: str) -> LoadedModel:
+def _load(
+    name: str, target: TargetDescription, expected: ModelSource, *, device: str, dtype: str
+) -> LoadedModel:
     if not target.layers:
         raise SkitError(
             f"{name} drafts from the target's hidden states, which this server does not send: name another drafter, or "
@@ -182,6 +221,8 @@ def _load(name: str, target: TargetDescription, expected: ModelSource, *, device
         return read_embedding(expected.complete_folder(weights=True))
 
     folder = source.folder
-    head = load_medusa(folder, sizes) if is_medusa(folder) else load_head_for(folder, sizes, embedding)
+    head = (
+        load_medusa(folder, sizes) if is_medusa(folder) else load_head_for(folder, sizes, embedding)
+    )
     placed = resolve_device(device)
     return LoadedModel(head.to(device=placed, dtype=resolve_dtype(dtype, placed)), source)

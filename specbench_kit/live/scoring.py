@@ -1,4 +1,6 @@
-"""Frames by which a server scores an output again: what a device asks for, and the evidence that it reads."""
+"""Frames by which a server scores an output again: what a device asks for, and the evidence that it
+reads.
+"""
 
 from collections.abc import Sequence
 
@@ -11,14 +13,25 @@ from specbench_kit.metrics.evidence import ChoiceOfShape, DivergenceEvidence, Ou
 def sampling_message(sampler: Sampler, seed: int, request_id: str) -> messages.Sampling:
     """Return how the target draws the tokens of a request, as a server is told."""
     return messages.Sampling(
-        temperature=sampler.temperature, top_p=sampler.top_p, top_k=sampler.top_k, seed=seed, request=request_id
+        temperature=sampler.temperature,
+        top_p=sampler.top_p,
+        top_k=sampler.top_k,
+        seed=seed,
+        request=request_id,
     )
 
 
 def score_frame(
-    name: str, record: RequestRecord, baseline: RequestRecord, position: int, sampler: Sampler, seed: int
+    name: str,
+    record: RequestRecord,
+    baseline: RequestRecord,
+    position: int,
+    sampler: Sampler,
+    seed: int,
 ) -> messages.Score:
-    """Return the frame that asks for the scores of an output that differs from its baseline from `position` on."""
+    """Return the frame that asks for the scores of an output that differs from its baseline from
+    `position` on.
+    """
     return messages.Score(
         session=name,
         prompt=record.prompt_ids,
@@ -66,7 +79,9 @@ def read_rounds(shapes: Sequence[messages.RoundShape]) -> list[RoundRecord]:
     ]
 
 
-def scored_frame(name: str, evidence: OutputEvidence, forwards: int, seconds: float) -> messages.Scored:
+def scored_frame(
+    name: str, evidence: OutputEvidence, forwards: int, seconds: float
+) -> messages.Scored:
     """Return the frame that carries evidence, and what it cost."""
     return messages.Scored(
         session=name,
@@ -80,8 +95,12 @@ def scored_frame(name: str, evidence: OutputEvidence, forwards: int, seconds: fl
                 expected=divergence.expected,
                 margin=divergence.margin,
                 are_best=divergence.are_best,
-                verified=messages.ShapeChoice(token=divergence.verified.token, shortfall=divergence.verified.shortfall),
-                plain=messages.ShapeChoice(token=divergence.plain.token, shortfall=divergence.plain.shortfall),
+                verified=messages.ShapeChoice(
+                    token=divergence.verified.token, shortfall=divergence.verified.shortfall
+                ),
+                plain=messages.ShapeChoice(
+                    token=divergence.plain.token, shortfall=divergence.plain.shortfall
+                ),
                 precise_margin=divergence.precise_margin,
             )
             for divergence in evidence.divergences

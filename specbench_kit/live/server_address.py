@@ -1,4 +1,6 @@
-"""The servers that the user names, the connection to them, and in words what keeps a client from one."""
+"""The servers that the user names, the connection to them, and in words what keeps a client from
+one.
+"""
 
 import socket
 import ssl
@@ -11,12 +13,18 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.certificates import read_certified_key, read_roots, system_roots
 from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
-from specbench_kit.live.connection_options import SYSTEM, ConnectionOptions, host_and_port, read_file
+from specbench_kit.live.connection_options import (
+    SYSTEM,
+    ConnectionOptions,
+    host_and_port,
+    read_file,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """The HOST:PORT of a `skit serve`, or several with commas, or ENGINE://HOST:PORT, and how to connect.
+    """The HOST:PORT of a `skit serve`, or several with commas, or ENGINE://HOST:PORT, and how to
+    connect.
 
     `link` is emulated on this machine. With `silence_s`, a `skit serve` goes on with a response by itself while this
     device sends nothing for that long.
@@ -27,7 +35,9 @@ class ServerAddress:
     link: Link | None = None
     silence_s: float = 0.0
 
-    def connect(self, *, tokenizer: str = "", vocabulary: int = 0, model_hash: str = "") -> Connection:
+    def connect(
+        self, *, tokenizer: str = "", vocabulary: int = 0, model_hash: str = ""
+    ) -> Connection:
         """Return a connection to a `skit serve`; raise SkitError with one line if there is none."""
         for address in self.address.split(","):
             host_and_port(address)
@@ -35,7 +45,10 @@ class ServerAddress:
         try:
             return Connection(self.address, identity, self.link, self.options.server_wait)
         except ConnectionLostError as lost:
-            found = {address: diagnose(address, self.options, identity.roots) for address in self.address.split(",")}
+            found = {
+                address: diagnose(address, self.options, identity.roots)
+                for address in self.address.split(",")
+            }
             lines = [
                 f"{address}: {diagnosis.reason}" if len(found) > 1 else diagnosis.reason
                 for address, diagnosis in found.items()
@@ -54,9 +67,15 @@ class ServerAddress:
         own = None
         token = _read_token(options.server_token) if options.server_token else ""
         if options.server_ca is not None:
-            roots = system_roots() if options.server_ca == SYSTEM else read_roots(options.server_ca, "--server-ca")
+            roots = (
+                system_roots()
+                if options.server_ca == SYSTEM
+                else read_roots(options.server_ca, "--server-ca")
+            )
         if options.server_cert is not None and options.server_key is not None:
-            own = read_certified_key(options.server_cert, options.server_key, ("--server-cert", "--server-key"))
+            own = read_certified_key(
+                options.server_cert, options.server_key, ("--server-cert", "--server-key")
+            )
         return ClientIdentity(
             tokenizer,
             vocabulary,
@@ -71,25 +90,32 @@ class ServerAddress:
 
 
 def _read_token(path: Path) -> str:
-    """Return the token in a file without blanks around it; SkitError, which does not repeat it, if it is no text."""
+    """Return the token in a file without blanks around it; SkitError, which does not repeat it, if
+    it is no text.
+    """
     try:
         return read_file(path).decode().strip()
     except UnicodeDecodeError as error:
-        raise SkitError(f"--server-token {path} holds no text: write the token alone into it, in UTF-8") from error
+        raise SkitError(
+            f"--server-token {path} holds no text: write the token alone into it, in UTF-8"
+        ) from error
 
 
 TIMEOUT_S = 3.0
 
 
 class Diagnosis(NamedTuple):
-    """What keeps a client from a server, in words; `is_there` if a server answers and refuses something."""
+    """What keeps a client from a server, in words; `is_there` if a server answers and refuses
+    something.
+    """
 
     reason: str
     is_there: bool = False
 
 
 def diagnose(address: str, options: ConnectionOptions, roots: bytes | None) -> Diagnosis:
-    """Return what keeps a client from a server; its reason is empty if a plain connection shows nothing.
+    """Return what keeps a client from a server; its reason is empty if a plain connection shows
+    nothing.
 
     `roots` are the certificates that the client trusts, None without TLS.
     """
@@ -98,9 +124,13 @@ def diagnose(address: str, options: ConnectionOptions, roots: bytes | None) -> D
     try:
         if roots is None and _speaks_http(place):
             kind = f"name its kind, as in llama-cpp://{address}, where the command takes other servers than skit serve"
-            return Diagnosis(f"an HTTP server answers there, and no skit serve: {kind}", is_there=True)
+            return Diagnosis(
+                f"an HTTP server answers there, and no skit serve: {kind}", is_there=True
+            )
         with socket.create_connection(place, TIMEOUT_S) as plain:
-            reason = _without_tls(plain) if roots is None else _with_tls(plain, host, options, roots)
+            reason = (
+                _without_tls(plain) if roots is None else _with_tls(plain, host, options, roots)
+            )
             return Diagnosis(reason, is_there=bool(reason))
     except socket.gaierror:
         if "://" in address:
@@ -147,7 +177,8 @@ def _with_tls(plain: socket.socket, host: str, options: ConnectionOptions, roots
     name = options.server_name or host
     try:
         with context.wrap_socket(plain, server_hostname=name.strip("[]")) as secure:
-            # A server sends its settings at once, unless it refuses this device after the handshake.
+            # A server sends its settings at once, unless it refuses this device after the
+            # handshake.
             accepted = bool(secure.recv(1))
     except ssl.SSLCertVerificationError as error:
         return _untrusted(error.verify_message, name)

@@ -36,7 +36,8 @@ DEFAULT_CONTEXT = 2048
 class VerifierSetup:
     """What the engine of one method asks of its verifier.
 
-    Verdicts bring the hidden states of `layers`. With `ahead`, drafts are sent before the verdicts on earlier ones.
+    Verdicts bring the hidden states of `layers`. With `ahead`, drafts are sent before the verdicts
+    on earlier ones.
     """
 
     sampler: Sampler
@@ -66,7 +67,9 @@ class ServerConnection(Protocol):
         """Return a verifier for the engine of one method."""
 
     def stream(self, sampler: Sampler, seed: int, method: str = "") -> TokenStream:
-        """Return the responses that the server decodes by itself, with a method of its offer or plainly."""
+        """Return the responses that the server decodes by itself, with a method of its offer or
+        plainly.
+        """
 
     def offered(self, method: Method, draft_hash: str | None) -> str | None:
         """Return the server's spec of a method with which it drafts by itself; None if it does not.
@@ -119,14 +122,18 @@ class SkitServer:
         require_rounds(method)
         if method.ahead is None:
             return
-        require_ahead(self.address.address, self.connection.welcome.limits.ahead, method.ahead.in_flight)
+        require_ahead(
+            self.address.address, self.connection.welcome.limits.ahead, method.ahead.in_flight
+        )
         name = method.display_name
         if method.drafting.reads_states:
             raise SkitError(
                 f"{name}: hidden states come with verdicts, for which it does not wait: name a drafter that reads none"
             )
         if self.address.silence_s:
-            raise SkitError(f"{name}: the server never waits for its drafts: leave out --server-silence")
+            raise SkitError(
+                f"{name}: the server never waits for its drafts: leave out --server-silence"
+            )
 
     def verifier(self, setup: VerifierSetup) -> RemoteVerifier:
         common = (self.connection, setup.sampler, setup.seed, setup.clock)
@@ -165,7 +172,9 @@ class SkitServer:
 
 @dataclass
 class EngineServer:
-    """Another inference engine; what it does not state of its model is taken from the draft model's tokenizer."""
+    """Another inference engine; what it does not state of its model is taken from the draft model's
+    tokenizer.
+    """
 
     address: ServerAddress
     engine: EngineAdapter
@@ -174,7 +183,9 @@ class EngineServer:
     """How the engine verifies, in words."""
     reconnections: int = 0
     model: str | None = None
-    """The engine's own name of its model, which may be a long path; None if nothing is longer than its target's."""
+    """The engine's own name of its model, which may be a long path; None if nothing is longer than
+    its target's.
+    """
 
     @property
     def notes(self) -> Sequence[str]:
@@ -186,9 +197,13 @@ class EngineServer:
         require_rounds(method)
         self._require_sampling(sampler)
         if method.ahead is not None:
-            raise SkitError(f"{name}: {server} takes one draft at a time: name pearl, or a skit serve")
+            raise SkitError(
+                f"{name}: {server} takes one draft at a time: name pearl, or a skit serve"
+            )
         if method.drafting.reads_states:
-            raise SkitError(f"{name}: {server} sends no hidden states: name a drafter that reads none")
+            raise SkitError(
+                f"{name}: {server} sends no hidden states: name a drafter that reads none"
+            )
         if method.submits_trees:
             raise SkitError(
                 f"{name}: {server} verifies chains alone, and it submits trees: name a method that drafts a chain, "
@@ -226,7 +241,11 @@ class EngineServer:
         kind = self.address.address.partition("://")[0]
         is_path = self.model not in (None, self.target.name)
         return {
-            "server": {"kind": kind, "baseline": "streamed", **({"model": self.model} if is_path else {})},
+            "server": {
+                "kind": kind,
+                "baseline": "streamed",
+                **({"model": self.model} if is_path else {}),
+            },
             **({"verification": self.route} if self.route else {}),
             **({"shaped_link": finite(link)} if link is not None else {}),
         }
@@ -236,15 +255,21 @@ class EngineServer:
 
 
 def connect(address: ServerAddress, drafts: DraftModels) -> ServerConnection:
-    """Connect to a server whose target shares the draft models' tokenizer; raise SkitError if that is impossible."""
+    """Connect to a server whose target shares the draft models' tokenizer; raise SkitError if that
+    is impossible.
+    """
     scheme, is_engine, host = address.address.partition("://")
     if is_engine:
         return _connect_engine(address, engines.get(scheme)(f"http://{host}"), drafts)
-    connection = address.connect(tokenizer=tokenizer_hash(drafts.tokenizer), vocabulary=drafts.vocabulary)
+    connection = address.connect(
+        tokenizer=tokenizer_hash(drafts.tokenizer), vocabulary=drafts.vocabulary
+    )
     return SkitServer(address, connection)
 
 
-def _connect_engine(address: ServerAddress, engine: EngineAdapter, drafts: DraftModels) -> EngineServer:
+def _connect_engine(
+    address: ServerAddress, engine: EngineAdapter, drafts: DraftModels
+) -> EngineServer:
     if address.options.concerns_server or address.silence_s:
         raise SkitError(
             "--server-token, -ca, -name, -cert, -key, -wait and -silence are for a skit serve: leave them out for an "

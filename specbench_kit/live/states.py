@@ -15,9 +15,13 @@ def to_bytes(states: Tensor) -> bytes:
 
 
 def from_bytes(content: bytes, tokens: int) -> Tensor:
-    """Return the hidden states [tokens, layers x width] of that many tokens; raise SkitError if they are cut short."""
+    """Return the hidden states [tokens, layers x width] of that many tokens; raise SkitError if
+    they are cut short.
+    """
     numbers, rest = divmod(len(content), NUMBER_BYTES)
     if rest or numbers == 0 or numbers % tokens:
-        raise SkitError(f"the server sent {len(content)} bytes of hidden states for {tokens} tokens: it is broken")
+        raise SkitError(
+            f"the server sent {len(content)} bytes of hidden states for {tokens} tokens: it is broken"
+        )
     states = torch.frombuffer(bytearray(content), dtype=torch.bfloat16)
     return states.view(tokens, -1).float()

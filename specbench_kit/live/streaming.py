@@ -1,4 +1,6 @@
-"""Responses that a server decodes by itself and streams: the loop on this side, and the contract of a stream."""
+"""Responses that a server decodes by itself and streams: the loop on this side, and the contract of
+a stream.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ from specbench_kit.decoding.tree import TokenTree
 class StreamedRound:
     """Tokens of a request that a server committed in one forward, and when they arrived here.
 
-    The seconds are the server's share; if it does not state `verify_s`, the whole wait counts as verification.
+    The seconds are the server's share; if it does not state `verify_s`, the whole wait counts as
+    verification.
     """
 
     request_id: str
@@ -73,7 +76,8 @@ class _FinishedRound:
 
 
 class StreamedLoop(Loop):
-    """Decodes requests by a server that streams its tokens: the link is paid once, and later tokens come at its pace.
+    """Decodes requests by a server that streams its tokens: the link is paid once, and later tokens
+    come at its pace.
 
     The server goes on while this loop stands still, so a turn must end with no request in flight.
     """
@@ -111,7 +115,9 @@ class StreamedLoop(Loop):
         self._stream.end(session)
 
     def _commit(self, streamed: StreamedRound) -> _FinishedRound | None:
-        session = next((own for own in self.sessions if own.request.id == streamed.request_id), None)
+        session = next(
+            (own for own in self.sessions if own.request.id == streamed.request_id), None
+        )
         if session is None or session.finish_reason is not None:
             return None
         root = session.tokens[-1]

@@ -1,4 +1,5 @@
-"""The wire format: the messages of protocol/verification.proto, the statuses, and the version of both.
+"""The wire format: the messages of protocol/verification.proto, the statuses, and the version of
+both.
 
 A status from `UNKNOWN_SESSION` on refuses a frame.
 """
@@ -14,7 +15,17 @@ from specbench_kit.live.protocol.verification_pb2 import Down, Up
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["METHOD", "PROTOCOL", "RETRYABLE", "SERVICE", "Down", "Status", "Up", "text_hash", "tokenizer_hash"]
+__all__ = [
+    "METHOD",
+    "PROTOCOL",
+    "RETRYABLE",
+    "SERVICE",
+    "Down",
+    "Status",
+    "Up",
+    "text_hash",
+    "tokenizer_hash",
+]
 
 PROTOCOL = 1
 SERVICE = "specbench_kit.live.Verification"
@@ -23,11 +34,15 @@ METHOD = f"/{SERVICE}/Decode"
 
 @unique
 class Status(IntEnum):
-    """The outcome of a frame; from `UNKNOWN_SESSION` on it was refused, by that name in logs, metrics and errors."""
+    """The outcome of a frame; from `UNKNOWN_SESSION` on it was refused, by that name in logs,
+    metrics and errors.
+    """
 
     OK = 0
     DEGRADED = 1
-    """The server is overloaded: it answered with the target's own next token and verified no draft."""
+    """The server is overloaded: it answered with the target's own next token and verified no
+    draft.
+    """
     REBASE = 2
     """The session is ahead of the device: `suffix` holds the tokens that the device lacks."""
     STALE = 3
@@ -67,14 +82,20 @@ RETRYABLE = (Status.OVERLOADED, Status.GOING_AWAY, Status.IN_FLIGHT, Status.TOO_
 
 
 def tokenizer_hash(tokenizer: "PreTrainedTokenizerBase") -> str:
-    """Return a hash of all tokens with their ids, without the tokens that were added to the vocabulary."""
+    """Return a hash of all tokens with their ids, without the tokens that were added to the
+    vocabulary.
+    """
     added = tokenizer.get_added_vocab()
-    entries = sorted((number, token) for token, number in tokenizer.get_vocab().items() if token not in added)
+    entries = sorted(
+        (number, token) for token, number in tokenizer.get_vocab().items() if token not in added
+    )
     return sha256(repr(entries).encode()).hexdigest()[:32]
 
 
 def text_hash(tokens: Sequence[int]) -> int:
-    """Return a number of 64 bits that stands for a text, by which a draft that was made for another one is known."""
+    """Return a number of 64 bits that stands for a text, by which a draft that was made for another
+    one is known.
+    """
     content = pack(f"<{len(tokens)}I", *tokens)
     return int.from_bytes(blake2b(content, digest_size=8).digest())
 

@@ -1,4 +1,5 @@
-"""The target on a `skit serve`: drafts go out as frames and verdicts come back, or the server decodes by itself.
+"""The target on a `skit serve`: drafts go out as frames and verdicts come back, or the server
+decodes by itself.
 
 Where an output differs from plain decoding, the server is asked to score it again.
 """
@@ -29,9 +30,13 @@ from specbench_kit.metrics.losslessness import Losslessness
 from specbench_kit.metrics.run_summary import ScoringCost
 
 MAX_TRIES = 200
-"""How often a round is sent, or a generation begun, at a server that refuses it for the time being."""
+"""How often a round is sent, or a generation begun, at a server that refuses it for the time
+being.
+"""
 SCORING_TIMEOUT_S = 1800.0
-"""How long the scoring of one output may take: some four forwards per token, on the slowest of servers."""
+"""How long the scoring of one output may take: some four forwards per token, on the slowest of
+servers.
+"""
 MAX_RECONNECTIONS = 3
 
 
@@ -54,7 +59,9 @@ def open_frame(
     prompt = session.request.prompt_ids
     sampling = sampling_message(sampler, seed, session.request.id)
     output = [*session.tokens[len(prompt) :], *heard]
-    frame = messages.Open(session=name, prompt=prompt, output=output, sampling=sampling, layers=layers, ahead=ahead)
+    frame = messages.Open(
+        session=name, prompt=prompt, output=output, sampling=sampling, layers=layers, ahead=ahead
+    )
     if ahead or (silence_s and not layers):
         frame.silence_ms = round(silence_s * 1e3)
         frame.max_tokens = session.request.max_new_tokens
@@ -80,8 +87,8 @@ class _SentRound:
 class _OpenSession:
     """A session with its name at the server and the number of its latest round.
 
-    The device has the hidden states of its first `states` tokens. `ahead` are tokens that the server has committed and
-    the device not yet, after the device's own.
+    The device has the hidden states of its first `states` tokens. `ahead` are tokens that the
+    server has committed and the device not yet, after the device's own.
     """
 
     session: Session
@@ -95,9 +102,10 @@ class _OpenSession:
 class WireVerifier:
     """Verifies over a connection, which several verifiers may use in turn.
 
-    A round whose answer was lost is sent again: the server recognises it by its number and verifies it only once.
-    Verdicts bring the target's hidden states of `layers`. If this device sends nothing for `silence_s`, the server goes
-    on by itself; the tokens that it has committed by then are accepted here, without another round trip.
+    A round whose answer was lost is sent again: the server recognises it by its number and verifies
+    it only once. Verdicts bring the target's hidden states of `layers`. If this device sends
+    nothing for `silence_s`, the server goes on by itself; the tokens that it has committed by then
+    are accepted here, without another round trip.
     """
 
     connection: Connection
@@ -166,7 +174,9 @@ class WireVerifier:
         return self._all_known or self.connection.answer_arrived
 
     def _receive(self, rounds: dict[str, _SentRound], sending_s: float) -> list[Verdict]:
-        """Wait for the verdicts on rounds, by session; reconnect and send them again if the connection is lost."""
+        """Wait for the verdicts on rounds, by session; reconnect and send them again if the
+        connection is lost.
+        """
         began_s = monotonic_s()
         while waiting := [sent for sent in rounds.values() if sent.verdict is None]:
             try:
@@ -177,14 +187,17 @@ class WireVerifier:
                     self.connection.send(sent.frame)
                 continue
             self._take_answer(rounds, arrived_s, frame)
-        # The engine charges the whole wait to the phase "verify". The round that came last decided how long it was:
-        # the server reports its queue and its verification, and the remaining time is the link's.
+        # The engine charges the whole wait to the phase "verify". The round that came last decided
+        # how long it was: the server reports its queue and its verification, and the remaining time
+        # is the link's.
         last = max(rounds.values(), key=lambda sent: sent.arrived_s)
         queue_s = last.answer.queue_us / 1e6
         verify_s = last.answer.verify_us / 1e6
         link_s = max(0.0, last.arrived_s - last.sent_s - queue_s - verify_s)
         charged_s = sending_s + monotonic_s() - began_s
-        self.clock.split("verify", verify_s, charged_s, [("link", link_s, 2), ("queue", queue_s, 1)])
+        self.clock.split(
+            "verify", verify_s, charged_s, [("link", link_s, 2), ("queue", queue_s, 1)]
+        )
         return [sent.verdict for sent in rounds.values() if sent.verdict is not None]
 
     def _take_answer(self, rounds: dict[str, _SentRound], arrived_s: float, frame: Down) -> None:
@@ -217,21 +230,25 @@ class WireVerifier:
 
     def _open(self, opened: _OpenSession) -> None:
         """Open a session, with the output that it has if the server forgot it."""
-        frame = open_frame(opened.session, opened.name, self.sampler, self.seed, self.layers, self.silence_s)
+        frame = open_frame(
+            opened.session, opened.name, self.sampler, self.seed, self.layers, self.silence_s
+        )
         self.connection.send(Up(open=frame))
 
     def _with_states(self, verdict: Verdict, content: bytes) -> Verdict:
         """Return the verdict with the hidden states that came with it."""
         opened = self._sessions[verdict.draft.request_id]
-        # Those of all committed tokens that the device lacks, the last one before the draft included, and of the
-        # accepted ones; the bonus token has none yet.
+        # Those of all committed tokens that the device lacks, the last one before the draft
+        # included, and of the accepted ones; the bonus token has none yet.
         tokens = verdict.draft.context_length - opened.states + len(verdict.path)
         opened.states += tokens
         return replace(verdict, states=from_bytes(content, tokens))
 
 
 def _read_verdict(sent: _SentRound, answer: messages.Verdict, opened: _OpenSession) -> Verdict:
-    """Return the verdict of an answer, with accepted positions turned back into nodes of the draft."""
+    """Return the verdict of an answer, with accepted positions turned back into nodes of the
+    draft.
+    """
     if answer.status == Status.REBASE:
         # The server is ahead of this device, and sends the tokens that it has committed since.
         opened.ahead = list(answer.suffix)
@@ -251,9 +268,11 @@ def _read_verdict(sent: _SentRound, answer: messages.Verdict, opened: _OpenSessi
 
 
 def catch_up(draft: Draft, nodes: list[int], ahead: list[int]) -> Verdict:
-    """Return the verdict by tokens that the server has committed, and take those of the round out of `ahead`.
+    """Return the verdict by tokens that the server has committed, and take those of the round out
+    of `ahead`.
 
-    The round takes those that its draft has, and one more as its bonus token; the next rounds take what remains.
+    The round takes those that its draft has, and one more as its bonus token; the next rounds take
+    what remains.
     """
     tokens = iter(ahead[:-1])
     path, _ = walk(draft.tree, nodes, lambda _: next(tokens, -1))
@@ -262,7 +281,9 @@ def catch_up(draft: Draft, nodes: list[int], ahead: list[int]) -> Verdict:
     return Verdict(draft, nodes, path, bonus, 1)
 
 
-def add_distributions(frame: messages.Draft, tree: TokenTree, nodes: Iterable[int], max_entries: int) -> None:
+def add_distributions(
+    frame: messages.Draft, tree: TokenTree, nodes: Iterable[int], max_entries: int
+) -> None:
     """Add the entries above zero of the distributions that the drafted tokens were sampled from."""
     for node in nodes:
         source, row = tree.source(node)
@@ -281,7 +302,9 @@ def add_distributions(frame: messages.Draft, tree: TokenTree, nodes: Iterable[in
 
 @dataclass(slots=True)
 class _Generation:
-    """A request's session at the server, and the number of the latest frame that asked for its response."""
+    """A request's session at the server, and the number of the latest frame that asked for its
+    response.
+    """
 
     session: Session
     name: str
@@ -291,7 +314,8 @@ class _Generation:
 
 @dataclass
 class WireStream:
-    """Asks a `skit serve` to decode by itself; a response whose stream is lost goes on where it was.
+    """Asks a `skit serve` to decode by itself; a response whose stream is lost goes on where it
+    was.
 
     The server drafts too if it is given a `method`, which has to be one of those that it offers.
     """
@@ -325,7 +349,9 @@ class WireStream:
         self._ask(generation)
 
     def receive(self) -> Sequence[StreamedRound]:
-        """Wait for tokens of any request; reconnect and ask for the rest if the connection is lost."""
+        """Wait for tokens of any request; reconnect and ask for the rest if the connection is
+        lost.
+        """
         while True:
             try:
                 arrived_s, frame = self.connection.receive()
@@ -337,7 +363,10 @@ class WireStream:
             kind = frame.WhichOneof("kind")
             if kind == "generated" and (rounds := self._read(frame.generated, arrived_s)):
                 return rounds
-            if kind == "refused" and (refused := self._generations.get(frame.refused.session)) is not None:
+            if (
+                kind == "refused"
+                and (refused := self._generations.get(frame.refused.session)) is not None
+            ):
                 self._retry(refused, frame.refused)
 
     def end(self, session: Session) -> None:
@@ -347,13 +376,20 @@ class WireStream:
         self.connection.send(Up(close=messages.Close(session=name)))
 
     def _read(self, frame: messages.Generated, arrived_s: float) -> Sequence[StreamedRound]:
-        """Return the tokens of a frame; none if it belongs to an earlier attempt or repeats what is here."""
+        """Return the tokens of a frame; none if it belongs to an earlier attempt or repeats what is
+        here.
+        """
         generation = self._generations.get(frame.session)
-        if generation is None or frame.round != generation.round or frame.base != len(generation.session.tokens):
+        if (
+            generation is None
+            or frame.round != generation.round
+            or frame.base != len(generation.session.tokens)
+        ):
             return ()
         name = generation.session.request.id
         if frame.status == Status.REBASE:
-            # What was committed while the connection was lost: nobody knows any more in which rounds.
+            # What was committed while the connection was lost: nobody knows any more in which
+            # rounds.
             return [StreamedRound(name, [token], arrived_s) for token in frame.tokens]
         streamed = StreamedRound(
             name,
@@ -366,7 +402,8 @@ class WireStream:
             padded=list(frame.padded),
             queue_s=frame.queue_us / 1e6,
             draft_s=frame.draft_us / 1e6,
-            # A request's part of the batch, so that the sum over requests is the time in which the server was busy.
+            # A request's part of the batch, so that the sum over requests is the time in which the
+            # server was busy.
             verify_s=frame.verify_us / 1e6 / max(1, frame.batch_size),
         )
         return [streamed] if frame.tokens else ()
@@ -409,7 +446,9 @@ class _NotScoredError(Exception):
 
 @dataclass
 class ScoringJudge:
-    """Has a `skit serve` score every differing output again, in the shapes of forwards that produced it."""
+    """Has a `skit serve` score every differing output again, in the shapes of forwards that
+    produced it.
+    """
 
     connection: Connection
     sampler: Sampler
@@ -423,14 +462,19 @@ class ScoringJudge:
         try:
             frame = self._score(record, baseline, position)
         except _NotScoredError as reason:
-            return NoEvidence(self.connection.welcome.bitwise, str(reason)).judge(record, baseline, position)
+            return NoEvidence(self.connection.welcome.bitwise, str(reason)).judge(
+                record, baseline, position
+            )
         self.cost.outputs += 1
         self.cost.forwards += frame.forwards
         self.cost.seconds += frame.score_us / 1e6
-        # The batches of a server are on record, but not when a session lost its KV and was computed anew.
+        # The batches of a server are on record, but not when a session lost its KV and was computed
+        # anew.
         return read_evidence(frame).verdict(record, exact=False)
 
-    def _score(self, record: RequestRecord, baseline: RequestRecord, position: int) -> messages.Scored:
+    def _score(
+        self, record: RequestRecord, baseline: RequestRecord, position: int
+    ) -> messages.Scored:
         """Return the server's answer; raise _NotScoredError if there is none."""
         welcome = self.connection.welcome
         if self._gone:
@@ -441,7 +485,9 @@ class ScoringJudge:
             raise _NotScoredError(f"the server scores outputs of at most {welcome.scored} tokens")
         if any(step.steps for step in record.rounds):
             raise _NotScoredError("the rounds of a pipeline are scored in one process alone")
-        frame = Up(score=score_frame(token_hex(8), record, baseline, position, self.sampler, self.seed))
+        frame = Up(
+            score=score_frame(token_hex(8), record, baseline, position, self.sampler, self.seed)
+        )
         for _ in range(1 + MAX_RECONNECTIONS):
             try:
                 return self._ask(frame)
@@ -468,6 +514,8 @@ class ScoringJudge:
                     refused = answer.refused
             status = Status(refused.status)
             if status not in RETRYABLE:
-                raise _NotScoredError(f"the server did not score the output: {status.name}: {refused.reason}")
+                raise _NotScoredError(
+                    f"the server did not score the output: {status.name}: {refused.reason}"
+                )
             Event().wait(refused.retry_ms / 1000)
         raise _NotScoredError("the server had no time to score the output")

@@ -1,4 +1,6 @@
-"""Stop before a token whose acceptance probability, bounded by the draft's entropy, is too low for a draft step."""
+"""Stop before a token whose acceptance probability, bounded by the draft's entropy, is too low for
+a draft step.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,13 +19,15 @@ if TYPE_CHECKING:
 @methods.register("adaedl")
 @dataclass(frozen=True)
 class AdaEdl(Method):
-    """Stop before a token for which 1 - sqrt(factor x entropy) is below a threshold that follows the acceptance rate.
+    """Stop before a token for which 1 - sqrt(factor x entropy) is below a threshold that follows
+    the acceptance rate.
 
-    Entropy is in nats. The run keeps two moving averages: the acceptance rate of sent tokens, weighted by `beta1`,
-    which starts at `target`; and the threshold, weighted by `beta2`, which starts at `threshold`. After each round the
-    threshold moves by a `step`: up if the rate is below the target, otherwise down unless all `max_draft` tokens were
-    accepted. The token at which it stops was drawn and is not sent; the first token always is. A batch moves both once
-    a round, by all of its tokens (the source decodes one request at a time).
+    Entropy is in nats. The run keeps two moving averages: the acceptance rate of sent tokens,
+    weighted by `beta1`, which starts at `target`; and the threshold, weighted by `beta2`, which
+    starts at `threshold`. After each round the threshold moves by a `step`: up if the rate is below
+    the target, otherwise down unless all `max_draft` tokens were accepted. The token at which it
+    stops was drawn and is not sent; the first token always is. A batch moves both once a round, by
+    all of its tokens (the source decodes one request at a time).
     """
 
     max_draft: int = 16
@@ -36,7 +40,9 @@ class AdaEdl(Method):
     source = "AdaEDL, arXiv 2410.18351 (not verified: its code is not public, and its text could not be had)"
     reported_result = "10 to 57% over a static length"
     group = "stop-rule"
-    grid = MappingProxyType({"threshold": (0.2, 0.35, 0.5), "target": (0.7, 0.8, 0.9), "max_draft": (3, 5, 8)})
+    grid = MappingProxyType(
+        {"threshold": (0.2, 0.35, 0.5), "target": (0.7, 0.8, 0.9), "max_draft": (3, 5, 8)}
+    )
 
     def __post_init__(self) -> None:
         self.require_at_least(1, "max_draft")
@@ -66,7 +72,10 @@ class _AdaEdlPolicy(Policy):
             live = [draft for draft in drafter.extend(live) if self._is_worth_it(draft)]
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        return [list(range(1, len(draft.tree) - (draft.request_id in self.kept_back))) for draft in drafts]
+        return [
+            list(range(1, len(draft.tree) - (draft.request_id in self.kept_back)))
+            for draft in drafts
+        ]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
         return expected_accepted(max(0.0, self._acceptance(draft, node)) for node in nodes)
@@ -78,13 +87,17 @@ class _AdaEdlPolicy(Policy):
             self.learn(accepted, sum(len(verdict.submitted) for verdict in tested), len(tested))
 
     def learn(self, accepted: int, sent: int, requests: int = 1) -> None:
-        """Update the threshold and the acceptance rate by one round in which so many requests had drafts."""
+        """Update the threshold and the acceptance rate by one round in which so many requests had
+        drafts.
+        """
         options = self.options
         self.rate = options.beta1 * self.rate + (1 - options.beta1) * accepted / sent
         if self.rate < options.target:
             goal = self.threshold + options.step
         else:
-            goal = self.threshold - (options.step if accepted < options.max_draft * requests else 0.0)
+            goal = self.threshold - (
+                options.step if accepted < options.max_draft * requests else 0.0
+            )
         self.threshold = options.beta2 * self.threshold + (1 - options.beta2) * goal
 
     def _is_worth_it(self, draft: "Draft") -> bool:

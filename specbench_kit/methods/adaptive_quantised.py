@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from specbench_kit.decoding.verification import Verdict
 
 ROUNDING_EMA = 0.1
-"""The weight of the newest token in the mean distance between a distribution and its rounded one."""
+"""The weight of the newest token in the mean distance between a distribution and its rounded
+one.
+"""
 
 
 @methods.register("adaptive-quantised")
@@ -34,7 +36,8 @@ class AdaptiveQuantised(LatencyAware):
     variation, which is measured at every drafted token. The rate is learned from `initial_acceptance` on; each round
     forgets the share `forget` of the earlier ones. Greedy decoding sends ids alone: only the length is chosen.
 
-    Only the abstract of the paper was at hand: how precision lowers acceptance is ours, and not verified.
+    Only the abstract of the paper was at hand: how precision lowers acceptance is ours, and not
+    verified.
     """
 
     max_draft: int = 8
@@ -55,8 +58,13 @@ class AdaptiveQuantised(LatencyAware):
         self.require_at_least(1, "max_draft", "top")
         self.require_share("initial_acceptance", "forget")
         parts = self.levels.split("-")
-        valid = all(part.isdecimal() and int(part) for part in parts) and len(set(parts)) == len(parts)
-        require(valid, f"adaptive-quantised: levels must be numbers from 1 on, as in 10-100, not {self.levels}")
+        valid = all(part.isdecimal() and int(part) for part in parts) and len(set(parts)) == len(
+            parts
+        )
+        require(
+            valid,
+            f"adaptive-quantised: levels must be numbers from 1 on, as in 10-100, not {self.levels}",
+        )
 
     @property
     def submits_trees(self) -> bool:
@@ -67,7 +75,9 @@ class AdaptiveQuantised(LatencyAware):
 
 
 class DraftPlan(NamedTuple):
-    """A draft length, the levels of its distributions, and the expected tokens per second of the batch."""
+    """A draft length, the levels of its distributions, and the expected tokens per second of the
+    batch.
+    """
 
     length: int
     levels: int
@@ -82,7 +92,9 @@ class _AdaptivePolicy(SparsePolicy):
         super().__init__(k=1, top=options.top, levels=max(self.choices))
         self.acceptance = AcceptanceRate(options.initial_acceptance, options.forget)
         self.distances = dict.fromkeys(self.choices, 0.0)
-        """By levels, the mean total variation between the draft model's distribution and the rounded one."""
+        """By levels, the mean total variation between the draft model's distribution and the
+        rounded one.
+        """
         self.used_distance = 0.0
         """The same mean over the levels that were used: the acceptance rate holds for these."""
         self.vocabulary = 0
@@ -95,7 +107,9 @@ class _AdaptivePolicy(SparsePolicy):
         super().draft(drafter)
 
     def plans(self, drafts: "Sequence[Draft]") -> list[DraftPlan]:
-        """Return every choice of length and levels with its expected speed, short drafts and few levels first."""
+        """Return every choice of length and levels with its expected speed, short drafts and few
+        levels first.
+        """
         return [
             DraftPlan(length, levels, self._speed(drafts, length, levels))
             for length in range(1, self.options.max_draft + 1)
@@ -106,7 +120,9 @@ class _AdaptivePolicy(SparsePolicy):
         """Return the acceptance rate of tokens that are drawn with these levels."""
         if self.greedy:
             return self.acceptance.value
-        return min(1.0, max(0.0, self.acceptance.value + self.used_distance - self.distances[levels]))
+        return min(
+            1.0, max(0.0, self.acceptance.value + self.used_distance - self.distances[levels])
+        )
 
     def rounded(self, probabilities: "Tensor") -> "Tensor":
         self.vocabulary = len(probabilities)
@@ -131,7 +147,9 @@ class _AdaptivePolicy(SparsePolicy):
         return expected / round_s(self._with_payload(levels), drafts, length)
 
     def _with_payload(self, levels: int) -> Latencies:
-        """Return the latencies with the bits of a distribution on the way up of every drafted token."""
+        """Return the latencies with the bits of a distribution on the way up of every drafted
+        token.
+        """
         link = self.latencies.link
         if link is None or self.greedy or not self.vocabulary:
             return self.latencies

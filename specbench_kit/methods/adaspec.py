@@ -1,4 +1,6 @@
-"""Draft while the batch's expected throughput grows, then verify only the tokens that pay for themselves."""
+"""Draft while the batch's expected throughput grows, then verify only the tokens that pay for
+themselves.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -9,7 +11,15 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.decoding.latency import sums_of
 from specbench_kit.decoding.policy import expected_accepted
-from specbench_kit.methods.base import Capability, Environment, Latencies, Method, Policy, methods, require
+from specbench_kit.methods.base import (
+    Capability,
+    Environment,
+    Latencies,
+    Method,
+    Policy,
+    methods,
+    require,
+)
 from specbench_kit.methods.latency_aware import LatencyAware
 from specbench_kit.methods.round_costs import forward_s, link_s
 
@@ -21,7 +31,8 @@ if TYPE_CHECKING:
 @methods.register("adaspec")
 @dataclass(frozen=True)
 class AdaSpec(LatencyAware):
-    """Draft all requests while the batch's expected tokens per second grow, then drop the tokens that slow it down.
+    """Draft all requests while the batch's expected tokens per second grow, then drop the tokens
+    that slow it down.
 
     Tokens are expected by their draft probabilities, and their time by latency models of both models. The average
     probability of earlier tokens stands for the next one's; it is `initial_confidence` before the first token. Drafting
@@ -38,15 +49,23 @@ class AdaSpec(LatencyAware):
     source = "AdaSpec, arXiv 2503.05096 (code: github.com/cerebellumking/AdaSpec)"
     reported_result = "1.23 to 1.79 times autoregressive decoding, 7 to 18% over fixed lengths"
     grid = MappingProxyType(
-        {"max_draft": (3, 5, 8), "initial_confidence": (0.4, 0.6, 0.8), "elimination": ("true", "false")}
+        {
+            "max_draft": (3, 5, 8),
+            "initial_confidence": (0.4, 0.6, 0.8),
+            "elimination": ("true", "false"),
+        }
     )
     required_capability = Capability.PROBABILITIES
-    proposal = "top"  # elimination picks by the token itself, which would bias tokens drawn at random
+    proposal = (
+        "top"  # elimination picks by the token itself, which would bias tokens drawn at random
+    )
 
     def __post_init__(self) -> None:
         self.require_at_least(1, "max_draft")
         positive = self.slo_tpot is None or self.slo_tpot > 0
-        require(positive, f"adaspec: slo_tpot must be a number of seconds above 0, not {self.slo_tpot}")
+        require(
+            positive, f"adaspec: slo_tpot must be a number of seconds above 0, not {self.slo_tpot}"
+        )
         self.require_share("initial_confidence")
 
     @property
@@ -67,7 +86,9 @@ class _Chain:
 
     draft: "Draft"
     cached: int
-    """Tokens in the KV cache: all before the root, which the next forward of either model computes."""
+    """Tokens in the KV cache: all before the root, which the next forward of either model
+    computes.
+    """
     scores: list[float]
     """Probability that the target accepts everything down to each node, root first."""
     confidence: float = 1.0
@@ -91,7 +112,9 @@ class _AdaSpecPolicy(Policy):
         self.draft_s = 0.0
 
     def draft(self, drafter: "Drafter") -> None:
-        live = self.chains = [_Chain(draft, draft.context_length - 1, [1.0]) for draft in drafter.drafts]
+        live = self.chains = [
+            _Chain(draft, draft.context_length - 1, [1.0]) for draft in drafter.drafts
+        ]
         self.expected = float(len(live))
         self.draft_s = 0.0
         reached = self._throughput(self.expected, self.draft_s, self._rows())
@@ -121,7 +144,9 @@ class _AdaSpecPolicy(Policy):
         return self._rate(expected, draft_s + self.latencies.verify.seconds(rows), drafted)
 
     def _rate(self, expected: float, computing_s: float, drafted: int) -> float:
-        """Return the expected tokens per second, or -1 if the round has drafts and lasts longer than the SLO."""
+        """Return the expected tokens per second, or -1 if the round has drafts and lasts longer
+        than the SLO.
+        """
         seconds = computing_s + link_s(self.latencies, len(self.chains), drafted)
         return -1.0 if drafted and seconds > self.slo_s else expected / seconds
 
@@ -130,10 +155,14 @@ class _AdaSpecPolicy(Policy):
         return [(len(chain.scores), chain.cached) for chain in self.chains]
 
     def _draft_seconds(self, live: list[_Chain]) -> float:
-        return forward_s(self.latencies, [(1, chain.cached + len(chain.scores) - 1) for chain in live])
+        return forward_s(
+            self.latencies, [(1, chain.cached + len(chain.scores) - 1) for chain in live]
+        )
 
     def _predict(self, live: list[_Chain], drafted: int) -> float:
-        """Return the throughput with one more token per live chain, each as likely as the earlier ones on average."""
+        """Return the throughput with one more token per live chain, each as likely as the earlier
+        ones on average.
+        """
         expected = self.expected + self.confidence * sum(chain.scores[-1] for chain in live)
         rows = [(new + (new > drafted), cached) for new, cached in self._rows()]
         return self._throughput(expected, self.draft_s + self._draft_seconds(live), rows)
@@ -156,14 +185,21 @@ class _AdaSpecPolicy(Policy):
         self.confidence += sum(chain.confidence - self.confidence for chain in live) / self.tokens
 
     def _eliminate(self) -> list[int]:
-        """Return how many tokens of each draft make the batch fastest, where the most probable tokens are kept.
+        """Return how many tokens of each draft make the batch fastest, where the most probable
+        tokens are kept.
 
-        All numbers of kept tokens are compared: where the time of a verification grows in steps, as with kernels or
-        captured graphs of fixed sizes, the first token to go may gain nothing and the next ones much. The authors' code
-        cuts to the next such size at once, and compares that alone.
+        All numbers of kept tokens are compared: where the time of a verification grows in steps, as
+        with kernels or captured graphs of fixed sizes, the first token to go may gain nothing and
+        the next ones much. The authors' code cuts to the next such size at once, and compares that
+        alone.
         """
-        # A token is never likelier than those before it, so these come first; among equals, the deeper goes first.
-        order = sorted((-score, depth, row) for row, chain in enumerate(self.chains) for depth, score in chain.tokens)
+        # A token is never likelier than those before it, so these come first; among equals, the
+        # deeper goes first.
+        order = sorted(
+            (-score, depth, row)
+            for row, chain in enumerate(self.chains)
+            for depth, score in chain.tokens
+        )
         verify = self.latencies.verify
         lengths = [0] * len(self.chains)
         sums = sums_of([(1, chain.cached) for chain in self.chains])

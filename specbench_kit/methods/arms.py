@@ -21,7 +21,8 @@ RANGE = re.compile(r"(.+=)(\d+)\.\.(\d+)")
 
 
 def arm_specs(text: str) -> list[str]:
-    """Return the specs in a list of arms such as `svip+fixed-k.k=1..2+threshold.threshold=0.3+max_draft=4`.
+    """Return the specs in a list of arms such as
+    `svip+fixed-k.k=1..2+threshold.threshold=0.3+max_draft=4`.
 
     A range is written out, and a part without a method's name is an option of the arm before it.
     """
@@ -31,35 +32,52 @@ def arm_specs(text: str) -> list[str]:
             specs[-1] += f"+{piece}"
             continue
         span = RANGE.fullmatch(piece)
-        specs += [f"{span[1]}{n}" for n in range(int(span[2]), int(span[3]) + 1)] if span else [piece]
+        specs += (
+            [f"{span[1]}{n}" for n in range(int(span[2]), int(span[3]) + 1)] if span else [piece]
+        )
     return specs
 
 
 def parse_arm(owner: str, spec: str) -> Method:
-    """Return the chain rule that an arm names; raise SkitError if the method is not a chain rule."""
+    """Return the chain rule that an arm names; raise SkitError if the method is not a chain
+    rule.
+    """
     name, _, tail = spec.partition(".")
     rule = from_options(name, methods.get(name), tail, separator="+")
     drafts_chains = rule.required_capability < Capability.TREES and rule.pipeline is None
     is_chain = drafts_chains and not rule.overlaps and not rule.needs_reference
-    require(is_chain, f"{owner}: '{name}' cannot be an arm: arms are methods that draft chains and read only the draft")
+    require(
+        is_chain,
+        f"{owner}: '{name}' cannot be an arm: arms are methods that draft chains and read only the draft",
+    )
     return rule
 
 
 @dataclass(frozen=True)
 class ArmsMethod(Method):
-    """A method in which one of several arms drafts each round; `arms` such as `svip+fixed-k.k=1..4+margin`."""
+    """A method in which one of several arms drafts each round; `arms` such as
+    `svip+fixed-k.k=1..4+margin`.
+    """
 
     rules: tuple[Method, ...] = field(default=(), init=False, repr=False, kw_only=True)
     """The method of each arm."""
 
     def take_arms(self, arms: str) -> None:
-        """Set the arms; raise SkitError unless they are two or more and all draw tokens, or all take the top ones."""
+        """Set the arms; raise SkitError unless they are two or more and all draw tokens, or all
+        take the top ones.
+        """
         specs = arm_specs(arms)
-        require(len(specs) > 1, f"{self.display_name}: arms must be two or more, as in svip+fixed-k.k=4")
+        require(
+            len(specs) > 1, f"{self.display_name}: arms must be two or more, as in svip+fixed-k.k=4"
+        )
         repeated = [spec for spec in specs if specs.count(spec) > 1]
-        require(not repeated, f"{self.display_name}: the arm {(repeated or specs)[0]} is named twice")
+        require(
+            not repeated, f"{self.display_name}: the arm {(repeated or specs)[0]} is named twice"
+        )
         self._set_rules(tuple(parse_arm(self.display_name, spec) for spec in specs))
-        object.__setattr__(self, "required_capability", max(rule.required_capability for rule in self.rules))
+        object.__setattr__(
+            self, "required_capability", max(rule.required_capability for rule in self.rules)
+        )
         drawing = {rule.proposal for rule in self.rules if rule.uses_drafter}
         if len(drawing) > 1:
             raise SkitError(
@@ -103,7 +121,9 @@ class ArmsMethod(Method):
 
 @dataclass
 class ArmDrafter:
-    """The drafter that an arm sees: only its own requests, with chains of at most `longest` tokens."""
+    """The drafter that an arm sees: only its own requests, with chains of at most `longest`
+    tokens.
+    """
 
     drafter: "Drafter"
     drafts: "list[Draft]"
@@ -125,7 +145,9 @@ class ArmDrafter:
     def fastest_rounds(
         self, draft: "Draft", longest: int, *, server_decodes: bool
     ) -> "Mapping[int, PlannedRound] | None":
-        return self.drafter.fastest_rounds(draft, min(longest, self.longest), server_decodes=server_decodes)
+        return self.drafter.fastest_rounds(
+            draft, min(longest, self.longest), server_decodes=server_decodes
+        )
 
     def room(self, draft: "Draft") -> int:
         return min(self.drafter.room(draft), self.longest - draft.tree.last)
@@ -139,7 +161,9 @@ class ArmDrafter:
 
 
 class ArmsPolicy(Policy):
-    """A policy that plays one arm per scope and learns from the outcome; a scope is one request or the whole run."""
+    """A policy that plays one arm per scope and learns from the outcome; a scope is one request or
+    the whole run.
+    """
 
     def __init__(self, policies: Sequence[Policy], longest: int, *, shared: bool) -> None:
         self.policies = policies
@@ -151,7 +175,9 @@ class ArmsPolicy(Policy):
     def draft(self, drafter: "Drafter") -> None:
         scopes = dict.fromkeys(self.scope(draft.request_id) for draft in drafter.drafts)
         arms = {scope: self.pick(scope) for scope in scopes}
-        self.played = {draft.request_id: arms[self.scope(draft.request_id)] for draft in drafter.drafts}
+        self.played = {
+            draft.request_id: arms[self.scope(draft.request_id)] for draft in drafter.drafts
+        }
         for arm, drafts in self._by_arm(drafter.drafts):
             self.policies[arm].draft(ArmDrafter(drafter, drafts, self.longest))  # type: ignore[arg-type]
 

@@ -1,4 +1,6 @@
-"""AutoDraft's trees, whose width, depth and sent nodes minimise a blend of time and money per token."""
+"""AutoDraft's trees, whose width, depth and sent nodes minimise a blend of time and money per
+token.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,20 +26,24 @@ LEAST_LEVELS = 3
 @methods.register("autodraft")
 @dataclass(frozen=True)
 class AutoDraft(LatencyAware):
-    """Grow a tree whose width, depth and number of sent nodes take the least time and money per expected token.
+    """Grow a tree whose width, depth and number of sent nodes take the least time and money per
+    expected token.
 
-    The objective is `cost_weight` times the money per token plus the rest times the time per token, each relative to a
-    reference. Every level has a multiple of `step` nodes, up to `nodes`, and the first one as many as it may; as many
-    are sent. Levels are added, up to `max_depth`, while the third and each later one lowers the objective. Expected
-    accepted tokens are the sum of the nodes' cumulative probabilities, times the ratio of accepted to expected tokens
-    so far, less the share `margin`. Money is `edge_price_per_hour` of the time of drafting and `server_price_per_hour`
-    of the time of verifying. The references are the run's own time and money per token up to the last finished
-    request. Each request of a batch is judged as if it was alone, and no round is left to the server.
+    The objective is `cost_weight` times the money per token plus the rest times the time per token,
+    each relative to a reference. Every level has a multiple of `step` nodes, up to `nodes`, and the
+    first one as many as it may; as many are sent. Levels are added, up to `max_depth`, while the
+    third and each later one lowers the objective. Expected accepted tokens are the sum of the
+    nodes' cumulative probabilities, times the ratio of accepted to expected tokens so far, less the
+    share `margin`. Money is `edge_price_per_hour` of the time of drafting and
+    `server_price_per_hour` of the time of verifying. The references are the run's own time and
+    money per token up to the last finished request. Each request of a batch is judged as if it was
+    alone, and no round is left to the server.
 
-    This is the rule of the authors' code with `proactive=False`, its default. Left out are drafting ahead, which
-    depends on when threads are woken up, meters of electrical power and prices of bytes. Two things are ours: before a
-    request has finished, the references are those of the server alone, where the code decodes questions to calibrate
-    them; and every draft forward counts, where the code leaves out the root's and, for a width, the newest one.
+    This is the rule of the authors' code with `proactive=False`, its default. Left out are drafting
+    ahead, which depends on when threads are woken up, meters of electrical power and prices of
+    bytes. Two things are ours: before a request has finished, the references are those of the
+    server alone, where the code decodes questions to calibrate them; and every draft forward
+    counts, where the code leaves out the root's and, for a width, the newest one.
     """
 
     nodes: int = 150
@@ -50,7 +56,9 @@ class AutoDraft(LatencyAware):
     source = "AutoDraft, 2026: the package autodraft-sd 1.1.1 (its paper could not be had)"
     reported_result = "79% less cost of the server and 44% more throughput than the server alone"
     group = "tree"
-    grid = MappingProxyType({"nodes": (30, 60, 150), "step": (5, 10), "cost_weight": (0.0, 0.5, 1.0)})
+    grid = MappingProxyType(
+        {"nodes": (30, 60, 150), "step": (5, 10), "cost_weight": (0.0, 0.5, 1.0)}
+    )
     proposal = "top"
     required_capability = Capability.TREES
 
@@ -79,7 +87,9 @@ class _Cost(NamedTuple):
 
 
 class _PerToken:
-    """The time and the money per token of the rounds so far; before the first one, those that it begins with."""
+    """The time and the money per token of the rounds so far; before the first one, those that it
+    begins with.
+    """
 
     def __init__(self, seconds: float, money: float) -> None:
         self.reference = _Cost(seconds, money)
@@ -183,12 +193,18 @@ class _AutoDraftPolicy(Policy):
         return self.accepted / self.expected if self.expected else 1.0
 
     def _sizes(self, most: int) -> list[int]:
-        """Return the numbers of nodes that a level or a verification may have, of which there are `most`."""
+        """Return the numbers of nodes that a level or a verification may have, of which there are
+        `most`.
+        """
         options = self.options
-        return list(range(options.step, min(options.nodes, most) + 1, options.step)) or [min(options.nodes, most)]
+        return list(range(options.step, min(options.nodes, most) + 1, options.step)) or [
+            min(options.nodes, most)
+        ]
 
     def _add_level(self, plan: _Plan, forward: "DraftForward", first_row: int, room: int) -> None:
-        """Add the level below the nodes that were just forwarded, as wide as is expected to be best."""
+        """Add the level below the nodes that were just forwarded, as wide as is expected to be
+        best.
+        """
         tree = plan.tree
         parents = plan.frontier
         plan.drafting_s += self._forward_s(plan, len(parents))
@@ -205,7 +221,8 @@ class _AutoDraftPolicy(Policy):
             width = min(
                 sizes,
                 key=lambda size: self._objective(
-                    self._cost(plan, sent, self._forward_s(plan, size)), reached + sum(chances[:size])
+                    self._cost(plan, sent, self._forward_s(plan, size)),
+                    reached + sum(chances[:size]),
                 ),
             )
         else:
@@ -227,20 +244,27 @@ class _AutoDraftPolicy(Policy):
 
     def _forward_s(self, plan: _Plan, nodes: int) -> float:
         """Return the seconds of a draft forward of so many nodes below those forwarded before."""
-        return forward_s(self.latencies, [(nodes, plan.tree.draft.context_length - 1 + len(plan.tree.forwarded))])
+        return forward_s(
+            self.latencies, [(nodes, plan.tree.draft.context_length - 1 + len(plan.tree.forwarded))]
+        )
 
     def _cost(self, plan: _Plan, sent: int, further_s: float = 0.0) -> _Cost:
-        """Return what the round takes if so many nodes are sent, after `further_s` more seconds of drafting."""
+        """Return what the round takes if so many nodes are sent, after `further_s` more seconds of
+        drafting.
+        """
         drafts = [plan.tree.draft]
         drafting_s = plan.drafting_s + further_s
         verified_s = verify_s(self.latencies, drafts, [sent])
         prices = self.options.edge_price_per_hour, self.options.server_price_per_hour
         return _Cost(
-            drafting_s + answer_s(self.latencies, drafts, [sent]), drafting_s * prices[0] + verified_s * prices[1]
+            drafting_s + answer_s(self.latencies, drafts, [sent]),
+            drafting_s * prices[0] + verified_s * prices[1],
         )
 
     def _objective(self, cost: _Cost, expected: float) -> float:
-        """Return the blend of money and time per token, where `expected` drafted tokens are likely to be accepted."""
+        """Return the blend of money and time per token, where `expected` drafted tokens are likely
+        to be accepted.
+        """
         assert self.per_token is not None
         tokens = 1 + expected * self.scale * (1 - self.options.margin)
         reference = self.per_token.reference

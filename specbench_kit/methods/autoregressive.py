@@ -8,7 +8,9 @@ from specbench_kit.methods.base import Capability, Method, Policy, StopRule, met
 @methods.register("autoregressive")
 @dataclass(frozen=True)
 class Autoregressive(Method):
-    """Decode without a draft, one target forward per token: the baseline for losslessness and speedup."""
+    """Decode without a draft, one target forward per token: the baseline for losslessness and
+    speedup.
+    """
 
     drafter: str = field(default="none", init=False)
     source = "baseline"

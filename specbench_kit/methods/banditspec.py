@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @methods.register("banditspec")
 @dataclass(frozen=True)
 class BanditSpec(ArmsMethod):
-    """Choose the arm that drafts each round by a bandit: `ucb`, or `exp3` if rewards may change over time.
+    """Choose the arm that drafts each round by a bandit: `ucb`, or `exp3` if rewards may change
+    over time.
 
     Arms draft at most `max_draft` tokens. The reward lies in 0..1. With `reward=rate` it is the round's tokens per
     second over the best round's so far; a round with a prefill does not count. With `reward=length` it is the accepted
@@ -54,7 +55,9 @@ class BanditSpec(ArmsMethod):
 
 
 class Bandit(Protocol):
-    """A bandit picks one of several arms and learns the reward, 0 to 1, of the arm that was played."""
+    """A bandit picks one of several arms and learns the reward, 0 to 1, of the arm that was
+    played.
+    """
 
     def pick(self) -> int: ...
     def learn(self, arm: int, reward: float) -> None: ...
@@ -63,7 +66,8 @@ class Bandit(Protocol):
 def confidence_radius(count: int, rounds: int, arms: int, delta: float) -> float:
     """Return the half-width of the confidence interval of an arm's mean reward.
 
-    The arm was played `count` times, all `arms` together `rounds` times; rewards lie in 0..1 (BanditSpec).
+    The arm was played `count` times, all `arms` together `rounds` times; rewards lie in 0..1
+    (BanditSpec).
     """
     bound = 1 + 2 * log(arms * rounds**2 * sqrt(1 + count) / delta)
     return 0.5 * sqrt((1 + count) / count**2 * bound)
@@ -95,7 +99,9 @@ class Ucb:
 
 
 class Exp3:
-    """The EXP3 bandit: arms at random, less likely the more reward they missed when they were played."""
+    """The EXP3 bandit: arms at random, less likely the more reward they missed when they were
+    played.
+    """
 
     def __init__(self, arms: int, random: Random) -> None:
         self.losses = [0.0] * arms
@@ -133,7 +139,9 @@ class _BanditSpecPolicy(ArmsPolicy):
         if scope not in self.bandits:
             arms = len(self.policies)
             uses_ucb = self.options.algorithm == "ucb"
-            self.bandits[scope] = Ucb(arms, self.options) if uses_ucb else Exp3(arms, Random(f"banditspec/{scope}"))
+            self.bandits[scope] = (
+                Ucb(arms, self.options) if uses_ucb else Exp3(arms, Random(f"banditspec/{scope}"))
+            )
         return self.bandits[scope].pick()
 
     def learn(self, scope: str, arm: int, verdicts: "Sequence[Verdict]") -> None:

@@ -1,4 +1,6 @@
-"""The method contract: a method's options are a frozen dataclass, its state is in the policy that it makes."""
+"""The method contract: a method's options are a frozen dataclass, its state is in the policy that
+it makes.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -51,14 +53,17 @@ Group = Literal[
     "draft-free",
     "other",
 ]
-"""The kind of decision that a method makes, in the order of lists and reports; `other` if it does not say."""
+"""The kind of decision that a method makes, in the order of lists and reports; `other` if it does
+not say.
+"""
 
 
 GROUPS: tuple[Group, ...] = get_args(Group)
 
 
 class Pipeline(NamedTuple):
-    """A target that is cut into stages and takes one tree level of at most `width` tokens per request and step.
+    """A target that is cut into stages and takes one tree level of at most `width` tokens per
+    request and step.
 
     The `budget` limits the tokens of a step over all requests, those of their prompts included.
     """
@@ -69,7 +74,9 @@ class Pipeline(NamedTuple):
 
     @property
     def nodes(self) -> int:
-        """Return the largest possible number of tree nodes: a level in every stage, and one that waits."""
+        """Return the largest possible number of tree nodes: a level in every stage, and one that
+        waits.
+        """
         return self.width * (self.stages + 1)
 
 
@@ -81,7 +88,8 @@ LATENCIES = "latencies of the pair: a deployment, or skit profile-drafter"
 
 @dataclass(frozen=True, slots=True)
 class LinkCosts:
-    """What the link between drafter and verifier adds to a round, by the means of its distributions.
+    """What the link between drafter and verifier adds to a round, by the means of its
+    distributions.
 
     `rtt_s` is the round trip with the expected time of lost messages, `jitter_s` the largest deviation of one message.
     Every drafted token takes `up_bytes`, every committed one `down_bytes`.
@@ -100,12 +108,16 @@ class LinkCosts:
         A batch begins when its slowest message has arrived, and ends with the slowest answer.
         """
         slowest_s = self.jitter_s * (requests - 1) / (requests + 1)
-        payloads_s = drafted * self.up_bytes / self.up_bytes_per_s + committed * self.down_bytes / self.down_bytes_per_s
+        payloads_s = (
+            drafted * self.up_bytes / self.up_bytes_per_s
+            + committed * self.down_bytes / self.down_bytes_per_s
+        )
         return self.rtt_s + 2 * slowest_s + payloads_s
 
 
 class Latencies(NamedTuple):
-    """The latency models of a pair's forwards in the environment where the method runs, and the link between them.
+    """The latency models of a pair's forwards in the environment where the method runs, and the
+    link between them.
 
     `link` is None if drafts do not cross one. Where they do, every request has a drafting device of its own.
     """
@@ -116,7 +128,9 @@ class Latencies(NamedTuple):
 
 
 class SendsAhead(NamedTuple):
-    """Drafts that are sent before the verdicts on earlier ones: up to `in_flight` chunks of so many tokens."""
+    """Drafts that are sent before the verdicts on earlier ones: up to `in_flight` chunks of so many
+    tokens.
+    """
 
     chunk: int
     in_flight: int
@@ -137,7 +151,9 @@ class Environment:
 
     pair: PairHashes
     latencies: Callable[[], Latencies]
-    """Return those of the deployment, or of the pair's profile on this machine; raise SkitError if there is none."""
+    """Return those of the deployment, or of the pair's profile on this machine; raise SkitError if
+    there is none.
+    """
     modelled: bool = False
     """True if time is computed from a deployment rather than measured."""
     served: bool = False
@@ -149,31 +165,51 @@ class Environment:
     round_s: float | None = None
     """The longest that a round may take, in seconds, where clients were promised a token speed."""
     verification: Callable[[], LatencyModel | None] = field(default=unknown_latency)
-    """Return the latency model of the target if it is known without measuring anything, else None."""
+    """Return the latency model of the target if it is known without measuring anything, else
+    None.
+    """
     link_s: float = 0.0
-    """Seconds that draft and verdict spend on the link, without their bytes; 0 if drafts do not cross one."""
+    """Seconds that draft and verdict spend on the link, without their bytes; 0 if drafts do not
+    cross one.
+    """
     batch_size: int = 1
     """The number of requests that are decoded together."""
     longest_draft: int = LONGEST_DRAFT
-    """The most tokens that a method of the benchmark drafts: as far as a bound of them has to reach."""
+    """The most tokens that a method of the benchmark drafts: as far as a bound of them has to
+    reach.
+    """
     server_decodes: bool = False
-    """True if a method may leave rounds to the server's own decoding, which crosses the link once for all of them."""
+    """True if a method may leave rounds to the server's own decoding, which crosses the link once
+    for all of them.
+    """
 
     def require_deployment(self, name: str) -> None:
         """Raise SkitError if the method `name` would run on this machine's clock."""
-        require(self.modelled, f"{name}: only a deployment models what it does: add --deployment NAME")
+        require(
+            self.modelled, f"{name}: only a deployment models what it does: add --deployment NAME"
+        )
 
     def require_local_sampling(self, name: str) -> None:
         """Raise SkitError if the method `name` would need a rule of its own from a server."""
         served = self.served and self.temperature > 0
-        require(not served, f"{name}: servers verify drawn tokens one by one: leave out --temperature or --server")
+        require(
+            not served,
+            f"{name}: servers verify drawn tokens one by one: leave out --temperature or --server",
+        )
 
     def require_local_target(self, name: str) -> None:
-        """Raise SkitError if the method `name` would need more of a server than which tokens it accepts."""
-        require(not self.served, f"{name}: servers do not send the target's candidates: leave out --server")
+        """Raise SkitError if the method `name` would need more of a server than which tokens it
+        accepts.
+        """
+        require(
+            not self.served,
+            f"{name}: servers do not send the target's candidates: leave out --server",
+        )
 
     def require_link(self, name: str) -> None:
-        """Raise SkitError if the method `name` would run with the target beside it, where there is no link."""
+        """Raise SkitError if the method `name` would run with the target beside it, where there is
+        no link.
+        """
         missing = "there is no link to cross: add --deployment NAME or --server HOST:PORT"
         require(self.modelled or self.served, f"{name}: {missing}")
 
@@ -182,8 +218,8 @@ class Environment:
 class Method(ABC):
     """One way to decode; the fields of a subclass are its options on the command line.
 
-    The docstring of a subclass is its description in `skit list methods` and in the docs; its first sentence is the
-    summary.
+    The docstring of a subclass is its description in `skit list methods` and in the docs; its first
+    sentence is the summary.
     """
 
     drafter: str = field(default="model", kw_only=True)
@@ -201,19 +237,27 @@ class Method(ABC):
     needs: ClassVar[str] = ""
     """Requirements in words, besides those that the other attributes state."""
     proposal: ClassVar[Literal["sample", "top"]] = "sample"
-    """Tokens that `drafter.extend` takes under sampling: drawn at random (`sample`) or the most likely ones (`top`)."""
+    """Tokens that `drafter.extend` takes under sampling: drawn at random (`sample`) or the most
+    likely ones (`top`).
+    """
     verification: ClassVar[Verification] = "token"
     """How tokens drawn at random are verified; the policy marks its trees accordingly."""
     own_distributions: ClassVar[bool] = False
-    """True if drafted tokens are drawn from distributions that the policy makes, not from the draft model's."""
+    """True if drafted tokens are drawn from distributions that the policy makes, not from the draft
+    model's.
+    """
     required_capability: ClassVar[Capability] = Capability.STATISTICS
     """What the policy reads from the drafter besides the tokens; a drafter with less is refused."""
     needs_reference: ClassVar[bool] = False
     """True if the policy reads the target's answer, which only a benchmark can provide."""
     is_rung: ClassVar[bool] = False
-    """True if it stands among the bounds, to show how much of the oracle's gap a rule over draft signals closes."""
+    """True if it stands among the bounds, to show how much of the oracle's gap a rule over draft
+    signals closes.
+    """
     uses_drafter: ClassVar[bool] = True
-    """False if the verifier decodes the whole answer without drafts, and the link is crossed once."""
+    """False if the verifier decodes the whole answer without drafts, and the link is crossed
+    once.
+    """
     placement: ClassVar[Literal["edge", "server"] | None] = None
     """Where the method drafts; None leaves it to the deployment."""
     learned: ClassVar[bool] = False
@@ -230,13 +274,19 @@ class Method(ABC):
         """Return what the method needs before it can run, in words."""
         has_choice = any(option.name == "drafter" and option.init for option in fields(cls))
         reads = cls.required_capability
-        drafter = [f"a drafter that gives {reads.words}"] if has_choice and reads > Capability.TOKENS else []
+        drafter = (
+            [f"a drafter that gives {reads.words}"]
+            if has_choice and reads > Capability.TOKENS
+            else []
+        )
         reference = ["the target's answer"] if cls.needs_reference else []
         return [*drafter, *reference, *([cls.needs] if cls.needs else [])]
 
     @property
     def is_bound(self) -> bool:
-        """Return True if the method shows what others could reach, so that it is never the fastest itself."""
+        """Return True if the method shows what others could reach, so that it is never the fastest
+        itself.
+        """
         return self.needs_reference or self.is_rung or self.drafting.is_bound
 
     @property
@@ -264,7 +314,10 @@ class Method(ABC):
         """Raise SkitError if one of the options is smaller than the minimum."""
         for option in options:
             value = getattr(self, option)
-            require(value >= minimum, f"{self.display_name}: {option} must be at least {minimum}, not {value}")
+            require(
+                value >= minimum,
+                f"{self.display_name}: {option} must be at least {minimum}, not {value}",
+            )
 
     def require_share(self, *options: str) -> None:
         """Raise SkitError if one of the options does not lie in 0..1."""
@@ -274,17 +327,23 @@ class Method(ABC):
 
     @property
     def submits_trees(self) -> bool:
-        """Return True if it submits trees that may branch, which servers of other engines cannot verify."""
+        """Return True if it submits trees that may branch, which servers of other engines cannot
+        verify.
+        """
         return self.required_capability >= Capability.TREES
 
     @property
     def draws_tokens(self) -> bool:
-        """Return True if sampled decoding draws its draft tokens at random, so that verification needs their odds."""
+        """Return True if sampled decoding draws its draft tokens at random, so that verification
+        needs their odds.
+        """
         return self.proposal == "sample" and self.uses_drafter and self.drafting.drawn
 
     @property
     def reads_candidates(self) -> int:
-        """Return how many of the target's most likely tokens after each verified token the policy learns from."""
+        """Return how many of the target's most likely tokens after each verified token the policy
+        learns from.
+        """
         return 0
 
     @property
@@ -294,7 +353,9 @@ class Method(ABC):
 
     @property
     def batch_aware(self) -> bool:
-        """Return True if one draft length is decided for the whole batch, not for each request by itself."""
+        """Return True if one draft length is decided for the whole batch, not for each request by
+        itself.
+        """
         return False
 
     @property
@@ -309,7 +370,9 @@ class Method(ABC):
 
     @property
     def decision_s(self) -> float:
-        """Return the seconds that a prepared method needs to judge a token in the decoding loop; 0 if unknown."""
+        """Return the seconds that a prepared method needs to judge a token in the decoding loop; 0
+        if unknown.
+        """
         return 0.0
 
     @property
@@ -320,7 +383,9 @@ class Method(ABC):
 
     @property
     def longest_chain(self) -> int | None:
-        """Return the largest number of drafted tokens behind a text, with those that no verdict was asked for yet."""
+        """Return the largest number of drafted tokens behind a text, with those that no verdict was
+        asked for yet.
+        """
         return self.longest_draft
 
     @property
@@ -330,15 +395,21 @@ class Method(ABC):
 
     @property
     def ahead(self) -> SendsAhead | None:
-        """Return how it sends drafts to a server ahead of the verdicts; None if it awaits each verdict."""
+        """Return how it sends drafts to a server ahead of the verdicts; None if it awaits each
+        verdict.
+        """
         return None
 
     def prepare(self, environment: Environment) -> "Method":
-        """Return the method ready to run: one that depends on the models or on time reads them here."""
+        """Return the method ready to run: one that depends on the models or on time reads them
+        here.
+        """
         return self
 
     def uses(self) -> Mapping[str, object]:
-        """Return what a prepared method read from its environment that decides what it does; runs record it."""
+        """Return what a prepared method read from its environment that decides what it does; runs
+        record it.
+        """
         return {}
 
     def chosen_options(self) -> Mapping[str, object]:
@@ -346,8 +417,11 @@ class Method(ABC):
         return {}
 
     @classmethod
-    def tuning_specs(cls, _tokens_per_s: Callable[[str, int], float], _batch_size: int, _longest: int) -> Sequence[str]:
-        """Return specs that tuning tries besides those of the `grid`, for batches of a size and drafts up to a length.
+    def tuning_specs(
+        cls, _tokens_per_s: Callable[[str, int], float], _batch_size: int, _longest: int
+    ) -> Sequence[str]:
+        """Return specs that tuning tries besides those of the `grid`, for batches of a size and
+        drafts up to a length.
 
         The first argument returns the tokens per second of any method's spec at a batch size.
         """

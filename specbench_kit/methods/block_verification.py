@@ -12,9 +12,11 @@ if TYPE_CHECKING:
 @methods.register("block-verification")
 @dataclass(frozen=True)
 class BlockVerification(Method):
-    """Draft exactly `k` tokens, and verify them as one block, which accepts at least as many as one by one.
+    """Draft exactly `k` tokens, and verify them as one block, which accepts at least as many as one
+    by one.
 
-    It differs from `fixed-k` under sampling alone. Only a local target verifies so: servers verify token by token.
+    It differs from `fixed-k` under sampling alone. Only a local target verifies so: servers verify
+    token by token.
     """
 
     k: int = 8

@@ -1,4 +1,6 @@
-"""Policies that choose one draft length for the batch, by an acceptance rate that is given or learned."""
+"""Policies that choose one draft length for the batch, by an acceptance rate that is given or
+learned.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,9 +18,11 @@ PRIOR_TOKENS = 10.0
 
 
 class AcceptanceRate:
-    """The probability that a drafted token is accepted if all before it are, over the recent rounds of all requests.
+    """The probability that a drafted token is accepted if all before it are, over the recent rounds
+    of all requests.
 
-    Rounds lose the share `forget` of their weight with each later round. Tokens after a rejection do not count.
+    Rounds lose the share `forget` of their weight with each later round. Tokens after a rejection
+    do not count.
     """
 
     def __init__(self, initial: float, forget: float) -> None:
@@ -46,7 +50,9 @@ def expected_tokens(acceptance: float, length: int) -> float:
 
 
 class ChosenLengthPolicy(Policy):
-    """A policy that drafts a chain of one length for every request of the batch, and learns the acceptance rate."""
+    """A policy that drafts a chain of one length for every request of the batch, and learns the
+    acceptance rate.
+    """
 
     def __init__(self, acceptance: AcceptanceRate) -> None:
         self.acceptance = acceptance

@@ -1,4 +1,6 @@
-"""Drafting that never waits: chunks are sent as they are drafted, and any number of them is on its way."""
+"""Drafting that never waits: chunks are sent as they are drafted, and any number of them is on its
+way.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,17 +19,18 @@ if TYPE_CHECKING:
 class Decoupled(Method):
     """Draft without waiting for verdicts, and send every `k` tokens as soon as they are drafted.
 
-    Up to `in_flight` chunks are drafted beyond what is verified, so that a link is crossed while others are verified.
-    The server never waits: when it is free it verifies the next chunk that was drafted for the text that it has, if one
-    has arrived, and otherwise computes the next token by itself. What follows a wrong token costs it nothing, and where
-    every token is wrong, it is as fast as the server alone. The device hears of a wrong token later, and then drafts
-    anew. Under sampling a chunk goes on only if its first token is the one that the target draws.
+    Up to `in_flight` chunks are drafted beyond what is verified, so that a link is crossed while
+    others are verified. The server never waits: when it is free it verifies the next chunk that was
+    drafted for the text that it has, if one has arrived, and otherwise computes the next token by
+    itself. What follows a wrong token costs it nothing, and where every token is wrong, it is as
+    fast as the server alone. The device hears of a wrong token later, and then drafts anew. Under
+    sampling a chunk goes on only if its first token is the one that the target draws.
 
-    Under a deployment a drafter that begins each round anew, such as block, has nothing on its way, so that the server
-    decodes alone.
+    Under a deployment a drafter that begins each round anew, such as block, has nothing on its way,
+    so that the server decodes alone.
 
-    DSI starts further target instances to verify chunks in parallel, where the server here verifies one after the
-    other, and lets the target decode on until a chunk arrives, as here.
+    DSI starts further target instances to verify chunks in parallel, where the server here verifies
+    one after the other, and lets the target decode on until a chunk arrives, as here.
     """
 
     k: int = 4
@@ -66,9 +69,13 @@ class _DecoupledPolicy(RunsAheadPolicy):
         super().__init__(ahead.longest)
         self.k = ahead.chunk
         self.begun: dict[str, int] = {}
-        """By request, how many tokens stood before what is being drafted when drafting began anew."""
+        """By request, how many tokens stood before what is being drafted when drafting began
+        anew.
+        """
         self.arrived: dict[str, int] = {}
-        """By request, the last node of the chunk that the server has when this round begins; 0 without one."""
+        """By request, the last node of the chunk that the server has when this round begins; 0
+        without one.
+        """
 
     def draft(self, drafter: "Drafter") -> None:
         for draft in drafter.drafts:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @methods.register("delay-optimal")
 @dataclass(frozen=True)
 class DelayOptimal(LatencyAware):
-    """Draft the number of tokens, 1 to `k_max`, with the least expected time per token at the link's mean delay.
+    """Draft the number of tokens, 1 to `k_max`, with the least expected time per token at the
+    link's mean delay.
 
     The time of a round is the delay of both messages, a part per drafted and a part per verified token. `acceptance` is
     the probability that a drafted token is accepted if all before it are; by default it is learned, from
@@ -34,13 +35,17 @@ class DelayOptimal(LatencyAware):
     forget: float = 0.02
     source = "the known-delay optimum of UCB-SpecStop, arXiv 2606.20591 (how to learn the acceptance rate is ours)"
     group = "link"
-    grid = MappingProxyType({"k_max": (4, 6, 8), "initial_acceptance": (0.5, 0.7, 0.8), "forget": (0.02, 0.1)})
+    grid = MappingProxyType(
+        {"k_max": (4, 6, 8), "initial_acceptance": (0.5, 0.7, 0.8), "forget": (0.02, 0.1)}
+    )
     draft_limit = "k_max"
     required_capability = Capability.TOKENS
 
     def __post_init__(self) -> None:
         self.require_at_least(1, "k_max")
-        self.require_share("initial_acceptance", "forget", *(["acceptance"] if self.acceptance is not None else []))
+        self.require_share(
+            "initial_acceptance", "forget", *(["acceptance"] if self.acceptance is not None else [])
+        )
 
     def policy_with(self, latencies: Latencies) -> Policy:
         return _DelayOptimalPolicy(self, latencies)
@@ -68,7 +73,9 @@ class RoundParts:
         return both_s * (1 + acceptance) / (2 * acceptance**2) - (both_s + self.verify_s) / 2
 
     def best_length(self, acceptance: float, longest: int) -> int:
-        """Return the length from 1 to `longest` with the least time per token, the shortest of several."""
+        """Return the length from 1 to `longest` with the least time per token, the shortest of
+        several.
+        """
         if self.delay_s <= self.critical_delay_s(acceptance):
             return 1
         return min(range(1, longest + 1), key=lambda length: self.per_token_s(length, acceptance))
@@ -77,7 +84,9 @@ class RoundParts:
 class _DelayOptimalPolicy(ChosenLengthPolicy):
     def __init__(self, options: DelayOptimal, latencies: Latencies) -> None:
         given = options.acceptance
-        super().__init__(AcceptanceRate(options.initial_acceptance if given is None else given, options.forget))
+        super().__init__(
+            AcceptanceRate(options.initial_acceptance if given is None else given, options.forget)
+        )
         self.options = options
         self.latencies = latencies
 
@@ -89,10 +98,14 @@ class _DelayOptimalPolicy(ChosenLengthPolicy):
         return self.parts(drafter.drafts).best_length(self.acceptance.value, self.options.k_max)
 
     def parts(self, drafts: "Sequence[Draft]") -> RoundParts:
-        """Return the parts of a round of these requests, where the parts per token are means over `k_max` tokens."""
+        """Return the parts of a round of these requests, where the parts per token are means over
+        `k_max` tokens.
+        """
         longest = self.options.k_max
         requests = len(drafts)
-        plain_s, whole_s = (verify_s(self.latencies, drafts, [length] * requests) for length in (0, longest))
+        plain_s, whole_s = (
+            verify_s(self.latencies, drafts, [length] * requests) for length in (0, longest)
+        )
         empty_s, full_s = (link_s(self.latencies, requests, length) for length in (0, longest))
         token_s = (whole_s - plain_s + full_s - empty_s) / longest
         return RoundParts(

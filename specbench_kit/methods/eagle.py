@@ -11,7 +11,9 @@ from specbench_kit.methods.fixed_k import FixedK
 @methods.register("eagle")
 @dataclass(frozen=True)
 class Eagle(FixedK):
-    """Draft a chain of `k` tokens with an EAGLE head; `head` is its folder, or `auto` for the target's own."""
+    """Draft a chain of `k` tokens with an EAGLE head; `head` is its folder, or `auto` for the
+    target's own.
+    """
 
     head: str = "auto"
     drafter: str = field(default="head", init=False)

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 @methods.register("entropy-change")
 @dataclass(frozen=True)
 class EntropyChange(Method):
-    """Stop after the first token at which the square root of the entropy rises by more than the threshold.
+    """Stop after the first token at which the square root of the entropy rises by more than the
+    threshold.
 
-    The rise is from the token before it in the same draft, so the first token never stops. Entropy is in nats. The
-    token at which it stops is sent. No state is kept between rounds.
+    The rise is from the token before it in the same draft, so the first token never stops. Entropy
+    is in nats. The token at which it stops is sent. No state is kept between rounds.
     """
 
     threshold: float = 0.2
@@ -30,7 +31,10 @@ class EntropyChange(Method):
     grid = MappingProxyType({"threshold": (0.1, 0.2, 0.4, 0.6, 0.8, 1.0), "max_draft": (3, 5, 8)})
 
     def __post_init__(self) -> None:
-        require(self.threshold >= 0, f"entropy-change: threshold must not be negative, but is {self.threshold}")
+        require(
+            self.threshold >= 0,
+            f"entropy-change: threshold must not be negative, but is {self.threshold}",
+        )
         self.require_at_least(1, "max_draft")
 
     def policy(self) -> Policy:
@@ -58,5 +62,7 @@ class _EntropyChangePolicy(Policy):
     def _is_steady(self, draft: "Draft") -> bool:
         tree = draft.tree
         last = draft.tree.last
-        before, newest = (sqrt(tree.distribution_stats(node).entropy) for node in (max(last - 1, 1), last))
+        before, newest = (
+            sqrt(tree.distribution_stats(node).entropy) for node in (max(last - 1, 1), last)
+        )
         return newest - before <= self.options.threshold

@@ -1,4 +1,6 @@
-"""The draft length with the least time per token on the present channel, within a device's energy per token."""
+"""The draft length with the least time per token on the present channel, within a device's energy
+per token.
+"""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,15 +21,18 @@ if TYPE_CHECKING:
 @methods.register("flexspec")
 @dataclass(frozen=True)
 class FlexSpec(LatencyAware):
-    """Draft the number of tokens with the least time per token on the present channel, within a budget of energy.
+    """Draft the number of tokens with the least time per token on the present channel, within a
+    budget of energy.
 
-    The state of the channel is a moving average of the time that rounds spend on the way, where the newest has the
-    weight `ema`. A device takes `draft_w` watts while it drafts and `radio_w` watts while it waits for an answer. Of
-    the lengths from 1 to `max_draft` that take no more than `budget_j` joules per committed token, the fastest is
-    drafted, and the most frugal one where all take more; there is no budget by default. The acceptance rate is learned
-    from `initial_acceptance` on; each round forgets the share `forget` of the earlier ones.
+    The state of the channel is a moving average of the time that rounds spend on the way, where the
+    newest has the weight `ema`. A device takes `draft_w` watts while it drafts and `radio_w` watts
+    while it waits for an answer. Of the lengths from 1 to `max_draft` that take no more than
+    `budget_j` joules per committed token, the fastest is drafted, and the most frugal one where all
+    take more; there is no budget by default. The acceptance rate is learned from
+    `initial_acceptance` on; each round forgets the share `forget` of the earlier ones.
 
-    Only the abstract of the paper was at hand: the formula is its plainest reading, and not verified.
+    Only the abstract of the paper was at hand: the formula is its plainest reading, and not
+    verified.
     """
 
     max_draft: int = 8
@@ -42,14 +47,18 @@ class FlexSpec(LatencyAware):
         "defaults are ours)"
     )
     group = "link"
-    grid = MappingProxyType({"max_draft": (4, 8, 12), "ema": (0.1, 0.2, 0.5), "forget": (0.02, 0.1)})
+    grid = MappingProxyType(
+        {"max_draft": (4, 8, 12), "ema": (0.1, 0.2, 0.5), "forget": (0.02, 0.1)}
+    )
     required_capability = Capability.TOKENS
 
     def __post_init__(self) -> None:
         self.require_at_least(1, "max_draft")
         self.require_at_least(0, "draft_w", "radio_w")
         positive = self.budget_j is None or self.budget_j > 0
-        require(positive, f"flexspec: budget_j must be a number of joules above 0, not {self.budget_j}")
+        require(
+            positive, f"flexspec: budget_j must be a number of joules above 0, not {self.budget_j}"
+        )
         self.require_share("ema", "initial_acceptance", "forget")
 
     def policy_with(self, latencies: Latencies) -> Policy:
@@ -57,7 +66,9 @@ class FlexSpec(LatencyAware):
 
 
 class TokenCost(NamedTuple):
-    """The seconds and the joules of a device that a committed token takes with drafts of `length` tokens."""
+    """The seconds and the joules of a device that a committed token takes with drafts of `length`
+    tokens.
+    """
 
     length: int
     seconds: float
@@ -84,7 +95,9 @@ class _FlexSpecPolicy(FollowingPolicy):
         for length in range(1, self.options.max_draft + 1):
             drafting_s = draft_s(self.latencies, drafts, length)
             round_s = self.round_s(drafts, length)
-            joules = self.options.draft_w * drafting_s + self.options.radio_w * (round_s - drafting_s)
+            joules = self.options.draft_w * drafting_s + self.options.radio_w * (
+                round_s - drafting_s
+            )
             tokens = expected_tokens(self.acceptance.value, length)
             costs.append(TokenCost(length, round_s / tokens, joules / tokens))
         return costs

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from specbench_kit.decoding.verification import Verdict
 
 PROBE = 10
-"""Every tenth decision not to draft drafts one token all the same, or the acceptance rate would never change."""
+"""Every tenth decision not to draft drafts one token all the same, or the acceptance rate would
+never change.
+"""
 
 
 @methods.register("goodput")
@@ -24,13 +26,15 @@ PROBE = 10
 class Goodput(LatencyAware):
     """Draft the number of tokens with the most expected tokens per second of the batch.
 
-    It is decided every `interval` rounds, from the first round on (in the authors' code, which begins with length 0,
-    only once the first `interval` is over). Lengths from 0 to `max_draft` are tried upwards until the expected speed
-    falls; length 0 is weighted by `bias`. The run keeps one acceptance rate, which starts at `initial_acceptance`: a
-    moving average, weighted by `ema`, of accepted over verified tokens. Tokens after a rejection do not count. As
-    published the average is that of the rounds' shares, which is too low for long drafts of few requests; where the
-    link is seen, it is the ratio of the averages, and a draft gets shorter only if the shorter length is best up to two
-    standard errors above the rate: those rounds are few and long, and a mean of some of them is no reason to give up.
+    It is decided every `interval` rounds, from the first round on (in the authors' code, which
+    begins with length 0, only once the first `interval` is over). Lengths from 0 to `max_draft` are
+    tried upwards until the expected speed falls; length 0 is weighted by `bias`. The run keeps one
+    acceptance rate, which starts at `initial_acceptance`: a moving average, weighted by `ema`, of
+    accepted over verified tokens. Tokens after a rejection do not count. As published the average
+    is that of the rounds' shares, which is too low for long drafts of few requests; where the link
+    is seen, it is the ratio of the averages, and a draft gets shorter only if the shorter length is
+    best up to two standard errors above the rate: those rounds are few and long, and a mean of some
+    of them is no reason to give up.
     """
 
     max_draft: int = 8
@@ -41,7 +45,12 @@ class Goodput(LatencyAware):
     source = "SmartSpec and TurboSpec, arXiv 2406.14066"
     reported_result = "request latency down by up to 3.2 times against no speculation"
     grid = MappingProxyType(
-        {"max_draft": (4, 8), "initial_acceptance": (0.5, 0.7, 0.8), "interval": (5, 20), "bias": (1.0, 1.1)}
+        {
+            "max_draft": (4, 8),
+            "initial_acceptance": (0.5, 0.7, 0.8),
+            "interval": (5, 20),
+            "bias": (1.0, 1.1),
+        }
     )
     required_capability = Capability.TOKENS
 
@@ -80,11 +89,15 @@ class _GoodputPolicy(Policy):
         accepted = sum(len(verdict.path) for verdict in verdicts)
         rejected = sum(len(verdict.path) < len(verdict.submitted) for verdict in verdicts)
         if accepted + rejected and self.latencies.link is None:
-            self.acceptance += self.options.ema * (accepted / (accepted + rejected) - self.acceptance)
+            self.acceptance += self.options.ema * (
+                accepted / (accepted + rejected) - self.acceptance
+            )
         elif accepted + rejected:
             self._average(accepted, accepted + rejected)
 
-    def expected_speeds(self, drafts: "Sequence[Draft]", acceptance: float | None = None) -> list[float]:
+    def expected_speeds(
+        self, drafts: "Sequence[Draft]", acceptance: float | None = None
+    ) -> list[float]:
         """Return the expected tokens per second by draft length, from 0 up to the first fall."""
         acceptance = self.acceptance if acceptance is None else acceptance
         speeds: list[float] = []
@@ -121,7 +134,11 @@ class _GoodputPolicy(Policy):
         return speeds.index(max(speeds))
 
     def _likely_acceptance(self) -> float:
-        """Return the largest acceptance rate that the rounds leave likely: two standard errors above the mean."""
+        """Return the largest acceptance rate that the rounds leave likely: two standard errors
+        above the mean.
+        """
         weight = self.options.ema / (2 - self.options.ema)
         tested = self.mean_tested / weight if weight else inf
-        return min(1.0, self.acceptance + 2 * sqrt(self.acceptance * (1 - self.acceptance) / tested))
+        return min(
+            1.0, self.acceptance + 2 * sqrt(self.acceptance * (1 - self.acceptance) / tested)
+        )

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class GrowingTree:
-    """The part of one request's tree below `root`, of which the `budget` nodes with the highest scores are selected.
+    """The part of one request's tree below `root`, of which the `budget` nodes with the highest
+    scores are selected.
 
-    A node's score is its parent's plus the logarithms of `decay` and of its draft probability. It is never above its
-    parent's, so the selected nodes always form a tree. Nodes that are no longer selected stay in `draft.tree`, where
-    their KV may be, but do not grow.
+    A node's score is its parent's plus the logarithms of `decay` and of its draft probability. It
+    is never above its parent's, so the selected nodes always form a tree. Nodes that are no longer
+    selected stay in `draft.tree`, where their KV may be, but do not grow.
     """
 
     draft: "Draft"
@@ -34,8 +35,12 @@ class GrowingTree:
         self._loss = log(self.decay)
 
     def frontier(self, limit: int) -> list[int]:
-        """Return the highest-scoring selected nodes that were not yet forwarded, at most `limit`."""
-        return self.best([node for node in (self.root, *self.selected) if node not in self.forwarded], limit)
+        """Return the highest-scoring selected nodes that were not yet forwarded, at most
+        `limit`.
+        """
+        return self.best(
+            [node for node in (self.root, *self.selected) if node not in self.forwarded], limit
+        )
 
     @property
     def leaves(self) -> list[int]:
@@ -52,16 +57,21 @@ class GrowingTree:
     def add_children(
         self, nodes: Sequence[int], forward: "DraftForward", first_row: int, branch: int, room: int
     ) -> bool:
-        """Add the children of just forwarded nodes that score above a selected node; return True if there are any.
+        """Add the children of just forwarded nodes that score above a selected node; return True if
+        there are any.
 
-        The nodes have the rows from `first_row` on in `forward`; each gets at most `branch` children, all together at
-        most `room`.
+        The nodes have the rows from `first_row` on in `forward`; each gets at most `branch`
+        children, all together at most `room`.
         """
         self.record_forward(nodes, forward, first_row)
         scores = self.scores
         loss = self._loss
         bases = [scores[node] + loss for node in nodes]
-        floor = min(map(scores.__getitem__, self.selected)) if len(self.selected) >= self.budget else -inf
+        floor = (
+            min(map(scores.__getitem__, self.selected))
+            if len(self.selected) >= self.budget
+            else -inf
+        )
         rows = range(first_row, first_row + len(nodes))
         candidates = forward.likeliest(rows, bases, branch, min(self.budget, room), floor)
         if not candidates:
@@ -80,7 +90,8 @@ class GrowingTree:
         return sum(exp(self.scores[node]) for node in nodes)
 
     def below_root(self, draft: "Draft", budget: int, decay: float) -> "GrowingTree":
-        """Return this tree renumbered for a draft whose tree begins at its root (`TokenTree.below`).
+        """Return this tree renumbered for a draft whose tree begins at its root
+        (`TokenTree.below`).
 
         It grows on with another budget and decay, and the best of all its nodes are selected anew.
         """
@@ -111,12 +122,15 @@ Frontier = list[tuple[GrowingTree, list[int]]]
 
 
 def expected_of(trees: Iterable[GrowingTree], draft: "Draft", nodes: Sequence[int]) -> float:
-    """Return the expected number of accepted tokens among a draft's nodes, by the scores of its growing tree."""
+    """Return the expected number of accepted tokens among a draft's nodes, by the scores of its
+    growing tree.
+    """
     return next(tree for tree in trees if tree.draft is draft).expected(nodes)
 
 
 def expand(drafter: "Drafter", frontier: Frontier) -> "tuple[DraftForward, Iterator[int]]":
-    """Forward the nodes of all trees in one batch; return the forward and the first row of each tree.
+    """Forward the nodes of all trees in one batch; return the forward and the first row of each
+    tree.
 
     The rows are followed by their total number.
     """
@@ -124,7 +138,9 @@ def expand(drafter: "Drafter", frontier: Frontier) -> "tuple[DraftForward, Itera
     return forward, accumulate([len(nodes) for _, nodes in frontier], initial=0)
 
 
-def grow(drafter: "Drafter", trees: Sequence[GrowingTree], beams: int, branch: int) -> list[GrowingTree]:
+def grow(
+    drafter: "Drafter", trees: Sequence[GrowingTree], beams: int, branch: int
+) -> list[GrowingTree]:
     """Grow every tree that has room by one level and return the trees that gained a node.
 
     At most `beams` nodes of a tree are forwarded, and each gets at most `branch` children.

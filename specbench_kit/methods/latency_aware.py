@@ -1,4 +1,6 @@
-"""The base of methods that weigh expected tokens against the time of drafting and verifying them."""
+"""The base of methods that weigh expected tokens against the time of drafting and verifying
+them.
+"""
 
 from abc import abstractmethod
 from collections import deque
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 class LatencyAware(Method):
     """A method whose policy needs the pair's latencies, which `prepare` takes from the environment.
 
-    Where a link lies between drafter and verifier, it is part of every round that the policy weighs; with `link=false`
-    the policy believes that both are in one place, as they are in most papers.
+    Where a link lies between drafter and verifier, it is part of every round that the policy
+    weighs; with `link=false` the policy believes that both are in one place, as they are in most
+    papers.
     """
 
     link: bool = field(default=True, kw_only=True)
@@ -43,14 +46,18 @@ class LatencyAware(Method):
         return self.with_latencies(environment)
 
     def with_latencies(self, environment: Environment) -> Self:
-        """Return a copy that knows the latencies of the environment, and the link if it is to see it."""
+        """Return a copy that knows the latencies of the environment, and the link if it is to see
+        it.
+        """
         ready = copy(self)
         latencies = environment.latencies()
         if (tokens := self.drafting.tokens_per_forward) > 1:
             latencies = latencies._replace(draft=ScaledLatency(latencies.draft, 1 / tokens))
         seen = latencies if self.link else latencies._replace(link=None)
         object.__setattr__(ready, "latencies", seen)
-        object.__setattr__(ready, "server_decodes", environment.server_decodes and seen.link is not None)
+        object.__setattr__(
+            ready, "server_decodes", environment.server_decodes and seen.link is not None
+        )
         return ready
 
     def uses(self) -> Mapping[str, object]:
@@ -60,17 +67,23 @@ class LatencyAware(Method):
         models: dict[str, object] = {"draft": asdict(draft), "verify": asdict(verify)}  # type: ignore[call-overload]
         if link is not None:
             # JSON has no infinity: a bandwidth that is not stated is unlimited.
-            models["link"] = {name: value for name, value in asdict(link).items() if isfinite(value)}
+            models["link"] = {
+                name: value for name, value in asdict(link).items() if isfinite(value)
+            }
         return {"latencies": models}
 
     def policy(self) -> Policy:
         if self.latencies is None:
-            raise SkitError(f"{self.display_name} needs the latencies of the pair: call prepare first")
+            raise SkitError(
+                f"{self.display_name} needs the latencies of the pair: call prepare first"
+            )
         return self.beside_server(self.policy_with(self.latencies), self.latencies)
 
     def beside_server(self, policy: Policy, latencies: Latencies) -> Policy:
         """Return the policy, which leaves rounds to the server's own decoding if it may."""
-        return ServerDecoding(policy, latencies, self.deepest_draft) if self.server_decodes else policy
+        return (
+            ServerDecoding(policy, latencies, self.deepest_draft) if self.server_decodes else policy
+        )
 
     @abstractmethod
     def policy_with(self, latencies: Latencies) -> Policy:
@@ -80,7 +93,9 @@ class LatencyAware(Method):
 LOSS_SHARE = 0.01
 """The share of all time that attempts to draft may lose against the server's own decoding."""
 ROUNDS_TO_LEARN = 20
-"""Drafted rounds before they are judged: as long as the slowest published rule takes to choose its first length."""
+"""Drafted rounds before they are judged: as long as the slowest published rule takes to choose its
+first length.
+"""
 REQUESTS_TO_LEARN = 6
 """Requests before their losses are judged: as few as an interval of a report is made from."""
 REQUESTS_KEPT = 50
@@ -89,7 +104,9 @@ REQUESTS_KEPT = 50
 
 @dataclass(slots=True)
 class Loss:
-    """The seconds that drafting lost in some rounds against the server alone; below zero if it was faster."""
+    """The seconds that drafting lost in some rounds against the server alone; below zero if it was
+    faster.
+    """
 
     rounds: int = 0
     total_s: float = 0.0
@@ -110,7 +127,8 @@ class Loss:
 
 
 class ServerDecoding(Policy):
-    """A policy that drafts while this is faster than the server alone, and leaves rounds to the server otherwise.
+    """A policy that drafts while this is faster than the server alone, and leaves rounds to the
+    server otherwise.
 
     The server is told in advance how many rounds are its own, streams their tokens, and crosses the link once for all
     of them. If not even drafts that are accepted as a whole would pay, nothing is drafted at all. Otherwise drafting is
@@ -120,8 +138,8 @@ class ServerDecoding(Policy):
     the losses of `REQUESTS_TO_LEARN` requests at least have to tell of all others, and a request that is decoded alone
     is judged by its own rounds.
 
-    Drafting is tried again once a further attempt costs no more than `LOSS_SHARE` of the time. A new request that is
-    decoded alone is tried at once, unless the requests so far lost time.
+    Drafting is tried again once a further attempt costs no more than `LOSS_SHARE` of the time. A
+    new request that is decoded alone is tried at once, unless the requests so far lost time.
     """
 
     def __init__(self, drafting: Policy, latencies: Latencies, deepest: int) -> None:
@@ -135,7 +153,9 @@ class ServerDecoding(Policy):
         self.plain_s = 0.0
         """The seconds of the server's own forward for the batch of this round."""
         self.lost_s = 0.0
-        """The seconds that the rounds since the last wait lost, as far as later ones did not make up for them."""
+        """The seconds that the rounds since the last wait lost, as far as later ones did not make
+        up for them.
+        """
         self.accepted = 0
         self.rejected = 0
         """The tokens of the run that were accepted, and those at which a draft was rejected."""
@@ -153,7 +173,11 @@ class ServerDecoding(Policy):
         drafts = drafter.drafts
         self.plain_s = verify_s(self.latencies, drafts, [0] * len(drafts))
         hopeless = not self.can_pay(drafts, acceptance=1.0)
-        if len(drafts) == 1 and drafts[0].request_id not in self.attempts and not self.requests_lose():
+        if (
+            len(drafts) == 1
+            and drafts[0].request_id not in self.attempts
+            and not self.requests_lose()
+        ):
             self.left_to_server = 0
         if not self.left_to_server and not hopeless:
             self.time = RoundTime(drafter)
@@ -190,7 +214,9 @@ class ServerDecoding(Policy):
             self.finished.append(self.requests.pop(request_id))
 
     def judge(self, seconds: float, verdicts: "Sequence[Verdict]") -> None:
-        """Compare a drafted round with as many tokens of the server alone, and leave it rounds after a loss."""
+        """Compare a drafted round with as many tokens of the server alone, and leave it rounds
+        after a loss.
+        """
         names = [verdict.draft.request_id for verdict in verdicts]
         losses_s = [seconds - (len(verdict.path) + 1) * self.plain_s for verdict in verdicts]
         hopeful = self.can_pay([verdict.draft for verdict in verdicts], self.likely_acceptance())
@@ -204,8 +230,11 @@ class ServerDecoding(Policy):
         if hopeful and self.rounds <= ROUNDS_TO_LEARN:
             return
         self.lost_s = max(0.0, self.lost_s + fmean(losses_s))
-        if self.lost_s and (not hopeful or self.requests_lose() or (len(names) == 1 and self.loses(names[0]))):
-            # The next attempt costs a round trip more: the server streams until it is told to wait again.
+        if self.lost_s and (
+            not hopeful or self.requests_lose() or (len(names) == 1 and self.loses(names[0]))
+        ):
+            # The next attempt costs a round trip more: the server streams until it is told to wait
+            # again.
             next_loss_s = self.lost_s + (self.latencies.link.rtt_s if self.latencies.link else 0.0)
             self.left_to_server = ceil(next_loss_s / (LOSS_SHARE * self.plain_s))
             self.lost_s = 0.0
@@ -223,7 +252,8 @@ class ServerDecoding(Policy):
         return fmean(losses_s) > 2 * stdev(losses_s) / sqrt(len(losses_s))
 
     def likely_acceptance(self) -> float:
-        """Return the largest acceptance rate that the verdicts so far leave likely: two deviations above the mean.
+        """Return the largest acceptance rate that the verdicts so far leave likely: two deviations
+        above the mean.
 
         The rate has a beta distribution, which was uniform before the first verdict.
         """
@@ -233,7 +263,9 @@ class ServerDecoding(Policy):
         return min(1.0, hits / tested + 2 * sqrt(hits * misses / (tested**2 * (tested + 1))))
 
     def can_pay(self, drafts: "Sequence[Draft]", acceptance: float) -> bool:
-        """Return whether drafts of any length would be faster than the server alone at this acceptance rate."""
+        """Return whether drafts of any length would be faster than the server alone at this
+        acceptance rate.
+        """
         expected = 1.0
         for length in range(1, self.deepest + 1):
             expected += acceptance**length

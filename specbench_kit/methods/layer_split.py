@@ -1,4 +1,6 @@
-"""The target's layers split between edge and server: autoregressive decoding that crosses the link for every token."""
+"""The target's layers split between edge and server: autoregressive decoding that crosses the link
+for every token.
+"""
 
 from dataclasses import dataclass
 
@@ -9,9 +11,11 @@ from specbench_kit.methods.base import Environment, Method, methods
 @methods.register("layer-split")
 @dataclass(frozen=True)
 class LayerSplit(Autoregressive):
-    """Decode one token per round trip, with the first layers on the edge and the others on the server, without a draft.
+    """Decode one token per round trip, with the first layers on the edge and the others on the
+    server, without a draft.
 
-    All layers together take as long as on the server alone, and the hidden states cross the link as fast as tokens.
+    All layers together take as long as on the server alone, and the hidden states cross the link as
+    fast as tokens.
     """
 
     source = "baseline of SpecEdge, Park et al. 2025"

@@ -1,4 +1,6 @@
-"""The time that rounds really spend between devices and server, for policies that follow it as it changes."""
+"""The time that rounds really spend between devices and server, for policies that follow it as it
+changes.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
 class LinkEstimate:
     """A moving average of the seconds of a round that neither drafting nor verification explains.
 
-    This is the round trip with all waiting on the way, as a device sees it. The newest round has the weight `ema`.
-    Before the first round the estimate is what the deployment expects. Rounds with a prompt in them do not count.
+    This is the round trip with all waiting on the way, as a device sees it. The newest round has
+    the weight `ema`. Before the first round the estimate is what the deployment expects. Rounds
+    with a prompt in them do not count.
     """
 
     def __init__(self, latencies: Latencies, ema: float) -> None:
@@ -43,19 +46,29 @@ class LinkEstimate:
         self.measured_s += self.ema * (spent_s - self.measured_s)
 
     def seconds(self, requests: int, length: int) -> float:
-        """Return the expected seconds on the way of the next round, if it drafts `length` tokens for each request."""
-        return link_s(self.latencies, requests, length) if self.measured_s is None else self.measured_s
+        """Return the expected seconds on the way of the next round, if it drafts `length` tokens
+        for each request.
+        """
+        return (
+            link_s(self.latencies, requests, length) if self.measured_s is None else self.measured_s
+        )
 
 
 def computing_s(latencies: Latencies, drafts: "Sequence[Draft]", length: int) -> float:
-    """Return the seconds of drafting and verifying `length` tokens of each request, without the link."""
+    """Return the seconds of drafting and verifying `length` tokens of each request, without the
+    link.
+    """
     return draft_s(latencies, drafts, length) + verify_s(latencies, drafts, [length] * len(drafts))
 
 
 class FollowingPolicy(ChosenLengthPolicy):
-    """A policy that chooses one length for the batch by the time that rounds lately spent on the way."""
+    """A policy that chooses one length for the batch by the time that rounds lately spent on the
+    way.
+    """
 
-    def __init__(self, acceptance: AcceptanceRate, latencies: Latencies, ema: float, *, counts_link: bool) -> None:
+    def __init__(
+        self, acceptance: AcceptanceRate, latencies: Latencies, ema: float, *, counts_link: bool
+    ) -> None:
         super().__init__(acceptance)
         self.latencies = latencies
         self.counts_link = counts_link

@@ -1,4 +1,6 @@
-"""The method `lookahead`: n-grams from the target's own parallel guesses, verified beside the next guesses."""
+"""The method `lookahead`: n-grams from the target's own parallel guesses, verified beside the next
+guesses.
+"""
 
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
@@ -15,13 +17,15 @@ if TYPE_CHECKING:
 @methods.register("lookahead")
 @dataclass(frozen=True)
 class Lookahead(Method):
-    """Verify n-grams that the target itself guessed in parallel in earlier rounds, and let it guess on.
+    """Verify n-grams that the target itself guessed in parallel in earlier rounds, and let it guess
+    on.
 
-    In each round a `window` of positions ahead is refined by Jacobi iteration: the target reads its guesses of earlier
-    rounds at these positions and answers with the next ones. Every position yields an n-gram of `ngram` tokens per
-    round for a pool. Of the pool's n-grams that begin with the newest token, up to `guesses`, the most recent ones, are
-    verified in the same forward. All tokens of both branches count as submitted, so that the acceptance rate is low by
-    design. The pool belongs to one request.
+    In each round a `window` of positions ahead is refined by Jacobi iteration: the target reads its
+    guesses of earlier rounds at these positions and answers with the next ones. Every position
+    yields an n-gram of `ngram` tokens per round for a pool. Of the pool's n-grams that begin with
+    the newest token, up to `guesses`, the most recent ones, are verified in the same forward. All
+    tokens of both branches count as submitted, so that the acceptance rate is low by design. The
+    pool belongs to one request.
     """
 
     window: int = 7
@@ -71,7 +75,9 @@ class NgramPool:
 
 
 class _Guesses:
-    """One request's window: `rows[0]` is a chain of guesses, and column i of the rows below it continues at node i."""
+    """One request's window: `rows[0]` is a chain of guesses, and column i of the rows below it
+    continues at node i.
+    """
 
     def __init__(self, first: list[int], pool: NgramPool) -> None:
         self.rows = [first]

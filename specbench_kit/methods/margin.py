@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 @methods.register("margin")
 @dataclass(frozen=True)
 class Margin(Method):
-    """Stop after the first token drawn where the most probable token leads the second by less than the threshold.
+    """Stop after the first token drawn where the most probable token leads the second by less than
+    the threshold.
 
-    The lead is a difference of probabilities, 0..1. The token at which it stops is sent. No state is kept between
-    rounds.
+    The lead is a difference of probabilities, 0..1. The token at which it stops is sent. No state
+    is kept between rounds.
     """
 
     threshold: float = 0.2

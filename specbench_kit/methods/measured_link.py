@@ -1,4 +1,6 @@
-"""One draft length for the whole batch, which follows the measured round trip of a link that changes."""
+"""One draft length for the whole batch, which follows the measured round trip of a link that
+changes.
+"""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -18,12 +20,14 @@ if TYPE_CHECKING:
 @methods.register("measured-link")
 @dataclass(frozen=True)
 class MeasuredLink(LatencyAware):
-    """Draft the number of tokens with the most expected tokens per second at the round trip that was measured lately.
+    """Draft the number of tokens with the most expected tokens per second at the round trip that
+    was measured lately.
 
-    Every round measures the time that it spends neither drafting nor verifying: the round trip with all waiting. Its
-    moving average, where the newest round has the weight `ema`, is the link of the next round, for which the best of 1
-    to `max_draft` tokens is drafted. The acceptance rate is learned from `initial_acceptance` on; each round forgets
-    the share `forget` of the earlier ones. `link=false` counts no link at all.
+    Every round measures the time that it spends neither drafting nor verifying: the round trip with
+    all waiting. Its moving average, where the newest round has the weight `ema`, is the link of the
+    next round, for which the best of 1 to `max_draft` tokens is drafted. The acceptance rate is
+    learned from `initial_acceptance` on; each round forgets the share `forget` of the earlier ones.
+    `link=false` counts no link at all.
     """
 
     max_draft: int = 12
@@ -32,7 +36,9 @@ class MeasuredLink(LatencyAware):
     forget: float = 0.02
     source = "ours: the length of the goodput rule at a measured round trip"
     group = "link"
-    grid = MappingProxyType({"max_draft": (4, 8, 12), "ema": (0.1, 0.2, 0.5), "forget": (0.02, 0.1)})
+    grid = MappingProxyType(
+        {"max_draft": (4, 8, 12), "ema": (0.1, 0.2, 0.5), "forget": (0.02, 0.1)}
+    )
     required_capability = Capability.TOKENS
 
     def __post_init__(self) -> None:

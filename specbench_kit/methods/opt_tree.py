@@ -60,11 +60,15 @@ class _OptTreePolicy(Policy):
 
     def draft(self, drafter: "Drafter") -> None:
         options = self.options
-        live = [_RatedTree(GrowingTree(draft, options.nodes, decay=1.0)) for draft in drafter.drafts]
+        live = [
+            _RatedTree(GrowingTree(draft, options.nodes, decay=1.0)) for draft in drafter.drafts
+        ]
         self.trees = [rated.tree for rated in live]
         for _ in range(options.max_depth - 1):
             grown = grow(drafter, [rated.tree for rated in live], options.nodes, options.nodes)
-            live = [rated for rated in live if rated.tree in grown and rated.rate_level() > options.gain]
+            live = [
+                rated for rated in live if rated.tree in grown and rated.rate_level() > options.gain
+            ]
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
         return [tree.selected for tree in self.trees]

@@ -5,7 +5,14 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from specbench_kit.methods.base import LONGEST_DRAFT, Capability, Environment, Method, Policy, methods
+from specbench_kit.methods.base import (
+    LONGEST_DRAFT,
+    Capability,
+    Environment,
+    Method,
+    Policy,
+    methods,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,19 +23,22 @@ if TYPE_CHECKING:
 @methods.register("oracle")
 @dataclass(frozen=True)
 class Oracle(Method):
-    """Draft and send the numbers of tokens with which the whole answer takes the least time, none of them wrong.
+    """Draft and send the numbers of tokens with which the whole answer takes the least time, none
+    of them wrong.
 
-    It reads the target's answer, so it cannot be deployed. It is an upper bound for all rules that decide how many
-    tokens of its drafter a round drafts and sends, and that wait for the verdict: not for trees, not for drafting
-    ahead, and not for other drafters. Drafts have up to `max_draft` tokens, by default 8, or as many as any method of
-    the benchmark drafts. Rounds may draft nothing, and under a deployment whose drafts cross a link the server may
-    decode such rounds by itself.
+    It reads the target's answer, so it cannot be deployed. It is an upper bound for all rules that
+    decide how many tokens of its drafter a round drafts and sends, and that wait for the verdict:
+    not for trees, not for drafting ahead, and not for other drafters. Drafts have up to `max_draft`
+    tokens, by default 8, or as many as any method of the benchmark drafts. Rounds may draft
+    nothing, and under a deployment whose drafts cross a link the server may decode such rounds by
+    itself.
 
-    Lengths come from dynamic programming over all positions of the answer, by the times of the deployment or of the
-    machine that recorded a trace. Jitter and lost messages count with their means: a rule that foresaw the draws could
-    be faster. In a batch, every request has the lengths that would be best alone, which is no bound. Where times or
-    drafts are not known beforehand (on this machine's clock; with drafters other than the draft model in a live run;
-    with drafters of blocks or of several kinds), it stops at the first token that the target will reject, which is
+    Lengths come from dynamic programming over all positions of the answer, by the times of the
+    deployment or of the machine that recorded a trace. Jitter and lost messages count with their
+    means: a rule that foresaw the draws could be faster. In a batch, every request has the lengths
+    that would be best alone, which is no bound. Where times or drafts are not known beforehand (on
+    this machine's clock; with drafters other than the draft model in a live run; with drafters of
+    blocks or of several kinds), it stops at the first token that the target will reject, which is
     drafted but not sent: the fewest rounds, and not always the least time.
     """
 
@@ -67,7 +77,9 @@ class _OraclePolicy(Policy):
     max_draft: int
     server_decodes: bool
     plans: "dict[str, Mapping[int, PlannedRound] | None]" = field(default_factory=dict)
-    """By request, its fastest rounds by the number of tokens produced before; None if they are not known."""
+    """By request, its fastest rounds by the number of tokens produced before; None if they are not
+    known.
+    """
 
     def draft(self, drafter: "Drafter") -> None:
         lengths = {draft.request_id: self._length(drafter, draft) for draft in drafter.drafts}
@@ -76,17 +88,24 @@ class _OraclePolicy(Policy):
             live = [draft for draft in drafter.extend(live) if _agrees(draft, draft.tree.last)]
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        return [[node for node in range(1, len(draft.tree)) if _agrees(draft, node)] for draft in drafts]
+        return [
+            [node for node in range(1, len(draft.tree)) if _agrees(draft, node)] for draft in drafts
+        ]
 
     def forget(self, request_id: str) -> None:
         self.plans.pop(request_id, None)
 
     def _length(self, drafter: "Drafter", draft: "Draft") -> int:
-        """Return how many tokens this round drafts at most, and tell the server what it may do after the round."""
+        """Return how many tokens this round drafts at most, and tell the server what it may do
+        after the round.
+        """
         name = draft.request_id
         if name not in self.plans:
-            self.plans[name] = drafter.fastest_rounds(draft, self.max_draft, server_decodes=self.server_decodes)
-        # A round that ended before its plan, since two tokens were all but equally likely, leads off the planned way.
+            self.plans[name] = drafter.fastest_rounds(
+                draft, self.max_draft, server_decodes=self.server_decodes
+            )
+        # A round that ended before its plan, since two tokens were all but equally likely, leads
+        # off the planned way.
         planned = (self.plans[name] or {}).get(draft.session.produced)
         if planned is None:
             return self.max_draft

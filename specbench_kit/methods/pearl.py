@@ -1,4 +1,6 @@
-"""Draft on during every verification, and let the target test a draft's first token while the rest is drafted."""
+"""Draft on during every verification, and let the target test a draft's first token while the rest
+is drafted.
+"""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,15 +18,17 @@ if TYPE_CHECKING:
 class Pearl(Method):
     """Draft `k` tokens during every verification, and send those behind a first one that was right.
 
-    At first, and after every token that the draft did not foresee, the target computes the next token from the text
-    alone while the draft model drafts `k` tokens (pre-verify). If their first one is right, the others are verified
-    while the next `k` are drafted behind them (post-verify), and so on until one of them is wrong. A verification thus
-    commits 1 to `k` tokens. Drafting ahead stops when the answer arrives, and what is still missing of a right draft is
-    drafted then. With `pre_verify=false` the draft after an unforeseen token is finished first and verified as a whole,
-    as in the authors' ablation; over a link this saves the round trip for one token.
+    At first, and after every token that the draft did not foresee, the target computes the next
+    token from the text alone while the draft model drafts `k` tokens (pre-verify). If their first
+    one is right, the others are verified while the next `k` are drafted behind them (post-verify),
+    and so on until one of them is wrong. A verification thus commits 1 to `k` tokens. Drafting
+    ahead stops when the answer arrives, and what is still missing of a right draft is drafted then.
+    With `pre_verify=false` the draft after an unforeseen token is finished first and verified as a
+    whole, as in the authors' ablation; over a link this saves the round trip for one token.
 
-    Under sampling a draft goes on only if its first token is the one that the target draws, where the authors' code
-    tests it by its probability, which keeps it more often. A request keeps which of its tokens were drafted ahead.
+    Under sampling a draft goes on only if its first token is the one that the target draws, where
+    the authors' code tests it by its probability, which keeps it more often. A request keeps which
+    of its tokens were drafted ahead.
     """
 
     k: int = 4
@@ -49,7 +53,9 @@ class Pearl(Method):
 
 
 class PearlPolicy(Policy):
-    """Sends what lies behind a first token that was right; otherwise nothing or, without `pre_verify`, a new draft."""
+    """Sends what lies behind a first token that was right; otherwise nothing or, without
+    `pre_verify`, a new draft.
+    """
 
     def __init__(self, k: int, pre_verify: bool) -> None:
         self.k = k
@@ -63,7 +69,8 @@ class PearlPolicy(Policy):
         first = 0 if self.pre_verify else self.k
         # The first of the `k` tokens that were drafted ahead is the root now.
         lengths = {
-            draft.request_id: self.k - 1 if draft.request_id in self.right else first for draft in drafter.drafts
+            draft.request_id: self.k - 1 if draft.request_id in self.right else first
+            for draft in drafter.drafts
         }
         live = list(drafter.drafts)
         while live := [draft for draft in live if draft.tree.last < lengths[draft.request_id]]:
@@ -79,7 +86,11 @@ class PearlPolicy(Policy):
     def next_root(self, verdict: "Verdict") -> int | None:
         tree = verdict.draft.tree
         node = self.first_ahead.pop(verdict.draft.request_id)
-        foreseen = len(verdict.path) == node - 1 and node < len(tree) and tree.tokens[node] == verdict.bonus
+        foreseen = (
+            len(verdict.path) == node - 1
+            and node < len(tree)
+            and tree.tokens[node] == verdict.bonus
+        )
         (self.right.add if foreseen else self.right.discard)(verdict.draft.request_id)
         return node if foreseen else None
 

@@ -3,16 +3,24 @@
 from dataclasses import dataclass, field
 from math import inf
 
-from specbench_kit.methods.base import Capability, LevelPolicy, Method, Pipeline, StepBudget, methods
+from specbench_kit.methods.base import (
+    Capability,
+    LevelPolicy,
+    Method,
+    Pipeline,
+    StepBudget,
+    methods,
+)
 
 
 @methods.register("pipeline-ar")
 @dataclass(frozen=True)
 class PipelineAR(Method):
-    """Decode without a draft through `stages` pipeline stages, each of which holds one request at a time.
+    """Decode without a draft through `stages` pipeline stages, each of which holds one request at a
+    time.
 
-    A token takes one step per stage, and the requests of a batch follow each other. New prompts go first, in steps of
-    their own of `chunk` tokens.
+    A token takes one step per stage, and the requests of a batch follow each other. New prompts go
+    first, in steps of their own of `chunk` tokens.
     """
 
     drafter: str = field(default="none", init=False)
@@ -28,7 +36,9 @@ class PipelineAR(Method):
 
     @property
     def groups(self) -> float:
-        """Return the largest number of groups of requests that follow each other through the stages."""
+        """Return the largest number of groups of requests that follow each other through the
+        stages.
+        """
         return inf
 
     @property

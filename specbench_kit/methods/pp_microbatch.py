@@ -9,7 +9,9 @@ from specbench_kit.methods.pipeline_ar import PipelineAR
 @methods.register("pp-microbatch")
 @dataclass(frozen=True)
 class PPMicrobatch(PipelineAR):
-    """Decode without a draft through `stages` pipeline stages, each of which holds one group of requests as a batch."""
+    """Decode without a draft through `stages` pipeline stages, each of which holds one group of
+    requests as a batch.
+    """
 
     @property
     def groups(self) -> float:

@@ -1,4 +1,6 @@
-"""The parts that methods with a learned predictor share: finding it, loading it and reporting it."""
+"""The parts that methods with a learned predictor share: finding it, loading it and reporting
+it.
+"""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,9 +19,11 @@ PREDICTOR = "a predictor of the pair: skit train-predictor"
 
 
 def load_predictor(method: str, predictor: str, pair: "PairHashes", *, force: bool) -> "Predictor":
-    """Return the predictor that the option `predictor` names: a name, a family, a folder, or `auto` for the best one.
+    """Return the predictor that the option `predictor` names: a name, a family, a folder, or `auto`
+    for the best one.
 
-    Raise SkitError with the way to get one if there is none. `force` accepts a predictor of another pair.
+    Raise SkitError with the way to get one if there is none. `force` accepts a predictor of another
+    pair.
     """
     from specbench_kit.predictors.artefact import load
     from specbench_kit.predictors.library import find

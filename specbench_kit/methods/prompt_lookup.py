@@ -10,18 +10,23 @@ from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.methods.base import Capability, Environment, Method, Policy, methods, require
 from specbench_kit.methods.fixed_k import FixedK
 
-# Fitted to the rounds of 768 answers of SmolLM2-135M-Instruct (chat, summaries, questions, code, maths, translation;
-# half of them sampled) with drafts of 1 to 10 tokens: at any cost of a token, the length that is chosen reaches 99 % of
-# the best length's tokens per second.
+# Fitted to the rounds of 768 answers of SmolLM2-135M-Instruct (chat, summaries, questions, code,
+# maths, translation; half of them sampled) with drafts of 1 to 10 tokens: at any cost of a token,
+# the length that is chosen reaches 99 % of the best length's tokens per second.
 DECAY = 1.4
-"""A draft's i-th token adds `acceptance` / i to the power of this to the expected number of accepted tokens."""
+"""A draft's i-th token adds `acceptance` / i to the power of this to the expected number of
+accepted tokens.
+"""
 FOUND = 0.6
 """Share of rounds in which an n-gram occurred before, so that anything is drafted."""
 LONGEST = 10
-"""Longest draft that is chosen without being asked for, which is prompt lookup's usual one on a GPU."""
+"""Longest draft that is chosen without being asked for, which is prompt lookup's usual one on a
+GPU.
+"""
 UNKNOWN_LENGTH = 3
-"""Draft length where the verification's times are unknown: 93 to 100 % of the best from a free token to one of 0.1
-forwards."""
+"""Draft length where the verification's times are unknown: 93 to 100 % of the best from a free
+token to one of 0.1 forwards.
+"""
 CONTEXT = 256
 """Tokens in KV of the verifications that are compared."""
 
@@ -29,12 +34,14 @@ CONTEXT = 256
 @methods.register("prompt-lookup")
 @dataclass(frozen=True)
 class PromptLookup(Method):
-    """Draft the `k` tokens that followed the first earlier occurrence of the newest n-gram of prompt and answer.
+    """Draft the `k` tokens that followed the first earlier occurrence of the newest n-gram of
+    prompt and answer.
 
-    The n-gram is the longest of `max` down to `min` tokens that occurred before. By default `k` is the length of up to
-    10 with the most expected tokens per second, by the target's verification times where a deployment or a latency
-    profile on this machine states them, else 3. `acceptance` is the probability that the first token is accepted.
-    Where fewer than `k` tokens follow the occurrence, they are the draft; the original asks for all of them.
+    The n-gram is the longest of `max` down to `min` tokens that occurred before. By default `k` is
+    the length of up to 10 with the most expected tokens per second, by the target's verification
+    times where a deployment or a latency profile on this machine states them, else 3. `acceptance`
+    is the probability that the first token is accepted. Where fewer than `k` tokens follow the
+    occurrence, they are the draft; the original asks for all of them.
     """
 
     k: int | None = None
@@ -66,9 +73,17 @@ class PromptLookup(Method):
         if self.k is not None:
             return self
         verification = environment.verification()
-        length = UNKNOWN_LENGTH if verification is None else self._fastest_length(verification, environment)
+        length = (
+            UNKNOWN_LENGTH
+            if verification is None
+            else self._fastest_length(verification, environment)
+        )
         ready = replace(self, k=length)
-        by = "a default, since no verification times are known" if verification is None else "verification times"
+        by = (
+            "a default, since no verification times are known"
+            if verification is None
+            else "verification times"
+        )
         object.__setattr__(ready, "chosen", by)
         return ready
 
@@ -84,7 +99,9 @@ class PromptLookup(Method):
     def _fastest_length(self, verification: LatencyModel, environment: Environment) -> int:
         """Return the draft length with the most expected tokens per second."""
         longest = min(LONGEST, (verification.most_new_tokens or LONGEST + 1) - 1)
-        accepted: list[float] = list(accumulate(self.acceptance / i**DECAY for i in range(1, longest + 1)))
+        accepted: list[float] = list(
+            accumulate(self.acceptance / i**DECAY for i in range(1, longest + 1))
+        )
 
         def round_s(length: int) -> float:
             rows = [(1 + length, CONTEXT)] * environment.batch_size

@@ -19,20 +19,24 @@ if TYPE_CHECKING:
     from specbench_kit.predictors.optimal_stopping import RoundSeconds, StoppingRule
 
 SOLVE_EVERY = 50
-"""Rounds after which the rule is solved anew; before, it is when the number of rounds has doubled."""
+"""Rounds after which the rule is solved anew; before, it is when the number of rounds has
+doubled.
+"""
 
 
 @methods.register("reachable")
 @dataclass(frozen=True)
 class Reachable(LatencyAware):
-    """Stop where one more drafted token is expected to cost more time than it saves, by the chances of a predictor.
+    """Stop where one more drafted token is expected to cost more time than it saves, by the chances
+    of a predictor.
 
-    A predictor that was trained on other prompts, named as for `wisp`, gives the chance of every drafted token. How
-    chances follow each other is counted in the run's own drafts, without their outcomes. By dynamic programming over
-    both and the times of the pair, a token is sent, and another one drafted, while this raises the expected tokens per
-    second; one token is always drafted. This is the best that a rule can do with this predictor, whose time it always
-    pays: where the predictor costs more than it tells, a threshold or a fixed length can be faster. In a batch every
-    request stops as if the others drafted as many tokens.
+    A predictor that was trained on other prompts, named as for `wisp`, gives the chance of every
+    drafted token. How chances follow each other is counted in the run's own drafts, without their
+    outcomes. By dynamic programming over both and the times of the pair, a token is sent, and
+    another one drafted, while this raises the expected tokens per second; one token is always
+    drafted. This is the best that a rule can do with this predictor, whose time it always pays:
+    where the predictor costs more than it tells, a threshold or a fixed length can be faster. In a
+    batch every request stops as if the others drafted as many tokens.
     """
 
     predictor: str = "auto"
@@ -107,7 +111,10 @@ class _ReachablePolicy(SurvivalPolicy):
         lengths = range(self.max_draft + 1)
         drafting_s = [draft_s(self.latencies, drafts, length) / requests for length in lengths]
         answers_s = [
-            (verify_s(self.latencies, drafts, [length] * requests) + link_s(self.latencies, requests, length))
+            (
+                verify_s(self.latencies, drafts, [length] * requests)
+                + link_s(self.latencies, requests, length)
+            )
             / requests
             for length in lengths
         ]
@@ -128,7 +135,9 @@ class _ReachablePolicy(SurvivalPolicy):
         return self.rule
 
     def _goes_on(self, rule: "StoppingRule", draft: "Draft") -> bool:
-        """Decide, by what was known before it was drawn, about the newest token; return True to draft another one."""
+        """Decide, by what was known before it was drawn, about the newest token; return True to
+        draft another one.
+        """
         name = draft.request_id
         newest = draft.tree.last
         chance = draft.tree.score(newest, self.predictor)

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
 @methods.register("rest")
 @dataclass(frozen=True)
 class Rest(Method):
-    """Draft the tree of the `nodes` most frequent continuations of the newest tokens in a corpus of other texts.
+    """Draft the tree of the `nodes` most frequent continuations of the newest tokens in a corpus of
+    other texts.
 
-    Matches of 2 to `span` tokens count; the longest decides. `corpus` is the requests.jsonl of a run of the same
-    target, whose answers are the corpus. It never changes, so that results do not depend on the order of requests.
+    Matches of 2 to `span` tokens count; the longest decides. `corpus` is the requests.jsonl of a
+    run of the same target, whose answers are the corpus. It never changes, so that results do not
+    depend on the order of requests.
     """
 
     corpus: str = ""
@@ -24,7 +26,9 @@ class Rest(Method):
     span: int = 16
     drafter: str = field(default="retrieval", init=False)
     source = "REST, He et al. 2023, arXiv 2311.08252"
-    reported_result = "1.6 to 2.4 times autoregressive decoding (code and chat, corpora of gigabytes)"
+    reported_result = (
+        "1.6 to 2.4 times autoregressive decoding (code and chat, corpora of gigabytes)"
+    )
     group = "draft-free"
     needs = "a corpus: the requests.jsonl of a run"
     required_capability = Capability.TREES
@@ -41,7 +45,10 @@ class Rest(Method):
         return RetrievalDrafting(self.corpus, self.span, self.nodes)
 
     def prepare(self, environment: Environment) -> Method:
-        require(bool(self.corpus), "rest: there is no corpus: give corpus=FILE, the requests.jsonl of a run")
+        require(
+            bool(self.corpus),
+            "rest: there is no corpus: give corpus=FILE, the requests.jsonl of a run",
+        )
         return self
 
     def policy(self) -> Policy:

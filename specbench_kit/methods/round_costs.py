@@ -1,4 +1,6 @@
-"""The seconds of a round, as policies plan with them: expected ones of each part, and measured ones of the whole."""
+"""The seconds of a round, as policies plan with them: expected ones of each part, and measured ones
+of the whole.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def forward_s(latencies: Latencies, rows: "Sequence[Row]") -> float:
-    """Return the seconds of one draft forward of these rows: in one batch, or each on the request's own device."""
+    """Return the seconds of one draft forward of these rows: in one batch, or each on the request's
+    own device.
+    """
     if latencies.link is None:
         return latencies.draft.seconds(rows)
     return max(latencies.draft.seconds([row]) for row in rows)
@@ -28,18 +32,27 @@ def draft_s(latencies: Latencies, drafts: "Sequence[Draft]", steps: int) -> floa
 
 
 def link_s(latencies: Latencies, requests: int, drafted: int) -> float:
-    """Return the seconds that a round of up to `drafted` tokens per request spends on the link; 0 without one."""
+    """Return the seconds that a round of up to `drafted` tokens per request spends on the link; 0
+    without one.
+    """
     return 0.0 if latencies.link is None else latencies.link.seconds(drafted, drafted + 1, requests)
 
 
 def verify_s(latencies: Latencies, drafts: "Sequence[Draft]", lengths: Sequence[int]) -> float:
-    """Return the seconds of a verification with `lengths[i]` drafted tokens of request i, without the link."""
-    rows = [(1 + length, draft.context_length - 1) for draft, length in zip(drafts, lengths, strict=True)]
+    """Return the seconds of a verification with `lengths[i]` drafted tokens of request i, without
+    the link.
+    """
+    rows = [
+        (1 + length, draft.context_length - 1)
+        for draft, length in zip(drafts, lengths, strict=True)
+    ]
     return latencies.verify.seconds(rows)
 
 
 def answer_s(latencies: Latencies, drafts: "Sequence[Draft]", lengths: Sequence[int]) -> float:
-    """Return the seconds from the last drafted token to the verdict: a verification, and the link to it and back."""
+    """Return the seconds from the last drafted token to the verdict: a verification, and the link
+    to it and back.
+    """
     return verify_s(latencies, drafts, lengths) + link_s(latencies, len(drafts), max(lengths))
 
 

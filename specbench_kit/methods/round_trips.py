@@ -1,4 +1,6 @@
-"""Autoregressive decoding that crosses the link for every token, as a client that only verifies would do it."""
+"""Autoregressive decoding that crosses the link for every token, as a client that only verifies
+would do it.
+"""
 
 from dataclasses import dataclass
 
@@ -11,8 +13,8 @@ from specbench_kit.methods.base import Environment, Method, methods
 class RoundTrips(Autoregressive):
     """Decode one token per round trip: each token is asked for over the link, without a draft.
 
-    No server decodes like this, since a server streams its tokens. It shows what the link alone costs a method that
-    drafts nothing, and is no baseline of a speedup.
+    No server decodes like this, since a server streams its tokens. It shows what the link alone
+    costs a method that drafts nothing, and is no baseline of a speedup.
     """
 
     source = "what clients that only verify do without a draft"

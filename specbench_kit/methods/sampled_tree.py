@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 @methods.register("sampled-tree")
 @dataclass(frozen=True)
 class SampledTree(Method):
-    """Draft a tree of fixed shape whose nodes at depth i draw `branching[i]` children each at random.
+    """Draft a tree of fixed shape whose nodes at depth i draw `branching[i]` children each at
+    random.
 
     Siblings are drawn without replacement, as Sequoia draws them, and tried one after the other; with
     `replacement=true` they are drawn independently and verified by SpecInfer's multi-step speculative sampling. Greedy
@@ -51,10 +52,16 @@ class _SampledTreePolicy(Policy):
 
     def draft(self, drafter: "Drafter") -> None:
         for draft in drafter.drafts:
-            draft.tree.verification = "with-replacement" if self.replacement else "without-replacement"
+            draft.tree.verification = (
+                "with-replacement" if self.replacement else "without-replacement"
+            )
         frontier = [(draft, [0]) for draft in drafter.drafts]
         for width in self.branching:
-            frontier = [(draft, nodes) for draft, nodes in frontier if drafter.room(draft) >= width * len(nodes)]
+            frontier = [
+                (draft, nodes)
+                for draft, nodes in frontier
+                if drafter.room(draft) >= width * len(nodes)
+            ]
             if not frontier:
                 return
             frontier = self._level(drafter, frontier, width)
@@ -72,7 +79,9 @@ class _SampledTreePolicy(Policy):
 
             numbers = []
             for draft, nodes in frontier:
-                numbers += [[draft.session.random.uniform("draft") for _ in range(width)] for _ in nodes]
+                numbers += [
+                    [draft.session.random.uniform("draft") for _ in range(width)] for _ in nodes
+                ]
             tokens = draw_several(drawn.probabilities, numbers, replacement=self.replacement)
         children = iter(enumerate(tokens))
         level = []

@@ -1,7 +1,7 @@
 """A tree of fixed shape, the fastest one by the pair's rank-wise acceptance.
 
-Also here: the tree shape with the most expected accepted tokens, if a node's b-th child is accepted with a known
-probability.
+Also here: the tree shape with the most expected accepted tokens, if a node's b-th child is accepted
+with a known probability.
 """
 
 from collections import Counter
@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.methods.base import LATENCIES, Capability, Environment, Latencies, Method, Policy, methods, require
+from specbench_kit.methods.base import (
+    LATENCIES,
+    Capability,
+    Environment,
+    Latencies,
+    Method,
+    Policy,
+    methods,
+    require,
+)
 from specbench_kit.methods.latency_aware import LatencyAware
 from specbench_kit.methods.round_costs import answer_s, draft_s
 from specbench_kit.predictors.ranks import RankTable, find, load
@@ -47,18 +56,24 @@ class TreeShape:
         return 1 + max((child.levels for child in self.children), default=0)
 
     def expected(self, chances: Sequence[float]) -> float:
-        """Return the expected tokens of a round: the bonus token and each node with its probability."""
+        """Return the expected tokens of a round: the bonus token and each node with its
+        probability.
+        """
         pairs = zip(chances, self.children, strict=False)
         return 1 + sum(chance * child.expected(chances) for chance, child in pairs)
 
 
 class TreeShapes:
-    """The best tree shape of every size and number of levels, by the acceptance probability of each child rank."""
+    """The best tree shape of every size and number of levels, by the acceptance probability of each
+    child rank.
+    """
 
     def __init__(self, chances: tuple[float, ...], size: int, levels: int) -> None:
         self._chances = chances[:BRANCHES]
         self._best: list[NDArray[np.float64]] = []
-        """Expected tokens of a round, by levels, then [children of the root, nodes]; -inf where no tree exists."""
+        """Expected tokens of a round, by levels, then [children of the root, nodes]; -inf where no
+        tree exists.
+        """
         self._last: list[NDArray[np.float64]] = []
         """Nodes of the subtree of the root's last child, in the same order as `_best`."""
         for _ in range(levels + 1):
@@ -67,7 +82,9 @@ class TreeShapes:
             self._last.append(last)
 
     def expected(self, size: int, levels: int) -> float:
-        """Return the expected tokens of the best tree with `size` nodes on at most `levels` levels, or -inf."""
+        """Return the expected tokens of the best tree with `size` nodes on at most `levels` levels,
+        or -inf.
+        """
         return float(self._best[levels][:, size].max())
 
     def shape(self, size: int, levels: int) -> TreeShape:
@@ -81,7 +98,9 @@ class TreeShapes:
         return TreeShape(tuple(children[::-1]))
 
     def _level(self, size: int) -> "tuple[NDArray[np.float64], NDArray[np.float64]]":
-        """Return the tables for one more level than before; with no level at all, no tree exists."""
+        """Return the tables for one more level than before; with no level at all, no tree
+        exists.
+        """
         import numpy as np
 
         shape = len(self._chances) + 1, size + 1
@@ -105,7 +124,9 @@ class TreeShapes:
 
 @lru_cache(maxsize=8)
 def shapes(chances: tuple[float, ...], size: int, levels: int) -> TreeShapes:
-    """Return the tree shapes for a table of acceptance probabilities; they are computed once per table."""
+    """Return the tree shapes for a table of acceptance probabilities; they are computed once per
+    table.
+    """
     return TreeShapes(chances, size, levels)
 
 
@@ -118,8 +139,8 @@ def fastest(
 ) -> TreeShape:
     """Return the tree with the fewest seconds per expected token.
 
-    A round takes `draft_s` seconds per level and `verify_s(nodes)` seconds for the verification. Raise SkitError if no
-    tree of these sizes fits `levels`.
+    A round takes `draft_s` seconds per level and `verify_s(nodes)` seconds for the verification.
+    Raise SkitError if no tree of these sizes fits `levels`.
     """
     table = shapes(chances, max(sizes), levels)
     rated = [
@@ -138,7 +159,8 @@ def fastest(
 @methods.register("sequoia")
 @dataclass(frozen=True)
 class Sequoia(LatencyAware):
-    """Draft the tree that takes the least time per expected token, of the same shape in every round of the run.
+    """Draft the tree that takes the least time per expected token, of the same shape in every round
+    of the run.
 
     The b-th child of a node is accepted as often as the target's token was the draft model's b-th most probable.
     `ranks` is the table of these shares: `measured` for the one that `skit measure-ranks` made for the pair and the
@@ -160,7 +182,10 @@ class Sequoia(LatencyAware):
     required_capability = Capability.TREES
 
     def __post_init__(self) -> None:
-        require(self.size == "auto" or 1 <= self.size <= 512, f"sequoia: size must be auto or 1..512, not {self.size}")
+        require(
+            self.size == "auto" or 1 <= self.size <= 512,
+            f"sequoia: size must be auto or 1..512, not {self.size}",
+        )
         self.require_at_least(1, "max_depth")
 
     @property
@@ -182,7 +207,11 @@ class Sequoia(LatencyAware):
         return prepared
 
     def uses(self) -> Mapping[str, object]:
-        ranks = {} if self.table is None else {"ranks": {"shares": self.table.shares, "count": self.table.count}}
+        ranks = (
+            {}
+            if self.table is None
+            else {"ranks": {"shares": self.table.shares, "count": self.table.count}}
+        )
         return {**super().uses(), **ranks}
 
     def policy_with(self, latencies: Latencies) -> Policy:
@@ -201,7 +230,9 @@ class _SequoiaPolicy(Policy):
 
     def draft(self, drafter: "Drafter") -> None:
         self.shape = self.shape or self._choose_shape(drafter.drafts)
-        live: list[tuple[Draft, list[int], list[TreeShape]]] = [(draft, [0], [self.shape]) for draft in drafter.drafts]
+        live: list[tuple[Draft, list[int], list[TreeShape]]] = [
+            (draft, [0], [self.shape]) for draft in drafter.drafts
+        ]
         while live := _with_children(drafter, live):
             forward = drafter.expand([(draft, nodes) for draft, nodes, _ in live])
             widest = max(len(shape.children) for _, _, shapes in live for shape in shapes)
@@ -211,7 +242,10 @@ class _SequoiaPolicy(Policy):
                 added: list[int] = []
                 below: list[TreeShape] = []
                 for node, shape, (row, tokens) in zip(nodes, shapes, likeliest, strict=False):
-                    added += [draft.tree.add(token, node, forward, row) for token in tokens[: len(shape.children)]]
+                    added += [
+                        draft.tree.add(token, node, forward, row)
+                        for token in tokens[: len(shape.children)]
+                    ]
                     below += shape.children
                 grown.append((draft, added, below))
             live = grown
@@ -229,13 +263,17 @@ class _SequoiaPolicy(Policy):
         def verifying_s(size: int) -> float:
             return answer_s(self.latencies, drafts, [size - 1] * len(drafts))
 
-        return fastest(self.chances, self.sizes, self.levels, draft_s(self.latencies, drafts, 1), verifying_s)
+        return fastest(
+            self.chances, self.sizes, self.levels, draft_s(self.latencies, drafts, 1), verifying_s
+        )
 
 
 def _with_children(
     drafter: "Drafter", live: "list[tuple[Draft, list[int], list[TreeShape]]]"
 ) -> "list[tuple[Draft, list[int], list[TreeShape]]]":
-    """Return the nodes of a level that have children, for the trees with room for all of these children."""
+    """Return the nodes of a level that have children, for the trees with room for all of these
+    children.
+    """
     levels = []
     for draft, nodes, shapes in live:
         inner = [(node, shape) for node, shape in zip(nodes, shapes, strict=True) if shape.children]

@@ -1,4 +1,6 @@
-"""SpecEdge's tree with the draft model on the server: no link within a round, and no drafting ahead."""
+"""SpecEdge's tree with the draft model on the server: no link within a round, and no drafting
+ahead.
+"""
 
 from dataclasses import dataclass
 
@@ -9,7 +11,9 @@ from specbench_kit.methods.specedge import SpecEdge
 @methods.register("server-tree")
 @dataclass(frozen=True)
 class ServerTree(SpecEdge):
-    """Draft a tree of the `budget` most probable tokens on the server, as fast as the edge's draft model would."""
+    """Draft a tree of the `budget` most probable tokens on the server, as fast as the edge's draft
+    model would.
+    """
 
     budget: int = 64
     proactive: bool = False
@@ -22,7 +26,10 @@ class ServerTree(SpecEdge):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(not self.proactive, "server-tree: the server cannot draft while it verifies: leave out proactive")
+        require(
+            not self.proactive,
+            "server-tree: the server cannot draft while it verifies: leave out proactive",
+        )
 
     def prepare(self, environment: Environment) -> Method:
         environment.require_deployment("server-tree")

@@ -21,7 +21,8 @@ CANDIDATES = {1: (1, 3, 5, 7), 8: (0, 1, 3), 32: (0, 1), 64: (0,)}
 @methods.register("sglang-ema")
 @dataclass(frozen=True)
 class SGLangEma(Method):
-    """Move the draft length among a few candidates by a moving average of the accepted tokens; it starts at `steps`.
+    """Move the draft length among a few candidates by a moving average of the accepted tokens; it
+    starts at `steps`.
 
     Batches of 1-7, 8-31, 32-63 and more requests each have their own length, average (the newest round has the weight
     `alpha`) and number of rounds, kept for the run. The length may change in every `interval`-th round after the first
@@ -41,7 +42,12 @@ class SGLangEma(Method):
     source = "SGLang adaptive_spec_params"
     group = "bandit"
     grid = MappingProxyType(
-        {"steps": (1, 3, 5), "alpha": (0.1, 0.2, 0.4), "down": (-0.25, 0.0, 0.25), "interval": (2, 5)}
+        {
+            "steps": (1, 3, 5),
+            "alpha": (0.1, 0.2, 0.4),
+            "down": (-0.25, 0.0, 0.25),
+            "interval": (2, 5),
+        }
     )
     required_capability = Capability.TOKENS
 
@@ -49,8 +55,12 @@ class SGLangEma(Method):
         for name, least in (("steps", 1), ("warmup", 0), ("interval", 1)):
             value = getattr(self, name)
             require(value >= least, f"sglang-ema: {name} must be at least {least}, not {value}")
-        require(0 < self.alpha <= 1, f"sglang-ema: alpha must lie above 0 and up to 1, not {self.alpha}")
-        require(self.ceiling >= 0, f"sglang-ema: ceiling must not be negative, but is {self.ceiling}")
+        require(
+            0 < self.alpha <= 1, f"sglang-ema: alpha must lie above 0 and up to 1, not {self.alpha}"
+        )
+        require(
+            self.ceiling >= 0, f"sglang-ema: ceiling must not be negative, but is {self.ceiling}"
+        )
 
     def policy(self) -> Policy:
         return _SGLangEmaPolicy(self)

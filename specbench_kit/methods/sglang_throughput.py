@@ -1,4 +1,6 @@
-"""One draft length for the whole batch, by the recent acceptance of each position and the time that it takes."""
+"""One draft length for the whole batch, by the recent acceptance of each position and the time that
+it takes.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 @methods.register("sglang-throughput")
 @dataclass(frozen=True)
 class SGLangThroughput(LatencyAware):
-    """Draft the number of tokens with the most committed tokens per second by recent rounds; it starts at `steps`.
+    """Draft the number of tokens with the most committed tokens per second by recent rounds; it
+    starts at `steps`.
 
     The run keeps, for each position, the share of requests that had it accepted in each of the last `window` rounds
     that drafted it. Shares of deeper positions are extrapolated. The length, 1 to `max_draft`, is decided every
@@ -28,8 +31,9 @@ class SGLangThroughput(LatencyAware):
     drafted are emptied. Of a single drafted position it is assumed that acceptance does not depend on the position; the
     source carries the share itself forward, and tries a list of candidate lengths instead of all.
 
-    As published the newest figures decide. Where the link is seen, a shorter length has to have been faster by three
-    standard errors of the rounds in the windows, since with few requests it often seems so by chance.
+    As published the newest figures decide. Where the link is seen, a shorter length has to have
+    been faster by three standard errors of the rounds in the windows, since with few requests it
+    often seems so by chance.
     """
 
     steps: int = 3
@@ -42,7 +46,10 @@ class SGLangThroughput(LatencyAware):
 
     def __post_init__(self) -> None:
         fits = 1 <= self.steps <= self.max_draft
-        require(fits, f"sglang-throughput: steps must lie in 1..max_draft, not {self.steps} of {self.max_draft}")
+        require(
+            fits,
+            f"sglang-throughput: steps must lie in 1..max_draft, not {self.steps} of {self.max_draft}",
+        )
         self.require_at_least(1, "window", "interval")
 
     def policy_with(self, latencies: Latencies) -> Policy:
@@ -55,7 +62,9 @@ class _SGLangThroughputPolicy(Policy):
         self.latencies = latencies
         self.steps = options.steps
         self.rounds = 0
-        self.windows: list[deque[float]] = [deque(maxlen=options.window) for _ in range(options.max_draft)]
+        self.windows: list[deque[float]] = [
+            deque(maxlen=options.window) for _ in range(options.max_draft)
+        ]
 
     def draft(self, drafter: "Drafter") -> None:
         active = self.windows[: self.steps]
@@ -68,17 +77,24 @@ class _SGLangThroughputPolicy(Policy):
 
     def observe(self, verdicts: "Sequence[Verdict]") -> None:
         for position, window in enumerate(self.windows[: self.steps]):
-            accepted = [len(verdict.path) > position for verdict in verdicts if len(verdict.submitted) > position]
+            accepted = [
+                len(verdict.path) > position
+                for verdict in verdicts
+                if len(verdict.submitted) > position
+            ]
             if accepted:
                 window.append(fmean(accepted))
 
     def acceptance_shares(self) -> list[float]:
-        """Return the share of requests that have each position accepted, measured or extrapolated."""
+        """Return the share of requests that have each position accepted, measured or
+        extrapolated.
+        """
         measured = [fmean(window) for window in self.windows[: self.steps]]
         first = measured[0]
         last = measured[-1]
         count = len(measured)
-        # One position alone does not show how shares fall: assume that acceptance does not depend on the position.
+        # One position alone does not show how shares fall: assume that acceptance does not depend
+        # on the position.
         fall = first if count == 1 else (last / first) ** (1 / (count - 1)) if first else 0.0
         beyond = range(1, self.options.max_draft - count + 1)
         return [*measured, *(last * min(fall, 1.0) ** step for step in beyond)]
@@ -86,7 +102,9 @@ class _SGLangThroughputPolicy(Policy):
     def _decide(self, drafts: "Sequence[Draft]") -> None:
         shares = self.acceptance_shares()
         seconds = [round_s(self.latencies, drafts, steps) for steps in range(1, len(shares) + 1)]
-        rates = [(1 + sum(shares[:steps])) / seconds[steps - 1] for steps in range(1, len(shares) + 1)]
+        rates = [
+            (1 + sum(shares[:steps])) / seconds[steps - 1] for steps in range(1, len(shares) + 1)
+        ]
         best = 1 + rates.index(max(rates))
         if self.latencies.link is None or best > self.steps or self._is_faster(best, seconds):
             self.steps = best
@@ -94,10 +112,13 @@ class _SGLangThroughputPolicy(Policy):
             window.clear()
 
     def _is_faster(self, steps: int, seconds: Sequence[float]) -> bool:
-        """Return whether drafts of `steps` tokens were faster than the present ones by three standard errors."""
+        """Return whether drafts of `steps` tokens were faster than the present ones by three
+        standard errors.
+        """
         rounds = list(zip(*self.windows[: self.steps], strict=True))
         gains = [
-            (1 + sum(shares[:steps])) / seconds[steps - 1] - (1 + sum(shares)) / seconds[self.steps - 1]
+            (1 + sum(shares[:steps])) / seconds[steps - 1]
+            - (1 + sum(shares)) / seconds[self.steps - 1]
             for shares in rounds
         ]
         return fmean(gains) > 3 * stdev(gains) / sqrt(len(gains)) if len(gains) > 1 else True

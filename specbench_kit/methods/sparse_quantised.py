@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 @methods.register("sparse-quantised")
 @dataclass(frozen=True)
 class SparseQuantised(Method):
-    """Draft `k` tokens, each drawn from the `top` most probable with probabilities rounded to multiples of 1/`levels`.
+    """Draft `k` tokens, each drawn from the `top` most probable with probabilities rounded to
+    multiples of 1/`levels`.
 
-    A distribution is rounded before its token is drawn, and verified as rounded, so that the output stays the target's.
-    A deployment charges the link ceil(log2 C(V, top) + log2 C(levels + top - 1, top - 1)) bits for every drafted
-    token, besides its id. Greedy decoding sends ids alone, and drafts as `fixed-k` does.
+    A distribution is rounded before its token is drawn, and verified as rounded, so that the output
+    stays the target's. A deployment charges the link ceil(log2 C(V, top) + log2 C(levels + top - 1,
+    top - 1)) bits for every drafted token, besides its id. Greedy decoding sends ids alone, and
+    drafts as `fixed-k` does.
     """
 
     k: int = 4
@@ -47,7 +49,9 @@ class SparseQuantised(Method):
 
 @dataclass
 class SparsePolicy(Policy):
-    """Draft `k` tokens from rounded distributions; both numbers and the precision may change between rounds."""
+    """Draft `k` tokens from rounded distributions; both numbers and the precision may change
+    between rounds.
+    """
 
     k: int
     top: int
@@ -87,7 +91,9 @@ class SparsePolicy(Policy):
 
 @dataclass(frozen=True)
 class _Rounded:
-    """The rounded distribution [1, vocabulary] of one token; statistics are those of the draft model's own."""
+    """The rounded distribution [1, vocabulary] of one token; statistics are those of the draft
+    model's own.
+    """
 
     probabilities: "Tensor"
     forward: "DraftForward"
@@ -107,10 +113,11 @@ class _Rounded:
 
 
 def quantised(probabilities: "Tensor", top: int, levels: int) -> "Tensor":
-    """Return a distribution [vocabulary] of the `top` most probable tokens in multiples of 1/`levels`.
+    """Return a distribution [vocabulary] of the `top` most probable tokens in multiples of
+    1/`levels`.
 
-    Each is rounded to the nearest; where the sum is not 1, those change by one step that were rounded the furthest the
-    other way.
+    Each is rounded to the nearest; where the sum is not 1, those change by one step that were
+    rounded the furthest the other way.
     """
     best = probabilities.topk(min(top, len(probabilities)))
     exact = (best.values.double() / best.values.double().sum() * levels).tolist()
@@ -121,17 +128,23 @@ def quantised(probabilities: "Tensor", top: int, levels: int) -> "Tensor":
 
 
 def nearest_steps(exact: Sequence[float], levels: int) -> list[int]:
-    """Return whole numbers near to `exact` whose sum is `levels`, which is the sum of `exact` too."""
+    """Return whole numbers near to `exact` whose sum is `levels`, which is the sum of `exact`
+    too.
+    """
     steps = [int(value + 0.5) for value in exact]
     surplus = sum(steps) - levels
-    order = sorted(range(len(exact)), key=lambda index: steps[index] - exact[index], reverse=surplus > 0)
+    order = sorted(
+        range(len(exact)), key=lambda index: steps[index] - exact[index], reverse=surplus > 0
+    )
     for index in order[: abs(surplus)]:
         steps[index] -= 1 if surplus > 0 else -1
     return steps
 
 
 def payload_bits(vocabulary: int, top: int, levels: int) -> int:
-    """Return the bits that name one of all such distributions: which tokens, and how the levels are shared out."""
+    """Return the bits that name one of all such distributions: which tokens, and how the levels are
+    shared out.
+    """
     top = min(top, vocabulary)
     bits = _log2_choose(vocabulary, top) + _log2_choose(levels + top - 1, top - 1)
     return ceil(bits - 1e-6)

@@ -16,19 +16,25 @@ OWN = __name__.partition(".")[0]
 
 
 def parse_method(spec: str) -> Method:
-    """Return the method of a spec; raise SkitError, with the valid choices, for unknown names, keys and bad values."""
+    """Return the method of a spec; raise SkitError, with the valid choices, for unknown names, keys
+    and bad values.
+    """
     method = parse_spec(spec, methods)
     method.require_drafter()
     return method
 
 
 def known_class(spec: str) -> type[Method] | None:
-    """Return the class of a spec's method; None for one of another tool, or of somebody's own that is not installed."""
+    """Return the class of a spec's method; None for one of another tool, or of somebody's own that
+    is not installed.
+    """
     return methods.all().get(spec.partition(":")[0])
 
 
 def known_method(spec: str) -> Method | None:
-    """Return the method of a spec; None where this kit does not know it, or not with these options."""
+    """Return the method of a spec; None where this kit does not know it, or not with these
+    options.
+    """
     try:
         return parse_method(spec)
     except SkitError:
@@ -36,11 +42,17 @@ def known_method(spec: str) -> Method | None:
 
 
 def resolved_options(spec: str) -> dict[str, object]:
-    """Return every option of a spec's method, as JSON can hold it; the drafter only if it is not the default."""
+    """Return every option of a spec's method, as JSON can hold it; the drafter only if it is not
+    the default.
+    """
     method = parse_method(spec)
     options = {field: getattr(method, field.name) for field in init_fields(method)}
     # Keyword-only options are those that every method has; at their default they are left out.
-    recorded = {field: value for field, value in options.items() if not field.kw_only or value != field.default}
+    recorded = {
+        field: value
+        for field, value in options.items()
+        if not field.kw_only or value != field.default
+    }
     return {field.name: _plain(value) for field, value in recorded.items()}
 
 
@@ -52,7 +64,8 @@ def with_option(spec: str, key: str, value: object) -> str:
 
 
 def describe_method(spec: str, method: Method) -> dict[str, object]:
-    """Return what `run.json` says of a method: its spec and resolved options without local folders, and its inputs.
+    """Return what `run.json` says of a method: its spec and resolved options without local folders,
+    and its inputs.
 
     `proposal` is there if it takes the most probable tokens where others draw theirs from the drafter's distribution,
     and the hash of its source if it comes from another package: of the kit's own the version and the commit tell.
@@ -62,7 +75,11 @@ def describe_method(spec: str, method: Method) -> dict[str, object]:
         for name, value in {**resolved_options(spec), **method.chosen_options()}.items()
     }
     uses = method.uses()
-    takes = {"proposal": "top"} if method.proposal == "top" and method.uses_drafter and method.drafting.drawn else {}
+    takes = (
+        {"proposal": "top"}
+        if method.proposal == "top" and method.uses_drafter and method.drafting.drawn
+        else {}
+    )
     is_own = type(method).__module__.partition(".")[0] == OWN
     return {
         "method": provenance.without_folders(spec),
@@ -74,7 +91,9 @@ def describe_method(spec: str, method: Method) -> dict[str, object]:
 
 
 def source_hash(kind: type[Method]) -> str:
-    """Return the hash of the Python files that define a method: its module, and all of a package of its own."""
+    """Return the hash of the Python files that define a method: its module, and all of a package of
+    its own.
+    """
     module = sys.modules[kind.__module__]
     files = [Path(module.__file__ or "")]
     root = kind.__module__.partition(".")[0]

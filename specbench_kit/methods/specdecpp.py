@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @methods.register("specdecpp")
 @dataclass(frozen=True)
 class SpecDecPp(Method):
-    """Stop after the token at which the predicted probability of any rejection so far exceeds the threshold; send it.
+    """Stop after the token at which the predicted probability of any rejection so far exceeds the
+    threshold; send it.
 
     That probability is 1 minus the product of the predicted acceptances, so the scores of the `predictor`, named as for
     `wisp`, have to be calibrated. `min_draft` to `max_draft` tokens are drafted. The authors' head sees the tokens up
@@ -46,10 +47,15 @@ class SpecDecPp(Method):
     learned = True
 
     def __post_init__(self) -> None:
-        require(0 <= self.threshold <= 1, f"specdecpp: threshold must lie in 0..1, not {self.threshold}")
+        require(
+            0 <= self.threshold <= 1, f"specdecpp: threshold must lie in 0..1, not {self.threshold}"
+        )
         require(self.lag in (0, 1), f"specdecpp: lag must be 0 or 1, not {self.lag}")
         ordered = 1 <= self.min_draft <= self.max_draft
-        require(ordered, f"specdecpp: min_draft must lie in 1..max_draft, not {self.min_draft} of {self.max_draft}")
+        require(
+            ordered,
+            f"specdecpp: min_draft must lie in 1..max_draft, not {self.min_draft} of {self.max_draft}",
+        )
 
     def prepare(self, environment: Environment) -> Method:
         predictor = load_predictor("specdecpp", self.predictor, environment.pair, force=self.force)
@@ -67,7 +73,9 @@ class _PreparedSpecDecPp(PreparedWithPredictor):
     def uses(self) -> Mapping[str, object]:
         names = ("family", "created", "sha256", "deployment", "decision_s", "decision_origin")
         facts = {name: getattr(self.predictor, name) for name in names}
-        return {"predictor": {**facts, "expected_calibration_error": self.predictor.calibration_error}}
+        return {
+            "predictor": {**facts, "expected_calibration_error": self.predictor.calibration_error}
+        }
 
     def policy(self) -> Policy:
         return _SpecDecPpPolicy(self.options, self.predictor)

@@ -1,4 +1,6 @@
-"""Trees on the edge that continue to grow, below a guess of the server's answer, while the server verifies."""
+"""Trees on the edge that continue to grow, below a guess of the server's answer, while the server
+verifies.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -26,18 +28,20 @@ FIRST_DEPTH = 5
 @methods.register("specedge")
 @dataclass(frozen=True)
 class SpecEdge(Method):
-    """Draft a tree of the `budget` most probable tokens, and draft ahead below its best path during verification.
+    """Draft a tree of the `budget` most probable tokens, and draft ahead below its best path during
+    verification.
 
-    Each level forwards at most `beams` nodes with `branch` children each. `depth` is the number of levels; `auto` fills
-    the time of a verification less the round trip. Drafting ahead adds at most `proactive_depth` levels, which are used
-    only if the answer is exactly the guess; `proactive=false` turns it off. What is drafted ahead keeps to the budget,
-    where the authors' code keeps every node that it adds. The next round then grows the kept tree by `depth` levels as
-    always or, with `proactive_type=included`, by `proactive_depth` levels fewer, so that it begins sooner. `tree=chain`
-    drafts and guesses one chain, of the most probable tokens as in trees.
+    Each level forwards at most `beams` nodes with `branch` children each. `depth` is the number of
+    levels; `auto` fills the time of a verification less the round trip. Drafting ahead adds at most
+    `proactive_depth` levels, which are used only if the answer is exactly the guess;
+    `proactive=false` turns it off. What is drafted ahead keeps to the budget, where the authors'
+    code keeps every node that it adds. The next round then grows the kept tree by `depth` levels as
+    always or, with `proactive_type=included`, by `proactive_depth` levels fewer, so that it begins
+    sooner. `tree=chain` drafts and guesses one chain, of the most probable tokens as in trees.
 
-    With n levels, the guess is right about as often as n + 1 first choices of the draft model in a row. Drafting ahead
-    therefore pays with few levels or a very certain draft, and hardly matters at 7 levels
-    (`skit reproduce specedge/drafting-ahead`).
+    With n levels, the guess is right about as often as n + 1 first choices of the draft model in a
+    row. Drafting ahead therefore pays with few levels or a very certain draft, and hardly matters
+    at 7 levels (`skit reproduce specedge/drafting-ahead`).
     """
 
     budget: int = 32
@@ -49,7 +53,9 @@ class SpecEdge(Method):
     proactive_type: Literal["excluded", "included"] = "excluded"
     tree: Literal["tree", "chain"] = "tree"
     source = "SpecEdge, Park et al. 2025"
-    reported_result = "2.22 times the server-only tree's throughput, 1.91 times its tokens per dollar"
+    reported_result = (
+        "2.22 times the server-only tree's throughput, 1.91 times its tokens per dollar"
+    )
     group: ClassVar[Group] = "overlapping"
     proposal = "top"
     required_capability = Capability.TREES
@@ -58,7 +64,8 @@ class SpecEdge(Method):
     def __post_init__(self) -> None:
         self.require_at_least(1, "budget", "beams", "branch", "proactive_depth")
         require(
-            self.depth == "auto" or self.depth >= 1, f"specedge: depth must be auto or at least 1, not {self.depth}"
+            self.depth == "auto" or self.depth >= 1,
+            f"specedge: depth must be auto or at least 1, not {self.depth}",
         )
 
     @property
@@ -70,14 +77,18 @@ class SpecEdge(Method):
 
 
 def calibrated_depth(verify_s: float, rtt_s: float, step_s: float) -> int:
-    """Return the number of levels that fill the time of a verification less the round trip (SpecEdge); at least 1."""
+    """Return the number of levels that fill the time of a verification less the round trip
+    (SpecEdge); at least 1.
+    """
     return max(1, round((verify_s - rtt_s) / step_s))
 
 
 class _SpecEdgePolicy(Policy):
     def __init__(self, options: SpecEdge) -> None:
         self.options = options
-        self.beams, self.branch = (1, 1) if options.tree == "chain" else (options.beams, options.branch)
+        self.beams, self.branch = (
+            (1, 1) if options.tree == "chain" else (options.beams, options.branch)
+        )
         self.trees: list[GrowingTree] = []
         self.guesses: dict[str, GrowingTree] = {}
         """The trees below a guessed answer, by request."""
@@ -103,7 +114,12 @@ class _SpecEdgePolicy(Policy):
         self.guesses = {tree.draft.request_id: tree for tree in live}
         # In a budget of one token there is room for the guess alone.
         for _ in range(self.options.proactive_depth if self.options.budget > 1 else 0):
-            live = grow(drafter, [tree for tree in live if drafter.awaits_answer(tree.draft)], self.beams, self.branch)
+            live = grow(
+                drafter,
+                [tree for tree in live if drafter.awaits_answer(tree.draft)],
+                self.beams,
+                self.branch,
+            )
 
     def next_root(self, verdict: "Verdict") -> int | None:
         guess = self.guesses.pop(verdict.draft.request_id, None)
@@ -119,7 +135,11 @@ class _SpecEdgePolicy(Policy):
     def _start_tree(self, draft: "Draft") -> GrowingTree:
         guess = self.confirmed.pop(draft.request_id, None)
         budget = self.options.budget
-        return GrowingTree(draft, budget, DECAY) if guess is None else guess.below_root(draft, budget, DECAY)
+        return (
+            GrowingTree(draft, budget, DECAY)
+            if guess is None
+            else guess.below_root(draft, budget, DECAY)
+        )
 
     def _depth(self, clock: "Clock") -> int:
         if self.options.depth != "auto":
@@ -132,7 +152,9 @@ class _SpecEdgePolicy(Policy):
 
         The root is one of the `budget` tokens that are drafted ahead.
         """
-        trees = [t for t in self.trees if drafter.awaits_answer(t.draft) and drafter.room(t.draft) > 0]
+        trees = [
+            t for t in self.trees if drafter.awaits_answer(t.draft) and drafter.room(t.draft) > 0
+        ]
         frontier = [(tree, [n for n in tree.leaves if n not in tree.forwarded]) for tree in trees]
         frontier = [(tree, nodes) for tree, nodes in frontier if nodes]
         if frontier:
@@ -140,7 +162,9 @@ class _SpecEdgePolicy(Policy):
             for (tree, nodes), first in zip(frontier, first_rows, strict=False):
                 tree.record_forward(nodes, forward, first)
         budget = max(1, self.options.budget - 1)
-        return [GrowingTree(tree.draft, budget, AHEAD_DECAY, root=_best_answer(tree)) for tree in trees]
+        return [
+            GrowingTree(tree.draft, budget, AHEAD_DECAY, root=_best_answer(tree)) for tree in trees
+        ]
 
 
 def _best_answer(tree: GrowingTree) -> int:
@@ -164,7 +188,9 @@ def _best_answer(tree: GrowingTree) -> int:
 
 
 def _aligned(guess: GrowingTree, verdict: "Verdict") -> bool:
-    """Return True if the accepted path ends at the guess's parent and the bonus token is the guess (SpecEdge)."""
+    """Return True if the accepted path ends at the guess's parent and the bonus token is the guess
+    (SpecEdge).
+    """
     tree = guess.draft.tree
     end = verdict.path[-1] if verdict.path else 0
     return tree.parents[guess.root] == end and tree.tokens[guess.root] == verdict.bonus

@@ -1,11 +1,22 @@
-"""A tree that fills a pipeline: each step drafts one more level while the stages verify the levels before."""
+"""A tree that fills a pipeline: each step drafts one more level while the stages verify the levels
+before.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from specbench_kit.methods.base import Capability, Child, LevelPolicy, Method, Pipeline, StepBudget, methods, require
+from specbench_kit.methods.base import (
+    Capability,
+    Child,
+    LevelPolicy,
+    Method,
+    Pipeline,
+    StepBudget,
+    methods,
+    require,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,7 +25,8 @@ if TYPE_CHECKING:
 @methods.register("specpipe")
 @dataclass(frozen=True)
 class SpecPipe(Method):
-    """Feed one tree level per step, of the `width` most probable tokens, to a target of `stages` pipeline stages.
+    """Feed one tree level per step, of the `width` most probable tokens, to a target of `stages`
+    pipeline stages.
 
     Candidates are the `children` most probable tokens after each node of the last level, ranked by their probability
     from the root. When the last stage yields a token, only the tree below that token is kept; a token that the tree
@@ -40,12 +52,17 @@ class SpecPipe(Method):
     def __post_init__(self) -> None:
         self.require_at_least(1, "stages", "width", "children", "rows", "chunk")
         fits = self.width <= self.rows or self.budget == "request"
-        require(fits, f"specpipe: width={self.width} is more than a step's rows={self.rows}: give rows={self.width}")
+        require(
+            fits,
+            f"specpipe: width={self.width} is more than a step's rows={self.rows}: give rows={self.width}",
+        )
 
     @property
     def pipeline(self) -> Pipeline:
         rows = self.rows if self.budget == "step" else None
-        return Pipeline(self.stages, self.width, StepBudget(rows, self.share, self.prefill, self.chunk))
+        return Pipeline(
+            self.stages, self.width, StepBudget(rows, self.share, self.prefill, self.chunk)
+        )
 
     def policy(self) -> LevelPolicy:
         return _SpecPipePolicy(self.width, self.children)
@@ -56,7 +73,9 @@ class _SpecPipePolicy(LevelPolicy):
     width: int
     children: int
 
-    def next_level(self, probabilities: "Tensor", scores: Sequence[float], room: int) -> list[Child]:
+    def next_level(
+        self, probabilities: "Tensor", scores: Sequence[float], room: int
+    ) -> list[Child]:
         best = probabilities.topk(min(self.children, probabilities.shape[-1]))
         totals = best.values.log() + best.values.new_tensor(scores)[:, None]
         chosen = totals.flatten().topk(min(self.width, room, totals.numel()))
@@ -64,6 +83,8 @@ class _SpecPipePolicy(LevelPolicy):
         offered = best.indices.shape[-1]
         return [
             Child(index // offered, token, score)
-            for index, token, score in zip(chosen.indices.tolist(), tokens, chosen.values.tolist(), strict=True)
+            for index, token, score in zip(
+                chosen.indices.tolist(), tokens, chosen.values.tolist(), strict=True
+            )
             if score > -inf
         ]

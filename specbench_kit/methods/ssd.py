@@ -20,15 +20,18 @@ ROUNDS_TO_LEARN = 50
 class Ssd(Method):
     """Draft the next chain of `k` tokens for several outcomes of a verification while it runs.
 
-    An outcome is a number of accepted tokens and the bonus token after them. `guesses` is the average number of bonus
-    tokens that are tried per number of accepted tokens: the most probable ones of the draft model other than the
-    drafted token. `allocation=uniform` gives each number as many; `geometric` gives likelier numbers more, with tail
-    exponent `r`, by the acceptance rate of the run's first 50 rounds. If no guess was right, `backup=jit` drafts after
-    the verdict and `none` decodes one token without a draft, where the authors' `fast` sends random tokens. The run
-    keeps the counts of accepted and rejected tokens of those rounds, a request what was drafted ahead for it.
+    An outcome is a number of accepted tokens and the bonus token after them. `guesses` is the
+    average number of bonus tokens that are tried per number of accepted tokens: the most probable
+    ones of the draft model other than the drafted token. `allocation=uniform` gives each number as
+    many; `geometric` gives likelier numbers more, with tail exponent `r`, by the acceptance rate of
+    the run's first 50 rounds. If no guess was right, `backup=jit` drafts after the verdict and
+    `none` decodes one token without a draft, where the authors' `fast` sends random tokens. The run
+    keeps the counts of accepted and rejected tokens of those rounds, a request what was drafted
+    ahead for it.
 
-    Chains are of the most probable tokens, also under sampling. The authors' code draws them there, which is accepted
-    more often, and can make the guessed tokens less likely in the target's answer (`sampler_x`, absent here).
+    Chains are of the most probable tokens, also under sampling. The authors' code draws them there,
+    which is accepted more often, and can make the guessed tokens less likely in the target's answer
+    (`sampler_x`, absent here).
     """
 
     k: int = 6
@@ -49,19 +52,25 @@ class Ssd(Method):
 
     @property
     def submits_trees(self) -> bool:
-        return False  # it drafts below several outcomes, and submits the chain below the one that came
+        return (
+            False  # it drafts below several outcomes, and submits the chain below the one that came
+        )
 
     def policy(self) -> Policy:
         return _SsdPolicy(self)
 
 
 def geometric_shares(acceptance: float, length: int, budget: int, exponent: float) -> list[int]:
-    """Return the number of guesses for 0 to `length` accepted tokens, at least one each, out of `budget`.
+    """Return the number of guesses for 0 to `length` accepted tokens, at least one each, out of
+    `budget`.
 
-    Shares are proportional to probability ^ (1 / (1 + exponent)) and rounded by largest remainder. This minimises the
-    probability of a miss if n guesses for an outcome all miss with probability n ^ -exponent.
+    Shares are proportional to probability ^ (1 / (1 + exponent)) and rounded by largest remainder.
+    This minimises the probability of a miss if n guesses for an outcome all miss with probability n
+    ^ -exponent.
     """
-    chances = [acceptance**accepted * (1 - acceptance) for accepted in range(length)] + [acceptance**length]
+    chances = [acceptance**accepted * (1 - acceptance) for accepted in range(length)] + [
+        acceptance**length
+    ]
     weights = [chance ** (1 / (1 + exponent)) for chance in chances]
     ideal = [budget * weight / sum(weights) for weight in weights]
     shares = [max(1, int(share)) for share in ideal]
@@ -94,7 +103,9 @@ class _SsdPolicy(Policy):
         self.rounds = 0
 
     def draft(self, drafter: "Drafter") -> None:
-        self.chains = {draft.request_id: list(range(1, len(draft.tree))) for draft in drafter.drafts}
+        self.chains = {
+            draft.request_id: list(range(1, len(draft.tree))) for draft in drafter.drafts
+        }
         without_draft = self.missed if self.options.backup == "none" else set()
         live = [draft for draft in drafter.drafts if draft.request_id not in without_draft]
         for _ in range(self.options.k):
@@ -106,16 +117,21 @@ class _SsdPolicy(Policy):
 
     def overlap(self, drafter: "Drafter") -> None:
         waiting = [
-            _DraftedAhead(draft) for draft in drafter.drafts if drafter.awaits_answer(draft) and drafter.room(draft) > 0
+            _DraftedAhead(draft)
+            for draft in drafter.drafts
+            if drafter.awaits_answer(draft) and drafter.room(draft) > 0
         ]
         self.ahead = {ahead.draft.request_id: ahead for ahead in waiting}
         if waiting:
-            forward = drafter.expand([(ahead.draft, [self._leaf(ahead.draft)]) for ahead in waiting])
+            forward = drafter.expand(
+                [(ahead.draft, [self._leaf(ahead.draft)]) for ahead in waiting]
+            )
             for row, ahead in enumerate(waiting):
                 self._guess(drafter, ahead, forward, row)
         for _ in range(self.options.k):
             self._extend_guesses(
-                drafter, [ahead for ahead in waiting if ahead.tips and drafter.awaits_answer(ahead.draft)]
+                drafter,
+                [ahead for ahead in waiting if ahead.tips and drafter.awaits_answer(ahead.draft)],
             )
 
     def next_root(self, verdict: "Verdict") -> int | None:
@@ -149,7 +165,9 @@ class _SsdPolicy(Policy):
         chain = self.chains[draft.request_id]
         return chain[-1] if chain else 0
 
-    def _guess(self, drafter: "Drafter", ahead: _DraftedAhead, forward: "DraftForward", row: int) -> None:
+    def _guess(
+        self, drafter: "Drafter", ahead: _DraftedAhead, forward: "DraftForward", row: int
+    ) -> None:
         """Append the most probable bonus tokens after each number of accepted tokens."""
         tree = ahead.draft.tree
         chain = self.chains[ahead.draft.request_id]
@@ -187,7 +205,9 @@ class _SsdPolicy(Policy):
 
 
 def _likeliest_except(source: "tuple[Distributions, int]", drafted: int, count: int) -> list[int]:
-    """Return the `count` most probable tokens of a distribution other than the one that was drafted from it."""
+    """Return the `count` most probable tokens of a distribution other than the one that was drafted
+    from it.
+    """
     forward = cast("DraftForward", source[0])
     row = source[1]
     likeliest = forward.top_tokens(count + 1)[row]

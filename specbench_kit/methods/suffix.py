@@ -11,12 +11,14 @@ from specbench_kit.methods.fixed_k import FixedK
 @methods.register("suffix")
 @dataclass(frozen=True)
 class Suffix(Method):
-    """Draft up to `max_draft` tokens of the most frequent continuation of the newest tokens in earlier text.
+    """Draft up to `max_draft` tokens of the most frequent continuation of the newest tokens in
+    earlier text.
 
-    A match and its draft have at most `max_depth` tokens together, the draft at most `factor` x match length + `offset`
-    tokens, and it ends where the estimated probability of the continuation falls below `min_prob`. The text is the
-    request's own and the answers to other requests, finished or still running; `shared=false` leaves these out, so that
-    results do not depend on the order of the requests.
+    A match and its draft have at most `max_depth` tokens together, the draft at most `factor` x
+    match length + `offset` tokens, and it ends where the estimated probability of the continuation
+    falls below `min_prob`. The text is the request's own and the answers to other requests,
+    finished or still running; `shared=false` leaves these out, so that results do not depend on the
+    order of the requests.
     """
 
     max_draft: int = 16

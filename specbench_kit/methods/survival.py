@@ -11,11 +11,15 @@ if TYPE_CHECKING:
 
 
 class SurvivalPolicy(Policy):
-    """A policy that gives every drafted token a chance, and sends each request's draft up to a token of its own."""
+    """A policy that gives every drafted token a chance, and sends each request's draft up to a
+    token of its own.
+    """
 
     def __init__(self) -> None:
         self.chances: defaultdict[str, list[float]] = defaultdict(list)
-        """By request, the chance of each token of its draft: that it is accepted if the tokens before it are."""
+        """By request, the chance of each token of its draft: that it is accepted if the tokens
+        before it are.
+        """
         self.survival: defaultdict[str, float] = defaultdict(lambda: 1.0)
         """By request, the product of these."""
         self.sent: defaultdict[str, int] = defaultdict(int)

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 @methods.register("svip")
 @dataclass(frozen=True)
 class Svip(Method):
-    """Stop after the first token drawn where sqrt(factor x entropy) exceeds the threshold; that token is sent.
+    """Stop after the first token drawn where sqrt(factor x entropy) exceeds the threshold; that
+    token is sent.
 
-    The square root is an upper bound on the rejection probability; entropy is in nats. No state is kept between rounds.
-    Entropy is that of the distribution from which tokens are drawn. The authors' code takes that of the unprocessed
-    logits, which differs under a temperature or top-p, and ends a draft at an end token, where drafts go on here.
+    The square root is an upper bound on the rejection probability; entropy is in nats. No state is
+    kept between rounds. Entropy is that of the distribution from which tokens are drawn. The
+    authors' code takes that of the unprocessed logits, which differs under a temperature or top-p,
+    and ends a draft at an end token, where drafts go on here.
     """
 
     threshold: float = 0.3
@@ -35,7 +37,9 @@ class Svip(Method):
     grid = MappingProxyType({"threshold": (0.2, 0.3, 0.4, 0.5, 0.6), "max_draft": (3, 5, 8)})
 
     def __post_init__(self) -> None:
-        require(self.threshold >= 0, f"svip: threshold must not be negative, but is {self.threshold}")
+        require(
+            self.threshold >= 0, f"svip: threshold must not be negative, but is {self.threshold}"
+        )
         require(self.factor > 0, f"svip: factor must be above 0, not {self.factor}")
         self.require_at_least(1, "max_draft")
 
@@ -60,7 +64,11 @@ class _SvipPolicy(Policy):
         live = drafter.drafts
         for _ in range(self.options.max_draft):
             extended = drafter.extend(live)
-            live = [d for d in extended if self._rejection_bound(d, d.tree.last) <= self.options.threshold]
+            live = [
+                d
+                for d in extended
+                if self._rejection_bound(d, d.tree.last) <= self.options.threshold
+            ]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
         return expected_accepted(max(0.0, 1 - self._rejection_bound(draft, node)) for node in nodes)

@@ -17,19 +17,27 @@ if TYPE_CHECKING:
 @methods.register("tapout")
 @dataclass(frozen=True)
 class TapOut(ArmsMethod):
-    """Choose the stopping criterion that drafts each round of the batch by its upper confidence bound (UCB1).
+    """Choose the stopping criterion that drafts each round of the batch by its upper confidence
+    bound (UCB1).
 
-    Arms draft at most `max_draft` tokens. The reward, 0..1, is half the accepted tokens over `max_draft` plus half the
-    accepted tokens over the drafted ones. Each arm's rounds and mean reward are kept for the run.
+    Arms draft at most `max_draft` tokens. The reward, 0..1, is half the accepted tokens over
+    `max_draft` plus half the accepted tokens over the drafted ones. Each arm's rounds and mean
+    reward are kept for the run.
     """
 
     arms: str = "threshold+svip+adaedl+entropy-change+margin"
     max_draft: int = 8
-    source = "TapOut, arXiv 2511.02017 (max_draft and the thresholds of the arms are ours: not verified)"
+    source = (
+        "TapOut, arXiv 2511.02017 (max_draft and the thresholds of the arms are ours: not verified)"
+    )
     group = "bandit"
     grid = MappingProxyType(
         {
-            "arms": ("threshold+svip+adaedl+entropy-change+margin", "fixed-k.k=1..6", "svip+fixed-k.k=2..4"),
+            "arms": (
+                "threshold+svip+adaedl+entropy-change+margin",
+                "fixed-k.k=1..6",
+                "svip+fixed-k.k=2..4",
+            ),
             "max_draft": (4, 6, 8),
         }
     )
@@ -43,7 +51,9 @@ class TapOut(ArmsMethod):
 
 
 def blended(accepted: int, drafted: int, longest: int) -> float:
-    """Return a reward in 0..1: half of accepted over `longest` tokens plus half of accepted over drafted tokens."""
+    """Return a reward in 0..1: half of accepted over `longest` tokens plus half of accepted over
+    drafted tokens.
+    """
     return 0.5 * accepted / longest + (0.5 * accepted / drafted if drafted else 0.0)
 
 
@@ -56,10 +66,16 @@ class _TapOutPolicy(ArmsPolicy):
         if 0 in self.counts:
             return self.counts.index(0)
         rounds = sum(self.counts)
-        bounds = [mean + sqrt(2 * log(rounds) / count) for count, mean in zip(self.counts, self.means, strict=True)]
+        bounds = [
+            mean + sqrt(2 * log(rounds) / count)
+            for count, mean in zip(self.counts, self.means, strict=True)
+        ]
         return bounds.index(max(bounds))
 
     def learn(self, scope: str, arm: int, verdicts: "Sequence[Verdict]") -> None:
-        reward = fmean(blended(len(verdict.path), verdict.draft.tree.drafted, self.longest) for verdict in verdicts)
+        reward = fmean(
+            blended(len(verdict.path), verdict.draft.tree.drafted, self.longest)
+            for verdict in verdicts
+        )
         self.counts[arm] += 1
         self.means[arm] += (reward - self.means[arm]) / self.counts[arm]

@@ -1,4 +1,6 @@
-"""Draft more tokens than are verified, and verify those of the whole batch that are most probable to be accepted."""
+"""Draft more tokens than are verified, and verify those of the whole batch that are most probable
+to be accepted.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +17,12 @@ if TYPE_CHECKING:
 @methods.register("tetris")
 @dataclass(frozen=True)
 class Tetris(Method):
-    """Draft `k` + `extra` tokens per request, then verify the batch's `k` per request with the highest probability.
+    """Draft `k` + `extra` tokens per request, then verify the batch's `k` per request with the
+    highest probability.
 
-    A token's probability is the product of the draft probabilities down to it, so some requests have more tokens
-    verified than others. Batches of fewer than `min_batch` requests draft and verify `k` tokens each. No state is kept
-    between rounds.
+    A token's probability is the product of the draft probabilities down to it, so some requests
+    have more tokens verified than others. Batches of fewer than `min_batch` requests draft and
+    verify `k` tokens each. No state is kept between rounds.
     """
 
     k: int = 3
@@ -54,9 +57,13 @@ class _TetrisPolicy(Policy):
             for request, draft in enumerate(drafts)
             for node in range(1, len(draft.tree))
         ]
-        # A token is never likelier than those before it, and among equals the earlier comes first: these are prefixes.
+        # A token is never likelier than those before it, and among equals the earlier comes first:
+        # these are prefixes.
         chosen = sorted(candidates)[: self.options.k * len(drafts)]
-        return [sorted(node for _, owner, node in chosen if owner == request) for request in range(len(drafts))]
+        return [
+            sorted(node for _, owner, node in chosen if owner == request)
+            for request in range(len(drafts))
+        ]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
         return expected_accepted(map(draft.tree.probability, nodes))

@@ -19,7 +19,8 @@ Schedule = Literal["constant", "heuristic", "heuristic-transient"]
 @methods.register("threshold")
 @dataclass(frozen=True)
 class Threshold(Method):
-    """Stop after the first token whose draft probability is below the threshold; that token is sent.
+    """Stop after the first token whose draft probability is below the threshold; that token is
+    sent.
 
     A draft has at most `max_draft` tokens. With `schedule=heuristic` this limit rises by 2 after a round that accepted
     all drafts of the batch as a whole and falls by 1 after any other, over the whole run; with `heuristic-transient`,
@@ -42,7 +43,10 @@ class Threshold(Method):
     def __post_init__(self) -> None:
         self.require_share("threshold")
         self.require_at_least(1, "max_draft")
-        require(not self.adaptive or self.unit == "request", "threshold: adaptive=true needs unit=request")
+        require(
+            not self.adaptive or self.unit == "request",
+            "threshold: adaptive=true needs unit=request",
+        )
 
     @property
     def batch_aware(self) -> bool:
@@ -113,12 +117,18 @@ class _ThresholdPolicy(Policy):
         if self.options.unit == "any":
             return list(drafts) if max(probabilities, default=0.0) >= self.options.threshold else []
         pairs = zip(drafts, probabilities, strict=True)
-        return [draft for draft, probability in pairs if probability >= self.thresholds[draft.request_id]]
+        return [
+            draft
+            for draft, probability in pairs
+            if probability >= self.thresholds[draft.request_id]
+        ]
 
     def _reschedule(self, scope: str, verdicts: "Sequence[Verdict]") -> None:
         """Move a limit once, by the verdicts of one round."""
         all_accepted = all(len(verdict.path) == len(verdict.submitted) for verdict in verdicts)
-        self.limits[scope] = self.limits[scope] + 2 if all_accepted else max(1, self.limits[scope] - 1)
+        self.limits[scope] = (
+            self.limits[scope] + 2 if all_accepted else max(1, self.limits[scope] - 1)
+        )
 
     def _refit(self, verdict: "Verdict") -> None:
         request_id = verdict.draft.request_id

@@ -1,4 +1,6 @@
-"""The method `token-recycling`: trees of the candidates that the target named for the same tokens before."""
+"""The method `token-recycling`: trees of the candidates that the target named for the same tokens
+before.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,19 +16,22 @@ if TYPE_CHECKING:
 
 FIRST_SHARE = 0.5
 NEXT_SHARE = 0.4
-"""Assumed probabilities by which the tree's shape is chosen: a token's first candidate comes next with `FIRST_SHARE`,
-each further one with `NEXT_SHARE` times that of the one before it."""
+"""Assumed probabilities by which the tree's shape is chosen: a token's first candidate comes next
+with `FIRST_SHARE`, each further one with `NEXT_SHARE` times that of the one before it.
+"""
 
 
 @methods.register("token-recycling")
 @dataclass(frozen=True)
 class TokenRecycling(Method):
-    """Draft a tree of the candidates that the target gave after the same tokens in earlier verifications.
+    """Draft a tree of the candidates that the target gave after the same tokens in earlier
+    verifications.
 
-    A table holds, for every token, the target's `candidates` most likely next tokens when it was last verified,
-    rejected drafts included. The tree of `nodes` tokens and at most `depth` levels is filled from the table level by
-    level. Its shape is fixed, and has more nodes below better candidates; the paper draws its own, so this one follows
-    from assumed probabilities. The table is shared by all requests, so that drafts depend on their order.
+    A table holds, for every token, the target's `candidates` most likely next tokens when it was
+    last verified, rejected drafts included. The tree of `nodes` tokens and at most `depth` levels
+    is filled from the table level by level. Its shape is fixed, and has more nodes below better
+    candidates; the paper draws its own, so this one follows from assumed probabilities. The table
+    is shared by all requests, so that drafts depend on their order.
     """
 
     nodes: int = 80
@@ -60,14 +65,18 @@ class TokenRecycling(Method):
 
 
 class Place(NamedTuple):
-    """A node of the shape: candidate number `rank` of its parent, which is an earlier place or, as -1, the root."""
+    """A node of the shape: candidate number `rank` of its parent, which is an earlier place or, as
+    -1, the root.
+    """
 
     parent: int
     rank: int
 
 
 def likeliest_shape(nodes: int, depth: int, candidates: int) -> tuple[Place, ...]:
-    """Return the `nodes` places that are reached most likely by the assumed probabilities, level by level."""
+    """Return the `nodes` places that are reached most likely by the assumed probabilities, level by
+    level.
+    """
     paths: list[tuple[int, ...]] = []
     waiting: list[tuple[float, int, tuple[int, ...]]] = [(-FIRST_SHARE, 1, (0,))]
     while waiting and len(paths) < nodes:
@@ -93,7 +102,9 @@ class _TokenRecyclingPolicy(Policy):
             self._fill(draft, drafter.room(draft))
 
     def _fill(self, draft: "Draft", room: int) -> None:
-        """Fill the shape as far as the table goes; a place without a candidate has nothing below it."""
+        """Fill the shape as far as the table goes; a place without a candidate has nothing below
+        it.
+        """
         from specbench_kit.decoding.drafting.look_up import LookUpDistribution
 
         tree = draft.tree

@@ -21,13 +21,15 @@ TYPICAL_MS = 100.0
 @methods.register("ucb-specstop")
 @dataclass(frozen=True)
 class UcbSpecStop(Method):
-    """Draft exactly k tokens, 1 to `k_max`, with the k of the lowest lower confidence bound on milliseconds per token.
+    """Draft exactly k tokens, 1 to `k_max`, with the k of the lowest lower confidence bound on
+    milliseconds per token.
 
-    All requests of a batch draft the same k. The run keeps, by k, the number of rounds, their milliseconds and their
-    committed tokens; a round with a prefill does not count. `estimator=ratio` divides the sums, `mean` averages the
-    rounds' ratios. `beta` scales the confidence bonus; with `scale=auto` it is multiplied by the mean round time over
-    100 ms. `context=link` learns separately for every state of the link: the number of doublings from 1 ms to the
-    typical time of a recent message.
+    All requests of a batch draft the same k. The run keeps, by k, the number of rounds, their
+    milliseconds and their committed tokens; a round with a prefill does not count.
+    `estimator=ratio` divides the sums, `mean` averages the rounds' ratios. `beta` scales the
+    confidence bonus; with `scale=auto` it is multiplied by the mean round time over 100 ms.
+    `context=link` learns separately for every state of the link: the number of doublings from 1 ms
+    to the typical time of a recent message.
     """
 
     k_max: int = 20
@@ -38,7 +40,9 @@ class UcbSpecStop(Method):
     source = "UCB-SpecStop, arXiv 2606.20591"
     reported_result = "up to 22.4% less time per token than SpecDec++ over a link"
     group = "bandit"
-    grid = MappingProxyType({"k_max": (4, 6, 8), "beta": (0.3, 1.0, 3.0), "estimator": ("ratio", "mean")})
+    grid = MappingProxyType(
+        {"k_max": (4, 6, 8), "beta": (0.3, 1.0, 3.0), "estimator": ("ratio", "mean")}
+    )
     needs = "a deployment"
     draft_limit = "k_max"
     required_capability = Capability.TOKENS
@@ -57,7 +61,9 @@ class UcbSpecStop(Method):
 
 @dataclass
 class LengthTimes:
-    """The milliseconds, tokens and rounds of a draft length, and the sum of its rounds' milliseconds per token."""
+    """The milliseconds, tokens and rounds of a draft length, and the sum of its rounds'
+    milliseconds per token.
+    """
 
     milliseconds: float = 0.0
     tokens: int = 0
@@ -72,10 +78,14 @@ class LengthTimes:
         self.ratios += milliseconds / tokens
 
     def bound(self, rounds: int, beta: float, estimator: str) -> float:
-        """Return the lower confidence bound on milliseconds per token after `rounds` rounds of all lengths together."""
+        """Return the lower confidence bound on milliseconds per token after `rounds` rounds of all
+        lengths together.
+        """
         if estimator == "mean":
             return self.ratios / self.rounds - beta * sqrt(log(rounds) / self.rounds)
-        return self.milliseconds / self.tokens - beta * sqrt(self.rounds * log(rounds)) / self.tokens
+        return (
+            self.milliseconds / self.tokens - beta * sqrt(self.rounds * log(rounds)) / self.tokens
+        )
 
 
 def link_state(message_s: float) -> int:
@@ -86,7 +96,9 @@ def link_state(message_s: float) -> int:
 class _UcbSpecStopPolicy(Policy):
     def __init__(self, options: UcbSpecStop) -> None:
         self.options = options
-        self.states = defaultdict[int, list[LengthTimes]](lambda: [LengthTimes() for _ in range(options.k_max)])
+        self.states = defaultdict[int, list[LengthTimes]](
+            lambda: [LengthTimes() for _ in range(options.k_max)]
+        )
         self.lengths = self.states[0]
         """The draft lengths in the present state of the link."""
         self.length = 0

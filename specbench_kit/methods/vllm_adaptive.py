@@ -1,7 +1,8 @@
-"""Verify the tokens of the batch that are worth their time, by an acceptance model that is fitted during the run.
+"""Verify the tokens of the batch that are worth their time, by an acceptance model that is fitted
+during the run.
 
-Also here: the probability that a drafted token is accepted, from one feature: a logistic regression fitted step by
-step.
+Also here: the probability that a drafted token is accepted, from one feature: a logistic regression
+fitted step by step.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,8 @@ LARGEST = 40.0
 @methods.register("vllm-adaptive")
 @dataclass(frozen=True)
 class VllmAdaptive(LatencyAware):
-    """Draft `max_draft` tokens, then verify those of the batch that raise its expected tokens per second.
+    """Draft `max_draft` tokens, then verify those of the batch that raise its expected tokens per
+    second.
 
     The acceptance probability at each position is a logistic function of one `feature`: the log-odds of the most
     probable token (`max`), the lead of its logit over the second (`margin`), or the log-odds of the drafted token
@@ -48,15 +50,24 @@ class VllmAdaptive(LatencyAware):
     l2: float = 1e-3
     source = "vLLM pull requests 47808 and 52228"
     grid = MappingProxyType(
-        {"max_draft": (3, 5, 7), "refit_every": (25, 100), "warmup_refits": (1, 3), "feature": ("max", "margin")}
+        {
+            "max_draft": (3, 5, 7),
+            "refit_every": (25, 100),
+            "warmup_refits": (1, 3),
+            "feature": ("max", "margin"),
+        }
     )
 
     def __post_init__(self) -> None:
         self.require_at_least(1, "max_draft", "refit_every")
         require(self.warmup_refits >= 0, "vllm-adaptive: warmup_refits must not be negative")
-        require(self.damping >= 0 and self.l2 > 0, "vllm-adaptive: damping must not be negative, and l2 above 0")
+        require(
+            self.damping >= 0 and self.l2 > 0,
+            "vllm-adaptive: damping must not be negative, and l2 above 0",
+        )
         if self.feature == "drawn" or self.budget == "fresh":
-            # A token drawn at random must not influence whether it is verified: that would bias the output.
+            # A token drawn at random must not influence whether it is verified: that would bias the
+            # output.
             object.__setattr__(self, "proposal", "top")
 
     def policy_with(self, latencies: Latencies) -> Policy:
@@ -70,7 +81,9 @@ class _VllmAdaptivePolicy(Policy):
         self.fit = AcceptanceFit(options.max_draft, options.damping, options.l2)
         self.rounds = 0
         self.scores: dict[str, list[float]] = {}
-        """By request, the probability in its last round that everything up to each position is accepted."""
+        """By request, the probability in its last round that everything up to each position is
+        accepted.
+        """
 
     def draft(self, drafter: "Drafter") -> None:
         for _ in range(self.options.max_draft):
@@ -80,7 +93,9 @@ class _VllmAdaptivePolicy(Policy):
         if self.fit.refits < self.options.warmup_refits:
             return super().choose(drafts)
         fresh = self.options.budget == "fresh"
-        slots = self.count(drafts, [self._fresh(draft) if fresh else self._stale(draft) for draft in drafts])
+        slots = self.count(
+            drafts, [self._fresh(draft) if fresh else self._stale(draft) for draft in drafts]
+        )
         lengths = [0] * len(drafts)
         for request, _ in islice(best_first([self._fresh(draft) for draft in drafts]), slots):
             lengths[request] += 1
@@ -105,7 +120,9 @@ class _VllmAdaptivePolicy(Policy):
         self.scores.pop(request_id, None)
 
     def count(self, drafts: "Sequence[Draft]", scores: Sequence[Iterator[float]]) -> int:
-        """Return the number of verified tokens with the most expected tokens per second, the most probable first."""
+        """Return the number of verified tokens with the most expected tokens per second, the most
+        probable first.
+        """
         drafting_s = draft_s(self.latencies, drafts, self.options.max_draft)
         rows = [(1, draft.context_length - 1) for draft in drafts]
         sums = sums_of(rows)
@@ -131,7 +148,9 @@ class _VllmAdaptivePolicy(Policy):
         return iter(self.scores.get(draft.request_id, certain)[: draft.tree.last])
 
     def _fresh(self, draft: "Draft") -> Iterator[float]:
-        """Yield the scores of this round; a token is scored only once the one before it is to be verified."""
+        """Yield the scores of this round; a token is scored only once the one before it is to be
+        verified.
+        """
         score = 1.0
         for node in range(1, len(draft.tree)):
             score *= self.fit.chance(node - 1, self._feature(draft, node))
@@ -149,7 +168,9 @@ class _VllmAdaptivePolicy(Policy):
 
 
 def best_first(scores: Sequence[Iterator[float]]) -> Iterator[tuple[int, float]]:
-    """Yield requests, with the score of their next token, by falling score; scores never rise within a request."""
+    """Yield requests, with the score of their next token, by falling score; scores never rise
+    within a request.
+    """
     heap: list[tuple[float, int]] = []
     for request, request_scores in enumerate(scores):
         _push(heap, request, request_scores)
@@ -186,10 +207,11 @@ class _Sums:
 
 @dataclass
 class AcceptanceFit:
-    """The model sigmoid(slope x feature + intercept of the position), fitted by damped Newton steps with a ridge `l2`.
+    """The model sigmoid(slope x feature + intercept of the position), fitted by damped Newton steps
+    with a ridge `l2`.
 
-    A step over n tokens is scaled by n / (n + `damping`). A step that would make the slope negative leaves it as it is
-    (vLLM).
+    A step over n tokens is scaled by n / (n + `damping`). A step that would make the slope negative
+    leaves it as it is (vLLM).
     """
 
     positions: int
@@ -204,7 +226,9 @@ class AcceptanceFit:
         self._clear()
 
     def chance(self, position: int, feature: float) -> float:
-        """Return the acceptance probability of a token at a position, from 0, if the tokens before it are accepted."""
+        """Return the acceptance probability of a token at a position, from 0, if the tokens before
+        it are accepted.
+        """
         # The tanh form of the sigmoid overflows nowhere.
         return (1 + tanh((self.slope * feature + self.intercepts[position]) / 2)) / 2
 
@@ -222,10 +246,17 @@ class AcceptanceFit:
         sums.intercept_intercept += weight
 
     def refit(self) -> None:
-        """Take one Newton step on the tokens that were added since the last refit, then discard them."""
-        # The intercepts are eliminated from the Newton system first: each depends on the slope alone.
-        curvature = self.l2 + sum(s.slope_slope - s.slope_intercept**2 / self._ridged(s) for s in self.sums)
-        gradient = sum(s.slope - s.slope_intercept * s.intercept / self._ridged(s) for s in self.sums)
+        """Take one Newton step on the tokens that were added since the last refit, then discard
+        them.
+        """
+        # The intercepts are eliminated from the Newton system first: each depends on the slope
+        # alone.
+        curvature = self.l2 + sum(
+            s.slope_slope - s.slope_intercept**2 / self._ridged(s) for s in self.sums
+        )
+        gradient = sum(
+            s.slope - s.slope_intercept * s.intercept / self._ridged(s) for s in self.sums
+        )
         slope_step = self._damped(sum(s.count for s in self.sums)) * gradient / curvature
         slope_step = slope_step if self.slope + slope_step >= 0 else 0.0
         self.slope += slope_step

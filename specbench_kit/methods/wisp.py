@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.policy import expected_accepted
-from specbench_kit.methods.base import Chains, Environment, Method, Policy, StopRule, methods, require
+from specbench_kit.methods.base import (
+    Chains,
+    Environment,
+    Method,
+    Policy,
+    StopRule,
+    methods,
+    require,
+)
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.predictor_based import PREDICTOR, PreparedWithPredictor, load_predictor
-from specbench_kit.predictors.thresholds import DeploymentKey, ScoreKind, ThresholdRule, TunedThreshold
+from specbench_kit.predictors.thresholds import (
+    DeploymentKey,
+    ScoreKind,
+    ThresholdRule,
+    TunedThreshold,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +37,8 @@ if TYPE_CHECKING:
 @methods.register("wisp")
 @dataclass(frozen=True)
 class Wisp(Method):
-    """Stop at the first token that a learned predictor expects the target to reject; as published, it is not sent.
+    """Stop at the first token that a learned predictor expects the target to reject; as published,
+    it is not sent.
 
     `send_last` sends it after all. `score=cumulative` compares the product of the scores of all tokens so far with the
     threshold, instead of the newest token's score.
@@ -70,9 +84,14 @@ class Wisp(Method):
             tuned = TunedThreshold(*deployment, *rule, self.operating_point, max_draft)
         else:
             tuned = TunedThreshold(
-                tuned.deployment, tuned.digest, *tuned.rule, threshold=tuned.threshold, max_draft=max_draft
+                tuned.deployment,
+                tuned.digest,
+                *tuned.rule,
+                threshold=tuned.threshold,
+                max_draft=max_draft,
             )
-        # At threshold 0 every token passes: there is nothing to decide, and computing scores would waste time.
+        # At threshold 0 every token passes: there is nothing to decide, and computing scores would
+        # waste time.
         prepared = _PreparedWisp if tuned.threshold else _UndecidedWisp
         return prepared(predictor, rule, tuned, deployment, drafter=self.drafter)
 
@@ -120,7 +139,9 @@ class _WispPolicy(Policy):
         self.threshold = tuned.threshold
         self.max_draft = tuned.max_draft
         self.scores: defaultdict[str, list[float]] = defaultdict(list)
-        """By request, the score of each token of its draft: its chance if the tokens before it are accepted."""
+        """By request, the score of each token of its draft: its chance if the tokens before it are
+        accepted.
+        """
         self.last_scored: tuple[Chains, NDArray[np.float64]] | None = None
         """The chains that were scored last, and their scores."""
         self.kept_back: set[str] = set()
@@ -143,7 +164,10 @@ class _WispPolicy(Policy):
             live = [draft for draft in drafter.extend(live) if self._passes(draft)]
 
     def choose(self, drafts: "Sequence[Draft]") -> list[list[int]]:
-        return [list(range(1, len(draft.tree) - (draft.request_id in self.kept_back))) for draft in drafts]
+        return [
+            list(range(1, len(draft.tree) - (draft.request_id in self.kept_back)))
+            for draft in drafts
+        ]
 
     def expects(self, draft: "Draft", nodes: Sequence[int]) -> float:
         return expected_accepted(self.scores[draft.request_id][: len(nodes)])

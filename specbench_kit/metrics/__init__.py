@@ -1,1 +1,3 @@
-"""What the numbers of a run mean: their vocabulary, how they are computed, and what they show side by side."""
+"""What the numbers of a run mean: their vocabulary, how they are computed, and what they show side
+by side.
+"""

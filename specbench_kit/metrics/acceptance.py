@@ -1,4 +1,5 @@
-"""Counts of drafted, submitted, accepted and committed tokens, their ratios, and acceptance by position and drafter.
+"""Counts of drafted, submitted, accepted and committed tokens, their ratios, and acceptance by
+position and drafter.
 
 Those by drafter are of methods that have several to choose from.
 """
@@ -20,12 +21,19 @@ RATIOS = {
     "draft_efficiency": ("accepted", "drafted"),
     "server_tokens_per_busy_second": ("committed", "verify_s"),
 }
-"""Metrics that are one sum over requests divided by another; such ratios have confidence intervals."""
+"""Metrics that are one sum over requests divided by another; such ratios have confidence
+intervals.
+"""
 OF_VERIFICATIONS = ("acceptance_length", "acceptance_rate", "draft_efficiency")
-"""Ratios that a pipeline has not: it feeds a tree without end, and verifies a part of it in every step."""
+"""Ratios that a pipeline has not: it feeds a tree without end, and verifies a part of it in every
+step.
+"""
 PIPELINE_RATIOS = {"tokens_per_step": ("committed", "steps"), "hit_rate": ("accepted", "committed")}
 """The ratios that a pipeline has instead."""
-PROACTIVE_RATIOS = {"alignment_rate": ("aligned", "proactive_rounds"), "proactive_hit_depth": ("reused", "aligned")}
+PROACTIVE_RATIOS = {
+    "alignment_rate": ("aligned", "proactive_rounds"),
+    "proactive_hit_depth": ("reused", "aligned"),
+}
 """Further ratios if anything was drafted while the target verified."""
 PAUSE_RATIOS = {"acceptance_after_pause": ("accepted_after_pause", "after_pause")}
 """Further ratios if a request was drafted for again after a round without a draft."""
@@ -35,14 +43,24 @@ EXPECTED_RATIOS = {
     "expectation_bias": ("expected", "accepted_expecting"),
 }
 """Further ratios if the policy decides by probabilities of acceptance."""
-SHARES = ("acceptance_rate", "draft_efficiency", "alignment_rate", "hit_rate", "acceptance_after_pause")
+SHARES = (
+    "acceptance_rate",
+    "draft_efficiency",
+    "alignment_rate",
+    "hit_rate",
+    "acceptance_after_pause",
+)
 """Ratios that cannot exceed 1."""
 
 
 def counts(group: RequestGroup) -> Metrics:
-    """Return the numbers of requests, rounds and tokens; a number that the records do not hold is None."""
+    """Return the numbers of requests, rounds and tokens; a number that the records do not hold is
+    None.
+    """
     rounds = group.rounds
-    sums = {column: rounds.sum(column) for column in ("committed", "drafted", "submitted", "accepted")}
+    sums = {
+        column: rounds.sum(column) for column in ("committed", "drafted", "submitted", "accepted")
+    }
     sums["wasted"] = sums["drafted"] - sums["accepted"]
     tokens = {column: int(total) if isfinite(total) else None for column, total in sums.items()}
     return {
@@ -58,35 +76,51 @@ def counts(group: RequestGroup) -> Metrics:
 
 
 def ratios(rounds: RoundColumns) -> Metrics:
-    """Return the ratios over all requests with their intervals over prompts, and the means of the requests' ratios."""
+    """Return the ratios over all requests with their intervals over prompts, and the means of the
+    requests' ratios.
+    """
     prompts = {name: number for number, name in enumerate(dict.fromkeys(rounds.names))}
     return pooled(rounds) | {"intervals": ratio_intervals(rounds, prompts)}
 
 
 def pooled(rounds: RoundColumns) -> Metrics:
-    """Return the ratios over all requests and, where papers differ on it, the means of the requests' own ratios."""
+    """Return the ratios over all requests and, where papers differ on it, the means of the
+    requests' own ratios.
+    """
     values: Metrics = {
         name: ratio_of_sums(rounds.sum(numerator), rounds.sum(denominator))
         for name, (numerator, denominator) in _applicable_ratios(rounds).items()
     }
     means = ("acceptance_length", "acceptance_rate")
     if _is_pipeline(rounds):
-        names = (*OF_VERIFICATIONS, *(f"{name}_request_mean" for name in means), "acceptance_length_sd")
+        names = (
+            *OF_VERIFICATIONS,
+            *(f"{name}_request_mean" for name in means),
+            "acceptance_length_sd",
+        )
         return values | dict.fromkeys(names)
     for name in means:
         numerators, denominators = map(rounds.per_request, RATIOS[name])
         defined = denominators > 0
-        mean = float((numerators[defined] / denominators[defined]).mean()) if defined.any() else None
+        mean = (
+            float((numerators[defined] / denominators[defined]).mean()) if defined.any() else None
+        )
         values[f"{name}_request_mean"] = None if mean is None else finite_or_none(mean)
-    values["acceptance_length_sd"] = finite_or_none(float(np.std(rounds["committed"]))) if rounds.count else None
+    values["acceptance_length_sd"] = (
+        finite_or_none(float(np.std(rounds["committed"]))) if rounds.count else None
+    )
     return values
 
 
 def ratio_intervals(rounds: RoundColumns, units: Units) -> Metrics:
-    """Return 95% intervals of the ratios over all requests; the units are what varies independently."""
+    """Return 95% intervals of the ratios over all requests; the units are what varies
+    independently.
+    """
     intervals: Metrics = {}
     for name, (numerator, denominator) in _applicable_ratios(rounds).items():
-        interval = interval_of_ratio(rounds.per_unit(numerator, units), rounds.per_unit(denominator, units))
+        interval = interval_of_ratio(
+            rounds.per_unit(numerator, units), rounds.per_unit(denominator, units)
+        )
         if interval and name in SHARES:
             interval = [interval[0], min(1.0, interval[1])]
         intervals[name] = interval
@@ -96,34 +130,44 @@ def ratio_intervals(rounds: RoundColumns, units: Units) -> Metrics:
 def _applicable_ratios(rounds: RoundColumns) -> dict[str, tuple[str, str]]:
     expected = EXPECTED_RATIOS if rounds.sum("expecting") else {}
     if _is_pipeline(rounds):
-        return {name: ratio for name, ratio in RATIOS.items() if name not in OF_VERIFICATIONS} | PIPELINE_RATIOS
+        return {
+            name: ratio for name, ratio in RATIOS.items() if name not in OF_VERIFICATIONS
+        } | PIPELINE_RATIOS
     ahead = PROACTIVE_RATIOS if rounds.sum("proactive") else {}
     return RATIOS | expected | ahead | (PAUSE_RATIOS if rounds.sum("after_pause") else {})
 
 
 def _is_pipeline(rounds: RoundColumns) -> bool:
-    """Return True for rounds that last until a pipeline is refilled, so that a whole answer may be one."""
+    """Return True for rounds that last until a pipeline is refilled, so that a whole answer may be
+    one.
+    """
     return rounds.sum("steps") > 0
 
 
 def acceptance_by_position(rounds: RoundColumns) -> Metrics:
-    """Return acceptance at draft positions i = 1, 2, ... up to the deepest at which a token was submitted.
+    """Return acceptance at draft positions i = 1, 2, ... up to the deepest at which a token was
+    submitted.
 
     `acceptance_at` is the share of all rounds that accepted position i, `acceptance_at_conditional` the share of the
     rounds that submitted a token at position i and accepted all i - 1 before it. In a tree, position is depth.
     """
     accepted = rounds["accepted"]
-    # A record that does not say its largest depth is taken for a chain. In a pipeline many nodes share a depth, so
-    # that the number of submitted nodes says nothing about it.
+    # A record that does not say its largest depth is taken for a chain. In a pipeline many nodes
+    # share a depth, so that the number of submitted nodes says nothing about it.
     chain = np.where(rounds["steps"] > 0, accepted, rounds["submitted"])
     deepest = np.where(np.isnan(rounds["deepest"]), chain, rounds["deepest"])
     positions = range(1, int(np.fmax(accepted, deepest).max(initial=0)) + 1)
     hits = [int(np.count_nonzero(accepted >= i)) for i in positions]
     depths_known = not np.isnan(deepest).any()
-    reached = [int(np.count_nonzero((accepted >= i - 1) & (deepest >= i))) * depths_known for i in positions]
+    reached = [
+        int(np.count_nonzero((accepted >= i - 1) & (deepest >= i))) * depths_known
+        for i in positions
+    ]
     return {
         "acceptance_at": [hit / rounds.count for hit in hits],
-        "acceptance_at_conditional": [ratio_of_sums(hit, tries) for hit, tries in zip(hits, reached, strict=True)],
+        "acceptance_at_conditional": [
+            ratio_of_sums(hit, tries) for hit, tries in zip(hits, reached, strict=True)
+        ],
     }
 
 

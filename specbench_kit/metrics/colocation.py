@@ -1,18 +1,20 @@
-"""Drafting beyond a link compared with the same drafting beside the target: times, and break-even round trips.
+"""Drafting beyond a link compared with the same drafting beside the target: times, and break-even
+round trips.
 
-A round drafts k tokens, in t_e each at the edge or t_s beside the target; verifying them takes t_v, decoding one token
-plainly t_1, and a round commits N tokens. With a round trip r, a response of R rounds takes R (k t_e + r + t_v) from
-the edge, R (k t_s + t_v) + r with both models on the server, and R N t_1 + r decoded plainly, since prompt and answer
-cross the link once. So the edge is faster
+A round drafts k tokens, in t_e each at the edge or t_s beside the target; verifying them takes t_v,
+decoding one token plainly t_1, and a round commits N tokens. With a round trip r, a response of R
+rounds takes R (k t_e + r + t_v) from the edge, R (k t_s + t_v) + r with both models on the server,
+and R N t_1 + r decoded plainly, since prompt and answer cross the link once. So the edge is faster
 
 - than plain decoding if r < (N t_1 - t_v - k t_e) R / (R - 1),
 - than the same method beside the target if r < k (t_s - t_e) R / (R - 1): never, unless the edge drafts faster.
 
-For R towards infinity, t_v = t_1 and N = (1 - a^(k+1)) / (1 - a) at an acceptance of a per token, the first is the
-window of "Speculation at a Distance" (Lyu, Irukulapati and Champati 2026, arXiv 2606.25091),
-r < a (1 - a^k) / (1 - a) t_1 - k t_e. Drafting while the target verifies hides drafting at most, so that no overlap
-is faster than a co-located method beyond r = k t_s (ibid.). A server that also drafts is busy for k t_s + t_v per round
-instead of t_v: without drafting, it serves 1 + k t_s / t_v times as many clients if they keep it busy (ibid.).
+For R towards infinity, t_v = t_1 and N = (1 - a^(k+1)) / (1 - a) at an acceptance of a per token,
+the first is the window of "Speculation at a Distance" (Lyu, Irukulapati and Champati 2026, arXiv
+2606.25091), r < a (1 - a^k) / (1 - a) t_1 - k t_e. Drafting while the target verifies hides
+drafting at most, so that no overlap is faster than a co-located method beyond r = k t_s (ibid.). A
+server that also drafts is busy for k t_s + t_v per round instead of t_v: without drafting, it
+serves 1 + k t_s / t_v times as many clients if they keep it busy (ibid.).
 """
 
 from dataclasses import dataclass
@@ -30,7 +32,8 @@ ROUNDING_S = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Seconds of a run's requests at a round trip of `rtt_s`, with `rounds` round trips from the edge.
+    """Seconds of a run's requests at a round trip of `rtt_s`, with `rounds` round trips from the
+    edge.
 
     `plain_s` is the time of plain decoding, if it is known; `drafting_s` and `verifying_s` are the server's if it does
     both.
@@ -46,7 +49,9 @@ class Totals:
     plain_s: float | None = None
 
     def window_s(self, rival_s: float) -> float:
-        """Return the round trip below which the edge is faster than a rival with one round trip per request."""
+        """Return the round trip below which the edge is faster than a rival with one round trip per
+        request.
+        """
         # Only the round trips that the rival does not have can make the edge slower.
         crossings = self.rounds - self.requests
         window_s = self.rtt_s + (rival_s - self.edge_s) / crossings if crossings else 0.0
@@ -63,12 +68,19 @@ class Totals:
         return 1 + self.drafting_s / self.verifying_s if self.verifying_s else None
 
 
-def colocation(records: Records, baseline: Records, units: Units, deployment: DeploymentDescription | None) -> Metrics:
-    """Return the metrics that compare an edge with a co-located draft model; empty if nothing was drafted at an edge.
+def colocation(
+    records: Records, baseline: Records, units: Units, deployment: DeploymentDescription | None
+) -> Metrics:
+    """Return the metrics that compare an edge with a co-located draft model; empty if nothing was
+    drafted at an edge.
 
     `deployment` is the field of that name in `run.json`, None for a live run, whose round trip is not known.
     """
-    timed = [record for record in records if record.finish_reason != "error" and record.colocated_s is not None]
+    timed = [
+        record
+        for record in records
+        if record.finish_reason != "error" and record.colocated_s is not None
+    ]
     if not timed:
         return {}
     edge_seconds = request_seconds(timed)
@@ -85,7 +97,9 @@ def colocation(records: Records, baseline: Records, units: Units, deployment: De
         windows["rtt_window_s"] = totals.window_s(totals.colocated_s)
     if totals.plain_s is not None:
         own_tokens = request_tokens(timed)
-        beside = Side(colocated_seconds, plain_seconds, own_tokens=own_tokens, baseline_tokens=plain_tokens)
+        beside = Side(
+            colocated_seconds, plain_seconds, own_tokens=own_tokens, baseline_tokens=plain_tokens
+        )
         speeds["colocated_speedup"] = paired.speedup(beside, units)
         if deployment:
             windows["rtt_window_autoregressive_s"] = totals.window_s(totals.plain_s)
@@ -98,12 +112,17 @@ def colocation(records: Records, baseline: Records, units: Units, deployment: De
     }
 
 
-def _totals(timed: Records, plain_seconds: paired.Seconds, plain_tokens: paired.Tokens, rtt_s: float) -> Totals:
+def _totals(
+    timed: Records, plain_seconds: paired.Seconds, plain_tokens: paired.Tokens, rtt_s: float
+) -> Totals:
     shared = [record for record in timed if record.key in plain_seconds] if plain_seconds else timed
     plain_s = None
     if plain_seconds:
-        # Sampled answers differ in length: plain decoding is given as many tokens as were committed here.
-        tokens = sum(len(record.output_ids) for record in shared) / sum(plain_tokens[record.key] for record in shared)
+        # Sampled answers differ in length: plain decoding is given as many tokens as were committed
+        # here.
+        tokens = sum(len(record.output_ids) for record in shared) / sum(
+            plain_tokens[record.key] for record in shared
+        )
         plain_s = sum(plain_seconds[record.key] for record in shared) * tokens
     return Totals(
         requests=len(shared),

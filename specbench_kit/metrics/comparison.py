@@ -1,4 +1,6 @@
-"""Runs side by side: one row of metrics per method, overall, per dataset and per category, with paired statistics."""
+"""Runs side by side: one row of metrics per method, overall, per dataset and per category, with
+paired statistics.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,14 @@ from msgspec import structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.acceptance import by_drafter
-from specbench_kit.metrics.comparability import DATASET, Difference, dataset_name, obstacles, refusal, remarks
+from specbench_kit.metrics.comparability import (
+    DATASET,
+    Difference,
+    dataset_name,
+    obstacles,
+    refusal,
+    remarks,
+)
 from specbench_kit.metrics.cost import device_cost, makespan_s
 from specbench_kit.metrics.latency import inter_token_gaps
 from specbench_kit.metrics.losslessness import KeptVerdicts, OutputVerdict, check_all, count_outputs
@@ -127,8 +136,13 @@ def comparable_groups(runs: Sequence[BenchmarkRun]) -> list[list[BenchmarkRun]]:
     """Divide runs into groups that can be compared, in the order of their first runs."""
     groups: list[list[BenchmarkRun]] = []
     for run in runs:
-        # Runs on other datasets agree in all else; whether each method ran on each of them is asked at the end.
-        fitting = (group for group in groups if all(found.name == DATASET for found in differences([*group, run])))
+        # Runs on other datasets agree in all else; whether each method ran on each of them is asked
+        # at the end.
+        fitting = (
+            group
+            for group in groups
+            if all(found.name == DATASET for found in differences([*group, run]))
+        )
         group = next(fitting, None)
         if group is None:
             groups.append([run])
@@ -144,11 +158,20 @@ def comparable_groups(runs: Sequence[BenchmarkRun]) -> list[list[BenchmarkRun]]:
 
 
 def _labelled(all_series: Sequence[RunSeries]) -> list[tuple[str, BenchmarkRun]]:
-    return [(series.label, run) for series in all_series if not series.is_derived for run in series.runs.values()]
+    return [
+        (series.label, run)
+        for series in all_series
+        if not series.is_derived
+        for run in series.runs.values()
+    ]
 
 
-def _without_requests(series: RunSeries, decode: Decode | None, *, is_alone: bool) -> MethodSeries[RunResult]:
-    """Return a series as the result holds it; only the report on a run that `is_alone` shows single requests."""
+def _without_requests(
+    series: RunSeries, decode: Decode | None, *, is_alone: bool
+) -> MethodSeries[RunResult]:
+    """Return a series as the result holds it; only the report on a run that `is_alone` shows single
+    requests.
+    """
     runs = {}
     for dataset, run in series.runs.items():
         result = RunResult(
@@ -161,13 +184,17 @@ def _without_requests(series: RunSeries, decode: Decode | None, *, is_alone: boo
     return MethodSeries(series.label, runs, series.is_baseline, series.is_bound, series.is_derived)
 
 
-def with_requests(result: RunResult, records: Sequence[RequestRecord], decode: Decode | None = None) -> RunResult:
+def with_requests(
+    result: RunResult, records: Sequence[RequestRecord], decode: Decode | None = None
+) -> RunResult:
     """Return a run's result with what its own report says of single requests."""
     failed = [record for record in records if record.finish_reason == "error"]
     return structs.replace(
         result,
         drafters=by_drafter(records),
-        failures=[FailedRequest(record.request_id, record.error or "no message") for record in failed],
+        failures=[
+            FailedRequest(record.request_id, record.error or "no message") for record in failed
+        ],
         example=_example(records, decode),
     )
 
@@ -178,7 +205,9 @@ def _example(records: Sequence[RequestRecord], decode: Decode | None) -> Example
         return None
     prompt = None if decode is None else decode(record.prompt_ids).split("\n")
     tokens = len(record.output_ids)
-    return ExampleOutput(record.request_id, prompt, record.text.split("\n"), tokens, str(record.finish_reason))
+    return ExampleOutput(
+        record.request_id, prompt, record.text.split("\n"), tokens, str(record.finish_reason)
+    )
 
 
 def _curves(group: RequestGroup) -> Curves:
@@ -190,11 +219,15 @@ def _curves(group: RequestGroup) -> Curves:
     lengths = np.flatnonzero(number >= max(1.0, LEAST_SHARE * number.sum()))
     accepted = np.bincount(sent, weights=rounds["accepted"][chosen])[lengths] / number[lengths]
     by_length = AcceptedByLength(
-        lengths.astype(np.float64).tolist(), accepted.tolist(), number[lengths].astype(np.float64).tolist()
+        lengths.astype(np.float64).tolist(),
+        accepted.tolist(),
+        number[lengths].astype(np.float64).tolist(),
     )
     gaps_s = inter_token_gaps(rounds)
     gaps_s = gaps_s[gaps_s > 0]
-    quantiles = np.quantile(gaps_s, np.linspace(0, 1, QUANTILES)) * 1e3 if len(gaps_s) else np.zeros(0)
+    quantiles = (
+        np.quantile(gaps_s, np.linspace(0, 1, QUANTILES)) * 1e3 if len(gaps_s) else np.zeros(0)
+    )
     return Curves(by_length, quantiles.tolist())
 
 
@@ -203,23 +236,31 @@ def _sources(series: RunSeries) -> Sources:
         return group if len(series.runs) == 1 else group.named_after(dataset)
 
     return Sources(
-        {name: Source(run, unique(run.group, name), unique(run.plain, name)) for name, run in series.runs.items()}
+        {
+            name: Source(run, unique(run.group, name), unique(run.plain, name))
+            for name, run in series.runs.items()
+        }
     )
 
 
 def _units(all_sources: Iterable[Sources]) -> dict[str, int]:
-    """Return one numbering of units for all tables, so that all methods share the units of their common prompts."""
+    """Return one numbering of units for all tables, so that all methods share the units of their
+    common prompts.
+    """
     units: dict[str, int] = {}
     for source in (source for sources in all_sources for source in sources.by_dataset.values()):
         first = 1 + max(units.values(), default=-1)
-        # Prompts that an earlier run has too keep their unit. Batches are those of the first run on each dataset:
-        # all runs take the prompts in the same order.
+        # Prompts that an earlier run has too keep their unit. Batches are those of the first run on
+        # each dataset: all runs take the prompts in the same order.
         units = units_of(source.group.records, source.run.fields.decoded_at_once, first) | units
     return units
 
 
 def _divided_tables(
-    all_series: Sequence[RunSeries], sources: Mapping[str, Sources], reference: Reference, units: Units
+    all_series: Sequence[RunSeries],
+    sources: Mapping[str, Sources],
+    reference: Reference,
+    units: Units,
 ) -> list[ComparisonTable]:
     """Return a table per dataset and one per category, each only if there are several."""
     pairs: dict[tuple[str, str], None] = {}
@@ -227,14 +268,19 @@ def _divided_tables(
         for name, source in series_sources.by_dataset.items():
             pairs |= dict.fromkeys((name, category) for category in source.group.categories)
     datasets, categories = (list(dict.fromkeys(names)) for names in zip(*pairs, strict=True))
-    divisions: list[tuple[Kind, str]] = [("dataset", name) for name in datasets] if len(datasets) > 1 else []
+    divisions: list[tuple[Kind, str]] = (
+        [("dataset", name) for name in datasets] if len(datasets) > 1 else []
+    )
     divisions += [("category", name) for name in categories] if len(categories) > 1 else []
     tables = []
     for kind, name in divisions:
         parts = {series.label: _part(sources[series.label], kind, name) for series in all_series}
-        # A dataset's requests are all of their runs, which therefore have a makespan; a category's are not.
+        # A dataset's requests are all of their runs, which therefore have a makespan; a category's
+        # are not.
         entries = [
-            _entry(series, part, timed=kind == "dataset") for series in all_series if (part := parts[series.label])
+            _entry(series, part, timed=kind == "dataset")
+            for series in all_series
+            if (part := parts[series.label])
         ]
         tables.append(ComparisonTable(kind, name, rows_of(entries, reference, units)))
     return tables
@@ -243,7 +289,9 @@ def _divided_tables(
 def _part(sources: Sources, kind: Kind, name: str) -> Sources | None:
     """Return the sources with only the requests of one dataset or category; None without any."""
     if kind == "dataset":
-        parts = {dataset: source for dataset, source in sources.by_dataset.items() if dataset == name}
+        parts = {
+            dataset: source for dataset, source in sources.by_dataset.items() if dataset == name
+        }
     else:
         parts = {
             dataset: Source(source.run, group, source.plain.categories.get(name, NO_REQUESTS))
@@ -254,7 +302,9 @@ def _part(sources: Sources, kind: Kind, name: str) -> Sources | None:
 
 
 def _entry(series: RunSeries, part: Sources, *, timed: bool = True) -> TableEntry:
-    """Return the series' side of a table; `timed` if the requests are all of their runs, which gives a makespan."""
+    """Return the series' side of a table; `timed` if the requests are all of their runs, which
+    gives a makespan.
+    """
     sources = list(part.by_dataset.values())
     run = sources[0].run.fields
     timed = timed and not any(source.run.fields.spans_interruption for source in sources)
@@ -271,7 +321,9 @@ def _entry(series: RunSeries, part: Sources, *, timed: bool = True) -> TableEntr
         part.plain,
         makespan_s=sum(makespan_s(source.group.records) for source in sources) if timed else None,
         baseline_makespan_s=(
-            sum(makespan_s(source.plain.records) for source in sources) if timed and has_baseline else None
+            sum(makespan_s(source.plain.records) for source in sources)
+            if timed and has_baseline
+            else None
         ),
         cost=_cost(sources) if timed else None,
         deployment=placed(run.deployment, str(run.method)),
@@ -299,8 +351,12 @@ def _cost(sources: Sequence[Source]) -> float | None:
     return None if None in costs else sum(cost or 0.0 for cost in costs)
 
 
-def _kept_verdicts(by_dataset: Mapping[str, Source], *, has_prefixes: bool) -> dict[tuple[str, int], OutputVerdict]:
-    """Return what the run's own check found of the outputs that differ, by request id and repeat."""
+def _kept_verdicts(
+    by_dataset: Mapping[str, Source], *, has_prefixes: bool
+) -> dict[tuple[str, int], OutputVerdict]:
+    """Return what the run's own check found of the outputs that differ, by request id and
+    repeat.
+    """
     verdicts = {}
     for name, source in by_dataset.items():
         lossless = source.run.summary.lossless
@@ -311,7 +367,10 @@ def _kept_verdicts(by_dataset: Mapping[str, Source], *, has_prefixes: bool) -> d
 
 
 def _reference(
-    against: str | None, entries: Sequence[TableEntry], all_series: Sequence[RunSeries], units: Units
+    against: str | None,
+    entries: Sequence[TableEntry],
+    all_series: Sequence[RunSeries],
+    units: Units,
 ) -> Reference:
     if against is None:
         return choose_reference(entries, units)
@@ -320,6 +379,11 @@ def _reference(
     if not named:
         labels = ", ".join(series.label for series in all_series)
         raise SkitError(f"no run of '{against}' to compare with; there are {labels}")
-    if any(entry.label == named[0] and entry.may_win is False and not entry.is_baseline for entry in entries):
-        raise SkitError(f"--against {against}: its outputs are not lossless, so nothing can be compared with it")
+    if any(
+        entry.label == named[0] and entry.may_win is False and not entry.is_baseline
+        for entry in entries
+    ):
+        raise SkitError(
+            f"--against {against}: its outputs are not lossless, so nothing can be compared with it"
+        )
     return Reference(named[0], (named[0],))

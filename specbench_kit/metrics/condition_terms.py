@@ -1,4 +1,6 @@
-"""The grammar of conditions such as `speedup<0.95` or `itl.p99>50ms`: a metric, an operator, a number and its unit."""
+"""The grammar of conditions such as `speedup<0.95` or `itl.p99>50ms`: a metric, an operator, a
+number and its unit.
+"""
 
 import operator
 import re
@@ -20,7 +22,9 @@ UNITS: dict[Unit, dict[str, float]] = {
     "share": {"": 1, "%": 100},
     "times": {"": 1, "x": 1, "%": 100},
 }
-"""The units in which a metric may be given, with how many of them make one. Other metrics are plain numbers."""
+"""The units in which a metric may be given, with how many of them make one. Other metrics are plain
+numbers.
+"""
 FORM = re.compile(
     r"\s*(?P<metric>[a-z_]+)(?:\.(?P<detail>\w+))?\s*(?P<operator>[<>]=?)\s*"
     r"(?P<number>[-+]?\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(?P<unit>%|x|s|ms|us|)\s*"
@@ -29,7 +33,8 @@ FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ConditionTerms:
-    """What a condition compares: a metric, or one detail of it, by an operator, with a limit in the metric's unit.
+    """What a condition compares: a metric, or one detail of it, by an operator, with a limit in the
+    metric's unit.
 
     A kind of condition derives from this, says which metrics it knows, and where their values are.
     """
@@ -64,14 +69,18 @@ def parse_terms(
     """
     match = FORM.fullmatch(text)
     if not match:
-        raise SkitError(f"--fail-if '{text}': expected a metric, <, <=, > or >=, and a number, as in 'speedup<0.95'")
+        raise SkitError(
+            f"--fail-if '{text}': expected a metric, <, <=, > or >=, and a number, as in 'speedup<0.95'"
+        )
     metric = match["metric"]
     detail = match["detail"]
     unit = match["unit"]
     names = [*units, *(name for name in details if name not in units)]
     if metric not in names:
         hint = did_you_mean(metric, names)
-        raise SkitError(f"--fail-if '{text}': unknown metric '{metric}'{hint}; known: {', '.join(names)}")
+        raise SkitError(
+            f"--fail-if '{text}': unknown metric '{metric}'{hint}; known: {', '.join(names)}"
+        )
     known = details.get(metric, optional_details)
     if (detail or metric in details) and detail not in known:
         choices = ", ".join(f"{metric}.{name}" for name in known) or f"{metric} alone"
@@ -79,5 +88,9 @@ def parse_terms(
     factors = UNITS.get(units.get(metric, "count"), {"": 1})
     if unit not in factors:
         choices = ", ".join(filter(None, factors)) or "none"
-        raise SkitError(f"--fail-if '{text}': {metric} is not measured in {unit}; its units: {choices}")
-    return kind(text, metric, detail, OPERATORS[match["operator"]], float(match["number"]) / factors[unit])
+        raise SkitError(
+            f"--fail-if '{text}': {metric} is not measured in {unit}; its units: {choices}"
+        )
+    return kind(
+        text, metric, detail, OPERATORS[match["operator"]], float(match["number"]) / factors[unit]
+    )

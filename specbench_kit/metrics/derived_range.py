@@ -1,6 +1,7 @@
 """What times and speeds are at the ends of what a deployment's derived times may be.
 
-A range holds the figure that is shown as well, beyond which a method that decides by times may be at both ends.
+A range holds the figure that is shown as well, beyond which a method that decides by times may be
+at both ends.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ from specbench_kit.metrics.statistics import Units
 
 
 def seconds_at_ends(records: Records) -> list[Seconds]:
-    """Return the end-to-end seconds of the finished requests at each end of the range; empty if one of them has none.
+    """Return the end-to-end seconds of the finished requests at each end of the range; empty if one
+    of them has none.
 
     Every finished request of a run has as many ends as its deployment.
     """
@@ -36,11 +38,16 @@ def sides_at_ends(records: Records, baseline: Records) -> list[Side]:
     if len(own) != len(plain):
         return []
     side = Side.of(records, baseline)
-    return [replace(side, own=seconds, baseline=plain_s) for seconds, plain_s in zip(own, plain, strict=True)]
+    return [
+        replace(side, own=seconds, baseline=plain_s)
+        for seconds, plain_s in zip(own, plain, strict=True)
+    ]
 
 
 def time_range(records: Records, sides: Sequence[Side]) -> Metrics:
-    """Return what the time of the requests is at the ends, relative to the time that the run goes by."""
+    """Return what the time of the requests is at the ends, relative to the time that the run goes
+    by.
+    """
     seconds = paired.request_seconds(records)
     middle_s = sum(seconds.values())
     ratios = [sum(side.own.values()) / middle_s for side in sides] if middle_s else []
@@ -48,18 +55,26 @@ def time_range(records: Records, sides: Sequence[Side]) -> Metrics:
 
 
 def speedup_range(shown: PairedSpeed | None, sides: Sequence[Side], units: Units) -> Metrics:
-    """Return the speedup of a typical prompt at the ends, and its range around the one that is shown."""
+    """Return the speedup of a typical prompt at the ends, and its range around the one that is
+    shown.
+    """
     return _range("typical_speedup", shown, [paired.speedup(side, units) for side in sides])
 
 
 def relative_speed_range(
     shown: PairedSpeed | None, sides: Sequence[Side], reference: Sequence[Side], units: Units
 ) -> Metrics:
-    """Return the typical speed relative to the reference at the same ends, and its range; empty where ends differ."""
+    """Return the typical speed relative to the reference at the same ends, and its range; empty
+    where ends differ.
+    """
     if len(sides) != len(reference):
         return {}
     pairs = zip(sides, reference, strict=True)
-    return _range("typical_relative_speed", shown, [paired.relative_speed(side, other, units) for side, other in pairs])
+    return _range(
+        "typical_relative_speed",
+        shown,
+        [paired.relative_speed(side, other, units) for side, other in pairs],
+    )
 
 
 def _range(metric: str, shown: PairedSpeed | None, speeds: Sequence[PairedSpeed | None]) -> Metrics:
@@ -67,7 +82,11 @@ def _range(metric: str, shown: PairedSpeed | None, speeds: Sequence[PairedSpeed 
     if shown is None or not ratios or len(ratios) < len(speeds):
         return {}
     within = (*ratios, shown.typical.value)
-    return {f"{metric}_least": min(within), f"{metric}_most": max(within), f"{metric}_at_ends": ratios}
+    return {
+        f"{metric}_least": min(within),
+        f"{metric}_most": max(within),
+        f"{metric}_at_ends": ratios,
+    }
 
 
 def without_ends(row: Metrics) -> Metrics:
@@ -75,9 +94,15 @@ def without_ends(row: Metrics) -> Metrics:
     return {name: value for name, value in row.items() if not name.endswith("_at_ends")}
 
 
-def reversing_ends(ratio: float | None, at_ends: Sequence[float] | None, names: Sequence[str]) -> list[str] | None:
-    """Return the names of the ends at which a ratio lies on the other side of 1; None if it has no ends."""
+def reversing_ends(
+    ratio: float | None, at_ends: Sequence[float] | None, names: Sequence[str]
+) -> list[str] | None:
+    """Return the names of the ends at which a ratio lies on the other side of 1; None if it has no
+    ends.
+    """
     if ratio is None or at_ends is None or len(at_ends) != len(names):
         return None
-    is_ahead: Callable[[float], bool] = (lambda value: value > 1) if ratio > 1 else (lambda value: value < 1)
+    is_ahead: Callable[[float], bool] = (
+        (lambda value: value > 1) if ratio > 1 else (lambda value: value < 1)
+    )
     return [name for name, value in zip(names, at_ends, strict=True) if not is_ahead(value)]

@@ -1,7 +1,8 @@
 """Tests of sampled outputs: do acceptance and tokens follow the two models' distributions?
 
-What is accepted is tested under the residual rule alone, whose chances follow from the two distributions before each
-token. Under every lossless rule committed tokens follow the target's distribution, whatever was drafted.
+What is accepted is tested under the residual rule alone, whose chances follow from the two
+distributions before each token. Under every lossless rule committed tokens follow the target's
+distribution, whatever was drafted.
 """
 
 from dataclasses import dataclass, field
@@ -25,9 +26,13 @@ ENOUGH = 5.0
 """Least expected number of tokens in a class."""
 RESIDUAL = "residual"
 STRAY = 0.1
-"""The fault that power is stated for where tokens alone are tested: this share of them comes from the draft model."""
+"""The fault that power is stated for where tokens alone are tested: this share of them comes from
+the draft model.
+"""
 WEAKER = 0.8
-"""The first fault that power is stated for: acceptance with probability min(1, p/q) to this power."""
+"""The first fault that power is stated for: acceptance with probability min(1, p/q) to this
+power.
+"""
 
 
 def _class_zeros(*shape: int) -> Tensor:
@@ -58,17 +63,23 @@ class SamplingTally:
     softness_variance: float = 0.0
     surplus: Tensor = field(default_factory=lambda: _class_zeros(len(RATIOS) + 1))
     counts: Tensor = field(default_factory=lambda: _class_zeros(len(RATIOS) + 1))
-    covariance: Tensor = field(default_factory=lambda: _class_zeros(len(RATIOS) + 1, len(RATIOS) + 1))
+    covariance: Tensor = field(
+        default_factory=lambda: _class_zeros(len(RATIOS) + 1, len(RATIOS) + 1)
+    )
     unmended: Tensor = field(default_factory=lambda: _class_zeros(len(RATIOS) + 1))
     stray: Tensor = field(default_factory=lambda: _class_zeros(len(RATIOS) + 1))
 
     def add(self, record: RequestRecord, target: Tensor, draft: Tensor) -> None:
-        """Add one output, with both models' distributions before each of its tokens, each [tokens, vocabulary]."""
+        """Add one output, with both models' distributions before each of its tokens, each [tokens,
+        vocabulary].
+        """
         start = 0
         for step in record.rounds:
             for offset in range(min(step.accepted + 1, len(record.output_ids) - start)):
                 token = record.output_ids[start + offset]
-                row = _DistributionPair(target[start + offset].double(), draft[start + offset].double())
+                row = _DistributionPair(
+                    target[start + offset].double(), draft[start + offset].double()
+                )
                 self._add_token(row, token)
                 if offset < step.submitted and self.rule == RESIDUAL:
                     self._add_judged(row, token if offset < step.accepted else None)
@@ -98,7 +109,9 @@ class SamplingTally:
             loss = -softened / (1 - chance)
             self.softness += loss if token is None else float(gain[token])
             self.softness_variance += float((row.overlap * gain**2).sum()) + (1 - chance) * loss**2
-        self.unmended += (1 - chance) * row.by_class(row.target) - row.by_class(row.target - row.overlap)
+        self.unmended += (1 - chance) * row.by_class(row.target) - row.by_class(
+            row.target - row.overlap
+        )
 
 
 class _DistributionPair:
@@ -117,7 +130,9 @@ class _DistributionPair:
 
 
 def summarise_tally(tally: SamplingTally) -> dict[str, object]:
-    """Return all tests with their power for `summary.json`; `consistent` is None if too little was drawn to tell."""
+    """Return all tests with their power for `summary.json`; `consistent` is None if too little was
+    drawn to tell.
+    """
     if tally.rule == RESIDUAL:
         tests = {"acceptance": _acceptance_test(tally), "softness": _softness_test(tally)}
         tests["tokens"] = _token_test(tally, tally.unmended)
@@ -125,7 +140,11 @@ def summarise_tally(tally: SamplingTally) -> dict[str, object]:
         tests = {"tokens": _token_test(tally, tally.stray)}
     p_values = [test["p_value"] for test in tests.values() if test["p_value"] is not None]
     wrong = any(p_value < EACH for p_value in p_values)
-    strong = all((test["power"] or 0.0) >= WANTED_POWER for name, test in tests.items() if name != "acceptance")
+    strong = all(
+        (test["power"] or 0.0) >= WANTED_POWER
+        for name, test in tests.items()
+        if name != "acceptance"
+    )
     consistent = False if wrong else True if strong else None
     return {"rule": tally.rule, "consistent": consistent, "level": LEVEL, **tests}
 
@@ -134,7 +153,9 @@ Test = dict[str, float | None]
 
 
 def _acceptance_test(tally: SamplingTally) -> Test:
-    """Compare the accepted tokens with the sum of 1 - total variation; the difference is a martingale, so normal."""
+    """Compare the accepted tokens with the sum of 1 - total variation; the difference is a
+    martingale, so normal.
+    """
     spread = sqrt(tally.variance)
     difference = tally.accepted - tally.expected
     return {
@@ -147,7 +168,9 @@ def _acceptance_test(tally: SamplingTally) -> Test:
 
 
 def _softness_test(tally: SamplingTally) -> Test:
-    """Test which drafted tokens were accepted, by the score of the first fault: the most powerful test against it."""
+    """Test which drafted tokens were accepted, by the score of the first fault: the most powerful
+    test against it.
+    """
     spread = sqrt(tally.softness_variance)
     return {
         "places": tally.judged,
@@ -158,12 +181,20 @@ def _softness_test(tally: SamplingTally) -> Test:
 
 
 def _token_test(tally: SamplingTally, fault: Tensor) -> Test:
-    """Compare committed tokens by class with the target's distribution, by chi-square; power is against a fault."""
+    """Compare committed tokens by class with the target's distribution, by chi-square; power is
+    against a fault.
+    """
     large = (tally.counts >= ENOUGH).nonzero()[:, 0]
     covariance = tally.covariance[large][:, large]
-    degrees = min(int(torch.linalg.matrix_rank(covariance, hermitian=True)), len(RATIOS)) if len(large) > 1 else 0
+    degrees = (
+        min(int(torch.linalg.matrix_rank(covariance, hermitian=True)), len(RATIOS))
+        if len(large) > 1
+        else 0
+    )
     inverse = torch.linalg.pinv(covariance, hermitian=True)
-    statistic, shift = (float(sums[large] @ inverse @ sums[large]) for sums in (tally.surplus, fault))
+    statistic, shift = (
+        float(sums[large] @ inverse @ sums[large]) for sums in (tally.surplus, fault)
+    )
     return {
         "drawn": tally.tokens,
         "classes": len(large),
@@ -175,7 +206,9 @@ def _token_test(tally: SamplingTally, fault: Tensor) -> Test:
 
 
 def tail(statistic: float, degrees: int) -> float:
-    """Return the probability that a chi-square of these degrees of freedom is at least `statistic`."""
+    """Return the probability that a chi-square of these degrees of freedom is at least
+    `statistic`.
+    """
     halves = torch.tensor([degrees / 2, max(statistic, 0.0) / 2], dtype=torch.float64)
     return float(torch.special.gammaincc(halves[0], halves[1]))
 
@@ -205,4 +238,8 @@ def _chi_square_power(shift: float, degrees: int) -> float:
 
 def summarise_match(checks: JsonObject) -> dict[str, object]:
     """Return the check of outputs that plain decoding draws token for token, for `summary.json`."""
-    return {"rule": "match", "consistent": checks["lossless"], **{k: v for k, v in checks.items() if k != "lossless"}}
+    return {
+        "rule": "match",
+        "consistent": checks["lossless"],
+        **{k: v for k, v in checks.items() if k != "lossless"},
+    }

@@ -1,6 +1,8 @@
-"""Evidence on outputs that differ: scores computed again in the shapes of all forwards, and the judgement by them.
+"""Evidence on outputs that differ: scores computed again in the shapes of all forwards, and the
+judgement by them.
 
-The token that follows from scores is the likeliest one, or drawn by a number of the request's own random stream.
+The token that follows from scores is the likeliest one, or drawn by a number of the request's own
+random stream.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +21,9 @@ from specbench_kit.metrics.shapes import RecomputedLogits
 
 
 class TokenChoice(Protocol):
-    """The rule that chooses one request's tokens. Scores [..., vocabulary] decide, and rounding moves them."""
+    """The rule that chooses one request's tokens. Scores [..., vocabulary] decide, and rounding
+    moves them.
+    """
 
     def scores(self, logits: Tensor) -> Tensor:
         """Return the scores of logits."""
@@ -34,7 +38,9 @@ class TokenChoice(Protocol):
         """Return True if no third token could be chosen before one of these two."""
 
     def shortfall(self, scores: Tensor, position: int, token: int) -> float:
-        """Return how far the scores would have to move for `token` to be chosen; 0 if it is chosen."""
+        """Return how far the scores would have to move for `token` to be chosen; 0 if it is
+        chosen.
+        """
 
 
 class GreedyChoice:
@@ -60,7 +66,9 @@ class GreedyChoice:
 
 @dataclass
 class SampledChoice:
-    """Sampling by inversion, as plain decoding does with the same seed: scores are cumulative probabilities."""
+    """Sampling by inversion, as plain decoding does with the same seed: scores are cumulative
+    probabilities.
+    """
 
     sampler: Sampler
     random: RequestRandom
@@ -74,7 +82,9 @@ class SampledChoice:
         return int(torch.searchsorted(scores, self._number(position), right=True))
 
     def margin(self, scores: Tensor, token: int, other: int) -> float:
-        """Return the probability of the tokens between the two, which rounding would have to pass over."""
+        """Return the probability of the tokens between the two, which rounding would have to pass
+        over.
+        """
         low, high = sorted((token, other))
         return float(scores[high - 1] - scores[low])
 
@@ -96,25 +106,35 @@ class SampledChoice:
 
 def choice_of(sampler: Sampler, seed: int, request_id: str) -> TokenChoice:
     """Return the rule by which plain decoding chooses a request's tokens."""
-    return GreedyChoice() if sampler.greedy else SampledChoice(sampler, RequestRandom(seed, request_id))
+    return (
+        GreedyChoice()
+        if sampler.greedy
+        else SampledChoice(sampler, RequestRandom(seed, request_id))
+    )
 
 
 PLAUSIBLE = 4.0
-"""Largest ratio of the noise to the control's that counts as rounding: beyond it a forward computes something else.
+"""Largest ratio of the noise to the control's that counts as rounding: beyond it a forward computes
+something else.
 
-On the bundled pair the ratio lies between 0.3 and 1.5, in float32, float16 and bfloat16, for chains and trees.
+On the bundled pair the ratio lies between 0.3 and 1.5, in float32, float16 and bfloat16, for chains
+and trees.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceOfShape:
-    """The token that a shape of forward chooses, and how far its scores would have to move for a given token."""
+    """The token that a shape of forward chooses, and how far its scores would have to move for a
+    given token.
+    """
 
     token: int
     shortfall: float
 
     def gives(self, token: int, slack: float) -> bool:
-        """Return True if the shape chooses a token, or would if its scores moved by less than `slack`."""
+        """Return True if the shape chooses a token, or would if its scores moved by less than
+        `slack`.
+        """
         return self.token == token or self.shortfall < slack
 
 
@@ -139,7 +159,8 @@ class DivergenceEvidence:
 
 @dataclass(frozen=True, slots=True)
 class OutputEvidence:
-    """The divergences of one output, and how far the scores of different shapes are apart along the whole output.
+    """The divergences of one output, and how far the scores of different shapes are apart along the
+    whole output.
 
     `noise` is the largest difference between plain decoding and the verifications, `control` that between plain
     decoding and two shapes that drafting has no part in, `precise_noise` that between plain decoding and float32.
@@ -158,9 +179,10 @@ class OutputEvidence:
     def explains(self, divergence: DivergenceEvidence, exact: bool) -> bool:
         """Return True if rounding explains a divergence.
 
-        Its tokens have to be nearer than twice the noise (each of them may move by it), and each shape has to give the
-        token that it gave in the run: the very token if the shapes are known exactly, else a token within the same
-        bound. In half precision a tie must be one in float32 too, up to what the lower precision loses.
+        Its tokens have to be nearer than twice the noise (each of them may move by it), and each
+        shape has to give the token that it gave in the run: the very token if the shapes are known
+        exactly, else a token within the same bound. In half precision a tie must be one in float32
+        too, up to what the lower precision loses.
         """
         slack = 0.0 if exact else self.bound
         explained = (
@@ -178,7 +200,9 @@ class OutputEvidence:
         results = [self._judged(record, divergence, exact) for divergence in self.divergences]
         return next((result for result in results if result.verdict == "error"), results[0])
 
-    def _judged(self, record: RequestRecord, divergence: DivergenceEvidence, exact: bool) -> Losslessness:
+    def _judged(
+        self, record: RequestRecord, divergence: DivergenceEvidence, exact: bool
+    ) -> Losslessness:
         return Losslessness(
             record.request_id,
             "tie" if self.explains(divergence, exact) else "error",
@@ -200,12 +224,18 @@ def gather_evidence(
     choice: TokenChoice,
     exact: bool,
 ) -> OutputEvidence:
-    """Score an output that differs from its baseline from `position` on, up to the first unexplained divergence.
+    """Score an output that differs from its baseline from `position` on, up to the first
+    unexplained divergence.
 
-    After a tie the output is compared with the target's choices that follow the output's own prefix.
+    After a tie the output is compared with the target's choices that follow the output's own
+    prefix.
     """
-    plain, verified = (choice.scores(logits) for logits in (shapes.plain(record, baseline), shapes.rounds(record)))
-    undrafted = (choice.scores(logits) for logits in (shapes.single_forward(record), shapes.control(record)))
+    plain, verified = (
+        choice.scores(logits) for logits in (shapes.plain(record, baseline), shapes.rounds(record))
+    )
+    undrafted = (
+        choice.scores(logits) for logits in (shapes.single_forward(record), shapes.control(record))
+    )
     control = max(_difference(plain, scores) for scores in undrafted)
     evidence = OutputEvidence(_difference(plain, verified), control)
     divergences: list[DivergenceEvidence] = []
@@ -229,12 +259,18 @@ def gather_evidence(
     if ties and shapes.reduced and (logits := shapes.precise(record)) is not None:
         precise = choice.scores(logits)
         evidence = replace(evidence, precise_noise=_difference(plain, precise))
-        divergences = [_with_precise_margin(divergence, choice, precise) for divergence in divergences]
+        divergences = [
+            _with_precise_margin(divergence, choice, precise) for divergence in divergences
+        ]
     return replace(evidence, divergences=tuple(divergences))
 
 
 def _differing(
-    record: RequestRecord, baseline: RequestRecord, position: int, choice: TokenChoice, plain: Tensor
+    record: RequestRecord,
+    baseline: RequestRecord,
+    position: int,
+    choice: TokenChoice,
+    plain: Tensor,
 ) -> Iterator[tuple[int, int]]:
     """Yield the positions at which the output diverges, and the expected tokens."""
     yield position, baseline.output_ids[position]
@@ -244,12 +280,16 @@ def _differing(
             yield later, expected
 
 
-def _with_precise_margin(divergence: DivergenceEvidence, choice: TokenChoice, precise: Tensor) -> DivergenceEvidence:
+def _with_precise_margin(
+    divergence: DivergenceEvidence, choice: TokenChoice, precise: Tensor
+) -> DivergenceEvidence:
     margin = choice.margin(precise[divergence.position], divergence.token, divergence.expected)
     return replace(divergence, precise_margin=margin)
 
 
-def _choice_of_shape(choice: TokenChoice, scores: Tensor, position: int, token: int) -> ChoiceOfShape:
+def _choice_of_shape(
+    choice: TokenChoice, scores: Tensor, position: int, token: int
+) -> ChoiceOfShape:
     return ChoiceOfShape(choice.token(scores, position), choice.shortfall(scores, position, token))
 
 
@@ -286,9 +326,13 @@ class RemoteJudge(DivergenceJudge, Protocol):
 
 
 class NoEvidence:
-    """Leaves outputs unjudged for a reason, unless the target is `bitwise`, which leaves nothing to rounding."""
+    """Leaves outputs unjudged for a reason, unless the target is `bitwise`, which leaves nothing to
+    rounding.
+    """
 
-    def __init__(self, bitwise: bool = False, reason: str = "nothing is known of the target's rounding") -> None:
+    def __init__(
+        self, bitwise: bool = False, reason: str = "nothing is known of the target's rounding"
+    ) -> None:
         self._bitwise = bitwise
         self._reason = reason
         self.cost = ScoringCost()
@@ -297,4 +341,8 @@ class NoEvidence:
         """Return `error` for a bitwise target, else `unjudged`."""
         tokens = record.output_ids[position], baseline.output_ids[position]
         result = Losslessness(record.request_id, "error", position, *tokens, repeat=record.repeat)
-        return result if self._bitwise else structs.replace(result, verdict="unjudged", reason=self._reason)
+        return (
+            result
+            if self._bitwise
+            else structs.replace(result, verdict="unjudged", reason=self._reason)
+        )

@@ -26,11 +26,16 @@ class FullBatch:
 def full_batch(records: Sequence[RequestRecord], batch_size: int) -> FullBatch | None:
     """Return what a batch did while it was full; None if it never was, or not for long enough.
 
-    It is full from when the first requests have all begun to answer until the last one is admitted: from then on places
-    stay empty. The prompts of the first requests are left out, as are those of the requests that are last.
+    It is full from when the first requests have all begun to answer until the last one is admitted:
+    from then on places stay empty. The prompts of the first requests are left out, as are those of
+    the requests that are last.
     """
     group = RequestGroup(records)
-    timed = [record for record in group.finished if record.finished_s is not None and record.e2e_s is not None]
+    timed = [
+        record
+        for record in group.finished
+        if record.finished_s is not None and record.e2e_s is not None
+    ]
     if len(timed) < len(group.finished) or len(timed) <= batch_size:
         return None
     admitted_s = np.array([(record.finished_s or 0.0) - (record.e2e_s or 0.0) for record in timed])
@@ -45,7 +50,9 @@ def full_batch(records: Sequence[RequestRecord], batch_size: int) -> FullBatch |
     ended = [record for record in timed if began_s < (record.finished_s or 0.0) <= ended_s]
     tpots_s = [record.tpot_s for record in ended if record.tpot_s is not None]
     return FullBatch(
-        throughput=float(tokens[(moments_s > began_s) & (moments_s <= ended_s)].sum() / (ended_s - began_s)),
+        throughput=float(
+            tokens[(moments_s > began_s) & (moments_s <= ended_s)].sum() / (ended_s - began_s)
+        ),
         tpot_s=float(np.mean(tpots_s)) if tpots_s else None,
         share=float((ended_s - began_s) / whole_s),
     )

@@ -1,7 +1,9 @@
-"""What --fail-if asks of a comparison: conditions on metrics, such as `speedup<0.95`, and the gate `slower by 5%`.
+"""What --fail-if asks of a comparison: conditions on metrics, such as `speedup<0.95`, and the gate
+`slower by 5%`.
 
-The gate is a one-sided test on the typical prompt, whose level and power are known: it also says the smallest
-difference that a comparison could have shown, and how many prompts tell the first from the second.
+The gate is a one-sided test on the typical prompt, whose level and power are known: it also says
+the smallest difference that a comparison could have shown, and how many prompts tell the first from
+the second.
 """
 
 import re
@@ -24,7 +26,9 @@ FORM = re.compile(r"\s*slower\s+by\s+(?P<percent>\d*\.?\d+)\s*%\s*")
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """What a gate says: a line for each method that `failed`, and for each whose runs are `too_small` to tell."""
+    """What a gate says: a line for each method that `failed`, and for each whose runs are
+    `too_small` to tell.
+    """
 
     failed: Sequence[str]
     too_small: Sequence[str]
@@ -34,8 +38,8 @@ class GateResult:
 class SlowerGate:
     """Fails where a method is shown to be slower than the reference, by more than half of `loss`.
 
-    Of equal versions 5 % fail. Of versions that are slower by `loss`, 80 % fail where the runs are large enough; where
-    they are not, the gate says how many prompts it takes.
+    Of equal versions 5 % fail. Of versions that are slower by `loss`, 80 % fail where the runs are
+    large enough; where they are not, the gate says how many prompts it takes.
     """
 
     text: str
@@ -50,18 +54,24 @@ class SlowerGate:
         match = FORM.fullmatch(text)
         loss = float(match["percent"]) / 100 if match else 0.0
         if not 0 < loss < 1:
-            raise SkitError(f"--fail-if '{text}': expected a loss between 0% and 100%, as in 'slower by 5%'")
+            raise SkitError(
+                f"--fail-if '{text}': expected a loss between 0% and 100%, as in 'slower by 5%'"
+            )
         return cls(text, loss)
 
     def judge(self, comparison: Comparison) -> GateResult:
-        """Return what the gate says of every method beside the reference; SkitError if there is none."""
+        """Return what the gate says of every method beside the reference; SkitError if there is
+        none.
+        """
         judged = [
             series.label
             for series in comparison.series
             if not series.is_baseline and series.label != comparison.reference
         ]
         if not judged:
-            raise SkitError(f"--fail-if '{self.text}': there is no other run than {comparison.reference} to judge")
+            raise SkitError(
+                f"--fail-if '{self.text}': there is no other run than {comparison.reference} to judge"
+            )
         failed = []
         too_small = []
         for label in judged:
@@ -69,10 +79,16 @@ class SlowerGate:
             speed = row.typical_relative_speed
             upper = row.typical_relative_speed_upper
             if speed is None:
-                raise SkitError(f"--fail-if '{self.text}': {label} has no prompt in common with {comparison.reference}")
+                raise SkitError(
+                    f"--fail-if '{self.text}': {label} has no prompt in common with {comparison.reference}"
+                )
             if upper is not None and upper < 1 and speed < sqrt(1 - self.loss):
-                failed.append(f"{label}: {speed:.4g} of the reference's speed, {upper:.4g} at most ({self.text})")
-            elif row.typical_relative_speed_error is None or _whole_error(row) > self._largest_error:
+                failed.append(
+                    f"{label}: {speed:.4g} of the reference's speed, {upper:.4g} at most ({self.text})"
+                )
+            elif (
+                row.typical_relative_speed_error is None or _whole_error(row) > self._largest_error
+            ):
                 too_small.append(f"{label}: {self._shortfall(row)} ({self.text})")
         return GateResult(failed, too_small)
 
@@ -87,7 +103,9 @@ class SlowerGate:
         if error is None:
             return f"{units} prompts say nothing; at least {FEWEST_UNITS} are needed"
         found = NormalDist().cdf(-log(1 - self.loss) / _whole_error(row) - _quantile(LEVEL))
-        words = f"{units} prompts, whose times vary so much, find such a loss in {found:.0%} of cases"
+        words = (
+            f"{units} prompts, whose times vary so much, find such a loss in {found:.0%} of cases"
+        )
         left = self._largest_error**2 - (row.process_error or 0.0) ** 2
         if left <= 0:
             return f"{words}; more prompts do not help, since processes differ by so much: more --processes do"
@@ -111,7 +129,8 @@ TOO_MANY = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Of the fastest rival that no difference is shown to: the `smallest` share by which it would have been shown.
+    """Of the fastest rival that no difference is shown to: the `smallest` share by which it would
+    have been shown.
 
     `needed` prompts would show the difference that was seen, None if that is out of reach; `by_process` if it would not
     be without what lasts as long as a process.
@@ -126,7 +145,9 @@ class Resolution:
 
 
 def resolution(rows: Iterable[tuple[str, MethodRow]]) -> Resolution | None:
-    """Return what could have been shown of the fastest of these rivals; None where its error is not known."""
+    """Return what could have been shown of the fastest of these rivals; None where its error is not
+    known.
+    """
     known = [
         (row.typical_relative_speed, row.typical_relative_speed_error, label, row)
         for label, row in rows
@@ -170,11 +191,15 @@ AGAINST_REFERENCE = frozenset(metric.name for metric in METRICS if metric.traits
 
 @dataclass(frozen=True, slots=True)
 class Condition(ConditionTerms):
-    """`metric[.detail] operator number`; a metric with an interval has the details `low` and `high`, its bounds."""
+    """`metric[.detail] operator number`; a metric with an interval has the details `low` and
+    `high`, its bounds.
+    """
 
     @classmethod
     def parse(cls, text: str) -> "Condition":
-        """Return the condition that a text states; SkitError if it is not a metric, an operator and a number."""
+        """Return the condition that a text states; SkitError if it is not a metric, an operator and
+        a number.
+        """
         return parse_terms(cls, text, UNIT_OF, DETAILS, tuple(BOUNDS))
 
     @property
@@ -196,14 +221,17 @@ class Condition(ConditionTerms):
 def require_readable(comparison: Comparison) -> None:
     """Raise SkitError if a run could not be read: no condition may pass because data is missing."""
     if comparison.problems:
-        raise SkitError(f"--fail-if cannot be judged, since not all runs could be read: {comparison.problems[0]}")
+        raise SkitError(
+            f"--fail-if cannot be judged, since not all runs could be read: {comparison.problems[0]}"
+        )
 
 
 def disturbed_runs(comparison: Comparison) -> list[str]:
-    """Return a line for every run that was timed on a busy or a disturbed machine, by the reports' words for it.
+    """Return a line for every run that was timed on a busy or a disturbed machine, by the reports'
+    words for it.
 
-    Conditions on time cannot be judged by either: on a busy machine the ratios within a run hold, and what is compared
-    may be two runs.
+    Conditions on time cannot be judged by either: on a busy machine the ratios within a run hold,
+    and what is compared may be two runs.
     """
     lines = []
     for run in comparison.runs:
@@ -215,7 +243,8 @@ def disturbed_runs(comparison: Comparison) -> list[str]:
 
 
 def violations(comparison: Comparison, condition: Condition) -> list[str]:
-    """Return a line for every method that fulfils the condition; SkitError if no method or no value can be judged.
+    """Return a line for every method that fulfils the condition; SkitError if no method or no value
+    can be judged.
 
     Baselines are not judged, nor is the reference where the metric compares with it.
     """
@@ -223,7 +252,9 @@ def violations(comparison: Comparison, condition: Condition) -> list[str]:
     if condition.metric in AGAINST_REFERENCE:
         judged = [series for series in judged if series.label != comparison.reference]
     if not judged:
-        raise SkitError(f"--fail-if '{condition.text}': there is no other method than {comparison.reference} to judge")
+        raise SkitError(
+            f"--fail-if '{condition.text}': there is no other method than {comparison.reference} to judge"
+        )
     lines = []
     for series in judged:
         value = condition.value(comparison.overall[series.label])

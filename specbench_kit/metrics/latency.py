@@ -1,4 +1,5 @@
-"""The times of requests: until tokens were committed, by phase, in drafts that were wasted, and against an SLO.
+"""The times of requests: until tokens were committed, by phase, in drafts that were wasted, and
+against an SLO.
 
 The SLO is a time per output token that follows from plain decoding.
 """
@@ -15,7 +16,9 @@ PHASES = ("prefill", "draft", "policy", "link", "queue", "verify", "commit")
 
 
 def latency(group: RequestGroup) -> Metrics:
-    """Return the distributions of TTFT and TPOT over requests and of ITL over gaps; a one-token request has no TPOT."""
+    """Return the distributions of TTFT and TPOT over requests and of ITL over gaps; a one-token
+    request has no TPOT.
+    """
     return {
         "ttft": distribution([r.ttft_s for r in group.finished if r.ttft_s is not None]),
         "tpot": distribution([r.tpot_s for r in group.finished if r.tpot_s is not None]),
@@ -26,15 +29,17 @@ def latency(group: RequestGroup) -> Metrics:
 def inter_token_gaps(rounds: RoundColumns) -> Array:
     """Return the gaps between committed tokens in seconds.
 
-    n tokens that are committed together are n gaps of 1/n of the time since the commit before. A request's first
-    commit gives no gap: the wait for it is TTFT. The tokens of a round that knows the moment of each commit are taken
-    one by one.
+    n tokens that are committed together are n gaps of 1/n of the time since the commit before. A
+    request's first commit gives no gap: the wait for it is TTFT. The tokens of a round that knows
+    the moment of each commit are taken one by one.
     """
     return gaps_of_bursts(*commits(rounds))
 
 
 def gaps_of_bursts(owner: Array, sizes: Array, moments_s: Array) -> Array:
-    """Return a gap for every token of every burst but each owner's first; the bursts of one owner are in a row."""
+    """Return a gap for every token of every burst but each owner's first; the bursts of one owner
+    are in a row.
+    """
     later = (owner[1:] == owner[:-1]) & np.isfinite(np.diff(moments_s))
     tokens = sizes[1:][later]
     return np.repeat(np.diff(moments_s)[later] / tokens, tokens.astype(np.int64))
@@ -67,17 +72,22 @@ def distribution(values: Sequence[float] | Array) -> Metrics:
 
 
 def phases(rounds: RoundColumns) -> Metrics:
-    """Return the busy seconds of each phase, and their shares, which sum to 1; `prefill` is the draft model's."""
+    """Return the busy seconds of each phase, and their shares, which sum to 1; `prefill` is the
+    draft model's.
+    """
     seconds = {phase: finite_or_none(rounds.sum(f"{phase}_s")) for phase in PHASES}
     total = sum(filter(None, seconds.values()))
     return {
         "phase_seconds": seconds,
-        "phase_share": {phase: ratio_of_sums(busy or 0.0, total) for phase, busy in seconds.items()},
+        "phase_share": {
+            phase: ratio_of_sums(busy or 0.0, total) for phase, busy in seconds.items()
+        },
     }
 
 
 def wasted_time(rounds: RoundColumns) -> Metrics:
-    """Return the drafting seconds spent on wasted tokens, each token at its round's mean drafting time, and the bytes.
+    """Return the drafting seconds spent on wasted tokens, each token at its round's mean drafting
+    time, and the bytes.
 
     `wdt` counts drafted - accepted tokens, including those that were never sent; `wdt_paper` counts
     (submitted - accepted)+ as WISP Eq. 8 does; `wdt_share` is wdt over all drafting seconds. The bytes of drafts are
@@ -90,7 +100,9 @@ def wasted_time(rounds: RoundColumns) -> Metrics:
     wdt = float((per_token * (drafted - accepted)).sum())
     return {
         "wdt": finite_or_none(wdt),
-        "wdt_paper": finite_or_none(float((per_token * np.maximum(0.0, rounds["submitted"] - accepted)).sum())),
+        "wdt_paper": finite_or_none(
+            float((per_token * np.maximum(0.0, rounds["submitted"] - accepted)).sum())
+        ),
         "wdt_share": ratio_of_sums(wdt, rounds.sum("draft_s")),
         **_draft_bytes(rounds),
     }
@@ -100,7 +112,10 @@ def _draft_bytes(rounds: RoundColumns) -> Metrics:
     sent = rounds.sum("sent_bytes")
     if not sent:
         return {}
-    return {"draft_bytes": int(sent), "stale_bytes_share": ratio_of_sums(rounds.sum("stale_bytes"), sent)}
+    return {
+        "draft_bytes": int(sent),
+        "stale_bytes_share": ratio_of_sums(rounds.sum("stale_bytes"), sent),
+    }
 
 
 SCALES = (0.8, 0.9, 1.0, 1.1, 1.2)
@@ -114,7 +129,9 @@ def _known_tpots_s(group: RequestGroup) -> Array:
 
 
 def attainment(group: RequestGroup, baseline: Sequence[RequestRecord]) -> Metrics:
-    """Return the share of requests whose TPOT meets the SLO, at every scale; empty if no TPOT is known."""
+    """Return the share of requests whose TPOT meets the SLO, at every scale; empty if no TPOT is
+    known.
+    """
     tpots_s = _known_tpots_s(group)
     baseline_tpots_s = _known_tpots_s(RequestGroup(baseline))
     if not len(tpots_s) or not len(baseline_tpots_s):

@@ -1,4 +1,6 @@
-"""Outputs compared with plain autoregressive ones token for token; a tie must be explained by measured rounding."""
+"""Outputs compared with plain autoregressive ones token for token; a tie must be explained by
+measured rounding.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,9 @@ from msgspec import Struct, structs
 from specbench_kit.decoding.records import RequestRecord
 
 CLEARLY_ABOVE = 4.0
-"""Ratio of a margin to what an engine's measured rounding explains from which it is an error, and no rare rounding."""
+"""Ratio of a margin to what an engine's measured rounding explains from which it is an error, and
+no rare rounding.
+"""
 OutputVerdict = Literal["identical", "tie", "error", "unjudged", "prompt differs", "not compared"]
 
 
@@ -44,12 +48,16 @@ class DivergenceJudge(Protocol):
     """Decides on an output that differs from its baseline's."""
 
     def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
-        """Return `tie` if rounding explains the differences from `position` on, `error` if not, else `unjudged`."""
+        """Return `tie` if rounding explains the differences from `position` on, `error` if not,
+        else `unjudged`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class KeptVerdicts:
-    """Judges by what the run's own check found, by request and repeat; a difference that it did not see is an error."""
+    """Judges by what the run's own check found, by request and repeat; a difference that it did not
+    see is an error.
+    """
 
     by_request: Mapping[tuple[str, int], OutputVerdict]
 
@@ -58,13 +66,20 @@ class KeptVerdicts:
         return Losslessness(record.request_id, verdict, position, repeat=record.repeat)
 
 
-def check(record: RequestRecord, baseline: RequestRecord | None, judge: DivergenceJudge) -> Losslessness:
+def check(
+    record: RequestRecord, baseline: RequestRecord | None, judge: DivergenceJudge
+) -> Losslessness:
     """Compare one request with its baseline; the judge is asked only at a divergence.
 
-    Outputs should hold their end-of-sequence token, so an output that merely ends before the other is an error.
+    Outputs should hold their end-of-sequence token, so an output that merely ends before the other
+    is an error.
     """
     result = partial(Losslessness, record.request_id, repeat=record.repeat)
-    if baseline is None or "error" in (record.finish_reason, baseline.finish_reason) or not record.has_token_ids:
+    if (
+        baseline is None
+        or "error" in (record.finish_reason, baseline.finish_reason)
+        or not record.has_token_ids
+    ):
         return result("not compared")
     if record.prompt_ids != baseline.prompt_ids:
         return result("prompt differs")
@@ -72,9 +87,13 @@ def check(record: RequestRecord, baseline: RequestRecord | None, judge: Divergen
         return result("identical")
     outputs = record.output_ids, baseline.output_ids
     shorter = min(map(len, outputs))
-    position = next((index for index in range(shorter) if outputs[0][index] != outputs[1][index]), shorter)
+    position = next(
+        (index for index in range(shorter) if outputs[0][index] != outputs[1][index]), shorter
+    )
     if position == shorter:  # one output ends where the other goes on
-        return result("error", position, *(ids[position] if position < len(ids) else None for ids in outputs))
+        return result(
+            "error", position, *(ids[position] if position < len(ids) else None for ids in outputs)
+        )
     return judge.judge(record, baseline, position)
 
 
@@ -94,20 +113,28 @@ def summarise_checks(checks: Sequence[Losslessness]) -> dict[str, object]:
     """
     counts = count_outputs(checks)
     return {
-        "lossless": False if counts["errors"] else True if counts["compared"] and not counts["unjudged"] else None,
+        "lossless": False
+        if counts["errors"]
+        else True
+        if counts["compared"] and not counts["unjudged"]
+        else None,
         **counts,
         "prompt_differs": sum(c.verdict == "prompt differs" for c in checks),
         "not_compared": sum(c.verdict == "not compared" for c in checks),
         "noise": max((c.noise for c in checks if c.noise is not None), default=None),
         "control": max((c.control for c in checks if c.control is not None), default=None),
-        "divergences": [structs.asdict(c) for c in checks if c.verdict in ("tie", "error", "unjudged")],
+        "divergences": [
+            structs.asdict(c) for c in checks if c.verdict in ("tie", "error", "unjudged")
+        ],
     }
 
 
 def count_outputs(checks: Sequence[Losslessness]) -> dict[str, int]:
     """Return how many outputs were compared, and with which verdict."""
     verdicts = [c.verdict for c in checks]
-    identical, ties, errors, unjudged = (verdicts.count(v) for v in ("identical", "tie", "error", "unjudged"))
+    identical, ties, errors, unjudged = (
+        verdicts.count(v) for v in ("identical", "tie", "error", "unjudged")
+    )
     return {
         "compared": identical + ties + errors + unjudged,
         "identical": identical,

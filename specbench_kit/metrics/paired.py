@@ -1,7 +1,7 @@
 """Times of the same requests compared with each other: with a run's own baseline, and between runs.
 
-Greedy answers are equal, and sampled ones differ in length. Where they do, a speed is the time that a token takes: a
-method whose answers happened to be shorter is not faster for that.
+Greedy answers are equal, and sampled ones differ in length. Where they do, a speed is the time that
+a token takes: a method whose answers happened to be shorter is not faster for that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,16 @@ import numpy as np
 from specbench_kit.decoding.records import Records
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.simultaneous import TableLimits, TypicalFamily
-from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array, Interval, Ratio, Units, student
+from specbench_kit.metrics.statistics import (
+    FEWEST_UNITS,
+    LEVEL,
+    NO_WIDTH,
+    Array,
+    Interval,
+    Ratio,
+    Units,
+    student,
+)
 from specbench_kit.metrics.typical import ProcessSpread, Typical, level_of, limit_of_one
 from specbench_kit.metrics.verdicts import BY_PROMPT, FASTER, SLOWER, TOO_FEW, verdict
 
@@ -40,7 +49,8 @@ def request_tokens(records: Records) -> dict[Key, int]:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One run's requests, and the same requests decoded plainly in between, under the same state of the machine.
+    """One run's requests, and the same requests decoded plainly in between, under the same state of
+    the machine.
 
     Answers without a number of tokens are as long as the baseline's.
     """
@@ -56,7 +66,9 @@ class Side:
 
     def __post_init__(self) -> None:
         tokens = self.baseline_tokens
-        differs = any(key in tokens and tokens[key] != count for key, count in self.own_tokens.items())
+        differs = any(
+            key in tokens and tokens[key] != count for key, count in self.own_tokens.items()
+        )
         object.__setattr__(self, "differs_in_length", differs)
 
     @classmethod
@@ -101,8 +113,12 @@ class PairedSpeed:
     time_ratio: float | None = None
 
     def interval(self, limits: TableLimits | None = None) -> Interval | None:
-        """Return the confidence interval of the ratio of sums: that of a table, or a 95 % interval by itself."""
-        return self._interval(limits.level, limits.typical) if limits else self._interval(LEVEL, None)
+        """Return the confidence interval of the ratio of sums: that of a table, or a 95 % interval
+        by itself.
+        """
+        return (
+            self._interval(limits.level, limits.typical) if limits else self._interval(LEVEL, None)
+        )
 
     def typical_interval(self, limits: TableLimits | None = None) -> Interval | None:
         """Return the confidence interval of the typical ratio in the same way."""
@@ -110,18 +126,23 @@ class PairedSpeed:
 
     def _interval(self, level: float, limit: float | None) -> Interval | None:
         bounds = self.ratio.interval(level)
-        return self.spread.widen(self.ratio.value, bounds, limit) if self.spread and bounds else bounds
+        return (
+            self.spread.widen(self.ratio.value, bounds, limit) if self.spread and bounds else bounds
+        )
 
     def _typical_interval(self, limit: float | None) -> Interval | None:
         value = self.typical.value
-        # A method may lack some units of its table, which makes the limit of a single comparison larger.
+        # A method may lack some units of its table, which makes the limit of a single comparison
+        # larger.
         bounds = self.typical.interval(limit and max(limit, limit_of_one(self.typical.units)))
         if self.spread and self.typical.is_constant and self.typical.units >= FEWEST_UNITS:
             bounds = [value, value]
         return self.spread.widen(value, bounds, limit) if self.spread and bounds else bounds
 
     def typical_upper_bound(self) -> float | None:
-        """Return what the typical ratio is below, with a confidence of 95 %; None for too few units."""
+        """Return what the typical ratio is below, with a confidence of 95 %; None for too few
+        units.
+        """
         bound = self.typical.upper_bound()
         if self.spread is None or bound is None:
             return bound
@@ -130,9 +151,11 @@ class PairedSpeed:
         return value * exp(sqrt(log(bound / value) ** 2 + half_width**2))
 
     def verdict(self, limits: TableLimits | None = None) -> str:
-        """Return which side is shown to be faster on a typical prompt, unless the summed times show the opposite.
+        """Return which side is shown to be faster on a typical prompt, unless the summed times show
+        the opposite.
 
-        Within a table, verdicts step down and intervals do not: a difference may be shown whose interval contains 1.
+        Within a table, verdicts step down and intervals do not: a difference may be shown whose
+        interval contains 1.
         """
         typical = self.typical
         limit = limits.shown if limits else None
@@ -145,10 +168,11 @@ class PairedSpeed:
 
 
 def process_spread(sides: Sequence[Side], units: Units, processes: int) -> ProcessSpread | None:
-    """Return how far apart processes, which number the repeats, are in the speeds of a table's methods.
+    """Return how far apart processes, which number the repeats, are in the speeds of a table's
+    methods.
 
-    A baseline is one of the methods. Of one process, or too few prompts that all processes have timed, it is assumed.
-    None for modelled times, which no process changes.
+    A baseline is one of the methods. Of one process, or too few prompts that all processes have
+    timed, it is assumed. None for modelled times, which no process changes.
     """
     if len(sides) < 2 or not any(side.is_measured for side in sides):
         return None
@@ -157,12 +181,16 @@ def process_spread(sides: Sequence[Side], units: Units, processes: int) -> Proce
     methods = [side for side in sides if not apart or side.own != side.baseline]
     seen = None
     if processes > 1:
-        seen = ProcessSpread.of(np.array([_by_process(side, units, processes) for side in methods]), apart=apart)
+        seen = ProcessSpread.of(
+            np.array([_by_process(side, units, processes) for side in methods]), apart=apart
+        )
     return seen or ProcessSpread.assumed(len(methods), apart=apart)
 
 
 def _by_process(side: Side, units: Units, processes: int) -> Array:
-    """Return the logarithmic speed of a method in each process, relative to its baseline: [processes, units]."""
+    """Return the logarithmic speed of a method in each process, relative to its baseline:
+    [processes, units].
+    """
     # A baseline may have finished requests of a partial run that no method has.
     above = side.above if side.baseline else []
     keys = [key for key in side.own if key[0] in units and (not above or key in side.baseline)]
@@ -187,9 +215,12 @@ def speedup(side: Side, units: Units, spread: ProcessSpread | None = None) -> Pa
 
 
 def limits_of_speedups(sides: Sequence[Side], units: Units) -> TableLimits:
-    """Return what the intervals of several methods' speedups over one baseline go by, so that they hold together."""
+    """Return what the intervals of several methods' speedups over one baseline go by, so that they
+    hold together.
+    """
     logs = [
-        unit_logs(side.above, side.below, [key for key in side.own if key in side.baseline], units) for side in sides
+        unit_logs(side.above, side.below, [key for key in side.own if key in side.baseline], units)
+        for side in sides
     ]
     baseline = sides[0].baseline
     seconds = np.exp(unit_logs([baseline], [], list(baseline), units))
@@ -199,19 +230,26 @@ def limits_of_speedups(sides: Sequence[Side], units: Units) -> TableLimits:
 def relative_speed(
     side: Side, reference: Side, units: Units, spread: ProcessSpread | None = None
 ) -> PairedSpeed | None:
-    """Return the speedup of one run over that of another, so that what slowed a run and its baseline alike cancels.
+    """Return the speedup of one run over that of another, so that what slowed a run and its
+    baseline alike cancels.
 
     If a side has no baseline, it is the reference's seconds / own seconds.
     """
     if side.baseline and reference.baseline:
-        return _compare([*side.above, *reference.below], [*side.below, *reference.above], units, spread)
-    raw = Side(side.own, reference.own, own_tokens=side.own_tokens, baseline_tokens=reference.own_tokens)
+        return _compare(
+            [*side.above, *reference.below], [*side.below, *reference.above], units, spread
+        )
+    raw = Side(
+        side.own, reference.own, own_tokens=side.own_tokens, baseline_tokens=reference.own_tokens
+    )
     speed = _compare(raw.above, raw.below, units, spread)
     return replace(speed, raw=True) if speed else None
 
 
 def baseline_ratio(side: Side, reference: Side, units: Units) -> PairedSpeed | None:
-    """Return the reference's baseline seconds / this run's: not 1 if machine or software changed between the runs."""
+    """Return the reference's baseline seconds / this run's: not 1 if machine or software changed
+    between the runs.
+    """
     return _compare([reference.baseline], [side.baseline], units)
 
 
@@ -225,7 +263,8 @@ def _compare(
     shared = set(sides[0]).intersection(*sides[1:])
     keys = [key for key in sides[-1] if key in shared]
     ratio = Ratio.of(
-        [_sums(side, keys, units) for side in numerators], [_sums(side, keys, units) for side in denominators]
+        [_sums(side, keys, units) for side in numerators],
+        [_sums(side, keys, units) for side in denominators],
     )
     if ratio is None:
         return None
@@ -248,11 +287,12 @@ def unit_logs(
     units: Units,
     spread: ProcessSpread | None = None,
 ) -> Array:
-    """Return the logarithmic ratio of each unit, the median over its repeats: [units], nan where nothing was timed.
+    """Return the logarithmic ratio of each unit, the median over its repeats: [units], nan where
+    nothing was timed.
 
-    It is the mean over repeats where the `spread` of their processes was seen, and widens intervals: what lasts as long
-    as a process is the same for all units, and the median of five such numbers varies by a fifth more than the mean,
-    whose error is known.
+    It is the mean over repeats where the `spread` of their processes was seen, and widens
+    intervals: what lasts as long as a process is the same for all units, and the median of five
+    such numbers varies by a fifth more than the mean, whose error is known.
     """
     size = 1 + max(units.values())
     repeats = sorted({repeat for _, repeat in keys})
@@ -281,12 +321,16 @@ def request_mean(side: Side) -> float | None:
     """Return the mean over requests of their own speedups."""
     keys = [key for key in side.own if key in side.baseline]
     above, below = side.above, side.below
-    speedups = [prod(part[key] for part in above) / prod(part[key] for part in below) for key in keys]
+    speedups = [
+        prod(part[key] for part in above) / prod(part[key] for part in below) for key in keys
+    ]
     return float(np.mean(speedups)) if speedups else None
 
 
 def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
-    """Return by label the share of the common requests on which no other side is faster; ties are shared."""
+    """Return by label the share of the common requests on which no other side is faster; ties are
+    shared.
+    """
     if len(sides) < 2:
         return {}
     raw = not all(side.baseline for side in sides.values())
@@ -313,7 +357,13 @@ def fastest_shares(sides: Mapping[str, Side]) -> dict[str, float]:
 def speedup_metrics(speed: PairedSpeed | None) -> Metrics:
     """Return the speedup's metrics, without its intervals."""
     if speed is None:
-        return {"speedup": None, "typical_speedup": None, "speedup_pairs": 0, "speedup_units": 0, "win_share": None}
+        return {
+            "speedup": None,
+            "typical_speedup": None,
+            "speedup_pairs": 0,
+            "speedup_units": 0,
+            "win_share": None,
+        }
     return {
         "speedup": speed.ratio.value,
         "typical_speedup": speed.typical.value,
@@ -324,8 +374,12 @@ def speedup_metrics(speed: PairedSpeed | None) -> Metrics:
     }
 
 
-def speedup_intervals(speed: PairedSpeed | None, limits: TableLimits | None = None) -> dict[str, Interval | None]:
-    """Return the intervals of the speedup and of a typical prompt's, which hold together with those of a table."""
+def speedup_intervals(
+    speed: PairedSpeed | None, limits: TableLimits | None = None
+) -> dict[str, Interval | None]:
+    """Return the intervals of the speedup and of a typical prompt's, which hold together with those
+    of a table.
+    """
     if speed is None:
         return {"speedup": None, "typical_speedup": None}
     return {"speedup": speed.interval(limits), "typical_speedup": speed.typical_interval(limits)}

@@ -1,4 +1,6 @@
-"""Metrics of what only some runs have: steps of a pipeline, and hidden states that a server sent to a drafter."""
+"""Metrics of what only some runs have: steps of a pipeline, and hidden states that a server sent to
+a drafter.
+"""
 
 from collections.abc import Sequence
 
@@ -17,7 +19,8 @@ def time_between_tokens(records: Sequence[RequestRecord]) -> Metrics:
 
 
 def expected_steps(stages: int, hit_rate: float) -> float:
-    """Return the expected steps per token if the true token is in flight with probability `hit_rate` each time.
+    """Return the expected steps per token if the true token is in flight with probability
+    `hit_rate` each time.
 
     A hit yields its own successor one step later, a miss refills all stages.
     """
@@ -25,20 +28,28 @@ def expected_steps(stages: int, hit_rate: float) -> float:
 
 
 def published_steps(stages: int, hit_rate: float) -> float:
-    """Return the expected steps per token by SpecPipe's Eq. 2, which counts the step of a miss twice."""
+    """Return the expected steps per token by SpecPipe's Eq. 2, which counts the step of a miss
+    twice.
+    """
     return 1 + (1 - hit_rate) * stages
 
 
 def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics:
-    """Return hit rate, stalls, steps per token with what the hit rate predicts, and seconds per step by phase.
+    """Return hit rate, stalls, steps per token with what the hit rate predicts, and seconds per
+    step by phase.
 
-    A request's first token arrives when the pipeline is full for the first time, so it counts in no steps per token.
+    A request's first token arrives when the pipeline is full for the first time, so it counts in no
+    steps per token.
     """
     rounds = RequestGroup(records).rounds
     steps, tokens, fills = (int(rounds.sum(column)) for column in ("steps", "committed", "rounds"))
     hit_rate = ratio_of_sums(rounds.sum("accepted"), tokens)
     # The draft model reads prompts outside of the steps.
-    step_phases = {phase: busy_s for phase, busy_s in phases(rounds)["phase_seconds"].items() if phase != "prefill"}
+    step_phases = {
+        phase: busy_s
+        for phase, busy_s in phases(rounds)["phase_seconds"].items()
+        if phase != "prefill"
+    }
     return {
         "stages": stages,
         "hit_rate": hit_rate,
@@ -47,18 +58,23 @@ def summarise_pipeline(records: Sequence[RequestRecord], stages: int) -> Metrics
         "fills": fills,
         "stalls": steps - tokens,
         "stalls_of_fills": fills * (stages - 1),
-        "steps_per_token": ratio_of_sums(steps - rounds.requests * stages, tokens - rounds.requests),
+        "steps_per_token": ratio_of_sums(
+            steps - rounds.requests * stages, tokens - rounds.requests
+        ),
         "expected_steps_per_token": None if hit_rate is None else expected_steps(stages, hit_rate),
-        "published_steps_per_token": None if hit_rate is None else published_steps(stages, hit_rate),
+        "published_steps_per_token": None
+        if hit_rate is None
+        else published_steps(stages, hit_rate),
         "step_s": {phase: ratio_of_sums(busy_s, steps) for phase, busy_s in step_phases.items()},
     }
 
 
 def summarise_states(records: Sequence[RequestRecord], hidden_states: HiddenStates) -> Metrics:
-    """Return the bytes of hidden states that went down the link; `hidden_states` is that field of `run.json`.
+    """Return the bytes of hidden states that went down the link; `hidden_states` is that field of
+    `run.json`.
 
-    A verdict brings the states of the token before the draft and of the accepted tokens, the first verdict also those
-    of the prompt; each answer of a pipeline brings the states of one token.
+    A verdict brings the states of the token before the draft and of the accepted tokens, the first
+    verdict also those of the prompt; each answer of a pipeline brings the states of one token.
     """
     group = RequestGroup(records)
     rounds = group.rounds

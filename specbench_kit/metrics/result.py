@@ -1,6 +1,8 @@
-"""The result of a benchmark as one typed document: every number, curve and description of its pages, and no requests.
+"""The result of a benchmark as one typed document: every number, curve and description of its
+pages, and no requests.
 
-Whoever has its file, `result.json`, makes every page again, without the requests, a model or a server.
+Whoever has its file, `result.json`, makes every page again, without the requests, a model or a
+server.
 """
 
 from collections.abc import Mapping
@@ -41,16 +43,22 @@ class RunResult(Struct, frozen=True, kw_only=True):
     """One run without its requests."""
 
     name: Annotated[str, Meta(description="name of the run's folder")]
-    fields: Annotated[RunDocument, Meta(description="the content of run.json, less the hashes of prompts")]
+    fields: Annotated[
+        RunDocument, Meta(description="the content of run.json, less the hashes of prompts")
+    ]
     summary: Annotated[RunSummary, Meta(description="the content of summary.json")]
-    problems: Annotated[list[str], Meta(description="lines on what could not be read")] = field(default_factory=list)
-    drafters: Annotated[list[DrafterRounds], Meta(description="rounds by drafter, where there are several")] = field(
+    problems: Annotated[list[str], Meta(description="lines on what could not be read")] = field(
         default_factory=list
     )
-    failures: Annotated[list[FailedRequest], Meta(description="requests that ended in an error")] = field(
-        default_factory=list
-    )
-    example: Annotated[ExampleOutput | None, Meta(description="the first request that did not fail")] = None
+    drafters: Annotated[
+        list[DrafterRounds], Meta(description="rounds by drafter, where there are several")
+    ] = field(default_factory=list)
+    failures: Annotated[
+        list[FailedRequest], Meta(description="requests that ended in an error")
+    ] = field(default_factory=list)
+    example: Annotated[
+        ExampleOutput | None, Meta(description="the first request that did not fail")
+    ] = None
 
     @property
     def method(self) -> str:
@@ -109,7 +117,9 @@ class MethodSeries(Struct, Generic[R], frozen=True):
 
     @property
     def is_rung(self) -> bool:
-        """True if the method shows how much of the oracle's gap a rule over the draft's own signals can close."""
+        """True if the method shows how much of the oracle's gap a rule over the draft's own signals
+        can close.
+        """
         return self.method is not None and self.method.is_rung
 
     @property
@@ -130,11 +140,15 @@ class Curves(Struct, frozen=True):
     """What figures draw of a row's requests beside its metrics."""
 
     accepted_by_length: AcceptedByLength
-    itl_ms: Annotated[list[float], Meta(description="quantiles of the inter-token latency, at equal distances")]
+    itl_ms: Annotated[
+        list[float], Meta(description="quantiles of the inter-token latency, at equal distances")
+    ]
 
 
 class ComparisonTable(Struct, frozen=True):
-    """One table: the metrics of every series over all requests, those of a dataset, or those of a category."""
+    """One table: the metrics of every series over all requests, those of a dataset, or those of a
+    category.
+    """
 
     kind: Kind
     name: str
@@ -145,24 +159,32 @@ class Comparison(Struct, frozen=True, kw_only=True):
     """The result of runs side by side, or of one."""
 
     series: list[MethodSeries[RunResult]]
-    parts: Annotated[list[ComparisonTable], Meta(description="the tables; the first is over all requests")]
+    parts: Annotated[
+        list[ComparisonTable], Meta(description="the tables; the first is over all requests")
+    ]
     reference: Annotated[str, Meta(description="label of the row that others are compared with")]
-    overruled: Annotated[list[str], Meta(description="differences that forbid a comparison, which was forced")] = field(
+    overruled: Annotated[
+        list[str], Meta(description="differences that forbid a comparison, which was forced")
+    ] = field(default_factory=list)
+    remarks: Annotated[list[str], Meta(description="differences that a reader must know")] = field(
         default_factory=list
     )
-    remarks: Annotated[list[str], Meta(description="differences that a reader must know")] = field(default_factory=list)
-    problems: Annotated[list[str], Meta(description="lines on what could not be read")] = field(default_factory=list)
-    curves: Annotated[dict[str, Curves], Meta(description="what figures draw, by label")] = field(default_factory=dict)
-    unchecked: Annotated[list[str], Meta(description="labels whose outputs were not checked for losslessness")] = field(
+    problems: Annotated[list[str], Meta(description="lines on what could not be read")] = field(
         default_factory=list
     )
-    undecided: Annotated[list[str], Meta(description="labels of which too few tokens were drawn to tell")] = field(
-        default_factory=list
+    curves: Annotated[dict[str, Curves], Meta(description="what figures draw, by label")] = field(
+        default_factory=dict
     )
+    unchecked: Annotated[
+        list[str], Meta(description="labels whose outputs were not checked for losslessness")
+    ] = field(default_factory=list)
+    undecided: Annotated[
+        list[str], Meta(description="labels of which too few tokens were drawn to tell")
+    ] = field(default_factory=list)
     is_named: Annotated[bool, Meta(description="whether the user named the reference")] = False
-    folders: Annotated[list[str], Meta(description="folders of the runs on this machine; empty in a file")] = field(
-        default_factory=list
-    )
+    folders: Annotated[
+        list[str], Meta(description="folders of the runs on this machine; empty in a file")
+    ] = field(default_factory=list)
 
     @property
     def overall(self) -> Mapping[str, MethodRow]:
@@ -170,13 +192,18 @@ class Comparison(Struct, frozen=True, kw_only=True):
         return self.parts[0].rows
 
     def from_fast_to_slow(self) -> "Comparison":
-        """Return the comparison with the rows of every table in the order of their speed over all requests.
+        """Return the comparison with the rows of every table in the order of their speed over all
+        requests.
 
-        That is the typical speedup, which is 1 for the baseline, or the throughput where no baseline was decoded.
+        That is the typical speedup, which is 1 for the baseline, or the throughput where no
+        baseline was decoded.
         """
         rows = self.overall
         paired = any(row.typical_speedup for row in rows.values())
-        speeds = {label: row.typical_speedup or 1.0 if paired else row.throughput or 0.0 for label, row in rows.items()}
+        speeds = {
+            label: row.typical_speedup or 1.0 if paired else row.throughput or 0.0
+            for label, row in rows.items()
+        }
         labels = sorted(rows, key=lambda label: -speeds[label])
         parts = []
         for part in self.parts:
@@ -187,7 +214,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
     @property
     def by_group(self) -> dict[str, list[str]]:
-        """The labels of every group of methods; empty if there are few enough rows for one table."""
+        """The labels of every group of methods; empty if there are few enough rows for one
+        table.
+        """
         if len(self.series) <= MANY:
             return {}
         labels: dict[str, list[str]] = {group: [] for group in GROUPS}
@@ -198,7 +227,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
     @property
     def runs(self) -> list[RunResult]:
         """Every run, in the order of the rows."""
-        return [run for series in self.series if not series.is_derived for run in series.runs.values()]
+        return [
+            run for series in self.series if not series.is_derived for run in series.runs.values()
+        ]
 
     @property
     def datasets(self) -> list[str]:

@@ -37,7 +37,9 @@ def to_json(comparison: Comparison) -> str:
 
 
 def find(folder: Path) -> Path | None:
-    """Return the file of a result, compressed or not, in a folder that holds no runs; None if there is none."""
+    """Return the file of a result, compressed or not, in a folder that holds no runs; None if there
+    is none.
+    """
     if holds_runs(folder):
         return None
     return next((folder / name for name in (NAME, COMPRESSED) if (folder / name).is_file()), None)
@@ -62,9 +64,18 @@ def _whole(comparison: Comparison) -> Comparison:
     labels = {series.label for series in comparison.series}
     for holds, problem in (
         (bool(comparison.parts) and bool(labels), "it has no table or no series"),
-        (bool(comparison.runs) and all(series.runs for series in comparison.series), "a series has no run"),
-        (all(part.rows.keys() <= labels for part in comparison.parts), "a table has a row without a series"),
-        (bool(comparison.parts) and comparison.overall.keys() == labels, "the first table lacks a series"),
+        (
+            bool(comparison.runs) and all(series.runs for series in comparison.series),
+            "a series has no run",
+        ),
+        (
+            all(part.rows.keys() <= labels for part in comparison.parts),
+            "a table has a row without a series",
+        ),
+        (
+            bool(comparison.parts) and comparison.overall.keys() == labels,
+            "the first table lacks a series",
+        ),
         (labels <= comparison.curves.keys(), "a series has no curves"),
         (comparison.reference in labels, f"its reference '{comparison.reference}' is no series"),
     ):

@@ -17,17 +17,23 @@ from specbench_kit.runs.document import DeploymentDescription
 
 Array = NDArray[np.float64]
 Metrics = dict[str, Any]
-"""Values by the names of `vocabulary.py`: numbers or None, distributions by statistic, lists, intervals by metric."""
+"""Values by the names of `vocabulary.py`: numbers or None, distributions by statistic, lists,
+intervals by metric.
+"""
 
 
 class RoundColumns:
-    """The rounds of finished requests as columns with one entry per round; `request` is the index of its request."""
+    """The rounds of finished requests as columns with one entry per round; `request` is the index
+    of its request.
+    """
 
     def __init__(self, finished: Sequence[RequestRecord]) -> None:
         self._rounds = [r for record in finished for r in record.rounds]
         self.count = len(self._rounds)
         self.requests = len(finished)
-        self.request = np.repeat(np.arange(len(finished)), [len(record.rounds) for record in finished])
+        self.request = np.repeat(
+            np.arange(len(finished)), [len(record.rounds) for record in finished]
+        )
         self.names = [record.request_id for record in finished]
         self.commits_s = [r.commits_s for r in self._rounds]
         self._columns = {"rounds": np.ones(self.count)}
@@ -42,7 +48,8 @@ class RoundColumns:
         if name == "proactive_rounds":
             return (self["proactive"] > 0).astype(np.float64)
         if name == "after_pause":
-            # Request numbers rise, so that the round before is of the same request unless this is its first.
+            # Request numbers rise, so that the round before is of the same request unless this is
+            # its first.
             begins = np.diff(self.request, prepend=-1) > 0
             paused = np.roll(self["drafted"] == 0, 1) & ~begins
             after: Array = (paused & (self["submitted"] > 0)).astype(np.float64)
@@ -63,7 +70,9 @@ class RoundColumns:
 
     def per_request(self, column: str) -> Array:
         """Return the sums over each request's rounds: shape (requests,)."""
-        return np.bincount(self.request, weights=self[column], minlength=self.requests).astype(np.float64)
+        return np.bincount(self.request, weights=self[column], minlength=self.requests).astype(
+            np.float64
+        )
 
     def per_unit(self, column: str, units: Units) -> Array:
         """Return the sums over the rounds of each unit: shape (units,)."""
@@ -86,9 +95,11 @@ class KeptMetrics:
 
 @dataclass(frozen=True)
 class RequestGroup:
-    """Requests that are summarised together: a run, or one category of it, which is a part of the `whole`.
+    """Requests that are summarised together: a run, or one category of it, which is a part of the
+    `whole`.
 
-    A group's own metrics are computed once, whoever asks: the run's summary, its page, and the table of many runs.
+    A group's own metrics are computed once, whoever asks: the run's summary, its page, and the
+    table of many runs.
     """
 
     records: Sequence[RequestRecord]
@@ -112,14 +123,23 @@ class RequestGroup:
         for record in self.records:
             parts.setdefault(record.category, []).append(record)
         # With a single category the group itself is its part, and its columns are computed once.
-        return {name: self if len(parts) == 1 else RequestGroup(part, self) for name, part in parts.items()}
+        return {
+            name: self if len(parts) == 1 else RequestGroup(part, self)
+            for name, part in parts.items()
+        }
 
     def named_after(self, dataset: str) -> "RequestGroup":
-        """Return the same requests, with ids and dialogues that name their dataset; they keep the same metrics."""
+        """Return the same requests, with ids and dialogues that name their dataset; they keep the
+        same metrics.
+        """
         renamed = []
         for record in self.records:
             dialogue = f"{dataset}/{record.dialogue}" if record.dialogue else ""
-            renamed.append(structs.replace(record, request_id=f"{dataset}/{record.request_id}", dialogue=dialogue))
+            renamed.append(
+                structs.replace(
+                    record, request_id=f"{dataset}/{record.request_id}", dialogue=dialogue
+                )
+            )
         return RequestGroup(renamed, kept=self.kept)
 
 
@@ -128,9 +148,15 @@ NO_REQUESTS = RequestGroup(())
 
 def together(groups: Sequence[RequestGroup]) -> RequestGroup:
     """Return the requests of all groups as one; a single group is itself."""
-    return groups[0] if len(groups) == 1 else RequestGroup([record for group in groups for record in group.records])
+    return (
+        groups[0]
+        if len(groups) == 1
+        else RequestGroup([record for group in groups for record in group.records])
+    )
 
 
 def finite_or_none(value: float) -> float | None:
-    """Return the value; None if it is NaN, which stands for what another tool's records do not hold."""
+    """Return the value; None if it is NaN, which stands for what another tool's records do not
+    hold.
+    """
     return value if isfinite(value) else None

@@ -72,26 +72,33 @@ class TableEntry:
     @property
     def sides_at_ends(self) -> list[Side]:
         """The same times at each end of the range of derived times; empty if they have none."""
-        return derived_range.sides_at_ends(self.records, self.records if self.is_baseline else self.baseline)
+        return derived_range.sides_at_ends(
+            self.records, self.records if self.is_baseline else self.baseline
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The row that others are compared with; the data chose it from the `candidates`, or it is the only candidate."""
+    """The row that others are compared with; the data chose it from the `candidates`, or it is the
+    only candidate.
+    """
 
     label: str
     candidates: tuple[str, ...]
 
 
 def choose_reference(entries: Sequence[TableEntry], units: Units) -> Reference:
-    """Return the fastest method on a typical prompt that can be deployed and may win; of one method the first run.
+    """Return the fastest method on a typical prompt that can be deployed and may win; of one method
+    the first run.
 
-    Outputs that were checked without a result may win: they were not shown to be wrong. If no outputs were checked, all
-    that can be deployed are candidates.
+    Outputs that were checked without a result may win: they were not shown to be wrong. If no
+    outputs were checked, all that can be deployed are candidates.
     """
     methods = [entry for entry in entries if not entry.is_baseline and entry.may_win is not False]
     candidates = [entry for entry in methods if not entry.is_bound] or methods
-    candidates = [entry for entry in candidates if entry.may_win or entry.is_undecided] or candidates
+    candidates = [
+        entry for entry in candidates if entry.may_win or entry.is_undecided
+    ] or candidates
     if not candidates:
         first = next((entry for entry in entries if entry.is_baseline), entries[0])
         return Reference(first.label, (first.label,))
@@ -101,7 +108,10 @@ def choose_reference(entries: Sequence[TableEntry], units: Units) -> Reference:
     speedups = {entry: paired.speedup(entry.side, units) for entry in candidates}
     speeds = {entry: speed.typical.value for entry, speed in speedups.items() if speed}
     if len(speeds) < len(candidates):  # throughputs, as an entry has no baseline
-        speeds = {entry: ratio_of_sums(_tokens(entry.records), entry.makespan_s or 0.0) or 0.0 for entry in candidates}
+        speeds = {
+            entry: ratio_of_sums(_tokens(entry.records), entry.makespan_s or 0.0) or 0.0
+            for entry in candidates
+        }
     return Reference(max(candidates, key=speeds.__getitem__).label, labels)
 
 
@@ -109,12 +119,16 @@ def _tokens(records: Records) -> int:
     return sum(len(record.output_ids) for record in records)
 
 
-def rows_of(entries: Sequence[TableEntry], reference: Reference, units: Units) -> dict[str, MethodRow]:
+def rows_of(
+    entries: Sequence[TableEntry], reference: Reference, units: Units
+) -> dict[str, MethodRow]:
     """Return every entry's metrics by label."""
     rows = {entry.label: _metrics_of(entry, units) for entry in entries}
     _add_comparisons(rows, entries, reference, units)
     _add_headroom(rows, entries)
-    deployable = {entry.label: entry.side for entry in entries if not entry.is_baseline and not entry.is_bound}
+    deployable = {
+        entry.label: entry.side for entry in entries if not entry.is_baseline and not entry.is_bound
+    }
     for label, share in paired.fastest_shares(deployable).items():
         rows[label]["fastest_share"] = share
     return {label: method_row(row) for label, row in rows.items()}
@@ -124,7 +138,9 @@ def _metrics_of(entry: TableEntry, units: Units) -> Metrics:
     """Return the metrics that need no other entry of the table."""
     row = own_metrics(entry.group, entry.plain, units, entry.deployment)
     row |= {"lossless": entry.outputs, "lossy": entry.is_lossy}
-    was_checked = entry.may_win is not None or entry.is_undecided  # no check is made of drafts by another vocabulary
+    was_checked = (
+        entry.may_win is not None or entry.is_undecided
+    )  # no check is made of drafts by another vocabulary
     if entry.is_sampled and not entry.is_baseline and was_checked:
         row["sampling_consistent"] = entry.may_win
     if entry.makespan_s is not None:
@@ -135,7 +151,9 @@ def _metrics_of(entry: TableEntry, units: Units) -> Metrics:
 
 
 def repeats(entry: TableEntry) -> Metrics:
-    """Return the speedup of each repeat, and how far the repeats' times are apart; empty without repeats."""
+    """Return the speedup of each repeat, and how far the repeats' times are apart; empty without
+    repeats.
+    """
     count = 1 + max((record.repeat for record in entry.records), default=0)
     if count < 2:
         return {}
@@ -159,8 +177,12 @@ def repeats(entry: TableEntry) -> Metrics:
     }
 
 
-def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Reference, units: Units) -> None:
-    """Add the speeds relative to the baselines and to the reference, with verdicts that hold together."""
+def _add_comparisons(
+    rows: Rows, entries: Sequence[TableEntry], reference: Reference, units: Units
+) -> None:
+    """Add the speeds relative to the baselines and to the reference, with verdicts that hold
+    together.
+    """
     sides = {entry.label: entry.side for entry in entries}
     spread = _process_spread(entries, sides, units)
     limits = _family(entries, sides, reference, units, spread).limits()
@@ -171,9 +193,13 @@ def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Refer
         speed = paired.speedup(sides[entry.label], units, spread) if entry.baseline else None
         add_speedup(row, entry.records, entry.baseline, speed, units, limits)
         if speed:
-            row["speedup_verdict"] = as_allowed(speed.verdict(limits), entry.may_win, undecided=entry.is_undecided)
+            row["speedup_verdict"] = as_allowed(
+                speed.verdict(limits), entry.may_win, undecided=entry.is_undecided
+            )
         if reference_entry is not None and reference_entry is not entry:
-            relative = paired.relative_speed(sides[entry.label], sides[reference.label], units, spread)
+            relative = paired.relative_speed(
+                sides[entry.label], sides[reference.label], units, spread
+            )
             _add_relative_speed(row, entry, reference_entry, relative, limits)
             machines = paired.baseline_ratio(sides[entry.label], sides[reference.label], units)
             if machines and not entry.is_baseline:
@@ -182,13 +208,19 @@ def _add_comparisons(rows: Rows, entries: Sequence[TableEntry], reference: Refer
                     bounds = spread.widen(machines.ratio.value, bounds, limits.typical)
                 row["baseline_ratio"] = machines.ratio.value
                 row["intervals"]["baseline_ratio"] = bounds
-                row["baseline_verdict"] = verdict(machines.ratio.value, bounds, machines.ratio.units)
+                row["baseline_verdict"] = verdict(
+                    machines.ratio.value, bounds, machines.ratio.units
+                )
             ends = at_ends[entry.label], at_ends[reference_entry.label]
             row |= derived_range.relative_speed_range(relative, *ends, units)
 
 
-def _process_spread(entries: Sequence[TableEntry], sides: Mapping[str, Side], units: Units) -> ProcessSpread | None:
-    """Return the spread over processes, assumed unless all methods were repeated in equally many of them."""
+def _process_spread(
+    entries: Sequence[TableEntry], sides: Mapping[str, Side], units: Units
+) -> ProcessSpread | None:
+    """Return the spread over processes, assumed unless all methods were repeated in equally many of
+    them.
+    """
     processes = {entry.processes for entry in entries}
     return paired.process_spread(
         [sides[entry.label] for entry in entries],
@@ -198,12 +230,23 @@ def _process_spread(entries: Sequence[TableEntry], sides: Mapping[str, Side], un
 
 
 def _add_relative_speed(
-    row: Metrics, entry: TableEntry, reference: TableEntry, speed: paired.PairedSpeed | None, limits: TableLimits
+    row: Metrics,
+    entry: TableEntry,
+    reference: TableEntry,
+    speed: paired.PairedSpeed | None,
+    limits: TableLimits,
 ) -> None:
     if speed is None:
         return
-    row |= {"relative_speed": speed.ratio.value, "win_share_against": speed.win_share, "raw_times": speed.raw}
-    row |= {"typical_relative_speed": speed.typical.value, "relative_speed_units": speed.ratio.units}
+    row |= {
+        "relative_speed": speed.ratio.value,
+        "win_share_against": speed.win_share,
+        "raw_times": speed.raw,
+    }
+    row |= {
+        "typical_relative_speed": speed.typical.value,
+        "relative_speed_units": speed.ratio.units,
+    }
     row |= {
         "typical_relative_speed_upper": speed.typical_upper_bound(),
         "typical_relative_speed_error": speed.typical.standard_error,
@@ -219,7 +262,9 @@ def _add_relative_speed(
         "relative_speed": speed.interval(limits),
         "typical_relative_speed": speed.typical_interval(limits),
     }
-    allowed, rival = (competitor.is_baseline or competitor.may_win for competitor in (entry, reference))
+    allowed, rival = (
+        competitor.is_baseline or competitor.may_win for competitor in (entry, reference)
+    )
     row["verdict"] = as_allowed(speed.verdict(limits), allowed, rival, entry.is_undecided)
 
 
@@ -236,7 +281,9 @@ def _family(
     places = [position for position, entry in enumerate(entries) if entry.label == reference.label]
     return TypicalFamily(
         np.column_stack([_speeds(side, units, spread, is_paired=is_paired) for side in own]),
-        _seconds([side.baseline for side in own], units) if is_paired else np.ones(1 + max(units.values())),
+        _seconds([side.baseline for side in own], units)
+        if is_paired
+        else np.ones(1 + max(units.values())),
         [position for position, entry in enumerate(entries) if entry.label in reference.candidates],
         [bool(entry.baseline) and is_paired for entry in entries],
         places[0] if places else None,
@@ -247,7 +294,9 @@ def _family(
 
 
 def _speeds(side: Side, units: Units, spread: ProcessSpread | None, *, is_paired: bool) -> Array:
-    """Return the logarithm of a method's speed on each unit, relative to its baseline's if that counts."""
+    """Return the logarithm of a method's speed on each unit, relative to its baseline's if that
+    counts.
+    """
     keys = [key for key in side.own if not is_paired or key in side.baseline]
     if is_paired:
         return paired.unit_logs(side.above, side.below, keys, units, spread)
@@ -256,14 +305,18 @@ def _speeds(side: Side, units: Units, spread: ProcessSpread | None, *, is_paired
 
 
 def _seconds(baselines: Sequence[paired.Seconds], units: Units) -> Array:
-    """Return how long the baselines took for each unit: their mean, and 0 for what none of them finished."""
+    """Return how long the baselines took for each unit: their mean, and 0 for what none of them
+    finished.
+    """
     logs = np.column_stack([paired.unit_logs([side], [], list(side), units) for side in baselines])
     seconds: Array = np.where(np.isnan(logs), 0.0, np.exp(logs)).sum(axis=1)
     return seconds / len(baselines)
 
 
 def _add_headroom(rows: Rows, entries: Sequence[TableEntry]) -> None:
-    """Add shares of the gap below the oracle if the oracle is shown to be faster: noise has no meaningful shares."""
+    """Add shares of the gap below the oracle if the oracle is shown to be faster: noise has no
+    meaningful shares.
+    """
     bounds = [rows[entry.label] for entry in entries if entry.reads_answers]
     best = max(
         (row.get("throughput") or 0.0 for row in bounds if row.get("speedup_verdict") == FASTER),
@@ -272,4 +325,6 @@ def _add_headroom(rows: Rows, entries: Sequence[TableEntry]) -> None:
     for entry in entries:
         plain = ratio_of_sums(_tokens(entry.baseline), entry.baseline_makespan_s or 0.0)
         if best and plain:
-            rows[entry.label]["headroom"] = headroom(rows[entry.label].get("throughput"), plain, best)
+            rows[entry.label]["headroom"] = headroom(
+                rows[entry.label].get("throughput"), plain, best
+            )

@@ -31,7 +31,8 @@ FILES = ("requests", "baseline")
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRun:
-    """One run: `fields` is its run.json, `summary` its summary.json, or what stands for it in an unfinished run.
+    """One run: `fields` is its run.json, `summary` its summary.json, or what stands for it in an
+    unfinished run.
 
     `problems` are lines on what could not be read.
     """
@@ -65,7 +66,9 @@ class BenchmarkRun:
 
 
 class RunReader:
-    """Reads runs; files with the same content, such as the baseline of methods that ran together, are read once."""
+    """Reads runs; files with the same content, such as the baseline of methods that ran together,
+    are read once.
+    """
 
     def __init__(self) -> None:
         self._by_content: dict[str, tuple[RequestGroup, list[str]]] = {}
@@ -80,9 +83,13 @@ class RunReader:
                 else "has a run.json that names no method: it is not a run of skit bench"
             )
             raise SkitError(f"{path} {reason}")
-        (group, problems), (plain, baseline_problems) = (self._requests(path / f"{name}.jsonl") for name in FILES)
+        (group, problems), (plain, baseline_problems) = (
+            self._requests(path / f"{name}.jsonl") for name in FILES
+        )
         if not group.records:
-            raise SkitError(f"{path / 'requests.jsonl'} holds no finished request: there is nothing to report")
+            raise SkitError(
+                f"{path / 'requests.jsonl'} holds no finished request: there is nothing to report"
+            )
         summary, summary_problems = _summary(path, fields, group, plain)
         all_problems = (*problems, *baseline_problems, *summary_problems)
         return BenchmarkRun(path, fields, group, plain, summary, all_problems)
@@ -108,15 +115,18 @@ def holds_runs(folder: Path) -> bool:
 
 
 def load_runs(paths: Sequence[Path]) -> tuple[list[BenchmarkRun], list[str]]:
-    """Return the runs in these folders or right below them, and a line on each run that cannot be read.
+    """Return the runs in these folders or right below them, and a line on each run that cannot be
+    read.
 
-    A folder without a run stands for the benchmark runs in it, oldest first. The lines contain no path of this machine,
-    since reports are passed on. Raises SkitError if no run can be read.
+    A folder without a run stands for the benchmark runs in it, oldest first. The lines contain no
+    path of this machine, since reports are passed on. Raises SkitError if no run can be read.
     """
     folders: dict[Path, None] = {}
     for path in paths:
         benchmarks = sorted(
-            file.parent for file in path.glob("*/run.json") if (file.parent / "requests.jsonl").exists()
+            file.parent
+            for file in path.glob("*/run.json")
+            if (file.parent / "requests.jsonl").exists()
         )
         is_parent = not (path / "run.json").exists() and benchmarks
         folders |= dict.fromkeys(benchmarks if is_parent else [path])
@@ -150,14 +160,20 @@ def _parse_records(content: bytes) -> tuple[list[RequestRecord], list[str]]:
             problems.append(f":{number}: not a request record ({error}): left out")
             continue
         if records.setdefault(record.key, record) is not record:
-            problems.append(f":{number}: request '{record.request_id}' is recorded twice: the second is left out")
+            problems.append(
+                f":{number}: request '{record.request_id}' is recorded twice: the second is left out"
+            )
     if partial_line:
         problems.append(f":{len(lines) + 1}: the last line was cut short: left out")
     return list(records.values()), problems
 
 
-def _summary(path: Path, fields: RunDocument, group: RequestGroup, plain: RequestGroup) -> tuple[RunSummary, list[str]]:
-    """Return the content of summary.json; without a valid one, the metrics of the records, as of a partial run."""
+def _summary(
+    path: Path, fields: RunDocument, group: RequestGroup, plain: RequestGroup
+) -> tuple[RunSummary, list[str]]:
+    """Return the content of summary.json; without a valid one, the metrics of the records, as of a
+    partial run.
+    """
     file = path / "summary.json"
     try:
         content = parse(file.read_bytes())
@@ -196,7 +212,9 @@ def measured_summary(
         batch_size=run.decoded_at_once,
         processes=run.config.processes,
     )
-    pipeline = summarise_pipeline(records, method.pipeline.stages) if method and method.pipeline else None
+    pipeline = (
+        summarise_pipeline(records, method.pipeline.stages) if method and method.pipeline else None
+    )
     sent = summarise_states(records, states) if (states := run.hidden_states) else None
     return typed_summary(
         measured,
@@ -210,7 +228,9 @@ def measured_summary(
 
 
 def placed(deployment: DeploymentDescription | None, method: str) -> DeploymentDescription | None:
-    """Return a deployment with the draft model where the method has it, whatever the deployment says."""
+    """Return a deployment with the draft model where the method has it, whatever the deployment
+    says.
+    """
     known = known_class(method)
     if deployment is None or known is None or known.placement is None:
         return deployment

@@ -1,4 +1,6 @@
-"""The content of a run's `summary.json` as reports and other programs read it, and the row of a method in a table."""
+"""The content of a run's `summary.json` as reports and other programs read it, and the row of a
+method in a table.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -9,7 +11,12 @@ from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.typed_json import Count, JsonObject, convert
 from specbench_kit.metrics.losslessness import Losslessness
 from specbench_kit.metrics.rounds import Metrics
-from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, DistributionValues, MetricValues, PhaseValues
+from specbench_kit.metrics.vocabulary import (
+    DISTRIBUTIONS,
+    DistributionValues,
+    MetricValues,
+    PhaseValues,
+)
 
 
 class RequestCounts(Struct):
@@ -21,7 +28,9 @@ class RequestCounts(Struct):
 
 
 class ScoringCost(Struct):
-    """What another process did to judge outputs; an engine does not say how many forwards it ran."""
+    """What another process did to judge outputs; an engine does not say how many forwards it
+    ran.
+    """
 
     outputs: int = 0
     seconds: float = 0.0
@@ -29,22 +38,28 @@ class ScoringCost(Struct):
 
 
 class OutputCounts(Struct, kw_only=True):
-    """The numbers of outputs that were compared with the baseline's, token for token, by what was found."""
+    """The numbers of outputs that were compared with the baseline's, token for token, by what was
+    found.
+    """
 
     compared: Count
     identical: Count
     ties: Annotated[Count, Meta(description="outputs whose difference is explained by rounding")]
     errors: Count
-    unjudged: Annotated[Count, Meta(description="outputs that differ where nothing is known of rounding")] = 0
-    lossy: Annotated[bool, Meta(description="whether a rule of verification was named that lets outputs differ")] = (
-        False
-    )
+    unjudged: Annotated[
+        Count, Meta(description="outputs that differ where nothing is known of rounding")
+    ] = 0
+    lossy: Annotated[
+        bool, Meta(description="whether a rule of verification was named that lets outputs differ")
+    ] = False
 
 
 class LosslessCounts(OutputCounts, kw_only=True):
     """The comparison of all outputs with the baseline's, token for token."""
 
-    lossless: Annotated[bool | None, Meta(description="true without errors, null if it is not known")] = None
+    lossless: Annotated[
+        bool | None, Meta(description="true without errors, null if it is not known")
+    ] = None
     prompt_differs: Count = 0
     not_compared: Count = 0
     noise: float | None = None
@@ -70,7 +85,8 @@ class SamplingTest(Struct, kw_only=True):
 
 
 class SamplingCheck(LosslessCounts, kw_only=True, omit_defaults=True):
-    """The check of sampled outputs: token for token with the same seed (rule `match`), else by tests.
+    """The check of sampled outputs: token for token with the same seed (rule `match`), else by
+    tests.
 
     What was accepted is tested under the rule `residual` alone.
     """
@@ -113,7 +129,9 @@ class SentStates(Struct):
 
 
 class AnswerCounts(Struct):
-    """Numbers of requests that have a reference answer: those judged, right ones, and ones cut by the token limit."""
+    """Numbers of requests that have a reference answer: those judged, right ones, and ones cut by
+    the token limit.
+    """
 
     judged: int
     correct: int
@@ -121,7 +139,9 @@ class AnswerCounts(Struct):
 
 
 class ExactMatch(Struct):
-    """How many answers are right, of the method and, where they are known, of target and draft model alone."""
+    """How many answers are right, of the method and, where they are known, of target and draft
+    model alone.
+    """
 
     rule: str
     method: AnswerCounts
@@ -155,7 +175,9 @@ class RunSummary(Struct):
 
 
 def typed_summary(metrics: Metrics, **others: Any) -> RunSummary:
-    """Return the summary of computed metrics, overall and by category, with what else is said of the run."""
+    """Return the summary of computed metrics, overall and by category, with what else is said of
+    the run.
+    """
     baseline = metrics["baseline"]
     return RunSummary(
         overall=metric_values(metrics["overall"]),
@@ -172,17 +194,26 @@ def typed_summary(metrics: Metrics, **others: Any) -> RunSummary:
 
 def judged_parts(judged: Mapping[str, object]) -> dict[str, Any]:
     """Return what judges say of a run's outputs and answers as the summary's typed parts."""
-    types: dict[str, Any] = {"lossless": LosslessCounts, "sampling": SamplingCheck, "exact_match": ExactMatch}
-    return {name: part if part is None else convert(types[name], part) for name, part in judged.items()}
+    types: dict[str, Any] = {
+        "lossless": LosslessCounts,
+        "sampling": SamplingCheck,
+        "exact_match": ExactMatch,
+    }
+    return {
+        name: part if part is None else convert(types[name], part) for name, part in judged.items()
+    }
 
 
 def read_summary(content: JsonObject) -> RunSummary:
-    """Return the summary in a parsed `summary.json`; ValueError names a field that is missing or of a wrong type."""
+    """Return the summary in a parsed `summary.json`; ValueError names a field that is missing or of
+    a wrong type.
+    """
     return convert(RunSummary, one_line_texts(content))
 
 
 class MethodRow(MetricValues, kw_only=True):
-    """The row of a method in a table: its metrics, its outputs, and how it compares with the table's reference.
+    """The row of a method in a table: its metrics, its outputs, and how it compares with the
+    table's reference.
 
     `sampling_consistent` is what `may_win` says of sampled outputs, and unset for all others, and where nothing was
     checked. `lossy` if a rule of verification was named that lets outputs differ. The lists `..._at_ends` hold a ratio

@@ -19,11 +19,17 @@ RunSeries = MethodSeries[BenchmarkRun]
 
 
 def arrange(runs: Sequence[BenchmarkRun]) -> list[RunSeries]:
-    """Return series in the order of the runs, after the baselines; a second run on a dataset begins another series."""
+    """Return series in the order of the runs, after the baselines; a second run on a dataset begins
+    another series.
+    """
     groups: list[tuple[BenchmarkRun, dict[str, BenchmarkRun]]] = []
     for run in runs:
         dataset = dataset_name(run)
-        fitting = (by_dataset for first, by_dataset in groups if _same_method(first, run) and dataset not in by_dataset)
+        fitting = (
+            by_dataset
+            for first, by_dataset in groups
+            if _same_method(first, run) and dataset not in by_dataset
+        )
         by_dataset = next(fitting, None)
         if by_dataset is None:
             groups.append((run, by_dataset := {}))
@@ -43,12 +49,19 @@ def arrange(runs: Sequence[BenchmarkRun]) -> list[RunSeries]:
         for label, (first, by_dataset) in zip(labels, groups, strict=True)
     ]
     baselines = [series for series in own if series.is_baseline]
-    return [*baselines, *_derived_baselines(own, baselines), *(series for series in own if not series.is_baseline)]
+    return [
+        *baselines,
+        *_derived_baselines(own, baselines),
+        *(series for series in own if not series.is_baseline),
+    ]
 
 
 def _same_method(first: BenchmarkRun, second: BenchmarkRun) -> bool:
     """Compare by name and resolved options, or by the spec if a run does not hold its options."""
-    names = [run.method.partition(":")[0] if run.fields.options is not None else run.method for run in (first, second)]
+    names = [
+        run.method.partition(":")[0] if run.fields.options is not None else run.method
+        for run in (first, second)
+    ]
     return names[0] == names[1] and first.fields.options == second.fields.options
 
 
@@ -73,11 +86,18 @@ def _derived_baselines(own: Sequence[RunSeries], baselines: Sequence[RunSeries])
             derived.append((series.label, runs))
     unique = len(derived) + len(baselines) == 1
     return [
-        MethodSeries(BASELINE if unique else f"{BASELINE} of {label}", runs, is_baseline=True, is_derived=True)
+        MethodSeries(
+            BASELINE if unique else f"{BASELINE} of {label}",
+            runs,
+            is_baseline=True,
+            is_derived=True,
+        )
         for label, runs in derived
     ]
 
 
 def _timing(runs: Mapping[str, BenchmarkRun]) -> dict[str, dict[tuple[str, int], float]]:
-    """Return the seconds of all requests: baselines with the same times are one baseline that methods shared."""
+    """Return the seconds of all requests: baselines with the same times are one baseline that
+    methods shared.
+    """
     return {name: request_seconds(run.records) for name, run in runs.items()}

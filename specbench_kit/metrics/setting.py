@@ -8,7 +8,8 @@ FEW = 1
 
 
 def method_label(run: RunDescription) -> str:
-    """Return a label such as `fixed-k (k=4)`: the given options and, up to a few, the others that are set.
+    """Return a label such as `fixed-k (k=4)`: the given options and, up to a few, the others that
+    are set.
 
     A run whose resolved options are not known is labelled by its spec.
     """
@@ -18,19 +19,27 @@ def method_label(run: RunDescription) -> str:
         return spec
     name, _, tail = spec.partition(":")
     given_names = [item.partition("=")[0] for item in tail.split(",") if item]
-    set_names = [key for key, value in options.items() if key not in given_names and value not in (None, False)]
+    set_names = [
+        key
+        for key, value in options.items()
+        if key not in given_names and value not in (None, False)
+    ]
     chosen = {*given_names, *set_names[: max(0, FEW - len(given_names))]}
     shown = [f"{key}={_text(value)}" for key, value in options.items() if key in chosen]
     return f"{name} ({', '.join(shown)})" if shown else name
 
 
 def describe_options(run: RunDescription) -> str:
-    """Return every option of the method with its value, in one line; empty if the run does not say."""
+    """Return every option of the method with its value, in one line; empty if the run does not
+    say.
+    """
     return ", ".join(f"{key}={_text(value)}" for key, value in (run.options or {}).items())
 
 
 def describe_inputs(run: RunDescription) -> str:
-    """Return what the method was prepared with, such as predictor, threshold or profile, by dotted name."""
+    """Return what the method was prepared with, such as predictor, threshold or profile, by dotted
+    name.
+    """
     return ", ".join(f"{name}={_text(value)}" for name, value in flat(run.uses).items())
 
 
@@ -46,7 +55,9 @@ def sampling_sentence(config: RunConfig) -> str:
 
 
 STREAMED = "AR at the server, streamed"
-"""Plain decoding across a link: the target decodes by itself, and only the first token waits for the link."""
+"""Plain decoding across a link: the target decodes by itself, and only the first token waits for
+the link.
+"""
 
 
 def plain_decoding(run: RunDescription) -> str | None:
@@ -64,4 +75,10 @@ def _text(value: object) -> str:
         return "-".join(map(_text, value))
     if value is None:
         return "none"
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )

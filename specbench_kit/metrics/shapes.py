@@ -1,4 +1,6 @@
-"""The target's logits along an output, computed again in each of the shapes that decoding gives its forwards."""
+"""The target's logits along an output, computed again in each of the shapes that decoding gives its
+forwards.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
@@ -28,7 +30,8 @@ ROOM = 1.2
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One forward: new tokens and their parents, the columns whose logits lead to output tokens, and what to commit.
+    """One forward: new tokens and their parents, the columns whose logits lead to output tokens,
+    and what to commit.
 
     `padded` is the shape of the batch that the tokens shared; None if they were alone.
     """
@@ -40,8 +43,12 @@ class Step:
     padded: Padding | None
 
 
-def plain_steps(record: RequestRecord, baseline_rounds: Sequence[RoundRecord] = ()) -> Iterator[Step]:
-    """Yield the forwards of plain decoding: the prompt, then token by token, in the batches of `baseline_rounds`."""
+def plain_steps(
+    record: RequestRecord, baseline_rounds: Sequence[RoundRecord] = ()
+) -> Iterator[Step]:
+    """Yield the forwards of plain decoding: the prompt, then token by token, in the batches of
+    `baseline_rounds`.
+    """
     paddings = [*map(_padding, baseline_rounds), *repeat(None, len(record.output_ids))]
     last = len(record.prompt_ids) - 1
     yield Step(record.prompt_ids, None, [last], list(range(last + 1)), paddings[0])
@@ -52,8 +59,8 @@ def plain_steps(record: RequestRecord, baseline_rounds: Sequence[RoundRecord] = 
 def round_steps(record: RequestRecord) -> Iterator[Step]:
     """Yield the forwards that verified the record's rounds.
 
-    Rejected tokens are not recorded; any token stands for them, since no logits of the output depend on them. The
-    rounds of a pipeline are taken for one level of equal width per step.
+    Rejected tokens are not recorded; any token stands for them, since no logits of the output
+    depend on them. The rounds of a pipeline are taken for one level of equal width per step.
     """
     pending = record.prompt_ids
     position = 0
@@ -61,7 +68,9 @@ def round_steps(record: RequestRecord) -> Iterator[Step]:
         parts = [step]
         if step.steps:
             width = -(-(step.submitted + 1) // step.steps)
-            parts = [structs.replace(step, submitted=width - 1, accepted=0, committed=1, steps=0)] * step.committed
+            parts = [
+                structs.replace(step, submitted=width - 1, accepted=0, committed=1, steps=0)
+            ] * step.committed
         for part in parts:
             yield _round_step(part, pending, record.output_ids[position:])
             position += part.committed
@@ -69,7 +78,8 @@ def round_steps(record: RequestRecord) -> Iterator[Step]:
 
 
 def _round_step(step: RoundRecord, pending: list[int], output_ids: list[int]) -> Step:
-    # `path` and `parents` number the submitted tokens from 1 on; 0 is the root, the last pending token.
+    # `path` and `parents` number the submitted tokens from 1 on; 0 is the root, the last pending
+    # token.
     root = len(pending) - 1
     path = step.path or list(range(1, step.accepted + 1))
     submitted = [pending[-1]] * step.submitted
@@ -79,7 +89,9 @@ def _round_step(step: RoundRecord, pending: list[int], output_ids: list[int]) ->
     accepted = [root + number for number in path]
     columns = [root, *accepted][: step.committed]
     commit = [*range(root + 1), *accepted]
-    return Step([*pending, *submitted], [*range(-1, root), *parents], columns, commit, _padding(step))
+    return Step(
+        [*pending, *submitted], [*range(-1, root), *parents], columns, commit, _padding(step)
+    )
 
 
 def _padding(step: RoundRecord) -> Padding | None:
@@ -89,11 +101,13 @@ def _padding(step: RoundRecord) -> Padding | None:
 class RecomputedLogits:
     """Logits before each output token [tokens, vocabulary], in each shape of forwards.
 
-    Forwards run over slots of their own, so that what a run left in its slots does not matter. `pause` is called before
-    every forward: a server verifies meanwhile what has arrived.
+    Forwards run over slots of their own, so that what a run left in its slots does not matter.
+    `pause` is called before every forward: a server verifies meanwhile what has arrived.
     """
 
-    def __init__(self, target: Runner, model: "PreTrainedModel", pause: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, target: Runner, model: "PreTrainedModel", pause: Callable[[], None] = lambda: None
+    ) -> None:
         self._target = target
         self._model = model
         self._pause = pause
@@ -110,13 +124,17 @@ class RecomputedLogits:
         return self._target.executor.bitwise
 
     def plain(self, record: RequestRecord, baseline: RequestRecord | None = None) -> Tensor:
-        """Return the logits of plain decoding, in the batches that decoded `baseline` as far as those go."""
+        """Return the logits of plain decoding, in the batches that decoded `baseline` as far as
+        those go.
+        """
         return self._run(list(plain_steps(record, baseline.rounds if baseline else ())))
 
     def control(self, record: RequestRecord) -> Tensor:
         """Return the logits of plain decoding in a batch of equal rows."""
         steps = [
-            replace(step, padded=Padding(CONTROL_ROWS, 0, len(step.tokens), step.columns[0], length))
+            replace(
+                step, padded=Padding(CONTROL_ROWS, 0, len(step.tokens), step.columns[0], length)
+            )
             for length, step in enumerate(plain_steps(record), len(record.prompt_ids))
         ]
         return self._run(steps)
@@ -131,7 +149,9 @@ class RecomputedLogits:
         return single_forward_logits(self._model, record, self._target.vocabulary)
 
     def precise(self, record: RequestRecord) -> Tensor | None:
-        """Return the logits of one forward in float32; None if a copy of the model does not fit into memory."""
+        """Return the logits of one forward in float32; None if a copy of the model does not fit
+        into memory.
+        """
         if self._precise_model is None:
             return None
         self._pause()
@@ -147,7 +167,9 @@ class RecomputedLogits:
         rows = max(step.padded.rows if step.padded else 1 for step in steps)
         count = 2 * rows - 1  # so that the middle slot can be any of the rows
         if count not in self._runners:
-            self._runners[count] = Runner(self._target.executor.with_slots(count, self._target.capacity))
+            self._runners[count] = Runner(
+                self._target.executor.with_slots(count, self._target.capacity)
+            )
         runner = self._runners[count]
         slots = [runner.acquire() for _ in range(count)]
         try:
@@ -160,23 +182,33 @@ class RecomputedLogits:
         self._pause()
         keep = len(step.tokens) - step.columns[0]
         neighbours = _neighbours(step.padded, slot) if step.padded else ()
-        logits = runner.forward([Append(slot, step.tokens, step.parents, keep)], extra_rows=neighbours)[0]
+        logits = runner.forward(
+            [Append(slot, step.tokens, step.parents, keep)], extra_rows=neighbours
+        )[0]
         runner.commit(slot, step.commit)
         return logits[[column - step.columns[0] for column in step.columns]]
 
 
 def _neighbours(padded: Padding, slot: int) -> list[Row]:
-    """Return rows of any tokens in adjacent slots, which give the batch its shape and the slot's row its position."""
+    """Return rows of any tokens in adjacent slots, which give the batch its shape and the slot's
+    row its position.
+    """
     start = padded.length - padded.width
     width = padded.width
     first = slot - padded.row
     neighbours = (number for number in range(first, first + padded.rows) if number != slot)
-    return [Row(number, [0] * width, start, start, keep=width - padded.first) for number in neighbours]
+    return [
+        Row(number, [0] * width, start, start, keep=width - padded.first) for number in neighbours
+    ]
 
 
 @torch.inference_mode()
-def single_forward_logits(model: "PreTrainedModel", record: RequestRecord, vocabulary: int | None) -> Tensor:
-    """Return the logits before each output token [tokens, vocabulary], by one forward of a transformers model."""
+def single_forward_logits(
+    model: "PreTrainedModel", record: RequestRecord, vocabulary: int | None
+) -> Tensor:
+    """Return the logits before each output token [tokens, vocabulary], by one forward of a
+    transformers model.
+    """
     tokens = torch.tensor([record.prompt_ids + record.output_ids[:-1]], device=model.device)
     count = len(record.output_ids)
     # Logits of a long prompt would be of gigabytes.

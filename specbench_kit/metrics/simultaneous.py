@@ -1,9 +1,11 @@
-"""How far equal sides come out apart in the largest of many comparisons, so that what a table says holds together.
+"""How far equal sides come out apart in the largest of many comparisons, so that what a table says
+holds together.
 
-The comparisons of a table share units, and often a side, so that they are wrong together or not at all. Where two sides
-are equal, each could have had the other's time of a unit: its logarithmic ratio is as likely to have the other sign.
-Random signs, the same for all comparisons of a unit, therefore say how the deviations of equal sides vary together,
-whatever the distribution of each is. A comparison of sides that took the same time in every unit never deviates.
+The comparisons of a table share units, and often a side, so that they are wrong together or not at
+all. Where two sides are equal, each could have had the other's time of a unit: its logarithmic
+ratio is as likely to have the other sign. Random signs, the same for all comparisons of a unit,
+therefore say how the deviations of equal sides vary together, whatever the distribution of each is.
+A comparison of sides that took the same time in every unit never deviates.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -52,9 +54,11 @@ class TableLimits:
 
 @dataclass(frozen=True, slots=True)
 class Flips:
-    """Random signs of the units that some comparisons share, and normal numbers with these signs: [draws, units].
+    """Random signs of the units that some comparisons share, and normal numbers with these signs:
+    [draws, units].
 
-    The signs of ranks suffice. Sums of which a few units make up most have tails that signs alone cannot reach.
+    The signs of ranks suffice. Sums of which a few units make up most have tails that signs alone
+    cannot reach.
     """
 
     signs: Array
@@ -71,17 +75,21 @@ class Flips:
         return Flips(self.signs[draws], self.normal[draws])
 
     def rank_deviations(self, logs: Array, noise: Array | None = None) -> Array:
-        """Return how far the sums of positive ranks lie from those of equal sides, in standard errors.
+        """Return how far the sums of positive ranks lie from those of equal sides, in standard
+        errors.
 
         `logs` [units, comparisons] are logarithmic ratios, nan where a unit has none; `noise` [draws, comparisons] is
         standard normal. Returns [draws, comparisons].
         """
         ranks = signed_ranks(logs)
-        spreads = np.array([spread_of_ranks(max(1, units)) for units in np.isfinite(logs).sum(axis=0)])
+        spreads = np.array(
+            [spread_of_ranks(max(1, units)) for units in np.isfinite(logs).sum(axis=0)]
+        )
         return _deviations(self.signs, ranks / (2 * spreads), noise, len(logs))
 
     def sum_deviations(self, residuals: Array, noise: Array, units: float) -> Array:
-        """Return how far logarithms of ratios of sums lie from their true values, in standard errors.
+        """Return how far logarithms of ratios of sums lie from their true values, in standard
+        errors.
 
         `residuals` [units, comparisons] are what each unit adds to them, and `units` is their effective number.
         """
@@ -91,25 +99,32 @@ class Flips:
 
 
 def _deviations(signs: Array, scores: Array, noise: Array | None, units: float) -> Array:
-    # Where sides are equal, signs alone are exact. Around estimates, few units show correlations even where there are
-    # none, and a share of independent noise makes up for them.
+    # Where sides are equal, signs alone are exact. Around estimates, few units show correlations
+    # even where there are none, and a share of independent noise makes up for them.
     share = 1 / (1 + units) if noise is not None else 0.0
-    deviations: Array = np.abs(sqrt(1 - share) * (signs @ scores) + (0.0 if noise is None else sqrt(share) * noise))
+    deviations: Array = np.abs(
+        sqrt(1 - share) * (signs @ scores) + (0.0 if noise is None else sqrt(share) * noise)
+    )
     deviations[:, ~scores.any(axis=0)] = 0.0
     return deviations
 
 
 def signed_ranks(logs: Array) -> Array:
-    """Return Wilcoxon's signed ranks of every column, 0 where both sides took the same time or a unit is missing."""
+    """Return Wilcoxon's signed ranks of every column, 0 where both sides took the same time or a
+    unit is missing.
+    """
     present = np.isfinite(logs)
     order = np.where(present, np.abs(logs), np.inf).argsort(axis=0)
     ranks = np.empty_like(logs)
-    np.put_along_axis(ranks, order, np.broadcast_to(np.arange(1.0, len(logs) + 1)[:, None], logs.shape), axis=0)
+    np.put_along_axis(
+        ranks, order, np.broadcast_to(np.arange(1.0, len(logs) + 1)[:, None], logs.shape), axis=0
+    )
     return np.where(present & (np.abs(logs) > NO_WIDTH), np.sign(logs) * ranks, 0.0)
 
 
 def exceeded_by_equals(largest: Array, level: float) -> float:
-    """Return what the largest deviation of equal sides exceeds with a probability of `1 - level` at most.
+    """Return what the largest deviation of equal sides exceeds with a probability of `1 - level` at
+    most.
 
     `largest` [draws] holds it for random exchanges of the sides: a permutation test of all comparisons together.
     """
@@ -117,11 +132,13 @@ def exceeded_by_equals(largest: Array, level: float) -> float:
 
 
 def joint_limits(typical: Array, in_all: Array, level: float, units: int) -> tuple[float, float]:
-    """Return the limit of typical ratios and the level of ratios of sums by which the intervals of both hold together.
+    """Return the limit of typical ratios and the level of ratios of sums by which the intervals of
+    both hold together.
 
     `typical` and `in_all` [draws] are the largest deviations of either kind, and `units` is the number of units.
     """
-    # Both kinds are given the same chance, and so much of it that the worse of them keeps the level.
+    # Both kinds are given the same chance, and so much of it that the worse of them keeps the
+    # level.
     worse = np.maximum(_shares(typical), _shares(in_all))
     share = exceeded_by_equals(worse, level)
     limit = max(limit_of_one(units, level), exceeded_by_equals(typical, share))
@@ -135,7 +152,8 @@ Family = TypeVar("Family")
 def step_down(
     family: Family, limit_of: Callable[[Family], float], left_of: Callable[[Family, float], Family]
 ) -> tuple[float, Family]:
-    """Return the deviation beyond which differences are shown, and the comparisons that were not shown to differ.
+    """Return the deviation beyond which differences are shown, and the comparisons that were not
+    shown to differ.
 
     What is shown is set aside, and the others are compared among themselves again.
     """
@@ -153,7 +171,9 @@ def _shares(deviations: Array) -> Array:
 
 
 def evenly(units: int) -> NDArray[np.int64]:
-    """Return the numbers of the units that stand for all of them, which are at most `MOST_UNITS`."""
+    """Return the numbers of the units that stand for all of them, which are at most
+    `MOST_UNITS`.
+    """
     return np.unique(np.linspace(0, units - 1, min(units, MOST_UNITS)).astype(np.int64))
 
 
@@ -173,26 +193,37 @@ class TypicalFamily:
     has_baseline: Sequence[bool]
     reference: int | None = None
     is_baseline: Sequence[bool] = ()
-    """Methods that are the baseline itself: they are compared with the others as these are with their baselines."""
+    """Methods that are the baseline itself: they are compared with the others as these are with
+    their baselines.
+    """
     level: float = LEVEL
-    """The share of tables of equal methods without a false verdict, and of tables whose intervals all hold."""
+    """The share of tables of equal methods without a false verdict, and of tables whose intervals
+    all hold.
+    """
     spread: ProcessSpread | None = None
 
     def limits(self, seed: int = 0) -> TableLimits:
         """Return what the table's verdicts and intervals go by."""
         present = np.flatnonzero(np.isfinite(self.speeds).any(axis=1))
         present = present[evenly(len(present))]
-        own = {method for method, has_one in enumerate(self.has_baseline) if has_one and not self._is_baseline(method)}
+        own = {
+            method
+            for method, has_one in enumerate(self.has_baseline)
+            if has_one and not self._is_baseline(method)
+        }
         rivals = self._rivals()
         # So few units show nothing, whatever the limit is.
         if len(present) < FEWEST_UNITS or not own | rivals:
             limit = limit_of_one(max(1, len(present)), self.level)
             return TableLimits(limit, limit, self.level)
-        lanes = _Lanes(self.speeds[present], self.seconds[present], self.level, np.random.default_rng(seed))
+        lanes = _Lanes(
+            self.speeds[present], self.seconds[present], self.level, np.random.default_rng(seed)
+        )
         compared = _Compared(own, rivals, self._references(rivals))
         shown, kept = step_down(compared, lanes.shown_limit, self._left)
-        # Nothing is set aside for intervals, which hold whatever the truth is, but possible references: the data would
-        # not have chosen what another candidate was shown to be faster than.
+        # Nothing is set aside for intervals, which hold whatever the truth is, but possible
+        # references: the data would not have chosen what another candidate was shown to be faster
+        # than.
         limit, level = lanes.interval_limits(_Compared(own, rivals, kept.references))
         return TableLimits(shown, limit, level)
 
@@ -200,21 +231,33 @@ class TypicalFamily:
         """Return the methods whose comparison with the reference is none with a baseline."""
         if self.reference is None or self._is_baseline(self.reference):
             return set()
-        return {m for m in range(self.speeds.shape[1]) if m != self.reference and not self._is_baseline(m)}
+        return {
+            m
+            for m in range(self.speeds.shape[1])
+            if m != self.reference and not self._is_baseline(m)
+        }
 
     def _is_baseline(self, method: int) -> bool:
         return bool(self.is_baseline) and self.is_baseline[method]
 
     def _references(self, rivals: Collection[int]) -> list[int]:
-        """Return the methods that the data could have made the reference, if only these rivals are as fast."""
-        assert self.reference is not None or not rivals, "methods have no rivals without a reference"
+        """Return the methods that the data could have made the reference, if only these rivals are
+        as fast.
+        """
+        assert self.reference is not None or not rivals, (
+            "methods have no rivals without a reference"
+        )
         possible = [method for method in rivals if method in self.candidates]
         return sorted([*possible, self.reference]) if rivals and self.reference is not None else []
 
     def _left(self, compared: "_Compared", limit: float) -> "_Compared":
         """Return what is not shown to differ by more than a limit."""
         own = {method for method in compared.own if not self._is_shown(method, None, limit)}
-        rivals = {method for method in compared.rivals if not self._is_shown(method, self.reference, limit)}
+        rivals = {
+            method
+            for method in compared.rivals
+            if not self._is_shown(method, self.reference, limit)
+        }
         return _Compared(own, rivals, self._references(rivals))
 
     def _is_shown(self, method: int, rival: int | None, limit: float) -> bool:
@@ -231,7 +274,9 @@ class TypicalFamily:
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """Which methods are compared: some with their baseline, some with the fastest of the possible references."""
+    """Which methods are compared: some with their baseline, some with the fastest of the possible
+    references.
+    """
 
     own: Collection[int]
     rivals: Collection[int]
@@ -244,23 +289,32 @@ class _Compared:
 BASELINE = 0
 """The lane of the baseline; that of a method has the method's number, counted from 1."""
 Deviations = Callable[[Sequence[int], int, Mask], Array]
-"""Returns how far lanes deviate from another lane, in those of the draws for which a mask is True."""
+"""Returns how far lanes deviate from another lane, in those of the draws for which a mask is
+True.
+"""
 
 
 class _Lanes:
-    """The logarithmic speeds of a table's methods on its units, beside the baseline's, which are 0."""
+    """The logarithmic speeds of a table's methods on its units, beside the baseline's, which are
+    0.
+    """
 
-    def __init__(self, speeds: Array, seconds: Array, level: float, rng: np.random.Generator) -> None:
+    def __init__(
+        self, speeds: Array, seconds: Array, level: float, rng: np.random.Generator
+    ) -> None:
         units, methods = speeds.shape
         self._level = level
         self._seconds = seconds
         self._speeds = np.column_stack([np.zeros(units), speeds])
         self._flips = Flips.of(units, rng)
-        # Every lane has noise of its own, so that comparisons with a lane in common share its noise.
+        # Every lane has noise of its own, so that comparisons with a lane in common share its
+        # noise.
         self._noise = rng.standard_normal((1 + methods, DRAWS)).T / sqrt(2)
 
     def shown_limit(self, compared: _Compared) -> float:
-        """Return what the largest deviation exceeds in no more tables of equal methods than the level allows."""
+        """Return what the largest deviation exceeds in no more tables of equal methods than the
+        level allows.
+        """
         one = limit_of_one(len(self._speeds), self._level)
         if len(compared) < 2:
             return one
@@ -268,8 +322,11 @@ class _Lanes:
         return max(one, exceeded_by_equals(largest, self._level))
 
     def interval_limits(self, compared: _Compared) -> tuple[float, float]:
-        """Return the limit of typical ratios and the level of ratios of sums by which all intervals hold together."""
-        # What remains without each method's typical speed is how far its estimate may lie from the truth.
+        """Return the limit of typical ratios and the level of ratios of sums by which all intervals
+        hold together.
+        """
+        # What remains without each method's typical speed is how far its estimate may lie from the
+        # truth.
         centred = self._speeds - [typical_log(column) for column in self._speeds.T]
         if len(compared) < 2:
             return limit_of_one(len(centred), self._level), self._level
@@ -278,7 +335,9 @@ class _Lanes:
         return joint_limits(typical, in_all, self._level, len(centred))
 
     def _largest(self, compared: _Compared, speeds: Array, deviations: Deviations) -> Array:
-        """Return the largest deviation in each draw: of methods from the baseline, and from the fastest of the draw."""
+        """Return the largest deviation in each draw: of methods from the baseline, and from the
+        fastest of the draw.
+        """
         largest = np.zeros(DRAWS)
         if compared.own:
             own = [1 + method for method in sorted(compared.own)]
@@ -290,16 +349,23 @@ class _Lanes:
             chosen = fastest == place
             others = [lane for lane in lanes if lane != reference]
             if others and chosen.any():
-                largest[chosen] = np.maximum(largest[chosen], deviations(others, reference, chosen).max(axis=1))
+                largest[chosen] = np.maximum(
+                    largest[chosen], deviations(others, reference, chosen).max(axis=1)
+                )
         return largest
 
     def _fastest(self, speeds: Array) -> NDArray[np.int64]:
-        """Return which of the lanes is the fastest typically in each draw, if they are equal but for random signs."""
+        """Return which of the lanes is the fastest typically in each draw, if they are equal but
+        for random signs.
+        """
         apart = speeds - np.nanmean(speeds, axis=1, keepdims=True)
-        # A typical ratio lies as many of its standard errors from 1 as the signed ranks from those of equal sides.
+        # A typical ratio lies as many of its standard errors from 1 as the signed ranks from those
+        # of equal sides.
         typical = [Typical.of(column[np.isfinite(column)]) for column in apart.T]
         errors = np.array([(one.standard_error if one else None) or 0.0 for one in typical])
-        spreads = np.array([spread_of_ranks(max(1, units)) for units in np.isfinite(apart).sum(axis=0)])
+        spreads = np.array(
+            [spread_of_ranks(max(1, units)) for units in np.isfinite(apart).sum(axis=0)]
+        )
         logs = self._flips.signs @ (signed_ranks(apart) / (2 * spreads)) * errors
         fastest: NDArray[np.int64] = logs.argmax(axis=1)
         return fastest
@@ -314,7 +380,9 @@ class _Lanes:
 
     def _sums(self) -> Deviations:
         average = np.nanmean(self._speeds[:, 1:], axis=1, keepdims=True)
-        seconds = self._seconds[:, None] * np.exp(-np.where(np.isfinite(self._speeds), self._speeds, average))
+        seconds = self._seconds[:, None] * np.exp(
+            -np.where(np.isfinite(self._speeds), self._speeds, average)
+        )
         shares = seconds / seconds.sum(axis=0)
         weight = shares.mean(axis=1, keepdims=True)
         parts = shares / np.maximum(1 - weight, NO_WIDTH)
@@ -322,7 +390,9 @@ class _Lanes:
 
         def deviations(lanes: Sequence[int], other: int, draws: Mask) -> Array:
             residuals = parts[:, [other]] - parts[:, lanes]
-            return self._flips.only(draws).sum_deviations(residuals, self._noise_of(lanes, other, draws), units)
+            return self._flips.only(draws).sum_deviations(
+                residuals, self._noise_of(lanes, other, draws), units
+            )
 
         return deviations
 

@@ -1,6 +1,7 @@
 """Ratios of sums over units, and their intervals.
 
-A unit is what varies independently: a prompt with its repeats, all turns of a dialogue, or what shares a batch.
+A unit is what varies independently: a prompt with its repeats, all turns of a dialogue, or what
+shares a batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +19,15 @@ Units = Mapping[str, int]
 """The number of each request's unit, by the request's id."""
 
 
-def units_of(records: Sequence[RequestRecord], batch_size: int = 1, first: int = 0) -> dict[str, int]:
-    """Return units of `batch_size` prompts that were admitted one after the other, numbered from `first`.
+def units_of(
+    records: Sequence[RequestRecord], batch_size: int = 1, first: int = 0
+) -> dict[str, int]:
+    """Return units of `batch_size` prompts that were admitted one after the other, numbered from
+    `first`.
 
-    Requests of one batch share the time of every forward, so that a slow moment affects all of them. The turns of a
-    dialogue are one prompt: what drafts well in one of them does so in the others.
+    Requests of one batch share the time of every forward, so that a slow moment affects all of
+    them. The turns of a dialogue are one prompt: what drafts well in one of them does so in the
+    others.
     """
     admitted_s: dict[str, float] = {}
     for record in records:
@@ -62,22 +67,30 @@ Interval = list[float]
 
 LEVEL = 0.95
 FEWEST_UNITS = 6
-"""Fewer units cannot show a difference with 95% confidence even if all of them agree (2 x 0.5^5 > 5%)."""
+"""Fewer units cannot show a difference with 95% confidence even if all of them agree (2 x 0.5^5 >
+5%).
+"""
 NO_WIDTH = 1e-9
 """Relative width up to which an interval is due to rounding; no interval is given then."""
 
 
 def units_for_a_verdict(figures: int) -> int:
-    """Return how many units are enough to show a difference in one of several figures that hold together.
+    """Return how many units are enough to show a difference in one of several figures that hold
+    together.
 
-    A figure of equals comes out the same way in all units in 2^(1 - units) of cases, and each of the others may too.
+    A figure of equals comes out the same way in all units in 2^(1 - units) of cases, and each of
+    the others may too.
     """
     return ceil(1 + log2(figures / (1 - LEVEL)))
 
 
 def ratio_of_sums(numerator: float, denominator: float) -> float | None:
     """Return the ratio; None if the denominator is zero or either side is unknown."""
-    return float(numerator / denominator) if denominator and isfinite(numerator) and isfinite(denominator) else None
+    return (
+        float(numerator / denominator)
+        if denominator and isfinite(numerator) and isfinite(denominator)
+        else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,9 @@ class Ratio:
     freedom: float
 
     @classmethod
-    def of(cls, numerators: Sequence[ArrayLike], denominators: Sequence[ArrayLike]) -> "Ratio | None":
+    def of(
+        cls, numerators: Sequence[ArrayLike], denominators: Sequence[ArrayLike]
+    ) -> "Ratio | None":
         """Return the product of the sums of `numerators` over that of `denominators`, each [units].
 
         None if one of the sums is not a positive number.
@@ -107,11 +122,18 @@ class Ratio:
         value = exp(sum(sign * log(total) for sign, total in zip(signs, sums, strict=True)))
         shares = [column / total for column, total in zip(columns, sums, strict=True)]
         weight: Array = np.mean(shares, axis=0)
-        change: Array = np.sum([sign * share for sign, share in zip(signs, shares, strict=True)], axis=0)
-        # Divided by the weight without the unit: a long prompt pulls the ratio towards itself, which makes its own
-        # deviation look too small.
+        change: Array = np.sum(
+            [sign * share for sign, share in zip(signs, shares, strict=True)], axis=0
+        )
+        # Divided by the weight without the unit: a long prompt pulls the ratio towards itself,
+        # which makes its own deviation look too small.
         remainder = np.maximum(1 - weight, NO_WIDTH)
-        return cls(value, change / remainder, int((weight > 0).sum()), max(1.0, 1 / float((weight**2).sum()) - 1))
+        return cls(
+            value,
+            change / remainder,
+            int((weight > 0).sum()),
+            max(1.0, 1 / float((weight**2).sum()) - 1),
+        )
 
     @property
     def standard_error(self) -> float:
@@ -119,7 +141,9 @@ class Ratio:
         return sqrt(float((self.residuals**2).sum()))
 
     def interval(self, level: float = LEVEL) -> Interval | None:
-        """Return Student's t interval of the linearised logarithm; None for too few units, or if it has no width."""
+        """Return Student's t interval of the linearised logarithm; None for too few units, or if it
+        has no width.
+        """
         if self.units < FEWEST_UNITS:
             return None
         half = student(level, self.freedom) * self.standard_error
@@ -127,13 +151,17 @@ class Ratio:
         return [self.value * exp(-half), self.value * exp(half)] if NO_WIDTH < half < 700 else None
 
 
-def interval_of_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float = LEVEL) -> Interval | None:
+def interval_of_ratio(
+    numerator: ArrayLike, denominator: ArrayLike, level: float = LEVEL
+) -> Interval | None:
     """Return the interval of sum(numerator) / sum(denominator) over units."""
     ratio = Ratio.of([numerator], [denominator])
     return ratio.interval(level) if ratio else None
 
 
-def interval_of_estimate(value: float, without_unit: Array, weight: Array, level: float = LEVEL) -> Interval | None:
+def interval_of_estimate(
+    value: float, without_unit: Array, weight: Array, level: float = LEVEL
+) -> Interval | None:
     """Return the jackknife interval of any function of sums over units.
 
     `without_unit` [units] is the function without each unit, `weight` [units] each unit's part in the sums.
@@ -149,21 +177,28 @@ def interval_of_estimate(value: float, without_unit: Array, weight: Array, level
 def interval_of_resplits(
     ratios: Sequence[float], test_share: float, level: float = LEVEL
 ) -> tuple[float, Interval | None]:
-    """Return the geometric mean of ratios from several random splits of the same units, and its interval.
+    """Return the geometric mean of ratios from several random splits of the same units, and its
+    interval.
 
-    The splits share units, so that their spread alone is too narrow: corrected resampled t, Nadeau and Bengio 2003.
-    Fewer than three splits, or ratios without spread, give no interval.
+    The splits share units, so that their spread alone is too narrow: corrected resampled t, Nadeau
+    and Bengio 2003. Fewer than three splits, or ratios without spread, give no interval.
     """
     logs = np.log(ratios)
     value = float(np.exp(logs.mean()))
     count = len(ratios)
     spread = float(logs.var(ddof=1)) if count > 2 else 0.0
-    half = student(level, count - 1) * sqrt((1 / count + test_share / (1 - test_share)) * spread) if spread else 0.0
+    half = (
+        student(level, count - 1) * sqrt((1 / count + test_share / (1 - test_share)) * spread)
+        if spread
+        else 0.0
+    )
     return value, [value * exp(-half), value * exp(half)] if half > NO_WIDTH else None
 
 
 def student(level: float, freedom: float) -> float:
-    """Return the number of standard errors to either side that hold the central `level` of Student's t."""
+    """Return the number of standard errors to either side that hold the central `level` of
+    Student's t.
+    """
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + level) / 2))
@@ -171,9 +206,11 @@ def student(level: float, freedom: float) -> float:
 
 @cache
 def range_of_equals(level: float, methods: int, freedom: float) -> float:
-    """Return the standard errors within which the largest difference between equal methods lies with this probability.
+    """Return the standard errors within which the largest difference between equal methods lies
+    with this probability.
 
-    It is Tukey's studentized range, in standard errors of a difference: that of two methods is Student's t.
+    It is Tukey's studentized range, in standard errors of a difference: that of two methods is
+    Student's t.
     """
     from scipy.stats import studentized_range
 

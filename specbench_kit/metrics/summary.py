@@ -1,7 +1,8 @@
 """The metrics of `vocabulary.py`, computed from request records.
 
-Every metric is over finished requests: a request that ended in an error counts in `failed` only. A metric that has no
-meaning for the records at hand (an acceptance rate with nothing submitted) is None. All times are in seconds.
+Every metric is over finished requests: a request that ended in an error counts in `failed` only. A
+metric that has no meaning for the records at hand (an acceptance rate with nothing submitted) is
+None. All times are in seconds.
 """
 
 import numpy as np
@@ -32,15 +33,24 @@ def summarise(
     batch_size: int = 1,
     processes: int = 1,
 ) -> Metrics:
-    """Return every metric as `{"overall": {...}, "categories": {name: {...}}, "baseline": the same or None}`.
+    """Return every metric as `{"overall": {...}, "categories": {name: {...}}, "baseline": the same
+    or None}`.
 
     `goodput` needs `slo_tpot_s`; `cost_efficiency` needs a `deployment` with prices; `headroom` needs the oracle's
     throughput on the same requests and a baseline. Metrics per makespan are given overall only: categories share the
     run's time. Intervals are 95% intervals over prompts, or over batches of `batch_size` requests that shared their
     time, and over the `processes` that number the repeats.
     """
-    clocks = {record.time_kind for side in (group, baseline) if side is not None for record in side.finished}
-    require(len(clocks) <= 1, "measured and modelled times cannot share a metric: run method and baseline on one clock")
+    clocks = {
+        record.time_kind
+        for side in (group, baseline)
+        if side is not None
+        for record in side.finished
+    }
+    require(
+        len(clocks) <= 1,
+        "measured and modelled times cannot share a metric: run method and baseline on one clock",
+    )
     baseline_summary = None
     if baseline is not None:
         baseline_summary = summarise(
@@ -64,7 +74,11 @@ def summarise(
         return derived_range.without_ends(metrics)
 
     overall = metrics_of(group)
-    cost = device_cost(deployment, group, makespan_s) if deployment and makespan_s is not None else None
+    cost = (
+        device_cost(deployment, group, makespan_s)
+        if deployment and makespan_s is not None
+        else None
+    )
     overall |= whole_run_metrics(group, makespan_s, cost, deployment, slo_tpot_s)
     if oracle_throughput is not None and baseline_summary is not None:
         plain_throughput = baseline_summary["overall"]["throughput"]
@@ -86,7 +100,9 @@ def summarise_run(
 
     Set `timed` to False for a run that was interrupted: it has no metrics per makespan.
     """
-    own_s, baseline_s = (makespan_s(side.records) if timed else None for side in (group, baseline or NO_REQUESTS))
+    own_s, baseline_s = (
+        makespan_s(side.records) if timed else None for side in (group, baseline or NO_REQUESTS)
+    )
     return summarise(
         group,
         baseline,
@@ -100,21 +116,35 @@ def summarise_run(
 
 
 def own_metrics(
-    group: RequestGroup, baseline: RequestGroup, units: Units, deployment: DeploymentDescription | None
+    group: RequestGroup,
+    baseline: RequestGroup,
+    units: Units,
+    deployment: DeploymentDescription | None,
 ) -> Metrics:
-    """Return every metric of a method's requests, with intervals, that needs neither a paired speed nor a makespan.
+    """Return every metric of a method's requests, with intervals, that needs neither a paired speed
+    nor a makespan.
 
-    A part of a baseline stands for the whole: what plain decoding promises does not depend on the category.
+    A part of a baseline stands for the whole: what plain decoding promises does not depend on the
+    category.
     """
     plain = baseline.whole or baseline
     numbers: dict[int, int] = {}
-    # The same prompts share a unit in the run's own numbering and in that of a table, whose numbers differ.
-    partition = tuple(numbers.setdefault(units[record.request_id], len(numbers)) for record in group.records)
+    # The same prompts share a unit in the run's own numbering and in that of a table, whose numbers
+    # differ.
+    partition = tuple(
+        numbers.setdefault(units[record.request_id], len(numbers)) for record in group.records
+    )
     for kept in group.kept:
-        if kept.baseline.kept is plain.kept and kept.units == partition and kept.deployment == deployment:
+        if (
+            kept.baseline.kept is plain.kept
+            and kept.units == partition
+            and kept.deployment == deployment
+        ):
             break
     else:
-        kept = KeptMetrics(plain, partition, deployment, _computed(group, plain.records, units, deployment))
+        kept = KeptMetrics(
+            plain, partition, deployment, _computed(group, plain.records, units, deployment)
+        )
         group.kept.append(kept)
     # A copy, since whoever asks adds speeds and their intervals.
     return {**kept.metrics, "intervals": dict(kept.metrics["intervals"])}
@@ -133,14 +163,18 @@ def _computed(
 
 
 def _beside(group: RequestGroup, baseline: Records) -> Metrics:
-    """Return what compares the requests with plain decoding of them otherwise than by the ratio of their times."""
+    """Return what compares the requests with plain decoding of them otherwise than by the ratio of
+    their times.
+    """
     side = Side.of(group.records, baseline)
     shared = side.own.keys() & side.baseline.keys()
     rate = _mean_rate([record for record in group.records if record.key in shared])
     baseline_rate = _mean_rate([record for record in baseline if record.key in shared])
     means = {
         "speedup_request_mean": paired.request_mean(side),
-        "speedup_of_mean_rates": ratio_of_sums(rate or 0.0, baseline_rate) if baseline_rate else None,
+        "speedup_of_mean_rates": ratio_of_sums(rate or 0.0, baseline_rate)
+        if baseline_rate
+        else None,
     }
     return means | attainment(group, baseline)
 
@@ -158,14 +192,17 @@ def add_speedup(
     units: Units,
     limits: TableLimits | None = None,
 ) -> None:
-    """Add the paired speed over the baseline with its intervals, and what derived times may make of it and of times.
+    """Add the paired speed over the baseline with its intervals, and what derived times may make of
+    it and of times.
 
     `limits` are those of the table that the speed stands in, if it stands in one.
     """
     at_ends = derived_range.sides_at_ends(records, baseline)
     metrics |= derived_range.time_range(records, at_ends)
     if baseline:
-        metrics |= derived_range.speedup_range(speed, at_ends, units) | paired.speedup_metrics(speed)
+        metrics |= derived_range.speedup_range(speed, at_ends, units) | paired.speedup_metrics(
+            speed
+        )
         metrics["intervals"] |= paired.speedup_intervals(speed, limits)
 
 
@@ -176,7 +213,9 @@ def whole_run_metrics(
     deployment: DeploymentDescription | None,
     slo_tpot_s: float | None = None,
 ) -> Metrics:
-    """Return the metrics per makespan, tokens per dollar where the devices have prices, and shares of idle time."""
+    """Return the metrics per makespan, tokens per dollar where the devices have prices, and shares
+    of idle time.
+    """
     metrics = per_makespan(group, makespan_s, slo_tpot_s)
     if cost is not None:
         metrics["cost_efficiency"] = ratio_of_sums(group.rounds.sum("committed"), cost)

@@ -1,10 +1,12 @@
 """How many times as fast a method is on a typical prompt.
 
-The estimate is that of Hodges and Lehmann: the median of the means of all pairs of units' logarithmic ratios, beside
-Wilcoxon's signed ranks. A unit that the machine disturbed is one of many, however long it took.
+The estimate is that of Hodges and Lehmann: the median of the means of all pairs of units'
+logarithmic ratios, beside Wilcoxon's signed ranks. A unit that the machine disturbed is one of
+many, however long it took.
 
-What lasts as long as a process, such as where its memory lies, favours a method in all of its requests: more prompts
-do not show it, and only further processes do. So differences are also held against how far apart processes are.
+What lasts as long as a process, such as where its memory lies, favours a method in all of its
+requests: more prompts do not show it, and only further processes do. So differences are also held
+against how far apart processes are.
 """
 
 from dataclasses import dataclass
@@ -14,10 +16,20 @@ from statistics import NormalDist
 
 import numpy as np
 
-from specbench_kit.metrics.statistics import FEWEST_UNITS, LEVEL, NO_WIDTH, Array, Interval, range_of_equals, student
+from specbench_kit.metrics.statistics import (
+    FEWEST_UNITS,
+    LEVEL,
+    NO_WIDTH,
+    Array,
+    Interval,
+    range_of_equals,
+    student,
+)
 
 MOST_UNITS = 1000
-"""Units up to which every pair counts, chances are exact and all units are drawn; of more, a part stands for all."""
+"""Units up to which every pair counts, chances are exact and all units are drawn; of more, a part
+stands for all.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +48,9 @@ class Typical:
         if not len(logs):
             return None
         if len(logs) > MOST_UNITS:
-            first, second = np.random.default_rng(0).integers(len(logs), size=(2, MOST_UNITS * (MOST_UNITS + 1) // 2))
+            first, second = np.random.default_rng(0).integers(
+                len(logs), size=(2, MOST_UNITS * (MOST_UNITS + 1) // 2)
+            )
         else:
             first, second = np.triu_indices(len(logs))
         return cls(len(logs), np.sort((logs[first] + logs[second]) / 2))
@@ -48,9 +62,14 @@ class Typical:
 
     @property
     def deviation(self) -> float:
-        """The distance of the sum of positive ranks from that of equal sides, in its standard errors."""
-        above = (self.pair_means > NO_WIDTH).sum() + 0.5 * (np.abs(self.pair_means) <= NO_WIDTH).sum()
-        # The factor is exactly 1 where all pairs are there, so that equal sums have equal deviations.
+        """The distance of the sum of positive ranks from that of equal sides, in its standard
+        errors.
+        """
+        above = (self.pair_means > NO_WIDTH).sum() + 0.5 * (
+            np.abs(self.pair_means) <= NO_WIDTH
+        ).sum()
+        # The factor is exactly 1 where all pairs are there, so that equal sums have equal
+        # deviations.
         all_above = above * (self._pairs / len(self.pair_means))
         return float((all_above - self._pairs / 2) / spread_of_ranks(self.units))
 
@@ -65,7 +84,9 @@ class Typical:
 
     @property
     def standard_error(self) -> float | None:
-        """The standard error of the logarithm, by the width of its 95 % interval; None for too few units."""
+        """The standard error of the logarithm, by the width of its 95 % interval; None for too few
+        units.
+        """
         if self.is_constant:
             return 0.0
         bounds = self.interval()
@@ -79,7 +100,8 @@ class Typical:
         return bounds[1] if bounds else None
 
     def interval(self, limit: float | None = None) -> Interval | None:
-        """Return the interval that holds 1 unless `deviation` exceeds the limit, by default that of a 95 % interval.
+        """Return the interval that holds 1 unless `deviation` exceeds the limit, by default that of
+        a 95 % interval.
 
         None if all units agree, or if they are too few.
         """
@@ -94,7 +116,9 @@ class Typical:
 
 
 def spread_of_ranks(units: int) -> float:
-    """Return the standard deviation of the sum of positive ranks where either side is as likely to be faster."""
+    """Return the standard deviation of the sum of positive ranks where either side is as likely to
+    be faster.
+    """
     return sqrt(units * (units + 1) * (2 * units + 1) / 24)
 
 
@@ -110,14 +134,17 @@ def limit_of_one(units: int, level: float = LEVEL) -> float:
     for rank in range(1, units + 1):
         chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2
     outside = int(np.searchsorted(np.cumsum(chances), (1 - level) / 2, side="right"))
-    # Deviations of the sums below `outside` exceed this; the deviation of `outside` itself does not.
+    # Deviations of the sums below `outside` exceed this; the deviation of `outside` itself does
+    # not.
     return (units * (units + 1) / 4 - outside) / spread_of_ranks(units)
 
 
 LASTING = 0.005
-"""Standard deviation of the share by which one process makes a method faster or slower in all of its requests.
+"""Standard deviation of the share by which one process makes a method faster or slower in all of
+its requests.
 
-It is about what one method under eight names shows in single runs on quiet machines (`benchmarks/same_method.py`).
+It is about what one method under eight names shows in single runs on quiet machines
+(`benchmarks/same_method.py`).
 """
 
 
@@ -138,10 +165,11 @@ class ProcessSpread:
 
     @classmethod
     def of(cls, logs: Array, *, apart: bool = False) -> "ProcessSpread | None":
-        """Return the spread of logarithmic speeds [methods, processes, units], nan where nothing was timed.
+        """Return the spread of logarithmic speeds [methods, processes, units], nan where nothing
+        was timed.
 
-        None for one process, or with too few units that all processes have timed with all methods. Set `apart` for
-        methods that ran in processes of their own, which have nothing in common.
+        None for one process, or with too few units that all processes have timed with all methods.
+        Set `apart` for methods that ran in processes of their own, which have nothing in common.
         """
         methods, processes = logs.shape[:2]
         whole = np.isfinite(logs).all(axis=(0, 1))
@@ -152,7 +180,9 @@ class ProcessSpread:
         residuals = speeds - speeds.mean(axis=1, keepdims=True)
         if not apart:
             residuals -= residuals.mean(axis=0)
-        return cls(float((residuals**2).sum()) / freedom, freedom, processes, max(2, methods - (not apart)))
+        return cls(
+            float((residuals**2).sum()) / freedom, freedom, processes, max(2, methods - (not apart))
+        )
 
     @classmethod
     def assumed(cls, methods: int, *, apart: bool = False) -> "ProcessSpread":
@@ -166,7 +196,8 @@ class ProcessSpread:
         return self.processes > 1
 
     def half_width(self, limit: float | None = None) -> float:
-        """Return half the width of the interval of two methods' logarithmic ratio, by default a 95 % interval.
+        """Return half the width of the interval of two methods' logarithmic ratio, by default a 95
+        % interval.
 
         `limit` are the standard errors beyond which a table's differences are shown. It follows from how prompts
         differ; what lasts as long as a process is the same for all prompts, and makes a method that is no better the
@@ -183,7 +214,9 @@ class ProcessSpread:
         return sqrt(2 * self.variance / self.processes)
 
     def widen(self, value: float, bounds: Interval, limit: float | None = None) -> Interval:
-        """Return the interval of a ratio of two methods with the half width over processes added in quadrature."""
+        """Return the interval of a ratio of two methods with the half width over processes added in
+        quadrature.
+        """
         half_width = self.half_width(limit)
         below = sqrt(log(value / bounds[0]) ** 2 + half_width**2)
         above = sqrt(log(bounds[1] / value) ** 2 + half_width**2)
@@ -191,11 +224,15 @@ class ProcessSpread:
 
 
 def typical_log(logs: Array) -> float:
-    """Return the typical logarithm of the units that have one, nan standing for others; 0 if none has."""
+    """Return the typical logarithm of the units that have one, nan standing for others; 0 if none
+    has.
+    """
     typical = Typical.of(logs[np.isfinite(logs)])
     return log(typical.value) if typical else 0.0
 
 
 def level_of(limit: float | None) -> float:
-    """Return the level of intervals that show what exceeds `limit` standard errors; at least, and by default, 95 %."""
+    """Return the level of intervals that show what exceeds `limit` standard errors; at least, and
+    by default, 95 %.
+    """
     return LEVEL if limit is None else max(LEVEL, 1 - erfc(limit / sqrt(2)))

@@ -16,7 +16,8 @@ SAMPLING_UNDECIDED = "faster, but too few tokens were drawn to judge its distrib
 
 
 def verdict(value: float | None, bounds: Sequence[float] | None, units: int) -> str:
-    """Return what a ratio of speeds over a number of units shows: an interval that contains 1 shows no difference.
+    """Return what a ratio of speeds over a number of units shows: an interval that contains 1 shows
+    no difference.
 
     `bounds` are None if every unit has the same ratio, too.
     """
@@ -29,7 +30,8 @@ def verdict(value: float | None, bounds: Sequence[float] | None, units: int) -> 
 
 
 def may_win(summary: RunSummary) -> bool | None:
-    """Return True if a run's outputs were checked and passed: token by token, or by the check of its sampling.
+    """Return True if a run's outputs were checked and passed: token by token, or by the check of
+    its sampling.
 
     None if nothing was checked: such runs may be called faster than each other only.
     """
@@ -40,12 +42,22 @@ def may_win(summary: RunSummary) -> bool | None:
 
 
 def is_undecided(summary: RunSummary) -> bool:
-    """Return True if a run's sampling was checked, but too few tokens were drawn to tell, and no check failed."""
-    return summary.sampling is not None and summary.sampling.consistent is None and may_win(summary) is None
+    """Return True if a run's sampling was checked, but too few tokens were drawn to tell, and no
+    check failed.
+    """
+    return (
+        summary.sampling is not None
+        and summary.sampling.consistent is None
+        and may_win(summary) is None
+    )
 
 
-def joint_check(summaries: Sequence[RunSummary], outputs: OutputCounts | None) -> tuple[bool | None, bool]:
-    """Return `may_win` and `is_undecided` of a method with several runs, whose `outputs` a table has compared anew."""
+def joint_check(
+    summaries: Sequence[RunSummary], outputs: OutputCounts | None
+) -> tuple[bool | None, bool]:
+    """Return `may_win` and `is_undecided` of a method with several runs, whose `outputs` a table
+    has compared anew.
+    """
     checks = [may_win(summary) for summary in summaries]
     if False in checks or (outputs is not None and outputs.errors):
         return False, False
@@ -54,7 +66,9 @@ def joint_check(summaries: Sequence[RunSummary], outputs: OutputCounts | None) -
     return None, all(may_win(summary) or is_undecided(summary) for summary in summaries)
 
 
-def as_allowed(verdict: str, allowed: bool | None, rival: bool | None = True, undecided: bool = False) -> str:
+def as_allowed(
+    verdict: str, allowed: bool | None, rival: bool | None = True, undecided: bool = False
+) -> str:
     """Return the verdict, qualified if it names a winner that may not win.
 
     `allowed` is what `may_win` returns for the method, `rival` what it returns for the other side; `undecided` is what

@@ -1,7 +1,8 @@
 """Every metric's name, unit and definition.
 
-A round is one verification by the target; it commits at least one token. Plain decoding is autoregressive decoding by
-the target alone, one token per round. A request's TTFT, TPOT and end-to-end time are measured from its arrival.
+A round is one verification by the target; it commits at least one token. Plain decoding is
+autoregressive decoding by the target alone, one token per round. A request's TTFT, TPOT and
+end-to-end time are measured from its arrival.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,15 +12,18 @@ from typing import Annotated, Generic, Literal, TypeVar, get_type_hints
 from msgspec import Meta, Struct, structs
 
 Unit = Literal["count", "number", "tokens", "share", "times", "seconds", "rate"]
-"""A `rate` is in tokens per second, `tokens` are a mean of them, `times` is a factor, a `share` lies between 0 and 1,
-and a `number` has none of these units."""
+"""A `rate` is in tokens per second, `tokens` are a mean of them, `times` is a factor, a `share`
+lies between 0 and 1, and a `number` has none of these units.
+"""
 BASELINE = "autoregressive"
 """The label of the baseline in every table."""
 
 
 TableKind = Literal["comparison", "paper", "terminal", "run", "run, folded", "categories of a run"]
-"""The tables whose columns are chosen: of methods side by side on a page, in a paper (as many as fit one column of it)
-and on a terminal; of one run, what opens below it on a click, and that run's categories."""
+"""The tables whose columns are chosen: of methods side by side on a page, in a paper (as many as
+fit one column of it) and on a terminal; of one run, what opens below it on a click, and that run's
+categories.
+"""
 
 
 Better = Literal["higher", "lower", "neither"]
@@ -27,7 +31,8 @@ Better = Literal["higher", "lower", "neither"]
 
 @dataclass(frozen=True, slots=True)
 class ColumnHeading:
-    """The column of a metric in tables that compare methods: its title, its title in a paper, and a caption's words.
+    """The column of a metric in tables that compare methods: its title, its title in a paper, and a
+    caption's words.
 
     `part` names the one of a distribution's numbers that the column holds. Every table that compares methods can open
     the column on a click; `leads` names those that show it at once. A paper's table sets the `better` of its numbers in
@@ -61,7 +66,9 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One scalar of a summary, declared at its field of `MetricValues` and nowhere else; `name` is the field's."""
+    """One scalar of a summary, declared at its field of `MetricValues` and nowhere else; `name` is
+    the field's.
+    """
 
     unit: Unit
     definition: str
@@ -72,7 +79,9 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A metric in seconds with a mean and percentiles, and its columns in tables that compare methods."""
+    """A metric in seconds with a mean and percentiles, and its columns in tables that compare
+    methods.
+    """
 
     definition: str
     headings: tuple[ColumnHeading, ...] = ()
@@ -123,7 +132,8 @@ Interval = Annotated[list[float], Meta(min_length=2, max_length=2)]
 class MetricValues(Struct, kw_only=True):
     """The metrics of a group of requests; null if a metric has no value.
 
-    Those without a default need nothing but requests; the others need a baseline, a makespan, prices or a comparison.
+    Those without a default need nothing but requests; the others need a baseline, a makespan,
+    prices or a comparison.
     """
 
     finished: Annotated[
@@ -136,7 +146,11 @@ class MetricValues(Struct, kw_only=True):
     ]
     failed: Annotated[
         int | None,
-        Metric("count", "requests that ended in an error; no other metric includes them", traits=Traits(timeless=True)),
+        Metric(
+            "count",
+            "requests that ended in an error; no other metric includes them",
+            traits=Traits(timeless=True),
+        ),
     ]
     rounds: Annotated[
         int | None,
@@ -147,15 +161,24 @@ class MetricValues(Struct, kw_only=True):
         ),
     ]
     tokens: Annotated[
-        int | None, Metric("count", "committed output tokens", traits=Traits(timeless=True, in_sweeps=True))
+        int | None,
+        Metric("count", "committed output tokens", traits=Traits(timeless=True, in_sweeps=True)),
     ]
-    drafted: Annotated[int | None, Metric("count", "tokens that the drafter produced", traits=Traits(timeless=True))]
+    drafted: Annotated[
+        int | None,
+        Metric("count", "tokens that the drafter produced", traits=Traits(timeless=True)),
+    ]
     submitted: Annotated[
         int | None,
-        Metric("count", "drafted tokens that were sent to the target for verification", traits=Traits(timeless=True)),
+        Metric(
+            "count",
+            "drafted tokens that were sent to the target for verification",
+            traits=Traits(timeless=True),
+        ),
     ]
     accepted: Annotated[
-        int | None, Metric("count", "submitted tokens that the target accepted", traits=Traits(timeless=True))
+        int | None,
+        Metric("count", "submitted tokens that the target accepted", traits=Traits(timeless=True)),
     ]
     acceptance_length: Annotated[
         float | None,
@@ -178,7 +201,10 @@ class MetricValues(Struct, kw_only=True):
             "committed tokens / steps of all stages of a pipeline, which has no rounds and so no acceptance length or "
             "rate",
             ColumnHeading(
-                "tokens per step", "Tok/step", "committed tokens per pipeline step", leads=("comparison", "paper")
+                "tokens per step",
+                "Tok/step",
+                "committed tokens per pipeline step",
+                leads=("comparison", "paper"),
             ),
         ),
     ] = None
@@ -200,7 +226,11 @@ class MetricValues(Struct, kw_only=True):
     ]
     acceptance_length_request_mean: Annotated[
         float | None,
-        Metric("tokens", "mean over requests of each request's acceptance length", traits=Traits(timeless=True)),
+        Metric(
+            "tokens",
+            "mean over requests of each request's acceptance length",
+            traits=Traits(timeless=True),
+        ),
     ]
     acceptance_rate: Annotated[
         float | None,
@@ -208,14 +238,21 @@ class MetricValues(Struct, kw_only=True):
             "share",
             "accepted tokens / submitted tokens",
             ColumnHeading(
-                "acceptance rate", "Accept.", "accepted of submitted tokens", leads=("run", "categories of a run")
+                "acceptance rate",
+                "Accept.",
+                "accepted of submitted tokens",
+                leads=("run", "categories of a run"),
             ),
             Traits(timeless=True, bounded=True, in_sweeps=True),
         ),
     ]
     acceptance_rate_request_mean: Annotated[
         float | None,
-        Metric("share", "mean over requests of each request's acceptance rate", traits=Traits(timeless=True)),
+        Metric(
+            "share",
+            "mean over requests of each request's acceptance rate",
+            traits=Traits(timeless=True),
+        ),
     ]
     draft_efficiency: Annotated[
         float | None,
@@ -243,14 +280,26 @@ class MetricValues(Struct, kw_only=True):
         float | None, Metric("tokens", "accepted tokens per round; mean over the same rounds")
     ] = None
     expectation_bias: Annotated[
-        float | None, Metric("times", "expected_accepted_length / accepted_length: above 1 the policy is overconfident")
+        float | None,
+        Metric(
+            "times",
+            "expected_accepted_length / accepted_length: above 1 the policy is overconfident",
+        ),
     ] = None
     wasted_tokens: Annotated[
         int | None,
-        Metric("count", "drafted tokens that were not accepted: drafted - accepted", traits=Traits(timeless=True)),
+        Metric(
+            "count",
+            "drafted tokens that were not accepted: drafted - accepted",
+            traits=Traits(timeless=True),
+        ),
     ]
     wdt: Annotated[
-        float | None, Metric("seconds", "wasted drafting time: drafting seconds of all wasted tokens, submitted or not")
+        float | None,
+        Metric(
+            "seconds",
+            "wasted drafting time: drafting seconds of all wasted tokens, submitted or not",
+        ),
     ]
     wdt_paper: Annotated[
         float | None,
@@ -264,21 +313,35 @@ class MetricValues(Struct, kw_only=True):
         Metric(
             "share",
             "wasted drafting time / all drafting time",
-            ColumnHeading("WDT", "WDT", "drafting time spent on wasted tokens", better="lower", leads=("run, folded",)),
+            ColumnHeading(
+                "WDT",
+                "WDT",
+                "drafting time spent on wasted tokens",
+                better="lower",
+                leads=("run, folded",),
+            ),
             Traits(in_sweeps=True),
         ),
     ]
     draft_bytes: Annotated[
-        int | None, Metric("count", "bytes of the drafts that were sent to a server, as they went over the wire")
+        int | None,
+        Metric(
+            "count", "bytes of the drafts that were sent to a server, as they went over the wire"
+        ),
     ] = None
     stale_bytes_share: Annotated[
         float | None,
-        Metric("share", "bytes of drafts that the server dropped unverified, since its text came out otherwise, / all"),
+        Metric(
+            "share",
+            "bytes of drafts that the server dropped unverified, since its text came out otherwise, / all",
+        ),
     ] = None
     makespan_s: Annotated[
         float | None,
         Metric(
-            "seconds", "time from the start of the run to the end of its last request", traits=Traits(in_sweeps=True)
+            "seconds",
+            "time from the start of the run to the end of its last request",
+            traits=Traits(in_sweeps=True),
         ),
     ] = None
     throughput: Annotated[
@@ -293,15 +356,20 @@ class MetricValues(Struct, kw_only=True):
     throughput_request_mean: Annotated[
         float | None, Metric("rate", "mean over requests of output tokens / end-to-end time")
     ] = None
-    goodput: Annotated[float | None, Metric("rate", "committed tokens of the requests that met the SLO / makespan")] = (
-        None
-    )
+    goodput: Annotated[
+        float | None, Metric("rate", "committed tokens of the requests that met the SLO / makespan")
+    ] = None
     slo_tpot_s: Annotated[
-        float | None, Metric("seconds", "the SLO of goodput: the longest time per output token that meets it")
+        float | None,
+        Metric("seconds", "the SLO of goodput: the longest time per output token that meets it"),
     ] = None
     server_tokens_per_busy_second: Annotated[
         float | None,
-        Metric("rate", "committed tokens / seconds in which the target verified", traits=Traits(in_sweeps=True)),
+        Metric(
+            "rate",
+            "committed tokens / seconds in which the target verified",
+            traits=Traits(in_sweeps=True),
+        ),
     ]
     cost_efficiency: Annotated[
         float | None,
@@ -347,7 +415,11 @@ class MetricValues(Struct, kw_only=True):
     ] = None
     server_idle_share: Annotated[
         float | None,
-        Metric("share", "share of the makespan in which the target did not verify", traits=Traits(topic="overlap")),
+        Metric(
+            "share",
+            "share of the makespan in which the target did not verify",
+            traits=Traits(topic="overlap"),
+        ),
     ] = None
     colocated_speedup: Annotated[
         float | None,
@@ -421,7 +493,9 @@ class MetricValues(Struct, kw_only=True):
             "time of autoregressive decoding / time of the method, both summed over the requests that finished in "
             "both; where sampled answers differ in length, both are times per token",
             ColumnHeading(
-                "speedup in all (95%)", "Speedup in all", "summed time of autoregressive decoding over the method's"
+                "speedup in all (95%)",
+                "Speedup in all",
+                "summed time of autoregressive decoding over the method's",
             ),
             Traits(bounded=True, in_sweeps=True),
         ),
@@ -450,16 +524,22 @@ class MetricValues(Struct, kw_only=True):
             "so that the speedup is of times per token",
         ),
     ] = None
-    speedup_request_mean: Annotated[float | None, Metric("times", "mean over requests of each request's speedup")] = (
-        None
-    )
+    speedup_request_mean: Annotated[
+        float | None, Metric("times", "mean over requests of each request's speedup")
+    ] = None
     win_share: Annotated[
         float | None,
-        Metric("share", "share of the requests in both runs that were decoded faster than autoregressively"),
+        Metric(
+            "share",
+            "share of the requests in both runs that were decoded faster than autoregressively",
+        ),
     ] = None
     speedup_of_mean_rates: Annotated[
         float | None,
-        Metric("times", "mean over requests of tokens per second / the same mean of autoregressive decoding"),
+        Metric(
+            "times",
+            "mean over requests of tokens per second / the same mean of autoregressive decoding",
+        ),
     ] = None
     relative_speed: Annotated[
         float | None,
@@ -505,28 +585,38 @@ class MetricValues(Struct, kw_only=True):
         ),
     ] = None
     time_most: Annotated[
-        float | None, Metric("times", "time of the same requests where derived times are longest / their time")
+        float | None,
+        Metric("times", "time of the same requests where derived times are longest / their time"),
     ] = None
     typical_speedup_least: Annotated[
-        float | None, Metric("times", "least typical_speedup at the ends of the range of derived times")
+        float | None,
+        Metric("times", "least typical_speedup at the ends of the range of derived times"),
     ] = None
     typical_speedup_most: Annotated[
-        float | None, Metric("times", "largest typical_speedup at the ends of the range of derived times")
+        float | None,
+        Metric("times", "largest typical_speedup at the ends of the range of derived times"),
     ] = None
     typical_relative_speed_least: Annotated[
-        float | None, Metric("times", "least typical_relative_speed at the ends, both methods at the same end")
+        float | None,
+        Metric("times", "least typical_relative_speed at the ends, both methods at the same end"),
     ] = None
     typical_relative_speed_most: Annotated[
-        float | None, Metric("times", "largest typical_relative_speed at the ends, both methods at the same end")
+        float | None,
+        Metric("times", "largest typical_relative_speed at the ends, both methods at the same end"),
     ] = None
     fastest_share: Annotated[
-        float | None, Metric("share", "share of the requests on which no other deployable method was faster")
+        float | None,
+        Metric("share", "share of the requests on which no other deployable method was faster"),
     ] = None
     repeat_spread: Annotated[
-        float | None, Metric("share", "(slowest - fastest repeat) / mean time of the repeats, over the same requests")
+        float | None,
+        Metric(
+            "share", "(slowest - fastest repeat) / mean time of the repeats, over the same requests"
+        ),
     ] = None
     speedup_pairs: Annotated[
-        int | None, Metric("count", "requests that finished in both runs, over which the speedup is computed")
+        int | None,
+        Metric("count", "requests that finished in both runs, over which the speedup is computed"),
     ] = None
     speedup_units: Annotated[
         int | None,
@@ -540,7 +630,16 @@ class MetricValues(Struct, kw_only=True):
         DistributionValues,
         Distribution(
             "time to first token: from a request's arrival to its first committed token",
-            (ColumnHeading("TTFT", "TTFT", "time to the first token", better="lower", part="mean", leads=("run",)),),
+            (
+                ColumnHeading(
+                    "TTFT",
+                    "TTFT",
+                    "time to the first token",
+                    better="lower",
+                    part="mean",
+                    leads=("run",),
+                ),
+            ),
         ),
     ]
     tpot: Annotated[
@@ -565,13 +664,16 @@ class MetricValues(Struct, kw_only=True):
             "inter-token latency: gap between committed tokens. Tokens that are committed together share the gap "
             "before them equally; the first tokens of a request have none",
             tuple(
-                ColumnHeading(f"ITL {rank}", f"ITL {rank}", "inter-token latency", better="lower", part=rank)
+                ColumnHeading(
+                    f"ITL {rank}", f"ITL {rank}", "inter-token latency", better="lower", part=rank
+                )
                 for rank in ("p50", "p95", "p99")
             ),
         ),
     ]
     acceptance_at: Annotated[
-        list[float | None], Several("share of all rounds that accepted draft position i; in a tree, position is depth")
+        list[float | None],
+        Several("share of all rounds that accepted draft position i; in a tree, position is depth"),
     ]
     acceptance_at_conditional: Annotated[
         list[float | None],
@@ -588,7 +690,10 @@ class MetricValues(Struct, kw_only=True):
         ),
     ] = None
     phase_seconds: Annotated[
-        PhaseValues, Several("busy seconds of each phase; prefill is the draft model's, the target's is part of verify")
+        PhaseValues,
+        Several(
+            "busy seconds of each phase; prefill is the draft model's, the target's is part of verify"
+        ),
     ]
     phase_share: Annotated[PhaseValues, Several("phase_seconds / their sum")]
     intervals: Annotated[

@@ -1,4 +1,6 @@
-"""The models that a name can stand for: bundled or named pairs, folders, GGUF files, hub ids. Imports nothing heavy."""
+"""The models that a name can stand for: bundled or named pairs, folders, GGUF files, hub ids.
+Imports nothing heavy.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,9 @@ from specbench_kit.models.named import (
 )
 
 AUTO = "auto"
-"""The target that stands for the best pair which was fetched to this machine, or for the bundled one without any."""
+"""The target that stands for the best pair which was fetched to this machine, or for the bundled
+one without any.
+"""
 BUNDLED = "bundled"
 SYNTHETIC = "synthetic"
 """A pair without weights whose models agree as often as the draft's options say."""
@@ -54,14 +58,22 @@ def shape_of(name: str) -> str:
 
 
 def _without_folder(name: str) -> str:
-    """Return a synthetic model's name as runs show it, where a file with shapes is only its name."""
+    """Return a synthetic model's name as runs show it, where a file with shapes is only its
+    name.
+    """
     shape = shape_of(name)
-    return name.replace(f"{SHAPE}{shape}", f"{SHAPE}{Path(shape).stem}") if shape.endswith(".toml") else name
+    return (
+        name.replace(f"{SHAPE}{shape}", f"{SHAPE}{Path(shape).stem}")
+        if shape.endswith(".toml")
+        else name
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """The origin of a model: `location` is a folder or a hub id, `label` the name that runs and reports show."""
+    """The origin of a model: `location` is a folder or a hub id, `label` the name that runs and
+    reports show.
+    """
 
     location: str
     label: str
@@ -71,11 +83,15 @@ class ModelSource:
 
     @property
     def folder(self) -> Path:
-        """Return the folder of the model, where its configuration is: for one of the hub, its snapshot in the cache."""
+        """Return the folder of the model, where its configuration is: for one of the hub, its
+        snapshot in the cache.
+        """
         return Path(self.location) if self.hub is None else self.hub.snapshot()
 
     def complete_folder(self, *, weights: bool) -> Path:
-        """Return the folder of the model once its tokenizer and, on demand, its weights are on this machine."""
+        """Return the folder of the model once its tokenizer and, on demand, its weights are on this
+        machine.
+        """
         if self.hub is None:
             return Path(self.location)
         return self.hub.with_weights() if weights else self.hub.with_tokenizer()
@@ -87,14 +103,18 @@ class ModelSource:
 
 
 def resolve_target(name: str) -> str:
-    """Return the name that `auto` stands for: the first named pair that was fetched, else the bundled pair."""
+    """Return the name that `auto` stands for: the first named pair that was fetched, else the
+    bundled pair.
+    """
     if name != AUTO:
         return name
     return next((pair.name for pair in NAMED_PAIRS.values() if pair.is_fetched), BUNDLED)
 
 
 def locate(name: str, role: Role) -> ModelSource:
-    """Turn a name, a folder, a GGUF file or a hub id into a source; anything else is an error of one line."""
+    """Turn a name, a folder, a GGUF file or a hub id into a source; anything else is an error of
+    one line.
+    """
     if role == "target":
         name = resolve_target(name)
     if name == BUNDLED:
@@ -113,9 +133,15 @@ def locate(name: str, role: Role) -> ModelSource:
         if not (folder / "config.json").is_file():
             raise SkitError(f"the folder '{name}' holds no model: config.json is missing")
         require_contents(folder)
-        return ModelSource(str(folder), hub_id_of(folder) or one_line(folder.resolve().name), local_only=True)
+        return ModelSource(
+            str(folder), hub_id_of(folder) or one_line(folder.resolve().name), local_only=True
+        )
     repository, marked, revision = name.partition("@")
-    if name.startswith((".", "/", "~")) or repository.count("/") != 1 or bool(marked) != bool(revision):
+    if (
+        name.startswith((".", "/", "~"))
+        or repository.count("/") != 1
+        or bool(marked) != bool(revision)
+    ):
         raise SkitError(
             f"no {role} model '{name}': give a folder, a GGUF file, a hub id like owner/name or owner/name@revision, "
             f"{', '.join(map(repr, NAMED_PAIRS))}, '{BUNDLED}' or '{SYNTHETIC}'"
@@ -124,7 +150,9 @@ def locate(name: str, role: Role) -> ModelSource:
 
 
 def locate_tokenizer(name: str) -> ModelSource:
-    """Turn the name of a model, or a folder or hub id that holds a tokenizer alone, into a source."""
+    """Turn the name of a model, or a folder or hub id that holds a tokenizer alone, into a
+    source.
+    """
     folder = Path(name).expanduser()
     if folder.is_dir():
         return ModelSource(str(folder), one_line(folder.resolve().name), local_only=True)
@@ -136,17 +164,25 @@ def locate_tokenizer(name: str) -> ModelSource:
 
 def _on_hub(repository: str, label: str, revision: str = MAIN, **options: str) -> ModelSource:
     local_only = not hub_reachable()
-    return ModelSource(repository, label, local_only, HubModel(repository, revision, local_only, **options))
+    return ModelSource(
+        repository, label, local_only, HubModel(repository, revision, local_only, **options)
+    )
 
 
 def names_pair(name: str) -> bool:
-    """Return whether a name is that of a named pair, and not of a folder here that holds a model."""
+    """Return whether a name is that of a named pair, and not of a folder here that holds a
+    model.
+    """
     folder = Path(name)
-    return name in NAMED_PAIRS and not ((folder / "config.json").is_file() or any(folder.glob(f"*{SUFFIX}")))
+    return name in NAMED_PAIRS and not (
+        (folder / "config.json").is_file() or any(folder.glob(f"*{SUFFIX}"))
+    )
 
 
 def locate_named(pair: NamedPair, role: Role) -> ModelSource:
-    """Return the source of a pair's model: fetched, in an installed package, or on the hub; SkitError if nowhere."""
+    """Return the source of a pair's model: fetched, in an installed package, or on the hub;
+    SkitError if nowhere.
+    """
     model = pair.model(role)
     if source := find_named(model):
         return source
@@ -157,7 +193,9 @@ def locate_named(pair: NamedPair, role: Role) -> ModelSource:
 
 
 def find_named(model: NamedModel) -> ModelSource | None:
-    """Return the source of a named model: fetched, in an installed package, or in a repository of the hub."""
+    """Return the source of a named model: fetched, in an installed package, or in a repository of
+    the hub.
+    """
     folder = fetched_folder(model)
     if folder is None and (file := installed_file(model)) is not None:
         from specbench_kit.models.fetching import keep_installed
@@ -184,27 +222,37 @@ def read_config(source: ModelSource) -> Any:
     return _load(AutoConfig, source.label, source.folder)
 
 
-def from_pretrained(factory: Any, source: ModelSource, *, weights: bool = False, **options: Any) -> Any:
-    """Load a tokenizer or, with its weights, a model by a transformers factory; code among the files never runs."""
+def from_pretrained(
+    factory: Any, source: ModelSource, *, weights: bool = False, **options: Any
+) -> Any:
+    """Load a tokenizer or, with its weights, a model by a transformers factory; code among the
+    files never runs.
+    """
     return _load(factory, source.label, source.complete_folder(weights=weights), **options)
 
 
 def _load(factory: Any, label: str, folder: Path, **options: Any) -> Any:
     try:
-        return factory.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False, **options)
+        return factory.from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False, **options
+        )
     except Exception as error:  # the loaders let through whatever hub client and file formats raise
         raise SkitError(f"cannot load model '{label}': {first_line(error)}") from error
 
 
 def entries() -> list[dict[str, Any]]:
-    """Return an entry per named pair: what it is, its sizes, licence and sources, and whether it is here."""
+    """Return an entry per named pair: what it is, its sizes, licence and sources, and whether it is
+    here.
+    """
     return [_entry(pair) for pair in NAMED_PAIRS.values()]
 
 
 def _entry(pair: NamedPair) -> dict[str, Any]:
     sizes = " + ".join(f"{model.title} {size_text(model.size_bytes)}" for model in pair.models)
     state = "HERE" if pair.is_fetched else f"Not here: skit fetch {pair.name}"
-    draft = BUNDLED_FOLDER / pair.name / "draft" if pair.draft is None else fetched_folder(pair.draft)
+    draft = (
+        BUNDLED_FOLDER / pair.name / "draft" if pair.draft is None else fetched_folder(pair.draft)
+    )
     return {
         "name": pair.name,
         "summary": f"{pair.summary}. {sizes}; {pair.licence}; from {' or '.join(pair.sources)}. {state}.",

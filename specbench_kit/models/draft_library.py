@@ -1,4 +1,5 @@
-"""Finds the draft model and the head of a target: the user's own, bundled ones, and the mates in named pairs.
+"""Finds the draft model and the head of a target: the user's own, bundled ones, and the mates in
+named pairs.
 
 Imports nothing heavy.
 """
@@ -40,19 +41,25 @@ def find_own(target: ModelSource, kind: Kind) -> ModelSource | None:
     bundled = bundled_folder(target)
     for folder in (trained_folder(target, kind), *([bundled / kind] if bundled else [])):
         if (folder / "config.json").is_file():
-            return ModelSource(str(folder), f"{target.label.removesuffix('/target')}/{kind}", local_only=True)
+            return ModelSource(
+                str(folder), f"{target.label.removesuffix('/target')}/{kind}", local_only=True
+            )
     pair = named_pair(target)
     return find_named(pair.draft) if pair and pair.draft and kind == "draft" else None
 
 
 def find_draft(name: str, target: ModelSource) -> ModelSource:
-    """Return the source of a draft model; if the target has none of its own, `auto` is an error of one line."""
+    """Return the source of a draft model; if the target has none of its own, `auto` is an error of
+    one line.
+    """
     if name != AUTO:
         return locate(name, "draft")
     if own := find_own(target, "draft"):
         return own
     if target.synthetic:
-        raise SkitError(f"a synthetic target has no draft model of its own: give --draft {SYNTHETIC}:ranks=0.8+0.1")
+        raise SkitError(
+            f"a synthetic target has no draft model of its own: give --draft {SYNTHETIC}:ranks=0.8+0.1"
+        )
     if (pair := named_pair(target)) and pair.draft:
         raise SkitError(
             f"the draft model of '{target.label}', {pair.draft.title}, is not here: run `skit fetch {pair.name}` "
@@ -70,7 +77,9 @@ def is_missing_draft(name: str, target: ModelSource) -> bool:
 
 
 def bundled_folder(target: ModelSource) -> Path | None:
-    """Return the folder of what is bundled for a target, which may be a copy of a named model under another name."""
+    """Return the folder of what is bundled for a target, which may be a copy of a named model under
+    another name.
+    """
     if target.label == f"{BUNDLED}/target":
         return BUNDLED_FOLDER
     pair = named_pair(target)
@@ -78,12 +87,16 @@ def bundled_folder(target: ModelSource) -> Path | None:
 
 
 def bundled_for(name: str) -> Path | None:
-    """Return the folder of what is bundled for the target of that name, whose weights need not be here."""
+    """Return the folder of what is bundled for the target of that name, whose weights need not be
+    here.
+    """
     return BUNDLED_FOLDER / name if names_pair(name) else bundled_folder(locate(name, "target"))
 
 
 def named_pair(target: ModelSource) -> NamedPair | None:
-    """Return the pair whose target this is, by its content or its repository, under whatever name; None for others."""
+    """Return the pair whose target this is, by its content or its repository, under whatever name;
+    None for others.
+    """
     folder = Path(target.location)
     checksum = gguf_checksum(folder)
     for pair in NAMED_PAIRS.values():
@@ -103,7 +116,9 @@ RECORD = "training.json"
 
 
 def named(path: str) -> str:
-    """Return the name, among draft models, of the head in a folder or of the target's own (`auto`)."""
+    """Return the name, among draft models, of the head in a folder or of the target's own
+    (`auto`).
+    """
     return HEAD + path
 
 
@@ -135,7 +150,9 @@ def is_missing_head(name: str, target: ModelSource) -> bool:
 
 
 class TrainingPrompts(NamedTuple):
-    """Fingerprints of the prompts that a head was trained on, and the part of their dataset that they are."""
+    """Fingerprints of the prompts that a head was trained on, and the part of their dataset that
+    they are.
+    """
 
     prompts: frozenset[str] = frozenset()
     part: str | None = None
@@ -152,4 +169,6 @@ def training_prompts(folder: Path) -> TrainingPrompts:
         dataset = record.get("dataset") or {}
         return TrainingPrompts(frozenset(prompts), dataset.get("part"))
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise SkitError(f"cannot read what the head was trained on in '{file}' ({error}): train it again") from error
+        raise SkitError(
+            f"cannot read what the head was trained on in '{file}' ({error}): train it again"
+        ) from error

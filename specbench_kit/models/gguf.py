@@ -1,11 +1,13 @@
-"""Reads GGUF files: a file is converted once, to bf16 weights in the user's folder, and loaded from there afterwards.
+"""Reads GGUF files: a file is converted once, to bf16 weights in the user's folder, and loaded from
+there afterwards.
 
-Dequantised weights are rounded to bf16. llama.cpp multiplies by the quantised blocks themselves, so that its logits
-differ by that rounding; plain decoding and every method here use the same converted weights.
+Dequantised weights are rounded to bf16. llama.cpp multiplies by the quantised blocks themselves, so
+that its logits differ by that rounding; plain decoding and every method here use the same converted
+weights.
 
-Weights are converted one by one, in parts, so that hardly more than the file itself is read at once. Files in several
-parts are joined. What transformers does not take from a file is set as llama.cpp reads it: rope scaling, end tokens,
-tokenizer.
+Weights are converted one by one, in parts, so that hardly more than the file itself is read at
+once. Files in several parts are joined. What transformers does not take from a file is set as
+llama.cpp reads it: rope scaling, end tokens, tokenizer.
 """
 
 import json
@@ -42,7 +44,12 @@ if TYPE_CHECKING:
 
 PART = re.compile(r"-(\d{5})-of-(\d{5})$")
 """The end of the names of the parts of a model, without the suffix."""
-SPELLINGS = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gpt-oss": "gpt_oss", "minimax-m2": "minimax_m2"}
+SPELLINGS = {
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+    "gpt-oss": "gpt_oss",
+    "minimax-m2": "minimax_m2",
+}
 """Architectures that transformers maps under another name than that in the file."""
 
 
@@ -57,7 +64,9 @@ class Metadata:
     rotated: int | None
     """The number of each head's numbers that are rotated; None if the file does not say."""
     rope_scaling: dict[str, float | str]
-    """What the file says about the scaling of rotary frequencies, by llama.cpp's names, such as `type`."""
+    """What the file says about the scaling of rotary frequencies, by llama.cpp's names, such as
+    `type`.
+    """
     rope_factors: tuple[float, ...]
     """The number by which each rotary frequency is divided; empty without such a tensor."""
     parts: int
@@ -70,7 +79,9 @@ class Metadata:
         """Read the metadata of an open file."""
         architecture = _text(reader, "general.architecture")
         rope, prefix = f"{architecture}.rope.", f"{architecture}.rope.scaling."
-        rotated, old_factor = (_text(reader, f"{rope}{name}") for name in ("dimension_count", "scale_linear"))
+        rotated, old_factor = (
+            _text(reader, f"{rope}{name}") for name in ("dimension_count", "scale_linear")
+        )
         factors = [tensor.data for tensor in reader.tensors if tensor.name == "rope_freqs.weight"]
         return cls(
             architecture=architecture,
@@ -91,24 +102,34 @@ class Metadata:
 
 
 def parts_of(path: Path) -> list[Path]:
-    """Return all files of a model in the order of its parts; a missing part is an error of one line."""
+    """Return all files of a model in the order of its parts; a missing part is an error of one
+    line.
+    """
     match = PART.search(path.stem)
     if match is None:
         return [path]
     count = int(match[2])
     base = path.stem[: match.start()]
-    files = [path.with_name(f"{base}-{part:05}-of-{count:05}{path.suffix}") for part in range(1, count + 1)]
+    files = [
+        path.with_name(f"{base}-{part:05}-of-{count:05}{path.suffix}")
+        for part in range(1, count + 1)
+    ]
     missing = [file.name for file in files if not file.is_file()]
-    require(not missing, f"'{path.name}' is one of {count} parts of a model, and {', '.join(missing)} is not beside it")
+    require(
+        not missing,
+        f"'{path.name}' is one of {count} parts of a model, and {', '.join(missing)} is not beside it",
+    )
     return files
 
 
 @contextmanager
 def shared_reader(files: Sequence[Path]) -> Iterator["GGUFReader"]:
-    """Yield the reader of a model's parts, which transformers is given too whenever it opens a file within the block.
+    """Yield the reader of a model's parts, which transformers is given too whenever it opens a file
+    within the block.
 
-    A reader goes through the whole vocabulary in Python, which takes seconds; transformers would make three more. The
-    first part has all metadata, and the tensors of the others are added to its own.
+    A reader goes through the whole vocabulary in Python, which takes seconds; transformers would
+    make three more. The first part has all metadata, and the tensors of the others are added to its
+    own.
     """
     import gguf
 
@@ -130,7 +151,9 @@ def open_gguf(path: Path) -> "GGUFReader":
     from gguf import GGUFReader
 
     class PlainReader(GGUFReader):
-        """Goes through a vocabulary in a quarter of the time, since slices of a mapped file are plain arrays here."""
+        """Goes through a vocabulary in a quarter of the time, since slices of a mapped file are
+        plain arrays here.
+        """
 
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, value.view(np.ndarray) if name == "data" else value)
@@ -138,7 +161,9 @@ def open_gguf(path: Path) -> "GGUFReader":
     try:
         return PlainReader(path)
     except Exception as error:  # the reader lets through whatever damaged bytes lead to
-        raise SkitError(f"cannot read '{path.name}' ({first_line(error)}): the file is damaged or cut off") from error
+        raise SkitError(
+            f"cannot read '{path.name}' ({first_line(error)}): the file is damaged or cut off"
+        ) from error
 
 
 def require_convertible(files: Sequence[Path], metadata: Metadata) -> None:
@@ -159,7 +184,10 @@ def require_convertible(files: Sequence[Path], metadata: Metadata) -> None:
     )
     require(bool(metadata.tokenizer.kind), f"'{name}' holds no tokenizer: {INSTEAD}")
     unknown = {tensor for tensor in metadata.tensors if tensor.startswith("rope_factors_")}
-    require(not unknown, f"'{name}' scales rotary frequencies by {', '.join(sorted(unknown))}: {INSTEAD}")
+    require(
+        not unknown,
+        f"'{name}' scales rotary frequencies by {', '.join(sorted(unknown))}: {INSTEAD}",
+    )
 
 
 def _text(reader: "GGUFReader", key: str) -> str:
@@ -167,19 +195,31 @@ def _text(reader: "GGUFReader", key: str) -> str:
     return "" if field is None else str(field.contents())
 
 
-LLAMA_3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-"""The parameters, beside `factor`, of all published models with Llama 3's scaling; the file holds its result alone."""
+LLAMA_3 = {
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+"""The parameters, beside `factor`, of all published models with Llama 3's scaling; the file holds
+its result alone.
+"""
 PLAIN_ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
 """Architectures whose tensors and weights correspond one to one."""
 
 
-def require_all_weights(name: str, weights: Set[str], tensors: Set[str], missing: list[str]) -> None:
-    """Raise SkitError if transformers filled weights at random, or if the file's tensors are not those of the model.
+def require_all_weights(
+    name: str, weights: Set[str], tensors: Set[str], missing: list[str]
+) -> None:
+    """Raise SkitError if transformers filled weights at random, or if the file's tensors are not
+    those of the model.
 
     `tensors` are named like the weights; they are empty for an architecture whose tensors are not the weights.
     """
     missing = missing or sorted(weights - tensors if tensors else ())
-    require(not missing, f"'{name}' lacks tensors: {min(missing, default='')} would be random; {INSTEAD}")
+    require(
+        not missing,
+        f"'{name}' lacks tensors: {min(missing, default='')} would be random; {INSTEAD}",
+    )
     unknown = tensors - weights
     require(
         not unknown,
@@ -188,7 +228,9 @@ def require_all_weights(name: str, weights: Set[str], tensors: Set[str], missing
 
 
 def correct_rope(name: str, config: Any, metadata: Metadata) -> None:
-    """Write the base and the scaling of rotary frequencies that the file states into a configuration."""
+    """Write the base and the scaling of rotary frequencies that the file states into a
+    configuration.
+    """
     rope = getattr(config, "rope_parameters", None) or {}
     if "rope_theta" in rope:
         config.rope_parameters = rope = {**rope, "rope_theta": metadata.rope_base}
@@ -196,47 +238,73 @@ def correct_rope(name: str, config: Any, metadata: Metadata) -> None:
     if scaling is None:
         return
     kind = scaling["rope_type"]
-    require("rope_theta" in rope, f"'{name}' scales rotary frequencies ({kind}) of a kind that is not known: {INSTEAD}")
+    require(
+        "rope_theta" in rope,
+        f"'{name}' scales rotary frequencies ({kind}) of a kind that is not known: {INSTEAD}",
+    )
     if rope.get("rope_type", "default") == "default":
         config.rope_parameters = {**rope, **scaling}
     if metadata.rope_factors:
         _require_factors(name, config, metadata.rope_factors)
 
 
-YARN_NAMES = {"attention_factor": "attn_factor", "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow"}
+YARN_NAMES = {
+    "attention_factor": "attn_factor",
+    "beta_fast": "yarn_beta_fast",
+    "beta_slow": "yarn_beta_slow",
+}
 """What shapes the scaling `yarn`, by the names of transformers and of llama.cpp."""
-SCALING_NAMES = frozenset({"type", "factor", "original_context_length", "finetuned", *YARN_NAMES.values()})
+SCALING_NAMES = frozenset(
+    {"type", "factor", "original_context_length", "finetuned", *YARN_NAMES.values()}
+)
 
 
 def _scaling(name: str, config: Any, metadata: Metadata) -> dict[str, Any] | None:
     """Return rope parameters in the names of transformers; None without scaling.
 
-    As in llama.cpp, a factor is that of linear scaling where no type is stated, and 0 stands for no factor.
+    As in llama.cpp, a factor is that of linear scaling where no type is stated, and 0 stands for no
+    factor.
     """
     stated = metadata.rope_scaling
     kind = str(stated.get("type", "linear"))
     factor = float(stated.get("factor", 0)) or 1.0
     strength = float(stated.get("attn_factor", 1))
     others = [other for other in stated if other not in SCALING_NAMES]
-    require(not others, f"'{name}' scales rotary frequencies by {', '.join(sorted(others))}, unknown here: {INSTEAD}")
+    require(
+        not others,
+        f"'{name}' scales rotary frequencies by {', '.join(sorted(others))}, unknown here: {INSTEAD}",
+    )
     is_scaled = kind != "none" and factor != 1
     require(
         strength == 1 or (kind == "yarn" and is_scaled),
         f"'{name}' scales attention by {strength:g} beside rotary frequencies of the type '{kind}': {INSTEAD}",
     )
     if metadata.rope_factors and max(metadata.rope_factors) > 1:
-        require(not is_scaled, f"'{name}' scales rotary frequencies twice, by factors and by {factor:g}: {INSTEAD}")
+        require(
+            not is_scaled,
+            f"'{name}' scales rotary frequencies twice, by factors and by {factor:g}: {INSTEAD}",
+        )
         return {"rope_type": "llama3", "factor": max(metadata.rope_factors), **LLAMA_3}
     if not is_scaled:
         return None
     if kind == "linear":
         return {"rope_type": kind, "factor": factor}
-    require(kind == "yarn", f"'{name}' scales rotary frequencies by '{kind}', which cannot be converted: {INSTEAD}")
+    require(
+        kind == "yarn",
+        f"'{name}' scales rotary frequencies by '{kind}', which cannot be converted: {INSTEAD}",
+    )
     length = stated.get("original_context_length", config.max_position_embeddings)
     shape = {own: float(stated[theirs]) for own, theirs in YARN_NAMES.items() if theirs in stated}
-    if "attention_factor" in shape:  # llama.cpp multiplies it by the factor that transformers takes without one
+    if (
+        "attention_factor" in shape
+    ):  # llama.cpp multiplies it by the factor that transformers takes without one
         shape["attention_factor"] *= 1 + 0.1 * log(factor)
-    return {"rope_type": kind, "factor": factor, "original_max_position_embeddings": int(length), **shape}
+    return {
+        "rope_type": kind,
+        "factor": factor,
+        "original_max_position_embeddings": int(length),
+        **shape,
+    }
 
 
 def require_rotated(name: str, model: Any, rotated: int | None) -> None:
@@ -251,7 +319,9 @@ def require_rotated(name: str, model: Any, rotated: int | None) -> None:
 
 
 def _require_factors(name: str, config: Any, factors: tuple[float, ...]) -> None:
-    """Raise SkitError if the scaling of a configuration does not divide the frequencies by the file's factors."""
+    """Raise SkitError if the scaling of a configuration does not divide the frequencies by the
+    file's factors.
+    """
     import torch
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
@@ -260,7 +330,9 @@ def _require_factors(name: str, config: Any, factors: tuple[float, ...]) -> None
     plain = config.rope_parameters["rope_theta"] ** -exponents.double()
     require(
         len(factors) == len(scaled)
-        and torch.allclose(plain / scaled.double(), torch.tensor(factors, dtype=torch.float64), rtol=1e-3),
+        and torch.allclose(
+            plain / scaled.double(), torch.tensor(factors, dtype=torch.float64), rtol=1e-3
+        ),
         f"'{name}' scales rotary frequencies by factors that are not Llama 3's: {INSTEAD}",
     )
 
@@ -275,27 +347,38 @@ def correct_ends(generation: Any, metadata: Metadata) -> None:
 
 SUFFIX = ".gguf"
 INDEX = "index.json"
-"""The file in the user's folder that remembers the content hashes of files by path, size and time of change."""
+"""The file in the user's folder that remembers the content hashes of files by path, size and time
+of change.
+"""
 MAGIC = b"GGUF"
 WEIGHTS = "model.safetensors"
 RULES_VERSION = 2
-"""Changes whenever a file is read otherwise than before, so that folders of earlier versions are made again."""
+"""Changes whenever a file is read otherwise than before, so that folders of earlier versions are
+made again.
+"""
 
 
 def gguf_file(name: str) -> Path | None:
-    """Return the GGUF file that a path names: the file itself, or the only one in a folder without config.json.
+    """Return the GGUF file that a path names: the file itself, or the only one in a folder without
+    config.json.
 
     A model in several parts counts as one file; the result is its first part.
     """
     path = Path(name).expanduser()
     if path.suffix == SUFFIX:
-        require(path.is_file(), f"there is no file '{name}': give a GGUF file, a model folder or a hub id")
+        require(
+            path.is_file(),
+            f"there is no file '{name}': give a GGUF file, a model folder or a hub id",
+        )
         return parts_of(path)[0]
     if not path.is_dir() or (path / "config.json").is_file():
         return None
     files = sorted(path.glob(f"*{SUFFIX}"))
     models = {model_name(file) for file in files}
-    require(len(models) <= 1, f"the folder '{name}' holds {len(models)} GGUF models: name one of their files")
+    require(
+        len(models) <= 1,
+        f"the folder '{name}' holds {len(models)} GGUF models: name one of their files",
+    )
     return parts_of(files[0])[0] if files else None
 
 
@@ -305,7 +388,9 @@ def model_name(file: Path) -> str:
 
 
 def converted_folder(path: Path) -> Path:
-    """Return the folder with the converted model of a GGUF file; convert the file if that was not done before."""
+    """Return the folder with the converted model of a GGUF file; convert the file if that was not
+    done before.
+    """
     files = parts_of(path)
     digests = [content_hash(file) for file in files]
     digest = digests[0] if len(digests) == 1 else sha256("".join(digests).encode()).hexdigest()
@@ -321,22 +406,33 @@ def _is_converted(folder: Path) -> bool:
 
 
 def original_file(checksum: str) -> Path | None:
-    """Return a GGUF file of this checksum that was converted and has not changed since; None if there is none."""
+    """Return a GGUF file of this checksum that was converted and has not changed since; None if
+    there is none.
+    """
     for name, entry in _read_index().items():
         path = Path(name)
-        if isinstance(entry, list) and entry[-1] == checksum and path.is_file() and entry[:2] == _state(path):
+        if (
+            isinstance(entry, list)
+            and entry[-1] == checksum
+            and path.is_file()
+            and entry[:2] == _state(path)
+        ):
             return path
     return None
 
 
 def gguf_checksum(folder: Path) -> str | None:
-    """Return the checksum of the GGUF file that a folder was converted from; None for other folders."""
+    """Return the checksum of the GGUF file that a folder was converted from; None for other
+    folders.
+    """
     checksum = read_record(folder).get("sha256")
     return None if checksum is None else str(checksum)
 
 
 def content_hash(path: Path) -> str:
-    """Return the SHA-256 of a file, from the index if the file has not changed since it was computed."""
+    """Return the SHA-256 of a file, from the index if the file has not changed since it was
+    computed.
+    """
     index = _read_index()
     key = str(path.resolve())
     state = _state(path)
@@ -345,7 +441,10 @@ def content_hash(path: Path) -> str:
         return entry[-1]
     require_no_pointer(path)
     with path.open("rb") as file:
-        require(file.read(len(MAGIC)) == MAGIC, f"'{path.name}' is not a GGUF file: it does not begin with GGUF")
+        require(
+            file.read(len(MAGIC)) == MAGIC,
+            f"'{path.name}' is not a GGUF file: it does not begin with GGUF",
+        )
         file.seek(0)
         digest = file_digest(file, "sha256").hexdigest()
     index[key] = [*state, digest]
@@ -356,7 +455,9 @@ def content_hash(path: Path) -> str:
 def _read_index() -> dict[str, Any]:
     """Return the index of content hashes; empty without one."""
     try:
-        index: dict[str, Any] = json.loads((user_folder("models") / INDEX).read_text(encoding="utf-8"))
+        index: dict[str, Any] = json.loads(
+            (user_folder("models") / INDEX).read_text(encoding="utf-8")
+        )
     except (OSError, ValueError):
         return {}
     return index
@@ -369,8 +470,12 @@ def _state(path: Path) -> list[int]:
 
 
 def _convert(files: Sequence[Path], digest: str, folder: Path) -> None:
-    """Convert a model into `folder`; raise SkitError before anything is written if it cannot be converted."""
-    require(find_spec("gguf") is not None, "reading GGUF files needs the package gguf: pip install gguf")
+    """Convert a model into `folder`; raise SkitError before anything is written if it cannot be
+    converted.
+    """
+    require(
+        find_spec("gguf") is not None, "reading GGUF files needs the package gguf: pip install gguf"
+    )
     with shared_reader(files) as reader:
         metadata = Metadata.of(reader)
         require_convertible(files, metadata)
@@ -378,8 +483,12 @@ def _convert(files: Sequence[Path], digest: str, folder: Path) -> None:
         _write_converted(files[0], digest, folder, reader, metadata)
 
 
-def _write_converted(path: Path, digest: str, folder: Path, reader: "GGUFReader", metadata: Metadata) -> None:
-    """Write the converted model next to `folder` and rename it, so that a folder that exists is complete."""
+def _write_converted(
+    path: Path, digest: str, folder: Path, reader: "GGUFReader", metadata: Metadata
+) -> None:
+    """Write the converted model next to `folder` and rename it, so that a folder that exists is
+    complete.
+    """
     partial = folder.with_name(f"{folder.name}.{os.getpid()}")
     try:
         partial.mkdir(parents=True, exist_ok=True)
@@ -394,19 +503,28 @@ def _write_converted(path: Path, digest: str, folder: Path, reader: "GGUFReader"
             "tensors": tensors if metadata.parts == 1 else {},
         }
         (partial / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        if _is_converted(folder):  # another process was faster, and may be reading its folder already
+        if _is_converted(
+            folder
+        ):  # another process was faster, and may be reading its folder already
             return
-        if folder.exists():  # a folder without a record was left behind by an interrupted conversion
+        if (
+            folder.exists()
+        ):  # a folder without a record was left behind by an interrupted conversion
             shutil.rmtree(folder)
         partial.rename(folder)
     except OSError as error:
-        raise SkitError(f"cannot keep the converted model in '{folder}': {error.strerror or error}") from error
+        raise SkitError(
+            f"cannot keep the converted model in '{folder}': {error.strerror or error}"
+        ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metadata) -> dict[str, dict[str, object]]:
-    """Write the configuration, tokenizer and bf16 weights of a GGUF file, corrected where transformers misreads it.
+def _write_model(
+    path: Path, folder: Path, reader: "GGUFReader", metadata: Metadata
+) -> dict[str, dict[str, object]]:
+    """Write the configuration, tokenizer and bf16 weights of a GGUF file, corrected where
+    transformers misreads it.
 
     Return the places of its tensors; there are none where they do not correspond to the weights.
     """
@@ -414,7 +532,11 @@ def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metad
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    source = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name, "trust_remote_code": False}
+    source = {
+        "pretrained_model_name_or_path": path.parent,
+        "gguf_file": path.name,
+        "trust_remote_code": False,
+    }
     weights_file = folder / WEIGHTS
     with _converting(path):
         tokenizer = AutoTokenizer.from_pretrained(**source)
@@ -431,7 +553,12 @@ def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metad
             )
             missing = list(report["missing_keys"])
     values = model.config.to_dict()
-    for name in ("quantization_config", "_name_or_path", "_model_name_or_path", "transformers_version"):
+    for name in (
+        "quantization_config",
+        "_name_or_path",
+        "_model_name_or_path",
+        "transformers_version",
+    ):
         values.pop(name, None)
     config = type(model.config)(**values)
     generation = model.generation_config
@@ -447,7 +574,11 @@ def _write_model(path: Path, folder: Path, reader: "GGUFReader", metadata: Metad
     if is_plain:
         write_weights(weights_file, tensors, config, metadata.architecture)
     else:
-        save_file({name: weight.contiguous() for name, weight in weights.items()}, weights_file, {"format": "pt"})
+        save_file(
+            {name: weight.contiguous() for name, weight in weights.items()},
+            weights_file,
+            {"format": "pt"},
+        )
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
     generation.save_pretrained(folder)
@@ -501,7 +632,9 @@ ROWS_AT_ONCE = 8192
 
 
 def weight_name(tensor: str) -> str | None:
-    """Return the name that transformers gives a tensor's weights; None for a tensor that is unknown here."""
+    """Return the name that transformers gives a tensor's weights; None for a tensor that is unknown
+    here.
+    """
     match = LAYER.fullmatch(tensor)
     if match is None:
         return ENDS.get(tensor)
@@ -510,13 +643,19 @@ def weight_name(tensor: str) -> str | None:
 
 
 def weights_of(reader: "GGUFReader") -> dict[str, "ReaderTensor"]:
-    """Return the tensors of a file by the names of their weights, those that are unknown by their own."""
+    """Return the tensors of a file by the names of their weights, those that are unknown by their
+    own.
+    """
     tensors = [tensor for tensor in reader.tensors if not tensor.name.startswith("rope_")]
     return {weight_name(tensor.name) or tensor.name: tensor for tensor in tensors}
 
 
-def write_weights(path: Path, tensors: Mapping[str, "ReaderTensor"], config: Any, architecture: str) -> None:
-    """Write tensors as bf16 weights in a safetensors file; SkitError if one cannot be dequantised."""
+def write_weights(
+    path: Path, tensors: Mapping[str, "ReaderTensor"], config: Any, architecture: str
+) -> None:
+    """Write tensors as bf16 weights in a safetensors file; SkitError if one cannot be
+    dequantised.
+    """
     import torch
 
     heads = heads_of(tensors, config, architecture)
@@ -534,7 +673,9 @@ def _shape(tensor: "ReaderTensor") -> list[int]:
 
 
 def header_of(shapes: Mapping[str, Sequence[int]]) -> bytes:
-    """Return the beginning of a safetensors file of bf16 weights, which follow it in the same order."""
+    """Return the beginning of a safetensors file of bf16 weights, which follow it in the same
+    order.
+    """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():
@@ -561,7 +702,9 @@ def _heads(name: str, config: Any) -> int:
 
 
 def _dequantised(tensor: "ReaderTensor", heads: int) -> Iterator["torch.Tensor"]:
-    """Yield the rows of a tensor in float32, the two halves of each head put apart if `heads` is not 0."""
+    """Yield the rows of a tensor in float32, the two halves of each head put apart if `heads` is
+    not 0.
+    """
     import torch
     from gguf import dequantize
 
@@ -570,9 +713,13 @@ def _dequantised(tensor: "ReaderTensor", heads: int) -> Iterator["torch.Tensor"]
     at_once = rows if heads else ROWS_AT_ONCE
     for first in range(0, rows, at_once):
         try:
-            part = torch.from_numpy(dequantize(data[first : first + at_once], tensor.tensor_type).copy())
+            part = torch.from_numpy(
+                dequantize(data[first : first + at_once], tensor.tensor_type).copy()
+            )
         except Exception as error:  # the package lets through whatever a file's content leads to
-            raise SkitError(f"cannot convert the tensor {tensor.name}: {first_line(error)}") from error
+            raise SkitError(
+                f"cannot convert the tensor {tensor.name}: {first_line(error)}"
+            ) from error
         if heads:
             pairs = part.reshape(heads, rows // heads // 2, 2, *part.shape[1:])
             part = pairs.swapaxes(1, 2).reshape(part.shape)

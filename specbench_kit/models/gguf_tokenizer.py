@@ -1,7 +1,8 @@
 """Makes the tokenizer of a GGUF file begin, end, space and split texts as llama.cpp does.
 
-Transformers reads the tokens and their merges from a file; the rest is in llama.cpp's rules for the kind of tokenizer
-(`tokenizer.ggml.model`) and for the splitting that the file names (`tokenizer.ggml.pre`).
+Transformers reads the tokens and their merges from a file; the rest is in llama.cpp's rules for the
+kind of tokenizer (`tokenizer.ggml.model`) and for the splitting that the file names
+(`tokenizer.ggml.pre`).
 """
 
 import json
@@ -28,12 +29,16 @@ SMALL = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 def _with_marks_and_lines(
     words: str, numbers: str, line_ends: str = r"[\r\n]*", not_signs: str = r"\s\p{L}\p{N}"
 ) -> str:
-    """Return an expression of the kind of OpenAI's later models: a mark may begin a word, and lines end signs."""
+    """Return an expression of the kind of OpenAI's later models: a mark may begin a word, and lines
+    end signs.
+    """
     return rf"{words}|{numbers}| ?[^{not_signs}]+{line_ends}|\s*[\r\n]+|{LONE_SPACES}"
 
 
 def _small_after_capitals(ending: str) -> str:
-    """Return an expression for words that a capital letter begins, such as the two of `camelCase`."""
+    """Return an expression for words that a capital letter begins, such as the two of
+    `camelCase`.
+    """
     before = r"[^\r\n\p{L}\p{N}]?"
     return rf"{before}{CAPITAL}*{SMALL}+{ending}|{before}{CAPITAL}+{SMALL}*{ending}"
 
@@ -55,8 +60,8 @@ OF_BLOOM = r" ?[^(\s|.,!?…。，、।۔،)]+"
 class SplittingRule:
     """How text is split before its parts become tokens.
 
-    Matches of each expression are parts of their own, and so is what lies between them; the next expression splits
-    these parts further.
+    Matches of each expression are parts of their own, and so is what lies between them; the next
+    expression splits these parts further.
     """
 
     expressions: tuple[str, ...]
@@ -65,7 +70,9 @@ class SplittingRule:
     keeps_words: bool = False
     """True if a part that is a token becomes that token, whatever the merges would make of it."""
     llama_cpp_differs: str = ""
-    """The texts that llama.cpp splits otherwise than the models' own tokenizers do, as here; empty if none."""
+    """The texts that llama.cpp splits otherwise than the models' own tokenizers do, as here; empty
+    if none.
+    """
 
 
 def _rules() -> dict[str, SplittingRule]:
@@ -74,19 +81,31 @@ def _rules() -> dict[str, SplittingRule]:
     after_capitals = SplittingRule((OF_GPT_4O,), llama_cpp_differs=marks)
     kinds = {
         "gpt-2 phi-2 mpt olmo jais trillion granite-docling exaone4 gigachat a.x-4.0 mellum modern-bert jina-es "
-        "jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code roberta-bpe": SplittingRule((GPT_2,)),
-        "codeshell command-r exaone minerva-7b refact smollm starcoder mellum2": SplittingRule((DIGIT, GPT_2)),
+        "jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code roberta-bpe": SplittingRule(
+            (GPT_2,)
+        ),
+        "codeshell command-r exaone minerva-7b refact smollm starcoder mellum2": SplittingRule(
+            (DIGIT, GPT_2)
+        ),
         "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano": SplittingRule(
             (OF_LLAMA_3,), adds_bos=True, keeps_words=True
         ),
         "dbrx smaug-bpe chatglm-bpe glm4": SplittingRule((OF_LLAMA_3,)),
-        "minicpm5": SplittingRule((IN_THREES, _with_marks_and_lines(WORDS, r"\p{N}+")), keeps_words=True),
-        "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2": SplittingRule((OF_QWEN_2,)),
+        "minicpm5": SplittingRule(
+            (IN_THREES, _with_marks_and_lines(WORDS, r"\p{N}+")), keeps_words=True
+        ),
+        "qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 hunyuan solar-open grok-2": SplittingRule(
+            (OF_QWEN_2,)
+        ),
         "qwen35": SplittingRule((OF_QWEN_3_5,)),
-        "tekken": SplittingRule((OF_TEKKEN,), adds_bos=True, keeps_words=True, llama_cpp_differs=marks),
+        "tekken": SplittingRule(
+            (OF_TEKKEN,), adds_bos=True, keeps_words=True, llama_cpp_differs=marks
+        ),
         "gpt-4o llama4 kanana2 talkie minimax-m2": after_capitals,
         "seed-coder": SplittingRule((OF_SEED_CODER,)),
-        "deepseek-coder": SplittingRule((r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", DIGIT)),
+        "deepseek-coder": SplittingRule(
+            (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+", DIGIT)
+        ),
         "falcon": SplittingRule((r"[\p{P}$+<=>^~|`]+", GPT_2, "[0-9]{3}")),
         "default": SplittingRule((r"[\p{P}$+<=>^~|]+", GPT_2, r"\p{N}+", "[0-9]{3}")),
         "bloom poro-chat gpt3-finnish": SplittingRule((OF_BLOOM,)),
@@ -108,7 +127,9 @@ INSTEAD = "give the original model as a folder or hub id instead"
 
 USER_DEFINED = 4
 WHOLE = (2, 3, USER_DEFINED)
-"""The numbers of the types of tokens that are found in a text before it is split: unknown, control, user-defined."""
+"""The numbers of the types of tokens that are found in a text before it is split: unknown, control,
+user-defined.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,19 +174,26 @@ class TokenizerMetadata:
             adds_space=_flag(reader, "add_space_prefix", is_pieces),
             bos=1 if named["bos"] is None and is_pieces else named["bos"],
             eos=2 if named["eos"] is None and is_pieces else named["eos"],
-            ends=tuple(token for name in ("eos", "eot", "eom") if (token := named[name]) is not None),
+            ends=tuple(
+                token for name in ("eos", "eot", "eom") if (token := named[name]) is not None
+            ),
             tokens=_list(reader, "tokens"),
             types=_list(reader, "token_type"),
         )
 
     @property
     def whole_tokens(self) -> dict[int, bool]:
-        """Return the tokens that are found in a text before it is split, and whether they are control tokens.
+        """Return the tokens that are found in a text before it is split, and whether they are
+        control tokens.
 
         A token whose name says that a text ends is one of them, whatever its type.
         """
-        whole = {number: kind != USER_DEFINED for number, kind in enumerate(self.types) if kind in WHOLE}
-        return whole | {number: True for number, text in enumerate(self.tokens) if text in ENDS | FILE_ENDS}
+        whole = {
+            number: kind != USER_DEFINED for number, kind in enumerate(self.types) if kind in WHOLE
+        }
+        return whole | {
+            number: True for number, text in enumerate(self.tokens) if text in ENDS | FILE_ENDS
+        }
 
 
 def _text(reader: "GGUFReader", name: str) -> str:
@@ -178,7 +206,9 @@ def _flag(reader: "GGUFReader", name: str, default: bool) -> bool:
 
 
 def _token(reader: "GGUFReader", name: str) -> int | None:
-    """Return the number of a token that a file names; None if it names none, or one that it does not have."""
+    """Return the number of a token that a file names; None if it names none, or one that it does
+    not have.
+    """
     stated = _text(reader, f"{name}_token_id")
     tokens = reader.get_field("tokenizer.ggml.tokens")
     return int(stated) if stated and tokens is not None and int(stated) < len(tokens.data) else None
@@ -190,7 +220,9 @@ def _list(reader: "GGUFReader", name: str) -> list[Any]:
 
 
 def correct_tokenizer(name: str, tokenizer: Any, metadata: TokenizerMetadata) -> None:
-    """Let a tokenizer space, split, begin and end texts as llama.cpp does; SkitError for an unknown rule."""
+    """Let a tokenizer space, split, begin and end texts as llama.cpp does; SkitError for an unknown
+    rule.
+    """
     if metadata.kind == BYTE_LEVEL:
         _split(name, tokenizer.backend_tokenizer, metadata.rule)
     if metadata.kind == SENTENCE_PIECES:
@@ -207,8 +239,12 @@ def _split(name: str, backend: Any, rule_name: str) -> None:
 
     rule = RULES.get(rule_name or "default")
     if rule is None:
-        raise SkitError(f"'{name}' splits text by the rule '{rule_name}', which is not known here: {INSTEAD}")
-    splits = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in rule.expressions]
+        raise SkitError(
+            f"'{name}' splits text by the rule '{rule_name}', which is not known here: {INSTEAD}"
+        )
+    splits = [
+        pre_tokenizers.Split(Regex(expression), "isolated") for expression in rule.expressions
+    ]
     bytes_alone = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.pre_tokenizer = pre_tokenizers.Sequence([*splits, bytes_alone])
     backend.model.ignore_merges = rule.keeps_words
@@ -235,19 +271,25 @@ def _begin_and_end(name: str, tokenizer: Any, metadata: TokenizerMetadata) -> No
     wanted = {"bos": metadata.adds_bos, "eos": metadata.adds_eos}
     added = {role: getattr(tokenizer, f"{role}_token") for role in wanted if wanted[role]}
     for role, token in added.items():
-        require(token is not None, f"'{name}' adds the {role} token to texts and names none: {INSTEAD}")
+        require(
+            token is not None, f"'{name}' adds the {role} token to texts and names none: {INSTEAD}"
+        )
     first, last = ([added[role]] if role in added else [] for role in wanted)
     numbers = [(token, tokenizer.convert_tokens_to_ids(token)) for token in added.values()]
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=[*first, "$A", *last], pair=[*first, "$A", *last, *first, "$B:1", *last], special_tokens=numbers
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *last, *first, "$B:1", *last],
+        special_tokens=numbers,
     )
 
 
 def correct_saved_tokens(path: Path, metadata: TokenizerMetadata, vocabulary: int) -> None:
-    """Let the tokens of a saved tokenizer be those of the file, and find those whole that llama.cpp finds whole.
+    """Let the tokens of a saved tokenizer be those of the file, and find those whole that llama.cpp
+    finds whole.
 
-    Transformers adds a default for a token that a file does not name, which the model does not have. It writes control
-    tokens as if they were text where characters of them stand for no byte, and would split them.
+    Transformers adds a default for a token that a file does not name, which the model does not
+    have. It writes control tokens as if they were text where characters of them stand for no byte,
+    and would split them.
     """
     content = json.loads(path.read_text(encoding="utf-8"))
     if metadata.kind == BYTE_LEVEL:
@@ -257,7 +299,14 @@ def correct_saved_tokens(path: Path, metadata: TokenizerMetadata, vocabulary: in
         spelled = content["model"]["vocab"]
         for number, is_control in metadata.whole_tokens.items():
             text = metadata.tokens[number]
-            if spelled.get(text) == number:  # else transformers has its own spelling, and merges that need it
-                added[number] = {"id": number, "content": text, **FOUND_ANYWHERE, "special": is_control}
+            if (
+                spelled.get(text) == number
+            ):  # else transformers has its own spelling, and merges that need it
+                added[number] = {
+                    "id": number,
+                    "content": text,
+                    **FOUND_ANYWHERE,
+                    "special": is_control,
+                }
     content["added_tokens"] = [added[number] for number in sorted(added)]
     path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")

@@ -21,19 +21,27 @@ CONFIG = "config.json"
 TEXT_FILES = ("*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 """The files of a configuration and a tokenizer."""
 SUBFOLDERS = "*/*"
-"""Files in folders of a repository: copies of the model in other formats, which nothing here reads."""
+"""Files in folders of a repository: copies of the model in other formats, which nothing here
+reads.
+"""
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
-"""Files with all weights, in the order of preference of transformers; an index beside them names their parts."""
+"""Files with all weights, in the order of preference of transformers; an index beside them names
+their parts.
+"""
 INDEX = ".index.json"
 
 
 def commit_of(folder: Path) -> str | None:
-    """Return the commit whose snapshot a folder of the hub's cache is; None for any other folder."""
+    """Return the commit whose snapshot a folder of the hub's cache is; None for any other
+    folder.
+    """
     return None if _repository_folder(folder) is None else folder.resolve().name
 
 
 def hub_id_of(folder: Path) -> str | None:
-    """Return the hub id, owner/name, of the model whose snapshot a folder is; None for any other folder."""
+    """Return the hub id, owner/name, of the model whose snapshot a folder is; None for any other
+    folder.
+    """
     repository = _repository_folder(folder)
     return None if repository is None else repository.name.partition("--")[2].replace("--", "/")
 
@@ -47,14 +55,19 @@ def _repository_folder(folder: Path) -> Path | None:
 def weight_names(folder: Path) -> tuple[str, ...]:
     """Return the names of the files with a model's weights, whether or not they are here.
 
-    A single file comes before an index of several, and safetensors before torch's own format, as in transformers.
+    A single file comes before an index of several, and safetensors before torch's own format, as in
+    transformers.
     """
     for name in WEIGHTS:
         if (folder / name).is_file():
             return (name,)
         if (index := folder / f"{name}{INDEX}").is_file():
             try:
-                return tuple(sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())))
+                return tuple(
+                    sorted(
+                        set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+                    )
+                )
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise SkitError(f"cannot read {index}: {first_line(error)}") from error
     return WEIGHTS[:1]
@@ -62,7 +75,9 @@ def weight_names(folder: Path) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A model of the hub: its repository, the revision that was asked for, and whether the cache alone may serve it."""
+    """A model of the hub: its repository, the revision that was asked for, and whether the cache
+    alone may serve it.
+    """
 
     repository: str
     revision: str = MAIN
@@ -77,7 +92,9 @@ class HubModel:
         return self.repository if self.revision == MAIN else f"{self.repository}@{self.revision}"
 
     def snapshot(self) -> Path:
-        """Return the folder of the model, of which its configuration is here; the same one throughout a process."""
+        """Return the folder of the model, of which its configuration is here; the same one
+        throughout a process.
+        """
         return self._getting(lambda: _snapshot(self, _cache_folder()))
 
     def with_tokenizer(self) -> Path:
@@ -85,7 +102,9 @@ class HubModel:
         return self._completed(TEXT_FILES)
 
     def with_weights(self) -> Path:
-        """Return the folder of the model once all of it is here; what is missing is an error of one line."""
+        """Return the folder of the model once all of it is here; what is missing is an error of one
+        line.
+        """
         folder = self.with_tokenizer()
         for name in WEIGHTS:
             self._completed((name,))
@@ -95,13 +114,17 @@ class HubModel:
         missing = [name for name in weight_names(folder) if not (folder / name).is_file()]
         if missing:
             # Links of the cache whose file was deleted count as missing, too.
-            raise SkitError(f"cannot load model '{self.name}': {folder} lacks {missing[0]}{self._advice()}")
+            raise SkitError(
+                f"cannot load model '{self.name}': {folder} lacks {missing[0]}{self._advice()}"
+            )
         return folder
 
     def _completed(self, patterns: tuple[str, ...]) -> Path:
         folder = self.snapshot()
         if not self.local_only:
-            self._getting(lambda: _download(self.repository, folder.name, patterns, _cache_folder()))
+            self._getting(
+                lambda: _download(self.repository, folder.name, patterns, _cache_folder())
+            )
         return folder
 
     def _getting(self, step: Callable[[], Result]) -> Result:
@@ -118,7 +141,9 @@ class HubModel:
         if isinstance(error, errors.RepositoryNotFoundError):
             return "the hub has no such model, or it is private: check its name, or log in with `hf auth login`"
         if isinstance(error, errors.RevisionNotFoundError):
-            return f"the hub has no revision '{self.revision}' of it: name a branch, a tag or a commit"
+            return (
+                f"the hub has no revision '{self.revision}' of it: name a branch, a tag or a commit"
+            )
         if isinstance(error, errors.LocalEntryNotFoundError):
             return f"it is not in the hub's cache {_cache_folder()}{self._advice()}"
         if isinstance(error, errors.EntryNotFoundError):

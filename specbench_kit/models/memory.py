@@ -1,4 +1,6 @@
-"""Free memory, and one line in place of the kernel's silence where a model's weights do not fit into it."""
+"""Free memory, and one line in place of the kernel's silence where a model's weights do not fit
+into it.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -15,11 +17,15 @@ MOUNT = Path("/sys/fs/cgroup")
 NO_LIMIT = 1 << 60
 NARROW = "native-int8"
 BESIDE_BYTES = 300e6
-"""Bytes beside a pair's weights that are gone before it answers a short prompt: buffers and a little KV."""
+"""Bytes beside a pair's weights that are gone before it answers a short prompt: buffers and a
+little KV.
+"""
 
 
 def free_bytes(device: torch.device) -> float:
-    """Return the free memory of a device; on a CPU within what a container or a batch system allows."""
+    """Return the free memory of a device; on a CPU within what a container or a batch system
+    allows.
+    """
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     import psutil
@@ -28,7 +34,9 @@ def free_bytes(device: torch.device) -> float:
 
 
 class _Files(NamedTuple):
-    """The folder of a version of control groups, and the names under which it states a group's memory."""
+    """The folder of a version of control groups, and the names under which it states a group's
+    memory.
+    """
 
     root: Path
     limit: str
@@ -36,7 +44,9 @@ class _Files(NamedTuple):
     file_pages: str
 
 
-OLD = _Files(MOUNT / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+OLD = _Files(
+    MOUNT / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+)
 NEW = _Files(MOUNT, "memory.max", "memory.current", "inactive_file")
 
 
@@ -49,23 +59,34 @@ def _left_in_groups() -> Iterator[int]:
                 continue
             files = OLD if controllers else NEW
             group = files.root / path.strip("/")
-            # Inside of a container the path is the host's, and the mount itself is the container's group.
+            # Inside of a container the path is the host's, and the mount itself is the container's
+            # group.
             groups = [group, *group.parents]
-            yield from filter(None, (_left(folder, files) for folder in groups[: groups.index(files.root) + 1]))
+            yield from filter(
+                None, (_left(folder, files) for folder in groups[: groups.index(files.root) + 1])
+            )
 
 
 def _left(group: Path, files: _Files) -> int | None:
-    """Return the bytes that a group's limit leaves; None without a limit, or where nothing is to be read."""
+    """Return the bytes that a group's limit leaves; None without a limit, or where nothing is to be
+    read.
+    """
     try:
-        limit, usage = (int((group / name).read_text(encoding="utf-8")) for name in (files.limit, files.usage))
-        pages = dict(line.split() for line in (group / "memory.stat").read_text(encoding="utf-8").splitlines())
+        limit, usage = (
+            int((group / name).read_text(encoding="utf-8")) for name in (files.limit, files.usage)
+        )
+        pages = dict(
+            line.split()
+            for line in (group / "memory.stat").read_text(encoding="utf-8").splitlines()
+        )
     except (OSError, ValueError):
         return None
     return limit - usage + int(pages.get(files.file_pages, 0)) if limit < NO_LIMIT else None
 
 
 def require_free_memory(models: Mapping[str, tuple[Any, str | None]], device: torch.device) -> None:
-    """Raise SkitError if the weights of models, each with the name of its executor, cannot be held beside each other.
+    """Raise SkitError if the weights of models, each with the name of its executor, cannot be held
+    beside each other.
 
     What is in memory already, or on another device, is not counted.
     """

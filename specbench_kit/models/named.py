@@ -1,4 +1,6 @@
-"""Pairs of real models that go by a short name, and which of them are on this machine. Imports nothing heavy."""
+"""Pairs of real models that go by a short name, and which of them are on this machine. Imports
+nothing heavy.
+"""
 
 import json
 import tomllib
@@ -16,11 +18,14 @@ from specbench_kit.models.gguf import gguf_checksum
 Role = Literal["target", "draft"]
 CATALOGUE = Path(__file__).with_name("named_pairs.toml")
 BYTES_PER_WEIGHT = 2
-"""Bytes of a weight in bf16, in which models on the hub come and to which GGUF files are converted."""
+"""Bytes of a weight in bf16, in which models on the hub come and to which GGUF files are
+converted.
+"""
 
 
 class PackagedFile(Struct, frozen=True, forbid_unknown_fields=True):
-    """A file on the package index: `file` of the package `name`, or of several numbered packages, joined in order.
+    """A file on the package index: `file` of the package `name`, or of several numbered packages,
+    joined in order.
 
     In both, `{part}` stands for the number of the part, from 1 to `parts`. Every part except the last holds
     `part_bytes`.
@@ -42,7 +47,9 @@ class PackagedFile(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NamedModel(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model of a named pair: a GGUF file with its checksum, or without a checksum a whole repository of the hub."""
+    """A model of a named pair: a GGUF file with its checksum, or without a checksum a whole
+    repository of the hub.
+    """
 
     name: str
     title: str
@@ -65,7 +72,9 @@ class NamedModel(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def converted_bytes(self) -> int:
-        """Return the size of the bf16 weights that a GGUF file is converted to; a repository is used as it is."""
+        """Return the size of the bf16 weights that a GGUF file is converted to; a repository is
+        used as it is.
+        """
         return BYTES_PER_WEIGHT * self.parameters if self.sha256 else 0
 
 
@@ -98,10 +107,15 @@ class NamedPair(Struct, frozen=True, forbid_unknown_fields=True):
         """Return where the pair is downloaded from, in the order in which it is tried."""
         on_hub = all(model.hub_file or not model.sha256 for model in self.models)
         on_index = all(model.package for model in self.models)
-        return [*(["the Hugging Face hub"] if on_hub else []), *(["the Python package index"] if on_index else [])]
+        return [
+            *(["the Hugging Face hub"] if on_hub else []),
+            *(["the Python package index"] if on_index else []),
+        ]
 
     def model(self, role: Role) -> NamedModel:
-        """Return the model that the pair's name stands for in a role: without a draft model of its own, the target."""
+        """Return the model that the pair's name stands for in a role: without a draft model of its
+        own, the target.
+        """
         return self.draft if role == "draft" and self.draft is not None else self.target
 
 
@@ -109,7 +123,8 @@ def read_pairs(path: Path) -> dict[str, NamedPair]:
     """Return the pairs of a catalogue by name, in its order; raise SkitError for a wrong entry."""
     pairs = {}
     for name, table in tomllib.loads(path.read_text(encoding="utf-8")).items():
-        # The models go by the pair's name too, the draft model as those do that the kit has for a target.
+        # The models go by the pair's name too, the draft model as those do that the kit has for a
+        # target.
         for role, model_name in (("target", name), ("draft", f"{name}/draft")):
             if isinstance(model := table.get(role), dict):
                 model["name"] = model_name
@@ -131,9 +146,11 @@ def size_text(size_bytes: float) -> str:
 
 
 def installed_file(model: NamedModel) -> Path | None:
-    """Return the model's file in an installed package, which is found by its metadata and never imported.
+    """Return the model's file in an installed package, which is found by its metadata and never
+    imported.
 
-    Another version of the package is not the model's, and does not keep it from being found elsewhere.
+    Another version of the package is not the model's, and does not keep it from being found
+    elsewhere.
     """
     if model.package is None or model.package.parts > 1:
         return None
@@ -146,12 +163,15 @@ def installed_file(model: NamedModel) -> Path | None:
 
 
 def fetched_folder(model: NamedModel) -> Path | None:
-    """Return the folder of the model if it was fetched before: of the converted file, or of the hub's repository."""
+    """Return the folder of the model if it was fetched before: of the converted file, or of the
+    hub's repository.
+    """
     try:
         folder = Path(json.loads(model.pointer.read_text(encoding="utf-8"))["folder"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if not (folder / "config.json").is_file():
         return None
-    # A newer version of the kit may name another file: the folder of the older one is then not the model.
+    # A newer version of the kit may name another file: the folder of the older one is then not the
+    # model.
     return folder if not model.sha256 or gguf_checksum(folder) == model.sha256 else None

@@ -12,7 +12,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.models.catalogue import BUNDLED, SYNTHETIC, ModelSource, from_pretrained, locate, read_config
+from specbench_kit.models.catalogue import (
+    BUNDLED,
+    SYNTHETIC,
+    ModelSource,
+    from_pretrained,
+    locate,
+    read_config,
+)
 from specbench_kit.models.draft_library import HEAD, find, find_draft
 from specbench_kit.models.drafts.reduced import (
     exit_early,
@@ -56,18 +63,24 @@ class LoadedModel:
     """A transformers causal LM and its origin."""
 
     shell: Any
-    """The model, or its shell, whose weights are still in their files: see `models/weights/stored.py`."""
+    """The model, or its shell, whose weights are still in their files: see
+    `models/weights/stored.py`.
+    """
     source: ModelSource
     executor: str = AUTO
     """The name of the executor that runs it, or the fastest that supports it."""
     translation: VocabularyMap | None = None
     """What a draft model with a vocabulary of its own shares with the target."""
     exit_layer: int | None = None
-    """The number of the target's layers that a draft model consists of, if it is the target itself."""
+    """The number of the target's layers that a draft model consists of, if it is the target
+    itself.
+    """
 
     @property
     def model(self) -> Any:
-        """Return the model with its weights in memory, which takes time and room if they were not."""
+        """Return the model with its weights in memory, which takes time and room if they were
+        not.
+        """
         return with_weights(self.shell)
 
     @property
@@ -86,7 +99,9 @@ class LoadedModel:
 
     @property
     def context(self) -> int:
-        """Return the context length, up to where the model would rescale positions; a million without a limit."""
+        """Return the context length, up to where the model would rescale positions; a million
+        without a limit.
+        """
         named = getattr(self.text_config, "max_position_embeddings", None) or 1 << 20
         return min([int(named), *scaled_from(self.text_config)])
 
@@ -113,13 +128,16 @@ class LoadedModel:
         """Return the name of the executor that was asked for; None for the fastest."""
         return None if self.executor == AUTO else self.executor
 
-    def runner(self, slots: int, capacity: int, vocabulary: int | None, executor: str = AUTO) -> Runner:
+    def runner(
+        self, slots: int, capacity: int, vocabulary: int | None, executor: str = AUTO
+    ) -> Runner:
         """Return a runner on the model's executor, or on the named one."""
         name = self.named_executor if executor == AUTO else executor
         if name is None:
             require_fast(self.shell)
         if self.translation is not None and vocabulary is not None:
-            # Its own tokens of a text may be more than the target's, of which `capacity` is the number.
+            # Its own tokens of a text may be more than the target's, of which `capacity` is the
+            # number.
             own = make_executor(self.shell, slots, min(capacity * 3 // 2, self.context), None, name)
             return TranslatingRunner(own, self.translation, vocabulary)
         return Runner(make_executor(self.shell, slots, capacity, vocabulary, name))
@@ -127,13 +145,17 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A target and its draft models, with one vocabulary or translated; `draft` is None if no method needs one."""
+    """A target and its draft models, with one vocabulary or translated; `draft` is None if no
+    method needs one.
+    """
 
     target: LoadedModel
     draft: LoadedModel | None
     tokenizer: Any
     masked: tuple[int, ...] = ()
-    """Added tokens that only some of the tokenizers have: the target may produce them, a draft never does."""
+    """Added tokens that only some of the tokenizers have: the target may produce them, a draft
+    never does.
+    """
     others: Mapping[str, LoadedModel] = field(default_factory=dict)
     """Further draft models, by the name under which they were requested."""
 
@@ -141,7 +163,9 @@ class Pair:
     def needed_draft(self) -> LoadedModel:
         """Return the draft model; its absence is an error of one line."""
         if self.draft is None:
-            raise SkitError("no draft model was loaded, since no method here drafts with one: name a method that does")
+            raise SkitError(
+                "no draft model was loaded, since no method here drafts with one: name a method that does"
+            )
         return self.draft
 
     def require_head(self, name: str) -> None:
@@ -151,7 +175,11 @@ class Pair:
     @property
     def loaded(self) -> dict[str, LoadedModel]:
         """Return all models by role or name."""
-        return {"target": self.target, **({"draft": self.draft} if self.draft else {}), **self.others}
+        return {
+            "target": self.target,
+            **({"draft": self.draft} if self.draft else {}),
+            **self.others,
+        }
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -160,7 +188,8 @@ class Pair:
 
     @property
     def vocabulary(self) -> int:
-        """Return the number of tokens that all models know, without the padding of their output layers.
+        """Return the number of tokens that all models know, without the padding of their output
+        layers.
 
         Draft models with a vocabulary of their own are translated, and do not count.
         """
@@ -170,7 +199,9 @@ class Pair:
     def describe(self, hash_folder: Callable[[Path], str]) -> dict[str, Any]:
         """Describe all models, as a run records them."""
         ignored = ignored_settings(self.target.shell.generation_config)
-        target = self.target.describe(hash_folder) | ({"ignored_settings": ignored} if ignored else {})
+        target = self.target.describe(hash_folder) | (
+            {"ignored_settings": ignored} if ignored else {}
+        )
         extra_drafts = {name: model.describe(hash_folder) for name, model in self.others.items()}
         if self.draft is None:
             return {"target": target} | extra_drafts
@@ -178,9 +209,13 @@ class Pair:
         return {"target": target, "draft": self.draft.describe(hash_folder) | masked} | extra_drafts
 
     def context_note(self, length: int) -> str:
-        """Return a line on the draft model that holds fewer tokens than the target and than `length`; "" if none."""
+        """Return a line on the draft model that holds fewer tokens than the target and than
+        `length`; "" if none.
+        """
         drafts = {name: loaded for name, loaded in self.loaded.items() if name != "target"}
-        name, shortest = min(drafts.items(), key=lambda item: item[1].context, default=("", self.target))
+        name, shortest = min(
+            drafts.items(), key=lambda item: item[1].context, default=("", self.target)
+        )
         if shortest.context >= min(length, self.target.context):
             return ""
         return (
@@ -195,14 +230,17 @@ class Pair:
         return runners["target"], runners["draft"]
 
     def all_runners(self, slots: int, length: int, executor: str = AUTO) -> dict[str, Runner]:
-        """Return a runner per model whose slots hold `length` tokens and a draft, at most the context.
+        """Return a runner per model whose slots hold `length` tokens and a draft, at most the
+        context.
 
         Each uses its model's executor or, heads excepted, the named one.
         """
         # A list, since a pair with its target on a server may hold no model at all.
         size = min([length + SLACK, *(loaded.context for loaded in self.loaded.values())])
         runners = {
-            name: loaded.runner(slots, size, self.vocabulary, executor if _is_choosable(name, loaded) else AUTO)
+            name: loaded.runner(
+                slots, size, self.vocabulary, executor if _is_choosable(name, loaded) else AUTO
+            )
             for name, loaded in self.loaded.items()
         }
         for name, runner in runners.items():
@@ -211,7 +249,9 @@ class Pair:
 
 
 def _is_choosable(name: str, loaded: LoadedModel) -> bool:
-    """Return whether a model runs on the executor that the user names; heads and reduced drafts have their own."""
+    """Return whether a model runs on the executor that the user names; heads and reduced drafts
+    have their own.
+    """
     return not name.startswith(HEAD) and not is_reduced(loaded.shell)
 
 
@@ -228,8 +268,8 @@ def load_pair(
 ) -> Pair:
     """Load all models; a missing model, or tokenizers that share no token, is an error of one line.
 
-    A draft model whose vocabulary is not the target's is translated. `random_model` makes what computes the forwards of
-    synthetic models with a shape.
+    A draft model whose vocabulary is not the target's is translated. `random_model` makes what
+    computes the forwards of synthetic models with a shape.
     """
     target_device, draft_device = devices_of(device)
     target_executor, draft_executor = executors_of(executor)
@@ -266,7 +306,11 @@ def load_pair(
                 f"give --device {target_device}"
             )
         if (layers := exit_layer(name)) is not None:
-            loaded.append(LoadedModel(exit_early(loaded[0].shell, layers), source, draft_executor, exit_layer=layers))
+            loaded.append(
+                LoadedModel(
+                    exit_early(loaded[0].shell, layers), source, draft_executor, exit_layer=layers
+                )
+            )
         elif _is_reduced(source):
             loaded.append(LoadedModel(load_draft(source.folder, loaded[0].shell), source))
         else:
@@ -274,11 +318,15 @@ def load_pair(
             loaded.append(LoadedModel(model, source, draft_executor, translation))
     for place in {model.device for model in loaded}:
         here = [model for model in loaded if model.device == place]
-        require_free_memory({model.source.label: (model.shell, model.named_executor) for model in here}, place)
+        require_free_memory(
+            {model.source.label: (model.shell, model.named_executor) for model in here}, place
+        )
     for model in (own for own in loaded if own.translation is None):
         require_room(tokenizer, model.source.label, int(model.text_config.vocab_size))
     room = min(int(model.text_config.vocab_size) for model in loaded if model.translation is None)
-    by_name = dict(zip(drafts, loaded[1:], strict=True)) | {name: _load_head(name, loaded[0]) for name in heads}
+    by_name = dict(zip(drafts, loaded[1:], strict=True)) | {
+        name: _load_head(name, loaded[0]) for name in heads
+    }
     return Pair(
         target=loaded[0],
         draft=None if draft is None else loaded[1],
@@ -289,14 +337,18 @@ def load_pair(
 
 
 def devices_of(name: str) -> tuple[torch.device, torch.device]:
-    """Return the devices of target and draft models that `TARGET+DRAFT`, or one name for both, stands for."""
+    """Return the devices of target and draft models that `TARGET+DRAFT`, or one name for both,
+    stands for.
+    """
     target, plus, draft = name.partition("+")
     device = resolve_device(target)
     return device, resolve_device(draft) if plus else device
 
 
 def executors_of(name: str) -> tuple[str, str]:
-    """Return the executors of target and draft models that `TARGET+DRAFT`, or one name for both, stands for."""
+    """Return the executors of target and draft models that `TARGET+DRAFT`, or one name for both,
+    stands for.
+    """
     target, plus, draft = name.partition("+")
     return target, draft if plus else target
 
@@ -308,7 +360,9 @@ def _draft_source(name: str, target: ModelSource) -> ModelSource:
     return find_draft(name, target)
 
 
-def load_model(source: ModelSource, *, device: str = AUTO, dtype: str = AUTO, executor: str = AUTO) -> LoadedModel:
+def load_model(
+    source: ModelSource, *, device: str = AUTO, dtype: str = AUTO, executor: str = AUTO
+) -> LoadedModel:
     """Load one model without its tokenizer; a missing one is an error of one line."""
     torch_device = resolve_device(device)
     torch_dtype = resolve_dtype(dtype, torch_device, executor)
@@ -316,23 +370,35 @@ def load_model(source: ModelSource, *, device: str = AUTO, dtype: str = AUTO, ex
 
 
 def load_apart(
-    source: ModelSource, target: ModelSource, *, device: str = AUTO, dtype: str = AUTO, executor: str = AUTO
+    source: ModelSource,
+    target: ModelSource,
+    *,
+    device: str = AUTO,
+    dtype: str = AUTO,
+    executor: str = AUTO,
 ) -> LoadedModel:
     """Load a draft model without its target, which runs elsewhere.
 
-    One that `skit train-draft` made for the target reads the embedding in the target's files on this machine.
+    One that `skit train-draft` made for the target reads the embedding in the target's files on
+    this machine.
     """
     if not _is_reduced(source):
         return load_model(source, device=device, dtype=dtype, executor=executors_of(executor)[1])
     torch_device = resolve_device(device)
     draft = load_draft_for(
-        source.folder, read_config(target), lambda: read_embedding(target.complete_folder(weights=True))
+        source.folder,
+        read_config(target),
+        lambda: read_embedding(target.complete_folder(weights=True)),
     )
-    return LoadedModel(draft.to(device=torch_device, dtype=resolve_dtype(dtype, torch_device)), source)
+    return LoadedModel(
+        draft.to(device=torch_device, dtype=resolve_dtype(dtype, torch_device)), source
+    )
 
 
 def load_draft_tokenizer(source: ModelSource, target: ModelSource) -> Any:
-    """Load the tokenizer of a draft model: the target's for one that `skit train-draft` made for it."""
+    """Load the tokenizer of a draft model: the target's for one that `skit train-draft` made for
+    it.
+    """
     return _load_tokenizer(target if _is_reduced(source) else source)
 
 
@@ -344,12 +410,16 @@ def resolve_device(name: str) -> torch.device:
         raise SkitError(f"unknown device '{name}': use auto, cpu, cuda or cuda:N")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SkitError(f"device '{name}' is not there: torch sees {torch.cuda.device_count()} CUDA devices")
+        raise SkitError(
+            f"device '{name}' is not there: torch sees {torch.cuda.device_count()} CUDA devices"
+        )
     return device
 
 
 def resolve_dtype(name: str, device: torch.device, executor: str = AUTO) -> torch.dtype:
-    """Return a torch data type; `auto` is the executor's, or float32 on a CPU, for exact comparison, or bfloat16."""
+    """Return a torch data type; `auto` is the executor's, or float32 on a CPU, for exact
+    comparison, or bfloat16.
+    """
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
     dtypes["auto"] = torch.float32 if device.type == "cpu" else torch.bfloat16
     if name not in dtypes:
@@ -357,7 +427,9 @@ def resolve_dtype(name: str, device: torch.device, executor: str = AUTO) -> torc
     if executor == AUTO or (held := executors.get(executor).dtype) is None:
         return dtypes[name]
     if name != AUTO and dtypes[name] != held:
-        raise SkitError(f"executor '{executor}' holds weights in {_short(held)}: leave out --dtype {name}")
+        raise SkitError(
+            f"executor '{executor}' holds weights in {_short(held)}: leave out --dtype {name}"
+        )
     return held
 
 
@@ -366,7 +438,9 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def _is_reduced(source: ModelSource) -> bool:
-    """Return whether a draft was made for its target by `skit train-draft`, whose tokenizer and embedding it uses."""
+    """Return whether a draft was made for its target by `skit train-draft`, whose tokenizer and
+    embedding it uses.
+    """
     return is_reduced_draft(source.folder)
 
 
@@ -381,7 +455,8 @@ def _load_head(name: str, target: LoadedModel) -> LoadedModel:
 
 
 def _load_weights(source: ModelSource, options: Mapping[str, Any]) -> Any:
-    """Load a model with transformers, and refuse files that do not fit its configuration in one line.
+    """Load a model with transformers, and refuse files that do not fit its configuration in one
+    line.
 
     Transformers would print a table of all weights, and leave those random that are missing.
     """
@@ -389,7 +464,9 @@ def _load_weights(source: ModelSource, options: Mapping[str, Any]) -> Any:
     logging.set_verbosity_error()
     reporting = {"output_loading_info": True, "ignore_mismatched_sizes": True}
     try:
-        model, report = from_pretrained(AutoModelForCausalLM, source, weights=True, **options, **reporting)
+        model, report = from_pretrained(
+            AutoModelForCausalLM, source, weights=True, **options, **reporting
+        )
     finally:
         logging.set_verbosity(verbosity)
     if report["mismatched_keys"]:
@@ -399,7 +476,9 @@ def _load_weights(source: ModelSource, options: Mapping[str, Any]) -> Any:
             f"config.json asks for {list(wanted)}; use the config.json that came with the weights"
         )
     if report["missing_keys"]:
-        raise SkitError(f"cannot load model '{source.label}': its weights lack {min(report['missing_keys'])}")
+        raise SkitError(
+            f"cannot load model '{source.label}': its weights lack {min(report['missing_keys'])}"
+        )
     return model
 
 
@@ -412,12 +491,18 @@ def _load_model(
 ) -> Any:
     if source.synthetic:
         vocabulary = int(read_config(locate(BUNDLED, "target")).vocab_size)
-        make_body = partial(random_model, device=device, dtype=dtype) if random_model is not None else None
+        make_body = (
+            partial(random_model, device=device, dtype=dtype) if random_model is not None else None
+        )
         return load_synthetic(source, vocabulary, make_body)
     logging.disable_progress_bar()
     config = read_config(source)
     placed = placement.options(config, source.label, device)
-    if device.type == "cpu" and not placed and (shell := make_shell(source, config, dtype)) is not None:
+    if (
+        device.type == "cpu"
+        and not placed
+        and (shell := make_shell(source, config, dtype)) is not None
+    ):
         hold_scale(shell)
         return shell.eval()
     model = _load_weights(source, {"config": config, "dtype": dtype, **OWN_KERNELS, **placed})

@@ -26,20 +26,26 @@ ELSEWHERE = "name a smaller or unquantised one, or let an engine serve it and co
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The devices for the weights: one, or all of them by `spread`, within the `memory` allowed on each."""
+    """The devices for the weights: one, or all of them by `spread`, within the `memory` allowed on
+    each.
+    """
 
     spread: str = ""
     memory: str = ""
 
     def __post_init__(self) -> None:
         if self.spread not in ("", "auto", "balanced", "sequential"):
-            raise SkitError(f"--device-map must be auto, balanced or sequential, not '{self.spread}'")
+            raise SkitError(
+                f"--device-map must be auto, balanced or sequential, not '{self.spread}'"
+            )
         if self.memory and not self.spread:
             raise SkitError("--max-memory limits what --device-map may use: give both")
         limits(self.memory)
 
     def options(self, config: Any, label: str, device: torch.device) -> dict[str, Any]:
-        """Return loading options for transformers; empty if the whole model moves to `device` afterwards."""
+        """Return loading options for transformers; empty if the whole model moves to `device`
+        afterwards.
+        """
         quantised = _method(config)
         if quantised:
             require_package(quantised, label)
@@ -55,23 +61,33 @@ def limits(text: str) -> dict[int | str, str]:
     for part in filter(None, text.split(",")):
         match = MEMORY.fullmatch(part.strip())
         if match is None:
-            raise SkitError(f"--max-memory takes DEVICE=SIZE with commas, as in 0=20GiB,cpu=60GiB, not '{part}'")
+            raise SkitError(
+                f"--max-memory takes DEVICE=SIZE with commas, as in 0=20GiB,cpu=60GiB, not '{part}'"
+            )
         memory[match[1] if match[1] == "cpu" else int(match[1])] = match[2]
     return memory
 
 
 def require_package(method: str, label: str) -> None:
-    """Raise SkitError, naming the package, if the one that loads a quantised checkpoint is missing."""
+    """Raise SkitError, naming the package, if the one that loads a quantised checkpoint is
+    missing.
+    """
     package = PACKAGES.get(method)
     if package is not None and find_spec(package.partition(".")[0]) is None:
         name = package.replace("_", "-").replace(".", "-")
-        raise SkitError(f"model '{label}' is quantised with {method}: pip install {name}, or {ELSEWHERE}")
+        raise SkitError(
+            f"model '{label}' is quantised with {method}: pip install {name}, or {ELSEWHERE}"
+        )
 
 
 def require_memory(model: Any, label: str) -> None:
-    """Raise SkitError if transformers has left weights on disk because no device had room for them."""
+    """Raise SkitError if transformers has left weights on disk because no device had room for
+    them.
+    """
     if "disk" in set(map(str, getattr(model, "hf_device_map", {}).values())):
-        raise SkitError(f"model '{label}' does not fit the memory it is given: raise --max-memory, or {ELSEWHERE}")
+        raise SkitError(
+            f"model '{label}' does not fit the memory it is given: raise --max-memory, or {ELSEWHERE}"
+        )
 
 
 def _method(config: Any) -> str:
@@ -80,5 +96,7 @@ def _method(config: Any) -> str:
     if not quantisation:
         return ""
     is_dict = isinstance(quantisation, dict)
-    method = quantisation.get("quant_method") if is_dict else getattr(quantisation, "quant_method", None)
+    method = (
+        quantisation.get("quant_method") if is_dict else getattr(quantisation, "quant_method", None)
+    )
     return str(getattr(method, "value", method) or "bitsandbytes")

@@ -101,12 +101,17 @@ class Runner:
         return len(self._slots[slot].parents)
 
     def begin(self, rows: Sequence[Append], layers: Sequence[int] = ()) -> Callable[[], Forward]:
-        """Start a forward and return a function that waits for it; other runners compute it in another process."""
+        """Start a forward and return a function that waits for it; other runners compute it in
+        another process.
+        """
         result = self.forward(rows, layers)
         return lambda: result
 
-    def forward(self, rows: Sequence[Append], layers: Sequence[int] = (), extra_rows: Sequence[Row] = ()) -> Forward:
-        """Append every row's tokens as provisional; return logits of the kept ones and hidden states of `layers`.
+    def forward(
+        self, rows: Sequence[Append], layers: Sequence[int] = (), extra_rows: Sequence[Row] = ()
+    ) -> Forward:
+        """Append every row's tokens as provisional; return logits of the kept ones and hidden
+        states of `layers`.
 
         `extra_rows` are computed in the same batch without being appended to their slots.
         """
@@ -117,15 +122,19 @@ class Runner:
         return result
 
     def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
-        """Make the provisional nodes `path` (from the prefix down) part of the prefix and drop the others.
+        """Make the provisional nodes `path` (from the prefix down) part of the prefix and drop the
+        others.
 
-        The nodes `keep`, a connected tree below the end of the path, stay provisional and are numbered from 0 on.
+        The nodes `keep`, a connected tree below the end of the path, stay provisional and are
+        numbered from 0 on.
         """
         state = self._slots[slot]
         nodes = [*path, *keep]
         moved = next((i for i, node in enumerate(nodes) if i != node), len(nodes))
         if moved < len(nodes):
-            self.executor.move(slot, [state.length + node for node in nodes[moved:]], state.length + moved)
+            self.executor.move(
+                slot, [state.length + node for node in nodes[moved:]], state.length + moved
+            )
         state.length += len(path)
         new_index = {node: i for i, node in enumerate(keep)}
         parents = [new_index.get(state.parents[node], -1) for node in keep]

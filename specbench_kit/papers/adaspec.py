@@ -6,7 +6,9 @@ from specbench_kit.papers.experiment import experiments
 
 
 class AblationRow(NamedTuple):
-    """Average drafted and accepted tokens per request and round, and the speedup over autoregressive decoding."""
+    """Average drafted and accepted tokens per request and round, and the speedup over
+    autoregressive decoding.
+    """
 
     drafted: float
     accepted: float
@@ -23,7 +25,9 @@ METHODS = {
     "AdaSpec-": "adaspec:elimination=false",
     "AdaSpec": "adaspec",
 }
-"""Method specs by the row of Table 2 that they reproduce. The paper does not give the value of the threshold."""
+"""Method specs by the row of Table 2 that they reproduce. The paper does not give the value of the
+threshold.
+"""
 
 
 def ablation() -> dict[int, dict[str, AblationRow]]:

@@ -11,7 +11,9 @@ from specbench_kit.serving.figures import Interval, look_up
 
 
 class RatioOfRatios(Struct, frozen=True):
-    """The advantage of a reference series over another one, published and simulated, and the second over the first."""
+    """The advantage of a reference series over another one, published and simulated, and the second
+    over the first.
+    """
 
     published: float
     simulated: float
@@ -21,10 +23,10 @@ class RatioOfRatios(Struct, frozen=True):
 class ComparedNumber(Published, frozen=True, kw_only=True):
     """A published number next to the simulated one, where there is one.
 
-    A bound holds or does not; of a number, `score` is the simulated over the published effect, or over the number
-    itself if it states no effect. `counted` says whether it is a prediction that could have failed: only these make up
-    the verdict. `ratio_of_ratios` compares the advantage
-    of the experiment's reference series over this series: simulated over published.
+    A bound holds or does not; of a number, `score` is the simulated over the published effect, or
+    over the number itself if it states no effect. `counted` says whether it is a prediction that
+    could have failed: only these make up the verdict. `ratio_of_ratios` compares the advantage of
+    the experiment's reference series over this series: simulated over published.
     """
 
     simulated: Interval | None
@@ -38,7 +40,9 @@ class ComparedNumber(Published, frozen=True, kw_only=True):
 
     @property
     def effect_found(self) -> float | None:
-        """The simulated over the published effect, of a number that states what it would be without one."""
+        """The simulated over the published effect, of a number that states what it would be without
+        one.
+        """
         return self.score if self.null is not None and self.value != self.null else None
 
     @property
@@ -48,7 +52,9 @@ class ComparedNumber(Published, frozen=True, kw_only=True):
 
 
 def compare_published(experiment: Experiment, rows: Sequence[JsonObject]) -> list[ComparedNumber]:
-    """Return every published number with the simulated one and the ratio of both, as reports show them."""
+    """Return every published number with the simulated one and the ratio of both, as reports show
+    them.
+    """
     return compare_simulated(
         [(published, _simulated(published, rows)) for published in experiment.published],
         experiment.goal,
@@ -65,9 +71,13 @@ def compare_simulated(
 ) -> list[ComparedNumber]:
     """Return published numbers compared with those that were simulated for them.
 
-    No paper says how far one of its rows is ahead of itself, which is what a reference over its variants would be.
+    No paper says how far one of its rows is ahead of itself, which is what a reference over its
+    variants would be.
     """
-    of_one_row = {against, *(series for several in variants if against in several for series in several)}
+    of_one_row = {
+        against,
+        *(series for several in variants if against in several for series in several),
+    }
     pairs = [_pair(published, simulated, goal) for published, simulated in numbers]
     bases: dict[object, ComparedNumber] = {}
     for pair in pairs:
@@ -76,12 +86,15 @@ def compare_simulated(
     compared = []
     for pair in pairs:
         base = bases.get(_point(pair)) if pair.series not in of_one_row else None
-        compared.append(structs.replace(pair, ratio_of_ratios=base and _ratio_of_ratios(pair, base)))
+        compared.append(
+            structs.replace(pair, ratio_of_ratios=base and _ratio_of_ratios(pair, base))
+        )
     return compared
 
 
 class PrintedNumber(NamedTuple):
-    """A number or bound that the paper prints once, compared under each of the assumptions that the experiment tries.
+    """A number or bound that the paper prints once, compared under each of the assumptions that the
+    experiment tries.
 
     It is met if it is under all of them: nobody can choose the assumption afterwards.
     """
@@ -99,18 +112,28 @@ class PrintedNumber(NamedTuple):
         return sum(bool(number.within) for number in self.compared)
 
 
-def printed_numbers(pairs: Sequence[ComparedNumber], variants: Sequence[Sequence[str]]) -> list[PrintedNumber]:
-    """Return compared numbers by what the paper prints; those of series that are variants of one row are joined."""
+def printed_numbers(
+    pairs: Sequence[ComparedNumber], variants: Sequence[Sequence[str]]
+) -> list[PrintedNumber]:
+    """Return compared numbers by what the paper prints; those of series that are variants of one
+    row are joined.
+    """
     row_of_series = {series: row for row, several in enumerate(variants) for series in several}
     joined: dict[object, list[ComparedNumber]] = {}
     for pair in pairs:
         row = row_of_series.get(pair.series, pair.series)
-        joined.setdefault((row, _point(pair), pair.value, pair.bound, pair.measured), []).append(pair)
+        joined.setdefault((row, _point(pair), pair.value, pair.bound, pair.measured), []).append(
+            pair
+        )
     return [PrintedNumber(tuple(several)) for several in joined.values()]
 
 
-def predictions(pairs: Sequence[ComparedNumber], variants: Sequence[Sequence[str]]) -> list[PrintedNumber]:
-    """Return the printed numbers that count: predicted, compared, and not met by a result without any effect."""
+def predictions(
+    pairs: Sequence[ComparedNumber], variants: Sequence[Sequence[str]]
+) -> list[PrintedNumber]:
+    """Return the printed numbers that count: predicted, compared, and not met by a result without
+    any effect.
+    """
     return printed_numbers([pair for pair in pairs if pair.counted], variants)
 
 
@@ -129,7 +152,11 @@ def _pair(published: Published, simulated: Interval | None, goal: float) -> Comp
     """Return one published number with the simulated one."""
     mean = None if simulated is None else simulated.mean
     # A published bound is no number that a ratio could be taken to.
-    ratio = mean / published.value if mean is not None and published.value and not published.bound else None
+    ratio = (
+        mean / published.value
+        if mean is not None and published.value and not published.bound
+        else None
+    )
     within = _within(published, mean, goal)
     shows_nothing = _is_met_without_effect(published, goal)
     return ComparedNumber(
@@ -145,7 +172,9 @@ def _pair(published: Published, simulated: Interval | None, goal: float) -> Comp
 
 
 def _is_met_without_effect(published: Published, goal: float) -> bool:
-    """Return whether a result without any effect would be near enough too, so that the number means nothing."""
+    """Return whether a result without any effect would be near enough too, so that the number means
+    nothing.
+    """
     idle = published.unaffected if published.null is None else published.null
     return idle is not None and (published.value == idle or bool(_within(published, idle, goal)))
 
@@ -157,10 +186,16 @@ def _is_about(row: JsonObject, published: Published) -> bool:
 
 
 def holds(published: Published, simulated: float | None) -> bool | None:
-    """Return whether a simulated number keeps a published bound, or None without a bound or a number."""
+    """Return whether a simulated number keeps a published bound, or None without a bound or a
+    number.
+    """
     if simulated is None or published.value is None or not published.bound:
         return None
-    return simulated >= published.value if published.bound == BOUNDS[0] else simulated <= published.value
+    return (
+        simulated >= published.value
+        if published.bound == BOUNDS[0]
+        else simulated <= published.value
+    )
 
 
 def _score(published: Published, simulated: float | None) -> float | None:
@@ -175,7 +210,9 @@ def _score(published: Published, simulated: float | None) -> float | None:
 
 
 def _within(published: Published, simulated: float | None, goal: float) -> bool | None:
-    """Return whether a simulated number is as near as it should be, or keeps the bound; None without a number."""
+    """Return whether a simulated number is as near as it should be, or keeps the bound; None
+    without a number.
+    """
     if published.bound:
         return holds(published, simulated)
     if published.points is not None and simulated is not None and published.value is not None:
@@ -185,7 +222,9 @@ def _within(published: Published, simulated: float | None, goal: float) -> bool 
 
 
 def _ratio_of_ratios(pair: ComparedNumber, base: ComparedNumber) -> RatioOfRatios | None:
-    """Return the published and the simulated ratio of the base series to this one, and the second over the first."""
+    """Return the published and the simulated ratio of the base series to this one, and the second
+    over the first.
+    """
     if not (pair.value and base.value and pair.simulated and base.simulated):
         return None
     if not (pair.simulated.mean and base.simulated.mean):

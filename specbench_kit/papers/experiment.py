@@ -1,4 +1,6 @@
-"""Published experiments as data: what to run, which numbers the paper prints, and which inputs it leaves open."""
+"""Published experiments as data: what to run, which numbers the paper prints, and which inputs it
+leaves open.
+"""
 
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,13 +17,15 @@ from specbench_kit.core.typed_json import JsonObject
 
 LIBRARY = Path(__file__).with_name("library")
 BOUNDS = ("at least", "at most")
-"""Bounds that a paper may state in place of a number; a TOML file writes them as `at_least` and `at_most`."""
+"""Bounds that a paper may state in place of a number; a TOML file writes them as `at_least` and
+`at_most`.
+"""
 ROLES = ("input", "fitted", "half fitted", "identity", "predicted")
 """What a published number is to its experiment.
 
-An `input` was put into the run, a `fitted` one is met because an unknown was chosen to meet it, a `half fitted` one is
-a ratio or a difference of which one side was fitted, an `identity` follows from other numbers of the same paper, and
-only a `predicted` one could have come out differently.
+An `input` was put into the run, a `fitted` one is met because an unknown was chosen to meet it, a
+`half fitted` one is a ratio or a difference of which one side was fitted, an `identity` follows
+from other numbers of the same paper, and only a `predicted` one could have come out differently.
 """
 PREDICTED = ROLES[-1]
 HALF_FITTED = ROLES[2]
@@ -31,13 +35,17 @@ SIDES = {
     "ratios": {"numerator": ("of", "at"), "denominator": ("over", "to")},
     "differences": {"minuend": ("of", ""), "subtrahend": ("less", "")},
 }
-"""The sides of derived figures: each with the key of its figures, and the key of the point that it is taken at."""
+"""The sides of derived figures: each with the key of its figures, and the key of the point that it
+is taken at.
+"""
 WORLD = "world"
 """The file of a paper's library that holds the inputs of all its simulated experiments."""
 NAME = "@"
 """Begins the name of a value of the paper's world."""
 GRID = frozenset({"over", "ratios", "differences", "averages", "means", "picks"})
-"""Options of an experiment beyond those of its command: axes of a grid, and figures derived from the rows."""
+"""Options of an experiment beyond those of its command: axes of a grid, and figures derived from
+the rows.
+"""
 
 
 class Assumed(Struct, frozen=True):
@@ -54,7 +62,8 @@ class Assumed(Struct, frozen=True):
 
 
 class Published(Struct, frozen=True):
-    """A published number: its series, its point of the grid (`where`), and the figure of a row that it is compared to.
+    """A published number: its series, its point of the grid (`where`), and the figure of a row that
+    it is compared to.
 
     `value` is None if the kit's authors do not have the number. Where the paper states a bound instead of a number,
     `bound` is one of `BOUNDS` and `value` is the limit.
@@ -81,7 +90,9 @@ class Published(Struct, frozen=True):
 
 
 class Contradiction(NamedTuple):
-    """Claims of one paper that exclude each other, and the argument; a test computes what the argument says."""
+    """Claims of one paper that exclude each other, and the argument; a test computes what the
+    argument says.
+    """
 
     claims: str
     argument: str
@@ -95,7 +106,8 @@ class NotCompared(NamedTuple):
 
 
 class MainClaim(NamedTuple):
-    """What a paper claims above all, in words that follow "that", and the numbers of one experiment that carry it.
+    """What a paper claims above all, in words that follow "that", and the numbers of one experiment
+    that carry it.
 
     These are the numbers of some `series`, or by how much the experiment's reference series is ahead of them where
     `is_lead`.
@@ -108,11 +120,13 @@ class MainClaim(NamedTuple):
 
 
 class World(NamedTuple):
-    """What all simulated experiments of a paper share: options of those `commands`, and assumed inputs.
+    """What all simulated experiments of a paper share: options of those `commands`, and assumed
+    inputs.
 
-    It also has the paper's main claim, what its numbers exclude, and what is not compared. `names` are values that
-    series write as `@name`, and `named` are the options of a series that have to be written so: a pair is then one pair
-    wherever it decodes. `terms` says what the names of series stand for.
+    It also has the paper's main claim, what its numbers exclude, and what is not compared. `names`
+    are values that series write as `@name`, and `named` are the options of a series that have to be
+    written so: a pair is then one pair wherever it decodes. `terms` says what the names of series
+    stand for.
     """
 
     commands: frozenset[str]
@@ -129,7 +143,8 @@ class World(NamedTuple):
 
 @dataclass(frozen=True)
 class Experiment:
-    """A published experiment: the options of its command, the published numbers and the assumed inputs.
+    """A published experiment: the options of its command, the published numbers and the assumed
+    inputs.
 
     It counts as reproduced if no number is off by more than the share `goal`; `prevented` says what prevents that.
     `against` is the series that all ratios are taken to. Each of the `variants` are series that stand for one row of
@@ -163,7 +178,11 @@ class Experiment:
 @cache
 def experiments() -> dict[str, Experiment]:
     """Return every experiment of the library by `paper/name`."""
-    files = {f"{path.parent.name}/{path.stem}": path for path in sorted(LIBRARY.glob("*/*.toml")) if path.stem != WORLD}
+    files = {
+        f"{path.parent.name}/{path.stem}": path
+        for path in sorted(LIBRARY.glob("*/*.toml"))
+        if path.stem != WORLD
+    }
     shared = worlds()
     read = {name: tomllib.loads(path.read_text(encoding="utf-8")) for name, path in files.items()}
     return {
@@ -173,13 +192,21 @@ def experiments() -> dict[str, Experiment]:
 
 
 def find_experiments(name: str) -> list[Experiment]:
-    """Return the experiment of that name, all experiments of a paper, or `all`; raise SkitError if there is none."""
+    """Return the experiment of that name, all experiments of a paper, or `all`; raise SkitError if
+    there is none.
+    """
     library = experiments()
-    matches = [experiment for experiment in library.values() if name in ("all", experiment.name, experiment.paper)]
+    matches = [
+        experiment
+        for experiment in library.values()
+        if name in ("all", experiment.name, experiment.paper)
+    ]
     if not matches:
         papers = dict.fromkeys(experiment.paper for experiment in library.values())
         hint = did_you_mean(name, [*library, *papers], MOST_SUGGESTED)
-        raise SkitError(f"unknown experiment '{name}'{hint}; skit list experiments shows all {len(library)}")
+        raise SkitError(
+            f"unknown experiment '{name}'{hint}; skit list experiments shows all {len(library)}"
+        )
     return matches
 
 
@@ -188,21 +215,32 @@ def build_experiment(name: str, content: JsonObject) -> Experiment:
     fields = dict(content)
     try:
         shared = {"role": fields.pop("role", ""), "measured": fields.pop("measured", "")}
-        published = [n for table in fields.pop("published", []) for n in _published_numbers({**shared, **table})]
+        published = [
+            n
+            for table in fields.pop("published", [])
+            for n in _published_numbers({**shared, **table})
+        ]
         assumed = [
-            Assumed(**{**table, "values": tuple(table.get("values", ()))}) for table in fields.pop("assumed", [])
+            Assumed(**{**table, "values": tuple(table.get("values", ()))})
+            for table in fields.pop("assumed", [])
         ]
         variants = tuple(map(tuple, fields.pop("variants", ())))
-        unknown = {series for several in variants for series in several} - {number.series for number in published}
+        unknown = {series for several in variants for series in several} - {
+            number.series for number in published
+        }
         require(not unknown, f"variants without a published number: {', '.join(sorted(unknown))}")
         published = _with_half_fitted(published, fields["options"])
-        return Experiment(name, published=tuple(published), assumed=tuple(assumed), variants=variants, **fields)
+        return Experiment(
+            name, published=tuple(published), assumed=tuple(assumed), variants=variants, **fields
+        )
     except (KeyError, TypeError, SkitError) as error:
         raise SkitError(f"the experiment {name}: {error}") from error
 
 
 def _with_half_fitted(published: Sequence[Published], options: JsonObject) -> list[Published]:
-    """Return the numbers; predicted ratios and differences of which one side was fitted become half fitted."""
+    """Return the numbers; predicted ratios and differences of which one side was fitted become half
+    fitted.
+    """
     sides = {
         label: [
             (side, [spec[key]] if isinstance(spec[key], str) else spec[key], spec.get(point, {}))
@@ -226,12 +264,16 @@ def _with_half_fitted(published: Sequence[Published], options: JsonObject) -> li
 
 
 def _is_part(number: Published, figures: Sequence[str], point: Mapping[str, object]) -> bool:
-    """Return whether a number is of one of the figures, named `series/metric`, at a point of the grid."""
+    """Return whether a number is of one of the figures, named `series/metric`, at a point of the
+    grid.
+    """
     return f"{number.series}/{number.metric}" in figures and number.where.items() <= point.items()
 
 
 def worlds() -> dict[str, World]:
-    """Return the world of every paper: the inputs of its simulated experiments, and what its numbers exclude."""
+    """Return the world of every paper: the inputs of its simulated experiments, and what its
+    numbers exclude.
+    """
     return {file.parent.name: _read_world(file) for file in sorted(LIBRARY.glob(f"*/{WORLD}.toml"))}
 
 
@@ -242,7 +284,9 @@ def _read_world(file: Path) -> World:
         commands=frozenset(content["commands"]),
         options=content.get("options", {}),
         assumed=tuple(content.get("assumed", ())),
-        main_claim=MainClaim(**{**content["main_claim"], "series": tuple(content["main_claim"]["series"])}),
+        main_claim=MainClaim(
+            **{**content["main_claim"], "series": tuple(content["main_claim"]["series"])}
+        ),
         contradictions=tuple(Contradiction(**entry) for entry in content.get("contradiction", ())),
         not_compared=tuple(NotCompared(**entry) for entry in content.get("not_compared", ())),
         names=content.get("names", {}),
@@ -252,9 +296,11 @@ def _read_world(file: Path) -> World:
 
 
 def in_world(name: str, content: JsonObject, world: World) -> JsonObject:
-    """Return an experiment with the inputs and assumptions of its paper's world, if it is one of the world's commands.
+    """Return an experiment with the inputs and assumptions of its paper's world, if it is one of
+    the world's commands.
 
-    Raise SkitError where the experiment gives one of the world's inputs another value and does not say why.
+    Raise SkitError where the experiment gives one of the world's inputs another value and does not
+    say why.
     """
     if content["command"] in world.commands:
         _require_named(name, content["options"], world, content.get("differs", {}))
@@ -273,20 +319,33 @@ def in_world(name: str, content: JsonObject, world: World) -> JsonObject:
     }
 
 
-def _require_named(name: str, options: JsonObject, world: World, differs: Mapping[str, str]) -> None:
-    """Raise SkitError for a value of an experiment or of one of its series that is not one of the world's, unsaid."""
+def _require_named(
+    name: str, options: JsonObject, world: World, differs: Mapping[str, str]
+) -> None:
+    """Raise SkitError for a value of an experiment or of one of its series that is not one of the
+    world's, unsaid.
+    """
     for label, entry in [*options.get("series", {}).items(), ("its systems", options)]:
-        own = {key for key in world.named & entry.keys() - differs.keys() if not _is_named(entry[key])}
-        require(not own, f"{name} has its own {', '.join(sorted(own))} for {label}, unlike the paper's world")
+        own = {
+            key for key in world.named & entry.keys() - differs.keys() if not _is_named(entry[key])
+        }
+        require(
+            not own,
+            f"{name} has its own {', '.join(sorted(own))} for {label}, unlike the paper's world",
+        )
 
 
 def _is_named(value: object) -> bool:
     """Return whether a value, or all values of a list, are names of the world's values."""
-    return all(str(part).startswith(NAME) for part in (value if isinstance(value, list) else [value]))
+    return all(
+        str(part).startswith(NAME) for part in (value if isinstance(value, list) else [value])
+    )
 
 
 def _named(name: str, value: object, world: World) -> object:
-    """Return a value with the world's values in place of their names, which may stand in a list or a table."""
+    """Return a value with the world's values in place of their names, which may stand in a list or
+    a table.
+    """
     if isinstance(value, list):
         return [_named(name, part, world) for part in value]
     if isinstance(value, dict):
@@ -294,16 +353,24 @@ def _named(name: str, value: object, world: World) -> object:
     if not (isinstance(value, str) and value.startswith(NAME)):
         return value
     key = value.removeprefix(NAME)
-    require(key in world.names, f"{name}: the paper's world has no {key}{did_you_mean(key, list(world.names))}")
+    require(
+        key in world.names,
+        f"{name}: the paper's world has no {key}{did_you_mean(key, list(world.names))}",
+    )
     return world.names[key]
 
 
 def _published_numbers(table: JsonObject) -> Iterator[Published]:
-    """Yield one number for every combination of the lists in `where`; a value of false stands for a missing number."""
+    """Yield one number for every combination of the lists in `where`; a value of false stands for a
+    missing number.
+    """
     role = table["role"]
     fitted_to = table.get("fitted_to", "")
     known = ", ".join(STATED_ROLES)
-    require(role in STATED_ROLES, f"{table['series']}, {table['metric']}: the role is one of {known}, not '{role}'")
+    require(
+        role in STATED_ROLES,
+        f"{table['series']}, {table['metric']}: the role is one of {known}, not '{role}'",
+    )
     require(
         (role == "fitted") == bool(fitted_to),
         f"{table['series']}, {table['metric']}: a fitted number, and no other, says in fitted_to what was chosen",
@@ -321,6 +388,20 @@ def _published_numbers(table: JsonObject) -> Iterator[Published]:
     for point, value in zip(points, values, strict=True):
         number = None if value is False else float(value)
         yield Published(
-            *(table["series"], table["metric"], number, {**where, **point}, table.get("note", ""), bound),
-            *(role, fitted_to, table.get("null"), table.get("points"), table["measured"], table.get("unaffected")),
+            *(
+                table["series"],
+                table["metric"],
+                number,
+                {**where, **point},
+                table.get("note", ""),
+                bound,
+            ),
+            *(
+                role,
+                fitted_to,
+                table.get("null"),
+                table.get("points"),
+                table["measured"],
+                table.get("unaffected"),
+            ),
         )

@@ -1,1 +1,3 @@
-"""Learned predictors of acceptance: families, search, scoring, and files that run no code when loaded."""
+"""Learned predictors of acceptance: families, search, scoring, and files that run no code when
+loaded.
+"""

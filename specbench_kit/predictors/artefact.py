@@ -1,4 +1,6 @@
-"""Predictors on disk: a folder with `predictor.json` and `weights.safetensors`; loading one runs no code from it."""
+"""Predictors on disk: a folder with `predictor.json` and `weights.safetensors`; loading one runs no
+code from it.
+"""
 
 import hashlib
 import json
@@ -58,7 +60,8 @@ class DraftStatistics(Protocol):
 
 @dataclass(frozen=True)
 class Predictor:
-    """A scorer with its features, in order, and the threshold from which on a token counts as accepted.
+    """A scorer with its features, in order, and the threshold from which on a token counts as
+    accepted.
 
     `operating_rule` names the rule that chose the threshold. `training` describes the examples and the fit, `metrics`
     the quality; both are JSON objects. `created` is UTC in ISO 8601. Of the families that one training run gives, which
@@ -92,10 +95,18 @@ class Predictor:
             bool(self.features) and self.features == ordered,
             f"a predictor's features are some of {', '.join(ALL_FEATURES)}, in this order",
         )
-        require(0 <= self.threshold <= NEVER, f"a predictor's threshold must lie in 0..1, not {self.threshold:g}")
-        require(self.max_draft >= 1, f"a predictor's max_draft must be a whole number from 1 up, not {self.max_draft}")
+        require(
+            0 <= self.threshold <= NEVER,
+            f"a predictor's threshold must lie in 0..1, not {self.threshold:g}",
+        )
+        require(
+            self.max_draft >= 1,
+            f"a predictor's max_draft must be a whole number from 1 up, not {self.max_draft}",
+        )
         measured = 0 <= self.decision_s < inf
-        require(measured, f"a predictor's decision_s must be seconds from 0 up, not {self.decision_s}")
+        require(
+            measured, f"a predictor's decision_s must be seconds from 0 up, not {self.decision_s}"
+        )
         self._origin()
 
     def _origin(self) -> TrainingOrigin:
@@ -108,7 +119,9 @@ class Predictor:
 
     @property
     def prompts(self) -> frozenset[str]:
-        """Return the fingerprints of the prompts that it was trained and evaluated on; empty if unknown."""
+        """Return the fingerprints of the prompts that it was trained and evaluated on; empty if
+        unknown.
+        """
         return frozenset(self._origin().prompts or ())
 
     @property
@@ -119,45 +132,66 @@ class Predictor:
 
     @property
     def deployment(self) -> str:
-        """Return the deployment that it was tuned for; `local` is the machine that recorded the trace."""
+        """Return the deployment that it was tuned for; `local` is the machine that recorded the
+        trace.
+        """
         config = self._origin().config
         return (config.deployment if config else None) or LOCAL
 
     @property
     def calibration_error(self) -> float | None:
-        """Return the expected calibration error of its scores, 0 to 1; None if it was not measured."""
+        """Return the expected calibration error of its scores, 0 to 1; None if it was not
+        measured.
+        """
         classification = convert(CalibrationMetrics, dict(self.metrics)).classification
         return classification.expected_calibration_error if classification else None
 
     def threshold_at(self, rule: ThresholdRule, deployment: DeploymentKey) -> TunedThreshold:
         """Return the threshold that was tuned for a rule in a deployment, or in the closest one."""
-        own = TunedThreshold(self.deployment, "", *PUBLISHED_RULE, threshold=self.threshold, max_draft=self.max_draft)
+        own = TunedThreshold(
+            self.deployment, "", *PUBLISHED_RULE, threshold=self.threshold, max_draft=self.max_draft
+        )
         return closest_threshold(self.tuned, rule, deployment, own)
 
     def score(self, stats: DraftStatistics, place: int) -> float:
-        """Return the probability that the target accepts the token at position `place` of its draft, from 1."""
-        features = [place if name == DRAFT_POSITION else getattr(stats, name) for name in self.features]
+        """Return the probability that the target accepts the token at position `place` of its
+        draft, from 1.
+        """
+        features = [
+            place if name == DRAFT_POSITION else getattr(stats, name) for name in self.features
+        ]
         return self.scorer.score(features)
 
     def score_chain(self, table: NDArray[np.floating]) -> list[float]:
-        """Return the scores of all tokens of a chain, from their statistics [tokens, 5] in the order of `NodeStats`."""
+        """Return the scores of all tokens of a chain, from their statistics [tokens, 5] in the
+        order of `NodeStats`.
+        """
         scores: list[float] = self.score_chains(table[None])[0].tolist()
         return scores
 
     def score_chains(self, tables: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return the scores [chains, tokens] of several chains, from their statistics [chains, tokens, 5]."""
+        """Return the scores [chains, tokens] of several chains, from their statistics [chains,
+        tokens, 5].
+        """
         chains, tokens, _ = tables.shape
         positions = np.broadcast_to(np.arange(1, tokens + 1), (chains, tokens))
-        columns = [positions if name == DRAFT_POSITION else tables[..., FEATURES.index(name)] for name in self.features]
+        columns = [
+            positions if name == DRAFT_POSITION else tables[..., FEATURES.index(name)]
+            for name in self.features
+        ]
         features = np.stack(columns, axis=-1).reshape(-1, len(columns)).astype(np.float32)
         return self.scorer.score_many(features).reshape(chains, tokens)
 
 
 def save(folder: Path, predictor: Predictor) -> None:
-    """Write a predictor into a folder, over an older one if there is one; raise SkitError if that fails."""
+    """Write a predictor into a folder, over an older one if there is one; raise SkitError if that
+    fails.
+    """
     from safetensors.numpy import save as encode
 
-    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in predictor.scorer.to_tensors().items()}
+    tensors = {
+        name: np.ascontiguousarray(tensor) for name, tensor in predictor.scorer.to_tensors().items()
+    }
     weights = encode(tensors)
     header = PredictorHeader(
         schema=SCHEMA,
@@ -188,7 +222,8 @@ def save(folder: Path, predictor: Predictor) -> None:
 
 
 def load(folder: Path, *, pair: PairHashes | None = None, force: bool = False) -> Predictor:
-    """Return the predictor of a folder; raise SkitError if it is damaged or was trained for another pair than `pair`.
+    """Return the predictor of a folder; raise SkitError if it is damaged or was trained for another
+    pair than `pair`.
 
     `force` accepts a predictor of another pair.
     """
@@ -196,7 +231,9 @@ def load(folder: Path, *, pair: PairHashes | None = None, force: bool = False) -
         document = read_document(folder)
         header = parse_header(document)
         if header.sha256 != _seal(document):
-            raise ValueError(f"{HEADER} was changed (its SHA-256 is not the recorded one); {TRAIN_AGAIN}")
+            raise ValueError(
+                f"{HEADER} was changed (its SHA-256 is not the recorded one); {TRAIN_AGAIN}"
+            )
         if pair is not None and pair != header.pair and not force:
             raise ValueError(
                 f"it was trained for another pair of models; {TRAIN_AGAIN}, or add force=true to use it anyway"
@@ -229,12 +266,16 @@ def _scaler(scorer: Scorer) -> ScalerHeader | None:
 
 
 def _restore(header: PredictorHeader, weights: bytes) -> Scorer:
-    """Return the scorer of a header and its weights; raise ValueError if they do not belong together."""
+    """Return the scorer of a header and its weights; raise ValueError if they do not belong
+    together.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load as decode
 
     if _digest(weights) != header.weights_sha256:
-        raise ValueError(f"{WEIGHTS} was cut short or changed (its SHA-256 is not the recorded one); {TRAIN_AGAIN}")
+        raise ValueError(
+            f"{WEIGHTS} was cut short or changed (its SHA-256 is not the recorded one); {TRAIN_AGAIN}"
+        )
     try:
         tensors = decode(weights)
     except SafetensorError as error:
@@ -246,7 +287,9 @@ def _restore(header: PredictorHeader, weights: bytes) -> Scorer:
 
 
 def _seal(document: Mapping[str, object]) -> str:
-    """Return the SHA-256 of a header's fields without `sha256`, whatever their layout in the file."""
+    """Return the SHA-256 of a header's fields without `sha256`, whatever their layout in the
+    file.
+    """
     fields = {name: value for name, value in document.items() if name != "sha256"}
     return _digest(json.dumps(fields, sort_keys=True, default=to_builtins).encode())
 

@@ -1,4 +1,6 @@
-"""The predictor contract: a family trains on labelled examples and returns a scorer, which needs only numpy."""
+"""The predictor contract: a family trains on labelled examples and returns a scorer, which needs
+only numpy.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -26,7 +28,8 @@ Space = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Drafted tokens labelled as accepted or rejected; tokens after a round's first rejection are left out.
+    """Drafted tokens labelled as accepted or rejected; tokens after a round's first rejection are
+    left out.
 
     `features` float32 [n, len(names)], `labels` bool [n] (True: accepted), `prompts` int [n] (index of the prompt,
     by which data are split), `positions` int [n] (draft position, 1 for the first).
@@ -40,7 +43,9 @@ class Examples:
 
     def __post_init__(self) -> None:
         columns = (self.labels, self.prompts, self.positions)
-        if self.features.shape != (len(self), len(self.names)) or any(c.shape != (len(self),) for c in columns):
+        if self.features.shape != (len(self), len(self.names)) or any(
+            c.shape != (len(self),) for c in columns
+        ):
             raise SkitError("examples: features, labels, prompts and positions differ in length")
         if not np.isfinite(self.features).all():
             raise SkitError("examples: a feature is not a finite number; record the trace again")
@@ -51,12 +56,20 @@ class Examples:
     def take(self, rows: "NDArray[np.integer] | NDArray[np.bool_]") -> "Examples":
         """Return the examples of some rows, given by index or mask."""
         return Examples(
-            self.features[rows], self.labels[rows], self.prompts[rows], self.positions[rows], names=self.names
+            self.features[rows],
+            self.labels[rows],
+            self.prompts[rows],
+            self.positions[rows],
+            names=self.names,
         )
 
     def select(self, names: Sequence[str]) -> "Examples":
-        """Return these examples with other features, in the order of `names`; the draft position counts as one."""
-        columns = dict(zip(self.names, self.features.T, strict=True)) | {DRAFT_POSITION: self.positions}
+        """Return these examples with other features, in the order of `names`; the draft position
+        counts as one.
+        """
+        columns = dict(zip(self.names, self.features.T, strict=True)) | {
+            DRAFT_POSITION: self.positions
+        }
         unknown = [name for name in names if name not in columns]
         if unknown:
             raise SkitError(f"unknown feature '{unknown[0]}'; known: {', '.join(ALL_FEATURES)}")
@@ -74,7 +87,8 @@ class Examples:
 
 
 class Scorer(ABC):
-    """A trained classifier that scores tokens: the probability that the target accepts them, nan if a feature is nan.
+    """A trained classifier that scores tokens: the probability that the target accepts them, nan if
+    a feature is nan.
 
     Features have the order of the training.
     """
@@ -97,19 +111,25 @@ class Scorer(ABC):
     @classmethod
     @abstractmethod
     def from_tensors(cls, tensors: Tensors, features: int) -> Self:
-        """Return the scorer of the tensors, with `features` features; raise ValueError if they do not fit together."""
+        """Return the scorer of the tensors, with `features` features; raise ValueError if they do
+        not fit together.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Scaler:
-    """The standardisation (feature - mean) / scale, with `mean` and `scale` of shape [features] in float64."""
+    """The standardisation (feature - mean) / scale, with `mean` and `scale` of shape [features] in
+    float64.
+    """
 
     mean: NDArray[np.float64]
     scale: NDArray[np.float64]
 
     @classmethod
     def of(cls, features: NDArray[np.float32]) -> Self:
-        """Return the scaler of the features' mean and standard deviation; a constant feature has scale 1."""
+        """Return the scaler of the features' mean and standard deviation; a constant feature has
+        scale 1.
+        """
         wide = features.astype(np.float64)
         spread = wide.std(axis=0)
         return cls(wide.mean(axis=0), np.where(spread > 0, spread, 1.0))
@@ -142,7 +162,8 @@ class PredictorFamily(ABC):
         return {name: values[0] for name, values in self.space.items()}
 
     def fit(self, train: Examples, valid: Examples, params: Params, seed: int) -> Scorer:
-        """Train with `params` over the defaults, with early stopping on validation log-loss; a seed gives one result.
+        """Train with `params` over the defaults, with early stopping on validation log-loss; a seed
+        gives one result.
 
         Raise SkitError for unsuitable examples or an unknown hyper-parameter.
         """
@@ -151,7 +172,9 @@ class PredictorFamily(ABC):
         if train.names != valid.names:
             raise SkitError("training and validation examples have different features")
         if unknown := set(params) - set(self.space):
-            raise SkitError(f"unknown hyper-parameter '{min(unknown)}'; known: {', '.join(self.space)}")
+            raise SkitError(
+                f"unknown hyper-parameter '{min(unknown)}'; known: {', '.join(self.space)}"
+            )
         return self.train(train, valid, {**self.defaults, **params}, seed)
 
     @abstractmethod

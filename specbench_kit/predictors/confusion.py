@@ -15,7 +15,9 @@ class Confusion:
     @property
     def accuracy(self) -> float:
         """Return the share of all tokens that are predicted right."""
-        total = self.true_negatives + self.false_positives + self.false_negatives + self.true_positives
+        total = (
+            self.true_negatives + self.false_positives + self.false_negatives + self.true_positives
+        )
         return (self.true_negatives + self.true_positives) / total
 
     @property

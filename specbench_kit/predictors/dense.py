@@ -15,7 +15,9 @@ Layer = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 class Dense(Scorer):
-    """A network of standardisation and layers with ReLU between them; its single output is the log-odds."""
+    """A network of standardisation and layers with ReLU between them; its single output is the
+    log-odds.
+    """
 
     def __init__(self, scaler: Scaler, layers: Sequence[Layer]) -> None:
         self.scaler = scaler
@@ -49,7 +51,9 @@ class Dense(Scorer):
     @classmethod
     def from_tensors(cls, tensors: Tensors, features: int) -> Self:
         count = (len(tensors) - 2) // 2
-        expected = {"mean", "scale"} | {f"{kind}_{index}" for index in range(count) for kind in ("weight", "bias")}
+        expected = {"mean", "scale"} | {
+            f"{kind}_{index}" for index in range(count) for kind in ("weight", "bias")
+        }
         if count < 1 or set(tensors) != expected:
             raise ValueError(f"unexpected tensors {', '.join(sorted(tensors)) or '(none)'}")
         layers = [(tensors[f"weight_{index}"], tensors[f"bias_{index}"]) for index in range(count)]
@@ -57,14 +61,19 @@ class Dense(Scorer):
         return cls(Scaler(tensors["mean"], tensors["scale"]), layers)
 
 
-def _check(layers: Sequence[Layer], mean: NDArray[np.float64], scale: NDArray[np.float64], features: int) -> None:
+def _check(
+    layers: Sequence[Layer], mean: NDArray[np.float64], scale: NDArray[np.float64], features: int
+) -> None:
     tensors = [mean, scale, *(tensor for layer in layers for tensor in layer)]
     if any(tensor.dtype != np.float64 or not np.isfinite(tensor).all() for tensor in tensors):
         raise ValueError("a weight is not a finite float64 number")
     if mean.shape != (features,) or scale.shape != (features,) or not (scale > 0).all():
         raise ValueError("the scaler does not fit the features")
     widths = [features, *(len(np.atleast_1d(bias)) for _, bias in layers)]
-    fits = [w.shape == (n, m) and b.shape == (n,) for (m, n), (w, b) in zip(pairwise(widths), layers, strict=True)]
+    fits = [
+        w.shape == (n, m) and b.shape == (n,)
+        for (m, n), (w, b) in zip(pairwise(widths), layers, strict=True)
+    ]
     if not all(fits) or widths[-1] != 1:
         raise ValueError("the layers do not fit together")
 

@@ -19,8 +19,12 @@ WARM_UP = 100
 """Untimed scores before the first timed one."""
 
 
-def time_scores(scorer: ScoresOne, samples: Sequence[Sequence[float]], trials: int = 1000) -> dict[str, float]:
-    """Return statistics of the seconds that a single score takes, over `trials` scores of the samples [n, features]."""
+def time_scores(
+    scorer: ScoresOne, samples: Sequence[Sequence[float]], trials: int = 1000
+) -> dict[str, float]:
+    """Return statistics of the seconds that a single score takes, over `trials` scores of the
+    samples [n, features].
+    """
     rows = [tuple(map(float, row)) for row in samples]
     for trial in range(WARM_UP):
         scorer.score(rows[trial % len(rows)])
@@ -30,8 +34,15 @@ def time_scores(scorer: ScoresOne, samples: Sequence[Sequence[float]], trials: i
         started_s = perf_counter()
         scorer.score(row)
         seconds[trial] = perf_counter() - started_s
-    quantiles = {name: np.quantile(seconds, q) for name, q in (("median", 0.5), ("p95", 0.95), ("p99", 0.99))}
-    spread = {"mean": seconds.mean(), "std": seconds.std(), "min": seconds.min(), "max": seconds.max()}
+    quantiles = {
+        name: np.quantile(seconds, q) for name, q in (("median", 0.5), ("p95", 0.95), ("p99", 0.99))
+    }
+    spread = {
+        "mean": seconds.mean(),
+        "std": seconds.std(),
+        "min": seconds.min(),
+        "max": seconds.max(),
+    }
     return {name: float(value) for name, value in (spread | quantiles).items()}
 
 

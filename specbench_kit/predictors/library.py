@@ -1,4 +1,6 @@
-"""The predictors on this machine, bundled or the user's own, by their headers. Imports nothing heavy."""
+"""The predictors on this machine, bundled or the user's own, by their headers. Imports nothing
+heavy.
+"""
 
 import json
 from collections.abc import Iterator
@@ -25,7 +27,9 @@ NO_DRAFT_MODEL = "none"
 
 @dataclass(frozen=True, slots=True)
 class PairHashes:
-    """The two models that a predictor was trained for, by content hash (models of the hub: by commit)."""
+    """The two models that a predictor was trained for, by content hash (models of the hub: by
+    commit).
+    """
 
     target: str
     draft: str
@@ -132,37 +136,51 @@ def default_folder(pair: PairHashes, family: str) -> Path:
 
 
 def find(pair: PairHashes, name: str | None = None, *, disturbed: bool = False) -> list[Path]:
-    """Return the folders of a pair's predictors, the best choice first; `name` is a family or the name of a folder.
+    """Return the folders of a pair's predictors, the best choice first; `name` is a family or the
+    name of a folder.
 
-    A predictor of a disturbed machine is only found by the name of its folder, unless its use was forced or `disturbed`
-    is true.
-    The user's own predictors come before the bundled ones, newer before older, and of one training run the
-    recommended one first. A folder that is named after the pair but cannot be read comes last, so that `load` reports
-    the reason.
+    A predictor of a disturbed machine is only found by the name of its folder, unless its use was
+    forced or `disturbed` is true. The user's own predictors come before the bundled ones, newer
+    before older, and of one training run the recommended one first. A folder that is named after
+    the pair but cannot be read comes last, so that `load` reports the reason.
     """
-    ranked = [(rank, folder) for folder in _folders() if (rank := _rank(folder, pair, name, disturbed)) is not None]
+    ranked = [
+        (rank, folder)
+        for folder in _folders()
+        if (rank := _rank(folder, pair, name, disturbed)) is not None
+    ]
     return [folder for _, folder in sorted(ranked, key=lambda item: item[0], reverse=True)]
 
 
 def read_document(folder: Path) -> dict[str, object]:
-    """Return the JSON object of a header; raise ValueError if it is missing, damaged or of another schema."""
+    """Return the JSON object of a header; raise ValueError if it is missing, damaged or of another
+    schema.
+    """
     try:
         document = json.loads(read_file(folder / HEADER))
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{HEADER} is not JSON: it was cut short or changed; {TRAIN_AGAIN}") from error
+        raise ValueError(
+            f"{HEADER} is not JSON: it was cut short or changed; {TRAIN_AGAIN}"
+        ) from error
     if (
         not isinstance(document, dict)
         or not isinstance(document.get("schema"), int)
         or "weights_sha256" not in document
     ):
-        raise ValueError(f"{HEADER} is not a predictor of this kit: name a folder that 'skit train-predictor' wrote")
+        raise ValueError(
+            f"{HEADER} is not a predictor of this kit: name a folder that 'skit train-predictor' wrote"
+        )
     if document["schema"] != SCHEMA:
-        raise ValueError(f"it has schema {document['schema']}, this kit reads {SCHEMA}: update specbench-kit")
+        raise ValueError(
+            f"it has schema {document['schema']}, this kit reads {SCHEMA}: update specbench-kit"
+        )
     return document
 
 
 def parse_header(document: dict[str, object]) -> PredictorHeader:
-    """Return the typed header of a JSON object; raise ValueError with the name of the first wrong field."""
+    """Return the typed header of a JSON object; raise ValueError with the name of the first wrong
+    field.
+    """
     try:
         return convert(PredictorHeader, document)
     except ValueError as error:
@@ -180,7 +198,9 @@ def read_file(path: Path) -> bytes:
 
 
 def entries() -> list[dict[str, object]]:
-    """Return the entries of `skit list predictors`; an unusable one has only its name, its folder and the reason."""
+    """Return the entries of `skit list predictors`; an unusable one has only its name, its folder
+    and the reason.
+    """
     return [_entry(folder) for folder in _folders()]
 
 
@@ -189,8 +209,12 @@ def _folders() -> Iterator[Path]:
         yield from (header.parent for header in sorted(root.glob(f"*/{HEADER}")))
 
 
-def _rank(folder: Path, pair: PairHashes, name: str | None, disturbed: bool) -> tuple[bool, bool, str, bool] | None:
-    """Return the sort key of a folder, or None if it is for another pair, has another name or must be named."""
+def _rank(
+    folder: Path, pair: PairHashes, name: str | None, disturbed: bool
+) -> tuple[bool, bool, str, bool] | None:
+    """Return the sort key of a folder, or None if it is for another pair, has another name or must
+    be named.
+    """
     is_own = folder.parent != BUNDLED
     try:
         header = parse_header(read_document(folder))
@@ -208,7 +232,9 @@ def _rank(folder: Path, pair: PairHashes, name: str | None, disturbed: bool) -> 
 
 
 def _origin(header: PredictorHeader) -> TrainingOrigin:
-    """Return what the kit reads of a predictor's training; raise ValueError if it has another form."""
+    """Return what the kit reads of a predictor's training; raise ValueError if it has another
+    form.
+    """
     return convert(TrainingOrigin, header.training)
 
 
@@ -218,7 +244,10 @@ def _entry(folder: Path) -> dict[str, object]:
     try:
         header = parse_header(read_document(folder))
         auc = convert(_ListedMetrics, header.metrics).classification.auc
-        names = {role: model.name for role, model in convert(_TrainingPair, header.training).models.items()}
+        names = {
+            role: model.name
+            for role, model in convert(_TrainingPair, header.training).models.items()
+        }
         models = f"{names['target']} with {names['draft']}"
         disturbed = _origin(header).disturbed
     except (KeyError, ValueError) as error:

@@ -16,7 +16,9 @@ PATIENCE = 15
 
 @families.register("lightgbm")
 class LightGbm(PredictorFamily):
-    """Boosted trees with a limited number of leaves, added until the validation loss stops falling."""
+    """Boosted trees with a limited number of leaves, added until the validation loss stops
+    falling.
+    """
 
     summary = "gradient-boosted trees, grown leaf by leaf"
     source = "Ke et al. 2017"
@@ -37,7 +39,8 @@ class LightGbm(PredictorFamily):
         import lightgbm
 
         fixed = {"objective": "binary", "deterministic": True, "force_row_wise": True, "seed": seed}
-        # With one thread sums are added in one order, so that a seed gives the same result on every machine.
+        # With one thread sums are added in one order, so that a seed gives the same result on every
+        # machine.
         fixed |= {"num_threads": 1, "use_missing": False, "subsample_freq": 1, "verbosity": -1}
         data = lightgbm.Dataset(train.features, train.labels.astype(np.float32), params=fixed)
         booster = lightgbm.train(
@@ -60,7 +63,8 @@ def export(booster: "Booster") -> BoostedTrees:
 
 
 def _tree(root: dict[str, Any]) -> Tree:
-    # Breadth-first: the list grows while it is walked, so that both children of a node stand side by side.
+    # Breadth-first: the list grows while it is walked, so that both children of a node stand side
+    # by side.
     nodes = [root]
     left = []
     for node in nodes:

@@ -4,13 +4,23 @@ from typing import ClassVar
 
 import numpy as np
 
-from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scaler, Scorer, Space, families
+from specbench_kit.predictors.base import (
+    Examples,
+    Params,
+    PredictorFamily,
+    Scaler,
+    Scorer,
+    Space,
+    families,
+)
 from specbench_kit.predictors.dense import Dense
 
 
 @families.register("logistic")
 class Logistic(PredictorFamily):
-    """Logistic regression with L2 regularisation; its training is convex and needs no early stopping."""
+    """Logistic regression with L2 regularisation; its training is convex and needs no early
+    stopping.
+    """
 
     summary = "logistic regression on standardised features"
     source = "Cox 1958"
@@ -20,8 +30,12 @@ class Logistic(PredictorFamily):
         from sklearn.linear_model import LogisticRegression
 
         scaler = Scaler.of(train.features)
-        model = LogisticRegression(C=params["C"], max_iter=1000).fit(scaler(train.features), train.labels)
-        return Dense(scaler, [(model.coef_.astype(np.float64), model.intercept_.astype(np.float64))])
+        model = LogisticRegression(C=params["C"], max_iter=1000).fit(
+            scaler(train.features), train.labels
+        )
+        return Dense(
+            scaler, [(model.coef_.astype(np.float64), model.intercept_.astype(np.float64))]
+        )
 
     def scorer_type(self) -> type[Scorer]:
         return Dense

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench_kit.predictors.base import Examples, Params, PredictorFamily, Scaler, Scorer, Space, families
+from specbench_kit.predictors.base import (
+    Examples,
+    Params,
+    PredictorFamily,
+    Scaler,
+    Scorer,
+    Space,
+    families,
+)
 from specbench_kit.predictors.dense import Dense, Layer
 
 if TYPE_CHECKING:
@@ -21,7 +29,9 @@ PATIENCE = 5
 
 @families.register("mlp")
 class Mlp(PredictorFamily):
-    """ReLU layers with optional batch normalisation, trained by AdamW; the weights of the best epoch count."""
+    """ReLU layers with optional batch normalisation, trained by AdamW; the weights of the best
+    epoch count.
+    """
 
     summary = "multi-layer perceptron"
     source = "Rumelhart et al. 1986"
@@ -69,13 +79,20 @@ def _tensors(examples: Examples, scaler: Scaler) -> "tuple[Tensor, Tensor]":
 
 
 def _descend(
-    network: "Sequential", train: "tuple[Tensor, Tensor]", valid: "tuple[Tensor, Tensor]", params: Params
+    network: "Sequential",
+    train: "tuple[Tensor, Tensor]",
+    valid: "tuple[Tensor, Tensor]",
+    params: Params,
 ) -> None:
-    """Train until the validation loss no longer improves, then restore the weights of the best epoch."""
+    """Train until the validation loss no longer improves, then restore the weights of the best
+    epoch.
+    """
     import torch
     from torch.nn.functional import binary_cross_entropy_with_logits
 
-    optimizer = torch.optim.AdamW(network.parameters(), lr=params["learning_rate"], weight_decay=params["weight_decay"])
+    optimizer = torch.optim.AdamW(
+        network.parameters(), lr=params["learning_rate"], weight_decay=params["weight_decay"]
+    )
     best_loss = float("inf")
     best_epoch = 0
     best = copy.deepcopy(network.state_dict())
@@ -86,7 +103,9 @@ def _descend(
         # Batch normalisation needs the spread of at least two examples.
         for rows in batches if len(batches[-1]) > 1 else batches[:-1]:
             optimizer.zero_grad()
-            torch.autograd.backward(binary_cross_entropy_with_logits(network(features[rows]), labels[rows]))
+            torch.autograd.backward(
+                binary_cross_entropy_with_logits(network(features[rows]), labels[rows])
+            )
             optimizer.step()
         with torch.inference_mode():
             loss = float(binary_cross_entropy_with_logits(network.eval()(valid[0]), valid[1]))
@@ -100,7 +119,9 @@ def _descend(
 
 
 def _layers(network: "Sequential") -> Iterator[Layer]:
-    """Yield weights and biases; a normalisation is folded into the layer before it, so that scores stay cheap."""
+    """Yield weights and biases; a normalisation is folded into the layer before it, so that scores
+    stay cheap.
+    """
     from torch import nn
 
     def arrays(*tensors: "Tensor | None") -> list[NDArray[np.float64]]:

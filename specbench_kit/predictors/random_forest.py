@@ -30,9 +30,12 @@ class RandomForest(PredictorFamily):
         from sklearn.ensemble import RandomForestClassifier
         from sklearn.metrics import log_loss
 
-        forest = RandomForestClassifier(**params, random_state=seed, n_jobs=-1).fit(train.features, train.labels)
+        forest = RandomForestClassifier(**params, random_state=seed, n_jobs=-1).fit(
+            train.features, train.labels
+        )
         trees = forest.estimators_
-        # Choose the number of first trees with the least log-loss: the leaf values are shares of all trees.
+        # Choose the number of first trees with the least log-loss: the leaf values are shares of
+        # all trees.
         shares = export(trees).leaf_values(valid.features)
         counts = np.arange(1, len(trees) + 1)
         means = np.minimum(shares.cumsum(axis=1) * (len(counts) / counts), 1.0)

@@ -1,4 +1,6 @@
-"""Rank-wise acceptance of a pair: how often the target's token is the draft model's likeliest, second likeliest, ..."""
+"""Rank-wise acceptance of a pair: how often the target's token is the draft model's likeliest,
+second likeliest, ...
+"""
 
 import json
 from collections.abc import Sequence
@@ -48,8 +50,11 @@ class RankTable(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("it has another schema")
 
 
-def count_ranks(requests: Sequence[Sequence[int]], depths: int) -> tuple[list[float], list[list[float]]]:
-    """Return the shares of ranks of all tokens, and of those after 0, 1, ... tokens of rank 0 in a row.
+def count_ranks(
+    requests: Sequence[Sequence[int]], depths: int
+) -> tuple[list[float], list[list[float]]]:
+    """Return the shares of ranks of all tokens, and of those after 0, 1, ... tokens of rank 0 in a
+    row.
 
     `requests` holds, for each request, the rank of each of its tokens, 0 for the likeliest; `depths` limits the rows.
     """
@@ -58,7 +63,8 @@ def count_ranks(requests: Sequence[Sequence[int]], depths: int) -> tuple[list[fl
     totals = [0] * depths
     for ranks in requests:
         for start in range(len(ranks)):
-            # Every token may begin a path; the path ends with the first token of another rank than 0.
+            # Every token may begin a path; the path ends with the first token of another rank than
+            # 0.
             for depth, rank in enumerate(ranks[start : start + depths]):
                 totals[depth] += 1
                 if rank < RANKS:
@@ -88,7 +94,9 @@ def save(table: RankTable, folder: Path | None = None) -> Path:
 
 
 def find(pair: PairHashes, temperature: float) -> RankTable | None:
-    """Return the table of a pair at a temperature, the user's own before the bundled one; None if there is none."""
+    """Return the table of a pair at a temperature, the user's own before the bundled one; None if
+    there is none.
+    """
     name = f"{pair.short}-t{temperature:g}.json"
     paths = [path for folder in (data_folder(), BUNDLED) if (path := folder / name).is_file()]
     return load(paths[0]) if paths else None
@@ -99,9 +107,13 @@ def load(path: Path) -> RankTable:
     try:
         return decode(RankTable, path.read_bytes())
     except OSError as error:
-        raise SkitError(f"ranks {path}: cannot be read ({error.strerror}); {MEASURE_AGAIN}") from error
+        raise SkitError(
+            f"ranks {path}: cannot be read ({error.strerror}); {MEASURE_AGAIN}"
+        ) from error
     except ValueError as error:
-        raise SkitError(f"ranks {path}: not a table of this kit ({error}); {MEASURE_AGAIN}") from error
+        raise SkitError(
+            f"ranks {path}: not a table of this kit ({error}); {MEASURE_AGAIN}"
+        ) from error
 
 
 def data_folder() -> Path:

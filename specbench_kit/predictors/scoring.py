@@ -1,6 +1,7 @@
 """The quality of scores, and the choice of a threshold.
 
-"Positive" means accepted, and a score at the threshold is positive. `labels` is bool [n] and `scores` [n] throughout.
+"Positive" means accepted, and a score at the threshold is positive. `labels` is bool [n] and
+`scores` [n] throughout.
 """
 
 import math
@@ -47,7 +48,9 @@ class Calibration:
 
     @property
     def expected_error(self) -> float:
-        """Return the expected calibration error: the mean distance of the two, weighted by the count."""
+        """Return the expected calibration error: the mean distance of the two, weighted by the
+        count.
+        """
         distance = np.abs(self.mean_score - self.accepted_share)
         return float((distance * self.count).sum() / self.count.sum())
 
@@ -92,12 +95,16 @@ def calibration(labels: Labels, scores: Scores, bins: int = 10) -> Calibration:
     bin_of = np.minimum((scores * bins).astype(int), bins - 1)
     count = np.bincount(bin_of, minlength=bins)
     filled = count > 0
-    totals = [np.bincount(bin_of, weights, bins)[filled] for weights in (scores, labels.astype(float))]
+    totals = [
+        np.bincount(bin_of, weights, bins)[filled] for weights in (scores, labels.astype(float))
+    ]
     return Calibration(totals[0] / count[filled], totals[1] / count[filled], count[filled])
 
 
 class Classification(Struct):
-    """How well scores separate accepted from rejected tokens: the figures of WISP's Tables 4 and 10."""
+    """How well scores separate accepted from rejected tokens: the figures of WISP's Tables 4 and
+    10.
+    """
 
     auc: float
     expected_calibration_error: float
@@ -125,7 +132,9 @@ def summarise(labels: Labels, scores: Scores, threshold: float) -> Classificatio
 
 
 def by_fpr(labels: Labels, scores: Scores, target: float) -> float:
-    """Return the threshold with the highest recall among those with a false positive rate of at most `target`."""
+    """Return the threshold with the highest recall among those with a false positive rate of at
+    most `target`.
+    """
     if not 0 <= target <= 1:
         raise SkitError(f"the target false positive rate must lie in 0..1, not {target}")
     curve = roc(labels, scores, drop_intermediate=False)
@@ -135,25 +144,37 @@ def by_fpr(labels: Labels, scores: Scores, target: float) -> float:
 def by_balanced_accuracy(labels: Labels, scores: Scores) -> float:
     """Return the threshold with the highest balanced accuracy; of equals, the highest threshold."""
     curve = roc(labels, scores, drop_intermediate=False)
-    return _below(scores, float(curve.threshold[np.argmax(curve.recall - curve.false_positive_rate)]))
+    return _below(
+        scores, float(curve.threshold[np.argmax(curve.recall - curve.false_positive_rate)])
+    )
 
 
 def candidate_thresholds(scores: Scores, count: int = 50) -> list[float]:
-    """Return at most `count` + 1 thresholds, ascending, at about equal quantiles of the scores; from all to none."""
+    """Return at most `count` + 1 thresholds, ascending, at about equal quantiles of the scores;
+    from all to none.
+    """
     levels = np.quantile(scores, np.arange(1, count) / count, method="higher")
     return sorted({0.0, *(_below(scores, float(level)) for level in levels), NEVER})
 
 
-def choose_threshold(candidates: Iterable[float], objective: Callable[[float], float]) -> tuple[float, float]:
-    """Return the candidate with the greatest objective, and its objective; of equals, the first candidate."""
+def choose_threshold(
+    candidates: Iterable[float], objective: Callable[[float], float]
+) -> tuple[float, float]:
+    """Return the candidate with the greatest objective, and its objective; of equals, the first
+    candidate.
+    """
     values = {threshold: objective(threshold) for threshold in candidates}
     if not values or any(math.isnan(value) for value in values.values()):
-        raise SkitError("no threshold can be chosen: the objective is not a number; give more validation prompts")
+        raise SkitError(
+            "no threshold can be chosen: the objective is not a number; give more validation prompts"
+        )
     return max(values.items(), key=lambda item: item[1])
 
 
 def _below(scores: Scores, threshold: float) -> float:
-    """Return the value midway from a threshold to the next lower score, so that rounding of scores decides nothing."""
+    """Return the value midway from a threshold to the next lower score, so that rounding of scores
+    decides nothing.
+    """
     lower = scores[scores < threshold - 1e-9]
     return threshold if threshold == NEVER else (threshold + float(lower.max(initial=0.0))) / 2
 

@@ -1,4 +1,6 @@
-"""Random search over a family's hyper-parameters, whose space may be given as text: `mlp.batch_size=32,64,128`."""
+"""Random search over a family's hyper-parameters, whose space may be given as text:
+`mlp.batch_size=32,64,128`.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,8 @@ from specbench_kit.predictors.latency import stopwatch
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of a search in trials and seconds: the first that is reached ends it, after at least one trial.
+    """The limits of a search in trials and seconds: the first that is reached ends it, after at
+    least one trial.
 
     Only a budget without seconds gives the same result on every machine.
     """
@@ -53,7 +56,8 @@ def search(
     progress: TrialCallback | None = None,
     space: Space | None = None,
 ) -> SearchResult:
-    """Fit the family's defaults and random draws from a space; return the trial with the least validation log-loss.
+    """Fit the family's defaults and random draws from a space; return the trial with the least
+    validation log-loss.
 
     `space` is the family's own unless given. The criterion is log-loss because thresholds are set on probabilities:
     it rewards calibration as well as order.
@@ -98,7 +102,8 @@ FORM = "write FAMILY.PARAMETER=VALUE,VALUE, as in mlp.batch_size=32,64,128"
 
 
 def changed_spaces(texts: Sequence[str]) -> dict[str, Space]:
-    """Return the changed values by family and hyper-parameter, each of the same type as the family's own.
+    """Return the changed values by family and hyper-parameter, each of the same type as the
+    family's own.
 
     Raise SkitError if a text has another form or names an unknown family, hyper-parameter or value.
     """
@@ -122,4 +127,6 @@ def _parse_like(default: object, value: str, text: str) -> object:
     try:
         return {"true": True, "false": False}[value] if kind is bool else kind(value)
     except (KeyError, ValueError):
-        raise SkitError(f"--space {text}: '{value}' is no value like {str(default).lower()}") from None
+        raise SkitError(
+            f"--space {text}: '{value}' is no value like {str(default).lower()}"
+        ) from None

@@ -1,4 +1,6 @@
-"""Thresholds on a predictor's scores: the rule that applies them, and those tuned for each deployment."""
+"""Thresholds on a predictor's scores: the rule that applies them, and those tuned for each
+deployment.
+"""
 
 from collections.abc import Sequence
 from math import nextafter
@@ -14,7 +16,9 @@ NEVER = nextafter(1.0, 2.0)
 """A threshold that no probability reaches."""
 ScoreKind = Literal["token", "cumulative"]
 LOCAL = "local"
-"""The name of the machine at hand, or of the one that recorded a trace, in place of a deployment's."""
+"""The name of the machine at hand, or of the one that recorded a trace, in place of a
+deployment's.
+"""
 
 
 class ThresholdRule(NamedTuple):
@@ -29,16 +33,25 @@ class ThresholdRule(NamedTuple):
 
     @property
     def options(self) -> str:
-        """Return the rule as options of the method `wisp`, without those that have the published value."""
-        differences = {"send_last=true": self.send_last, "score=cumulative": self.score == "cumulative"}
+        """Return the rule as options of the method `wisp`, without those that have the published
+        value.
+        """
+        differences = {
+            "send_last=true": self.send_last,
+            "score=cumulative": self.score == "cumulative",
+        }
         return ",".join(text for text, differs in differences.items() if differs)
 
     def compared(self, scores: "NDArray[np.float64]") -> "NDArray[np.float64]":
-        """Return the values that are compared with the threshold, from the scores [..., tokens]; same shape."""
+        """Return the values that are compared with the threshold, from the scores [..., tokens];
+        same shape.
+        """
         return scores.cumprod(axis=-1) if self.score == "cumulative" else scores
 
     def passes(self, scores: "NDArray[np.float64]", threshold: float) -> "NDArray[np.bool_]":
-        """Return True for each token [..., tokens] after which drafting continues; False where a score is nan."""
+        """Return True for each token [..., tokens] after which drafting continues; False where a
+        score is nan.
+        """
         return self.compared(scores) >= threshold
 
 
@@ -52,7 +65,9 @@ THRESHOLD_RULES = (
 
 
 class DeploymentKey(NamedTuple):
-    """A deployment's name with a digest of every number that its time depends on; empty for the local machine."""
+    """A deployment's name with a digest of every number that its time depends on; empty for the
+    local machine.
+    """
 
     name: str = LOCAL
     digest: str = ""
@@ -62,7 +77,9 @@ LOCAL_DEPLOYMENT = DeploymentKey()
 
 
 OTHER_VALUES = " with other values"
-"""What follows the name of a deployment of which some number was another one when a threshold was tuned."""
+"""What follows the name of a deployment of which some number was another one when a threshold was
+tuned.
+"""
 
 
 class TunedThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,18 +101,23 @@ class TunedThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ThresholdRule(self.send_last, self.score)
 
     def deployment_label(self, current: DeploymentKey) -> str:
-        """Return the deployment's name, with a remark if its numbers differ from those of `current`."""
+        """Return the deployment's name, with a remark if its numbers differ from those of
+        `current`.
+        """
         changed = self.deployment == current.name and self.digest not in ("", current.digest)
         return f"{self.deployment}{OTHER_VALUES}" if changed else self.deployment
 
 
 def closest_threshold(
-    tuned: Sequence[TunedThreshold], rule: ThresholdRule, deployment: DeploymentKey, default: TunedThreshold
+    tuned: Sequence[TunedThreshold],
+    rule: ThresholdRule,
+    deployment: DeploymentKey,
+    default: TunedThreshold,
 ) -> TunedThreshold:
     """Return the threshold that was tuned for a rule in the closest deployment.
 
-    That is the same deployment, else one of the same name, else the one of `default`, else `default` itself, whose
-    rule may be another one.
+    That is the same deployment, else one of the same name, else the one of `default`, else
+    `default` itself, whose rule may be another one.
     """
     fitting = [entry for entry in tuned if entry.rule == rule]
     conditions = (

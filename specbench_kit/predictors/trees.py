@@ -23,7 +23,8 @@ TYPES: dict[str, type[np.generic]] = {
 
 
 class Tree(NamedTuple):
-    """The nodes of one tree, the root first; a float32 feature goes left if it is at most the threshold.
+    """The nodes of one tree, the root first; a float32 feature goes left if it is at most the
+    threshold.
 
     `left` and `right` are indices of nodes, negative at a leaf; only leaves have a `value`.
     """
@@ -37,7 +38,8 @@ class Tree(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TreeNodes:
-    """The nodes of all trees in one array, each tree from its root on; a right child follows its left sibling.
+    """The nodes of all trees in one array, each tree from its root on; a right child follows its
+    left sibling.
 
     `feature` int16, `threshold` float32, `left` int32 (-1: leaf), `value` float64 (0 elsewhere); `root` holds the
     index of each tree's root, [trees].
@@ -54,7 +56,10 @@ class TreeNodes:
         """Return the nodes of a library's trees, renumbered."""
         renumbered = [_breadth_first(tree) for tree in trees]
         root = np.cumsum([0, *(len(tree.left) for tree in renumbered[:-1])])
-        shifted = [np.where(t.left < 0, -1, t.left + first) for t, first in zip(renumbered, root, strict=True)]
+        shifted = [
+            np.where(t.left < 0, -1, t.left + first)
+            for t, first in zip(renumbered, root, strict=True)
+        ]
         columns = {
             "feature": np.concatenate([tree.feature for tree in renumbered]),
             "threshold": np.concatenate([tree.threshold for tree in renumbered]),
@@ -66,13 +71,16 @@ class TreeNodes:
 
 
 class MeanTrees(Scorer):
-    """Trees whose leaf values add up to the probability: a forest, with each share divided by the number of trees."""
+    """Trees whose leaf values add up to the probability: a forest, with each share divided by the
+    number of trees.
+    """
 
     def __init__(self, nodes: TreeNodes) -> None:
         self.nodes = nodes
         leaf = nodes.left < 0
         self._feature = nodes.feature.astype(np.intp)
-        # A leaf is its own left child and nothing is greater than its threshold, so a walk that reaches it stays.
+        # A leaf is its own left child and nothing is greater than its threshold, so a walk that
+        # reaches it stays.
         self._left = np.where(leaf, np.arange(len(leaf)), nodes.left)
         self._threshold = np.where(leaf, np.float32(np.inf), nodes.threshold)
         self._root = nodes.root.astype(np.intp)
@@ -113,7 +121,9 @@ class MeanTrees(Scorer):
 
     @classmethod
     def from_tensors(cls, tensors: Tensors, features: int) -> Self:
-        if {name: tensor.dtype for name, tensor in tensors.items()} != {n: np.dtype(t) for n, t in TYPES.items()}:
+        if {name: tensor.dtype for name, tensor in tensors.items()} != {
+            n: np.dtype(t) for n, t in TYPES.items()
+        }:
             raise ValueError(f"unexpected tensors {', '.join(sorted(tensors)) or '(none)'}")
         nodes = TreeNodes(**tensors)
         _check(nodes, features)
@@ -144,12 +154,16 @@ def at_most(thresholds: ArrayLike) -> NDArray[np.float32]:
 
 
 def below(thresholds: ArrayLike) -> NDArray[np.float32]:
-    """Return float32 thresholds t' with x <= t' exactly where x < t, for every float32 x; t is float32 itself."""
+    """Return float32 thresholds t' with x <= t' exactly where x < t, for every float32 x; t is
+    float32 itself.
+    """
     return np.nextafter(np.asarray(thresholds, np.float32), np.float32(-np.inf))
 
 
 def _breadth_first(tree: Tree) -> Tree:
-    """Return the tree with its nodes numbered by level, so that a right child follows its left sibling."""
+    """Return the tree with its nodes numbered by level, so that a right child follows its left
+    sibling.
+    """
     order = [0]
     for node in order:
         if tree.left[node] >= 0:
@@ -157,7 +171,9 @@ def _breadth_first(tree: Tree) -> Tree:
     renumbered = np.empty(len(tree.left), np.intp)
     renumbered[order] = np.arange(len(order))
     leaf = tree.left[order] < 0
-    left, right = (np.where(leaf, -1, renumbered[child[order]]) for child in (tree.left, tree.right))
+    left, right = (
+        np.where(leaf, -1, renumbered[child[order]]) for child in (tree.left, tree.right)
+    )
     feature = np.where(leaf, 0, tree.feature[order])
     threshold = np.where(leaf, 0, tree.threshold[order])
     return Tree(feature, threshold, left, right, np.where(leaf, tree.value[order], 0))
@@ -175,7 +191,10 @@ def _depth(nodes: TreeNodes) -> int:
 
 def _check(nodes: TreeNodes, features: int) -> None:
     count = len(nodes.left)
-    if any(getattr(nodes, name).shape != (count,) for name in TYPES if name != "root") or nodes.root.ndim != 1:
+    if (
+        any(getattr(nodes, name).shape != (count,) for name in TYPES if name != "root")
+        or nodes.root.ndim != 1
+    ):
         raise ValueError("the node arrays differ in length")
     if not np.isfinite(nodes.threshold).all() or not np.isfinite(nodes.value).all():
         raise ValueError("a threshold or leaf value is not finite")
@@ -183,7 +202,8 @@ def _check(nodes: TreeNodes, features: int) -> None:
         raise ValueError("the trees do not fit the features")
     inner = np.flatnonzero(nodes.left >= 0)
     left = nodes.left[inner]
-    # Children come after their parents and have one parent each: these are trees, and every walk ends.
+    # Children come after their parents and have one parent each: these are trees, and every walk
+    # ends.
     reached = np.sort(np.concatenate([nodes.root, left, left + 1]))
     if not (left > inner).all() or not np.array_equal(reached, np.arange(count)):
         raise ValueError("the nodes do not form trees")

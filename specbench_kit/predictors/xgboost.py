@@ -39,8 +39,14 @@ class XgBoost(PredictorFamily):
     def train(self, train: Examples, valid: Examples, params: Params, seed: int, /) -> Scorer:
         import xgboost
 
-        fixed = {"objective": "binary:logistic", "tree_method": "hist", "seed": seed, "verbosity": 0}
-        # With one thread sums are added in one order, so that a seed gives the same result on every machine.
+        fixed = {
+            "objective": "binary:logistic",
+            "tree_method": "hist",
+            "seed": seed,
+            "verbosity": 0,
+        }
+        # With one thread sums are added in one order, so that a seed gives the same result on every
+        # machine.
         fixed["nthread"] = 1
         data = [xgboost.DMatrix(examples.features, examples.labels) for examples in (train, valid)]
         booster = xgboost.train(

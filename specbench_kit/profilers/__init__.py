@@ -1,1 +1,3 @@
-"""Latency profiles: workloads, measurement, the fit of a linear model, and the physical limit of its device."""
+"""Latency profiles: workloads, measurement, the fit of a linear model, and the physical limit of
+its device.
+"""

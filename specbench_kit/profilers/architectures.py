@@ -24,7 +24,8 @@ _FILE = Path(__file__).with_name("architectures.toml")
 
 
 class Architecture(Struct, frozen=True, forbid_unknown_fields=True):
-    """A decoder with grouped-query attention and gated feed-forward layers; norms and biases are not counted.
+    """A decoder with grouped-query attention and gated feed-forward layers; norms and biases are
+    not counted.
 
     In a mixture, each layer has so many `experts` of the inner size `expert_size`, of which a router gives every token
     `active_experts`. `weight_bits` and `kv_bits` are set if the layers' matrices or the KV are quantised; they are
@@ -54,10 +55,14 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True):
                 f"experts, active_experts and expert_size belong to the family '{MIXTURE}', which needs all"
             )
         if self.active_experts > self.experts:
-            raise ValueError(f"active_experts must be at most the {self.experts} experts, not {self.active_experts}")
+            raise ValueError(
+                f"active_experts must be at most the {self.experts} experts, not {self.active_experts}"
+            )
 
     def require_shared_experts(self, cards: int, model: str) -> None:
-        """Raise SkitError unless each of so many cards can have as many experts of the model as any other."""
+        """Raise SkitError unless each of so many cards can have as many experts of the model as any
+        other.
+        """
         require(
             self.experts % cards == 0 < self.experts,
             f"--expert-parallel: {model} has {self.experts or 'no'} experts, which {cards} cards cannot share evenly; "
@@ -69,7 +74,9 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True):
         """The number of weights in the matrices of all layers that no router chooses."""
         attention = self.hidden_size * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         feed_forward = (
-            self.hidden_size * self.experts if self.experts else 3 * self.hidden_size * self.intermediate_size
+            self.hidden_size * self.experts
+            if self.experts
+            else 3 * self.hidden_size * self.intermediate_size
         )
         return self.layers * (attention + feed_forward)
 
@@ -80,12 +87,16 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def layer_parameters(self) -> int:
-        """The number of weights in the matrices of all layers with which every token is multiplied."""
+        """The number of weights in the matrices of all layers with which every token is
+        multiplied.
+        """
         return self.dense_parameters + self.active_experts * self.expert_parameters
 
     @property
     def head_parameters(self) -> int:
-        """The number of weights in the output layer, which only tokens whose logits are needed go through."""
+        """The number of weights in the output layer, which only tokens whose logits are needed go
+        through.
+        """
         return self.hidden_size * self.vocabulary
 
     @property
@@ -148,7 +159,9 @@ def read_architecture(path: Path) -> Architecture:
 
 
 def architecture_of_config(config: Any) -> Architecture | None:
-    """Return the shapes in a transformers configuration, or None if its model type is not in `FAMILIES`."""
+    """Return the shapes in a transformers configuration, or None if its model type is not in
+    `FAMILIES`.
+    """
     text = config.get_text_config()
     if text.model_type not in FAMILIES:
         return None

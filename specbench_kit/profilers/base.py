@@ -1,4 +1,6 @@
-"""The profile contract: how long a model's forwards take on a device, and the source of that knowledge."""
+"""The profile contract: how long a model's forwards take on a device, and the source of that
+knowledge.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -28,18 +30,24 @@ Form = Literal["interactions", "context", "work", "served", "rounded", "kernels"
 Role = Literal["verifier", "drafter"]
 Source = Literal["measured", "published", "roofline", "silicon", "calibrated"]
 SOURCES: tuple[Source, ...] = get_args(Source)
-"""Measured on the device, printed in a paper, by a data sheet, from measured kernels, or fitted to a server's log."""
+"""Measured on the device, printed in a paper, by a data sheet, from measured kernels, or fitted to
+a server's log.
+"""
 DERIVED: frozenset[Source] = frozenset({"roofline", "silicon"})
 """Sources of which nothing was measured on a device at hand."""
 
-MODELS: Mapping[str, type[InteractionModel | ContextModel | WorkModel | ServedModel | RoundedModel]] = {
+MODELS: Mapping[
+    str, type[InteractionModel | ContextModel | WorkModel | ServedModel | RoundedModel]
+] = {
     "interactions": InteractionModel,
     "context": ContextModel,
     "work": WorkModel,
     "served": ServedModel,
     "rounded": RoundedModel,
 }
-"""The latency models by form, except that of looked-up kernels, which is no function of coefficients alone."""
+"""The latency models by form, except that of looked-up kernels, which is no function of
+coefficients alone.
+"""
 COEFFICIENTS: Mapping[str, tuple[str, ...]] = {
     "interactions": ("a_s", "b_compute_s", "b_read_s", "c_s"),
     "context": ("alpha_s", "gamma_s", "delta_s"),
@@ -48,16 +56,26 @@ COEFFICIENTS: Mapping[str, tuple[str, ...]] = {
     "rounded": tuple(field.name for field in fields(RoundedModel)),
     "kernels": ("host_request_s", "host_s", "overlap"),
 }
-"""The names of each form's coefficients; of a sum in the order of `features_of`: seconds per unit of that feature."""
+"""The names of each form's coefficients; of a sum in the order of `features_of`: seconds per unit
+of that feature.
+"""
 DEFAULTS: Mapping[str, Mapping[str, float]] = {
-    "rounded": {field.name: field.default for field in fields(RoundedModel) if field.default is not MISSING},
-    "kernels": {field.name: field.default for field in fields(KernelModel) if field.default is not MISSING},
+    "rounded": {
+        field.name: field.default for field in fields(RoundedModel) if field.default is not MISSING
+    },
+    "kernels": {
+        field.name: field.default for field in fields(KernelModel) if field.default is not MISSING
+    },
 }
 """The coefficients that a file may leave out, with their values then, by form."""
 LOOKED_UP: frozenset[Form] = frozenset({"rounded", "kernels"})
-"""Forms that are no sum of features, so that they are evaluated and never fitted by least squares."""
+"""Forms that are no sum of features, so that they are evaluated and never fitted by least
+squares.
+"""
 LEAST_SERVED_R2 = 0.9
-"""Least R2 of a server's profile on its test loads, each of which lasts less than a second, for the fit to count."""
+"""Least R2 of a server's profile on its test loads, each of which lasts less than a second, for the
+fit to count.
+"""
 
 
 def features(form: Form, rows: Sequence[Row]) -> tuple[float, ...]:
@@ -66,7 +84,9 @@ def features(form: Form, rows: Sequence[Row]) -> tuple[float, ...]:
 
 
 def features_of(form: Form, sums: BatchSums) -> tuple[float, ...]:
-    """Return the factors that a form's coefficients are multiplied by for a batch with these sums."""
+    """Return the factors that a form's coefficients are multiplied by for a batch with these
+    sums.
+    """
     if form == "context":
         return sums.pairs, sums.linear, 1
     if form == "work":
@@ -82,7 +102,9 @@ def terms(form: Form, coefficients: Mapping[str, float], sums: BatchSums) -> tup
 
 
 class Corner(Struct, frozen=True, forbid_unknown_fields=True):
-    """An end of the range of a derived profile: a factor on the card's time, and coefficients that are others there."""
+    """An end of the range of a derived profile: a factor on the card's time, and coefficients that
+    are others there.
+    """
 
     factor: Annotated[float, Meta(gt=0, le=100)] = 1.0
     coefficients: dict[str, float] = {}
@@ -129,14 +151,18 @@ class Profile(Struct, frozen=True):
             raise ValueError("a table [kernels] and the form 'kernels' go together")
         for corner in filter(None, (self.fast, self.slow)):
             if self.form not in LOOKED_UP or corner.coefficients.keys() - COEFFICIENTS[self.form]:
-                raise ValueError(f"a range is that of coefficients of a form among {', '.join(sorted(LOOKED_UP))}")
+                raise ValueError(
+                    f"a range is that of coefficients of a form among {', '.join(sorted(LOOKED_UP))}"
+                )
 
     def latency(self) -> LatencyModel:
         """Return the latency model; a coefficient that a publication does not give counts as 0."""
         return self._latency(self.coefficients)
 
     def range(self) -> tuple[LatencyModel, LatencyModel] | None:
-        """Return the latency models at the fast and the slow end of the range, or None if the profile has none."""
+        """Return the latency models at the fast and the slow end of the range, or None if the
+        profile has none.
+        """
         if self.fast is None or self.slow is None:
             return None
         return self._corner(self.fast), self._corner(self.slow)
@@ -165,11 +191,15 @@ class Profile(Struct, frozen=True):
 
     @property
     def must_be_named(self) -> bool:
-        """True if it is used where it is named only, since the machine was disturbed and nobody forced its use."""
+        """True if it is used where it is named only, since the machine was disturbed and nobody
+        forced its use.
+        """
         return bool(self.disturbances) and not self.fit.get("forced")
 
     @property
     def test_r2(self) -> float | None:
-        """R2 on configurations that the coefficients were not fitted to, or None if the source does not state it."""
+        """R2 on configurations that the coefficients were not fitted to, or None if the source does
+        not state it.
+        """
         r2 = self.fit.get("test", {}).get("r2")
         return None if r2 is None else float(r2)

@@ -1,4 +1,6 @@
-"""TOML files, and the checks of the tables in them that devices, architectures, software and deployments share."""
+"""TOML files, and the checks of the tables in them that devices, architectures, software and
+deployments share.
+"""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +25,9 @@ _NOT_SECONDS: dict[str, Any] = {
     "overlap": _UnitShare,
     "uneven": Annotated[float, Meta(ge=0, le=100)],
 }
-"""The types of coefficients that are no seconds. A tile is a number of tokens: without any it could not be filled."""
+"""The types of coefficients that are no seconds. A tile is a number of tokens: without any it could
+not be filled.
+"""
 Text = Annotated[str, Meta(min_length=1)]
 
 
@@ -40,8 +44,8 @@ def read_toml(path: Path) -> JsonObject:
 def parse_table(kind: type[T], table: Mapping[str, object], label: str) -> T:
     """Return the record of type `kind`, a dataclass or a struct, that a TOML table holds.
 
-    Raise SkitError if a key is unknown or missing, or a value is wrong. The message starts with `label`, which names
-    the file and the table.
+    Raise SkitError if a key is unknown or missing, or a value is wrong. The message starts with
+    `label`, which names the file and the table.
     """
     _require_known_keys(table, list(signature(kind).parameters), label)
     try:
@@ -52,7 +56,9 @@ def parse_table(kind: type[T], table: Mapping[str, object], label: str) -> T:
 
 def _require_known_keys(table: Mapping[str, object], valid_keys: Sequence[str], label: str) -> None:
     if unknown_keys := sorted(table.keys() - set(valid_keys)):
-        raise SkitError(f"{label} has unknown keys: {', '.join(unknown_keys)}; known: {', '.join(valid_keys)}")
+        raise SkitError(
+            f"{label} has unknown keys: {', '.join(unknown_keys)}; known: {', '.join(valid_keys)}"
+        )
 
 
 def parse_coefficients(
@@ -63,7 +69,8 @@ def parse_coefficients(
     not_given: Iterable[str] = (),
     defaults: Mapping[str, float] | None = None,
 ) -> tuple[str, dict[str, float]]:
-    """Return the form of a latency model and its coefficients by name, from a TOML table that holds both.
+    """Return the form of a latency model and its coefficients by name, from a TOML table that holds
+    both.
 
     `forms` names the coefficients of every form. Those in `not_given` have to be absent, those in `defaults` may be.
     """
@@ -82,8 +89,12 @@ def parse_coefficients(
             raise SkitError(f"{label}: {str(error).replace('the document', name, 1)}") from error
     # A form all of whose seconds may be left out has others: those of its kernels.
     needs_time = any(name not in (defaults or {}) for name in coefficients)
-    if needs_time and not any(value for name, value in coefficients.items() if name not in _NOT_SECONDS):
-        raise SkitError(f"{label}: all coefficients are 0, so that no forward would take any time; give one above 0")
+    if needs_time and not any(
+        value for name, value in coefficients.items() if name not in _NOT_SECONDS
+    ):
+        raise SkitError(
+            f"{label}: all coefficients are 0, so that no forward would take any time; give one above 0"
+        )
     return form, coefficients
 
 
@@ -92,7 +103,12 @@ def names_a_file(name: str) -> bool:
     return name.endswith(".toml")
 
 
-LISTED = {"GPU": "devices", "profile": "profiles", "deployment": "deployments", "software": "software"}
+LISTED = {
+    "GPU": "devices",
+    "profile": "profiles",
+    "deployment": "deployments",
+    "software": "software",
+}
 """What `skit list` calls the kinds of names that it lists."""
 
 

@@ -1,4 +1,6 @@
-"""A profiling run without the device: by measured kernels of such a card, or by the law from its data sheet."""
+"""A profiling run without the device: by measured kernels of such a card, or by the law from its
+data sheet.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,7 +15,14 @@ from specbench_kit.profilers.fit import Observation, evaluated
 from specbench_kit.profilers.parts import ProfiledDevice, ProfiledPart, ProfileResult, name_profile
 from specbench_kit.profilers.roofline import STEP_RANGE_S, Host, Roofline
 from specbench_kit.profilers.settings import AUTO, SILICON, ProfileSettings, VerifierProfileSettings
-from specbench_kit.profilers.silicon import ALIKE, DTYPE, INTERCONNECTS, MeasuredKernels, find_kernels, measured_kernels
+from specbench_kit.profilers.silicon import (
+    ALIKE,
+    DTYPE,
+    INTERCONNECTS,
+    MeasuredKernels,
+    find_kernels,
+    measured_kernels,
+)
 from specbench_kit.profilers.software import find_software
 from specbench_kit.profilers.subject import Subject, require_architecture
 
@@ -35,22 +44,37 @@ class _Derivation:
 def derive(
     settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart, date: str
 ) -> ProfileResult:
-    """Return the profile of a part by measured kernels where there are such, else by the law from the data sheet."""
+    """Return the profile of a part by measured kernels where there are such, else by the law from
+    the data sheet.
+    """
     profile, derived = _derive(settings, device, card, part, date)
     observations = [
-        Observation(configuration, derived.model.seconds(configuration.rows)) for configuration in part.configurations
+        Observation(configuration, derived.model.seconds(configuration.rows))
+        for configuration in part.configurations
     ]
-    return ProfileResult(profile, evaluated(derived.form, derived.coefficients, observations, derived.model))
+    return ProfileResult(
+        profile, evaluated(derived.form, derived.coefficients, observations, derived.model)
+    )
 
 
-def derived_profile(settings: ProfileSettings, card: Device, subject: Subject, role: Role, date: str = "") -> Profile:
-    """Return the profile of a model on a card, or on several that share it, without times of a workload."""
-    device = ProfiledDevice(card.name, card.default_dtype if settings.dtype == "auto" else settings.dtype, None, card)
+def derived_profile(
+    settings: ProfileSettings, card: Device, subject: Subject, role: Role, date: str = ""
+) -> Profile:
+    """Return the profile of a model on a card, or on several that share it, without times of a
+    workload.
+    """
+    device = ProfiledDevice(
+        card.name, card.default_dtype if settings.dtype == "auto" else settings.dtype, None, card
+    )
     return _derive(settings, device, card, ProfiledPart(role, "work", subject, ()), date)[0]
 
 
-def shared_profile(card: Device, members: int, subject: Subject, role: Role = "verifier", dtype: str = AUTO) -> Profile:
-    """Return the profile of a model on so many cards of one kind, which share it by tensor parallelism."""
+def shared_profile(
+    card: Device, members: int, subject: Subject, role: Role = "verifier", dtype: str = AUTO
+) -> Profile:
+    """Return the profile of a model on so many cards of one kind, which share it by tensor
+    parallelism.
+    """
     interconnect = interconnect_of(card).name if members > 1 else None
     settings = VerifierProfileSettings(
         target=subject.name, gpu=card.name, cards=members, interconnect=interconnect, dtype=dtype
@@ -70,7 +94,11 @@ def _derive(
     derived = _by_kernels(settings, kernels) if kernels else _by_law(settings, device, card, part)
     name = name_profile(part, settings, device)
     if not settings.name:
-        name += f"-{'ep' if settings.expert_parallel else 'tp'}{settings.cards}" if settings.cards > 1 else ""
+        name += (
+            f"-{'ep' if settings.expert_parallel else 'tp'}{settings.cards}"
+            if settings.cards > 1
+            else ""
+        )
         name += "" if settings.is_default_software else f"-{settings.software}"
         name += "" if settings.is_default_engine else f"-{settings.engine}"
         name += f"-{derived.source}"
@@ -99,15 +127,25 @@ def _derive(
 def _kernels(
     settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart
 ) -> MeasuredKernels | None:
-    """Return the measured kernels that the settings ask for; by default those that come with the kit, if there are."""
-    if settings.origin not in (AUTO, SILICON) or not settings.is_default_software or settings.expert_parallel:
+    """Return the measured kernels that the settings ask for; by default those that come with the
+    kit, if there are.
+    """
+    if (
+        settings.origin not in (AUTO, SILICON)
+        or not settings.is_default_software
+        or settings.expert_parallel
+    ):
         return None
     is_measured = device.dtype == DTYPE and (
         settings.cards == 1 or INTERCONNECTS.get(card.name) == settings.interconnect
     )
     if (settings.origin == SILICON or not settings.is_default_engine) and not is_measured:
-        over = "" if settings.cards == 1 else f" over {INTERCONNECTS.get(card.name, 'one card alone')}"
-        raise SkitError(f"--from silicon: kernels on {card.name} were measured in {DTYPE}{over}, not as asked for")
+        over = (
+            "" if settings.cards == 1 else f" over {INTERCONNECTS.get(card.name, 'one card alone')}"
+        )
+        raise SkitError(
+            f"--from silicon: kernels on {card.name} were measured in {DTYPE}{over}, not as asked for"
+        )
     bundled = None
     if is_measured and part.subject.is_card:
         bundled = find_kernels(part.subject.name, card.name, settings.engine, settings.cards)
@@ -119,7 +157,11 @@ def _kernels(
 
 def _by_kernels(settings: ProfileSettings, kernels: MeasuredKernels) -> _Derivation:
     host, (low, high) = settings.host, kernels.spread
-    coefficients = {"host_request_s": host.request_s, "host_s": host.step_s, "overlap": host.overlap}
+    coefficients = {
+        "host_request_s": host.request_s,
+        "host_s": host.step_s,
+        "overlap": host.overlap,
+    }
     return _Derivation(
         source="silicon",
         form="kernels",
@@ -132,7 +174,9 @@ def _by_kernels(settings: ProfileSettings, kernels: MeasuredKernels) -> _Derivat
     )
 
 
-def _by_law(settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart) -> _Derivation:
+def _by_law(
+    settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart
+) -> _Derivation:
     software = find_software(settings.software)
     members = settings.cards
     host = settings.host
@@ -144,7 +188,9 @@ def _by_law(settings: ProfileSettings, device: ProfiledDevice, card: Device, par
     roofline = Roofline(card.combined(members), shapes, device.dtype, members)
     estimate = partial(roofline.estimate, software, members, expert_parallel=ep)
     model = estimate(interconnect, host)
-    slow = estimate(interconnect.slow if interconnect else None, host.with_step_s(_most_host_s(host)))
+    slow = estimate(
+        interconnect.slow if interconnect else None, host.with_step_s(_most_host_s(host))
+    )
     fast = estimate(interconnect, host.with_step_s(_least_host_s(host)))
     coefficients = {name: float(value) for name, value in asdict(model).items()}
     low, high = software.on(card.name).spread or (1.0, 1.0)

@@ -1,4 +1,6 @@
-"""Data sheets: the most that a device can do, and the interconnects between cards that hold one model."""
+"""Data sheets: the most that a device can do, and the interconnects between cards that hold one
+model.
+"""
 
 from collections.abc import Mapping
 from functools import cache
@@ -50,7 +52,11 @@ class Device(Struct, frozen=True, forbid_unknown_fields=True):
         """Where the power comes from; empty if it is unknown."""
         if not self.power_w:
             return ""
-        return f"the maker's data sheet, entered on {self.power_date}" if self.power_date else "the card's own file"
+        return (
+            f"the maker's data sheet, entered on {self.power_date}"
+            if self.power_date
+            else "the card's own file"
+        )
 
     @property
     def is_cpu(self) -> bool:
@@ -61,20 +67,30 @@ class Device(Struct, frozen=True, forbid_unknown_fields=True):
         """The dtype in which a verifier is served on this device by default."""
         if self.is_cpu:
             return "float32"
-        return next(dtype for dtype in ("bfloat16", "float16", "float32") if dtype in self.peak_flops)
+        return next(
+            dtype for dtype in ("bfloat16", "float16", "float32") if dtype in self.peak_flops
+        )
 
     def peak(self, dtype: str) -> float:
-        """Return the peak in FLOP/s; raise SkitError for a dtype that the device cannot compute in."""
+        """Return the peak in FLOP/s; raise SkitError for a dtype that the device cannot compute
+        in.
+        """
         if dtype not in self.peak_flops:
-            raise SkitError(f"{self.name} has no units for {dtype}; use {' or '.join(self.peak_flops)}")
+            raise SkitError(
+                f"{self.name} has no units for {dtype}; use {' or '.join(self.peak_flops)}"
+            )
         return self.peak_flops[dtype]
 
     def with_cores(self, cores: int) -> "Device":
-        """Return the card of a CPU with so many cores; a card that is no CPU's is returned as it is."""
+        """Return the card of a CPU with so many cores; a card that is no CPU's is returned as it
+        is.
+        """
         if not self.is_cpu or cores == 1:
             return self
         peaks = {dtype: peak * cores for dtype, peak in self.peak_flops.items()}
-        return structs.replace(self, peak_flops=peaks, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * cores)
+        return structs.replace(
+            self, peak_flops=peaks, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * cores
+        )
 
     def combined(self, cards: int) -> "Device":
         """Return the device that so many of these cards make together if they hold one model."""
@@ -83,11 +99,15 @@ class Device(Struct, frozen=True, forbid_unknown_fields=True):
         peaks = {dtype: peak * cards for dtype, peak in self.peak_flops.items()}
         memory = self.memory_bytes * cards
         bandwidth = self.bandwidth_bytes_per_s * cards
-        return structs.replace(self, peak_flops=peaks, memory_bytes=memory, bandwidth_bytes_per_s=bandwidth)
+        return structs.replace(
+            self, peak_flops=peaks, memory_bytes=memory, bandwidth_bytes_per_s=bandwidth
+        )
 
 
 def find_device(name: str) -> Device:
-    """Return the card of that name or alias, or the one in a TOML file; an unknown name lists the known ones."""
+    """Return the card of that name or alias, or the one in a TOML file; an unknown name lists the
+    known ones.
+    """
     if cards.names_a_file(name):
         path = Path(name).expanduser()
         return parse_device({"name": path.stem, **cards.read_toml(path)}, f"the device card {path}")
@@ -125,7 +145,8 @@ def parse_device(content: Mapping[str, object], label: str) -> Device:
 class Interconnect(Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes per second of one card in one direction, and the latency of an all-reduce.
 
-    The fields that begin with `slow_` are those of the slow end of the range: of cards without peer access, say.
+    The fields that begin with `slow_` are those of the slow end of the range: of cards without peer
+    access, say.
     """
 
     name: Text
@@ -136,14 +157,17 @@ class Interconnect(Struct, frozen=True, forbid_unknown_fields=True):
     slow_latency_s: Amount
 
     def per_byte_s(self, members: int) -> float:
-        """Return the seconds per byte of a ring all-reduce: each member sends all but its own share, twice."""
+        """Return the seconds per byte of a ring all-reduce: each member sends all but its own
+        share, twice.
+        """
         return 2 * (members - 1) / members / self.bytes_per_s
 
     def exchange_per_byte_s(self, members: int, experts: int) -> float:
-        """Return the seconds per byte of the tokens that are sent to the members with their experts, and back.
+        """Return the seconds per byte of the tokens that are sent to the members with their
+        experts, and back.
 
-        The members begin with equal shares of the tokens. A token of several `experts`, each of which is with any
-        member as likely, crosses once to every other member that has one of them.
+        The members begin with equal shares of the tokens. A token of several `experts`, each of
+        which is with any member as likely, crosses once to every other member that has one of them.
         """
         other_members = (members - 1) * (1 - (1 - 1 / members) ** experts)
         return 2 * other_members / members / self.bytes_per_s
@@ -151,14 +175,18 @@ class Interconnect(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def slow(self) -> "Interconnect":
         """The interconnect at the slow end of its range."""
-        return structs.replace(self, bytes_per_s=self.slow_bytes_per_s, latency_s=self.slow_latency_s)
+        return structs.replace(
+            self, bytes_per_s=self.slow_bytes_per_s, latency_s=self.slow_latency_s
+        )
 
 
 @cache
 def bundled_interconnects() -> dict[str, Interconnect]:
     """Return every interconnect that the kit knows, by name."""
     return {
-        name: cards.parse_table(Interconnect, {"name": name, **entry}, f"the interconnect '{name}' in {_INTERCONNECTS}")
+        name: cards.parse_table(
+            Interconnect, {"name": name, **entry}, f"the interconnect '{name}' in {_INTERCONNECTS}"
+        )
         for name, entry in cards.read_toml(_INTERCONNECTS).items()
     }
 

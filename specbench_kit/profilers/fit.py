@@ -28,7 +28,9 @@ class TooFewConfigurations(SkitError):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The seconds of one configuration, and their coefficient of variation over runs if there were several."""
+    """The seconds of one configuration, and their coefficient of variation over runs if there were
+    several.
+    """
 
     configuration: Configuration
     seconds: float
@@ -36,7 +38,9 @@ class Observation:
 
 
 class Accuracy(Struct):
-    """How far `count` predictions are off; nothing else is known of none, and no R2 of equal times."""
+    """How far `count` predictions are off; nothing else is known of none, and no R2 of equal
+    times.
+    """
 
     count: int
     r2: float | None = None
@@ -50,7 +54,9 @@ class Accuracy(Struct):
 
 
 class CrossValidation(Struct, omit_defaults=True):
-    """R2 of the folds that were left out of the fit in turn; nothing of a profile that was derived."""
+    """R2 of the folds that were left out of the fit in turn; nothing of a profile that was
+    derived.
+    """
 
     folds: int = 0
     mean_r2: float | None = None
@@ -59,7 +65,8 @@ class CrossValidation(Struct, omit_defaults=True):
 
 
 class FitDescription(Struct):
-    """A fit as files hold it: its coefficients and their intervals, its errors, and the parts of predicted times.
+    """A fit as files hold it: its coefficients and their intervals, its errors, and the parts of
+    predicted times.
 
     `regimes` are the errors by regime and part of the workload, `shares` the parts of the predicted time by regime.
     """
@@ -97,18 +104,27 @@ class Fit:
         return sum(self.parts(configuration).values())
 
     def parts(self, configuration: Configuration) -> dict[str, float]:
-        """Return the predicted seconds of one forward by coefficient, or by what takes them if nothing was fitted."""
+        """Return the predicted seconds of one forward by coefficient, or by what takes them if
+        nothing was fitted.
+        """
         sums = sums_of(configuration.rows)
         if self.derived is not None:
             return self.derived.parts(sums)
-        return dict(zip(self.coefficients, map(float, terms(self.form, self.coefficients, sums)), strict=True))
+        return dict(
+            zip(
+                self.coefficients,
+                map(float, terms(self.form, self.coefficients, sums)),
+                strict=True,
+            )
+        )
 
     def accuracy(self, part: str, regime: str | None = None) -> Accuracy:
         """Return the metrics on the configurations of a part, or only on those of one regime."""
         chosen = [
             observation
             for observation in self.observations
-            if observation.configuration.part == part and regime in (None, observation.configuration.regime)
+            if observation.configuration.part == part
+            and regime in (None, observation.configuration.regime)
         ]
         actual = np.array([observation.seconds for observation in chosen])
         predicted = np.array([self.predict(observation.configuration) for observation in chosen])
@@ -117,12 +133,18 @@ class Fit:
     @property
     def regimes(self) -> list[str]:
         """The regimes, in the order of the workload."""
-        return list(dict.fromkeys(observation.configuration.regime for observation in self.observations))
+        return list(
+            dict.fromkeys(observation.configuration.regime for observation in self.observations)
+        )
 
     def shares(self, regime: str) -> dict[str, float]:
         """Return the average share of each term in the predicted time."""
         configurations = [observation.configuration for observation in self.observations]
-        parts = [self.parts(configuration) for configuration in configurations if configuration.regime == regime]
+        parts = [
+            self.parts(configuration)
+            for configuration in configurations
+            if configuration.regime == regime
+        ]
         seconds = np.array([list(part.values()) for part in parts])
         means = (seconds / seconds.sum(axis=1, keepdims=True)).mean(axis=0)
         return dict(zip(parts[0], map(float, means), strict=True))
@@ -150,15 +172,21 @@ class Fit:
 
 
 def fit(form: Form, observations: Sequence[Observation], seed: int = 0) -> Fit:
-    """Return the fit on the training configurations; raise TooFewConfigurations if they are too few."""
-    train = [observation for observation in observations if observation.configuration.part == "train"]
+    """Return the fit on the training configurations; raise TooFewConfigurations if they are too
+    few.
+    """
+    train = [
+        observation for observation in observations if observation.configuration.part == "train"
+    ]
     test_count = len(observations) - len(train)
     if len(train) < MIN_TRAIN or test_count < MIN_TEST:
         raise TooFewConfigurations(
             f"too little was measured to fit a profile: {len(train)} configurations to fit on and {test_count} to test "
             f"on, of at least {MIN_TRAIN} and {MIN_TEST}"
         )
-    matrix = np.array([features(form, observation.configuration.rows) for observation in train], np.float64)
+    matrix = np.array(
+        [features(form, observation.configuration.rows) for observation in train], np.float64
+    )
     seconds = np.array([observation.seconds for observation in train])
     names = COEFFICIENTS[form]
     low, high = _bootstrap(matrix, seconds, seed)
@@ -178,22 +206,30 @@ def evaluated(
     observations: Sequence[Observation],
     derived: RoundedModel | KernelModel,
 ) -> Fit:
-    """Return coefficients that were not fitted but derived, as a fit; the observations are their own predictions."""
+    """Return coefficients that were not fitted but derived, as a fit; the observations are their
+    own predictions.
+    """
     exact = {name: (value, value) for name, value in coefficients.items()}
     return Fit(form, coefficients, coefficients, exact, CrossValidation(), observations, derived)
 
 
 def least_squares(matrix: ArrayLike, seconds: ArrayLike) -> Matrix:
-    """Return the coefficients of the columns, which are scaled first, since their magnitudes lie far apart."""
+    """Return the coefficients of the columns, which are scaled first, since their magnitudes lie
+    far apart.
+    """
     columns = np.asarray(matrix, np.float64)
     scale = np.abs(columns).max(axis=0)
     scale[scale == 0] = 1.0
-    solution: Matrix = np.linalg.lstsq(columns / scale, np.asarray(seconds, np.float64), rcond=None)[0] / scale
+    solution: Matrix = (
+        np.linalg.lstsq(columns / scale, np.asarray(seconds, np.float64), rcond=None)[0] / scale
+    )
     return solution
 
 
 def non_negative(matrix: ArrayLike, seconds: ArrayLike) -> Matrix:
-    """Return the least squares with no coefficient below 0: the best of the solutions on subsets of the columns."""
+    """Return the least squares with no coefficient below 0: the best of the solutions on subsets of
+    the columns.
+    """
     columns = np.asarray(matrix, np.float64)
     target = np.asarray(seconds, np.float64)
     width = columns.shape[1]
@@ -224,7 +260,9 @@ def metrics(actual: Matrix, predicted: Matrix, predictors: int) -> Accuracy:
     return Accuracy(
         count=count,
         r2=r2,
-        adjusted_r2=1 - (1 - r2) * (count - 1) / freedom if r2 is not None and freedom > 0 else None,
+        adjusted_r2=1 - (1 - r2) * (count - 1) / freedom
+        if r2 is not None and freedom > 0
+        else None,
         rmse_s=float(np.sqrt((error**2).mean())),
         mae_s=float(np.abs(error).mean()),
         mape=float((np.abs(error) / actual).mean()),
@@ -252,7 +290,9 @@ def _cross_validate(matrix: Matrix, seconds: Matrix, seed: int) -> CrossValidati
 
 
 def _bootstrap(matrix: Matrix, seconds: Matrix, seed: int) -> Matrix:
-    """Return the bounds of 95% percentile intervals of the least-squares coefficients, by resampling rows."""
+    """Return the bounds of 95% percentile intervals of the least-squares coefficients, by
+    resampling rows.
+    """
     random = np.random.default_rng(seed)
     drawn = random.integers(len(seconds), size=(RESAMPLES, len(seconds)))
     resampled = np.array([least_squares(matrix[rows], seconds[rows]) for rows in drawn])

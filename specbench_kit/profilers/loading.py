@@ -31,7 +31,8 @@ def data_folder() -> Path:
 def load(name: str, *, model_hash: str | None = None) -> Profile:
     """Return the profile of that name, or the one in a .toml file.
 
-    Raise SkitError if it was measured with a model whose hash is not `model_hash`; None accepts every model.
+    Raise SkitError if it was measured with a model whose hash is not `model_hash`; None accepts
+    every model.
     """
     if cards.names_a_file(name):
         profile = read(Path(name).expanduser())
@@ -52,9 +53,15 @@ def load(name: str, *, model_hash: str | None = None) -> Profile:
 
 
 def all_profiles() -> dict[str, Profile | SkitError]:
-    """Return the bundled and the user's own profiles by name; for an unusable file, the error by the file's name."""
+    """Return the bundled and the user's own profiles by name; for an unusable file, the error by
+    the file's name.
+    """
     profiles: dict[str, Profile | SkitError] = {}
-    for path in [file for folder in (PUBLISHED, DERIVED, data_folder()) for file in sorted(folder.glob("*.toml"))]:
+    for path in [
+        file
+        for folder in (PUBLISHED, DERIVED, data_folder())
+        for file in sorted(folder.glob("*.toml"))
+    ]:
         try:
             profile = read(path)
             profiles[profile.name] = profile
@@ -64,12 +71,18 @@ def all_profiles() -> dict[str, Profile | SkitError]:
 
 
 def find_measured(
-    model_hash: str, role: Role, device: "str | torch.device", *, form: Form | None = None, disturbed: bool = False
+    model_hash: str,
+    role: Role,
+    device: "str | torch.device",
+    *,
+    form: Form | None = None,
+    disturbed: bool = False,
 ) -> Profile | None:
-    """Return the newest profile of these weights that was measured on this machine's device, or None.
+    """Return the newest profile of these weights that was measured on this machine's device, or
+    None.
 
-    A profile that was measured while the machine was disturbed counts only if its use was forced, or if `disturbed` is
-    true.
+    A profile that was measured while the machine was disturbed counts only if its use was forced,
+    or if `disturbed` is true.
     """
     from specbench_kit.models.pair import resolve_device
     from specbench_kit.profilers.measurement import hardware_text
@@ -88,21 +101,29 @@ def find_measured(
 
 
 def read(path: Path) -> Profile:
-    """Return the profile in a TOML file; raise SkitError with the file and the key if it is damaged."""
+    """Return the profile in a TOML file; raise SkitError with the file and the key if it is
+    damaged.
+    """
     # The file's time is part of the cache key: a file that was written again is read again.
     return _read(path, path.stat().st_mtime_ns if path.is_file() else 0)
 
 
 @cache
 def _read(path: Path, _modified_ns: int) -> Profile:
-    """Return the profile in a file, parsed once, since deployments name the same profiles again and again."""
+    """Return the profile in a file, parsed once, since deployments name the same profiles again and
+    again.
+    """
     content = cards.read_toml(path)
     label = f"the profile {path}"
-    require("form" not in content, f"{label} has unknown keys: form; it belongs into [coefficients]")
+    require(
+        "form" not in content, f"{label} has unknown keys: form; it belongs into [coefficients]"
+    )
     table = content.get("coefficients")
     require(table is not None, f"{label}: coefficients is missing; add a table [coefficients]")
     if not isinstance(table, dict) or not isinstance(not_given := table.get("not_given", []), list):
-        raise SkitError(f"{label}: coefficients must be a table, and its not_given a list, not {shown(table)}")
+        raise SkitError(
+            f"{label}: coefficients must be a table, and its not_given a list, not {shown(table)}"
+        )
     numbers = {key: value for key, value in table.items() if key != "not_given"}
     form, coefficients = cards.parse_coefficients(
         COEFFICIENTS,
@@ -111,7 +132,9 @@ def _read(path: Path, _modified_ns: int) -> Profile:
         not_given=not_given,
         defaults=DEFAULTS.get(str(numbers.get("form"))),
     )
-    profile = cards.parse_table(Profile, {**content, "form": form, "coefficients": coefficients}, label)
+    profile = cards.parse_table(
+        Profile, {**content, "form": form, "coefficients": coefficients}, label
+    )
     test = profile.fit.get("test", {})
     readable = isinstance(test, Mapping) and isinstance(test.get("r2"), float | int | None)
     require(readable, f"{label}: fit.test must be a table, and its r2 a number; remove [fit]")
@@ -138,5 +161,8 @@ def save(path: Path, profile: Profile) -> None:
 
 def _without_empty(table: JsonObject) -> dict[str, object]:
     """Return a table without null, which TOML does not have, and without empty texts and tables."""
-    filled = {key: _without_empty(value) if isinstance(value, Mapping) else value for key, value in table.items()}
+    filled = {
+        key: _without_empty(value) if isinstance(value, Mapping) else value
+        for key, value in table.items()
+    }
     return {key: value for key, value in filled.items() if value not in (None, "", {})}

@@ -1,6 +1,8 @@
-"""A profiling run on a device of this machine, which is watched while each part of a profile is timed.
+"""A profiling run on a device of this machine, which is watched while each part of a profile is
+timed.
 
-A stop rule is timed too: its cost per drafted token is that of the draft statistics, and of a predictor's score.
+A stop rule is timed too: its cost per drafted token is that of the draft statistics, and of a
+predictor's score.
 """
 
 import json
@@ -75,7 +77,9 @@ class _Defined(Struct):
 
 @dataclass(frozen=True, slots=True)
 class FinishedMeasurement:
-    """The folder of a run, the content of its `run.json`, a result per part, and the cost of a stop rule."""
+    """The folder of a run, the content of its `run.json`, a result per part, and the cost of a stop
+    rule.
+    """
 
     folder: Path
     run: JsonObject
@@ -109,14 +113,19 @@ def run_measured(
             profile = profile_without_fit(settings, profiled, part, run)
             samples = Samples.open(folder / str(profile.samples))
             factor = convert(_StartedRun, run).workload[part.role].factor
-            # The deadline of a part is its share of the budget after the deadline of the part before it.
+            # The deadline of a part is its share of the budget after the deadline of the part
+            # before it.
             deadline_s = started_s + settings.budget_s * number / len(parts)
             with machine_recorded(probe, rig, part, samples, partial(_add_readings, folder, run)):
                 gaps = measure_part(rig, part, factor, samples, deadline_s, progress)
             try:
-                results.append(ProfileResult(profile, *fit_part(part, factor, samples, gaps, settings.seed)))
+                results.append(
+                    ProfileResult(profile, *fit_part(part, factor, samples, gaps, settings.seed))
+                )
             except TooFewConfigurations as error:
-                raise SkitError(f"{error}; give a longer --budget, and keep what there is with --resume") from error
+                raise SkitError(
+                    f"{error}; give a longer --budget, and keep what there is with --resume"
+                ) from error
         policy = PolicyCosts()
         if settings.draft is not None:
             hashes = [models[role].get("hash") for role in ("target", "draft")]
@@ -171,8 +180,12 @@ def _open_folder(
     return folder, run
 
 
-def _unfinished(out: Path, command: str, defining: Mapping[str, object]) -> tuple[Path, dict[str, object]]:
-    """Return the newest folder of such a run that has no summary yet, and the content of its `run.json`."""
+def _unfinished(
+    out: Path, command: str, defining: Mapping[str, object]
+) -> tuple[Path, dict[str, object]]:
+    """Return the newest folder of such a run that has no summary yet, and the content of its
+    `run.json`.
+    """
     folder = unfinished_folder(out, command, defining, "run.json", _defining_of)
     path = folder / "run.json"
     try:
@@ -222,7 +235,12 @@ def profile_without_fit(
 
 
 def measure_part(
-    rig: TimingRig, part: ProfiledPart, factor: float, samples: Samples, deadline_s: float, progress: ProgressCallback
+    rig: TimingRig,
+    part: ProfiledPart,
+    factor: float,
+    samples: Samples,
+    deadline_s: float,
+    progress: ProgressCallback,
 ) -> MeasurementGaps:
     """Time the configurations of a part, at lengths times `factor`; return what was left out."""
     scaled = [configuration.scaled(factor) for configuration in part.configurations]
@@ -232,11 +250,15 @@ def measure_part(
 def fit_part(
     part: ProfiledPart, factor: float, samples: Samples, gaps: MeasurementGaps, seed: int
 ) -> tuple[Fit, MeasurementFacts]:
-    """Return the fit of a part, and facts on the measurement: how steady the timings were, and what was left out."""
+    """Return the fit of a part, and facts on the measurement: how steady the timings were, and what
+    was left out.
+    """
     scaled = [configuration.scaled(factor) for configuration in part.configurations]
     fitted = fit(part.form, observe(scaled, samples), seed)
     variations = sorted(
-        observation.variation for observation in fitted.observations if observation.variation is not None
+        observation.variation
+        for observation in fitted.observations
+        if observation.variation is not None
     )
     steadiness = Steadiness(0)
     if variations:
@@ -261,7 +283,9 @@ SAMPLES = 64
 
 
 def measure_policy(vocabulary: int, device: str, pair: PairHashes | None) -> PolicyCosts:
-    """Return the seconds per token; without `predictor` and its time if none was trained for the pair."""
+    """Return the seconds per token; without `predictor` and its time if none was trained for the
+    pair.
+    """
     statistics_s = measure_statistics(vocabulary, device)
     folders = library.find(pair) if pair is not None else []
     if not folders:
@@ -279,7 +303,11 @@ def _random_row(random: Random, features: int) -> list[float]:
 
 @contextmanager
 def machine_recorded(
-    probe: Probe, rig: TimingRig, part: ProfiledPart, samples: Samples, keep: Callable[[MachineReadings], None]
+    probe: Probe,
+    rig: TimingRig,
+    part: ProfiledPart,
+    samples: Samples,
+    keep: Callable[[MachineReadings], None],
 ) -> Iterator[None]:
     """Pass the readings taken while one part is timed to `keep`, also if the timing fails."""
     watch = Watch(probe, rig.device)

@@ -39,7 +39,9 @@ class Samples:
 
     @classmethod
     def open(cls, path: Path) -> "Samples":
-        """Return the samples in a file, which is made if it is missing; raise SkitError for a damaged line."""
+        """Return the samples in a file, which is made if it is missing; raise SkitError for a
+        damaged line.
+        """
         # The last line has no end if the process was killed while writing it; it is dropped.
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
         samples = cls(path)
@@ -48,7 +50,9 @@ class Samples:
                 name, *_, run, _, seconds = line.split(",")
                 samples.seconds.setdefault((name, int(run)), []).append(float(seconds))
             except ValueError as error:
-                raise SkitError(f"{path}:{number}: not a timing; remove the line and use --resume") from error
+                raise SkitError(
+                    f"{path}:{number}: not a timing; remove the line and use --resume"
+                ) from error
         samples._write("\n".join([HEADER, *lines[1:]]) + "\n", "w")
         return samples
 
@@ -56,7 +60,9 @@ class Samples:
         """Store the repeated timings of one configuration in one run."""
         rows = " ".join(f"{new}/{cached}" for new, cached in configuration.rows)
         start = f"{configuration.name},{configuration.part},{configuration.regime},{rows},{run}"
-        self._write("".join(f"{start},{repeat},{value:.9f}\n" for repeat, value in enumerate(seconds)), "a")
+        self._write(
+            "".join(f"{start},{repeat},{value:.9f}\n" for repeat, value in enumerate(seconds)), "a"
+        )
         self.seconds[configuration.name, run] = list(seconds)
 
     def runs(self) -> dict[str, list[list[float]]]:
@@ -73,31 +79,43 @@ class Samples:
                 file.write(text)
         except OSError as error:
             reason = error.strerror or error
-            raise SkitError(f"cannot write {self.path}: {reason}; make room, then go on with --resume") from error
+            raise SkitError(
+                f"cannot write {self.path}: {reason}; make room, then go on with --resume"
+            ) from error
 
 
 WARM_UPS = 10
 RUNS = 3
-"""Untimed forwards before the first timed one, and passes through the workload (WISP, Appendix C)."""
+"""Untimed forwards before the first timed one, and passes through the workload (WISP, Appendix
+C).
+"""
 WARM_UP_S = 1.0
 """Seconds of untimed forwards after which a slow model needs no more of them."""
 REPEATS = 10
 ENOUGH_S = 0.2
-"""Most forwards of one configuration in a run, and the seconds in all after which fewer are enough."""
+"""Most forwards of one configuration in a run, and the seconds in all after which fewer are
+enough.
+"""
 PILOT_LENGTHS = (1, 64, 256, 1024)
 SPARE = 0.8
 """Share of the budget, and of the free memory, that is planned for."""
 
 
 class TimingRig:
-    """One model on one device, with as much KV as a workload needs, which is timed in `runs` passes."""
+    """One model on one device, with as much KV as a workload needs, which is timed in `runs`
+    passes.
+    """
 
-    def __init__(self, loaded: LoadedModel, clock: MeasuringClock, seed: int, runs: int = RUNS) -> None:
+    def __init__(
+        self, loaded: LoadedModel, clock: MeasuringClock, seed: int, runs: int = RUNS
+    ) -> None:
         self.loaded = loaded
         self.clock = clock
         self.seed = seed
         self.runs = runs
-        self.make_executor: Callable[..., Executor] = partial(make_executor, name=loaded.named_executor)
+        self.make_executor: Callable[..., Executor] = partial(
+            make_executor, name=loaded.named_executor
+        )
         self.vocabulary = int(loaded.text_config.vocab_size)
         self._runner = self._make_runner(1, min(loaded.context, PILOT_LENGTHS[-1]))
 
@@ -112,7 +130,9 @@ class TimingRig:
         self._runner = self._make_runner(*_kv_shape(configurations))
 
     def fits(self, configurations: Sequence[Configuration]) -> bool:
-        """Return whether context and free memory can hold the longest and the widest of the configurations."""
+        """Return whether context and free memory can hold the longest and the widest of the
+        configurations.
+        """
         slots, length = _kv_shape(configurations)
         needed = self._runner.executor.kv_bytes(slots, length)
         return length <= self.loaded.context and needed <= SPARE * free_bytes(self.device)
@@ -124,13 +144,18 @@ class TimingRig:
         for number in range(WARM_UPS):
             if self.clock.now_s() - started_s > WARM_UP_S:
                 break
-            self.time(Configuration(f"warm-up-{number}", "train", "mixed", ((length, 0),)), run=-1, repeats=1)
+            self.time(
+                Configuration(f"warm-up-{number}", "train", "mixed", ((length, 0),)),
+                run=-1,
+                repeats=1,
+            )
 
     def time(self, configuration: Configuration, run: int, repeats: int = REPEATS) -> list[float]:
-        """Return the seconds of each forward that brings every request's new tokens, argmax included.
+        """Return the seconds of each forward that brings every request's new tokens, argmax
+        included.
 
-        The first forward is not counted, unless it takes so long on a CPU that its peculiarities do not matter: a GPU
-        loads kernels when they are first needed, and captures graphs.
+        The first forward is not counted, unless it takes so long on a CPU that its peculiarities do
+        not matter: a GPU loads kernels when they are first needed, and captures graphs.
         """
         random = Random(f"{self.seed}/{configuration.name}/{run}")
         with self._prefilled(configuration, random) as slots:
@@ -139,7 +164,9 @@ class TimingRig:
                 for slot, row in zip(slots, configuration.rows, strict=True)
             ]
             first = self._forward(rows)
-            seconds = [first] if first >= ENOUGH_S and self._runner.executor.device.type == "cpu" else []
+            seconds = (
+                [first] if first >= ENOUGH_S and self._runner.executor.device.type == "cpu" else []
+            )
             while len(seconds) < repeats and sum(seconds) < ENOUGH_S:
                 seconds.append(self._forward(rows))
         return seconds
@@ -176,7 +203,9 @@ class TimingRig:
 
 @dataclass
 class MeasurementGaps:
-    """The gaps of a measurement: configurations that did not fit the memory, and timings that the budget cut off."""
+    """The gaps of a measurement: configurations that did not fit the memory, and timings that the
+    budget cut off.
+    """
 
     skipped: list[str] = field(default_factory=list)
     cut_off: int = 0
@@ -190,14 +219,19 @@ def measure(
     step: str,
     progress: ProgressCallback,
 ) -> MeasurementGaps:
-    """Time what the samples lack, in an order that is drawn anew for each run, until the clock says `deadline_s`.
+    """Time what the samples lack, in an order that is drawn anew for each run, until the clock says
+    `deadline_s`.
 
     Wide batches come last, if the memory holds them.
     """
     gaps = MeasurementGaps()
     planned = len(configurations) * rig.runs
     for wide in (False, True):
-        group = [configuration for configuration in configurations if (configuration.regime == "batched") is wide]
+        group = [
+            configuration
+            for configuration in configurations
+            if (configuration.regime == "batched") is wide
+        ]
         if wide and group and not rig.fits(group):
             gaps.skipped += [configuration.name for configuration in group]
         elif group:
@@ -205,7 +239,10 @@ def measure(
             rig.warm_up()
             for run in range(rig.runs):
                 for configuration in Random(f"order/{rig.seed}/{run}").sample(group, len(group)):
-                    if (configuration.name, run) not in samples.seconds and configuration.name not in gaps.skipped:
+                    if (
+                        configuration.name,
+                        run,
+                    ) not in samples.seconds and configuration.name not in gaps.skipped:
                         if rig.clock.now_s() > deadline_s:
                             gaps.cut_off += 1
                         else:
@@ -214,7 +251,9 @@ def measure(
     return gaps
 
 
-def _time(rig: TimingRig, configuration: Configuration, run: int, samples: Samples, gaps: MeasurementGaps) -> None:
+def _time(
+    rig: TimingRig, configuration: Configuration, run: int, samples: Samples, gaps: MeasurementGaps
+) -> None:
     """Time one configuration in one run; note it as skipped if the memory does not hold it."""
     try:
         samples.add(configuration, run, rig.time(configuration, run))
@@ -227,16 +266,22 @@ def _time(rig: TimingRig, configuration: Configuration, run: int, samples: Sampl
 
 
 def choose_factor(
-    rig: TimingRig, configurations: Sequence[Configuration], budget_s: float, *, ends_there: bool = False
+    rig: TimingRig,
+    configurations: Sequence[Configuration],
+    budget_s: float,
+    *,
+    ends_there: bool = False,
 ) -> float:
     """Return the largest factor for the lengths that fits context, memory and budget.
 
-    If none fits the budget, return the smallest that fits context and memory; raise SkitError if none does, or if the
-    measurement `ends_there`, before there is enough for a fit. Wide batches need not fit: those that do not are
-    skipped.
+    If none fits the budget, return the smallest that fits context and memory; raise SkitError if
+    none does, or if the measurement `ends_there`, before there is enough for a fit. Wide batches
+    need not fit: those that do not are skipped.
     """
     pilot = _pilot(rig, budget_s)
-    narrow = [configuration for configuration in configurations if configuration.regime != "batched"]
+    narrow = [
+        configuration for configuration in configurations if configuration.regime != "batched"
+    ]
     fitting = [factor for factor in FACTORS if rig.fits(_scaled(narrow, factor))]
     if not fitting:
         raise SkitError(
@@ -266,18 +311,24 @@ def _least_share(configurations: Sequence[Configuration]) -> float:
 
 
 def planned_s(configurations: Sequence[Configuration], latency: InteractionModel) -> float:
-    """Return the seconds that one run of a workload will take: prompts, an untimed forward each, and the timed ones."""
+    """Return the seconds that one run of a workload will take: prompts, an untimed forward each,
+    and the timed ones.
+    """
     total_s = 0.0
     for configuration in configurations:
         forward_s = latency.seconds(configuration.rows)
         forwards = 1 if forward_s >= ENOUGH_S else 1 + min(REPEATS, 1 + ENOUGH_S // forward_s)
-        prompts_s = sum(latency.seconds([(cached, 0)]) for _, cached in configuration.rows if cached)
+        prompts_s = sum(
+            latency.seconds([(cached, 0)]) for _, cached in configuration.rows if cached
+        )
         total_s += prompts_s + forward_s * forwards
     return total_s
 
 
 def _pilot(rig: TimingRig, budget_s: float) -> InteractionModel:
-    """Return a rough latency model, from prompts of growing length for as long as they take little of the budget."""
+    """Return a rough latency model, from prompts of growing length for as long as they take little
+    of the budget.
+    """
     lengths = []
     seconds = []
     for length in PILOT_LENGTHS:
@@ -298,7 +349,9 @@ def _kv_shape(configurations: Sequence[Configuration]) -> tuple[int, int]:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that a device has no memory left; on a CPU torch raises a plain RuntimeError."""
+    """Return whether an error says that a device has no memory left; on a CPU torch raises a plain
+    RuntimeError.
+    """
     plain = "not enough memory" in str(error) or "can't allocate memory" in str(error)
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or plain
 
@@ -308,4 +361,6 @@ def hardware_text(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     machine = hardware()
-    return f"{machine['cpu']}, {machine['physical_cores']} cores, {machine['torch_threads']} threads"
+    return (
+        f"{machine['cpu']}, {machine['physical_cores']} cores, {machine['torch_threads']} threads"
+    )

@@ -10,7 +10,13 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.profilers import workload
 from specbench_kit.profilers.base import Form, Profile, Role
-from specbench_kit.profilers.devices import CPU, Device, bundled_device, device_reported_as, find_device
+from specbench_kit.profilers.devices import (
+    CPU,
+    Device,
+    bundled_device,
+    device_reported_as,
+    find_device,
+)
 from specbench_kit.profilers.roofline import DRAFT_STEP, VERIFY_STEP
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.subject import Subject, find_draft_subject, find_subject
@@ -25,7 +31,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledDevice:
-    """A device with its card. `name` is the card's name, or what the driver reports if there is no card.
+    """A device with its card. `name` is the card's name, or what the driver reports if there is no
+    card.
 
     `device` is torch's, None if this machine has no such device.
     """
@@ -37,7 +44,8 @@ class ProfiledDevice:
 
 
 def find_profiled_device(settings: ProfileSettings) -> ProfiledDevice:
-    """Return the device that the settings ask for; the dtype `auto` becomes the one that the device serves in.
+    """Return the device that the settings ask for; the dtype `auto` becomes the one that the device
+    serves in.
 
     Raise SkitError if a measurement is required and this machine has no such device.
     """
@@ -47,12 +55,18 @@ def find_profiled_device(settings: ProfileSettings) -> ProfiledDevice:
 
     if settings.gpu is None:
         device = resolve_device(settings.device)
-        card = bundled_device(CPU) if device.type == CPU else device_reported_as(torch.cuda.get_device_name(device))
+        card = (
+            bundled_device(CPU)
+            if device.type == CPU
+            else device_reported_as(torch.cuda.get_device_name(device))
+        )
         name = card.name if card else torch.cuda.get_device_name(device)
         return ProfiledDevice(name, _dtype(settings.dtype, device), device, card)
     card = find_device(settings.gpu)
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    matching = [torch.device("cuda", index) for index, name in enumerate(names) if name in card.reported]
+    matching = [
+        torch.device("cuda", index) for index, name in enumerate(names) if name in card.reported
+    ]
     if card.is_cpu:
         matching = [torch.device(CPU)]
     if matching:
@@ -93,14 +107,18 @@ class ProfiledPart:
 
 
 class WorkloadScale(Struct, frozen=True):
-    """The number of configurations of a part, and the factor that their lengths are multiplied by."""
+    """The number of configurations of a part, and the factor that their lengths are multiplied
+    by.
+    """
 
     configurations: Count
     factor: Number
 
 
 class Steadiness(Struct, omit_defaults=True):
-    """How much `count` timings vary from run to run, as coefficients of variation; nothing is known of none."""
+    """How much `count` timings vary from run to run, as coefficients of variation; nothing is known
+    of none.
+    """
 
     count: int
     median: float | None = None
@@ -109,7 +127,9 @@ class Steadiness(Struct, omit_defaults=True):
 
 
 class MeasurementFacts(Struct):
-    """How steady the timings of a measured profile were, and what it lacks: configurations, and timings cut off."""
+    """How steady the timings of a measured profile were, and what it lacks: configurations, and
+    timings cut off.
+    """
 
     variation: Steadiness = field(default_factory=lambda: Steadiness(0))
     skipped: list[str] = []
@@ -118,7 +138,9 @@ class MeasurementFacts(Struct):
 
 @dataclass(frozen=True, slots=True)
 class ProfileResult:
-    """A profile without its coefficients, the fit that has them, and facts about the measurement if there was one."""
+    """A profile without its coefficients, the fit that has them, and facts about the measurement if
+    there was one.
+    """
 
     profile: Profile
     fit: "Fit"
@@ -128,12 +150,19 @@ class ProfileResult:
 def parts_of(settings: ProfileSettings) -> list[ProfiledPart]:
     """Return the parts that a run profiles: a verifier, or a draft model and its target.
 
-    A verifier is timed on WISP's workload and on wide batches, a pair on the steps of speculative decoding. Only the
-    verifier's form has the output layer as a feature of its own.
+    A verifier is timed on WISP's workload and on wide batches, a pair on the steps of speculative
+    decoding. Only the verifier's form has the output layer as a feature of its own.
     """
     target = find_subject(settings.target, "target")
     if settings.draft is None:
-        return [ProfiledPart("verifier", "work", target, (*workload.verification(settings.seed), *workload.wide()))]
+        return [
+            ProfiledPart(
+                "verifier",
+                "work",
+                target,
+                (*workload.verification(settings.seed), *workload.wide()),
+            )
+        ]
     draft = find_draft_subject(settings.draft, target)
     return [
         ProfiledPart("drafter", "context", draft, workload.steps(DRAFT_STEP, settings.seed)),
@@ -142,9 +171,14 @@ def parts_of(settings: ProfileSettings) -> list[ProfiledPart]:
 
 
 def name_profile(
-    part: ProfiledPart, settings: ProfileSettings, device: ProfiledDevice, weights_hash: str | None = None
+    part: ProfiledPart,
+    settings: ProfileSettings,
+    device: ProfiledDevice,
+    weights_hash: str | None = None,
 ) -> str:
-    """Return the name of a profile: the user's, or one of model, hash of the weights, device, dtype and role."""
+    """Return the name of a profile: the user's, or one of model, hash of the weights, device, dtype
+    and role.
+    """
     role = "steps" if (part.role, part.form) == ("verifier", "context") else part.role
     if settings.name is not None:
         return settings.name if settings.draft is None else f"{settings.name}-{role}"

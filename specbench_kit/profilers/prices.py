@@ -1,4 +1,6 @@
-"""Prices of cards per hour, with the day on which each was read and where: the kit's list, or a file of the user."""
+"""Prices of cards per hour, with the day on which each was read and where: the kit's list, or a
+file of the user.
+"""
 
 from collections.abc import Mapping
 from datetime import date
@@ -17,7 +19,9 @@ Price = Annotated[float, Meta(gt=0, le=1e6)]
 
 
 class CardPrice(Struct, frozen=True, forbid_unknown_fields=True):
-    """The rent of one card for an hour in dollars, the day on which it was read (YYYY-MM-DD), and its source."""
+    """The rent of one card for an hour in dollars, the day on which it was read (YYYY-MM-DD), and
+    its source.
+    """
 
     price_per_hour: Price
     date: Text
@@ -32,17 +36,23 @@ class CardPrice(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_prices(path: Path | None = None) -> Mapping[str, CardPrice]:
-    """Return the prices in a TOML file by card, those of the kit by default; raise SkitError for a damaged file."""
+    """Return the prices in a TOML file by card, those of the kit by default; raise SkitError for a
+    damaged file.
+    """
     file = BUNDLED if path is None else path.expanduser()
     prices: dict[str, CardPrice] = {}
     for name, table in cards.read_toml(file).items():
         if not isinstance(table, dict):
-            raise SkitError(f"{file}: prices stand in a table per card, such as [h100], and not in '{name} = ...'")
+            raise SkitError(
+                f"{file}: prices stand in a table per card, such as [h100], and not in '{name} = ...'"
+            )
         prices[name] = cards.parse_table(CardPrice, table, f"the price of '{name}' in {file}")
     return prices
 
 
-def price_of(device: Device, prices: Mapping[str, CardPrice], path: Path | None = None) -> CardPrice:
+def price_of(
+    device: Device, prices: Mapping[str, CardPrice], path: Path | None = None
+) -> CardPrice:
     """Return the price of a card by its name or alias; raise SkitError if it has none."""
     for name in (device.name, *device.aliases):
         if name in prices:

@@ -1,6 +1,8 @@
-"""The physical limit: no forward is faster than its operations at peak, nor than its bytes at full bandwidth.
+"""The physical limit: no forward is faster than its operations at peak, nor than its bytes at full
+bandwidth.
 
-The host beside a card adds the time that it takes to prepare a step, as far as both do not work in parallel.
+The host beside a card adds the time that it takes to prepare a step, as far as both do not work in
+parallel.
 """
 
 from collections.abc import Sequence
@@ -29,15 +31,19 @@ from specbench_kit.profilers.software import Software
 from specbench_kit.profilers.workload import Configuration
 
 STEP_RANGE_S = (0.0, 3e-3)
-"""The seconds per step that hosts of serving engines were seen to take, from none that shows to 3 ms."""
+"""The seconds per step that hosts of serving engines were seen to take, from none that shows to 3
+ms.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Seconds of the host per step and per request of it, and the share of the shorter of both times that is hidden.
+    """Seconds of the host per step and per request of it, and the share of the shorter of both
+    times that is hidden.
 
-    With an `overlap` of 1 the slower of host and card decides; with 0 the card waits while the host prepares a step, as
-    in engines that decide on a step after they have seen the tokens of the last one.
+    With an `overlap` of 1 the slower of host and card decides; with 0 the card waits while the host
+    prepares a step, as in engines that decide on a step after they have seen the tokens of the last
+    one.
     """
 
     step_s: float = 0.0
@@ -46,7 +52,9 @@ class Host:
 
     def __post_init__(self) -> None:
         require(self.step_s >= 0, f"--host-s must not be negative, but is {self.step_s:g}")
-        require(self.request_s >= 0, f"--host-request-s must not be negative, but is {self.request_s:g}")
+        require(
+            self.request_s >= 0, f"--host-request-s must not be negative, but is {self.request_s:g}"
+        )
         require(0 <= self.overlap <= 1, f"--overlap must be between 0 and 1, not {self.overlap:g}")
 
     def with_step_s(self, step_s: float) -> "Host":
@@ -60,10 +68,14 @@ NO_HOST = Host()
 TOLERANCE = 0.05
 """The share by which a prediction may fall short of the limit."""
 SLOW = 5.0
-"""The largest plausible ratio of prediction to limit on a GPU; single steps of today's software stay below it."""
+"""The largest plausible ratio of prediction to limit on a GPU; single steps of today's software
+stay below it.
+"""
 DRAFT_STEP = (1,)
 VERIFY_STEP = (1, 5, 9)
-"""The numbers of new tokens per request in the steps that a profile of the form `context` is fitted to."""
+"""The numbers of new tokens per request in the steps that a profile of the form `context` is fitted
+to.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,35 +102,61 @@ class Roofline:
     def kv_token_bytes(self) -> float:
         """The size of one token's keys and values on all cards together.
 
-        A card holds whole heads: where there are more cards than heads, or these do not divide, some are repeated.
+        A card holds whole heads: where there are more cards than heads, or these do not divide,
+        some are repeated.
         """
         bits, heads = self.architecture.kv_bits, self.architecture.kv_heads
         repeated = self.members * ceil(heads / self.members) / heads
-        return repeated * self.architecture.kv_numbers * (BYTES[self.dtype] if bits is None else bits / 8)
+        return (
+            repeated
+            * self.architecture.kv_numbers
+            * (BYTES[self.dtype] if bits is None else bits / 8)
+        )
 
     @property
     def per_forward_s(self) -> float:
-        """The seconds for reading the weights once; of a mixture those that a single token needs."""
+        """The seconds for reading the weights once; of a mixture those that a single token
+        needs.
+        """
         return self._dense_s + self.architecture.active_experts * self._expert_s
 
     @property
     def per_token_s(self) -> float:
-        """The seconds for a multiplication and an addition with each weight, the output layer included."""
-        return 2 * (self.architecture.layer_parameters + self.architecture.head_parameters) / self._peak
+        """The seconds for a multiplication and an addition with each weight, the output layer
+        included.
+        """
+        return (
+            2
+            * (self.architecture.layer_parameters + self.architecture.head_parameters)
+            / self._peak
+        )
 
     def matrices_s(self, tokens: int) -> float:
-        """Return the least seconds of the layers' matrices for so many tokens, without attention and output layer."""
-        head_s = self.architecture.head_parameters * BYTES[self.dtype] / self.device.bandwidth_bytes_per_s
-        return max(self.per_forward_s - head_s, 2 * self.architecture.layer_parameters * tokens / self._peak)
+        """Return the least seconds of the layers' matrices for so many tokens, without attention
+        and output layer.
+        """
+        head_s = (
+            self.architecture.head_parameters
+            * BYTES[self.dtype]
+            / self.device.bandwidth_bytes_per_s
+        )
+        return max(
+            self.per_forward_s - head_s,
+            2 * self.architecture.layer_parameters * tokens / self._peak,
+        )
 
     def compute_s(self, sums: BatchSums) -> float:
         """Return the seconds of all operations at peak; a token attends to itself too."""
         shapes = self.architecture
-        flops = 2 * (shapes.layer_parameters * sums.linear + shapes.head_parameters * sums.logit_rows)
+        flops = 2 * (
+            shapes.layer_parameters * sums.linear + shapes.head_parameters * sums.logit_rows
+        )
         return (flops + shapes.attention_flops * (sums.pairs + sums.linear)) / self._peak
 
     def traffic_s(self, sums: BatchSums) -> float:
-        """Return the seconds for moving the weights and the KV that is read and written, at full bandwidth."""
+        """Return the seconds for moving the weights and the KV that is read and written, at full
+        bandwidth.
+        """
         return self.per_forward_s + (sums.linear + sums.cached) * self._kv_s
 
     def floor_s(self, rows: Sequence[Row]) -> float:
@@ -138,12 +176,13 @@ class Roofline:
         *,
         expert_parallel: bool = False,
     ) -> RoundedModel:
-        """Return the latency model of a software: operations and traffic at the shares of the data sheet it achieves.
+        """Return the latency model of a software: operations and traffic at the shares of the data
+        sheet it achieves.
 
-        Several `members` reduce each layer's results over their `interconnect`. If they are `expert_parallel`, each has
-        experts of its own, to which tokens are sent, in place of a part of every expert, and the one with the most
-        experts to read decides. The `host` takes time beside what the software takes there for each layer and each
-        request.
+        Several `members` reduce each layer's results over their `interconnect`. If they are
+        `expert_parallel`, each has experts of its own, to which tokens are sent, in place of a part
+        of every expert, and the one with the most experts to read decides. The `host` takes time
+        beside what the software takes there for each layer and each request.
         """
         shapes = self.architecture
         speed = software.on(self.device.name)
@@ -154,8 +193,18 @@ class Roofline:
             reductions = REDUCTIONS_PER_LAYER - expert_parallel
             exchanges = EXCHANGES_PER_LAYER if expert_parallel else 0
             per_byte_s = reductions * interconnect.per_byte_s(members)
-            per_byte_s += interconnect.exchange_per_byte_s(members, shapes.active_experts) if expert_parallel else 0.0
-            exchanged_s = shapes.layers * shapes.hidden_size * BYTES[self.dtype] * per_byte_s / speed.interconnect
+            per_byte_s += (
+                interconnect.exchange_per_byte_s(members, shapes.active_experts)
+                if expert_parallel
+                else 0.0
+            )
+            exchanged_s = (
+                shapes.layers
+                * shapes.hidden_size
+                * BYTES[self.dtype]
+                * per_byte_s
+                / speed.interconnect
+            )
             waited_s = shapes.layers * (reductions + exchanges) * interconnect.latency_s
         return RoundedModel(
             token_s=(2 * shapes.layer_parameters + shapes.attention_flops) * flop_s,
@@ -209,15 +258,24 @@ class Roofline:
 
     @property
     def _dense_s(self) -> float:
-        """The seconds for reading the weights that every token needs; the output layer is not quantised."""
+        """The seconds for reading the weights that every token needs; the output layer is not
+        quantised.
+        """
         shapes = self.architecture
-        size = shapes.dense_parameters * self._weight_bytes + shapes.head_parameters * BYTES[self.dtype]
+        size = (
+            shapes.dense_parameters * self._weight_bytes
+            + shapes.head_parameters * BYTES[self.dtype]
+        )
         return size / self.device.bandwidth_bytes_per_s
 
     @property
     def _expert_s(self) -> float:
         """The seconds for reading one expert of every layer."""
-        return self.architecture.expert_parameters * self._weight_bytes / self.device.bandwidth_bytes_per_s
+        return (
+            self.architecture.expert_parameters
+            * self._weight_bytes
+            / self.device.bandwidth_bytes_per_s
+        )
 
     @property
     def _kv_s(self) -> float:
@@ -225,7 +283,9 @@ class Roofline:
 
 
 def _most_of(members: int) -> float:
-    """Return by how many standard deviations the largest of so many normal numbers exceeds their mean (Blom 1958)."""
+    """Return by how many standard deviations the largest of so many normal numbers exceeds their
+    mean (Blom 1958).
+    """
     return NormalDist().inv_cdf((members - 0.375) / (members + 0.25))
 
 
@@ -252,13 +312,27 @@ def roofline_of(profile: Profile) -> Roofline | str:
     device = profile.device_card or bundled_device(profile.device)
     shapes = profile.architecture or bundled_architectures().get(profile.model)
     if shapes is None:
-        return f"no architecture card for {profile.model}" if profile.model else "the source names no model"
+        return (
+            f"no architecture card for {profile.model}"
+            if profile.model
+            else "the source names no model"
+        )
     if device is None:
-        return f"no device card for {profile.device}" if profile.device else "the source names no device"
+        return (
+            f"no device card for {profile.device}"
+            if profile.device
+            else "the source names no device"
+        )
     if profile.dtype not in device.peak_flops:
-        return f"no peak of {device.name} for {profile.dtype}" if profile.dtype else "the source names no dtype"
+        return (
+            f"no peak of {device.name} for {profile.dtype}"
+            if profile.dtype
+            else "the source names no dtype"
+        )
     members = profile.tensor_parallel
-    return Roofline(device.with_cores(profile.cores).combined(members), shapes, profile.dtype, members)
+    return Roofline(
+        device.with_cores(profile.cores).combined(members), shapes, profile.dtype, members
+    )
 
 
 def domain(profile: Profile) -> tuple[Configuration, ...]:
@@ -274,7 +348,9 @@ def _sums(configuration: Configuration) -> BatchSums:
 
 
 def judge(profile: Profile) -> LimitVerdict:
-    """Compare a profile with its physical limit; a coefficient that is not given is taken to be at its bound."""
+    """Compare a profile with its physical limit; a coefficient that is not given is taken to be at
+    its bound.
+    """
     roofline = roofline_of(profile)
     if isinstance(roofline, str):
         return LimitVerdict("unchecked", roofline)
@@ -288,22 +364,35 @@ def judge(profile: Profile) -> LimitVerdict:
         seconds = sum(terms(profile.form, coefficients, sums)) if is_sum else latency.of_sums(sums)
         predicted.setdefault(configuration.regime, []).append((seconds, roofline.floor_of(sums)))
     regimes = {name: _times_floor(pairs) for name, pairs in predicted.items()}
-    slow = {name: ratio for name, ratio in regimes.items() if ratio > SLOW and not roofline.device.is_cpu}
-    # Large batches lie beyond what was measured: they tell whether a profile is slow, not whether it is possible.
+    slow = {
+        name: ratio
+        for name, ratio in regimes.items()
+        if ratio > SLOW and not roofline.device.is_cpu
+    }
+    # Large batches lie beyond what was measured: they tell whether a profile is slow, not whether
+    # it is possible.
     del predicted["batched"], regimes["batched"]
     ratios = [seconds / floor for pairs in predicted.values() for seconds, floor in pairs]
     short = sum(ratio < 1 - TOLERANCE for ratio in ratios) / len(ratios)
     if not short:
         return LimitVerdict("possible", regimes=regimes, slow=slow)
     low = sorted(
-        name for name, value in profile.coefficients.items() if value < (1 - TOLERANCE) * bounds.get(name, 0.0)
+        name
+        for name, value in profile.coefficients.items()
+        if value < (1 - TOLERANCE) * bounds.get(name, 0.0)
     )
     impossible = min(regimes.values()) < 1 - TOLERANCE
     return LimitVerdict(
-        "impossible" if impossible else "doubtful", regimes=regimes, short=short, coefficients=low, slow=slow
+        "impossible" if impossible else "doubtful",
+        regimes=regimes,
+        short=short,
+        coefficients=low,
+        slow=slow,
     )
 
 
 def _times_floor(steps: Sequence[tuple[float, float]]) -> float:
-    """Return how many times the physical limit all steps take together; each is its seconds and its limit."""
+    """Return how many times the physical limit all steps take together; each is its seconds and its
+    limit.
+    """
     return sum(seconds for seconds, _ in steps) / sum(floor_s for _, floor_s in steps)

@@ -1,4 +1,6 @@
-"""What a profiling run writes: the summary with the numbers of its profiles, and the profiles themselves."""
+"""What a profiling run writes: the summary with the numbers of its profiles, and the profiles
+themselves.
+"""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,12 @@ from specbench_kit.decoding.latency import sums_of
 from specbench_kit.profilers.base import DERIVED, Profile, Role
 from specbench_kit.profilers.fit import Fit, FitDescription, Observation
 from specbench_kit.profilers.loading import data_folder, save
-from specbench_kit.profilers.parts import MeasurementFacts, ProfiledDevice, ProfileResult, Steadiness
+from specbench_kit.profilers.parts import (
+    MeasurementFacts,
+    ProfiledDevice,
+    ProfileResult,
+    Steadiness,
+)
 from specbench_kit.profilers.roofline import LimitVerdict, judge, roofline_of
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.runs import provenance
@@ -25,13 +32,16 @@ SAVED = ("train", "test", "generalisation_gap", "cross_validation", "intervals")
 TIMED_CONTEXT = 512
 TIMED_REQUESTS = (1, 8, 16, 32, 64)
 TIMED_NEW = (1, 2, 5, 9, 17)
-"""The steps that a summary of a derived profile shows: cached tokens, requests, and new tokens of each request."""
+"""The steps that a summary of a derived profile shows: cached tokens, requests, and new tokens of
+each request.
+"""
 TYPICAL_NEW = {"drafter": 1, "verifier": 5}
 """New tokens of the forward that a profile's headline names, as near to it as one was measured."""
 
 
 class PolicyCosts(Struct, omit_defaults=True):
-    """The seconds per drafted token of a stop rule, and of a predictor's score if one was trained for the pair.
+    """The seconds per drafted token of a stop rule, and of a predictor's score if one was trained
+    for the pair.
 
     They are known only where a drafter was measured.
     """
@@ -53,7 +63,9 @@ class MeasuredStep(Struct):
 
 
 class DerivedTime(Struct):
-    """The seconds of a step by a derived profile, the ends of their range, and where they come from."""
+    """The seconds of a step by a derived profile, the ends of their range, and where they come
+    from.
+    """
 
     requests: int
     new: int
@@ -104,14 +116,19 @@ class ProfileSummary(FitDescription, kw_only=True):
 
 
 class ProfilingSummary(Struct):
-    """The content of a profiling run's `summary.json`: the profile of each role, and what a stop rule costs."""
+    """The content of a profiling run's `summary.json`: the profile of each role, and what a stop
+    rule costs.
+    """
 
     profiles: dict[str, ProfileSummary]
     policy: PolicyCosts
 
 
 def describe_run(
-    settings: ProfileSettings, device: ProfiledDevice, models: Mapping[str, JsonObject], time_kind: str
+    settings: ProfileSettings,
+    device: ProfiledDevice,
+    models: Mapping[str, JsonObject],
+    time_kind: str,
 ) -> dict[str, Any]:
     """Return the content of `run.json` without the workload."""
     return {
@@ -130,7 +147,9 @@ def describe_run(
 
 
 def marked(profile: Profile, disturbed: Sequence[str], *, forced: bool) -> Profile:
-    """Return the profile with what disturbed the machine, and with the mark that it may be used all the same."""
+    """Return the profile with what disturbed the machine, and with the mark that it may be used all
+    the same.
+    """
     if not disturbed:
         return profile
     fit = {**profile.fit, "disturbed": list(disturbed), **({"forced": True} if forced else {})}
@@ -138,14 +157,20 @@ def marked(profile: Profile, disturbed: Sequence[str], *, forced: bool) -> Profi
 
 
 def complete_profile(result: ProfileResult, run: JsonObject, policy: PolicyCosts) -> Profile:
-    """Return the profile of a result with its coefficients, and with the quality of the fit if it was measured."""
+    """Return the profile of a result with its coefficients, and with the quality of the fit if it
+    was measured.
+    """
     profile = result.profile
     coefficients = dict(result.fit.coefficients)
     if profile.source in DERIVED:
         return structs.replace(profile, coefficients=coefficients)
     described = to_builtins(result.fit.describe())
     measurement = to_builtins(result.facts)
-    facts = {**{name: described[name] for name in SAVED}, **run["workload"][profile.role], **measurement}
+    facts = {
+        **{name: described[name] for name in SAVED},
+        **run["workload"][profile.role],
+        **measurement,
+    }
     costs = to_builtins(policy) if profile.role == "drafter" else {}
     return structs.replace(profile, coefficients=coefficients, fit=facts, policy=costs)
 
@@ -178,7 +203,9 @@ def summarise_profile(profile: Profile, result: ProfileResult) -> ProfileSummary
 
 
 def times(profile: Profile) -> list[DerivedTime]:
-    """Return the seconds of some steps by a derived profile, the ends of their range, and where each comes from."""
+    """Return the seconds of some steps by a derived profile, the ends of their range, and where
+    each comes from.
+    """
     latency = profile.latency()
     ends = profile.range()
     timed = []
@@ -192,12 +219,18 @@ def times(profile: Profile) -> list[DerivedTime]:
 
 
 def typical_step(role: str, fit: Fit) -> TypicalStep | None:
-    """Return the measured forward that is most like a verification, or a draft step, of one request."""
+    """Return the measured forward that is most like a verification, or a draft step, of one
+    request.
+    """
 
     def distance(observation: Observation) -> float:
         new, cached = observation.configuration.rows[0]
         few = abs(log(new / TYPICAL_NEW[role]))
-        return few + abs(log((1 + cached) / (1 + TIMED_CONTEXT))) + log(len(observation.configuration.rows))
+        return (
+            few
+            + abs(log((1 + cached) / (1 + TIMED_CONTEXT)))
+            + log(len(observation.configuration.rows))
+        )
 
     if not fit.observations:
         return None
@@ -207,8 +240,12 @@ def typical_step(role: str, fit: Fit) -> TypicalStep | None:
 
 
 def steps(fit: Fit) -> list[MeasuredStep]:
-    """Return the measured and the predicted seconds by new tokens, context and batch size, on the grid of steps."""
-    grid = [observation for observation in fit.observations if observation.configuration.part == "train"]
+    """Return the measured and the predicted seconds by new tokens, context and batch size, on the
+    grid of steps.
+    """
+    grid = [
+        observation for observation in fit.observations if observation.configuration.part == "train"
+    ]
     measured = []
     for observation in grid:
         rows = observation.configuration.rows
@@ -219,9 +256,11 @@ def steps(fit: Fit) -> list[MeasuredStep]:
 
 
 def save_profile_as_chosen(profile: Profile, folder: Path, settings: ProfileSettings) -> Path:
-    """Save a profile to where the settings say, with its samples from the run's `folder`; return the file.
+    """Save a profile to where the settings say, with its samples from the run's `folder`; return
+    the file.
 
-    Among the user's profiles, one of a disturbed machine gets a name of its own, so that it replaces no other.
+    Among the user's profiles, one of a disturbed machine gets a name of its own, so that it
+    replaces no other.
     """
     if profile.must_be_named:
         profile = structs.replace(profile, name=f"{profile.name}-disturbed")
@@ -235,5 +274,7 @@ def save_profile_as_chosen(profile: Profile, folder: Path, settings: ProfileSett
     try:
         shutil.copyfile(folder / profile.samples, path.with_suffix(".csv"))
     except OSError as error:
-        raise SkitError(f"cannot write the samples beside {path}: {error.strerror or error}") from error
+        raise SkitError(
+            f"cannot write the samples beside {path}: {error.strerror or error}"
+        ) from error
     return path

@@ -28,17 +28,24 @@ OF_DERIVED = (
 
 Origin = Literal["auto", "silicon", "data-sheet"]
 AUTO, SILICON, DATA_SHEET = get_args(Origin)
-"""Sources of derived times: measured kernels if the kit has them, measured kernels, or the law from a data sheet."""
+"""Sources of derived times: measured kernels if the kit has them, measured kernels, or the law from
+a data sheet.
+"""
 
 Budget = Annotated[
     float,
-    Option("Seconds of timing after the models are loaded; requests get shorter to fit.", RUN, flag="budget"),
+    Option(
+        "Seconds of timing after the models are loaded; requests get shorter to fit.",
+        RUN,
+        flag="budget",
+    ),
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSettings:
-    """The settings that both kinds of profiling runs share; raises SkitError for those that contradict each other.
+    """The settings that both kinds of profiling runs share; raises SkitError for those that
+    contradict each other.
 
     `gpu` names a device card, `device` a device of torch; `draft` is set if a pair is profiled. Profiles are saved to
     the user's folder, or a verifier's to the file `save_to` and a pair's to the folder `save_to`. Those that were
@@ -74,7 +81,10 @@ class ProfileSettings:
     resume: Resume = False
     out: Out = Path("results")
     name: Annotated[
-        str | None, Option("Name of the profile; the default is made of model, device, dtype and role.", OUTPUT)
+        str | None,
+        Option(
+            "Name of the profile; the default is made of model, device, dtype and role.", OUTPUT
+        ),
     ] = None
     save_to: Path | None = None
     force: Force = False
@@ -88,7 +98,9 @@ class ProfileSettings:
         if self.seed < 0:
             raise SkitError(f"--seed must not be negative, but is {self.seed}")
         if self.cards < 1 or (self.cards > 1) != (self.interconnect is not None):
-            raise SkitError("--cards above 1 needs the --interconnect between the cards, and a single card has none")
+            raise SkitError(
+                "--cards above 1 needs the --interconnect between the cards, and a single card has none"
+            )
         if self.expert_parallel and (self.cards < 2 or self.origin == SILICON):
             raise SkitError(
                 "--expert-parallel needs several --cards, and goes by the analytic model: leave out --from silicon"
@@ -99,28 +111,40 @@ class ProfileSettings:
             if field.name in OF_DERIVED and getattr(self, field.name) != field.default
         ]
         if self.gpu is None and given:
-            raise SkitError(f"{' and '.join(given)} applies to a derived profile only: name its --gpu")
+            raise SkitError(
+                f"{' and '.join(given)} applies to a derived profile only: name its --gpu"
+            )
         if self.origin == SILICON and not self.is_default_software:
-            raise SkitError("--software is for profiles of the analytic model: leave it out beside --from silicon")
+            raise SkitError(
+                "--software is for profiles of the analytic model: leave it out beside --from silicon"
+            )
         if self.origin == DATA_SHEET and not self.is_default_engine:
-            raise SkitError("--engine is for measured kernels: leave it out beside --from data-sheet")
+            raise SkitError(
+                "--engine is for measured kernels: leave it out beside --from data-sheet"
+            )
         Host(self.host_s, self.host_request_s, self.overlap)  # which refuses what no host can take
         if self.name is not None and (not self.name or set(self.name) & set("/\\:=,")):
-            raise SkitError(f"--name '{self.name}' cannot be a file's name: use letters, digits, dots and dashes")
+            raise SkitError(
+                f"--name '{self.name}' cannot be a file's name: use letters, digits, dots and dashes"
+            )
         if self.gpu is not None and self.device != "auto":
             raise SkitError("--gpu and --device both say where to run: give one of them")
         if self.draft is None and self.save_to is not None and self.save_to.suffix != ".toml":
             raise SkitError(f"--save-to must name a .toml file, not {self.save_to}")
 
     def require_options_of(self, *, measured: bool) -> None:
-        """Raise SkitError for options that only the other kind of profile has: measured here, or derived.
+        """Raise SkitError for options that only the other kind of profile has: measured here, or
+        derived.
 
         Which kind it is shows when the device has been looked for.
         """
         options, reason = (
             (OF_DERIVED, "this machine has that device, which is measured")
             if measured
-            else (OF_MEASURED, "this machine has no such device, and a data sheet gives the same profile every time")
+            else (
+                OF_MEASURED,
+                "this machine has no such device, and a data sheet gives the same profile every time",
+            )
         )
         for field, _, option in options_in(type(self)):
             is_given = getattr(self, field.name) != field.default
@@ -152,12 +176,15 @@ class ProfileSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierProfileSettings(ProfileSettings):
-    """The settings for a target alone, measured on this machine or derived from the data sheet of a device."""
+    """The settings for a target alone, measured on this machine or derived from the data sheet of a
+    device.
+    """
 
     gpu: Annotated[
         str | None,
         Option(
-            "Device card such as a100, or a .toml file; without such a device here, its data sheet is used.", MODELS
+            "Device card such as a100, or a .toml file; without such a device here, its data sheet is used.",
+            MODELS,
         ),
     ] = None
     origin: Annotated[
@@ -169,32 +196,54 @@ class VerifierProfileSettings(ProfileSettings):
             flag="from",
         ),
     ] = AUTO
-    engine: Annotated[KernelEngine, Option("Serving engine whose kernels were measured.", MODELS)] = "vllm"
+    engine: Annotated[
+        KernelEngine, Option("Serving engine whose kernels were measured.", MODELS)
+    ] = "vllm"
     software: Annotated[
-        str, Option("Serving software whose speed is assumed: a name from `skit list software`.", MODELS)
+        str,
+        Option(
+            "Serving software whose speed is assumed: a name from `skit list software`.", MODELS
+        ),
     ] = KERNELS
     cards: Annotated[
-        int, Option("Number of cards that hold the model of a derived profile (tensor parallel).", MODELS)
+        int,
+        Option(
+            "Number of cards that hold the model of a derived profile (tensor parallel).", MODELS
+        ),
     ] = 1
     interconnect: Annotated[
-        str | None, Option("Interconnect between the --cards: nvlink3, nvlink4, pcie5, pcie4 or pcie3.", MODELS)
+        str | None,
+        Option(
+            "Interconnect between the --cards: nvlink3, nvlink4, pcie5, pcie4 or pcie3.", MODELS
+        ),
     ] = None
     expert_parallel: Annotated[
         bool,
-        Option("Give each of the --cards experts of its own, instead of a part of every expert of a mixture.", MODELS),
+        Option(
+            "Give each of the --cards experts of its own, instead of a part of every expert of a mixture.",
+            MODELS,
+        ),
     ] = False
-    host_s: Annotated[float, Option("Seconds that the host of a derived profile takes per step.", MODELS)] = 0.0
+    host_s: Annotated[
+        float, Option("Seconds that the host of a derived profile takes per step.", MODELS)
+    ] = 0.0
     host_request_s: Annotated[
-        float, Option("Seconds that the host of a derived profile takes per request of a step.", MODELS)
+        float,
+        Option("Seconds that the host of a derived profile takes per request of a step.", MODELS),
     ] = 0.0
     overlap: Annotated[
-        float, Option("Share of the shorter of the host's and the card's time that is hidden, 0 to 1.", MODELS)
+        float,
+        Option(
+            "Share of the shorter of the host's and the card's time that is hidden, 0 to 1.", MODELS
+        ),
     ] = 0.0
     require_measured: Annotated[
-        bool, Option("Fail if this machine has no such --gpu, instead of using its data sheet.", MODELS)
+        bool,
+        Option("Fail if this machine has no such --gpu, instead of using its data sheet.", MODELS),
     ] = False
     save_to: Annotated[
-        Path | None, Option("File to write (.toml); the default is one in your folder of profiles.", OUTPUT)
+        Path | None,
+        Option("File to write (.toml); the default is one in your folder of profiles.", OUTPUT),
     ] = None
 
 
@@ -213,5 +262,6 @@ class DrafterProfileSettings(ProfileSettings):
     ] = "auto"
     budget_s: Budget = 240.0
     save_to: Annotated[
-        Path | None, Option("Folder for both profiles; the default is your folder of profiles.", OUTPUT)
+        Path | None,
+        Option("Folder for both profiles; the default is your folder of profiles.", OUTPUT),
     ] = None

@@ -1,6 +1,8 @@
-"""Measured kernels of GPUs, from the database of the package `aiconfigurator-core` (extra `silicon`).
+"""Measured kernels of GPUs, from the database of the package `aiconfigurator-core` (extra
+`silicon`).
 
-Those that come with the kit are stored in one TOML file per model, card, number of cards and engine.
+Those that come with the kit are stored in one TOML file per model, card, number of cards and
+engine.
 """
 
 import json
@@ -26,7 +28,9 @@ KernelEngine = Literal["vllm", "sglang", "trtllm"]
 """The serving engines whose kernels were measured."""
 FOLDER = Path(__file__).with_name("kernels")
 SPREAD: tuple[float, float] = (0.93, 1.1)
-"""The factors on a step between which nine of ten steps of the same model under the other engines lie."""
+"""The factors on a step between which nine of ten steps of the same model under the other engines
+lie.
+"""
 
 
 class MeasuredKernels(Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +52,9 @@ def file_of(model: str, device: str, engine: KernelEngine, members: int) -> Path
     return FOLDER / f"{model}-{device}-{engine}{together}.toml"
 
 
-def find_kernels(model: str, device: str, engine: KernelEngine, members: int = 1) -> MeasuredKernels | None:
+def find_kernels(
+    model: str, device: str, engine: KernelEngine, members: int = 1
+) -> MeasuredKernels | None:
     """Return the kernels of a model that come with the kit, or None."""
     path = file_of(model, device, engine, members)
     return _read(path) if path.is_file() else None
@@ -75,8 +81,14 @@ SYSTEMS = {
 INTERCONNECTS = {"a100-80": "nvlink3", "h100": "nvlink4", "l40s": "pcie4", "rtx-pro-6000": "pcie5"}
 """The interconnect over which the reductions of several such cards were measured."""
 ALIKE = {"a100-40": "nvlink3", "h200": "nvlink4", "b200": "nvlink4"}
-"""The interconnects of cards whose kernels were not measured over one, by those of their kin; others have PCIe 4."""
-_CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
+"""The interconnects of cards whose kernels were not measured over one, by those of their kin;
+others have PCIe 4.
+"""
+_CLASSES = {
+    "llama": "LlamaForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+}
 
 # fmt: off
 TOKENS = (
@@ -90,7 +102,9 @@ TYPICAL_CONTEXT = 512
 """The cached tokens after which the least time of attention of several new tokens is looked up."""
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 PROMPTS = 8
-"""Lengths and number of the prompts from which the price of attention is taken; of shorter ones noise is left."""
+"""Lengths and number of the prompts from which the price of attention is taken; of shorter ones
+noise is left.
+"""
 Operations = Sequence[tuple[str, float, float, str]]
 """The package's operations: name, milliseconds, joules and origin."""
 
@@ -112,14 +126,21 @@ class KernelSeconds:
 class KernelDatabase:
     """The measured kernels of one model on `members` cards of one kind under one engine.
 
-    None takes less than the card's data sheet allows: a few experts of a mixture, timed again and again, come from the
-    card's cache, which they do not in a step.
+    None takes less than the card's data sheet allows: a few experts of a mixture, timed again and
+    again, come from the card's cache, which they do not in a step.
     """
 
-    def __init__(self, shapes: Architecture, device: str, engine: KernelEngine, members: int = 1) -> None:
+    def __init__(
+        self, shapes: Architecture, device: str, engine: KernelEngine, members: int = 1
+    ) -> None:
         from aiconfigurator_core.sdk import EngineHandle
 
-        if device not in SYSTEMS or shapes.family not in _CLASSES or shapes.weight_bits or shapes.kv_bits:
+        if (
+            device not in SYSTEMS
+            or shapes.family not in _CLASSES
+            or shapes.weight_bits
+            or shapes.kv_bits
+        ):
             raise SkitError(
                 f"no kernels of such a model on {device} were measured: known are bfloat16 models of "
                 f"{', '.join(_CLASSES)} on {', '.join(SYSTEMS)}; leave out --from silicon for an analytic model"
@@ -129,28 +150,38 @@ class KernelDatabase:
             (Path(folder) / "config.json").write_text(json.dumps(_config(shapes)), encoding="utf-8")
             mixture = {"moe_tp_size": members, "moe_ep_size": 1} if shapes.experts else {}
             try:
-                self._handle = EngineHandle.compile(folder, SYSTEMS[device], engine, tp_size=members, **mixture)
+                self._handle = EngineHandle.compile(
+                    folder, SYSTEMS[device], engine, tp_size=members, **mixture
+                )
                 self.step(1, 0, TYPICAL_CONTEXT)
-            except Exception as error:  # the package raises errors of many kinds, from its Rust core too
+            except (
+                Exception
+            ) as error:  # the package raises errors of many kinds, from its Rust core too
                 reason = str(error).splitlines()[0][:200]
                 raise SkitError(
                     f"{PACKAGE} has no kernels of this model on {device} under {engine}: {reason}"
                 ) from error
 
     def step(self, requests: int, drafted: int, context: int) -> KernelSeconds:
-        """Return a verification of `drafted` tokens for each request after `context` cached ones; 0 is a plain step.
+        """Return a verification of `drafted` tokens for each request after `context` cached ones; 0
+        is a plain step.
 
-        A verification is the package's prefill after a prefix, with three corrections: its output layer, which the
-        package computes for one token of a request, is looked up for all new ones; its attention takes at least that
-        of a plain step, since the package reads long prefixes for next to nothing; and a plain step is its own.
+        A verification is the package's prefill after a prefix, with three corrections: its output
+        layer, which the package computes for one token of a request, is looked up for all new ones;
+        its attention takes at least that of a plain step, since the package reads long prefixes for
+        next to nothing; and a plain step is its own.
         """
         decode = self._decode(requests, context)
         if not drafted:
             return decode
         new = drafted + 1
-        prefill, _ = self._handle.run_static_per_op(batch_size=requests, isl=context + new, osl=2, prefix=context)
+        prefill, _ = self._handle.run_static_per_op(
+            batch_size=requests, isl=context + new, osl=2, prefix=context
+        )
         attention_s = max(_seconds(prefill, _is_attention), decode.attention_s)
-        return KernelSeconds(self._matrices_s(prefill, requests * new), self._output_s(requests * new), attention_s)
+        return KernelSeconds(
+            self._matrices_s(prefill, requests * new), self._output_s(requests * new), attention_s
+        )
 
     def prompts(self, tokens: int, requests: int = 1) -> KernelSeconds:
         """Return the forward of prompts of so many tokens each."""
@@ -161,13 +192,14 @@ class KernelDatabase:
     def tables(self) -> KernelTables:
         """Return the times in the form that a profile holds.
 
-        Matrices take what was measured, since other kernels may make more tokens faster. Attention has no such choice:
-        where it falls with context or requests, a measurement was disturbed.
+        Matrices take what was measured, since other kernels may make more tokens faster. Attention
+        has no such choice: where it falls with context or requests, a measurement was disturbed.
         """
         shortest_s = self.step(1, 1, TYPICAL_CONTEXT).attention_s
         lengths_s = [
             # Every token attends to itself and those before it, half of them on average.
-            max(0.0, self.prompts(length, PROMPTS).attention_s - shortest_s) / (PROMPTS * (length + 1) / 2)
+            max(0.0, self.prompts(length, PROMPTS).attention_s - shortest_s)
+            / (PROMPTS * (length + 1) / 2)
             for length in LENGTHS
         ]
         return KernelTables(
@@ -177,20 +209,26 @@ class KernelDatabase:
             rows_s=_rounded(self._output_s(rows) for rows in TOKENS),
             requests=REQUESTS,
             contexts=CONTEXTS,
-            decode_s=tuple(map(_rounded, rising([self._decode_s(requests) for requests in REQUESTS]))),
+            decode_s=tuple(
+                map(_rounded, rising([self._decode_s(requests) for requests in REQUESTS]))
+            ),
             lengths=LENGTHS,
             lengths_s=_rounded(lengths_s),
             attention_s=_rounded([shortest_s])[0],
         )
 
     def _decode_s(self, requests: int) -> list[float]:
-        """Return the seconds of attention in a plain step of so many requests, by context length."""
+        """Return the seconds of attention in a plain step of so many requests, by context
+        length.
+        """
         return [self._decode(requests, context).attention_s for context in CONTEXTS]
 
     def _decode(self, requests: int, context: int) -> KernelSeconds:
         _, decode = self._handle.run_static_per_op(batch_size=requests, isl=context, osl=2)
         matrices_s = self._matrices_s(decode, requests)
-        return KernelSeconds(matrices_s, _seconds(decode, _is_output), _seconds(decode, _is_attention))
+        return KernelSeconds(
+            matrices_s, _seconds(decode, _is_output), _seconds(decode, _is_attention)
+        )
 
     def _matrices_s(self, operations: Operations, tokens: int) -> float:
         return max(_seconds(operations, _is_matrix), self._limit.matrices_s(tokens))
@@ -199,13 +237,17 @@ class KernelDatabase:
         """Return the seconds of the output layer for so many rows of logits."""
         _, decode = self._handle.run_static_per_op(batch_size=1, isl=1, osl=2)
         index = next(number for number, operation in enumerate(decode) if _is_output(operation[0]))
-        return _seconds(self._handle.evaluate_generation_ops([index], batch_size=rows, s=1, x=rows), _is_output)
+        return _seconds(
+            self._handle.evaluate_generation_ops([index], batch_size=rows, s=1, x=rows), _is_output
+        )
 
 
 def measured_kernels(
     model: str, shapes: Architecture, device: str, engine: KernelEngine, members: int = 1
 ) -> MeasuredKernels:
-    """Return the measured kernels of a model on `members` cards; raise SkitError if the database has none."""
+    """Return the measured kernels of a model on `members` cards; raise SkitError if the database
+    has none.
+    """
     database = KernelDatabase(shapes, device, engine, members)
     return MeasuredKernels(
         model=model,
@@ -225,8 +267,9 @@ TIE_BREAK = 0.01
 def rising(table: Sequence[Sequence[float]]) -> list[list[float]]:
     """Return the table that falls along no row and no column, and is closest to a table of seconds.
 
-    The sum of absolute logarithms of the ratios is the least, so that single disturbed measurements are replaced and
-    the others stay as they are. Among equal sums, those cells change that contradict the most others.
+    The sum of absolute logarithms of the ratios is the least, so that single disturbed measurements
+    are replaced and the others stay as they are. Among equal sums, those cells change that
+    contradict the most others.
     """
     import numpy as np
     from scipy.optimize import linprog
@@ -243,7 +286,8 @@ def rising(table: Sequence[Sequence[float]]) -> list[list[float]]:
     price = 1 - TIE_BREAK * contradictions / max(contradictions.max(), 1)
     unit = np.eye(count)
     nothing = np.zeros((len(before), 2 * count))
-    # The unknowns are the logarithms of the result, and how far each lies above and below the measured one.
+    # The unknowns are the logarithms of the result, and how far each lies above and below the
+    # measured one.
     found = linprog(
         np.concatenate([np.zeros(count), price, price]),
         A_ub=np.hstack([unit[before] - unit[after], nothing]),
@@ -284,7 +328,9 @@ def _config(shapes: Architecture) -> dict[str, object]:
 
 
 def _seconds(operations: Operations, chosen: Callable[[str], bool]) -> float:
-    """Return the seconds of those operations whose name is chosen; the package counts milliseconds."""
+    """Return the seconds of those operations whose name is chosen; the package counts
+    milliseconds.
+    """
     return sum(milliseconds for name, milliseconds, *_ in operations if chosen(name)) / 1e3
 
 

@@ -1,4 +1,6 @@
-"""Software cards: the share of a data sheet that a serving stack achieves, and the time that it adds to a forward."""
+"""Software cards: the share of a data sheet that a serving stack achieves, and the time that it
+adds to a forward.
+"""
 
 from functools import cache
 from pathlib import Path
@@ -20,7 +22,8 @@ _FILE = Path(__file__).with_name("software.toml")
 
 
 class AchievedSpeed(Struct, frozen=True, forbid_unknown_fields=True):
-    """Shares of a card's peak, its bandwidth and its interconnect's, and seconds added to each forward and layer.
+    """Shares of a card's peak, its bandwidth and its interconnect's, and seconds added to each
+    forward and layer.
 
     `corner` says how far operations and traffic hide each other, 1 not at all; `wide_layer_s` are seconds per layer of
     steps in which a request has several new tokens. The host takes `launch_s` per layer and `request_s` per request, in
@@ -43,7 +46,9 @@ class AchievedSpeed(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Software(Struct, frozen=True):
-    """The speed of a serving stack on each device in `cards`, and `anywhere`, if it is set, on all other devices."""
+    """The speed of a serving stack on each device in `cards`, and `anywhere`, if it is set, on all
+    other devices.
+    """
 
     name: str
     title: str
@@ -55,7 +60,9 @@ class Software(Struct, frozen=True):
         """Return the speed on a device; raise SkitError if it is not known."""
         speed = self.cards.get(device, self.anywhere)
         if speed is None:
-            raise SkitError(f"the speed of {self.title} on {device} is not known; known: {', '.join(self.cards)}")
+            raise SkitError(
+                f"the speed of {self.title} on {device} is not known; known: {', '.join(self.cards)}"
+            )
         return speed
 
     def describe_on(self, device: str) -> str:
@@ -63,8 +70,12 @@ class Software(Struct, frozen=True):
         speed = self.on(device)
         added_us = [f"{1e6 * speed.step_s:g} us a step"] * (speed.step_s > 0)
         added_us += [f"{1e6 * speed.layer_s:g} us a layer"] * (speed.layer_s > 0)
-        added_us += [f"{1e6 * speed.wide_layer_s:g} us more for several tokens"] * (speed.wide_layer_s > 0)
-        added_us += [f"no less than {1e6 * speed.launch_s:g} us a layer on the host"] * (speed.launch_s > 0)
+        added_us += [f"{1e6 * speed.wide_layer_s:g} us more for several tokens"] * (
+            speed.wide_layer_s > 0
+        )
+        added_us += [f"no less than {1e6 * speed.launch_s:g} us a layer on the host"] * (
+            speed.launch_s > 0
+        )
         added_us += [f"{1e6 * speed.request_s:g} us a request there"] * (speed.request_s > 0)
         return (
             f"{self.title}, at {speed.compute:.0%} of the peak and {speed.bandwidth:.0%} of the bandwidth and "
@@ -73,7 +84,9 @@ class Software(Struct, frozen=True):
 
 
 def describe(name: str, device: str) -> str:
-    """Return the speed of a software on a device in words; the bare name if no card describes it."""
+    """Return the speed of a software on a device in words; the bare name if no card describes
+    it.
+    """
     software = bundled_software().get(name)
     return software.describe_on(device) if software else name
 

@@ -11,7 +11,9 @@ ROUNDS = 30
 """Timed repetitions of each length, unless they take too long."""
 FEWEST_ROUNDS = 8
 LONGEST_S = 60.0
-"""The seconds after which no further repetition begins: a model of some billions of weights would take many minutes."""
+"""The seconds after which no further repetition begins: a model of some billions of weights would
+take many minutes.
+"""
 TRIALS = 200
 """Tokens whose statistics are timed."""
 
@@ -27,11 +29,15 @@ class StepTimes(NamedTuple):
     timed: Sequence[Sequence[float]]
 
 
-def measure_steps(target: Runner, draft: Runner | None, prefix: Sequence[int], max_draft: int) -> StepTimes:
-    """Return the durations of the steps after the tokens `prefix`; without a draft model, drafting takes 0 s.
+def measure_steps(
+    target: Runner, draft: Runner | None, prefix: Sequence[int], max_draft: int
+) -> StepTimes:
+    """Return the durations of the steps after the tokens `prefix`; without a draft model, drafting
+    takes 0 s.
 
-    Draft steps and verifications alternate as in decoding, and so do the lengths: each step finds the processor's
-    caches as the other model leaves them, and a disturbance of the machine hits all lengths alike.
+    Draft steps and verifications alternate as in decoding, and so do the lengths: each step finds
+    the processor's caches as the other model leaves them, and a disturbance of the machine hits all
+    lengths alike.
     """
     steps = {runner: _StepTimer(runner, prefix) for runner in (draft, target) if runner is not None}
     draft_s: list[float] = []
@@ -51,7 +57,9 @@ def measure_steps(target: Runner, draft: Runner | None, prefix: Sequence[int], m
 
 
 def _lower_quartile(seconds: Sequence[float]) -> float:
-    """Return the lower quartile, which stands for a quiet machine, since a disturbance only ever adds time."""
+    """Return the lower quartile, which stands for a quiet machine, since a disturbance only ever
+    adds time.
+    """
     return quantiles(seconds, n=4)[0]
 
 
@@ -79,7 +87,9 @@ class _StepTimer:
 
 
 def measure_statistics(vocabulary: int, device: str) -> float:
-    """Return the seconds of a drafted token's statistics over a vocabulary, as a stop rule asks for them."""
+    """Return the seconds of a drafted token's statistics over a vocabulary, as a stop rule asks for
+    them.
+    """
     import torch
 
     from specbench_kit.decoding.distributions import DraftForward

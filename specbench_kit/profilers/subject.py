@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.models.catalogue import BUNDLED, ModelSource, locate, names_pair, read_config, resolve_target
+from specbench_kit.models.catalogue import (
+    BUNDLED,
+    ModelSource,
+    locate,
+    names_pair,
+    read_config,
+    resolve_target,
+)
 from specbench_kit.models.draft_library import AUTO, find_draft
 from specbench_kit.models.gguf import gguf_file
 from specbench_kit.models.named import NAMED_PAIRS, Role
@@ -26,7 +33,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A model to profile. `source` is set for real weights; without it there is an `architecture` alone.
+    """A model to profile. `source` is set for real weights; without it there is an `architecture`
+    alone.
 
     `architecture` is None for model types whose work does not follow from their shapes.
     """
@@ -63,7 +71,9 @@ class Subject:
         return {"name": self.name, "parameters": loaded.shell.num_parameters(), "weights": "random"}
 
 
-def _with_random_weights(architecture: Architecture, device: "torch.device", dtype: "torch.dtype") -> Any:
+def _with_random_weights(
+    architecture: Architecture, device: "torch.device", dtype: "torch.dtype"
+) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -73,7 +83,9 @@ def _with_random_weights(architecture: Architecture, device: "torch.device", dty
 
 
 def random_model(name: str, *, device: "torch.device", dtype: "torch.dtype") -> Any:
-    """Return a model with random weights of the shapes that a card, a `.toml` file or a folder's config.json has."""
+    """Return a model with random weights of the shapes that a card, a `.toml` file or a folder's
+    config.json has.
+    """
     from specbench_kit.models.memory import free_bytes
 
     architecture = require_architecture(find_subject(name, "target"))
@@ -87,12 +99,16 @@ def random_model(name: str, *, device: "torch.device", dtype: "torch.dtype") -> 
 
 
 def find_subject(name: str, role: Role) -> Subject:
-    """Return a model by its name, folder, file or hub id, or the one that an architecture card describes."""
+    """Return a model by its name, folder, file or hub id, or the one that an architecture card
+    describes.
+    """
     if cards.names_a_file(name):
         path = Path(name).expanduser()
         return Subject(path.stem, read_architecture(path))
     name = resolve_target(name) if role == "target" else name
-    has_weights = name == BUNDLED or names_pair(name) or gguf_file(name) or Path(name).expanduser().is_dir()
+    has_weights = (
+        name == BUNDLED or names_pair(name) or gguf_file(name) or Path(name).expanduser().is_dir()
+    )
     if not has_weights:
         if card := bundled_architectures().get(name.lower()):
             return Subject(name.lower(), card)
@@ -117,7 +133,9 @@ def _subject_of(source: ModelSource) -> Subject:
 
 
 def require_architecture(subject: Subject) -> Architecture:
-    """Return the shapes of a model; raise SkitError if they are not known, since nothing can be derived then."""
+    """Return the shapes of a model; raise SkitError if they are not known, since nothing can be
+    derived then.
+    """
     if subject.architecture is None:
         raise SkitError(
             f"no profile of {subject.name} can be derived: the work of its model type is not known; "

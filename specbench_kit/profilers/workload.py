@@ -1,4 +1,6 @@
-"""The workloads of profiles: WISP's 173 configurations (Appendix C), and the steps of speculative decoding."""
+"""The workloads of profiles: WISP's 173 configurations (Appendix C), and the steps of speculative
+decoding.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +14,9 @@ Part = Literal["train", "test"]
 Regime = Literal["compute-bound", "memory-bound", "mixed", "step", "batched"]
 
 FACTORS = (1.0, 3 / 4, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8, 1 / 16, 1 / 32)
-"""The factors for the lengths of requests; a run takes the largest that the machine can hold and finish."""
+"""The factors for the lengths of requests; a run takes the largest that the machine can hold and
+finish.
+"""
 RULE = "every length is multiplied by one factor, the largest of 1, 3/4, 1/2, 3/8, 1/4, 3/16, 1/8, 1/16 and 1/32 that "
 RULE += "fits the model's context, the memory and the time budget"
 
@@ -35,7 +39,8 @@ STEP_BATCHES = (1, 2, 4, 8)
 class Configuration:
     """One batch to be timed: new and cached tokens of each request.
 
-    Logits are computed after the last token of a request that has nothing cached, else after every new token.
+    Logits are computed after the last token of a request that has nothing cached, else after every
+    new token.
     """
 
     name: str
@@ -49,7 +54,9 @@ class Configuration:
         return max(new + cached for new, cached in self.rows)
 
     def scaled(self, factor: float) -> "Configuration":
-        """Return the configuration with lengths times `factor`; a step keeps its number of new tokens."""
+        """Return the configuration with lengths times `factor`; a step keeps its number of new
+        tokens.
+        """
         rows = tuple(
             (
                 new if self.regime == "step" else max(1, round(new * factor)),
@@ -62,7 +69,8 @@ class Configuration:
 
 @cache
 def verification(seed: int = 0) -> tuple[Configuration, ...]:
-    """Return WISP's workload: 123 configurations to fit on, and 50 to test on, drawn with another seed.
+    """Return WISP's workload: 123 configurations to fit on, and 50 to test on, drawn with another
+    seed.
 
     The paper leaves open how batches are split and mixed; here they are drawn uniformly.
     """
@@ -72,34 +80,57 @@ def verification(seed: int = 0) -> tuple[Configuration, ...]:
         for total in TOTALS
     ]
     memory = [
-        Configuration(f"memory-{new}-of-{length}-x{batch}", "train", "memory-bound", ((new, length - new),) * batch)
+        Configuration(
+            f"memory-{new}-of-{length}-x{batch}",
+            "train",
+            "memory-bound",
+            ((new, length - new),) * batch,
+        )
         for new in NEW
         for length in LENGTHS
         for batch in BATCHES
     ]
-    return (*compute, *memory, *_drawn("train", seed, 15, 15, 20), *_drawn("test", seed, 17, 17, 16))
+    return (
+        *compute,
+        *memory,
+        *_drawn("train", seed, 15, 15, 20),
+        *_drawn("test", seed, 17, 17, 16),
+    )
 
 
 @cache
 def steps(new: tuple[int, ...], seed: int = 0) -> tuple[Configuration, ...]:
-    """Return batches of equal requests with one of the numbers `new` of new tokens, over contexts and batch sizes."""
+    """Return batches of equal requests with one of the numbers `new` of new tokens, over contexts
+    and batch sizes.
+    """
     grid = [(n, context, batch) for n in new for context in STEP_CONTEXTS for batch in STEP_BATCHES]
     random = Random(f"steps/test/{seed}")
     drawn = [
-        (random.choice(new), random.randint(STEP_CONTEXTS[0], STEP_CONTEXTS[-1]), random.choice(STEP_BATCHES))
+        (
+            random.choice(new),
+            random.randint(STEP_CONTEXTS[0], STEP_CONTEXTS[-1]),
+            random.choice(STEP_BATCHES),
+        )
         for _ in range(len(grid) // 2)
     ]
     return (
-        *(_step(f"step-{n}-after-{context}-x{batch}", "train", n, context, batch) for n, context, batch in grid),
+        *(
+            _step(f"step-{n}-after-{context}-x{batch}", "train", n, context, batch)
+            for n, context, batch in grid
+        ),
         *(_step(f"test-step-{number:02}", "test", *shape) for number, shape in enumerate(drawn)),
     )
 
 
 @cache
 def batches() -> tuple[Configuration, ...]:
-    """Return steps of many requests, as servers run them; they are not measured, since such KV seldom fits."""
+    """Return steps of many requests, as servers run them; they are not measured, since such KV
+    seldom fits.
+    """
     return tuple(
-        Configuration(f"batched-after-{context}-x{batch}", "test", "batched", ((1, context),) * batch)
+        Configuration(
+            f"batched-after-{context}-x{batch}", "test", "batched", ((1, context),) * batch
+        )
         for context in (256, 1024)
         for batch in (16, 64, 128)
     )
@@ -107,9 +138,14 @@ def batches() -> tuple[Configuration, ...]:
 
 @cache
 def wide() -> tuple[Configuration, ...]:
-    """Return steps of as many requests as servers batch, short enough to be measured if memory allows."""
+    """Return steps of as many requests as servers batch, short enough to be measured if memory
+    allows.
+    """
     train = [(context, batch) for context in (64, 256) for batch in (16, 64, 128)]
-    parts: tuple[tuple[Part, list[tuple[int, int]]], ...] = (("train", train), ("test", [(128, 32), (192, 128)]))
+    parts: tuple[tuple[Part, list[tuple[int, int]]], ...] = (
+        ("train", train),
+        ("test", [(128, 32), (192, 128)]),
+    )
     return tuple(
         Configuration(f"wide-after-{context}-x{batch}", part, "batched", ((1, context),) * batch)
         for part, grid in parts
@@ -138,7 +174,9 @@ def _drawn(part: Part, seed: int, compute: int, memory: int, mixed: int) -> list
 
 def _draw_compute(random: Random) -> tuple[Row, ...]:
     weights = [random.uniform(0.2, 1.0) for _ in range(random.randint(1, 4))]
-    return _divide(random.randint(TOTALS[0], TOTALS[-1]), [weight / sum(weights) for weight in weights])
+    return _divide(
+        random.randint(TOTALS[0], TOTALS[-1]), [weight / sum(weights) for weight in weights]
+    )
 
 
 def _draw_memory(random: Random) -> tuple[Row, ...]:
@@ -152,7 +190,10 @@ def _draw_memory(random: Random) -> tuple[Row, ...]:
 def _draw_mixed(random: Random) -> tuple[Row, ...]:
     """Return a batch of prompts and verifications."""
     prompts = [(random.randint(100, 1000), 0) for _ in range(random.randint(1, 2))]
-    drafts = [(random.randint(1, 20), random.randint(LENGTHS[0], LENGTHS[-1])) for _ in range(random.randint(1, 4))]
+    drafts = [
+        (random.randint(1, 20), random.randint(LENGTHS[0], LENGTHS[-1]))
+        for _ in range(random.randint(1, 4))
+    ]
     return (*prompts, *((new, length - new) for new, length in drafts))
 
 

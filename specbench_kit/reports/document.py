@@ -1,4 +1,5 @@
-"""The document model of all reports: blocks that renderers turn into Markdown, HTML, LaTeX and terminal output.
+"""The document model of all reports: blocks that renderers turn into Markdown, HTML, LaTeX and
+terminal output.
 
 A report is written in three steps:
 
@@ -19,8 +20,9 @@ A report is written in three steps:
 3. The sentence that states the result stands in `sections/headlines.py`, or in the folder of its kind of report;
    `sections/columns.py` declares every metric column once.
 
-Texts may hold `code`, **bold text** and [links](to-a-file-beside-the-report); everything else in them is shown as it
-is. The renderers neutralise tags and links to other hosts, since names and texts come from files of strangers.
+Texts may hold `code`, **bold text** and [links](to-a-file-beside-the-report); everything else in
+them is shown as it is. The renderers neutralise tags and links to other hosts, since names and
+texts come from files of strangers.
 """
 
 import re
@@ -54,14 +56,18 @@ FORMATS: Mapping[str, Callable[[float | None], str]] = {
     "bytes": data,
 }
 """How a value of each unit is written."""
-INLINE = re.compile(r"`(?P<code>[^`]+)`|\*\*(?P<bold>.+?)\*\*|\[(?P<link>[^\]]*)\]\((?P<url>[^)\s]+)\)")
+INLINE = re.compile(
+    r"`(?P<code>[^`]+)`|\*\*(?P<bold>.+?)\*\*|\[(?P<link>[^\]]*)\]\((?P<url>[^)\s]+)\)"
+)
 SAFE_URL = re.compile(r"(?:https://ui\.perfetto\.dev|[\w.-][\w./-]*)\Z")
 """Links that a report may hold: to a file beside it and to the viewer of timelines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with the two ends of its 95% interval; `mark` follows it, and a paper sets the `best` in bold."""
+    """A value with the two ends of its 95% interval; `mark` follows it, and a paper sets the `best`
+    in bold.
+    """
 
     value: float | None
     bounds: Sequence[float] | None = None
@@ -74,7 +80,9 @@ Cell = str | float | Estimate | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: its title, and the unit by which its numbers are written and set flush right."""
+    """A column of a table: its title, and the unit by which its numbers are written and set flush
+    right.
+    """
 
     title: str = ""
     unit: Unit | Literal["text", "bytes"] = "text"
@@ -87,7 +95,11 @@ class Column:
         if not isinstance(cell, Estimate):
             return show(cell)
         # Factors close to 1 need more digits than three to tell the ends of their interval apart.
-        ends = interval(cell.bounds) if self.unit == "times" and cell.bounds else bounds_text(cell.bounds, show)
+        ends = (
+            interval(cell.bounds)
+            if self.unit == "times" and cell.bounds
+            else bounds_text(cell.bounds, show)
+        )
         return show(cell.value) + (f" ({ends})" if ends else "") + cell.mark
 
 
@@ -115,7 +127,8 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Caution:
-    """Lines that a reader must see before quoting a number; `severe` ones, which void the numbers, in red.
+    """Lines that a reader must see before quoting a number; `severe` ones, which void the numbers,
+    in red.
 
     The first `whole` of them change the conclusion, and are cut nowhere.
     """
@@ -173,7 +186,9 @@ class Table:
         return [column.title for column in self.typed_columns]
 
     def texts(self, show: Callable[[Column, Cell], str] = Column.text) -> list[list[str]]:
-        """Return every row as texts, each cell as `show` writes it in its column: as inline text if not given."""
+        """Return every row as texts, each cell as `show` writes it in its column: as inline text if
+        not given.
+        """
         columns = self.typed_columns
         rows = [zip(columns, row, strict=True) for row in self.rows]
         return [list(starmap(show, row)) for row in rows]
@@ -205,7 +220,18 @@ class Folded:
     blocks: Sequence["Block"]
 
 
-Block = Heading | Paragraph | Note | Caution | BulletList | CodeBlock | Figure | FigureRow | Table | Folded
+Block = (
+    Heading
+    | Paragraph
+    | Note
+    | Caution
+    | BulletList
+    | CodeBlock
+    | Figure
+    | FigureRow
+    | Table
+    | Folded
+)
 Blocks = Sequence[Block]
 
 
@@ -228,9 +254,14 @@ def facts(rows: Sequence[tuple[str, str]]) -> Table:
 
 
 def with_more_columns(table: Table, titles: Sequence[str]) -> list[Block]:
-    """Return the columns with these titles as a table that fits a page, and the whole table to open if it has more."""
+    """Return the columns with these titles as a table that fits a page, and the whole table to open
+    if it has more.
+    """
     first = table.columns_of(titles)
-    return [first, *([Folded("All columns", [table])] if len(first.columns) < len(table.columns) else [])]
+    return [
+        first,
+        *([Folded("All columns", [table])] if len(first.columns) < len(table.columns) else []),
+    ]
 
 
 def paragraphs(*texts: str) -> list[Paragraph]:
@@ -239,7 +270,9 @@ def paragraphs(*texts: str) -> list[Paragraph]:
 
 
 LABELLED = 80
-"""Characters of a line in which a caution may be named, since a label of a method may stand before it."""
+"""Characters of a line in which a caution may be named, since a label of a method may stand before
+it.
+"""
 CHANGES_THE_CONCLUSION = (
     "FORCED COMPARISON",
     "NOT LOSSLESS",
@@ -248,18 +281,24 @@ CHANGES_THE_CONCLUSION = (
     "SERVER-ONLY IS FASTER",
     "CONSTANT STEPS",
 )
-"""How cautions begin that turn a conclusion round; so do ranges over which a verdict does not hold."""
+"""How cautions begin that turn a conclusion round; so do ranges over which a verdict does not
+hold.
+"""
 
 
 def caution(lines: Sequence[str], severe: bool = False) -> list[Caution]:
-    """Return a box of these lines, those first that change the conclusion, or nothing for no lines."""
+    """Return a box of these lines, those first that change the conclusion, or nothing for no
+    lines.
+    """
     weighty = [line for line in lines if _changes_the_conclusion(line)]
     others = [line for line in lines if line not in weighty]
     return [Caution([*weighty, *others], severe, len(weighty))] if lines else []
 
 
 def _changes_the_conclusion(line: str) -> bool:
-    return any(start in line[:LABELLED] for start in CHANGES_THE_CONCLUSION) or "does not hold" in line
+    return (
+        any(start in line[:LABELLED] for start in CHANGES_THE_CONCLUSION) or "does not hold" in line
+    )
 
 
 def code(text: str) -> str:
@@ -273,7 +312,9 @@ def link(text: str, path: str) -> str:
 
 
 def bounds_text(bounds: Sequence[float] | None, show: Callable[[float | None], str]) -> str:
-    """Return both ends of an interval as `show` writes them, or nothing where they read the same."""
+    """Return both ends of an interval as `show` writes them, or nothing where they read the
+    same.
+    """
     ends = [show(bound) for bound in bounds or ()]
     # A dash before a minus reads as two signs.
     return (" to " if min(bounds or (0,)) < 0 else "–").join(ends) if len(set(ends)) == 2 else ""
@@ -289,7 +330,9 @@ def plain(text: str) -> str:
 
 
 def spans(text: str) -> Iterator[tuple[str, re.Match[str] | None]]:
-    """Yield the plain stretches and the marks of an inline text in turn, each mark with its match."""
+    """Yield the plain stretches and the marks of an inline text in turn, each mark with its
+    match.
+    """
     end = 0
     for mark in INLINE.finditer(text):
         yield text[end : mark.start()], None

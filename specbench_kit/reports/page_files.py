@@ -14,13 +14,20 @@ FIGURES = ("png", "svg", "pdf")
 
 
 class PageFiles:
-    """Writes the files of a page into a folder, each whole or not at all, and keeps drawings for its HTML.
+    """Writes the files of a page into a folder, each whole or not at all, and keeps drawings for
+    its HTML.
 
     `setting` stands below the title of every picture; `bare` pictures have neither, for a paper of one's own.
     """
 
     def __init__(
-        self, folder: Path, formats: Sequence[str], setting: str, *, bare: bool = False, size: str = "screen"
+        self,
+        folder: Path,
+        formats: Sequence[str],
+        setting: str,
+        *,
+        bare: bool = False,
+        size: str = "screen",
     ) -> None:
         self.folder = folder
         self.figures: list[Figure] = []
@@ -42,7 +49,9 @@ class PageFiles:
         suffixes = sorted({*self.suffixes, *(["svg"] if self._shows_drawings else [])})
         drawn = draw(picture, self._setting, suffixes, bare=self._bare, size=self._size)
         yield from self.write_picture(picture.name, drawn)
-        self.figures.append(Figure(picture.title, self.path(picture.name), f"{picture.title}. {picture.note}"))
+        self.figures.append(
+            Figure(picture.title, self.path(picture.name), f"{picture.title}. {picture.note}")
+        )
 
     def write_picture(self, name: str, drawn: Mapping[str, bytes]) -> Iterator[Path]:
         """Write a drawn picture in the formats asked for, and keep its SVG for the page."""

@@ -1,4 +1,6 @@
-"""Documents as self-contained HTML pages: no network, no script but the kit's own, pictures inline."""
+"""Documents as self-contained HTML pages: no network, no script but the kit's own, pictures
+inline.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,20 +38,24 @@ LONG_WORD = 12
 STACKED_COLUMNS = 5
 STACKED_ROWS = 5
 STACKED_WORDS = 4
-"""On a phone a table goes down, a cell a line: one of at least so many columns and at most so many rows, or of words in
-at least so many columns, the names of its rows among them."""
+"""On a phone a table goes down, a cell a line: one of at least so many columns and at most so many
+rows, or of words in at least so many columns, the names of its rows among them.
+"""
 LONG_NAME = 24
 """Characters up to which the name of a row without blanks is not broken."""
 
 
 def render(document: Document, drawings: Mapping[str, str]) -> str:
-    """Return the page; `drawings` are SVG texts by the paths of the document's figures, less their suffixes."""
+    """Return the page; `drawings` are SVG texts by the paths of the document's figures, less their
+    suffixes.
+    """
     body = blocks([Heading(document.title, 1), *document.blocks], drawings)
     return shell(plain(document.title), f"<main>\n{body}\n</main>", CSS, scripted=True)
 
 
 def shell(title: str, body: str, css: str, *, scripted: bool = False) -> str:
-    """Return a page that loads nothing and runs nothing but, where it is `scripted`, the kit's own script.
+    """Return a page that loads nothing and runs nothing but, where it is `scripted`, the kit's own
+    script.
 
     `title` is plain text, `body` is HTML.
     """
@@ -64,7 +70,9 @@ def shell(title: str, body: str, css: str, *, scripted: bool = False) -> str:
 
 
 def blocks(parts: Iterable[Block], drawings: Mapping[str, str] = NO_DRAWINGS) -> str:
-    """Return blocks as HTML without a page around them; figures that follow each other share a grid."""
+    """Return blocks as HTML without a page around them; figures that follow each other share a
+    grid.
+    """
     pieces: list[str] = []
     for pictured, group in groupby(parts, lambda block: isinstance(block, Figure | FigureRow)):
         rendered = [_block(block, drawings) for block in group]
@@ -96,7 +104,8 @@ def _block(block: Block, drawings: Mapping[str, str]) -> str:
 
 
 def _caution(box: Caution) -> str:
-    """Return the box: severe lines whole, and those that change the conclusion; others cut to a line until opened.
+    """Return the box: severe lines whole, and those that change the conclusion; others cut to a
+    line until opened.
 
     `SHOWN` lines stand before a fold.
     """
@@ -104,16 +113,25 @@ def _caution(box: Caution) -> str:
         items = "".join(f"<li><strong>{inline(line)}</strong></li>" for line in box.lines)
         return f'<aside class="warning severe" role="note"><ul>{items}</ul></aside>'
     lines = [f'<p class="line">{inline(line)}</p>' for line in box.lines[: box.whole]]
-    lines += [f'<details class="line"><summary>{inline(line)}</summary></details>' for line in box.lines[box.whole :]]
+    lines += [
+        f'<details class="line"><summary>{inline(line)}</summary></details>'
+        for line in box.lines[box.whole :]
+    ]
     # A fold for a single line would take as much room as the line.
     shown = max(SHOWN, box.whole) if len(lines) > max(SHOWN, box.whole) + 1 else len(lines)
     more = f"{len(lines) - shown} more cautions"
-    fold = f"<details><summary>{more}</summary>{''.join(lines[shown:])}</details>" if lines[shown:] else ""
+    fold = (
+        f"<details><summary>{more}</summary>{''.join(lines[shown:])}</details>"
+        if lines[shown:]
+        else ""
+    )
     return f'<aside class="warning" role="note">{"".join(lines[:shown])}{fold}</aside>'
 
 
 def _figure(figure: Figure, drawings: Mapping[str, str]) -> str:
-    """Return the drawing with its caption, or a link to the file of a figure that is not drawn inline."""
+    """Return the drawing with its caption, or a link to the file of a figure that is not drawn
+    inline.
+    """
     title = escape(plain(figure.title))
     name = figure.path.rpartition(".")[0]
     if name not in drawings:
@@ -124,38 +142,60 @@ def _figure(figure: Figure, drawings: Mapping[str, str]) -> str:
 
 
 def _table(table: Table) -> str:
-    """Return the table in a box of its own, which scrolls where the table is wider than the page."""
+    """Return the table in a box of its own, which scrolls where the table is wider than the
+    page.
+    """
     header = list(map(inline, table.titles))
     rows = [list(map(inline, row)) for row in table.texts()]
     has_header = any(header)
     sentences = any(len(cell) > LONG_CELL for row in rows for cell in row[1:])
-    kind = "facts" if not has_header else "numbers" if any(header[1:2]) and not sentences else "words"
-    # Beside numbers, words keep to the left and break between each other, so that no number is pushed off the page.
+    kind = (
+        "facts" if not has_header else "numbers" if any(header[1:2]) and not sentences else "words"
+    )
+    # Beside numbers, words keep to the left and break between each other, so that no number is
+    # pushed off the page.
     columns = list(zip(*table.texts(), strict=True))
     names = columns[0] if columns else ()
     marks = [""] * len(header)
     if kind == "numbers" and columns:
-        marks = [" class=text" if index and _holds_words(column) else "" for index, column in enumerate(columns)]
+        marks = [
+            " class=text" if index and _holds_words(column) else ""
+            for index, column in enumerate(columns)
+        ]
     elif kind == "words":
         marks = ["" if column.unit == "text" else " class=number" for column in table.typed_columns]
     few = len(header) < (STACKED_WORDS if kind == "words" else STACKED_COLUMNS)
-    wordy = 1 + sum(2 * len(_words_of(column)) > len(column) for column in columns[1:]) >= STACKED_WORDS
+    wordy = (
+        1 + sum(2 * len(_words_of(column)) > len(column) for column in columns[1:]) >= STACKED_WORDS
+    )
     stacked = has_header and not few and (kind == "words" or wordy or len(rows) <= STACKED_ROWS)
     # Where the head of such a table is hidden, every cell names its column.
-    labels = [f' data-title="{escape(plain(title))}"' if stacked and title else "" for title in table.titles]
+    labels = [
+        f' data-title="{escape(plain(title))}"' if stacked and title else ""
+        for title in table.titles
+    ]
     attributes = [mark + label for mark, label in zip(marks, labels, strict=True)][1:]
-    titles = "".join(f"<th scope=col{mark}>{title}</th>" for title, mark in zip(header, marks, strict=True))
+    titles = "".join(
+        f"<th scope=col{mark}>{title}</th>" for title, mark in zip(header, marks, strict=True)
+    )
     head = f"<thead><tr>{titles}</tr></thead>" if has_header else ""
     body = ""
     for name, (first, *cells) in zip(names, rows, strict=True):
         body += f"<tr><th scope=row{_whole(plain(name))}{labels[0]}>{first}</th>"
-        body += "".join(f"<td{of_cell}>{cell}</td>" for cell, of_cell in zip(cells, attributes, strict=True)) + "</tr>"
+        body += (
+            "".join(
+                f"<td{of_cell}>{cell}</td>" for cell, of_cell in zip(cells, attributes, strict=True)
+            )
+            + "</tr>"
+        )
     layout = f"{kind} stacked" if stacked else kind
     return f'<div class="scroll" tabindex="0"><table class="{layout}">{head}<tbody>{body}</tbody></table></div>'
 
 
 def _holds_words(column: Sequence[str]) -> bool:
-    """Return True for a column most of whose cells are words, or more words than numbers, and longer than a number."""
+    """Return True for a column most of whose cells are words, or more words than numbers, and
+    longer than a number.
+    """
     words = _words_of(column)
     return len(words) > len(column) / 2 and max(map(len, words)) > LONG_WORD
 
@@ -166,7 +206,9 @@ def _words_of(column: Sequence[str]) -> list[str]:
 
 
 def _has_more_letters(text: str) -> bool:
-    """Return True for a text such as `100 tokens on average`, most of whose characters are letters."""
+    """Return True for a text such as `100 tokens on average`, most of whose characters are
+    letters.
+    """
     return sum(character.isalpha() for character in text) > len(text.replace(" ", "")) / 2
 
 
@@ -177,7 +219,10 @@ def _whole(name: str) -> str:
 
 def inline(text: str) -> str:
     """Return an inline text as HTML: code, bold text and safe links; all the rest is escaped."""
-    return "".join(escape(part) if mark is None else _mark(mark) for part, mark in spans(" ".join(text.split())))
+    return "".join(
+        escape(part) if mark is None else _mark(mark)
+        for part, mark in spans(" ".join(text.split()))
+    )
 
 
 def _mark(mark: re.Match[str]) -> str:
@@ -209,10 +254,15 @@ REFERENCE = re.compile(r'(?<=\bid=")|(?<=href="#)|(?<=url\(#)')
 
 
 def inline_svg(text: str, name: str) -> str:
-    """Return a drawing as part of a page: its colours follow the page's, and its ids are unique by `name`."""
+    """Return a drawing as part of a page: its colours follow the page's, and its ids are unique by
+    `name`.
+    """
     text = PREAMBLE.sub("", text)
     text = REFERENCE.sub(f"{_slug(name)}-", text)
     text = re.sub(
-        r'<svg\b[^>]*?(viewBox="[^"]*")[^>]*>', r'<svg \1 xmlns:xlink="http://www.w3.org/1999/xlink">', text, count=1
+        r'<svg\b[^>]*?(viewBox="[^"]*")[^>]*>',
+        r'<svg \1 xmlns:xlink="http://www.w3.org/1999/xlink">',
+        text,
+        count=1,
     )
     return COLOUR.sub(lambda colour: COLOUR_NAMES.get(colour[0].lower(), colour[0]), text)

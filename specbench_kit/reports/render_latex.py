@@ -1,4 +1,6 @@
-"""Tables of a document in LaTeX, for a paper: in ASCII, so that every engine and every encoding of fonts sets them."""
+"""Tables of a document in LaTeX, for a paper: in ASCII, so that every engine and every encoding of
+fonts sets them.
+"""
 
 import re
 import unicodedata
@@ -9,7 +11,9 @@ from specbench_kit.reports.document import Cell, Column, Estimate, Table, plain
 from specbench_kit.reports.writing.formatting import interval, significant
 
 COLUMN_PT, PAGE_PT = 240.0, 500.0
-"""Widths of one column and of the page of a two-column paper, in points: those of ACM and IEEE are a little wider."""
+"""Widths of one column and of the page of a two-column paper, in points: those of ACM and IEEE are
+a little wider.
+"""
 LETTER_PT, SMALL_PT = 4.6, 4.0
 """Widths of a letter of 8 pt, bold ones included, and of a digit of an interval, of 7 pt."""
 GAP_PT = 6.0
@@ -49,7 +53,9 @@ SPECIAL = {
     "Æ": r"\AE{}",
     "Ø": r"\O{}",
 }
-"""Characters that mean something to LaTeX, begin an argument behind a line's end, or are not ASCII."""
+"""Characters that mean something to LaTeX, begin an argument behind a line's end, or are not
+ASCII.
+"""
 ACCENTS = {
     "\N{COMBINING GRAVE ACCENT}": "`",
     "\N{COMBINING ACUTE ACCENT}": "'",
@@ -72,14 +78,18 @@ UNITS: Mapping[str, tuple[float, str]] = {
     "tokens": (1, "tok"),
     "seconds": (1e3, "ms"),
 }
-"""The scale and the name of the one unit that a column of a paper has, in place of a unit in each cell."""
+"""The scale and the name of the one unit that a column of a paper has, in place of a unit in each
+cell.
+"""
 
 
 def render(table: Table, caption: str, slug: str, note: str) -> str:
-    """Return the table with letters of 7 pt and more, in one column of the paper or across the page; needs booktabs.
+    """Return the table with letters of 7 pt and more, in one column of the paper or across the
+    page; needs booktabs.
 
-    Columns that do not fit beside the others go below them, next to the names of the rows again: nothing is shrunk. The
-    first column holds names, which are set as code. `note` goes below the table, `slug` into its label.
+    Columns that do not fit beside the others go below them, next to the names of the rows again:
+    nothing is shrunk. The first column holds names, which are set as code. `note` goes below the
+    table, `slug` into its label.
     """
     parts = [_Part.of(table, columns) for columns in _fitting(table)]
     kind = "table" if len(parts) == 1 and parts[0].width_pt <= COLUMN_PT else "table*"
@@ -123,7 +133,10 @@ def _fitting(table: Table) -> list[list[int]]:
     """Return the columns of each part, all with the first column, as many as a page is wide."""
     parts = [[0]]
     for index in range(1, len(table.columns)):
-        if len(parts[-1]) > 1 and sum(_width_pt(table, other) for other in (*parts[-1], index)) > PAGE_PT:
+        if (
+            len(parts[-1]) > 1
+            and sum(_width_pt(table, other) for other in (*parts[-1], index)) > PAGE_PT
+        ):
             parts.append([0])
         parts[-1].append(index)
     return parts
@@ -137,7 +150,9 @@ def _width_pt(table: Table, index: int) -> float:
 
 
 def _letters_pt(text: str) -> float:
-    """Return about how wide a cell is set: commands take no room, an escaped character that of one letter."""
+    """Return about how wide a cell is set: commands take no room, an escaped character that of one
+    letter.
+    """
     value, _, small = text.partition("{\\scriptsize")
     plain_value, plain_small = (COMMAND.sub("", part).replace("--", "-") for part in (value, small))
     return LETTER_PT * len(plain_value) + SMALL_PT * len(plain_small)
@@ -148,7 +163,9 @@ def _title(column: Column) -> str:
 
 
 def latex(text: str) -> str:
-    """Return the text with every character that would be a command escaped, and without one beyond ASCII."""
+    """Return the text with every character that would be a command escaped, and without one beyond
+    ASCII.
+    """
     # Two hyphens side by side would become a dash.
     return "{}".join("".join(map(_character, part)) for part in BETWEEN_HYPHENS.split(text))
 

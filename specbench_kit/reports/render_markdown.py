@@ -49,7 +49,8 @@ def _block(block: Block) -> str:
         case BulletList():
             return "\n".join(f"- {_inline(item)}" for item in block.items)
         case CodeBlock():
-            # The fence is longer than any run of backticks in the text, so that none of them can close it.
+            # The fence is longer than any run of backticks in the text, so that none of them can
+            # close it.
             fence = "`" * max(3, 1 + max(map(len, re.findall("`+", block.text)), default=0))
             return f"{fence}text\n{block.text}\n{fence}"
         case Figure():
@@ -72,7 +73,9 @@ def _picture(figure: Figure) -> str:
 
 
 def _inline(text: str) -> str:
-    """Return the text as one line in which, outside of code, no tag is a tag and no link leads to another host."""
+    """Return the text as one line in which, outside of code, no tag is a tag and no link leads to
+    another host.
+    """
     parts = []
     end = 0
     text = " ".join(text.split())

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 
 
 def show(console: "Console", blocks: Iterable[Block]) -> None:
-    """Print the blocks; figures are left out. A word that is longer than a line is printed whole."""
+    """Print the blocks; figures are left out. A word that is longer than a line is printed
+    whole.
+    """
     from rich.text import Text
 
     from specbench_kit.reports.terminal_table import table_lines, wrapped_lines
@@ -78,5 +80,8 @@ def _columns(table: Table) -> list["TerminalColumn"]:
 def _inline(text: str) -> "Text":
     from rich.text import Text
 
-    parts = [(plain(part), "bold" if mark is not None and mark["bold"] else "") for part, mark in spans(text)]
+    parts = [
+        (plain(part), "bold" if mark is not None and mark["bold"] else "")
+        for part, mark in spans(text)
+    ]
     return Text.assemble(*parts)

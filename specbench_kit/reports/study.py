@@ -1,6 +1,8 @@
-"""Kinds of study: the types of what was run and of what was found, and the pages that are made of these two alone.
+"""Kinds of study: the types of what was run and of what was found, and the pages that are made of
+these two alone.
 
-A study's folder holds both, as `run.json` and `summary.json`: whoever has them makes every page again.
+A study's folder holds both, as `run.json` and `summary.json`: whoever has them makes every page
+again.
 """
 
 from abc import ABC, abstractmethod
@@ -43,7 +45,9 @@ class Parts(Protocol):
 
 
 class StudyKind(ABC, Generic[D, R]):
-    """What one command studies: the types of its two files, and what pages, pictures and tables are made of them."""
+    """What one command studies: the types of its two files, and what pages, pictures and tables are
+    made of them.
+    """
 
     command: str
     """The name by which `run.json` says which command wrote it."""
@@ -57,7 +61,9 @@ class StudyKind(ABC, Generic[D, R]):
     beside: str = ""
     """The command into whose folder this one writes; empty for one with a folder of its own."""
     file_suffix: str = ""
-    """The suffix of a file that the command writes beside the folder under the same name; empty if there is none."""
+    """The suffix of a file that the command writes beside the folder under the same name; empty if
+    there is none.
+    """
 
     @abstractmethod
     def headline(self, study: "Study[D, R]") -> str:
@@ -73,7 +79,9 @@ class StudyKind(ABC, Generic[D, R]):
 
     @abstractmethod
     def files(self, study: "Study[D, R]") -> Mapping[str, Sequence[JsonObject]]:
-        """Return the rows of the tables that stand beside the page as CSV, by file name; the main one comes first."""
+        """Return the rows of the tables that stand beside the page as CSV, by file name; the main
+        one comes first.
+        """
 
     @abstractmethod
     def print(self, console: "Console", study: "Study[D, R]") -> None:
@@ -88,11 +96,15 @@ class StudyKind(ABC, Generic[D, R]):
         return ""
 
     def pages(self, study: "Study[D, R]", folder: Path, formats: Sequence[str]) -> Iterable[Path]:
-        """Write the page, its pictures and its tables into a folder in these formats, and yield the files."""
+        """Write the page, its pictures and its tables into a folder in these formats, and yield the
+        files.
+        """
         return _write(study, folder, formats)
 
     def found(self, run: D, content: object, folder: Path) -> R:
-        """Return the result that a file's content holds, with what other files of the folder add to it."""
+        """Return the result that a file's content holds, with what other files of the folder add to
+        it.
+        """
         result: R = convert(self.result, content)
         return result
 
@@ -123,7 +135,9 @@ class Study(Generic[D, R]):
         return self.kind.headline(self)
 
     def pages(self, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-        """Write the page, its pictures and its tables into a folder in these formats, and return the files."""
+        """Write the page, its pictures and its tables into a folder in these formats, and return
+        the files.
+        """
         return list(self.kind.pages(self, folder, formats))
 
     def save(self) -> None:
@@ -133,7 +147,9 @@ class Study(Generic[D, R]):
         write_text(self.folder / self.kind.summary, to_json(self.kind.content(self.result)))
 
 
-def finish(kind: StudyKind[D, R], folder: Path, run: JsonObject, result: R, parts: Parts | None = None) -> Study[D, R]:
+def finish(
+    kind: StudyKind[D, R], folder: Path, run: JsonObject, result: R, parts: Parts | None = None
+) -> Study[D, R]:
     """Write all files of a study, and drop the intermediate results."""
     described = {"schema_version": VERSION, **run}
     study = Study(kind, folder, kind.description.read(described), result)
@@ -145,7 +161,9 @@ def finish(kind: StudyKind[D, R], folder: Path, run: JsonObject, result: R, part
 
 
 def command_of(folder: Path) -> str | None:
-    """Return the command whose study a folder holds; None for any other folder, and for a benchmark's run."""
+    """Return the command whose study a folder holds; None for any other folder, and for a
+    benchmark's run.
+    """
     path = folder / RUN
     if not path.is_file():
         return None
@@ -155,14 +173,25 @@ def command_of(folder: Path) -> str | None:
 
 def find_result(kind: StudyKind[Any, Any], folder: Path) -> Path | None:
     """Return the file of the result in a folder, compressed or not; None if there is none."""
-    return next((path for name in (kind.summary, f"{kind.summary}.xz") if (path := folder / name).is_file()), None)
+    return next(
+        (
+            path
+            for name in (kind.summary, f"{kind.summary}.xz")
+            if (path := folder / name).is_file()
+        ),
+        None,
+    )
 
 
 def read(kind: StudyKind[D, R], folder: Path) -> Study[D, R]:
-    """Return the study in a folder; SkitError if it is not whole, not of this kind, or of a newer version."""
+    """Return the study in a folder; SkitError if it is not whole, not of this kind, or of a newer
+    version.
+    """
     path = find_result(kind, folder)
     if path is None:
-        raise SkitError(f"{folder} has no {kind.summary}: its run of skit {kind.command} is unfinished")
+        raise SkitError(
+            f"{folder} has no {kind.summary}: its run of skit {kind.command} is unfinished"
+        )
     file = folder / RUN
     run, summary = _object(file), _object(path)
     version = run.get("schema_version", 0)
@@ -175,7 +204,9 @@ def read(kind: StudyKind[D, R], folder: Path) -> Study[D, R]:
         file = path
         return Study(kind, folder, description, kind.found(description, summary, folder))
     except (ValueError, KeyError, TypeError) as error:
-        raise SkitError(f"{file}: {error}: it is not what skit {kind.command} of this version writes") from error
+        raise SkitError(
+            f"{file}: {error}: it is not what skit {kind.command} of this version writes"
+        ) from error
 
 
 def _object(path: Path) -> JsonObject:
@@ -194,7 +225,9 @@ def _write(study: Study[Any, Any], folder: Path, formats: Sequence[str]) -> Iter
         ) from error
 
 
-def _write_files(study: Study[Any, Any], files: PageFiles, formats: Sequence[str]) -> Iterable[Path]:
+def _write_files(
+    study: Study[Any, Any], files: PageFiles, formats: Sequence[str]
+) -> Iterable[Path]:
     kind = study.kind
     if files.has_pictures:
         for picture in kind.pictures(study):
@@ -204,7 +237,9 @@ def _write_files(study: Study[Any, Any], files: PageFiles, formats: Sequence[str
             name = f"{PLOTS}/{drawn_before.name}"
             if drawn_before.suffix[1:] in files.suffixes and not (files.folder / name).exists():
                 is_svg = drawn_before.suffix == ".svg"
-                yield files.write(name, _safe(drawn_before) if is_svg else drawn_before.read_bytes())
+                yield files.write(
+                    name, _safe(drawn_before) if is_svg else drawn_before.read_bytes()
+                )
     if "csv" in formats:
         for name, rows in kind.files(study).items():
             yield files.write(name, csv_text(rows))
@@ -217,7 +252,9 @@ def _write_files(study: Study[Any, Any], files: PageFiles, formats: Sequence[str
 
 
 def _other_drawings(folder: Path, known: Mapping[str, str]) -> dict[str, str]:
-    """Return the drawings in a study's folder besides those that are known: some are made while a study runs."""
+    """Return the drawings in a study's folder besides those that are known: some are made while a
+    study runs.
+    """
     files = {f"{PLOTS}/{path.stem}": path for path in sorted((folder / PLOTS).glob("*.svg"))}
     return {
         name: render_html.inline_svg(_safe(path).decode(), path.stem)

@@ -1,6 +1,8 @@
-"""Tables on a terminal whose words stay whole: text wraps between words, and columns without room go below the others.
+"""Tables on a terminal whose words stay whole: text wraps between words, and columns without room
+go below the others.
 
-rich cuts a cell that is too wide inside a word, or shortens it with an ellipsis; the layout here does neither.
+rich cuts a cell that is too wide inside a word, or shortens it with an ellipsis; the layout here
+does neither.
 """
 
 import re
@@ -15,9 +17,12 @@ GAP = " "
 INDENT = "  "
 """What stands before the further lines of a text that wraps."""
 LONGEST_WORD = 24
-"""Characters of a word that is never divided; a path or a list of options that is longer breaks at its punctuation."""
+"""Characters of a word that is never divided; a path or a list of options that is longer breaks at
+its punctuation.
+"""
 BETWEEN_WORDS = re.compile(r"[^\S\xa0]+(?!\W(?:\s|$))")
-"""Where a text may wrap: between words, but not before a lone mark such as the star of the fastest method.
+"""Where a text may wrap: between words, but not before a lone mark such as the star of the fastest
+method.
 
 A no-break space is no such place.
 """
@@ -28,7 +33,9 @@ PUNCTUATION = re.compile(r"(?<=[,;+/&])(?=.)")
 
 @dataclass(frozen=True, slots=True)
 class TerminalColumn:
-    """The cells of a column, the first of which is its title if it has one; numbers are flush right."""
+    """The cells of a column, the first of which is its title if it has one; numbers are flush
+    right.
+    """
 
     cells: Sequence[Text]
     is_number: bool
@@ -42,7 +49,11 @@ class TerminalColumn:
     @property
     def untitled(self) -> int:
         """The width at which no cell wraps but the title."""
-        return max(self.least, *map(_width, self.cells[int(self.has_title) :])) if len(self.cells) > 1 else self.least
+        return (
+            max(self.least, *map(_width, self.cells[int(self.has_title) :]))
+            if len(self.cells) > 1
+            else self.least
+        )
 
     @property
     def least(self) -> int:
@@ -70,8 +81,12 @@ class TerminalColumn:
         return (BEFORE_INTERVAL, "") if self.is_number else (BETWEEN_WORDS, INDENT)
 
 
-def wrapped_lines(text: Text, width: int, between: re.Pattern[str] = BETWEEN_WORDS, indent: str = INDENT) -> list[Text]:
-    """Return the lines of a text that wraps where `between` allows it; further lines begin with the indent."""
+def wrapped_lines(
+    text: Text, width: int, between: re.Pattern[str] = BETWEEN_WORDS, indent: str = INDENT
+) -> list[Text]:
+    """Return the lines of a text that wraps where `between` allows it; further lines begin with the
+    indent.
+    """
     lines = []
     for line in text.split("\n", allow_blank=True):
         breaks = list(_line_breaks(line.plain, width, between, len(indent)))
@@ -82,16 +97,23 @@ def wrapped_lines(text: Text, width: int, between: re.Pattern[str] = BETWEEN_WOR
 
 
 def table_lines(columns: Sequence[TerminalColumn], width: int) -> Iterator[Text]:
-    """Yield the lines of a table; the columns that do not fit follow below, behind the first column again."""
+    """Yield the lines of a table; the columns that do not fit follow below, behind the first column
+    again.
+    """
     for number, block in enumerate(_blocks(columns, width)):
         if number:
             yield Text()
         widths = _widths(block, width)
         for cells in zip(*(column.cells for column in block), strict=True):
-            wrapped = [column.wrapped(cell, own) for column, cell, own in zip(block, cells, widths, strict=True)]
+            wrapped = [
+                column.wrapped(cell, own)
+                for column, cell, own in zip(block, cells, widths, strict=True)
+            ]
             blanks = [Text(" " * own) for own in widths]
             for parts in zip_longest(*wrapped):
-                line = Text(GAP).join(part or blank for part, blank in zip(parts, blanks, strict=True))
+                line = Text(GAP).join(
+                    part or blank for part, blank in zip(parts, blanks, strict=True)
+                )
                 line.rstrip()
                 yield line
 
@@ -122,7 +144,9 @@ def _line_breaks(line: str, width: int, between: re.Pattern[str], indent: int) -
 
 
 def _blocks(columns: Sequence[TerminalColumn], width: int) -> list[list[TerminalColumn]]:
-    """Return the columns in groups that fit the width at their least, each with the first column."""
+    """Return the columns in groups that fit the width at their least, each with the first
+    column.
+    """
     first, *others = columns
     blocks = [[first]]
     for column in others:
@@ -133,7 +157,9 @@ def _blocks(columns: Sequence[TerminalColumn], width: int) -> list[list[Terminal
 
 
 def _widths(columns: Sequence[TerminalColumn], width: int) -> list[int]:
-    """Return the widths of columns side by side: titles give way first, then text, and numbers last."""
+    """Return the widths of columns side by side: titles give way first, then text, and numbers
+    last.
+    """
     widths = [column.preferred for column in columns]
 
     def narrow(index: int, least: int) -> None:

@@ -1,1 +1,3 @@
-"""What every run leaves: its folder, who may write to it, where its numbers come from, how it is taken up again."""
+"""What every run leaves: its folder, who may write to it, where its numbers come from, how it is
+taken up again.
+"""

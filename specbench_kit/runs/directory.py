@@ -1,6 +1,8 @@
-"""A run's folder: what was run, one line per finished request, and the summary and reports made from them.
+"""A run's folder: what was run, one line per finished request, and the summary and reports made
+from them.
 
-It has one writer at a time, by a lock that ends with the writer's process. Errors name the damaged file and line.
+It has one writer at a time, by a lock that ends with the writer's process. Errors name the damaged
+file and line.
 """
 
 import json
@@ -33,8 +35,9 @@ from specbench_kit.runs.folder import (
 from specbench_kit.runs.line_file import RESUME_HINT, LineFile, reported
 
 SCHEMA_VERSION = 1
-"""The version of the format. It rises when an older kit would misread a run; new fields, which readers skip, do not
-raise it."""
+"""The version of the format. It rises when an older kit would misread a run; new fields, which
+readers skip, do not raise it.
+"""
 
 _DEFINING = (
     "method",
@@ -55,7 +58,8 @@ _SLUG_LENGTH = 60
 def config_key(run: JsonObject) -> str:
     """Return the SHA-256 of what defines a run: two runs with the same key ask for the same work.
 
-    Where the resolved options are known they count and the spec does not: `fixed-k` and `fixed-k:k=4` are the same.
+    Where the resolved options are known they count and the spec does not: `fixed-k` and
+    `fixed-k:k=4` are the same.
     """
     return content_hash(_defining(run))
 
@@ -86,7 +90,10 @@ class RunDirectory:
         """Make `<out>/<utc-time>-<method>-<dataset>-<hash>/` with its `run.json`."""
         run = {"schema_version": SCHEMA_VERSION, **run}
         content = to_json(run)
-        with reported(f"cannot make a run directory in {out}", "make room there or choose another folder with --out"):
+        with reported(
+            f"cannot make a run directory in {out}",
+            "make room there or choose another folder with --out",
+        ):
             out.mkdir(parents=True, exist_ok=True)
             path = _make_folder(out, run)
             try:
@@ -101,14 +108,20 @@ class RunDirectory:
     def open(cls, path: Path) -> "RunDirectory":
         """Return the run in the folder `path`, to read it or to resume it."""
         if not (path / "run.json").exists() and (path / "report.md").exists():
-            raise SkitError(f"{path} is a report: name one of the runs that it lists at its end, which lie beside it")
+            raise SkitError(
+                f"{path} is a report: name one of the runs that it lists at its end, which lie beside it"
+            )
         run = one_line_texts(read_object(path / "run.json"))
         version = run.get("schema_version")
         if not isinstance(version, int):
-            raise SkitError(f"{path / 'run.json'} names no schema_version: it was not written by skit bench")
+            raise SkitError(
+                f"{path / 'run.json'} names no schema_version: it was not written by skit bench"
+            )
         require_readable(path, version, SCHEMA_VERSION)
         directory = cls(path, run)
-        _ = directory.document  # a damaged description is refused before anything is done with the run
+        _ = (
+            directory.document
+        )  # a damaged description is refused before anything is done with the run
         return directory
 
     @classmethod
@@ -118,7 +131,9 @@ class RunDirectory:
         if (path / "run.json").exists() or not folders:
             return cls.open(path)
         if len(folders) > 1:
-            raise SkitError(f"{path} holds {len(folders)} runs: name one of them, such as {folders[0]}")
+            raise SkitError(
+                f"{path} holds {len(folders)} runs: name one of them, such as {folders[0]}"
+            )
         return cls.open(folders[0])
 
     @property
@@ -127,7 +142,9 @@ class RunDirectory:
         try:
             return RunDocument.read(self.run)
         except ValueError as error:
-            raise SkitError(f"{self.path / 'run.json'}: {error}: it is not a run of skit bench") from error
+            raise SkitError(
+                f"{self.path / 'run.json'}: {error}: it is not a run of skit bench"
+            ) from error
 
     @property
     def is_partial(self) -> bool:
@@ -145,7 +162,9 @@ class RunDirectory:
         return _summary(self.path)
 
     def amend(self, **facts: object) -> None:
-        """Add facts to `run.json` that were not known when the run was created; types become what JSON holds."""
+        """Add facts to `run.json` that were not known when the run was created; types become what
+        JSON holds.
+        """
         self.run.update(json.loads(to_json(facts)))
         self.write_json("run.json", self.run)
 
@@ -189,7 +208,9 @@ class RunDirectory:
         self.write_json("summary.json", summary)
 
     def write_json(self, name: str, content: JsonObject) -> None:
-        """Write the file `name` whole or not at all; a number that is not finite raises ValueError."""
+        """Write the file `name` whole or not at all; a number that is not finite raises
+        ValueError.
+        """
         self.write_report(name, to_json(content))
 
     def write_report(self, name: str, text: str) -> None:
@@ -198,7 +219,9 @@ class RunDirectory:
             replace_file(self.path / name, encode(text))
 
     def drop_repeated(self) -> int:
-        """Remove lines that repeat an earlier line, as two writers at once left them; return how many there were."""
+        """Remove lines that repeat an earlier line, as two writers at once left them; return how
+        many there were.
+        """
         dropped = 0
         for name in ("requests.jsonl", "baseline.jsonl", "rounds_detail.jsonl"):
             file = LineFile(self.path / name)
@@ -224,17 +247,22 @@ def is_whole(folder: Path) -> bool:
 
 
 def find_resumable(out: Path, described: Sequence[JsonObject]) -> list[RunDirectory]:
-    """Return for each described run the newest partial one below `out`, or the newest run if none is partial.
+    """Return for each described run the newest partial one below `out`, or the newest run if none
+    is partial.
 
-    Raises SkitError unless each has a run and at least one run is partial. Of methods that were run together some
-    may have finished before the others were interrupted.
+    Raises SkitError unless each has a run and at least one run is partial. Of methods that were run
+    together some may have finished before the others were interrupted.
     """
     runs: list[RunDirectory] = []
     for run in described:
         key = config_key(run)
         # Names begin with the time of day, so that the last name is the newest run.
-        folders = sorted((file.parent for file in out.glob(f"*-{key[:KEY_DIGITS]}*/run.json")), reverse=True)
-        matching = [found for found in map(RunDirectory.open, folders) if config_key(found.run) == key]
+        folders = sorted(
+            (file.parent for file in out.glob(f"*-{key[:KEY_DIGITS]}*/run.json")), reverse=True
+        )
+        matching = [
+            found for found in map(RunDirectory.open, folders) if config_key(found.run) == key
+        ]
         runs += ([found for found in matching if found.is_partial] or matching)[:1]
     if len(runs) < len(described) or not any(run.is_partial for run in runs):
         # The first one that is missing is told of: what differs is mostly the same for all of them.
@@ -243,8 +271,11 @@ def find_resumable(out: Path, described: Sequence[JsonObject]) -> list[RunDirect
     return runs
 
 
-def require_resumable(out: Path, config: JsonObject, names: Collection[str], argv: Sequence[str]) -> None:
-    """Raise SkitError if no unfinished run below `out` has these options, before models and data are loaded.
+def require_resumable(
+    out: Path, config: JsonObject, names: Collection[str], argv: Sequence[str]
+) -> None:
+    """Raise SkitError if no unfinished run below `out` has these options, before models and data
+    are loaded.
 
     `names` are those of all options that `run.json` may hold, and `config` holds those that it would hold. What only
     models and data tell is compared by `find_resumable`.
@@ -253,10 +284,14 @@ def require_resumable(out: Path, config: JsonObject, names: Collection[str], arg
     unfinished = {}
     for folder, defining in _unfinished(out).items():
         recorded = defining.get("config", {})
-        unfinished[folder] = {"config": {name: recorded[name] for name in names if name in recorded}}
+        unfinished[folder] = {
+            "config": {name: recorded[name] for name in names if name in recorded}
+        }
     if wanted not in unfinished.values():
         finished = sorted((file.parent for file in out.glob("*/requests.jsonl")), reverse=True)
-        raise nothing_to_resume(out, wanted, unfinished, newest_of_command(filter(is_whole, finished), argv))
+        raise nothing_to_resume(
+            out, wanted, unfinished, newest_of_command(filter(is_whole, finished), argv)
+        )
 
 
 def _unfinished(out: Path) -> dict[Path, JsonObject]:
@@ -271,7 +306,8 @@ def _unfinished(out: Path) -> dict[Path, JsonObject]:
 
 
 def _make_folder(out: Path, run: JsonObject) -> Path:
-    # Folders of paths in a spec are left out: they say where files lie on this machine, and make the name long.
+    # Folders of paths in a spec are left out: they say where files lie on this machine, and make
+    # the name long.
     specs = (re.sub(r"[^:=,]*[/\\]", "", spec) for spec in (run["method"], run["dataset"]["name"]))
     parts = [slug(spec)[:_SLUG_LENGTH] for spec in specs]
     for path in folder_candidates(out, *parts, config_key(run)[:KEY_DIGITS]):
@@ -305,7 +341,9 @@ def read_records(path: Path) -> list[RequestRecord]:
     """
     records: dict[tuple[str, int], RequestRecord] = {}
     advice = "remove the line and use --resume"
-    for number, record in LineFile(path).records(RequestRecord.from_json, "a request record", advice):
+    for number, record in LineFile(path).records(
+        RequestRecord.from_json, "a request record", advice
+    ):
         if records.setdefault(record.key, record) != record:
             repeat = f", repeat {record.repeat}," if record.repeat else ""
             raise SkitError(

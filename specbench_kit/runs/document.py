@@ -1,4 +1,5 @@
-"""The content of `run.json`: what a run says of itself. Files are written from plain objects and read as these types.
+"""The content of `run.json`: what a run says of itself. Files are written from plain objects and
+read as these types.
 
 `RunDescription` holds what every command records, `RunDocument` what a benchmark run adds. A field that a file leaves
 out, or states as null, is not known. Fields that only one command writes, such as the series of a simulation, are not
@@ -25,7 +26,8 @@ def doc(text: str) -> Meta:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What a comparison makes of runs that differ in a setting: it `forbids` them to share a table, or names it.
+    """What a comparison makes of runs that differ in a setting: it `forbids` them to share a table,
+    or names it.
 
     `title` stands before the values, and `words` says one of them. Some settings affect measured times alone.
     """
@@ -40,19 +42,31 @@ class ModelDescription(Struct):
 
     name: Annotated[str | None, doc("name or folder of the model")] = None
     hash: Annotated[str | None, doc("SHA-256 over configuration, tokenizer and weights")] = None
-    gguf_sha256: Annotated[str | None, doc("SHA-256 of the GGUF file that the model was converted from")] = None
+    gguf_sha256: Annotated[
+        str | None, doc("SHA-256 of the GGUF file that the model was converted from")
+    ] = None
     parameters: Annotated[Count | None, doc("number of parameters")] = None
-    weights: Annotated[str | None, doc("'random' where a profile was measured without the model's own weights")] = None
-    shared_vocabulary: Annotated[float | None, doc("share of the target's tokens that a draft model can draft")] = None
-    masked_tokens: Annotated[int | None, doc("added tokens of a draft model that are never drafted")] = None
-    ignored_settings: Annotated[JsonObject | None, doc("sampling settings of the model that are not applied")] = None
+    weights: Annotated[
+        str | None, doc("'random' where a profile was measured without the model's own weights")
+    ] = None
+    shared_vocabulary: Annotated[
+        float | None, doc("share of the target's tokens that a draft model can draft")
+    ] = None
+    masked_tokens: Annotated[
+        int | None, doc("added tokens of a draft model that are never drafted")
+    ] = None
+    ignored_settings: Annotated[
+        JsonObject | None, doc("sampling settings of the model that are not applied")
+    ] = None
 
 
 class NumberFormat(Struct):
     """The number formats of a model's weights."""
 
     computed: Annotated[str | None, doc("format in which the model computed")] = None
-    published: Annotated[str | None, doc("format that its own configuration states; null if it states none")] = None
+    published: Annotated[
+        str | None, doc("format that its own configuration states; null if it states none")
+    ] = None
 
 
 class RecordedPart(Struct):
@@ -66,23 +80,31 @@ class DatasetDescription(Struct):
     """The prompts of the run."""
 
     name: Annotated[str | None, doc("name of the dataset")] = None
-    source: Annotated[str | None, doc("where it was read from: hub, local, file, sample, bundled, imported")] = None
+    source: Annotated[
+        str | None, doc("where it was read from: hub, local, file, sample, bundled, imported")
+    ] = None
     location: Annotated[str | None, doc("repository or file that holds it")] = None
     digest: Annotated[str | None, doc("SHA-256 over the prompts of the run")] = None
     count: Annotated[Count | None, doc("prompts that the run used")] = None
     total: Annotated[Count | None, doc("prompts of the whole dataset")] = None
     chat: Annotated[Count | None, doc("prompts that are chat messages, not raw text")] = None
     left_out: Annotated[list[str] | None, doc("ids of prompts that were left out")] = None
-    recorded: Annotated[RecordedPart | None, doc("what a trace holds, if it was not recorded to its end")] = None
+    recorded: Annotated[
+        RecordedPart | None, doc("what a trace holds, if it was not recorded to its end")
+    ] = None
 
 
 class RunConfig(Struct):
     """The settings that were asked for."""
 
     device: Annotated[str | None, doc("torch device")] = None
-    dtype: Annotated[str | None, doc("number format of the weights"), Compared("forbids", "dtype")] = None
+    dtype: Annotated[
+        str | None, doc("number format of the weights"), Compared("forbids", "dtype")
+    ] = None
     executor: Annotated[str, doc("executor that was asked for")] = "auto"
-    executors: Annotated[dict[str, str | None] | None, doc("executor of each model, by role")] = None
+    executors: Annotated[dict[str, str | None] | None, doc("executor of each model, by role")] = (
+        None
+    )
     products: Annotated[
         str | None,
         doc("how products are rounded, if not by the dtype alone"),
@@ -95,7 +117,9 @@ class RunConfig(Struct):
         int | None, doc("requests that may be decoded at once"), Compared("forbids", "batch size")
     ] = None
     effective_batch_size: Annotated[int | None, doc("requests that were decoded at once")] = None
-    repeats: Annotated[int | None, doc("times that each request is decoded"), Compared("is named", "repeats")] = None
+    repeats: Annotated[
+        int | None, doc("times that each request is decoded"), Compared("is named", "repeats")
+    ] = None
     processes: Annotated[
         int,
         doc("processes, one after another, that each decoded every request once"),
@@ -105,16 +129,26 @@ class RunConfig(Struct):
     fewest_requests: Annotated[
         int,
         doc("requests that the prompts were repeated for; 0 is none"),
-        Compared("is named", "requests that prompts are repeated for", lambda n: f"{n:,} or more" if n else "none"),
+        Compared(
+            "is named",
+            "requests that prompts are repeated for",
+            lambda n: f"{n:,} or more" if n else "none",
+        ),
     ] = 0
     seed: Annotated[int | None, doc("seed of all random numbers")] = None
-    temperature: Annotated[Number | None, doc("sampling temperature; 0 is greedy, null is not stated")] = 0.0
+    temperature: Annotated[
+        Number | None, doc("sampling temperature; 0 is greedy, null is not stated")
+    ] = 0.0
     top_p: Annotated[Number | None, doc("top-p sampling; 1 disables it")] = None
     top_k: Annotated[int | None, doc("top-k sampling; 0 disables it")] = None
     draft_top_n: Annotated[
         int,
         doc("most probable tokens that a draft is drawn from; 0 is all"),
-        Compared("is named", "draft tokens drawn from", lambda n: f"the {n} most probable" if n else "all"),
+        Compared(
+            "is named",
+            "draft tokens drawn from",
+            lambda n: f"the {n} most probable" if n else "all",
+        ),
     ] = 0
     baseline: Annotated[bool | None, doc("whether the target also decoded alone")] = None
     lossy: Annotated[
@@ -122,9 +156,9 @@ class RunConfig(Struct):
         doc("rule of lossy verification, if the run had one"),
         Compared("forbids", "verification", lambda rule: rule or "lossless"),
     ] = None
-    launch: Annotated[str, doc("how the stages of a pipeline ran"), Compared("is named if measured", "launch")] = (
-        "virtual"
-    )
+    launch: Annotated[
+        str, doc("how the stages of a pipeline ran"), Compared("is named if measured", "launch")
+    ] = "virtual"
 
 
 def compared_settings() -> Iterator[tuple[str, Compared]]:
@@ -148,10 +182,12 @@ class HardwareDescription(Struct):
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The transfer between two stages of a pipeline: a latency, and the tokens' hidden states over a bandwidth.
+    """The transfer between two stages of a pipeline: a latency, and the tokens' hidden states over
+    a bandwidth.
 
-    A pass through all stages pays for `per_pass` transfers; the others take no time. `prune_s` is the duration of
-    pruning the batches in flight, once per step; `batching_s` is added to a step for every request beyond the first.
+    A pass through all stages pays for `per_pass` transfers; the others take no time. `prune_s` is
+    the duration of pruning the batches in flight, once per step; `batching_s` is added to a step
+    for every request beyond the first.
     """
 
     latency_s: Amount = 0.0
@@ -163,7 +199,9 @@ class HandOver:
 
     def seconds(self, tokens: int) -> float:
         """Return the seconds of one transfer."""
-        return self.latency_s + (tokens * self.bytes_per_token / self.bytes_per_s if self.bytes_per_s else 0.0)
+        return self.latency_s + (
+            tokens * self.bytes_per_token / self.bytes_per_s if self.bytes_per_s else 0.0
+        )
 
 
 class LinkDescription(Struct):
@@ -218,7 +256,9 @@ class DerivedRange(Struct):
 
 
 class EngineReference(Struct):
-    """The inference engine that verified, with the kit's policy as its drafter; null where the kit's loop decoded."""
+    """The inference engine that verified, with the kit's policy as its drafter; null where the
+    kit's loop decoded.
+    """
 
     name: Annotated[str | None, doc("name of the engine")] = None
     version: Annotated[str | None, doc("version of the engine")] = None
@@ -262,7 +302,9 @@ class TraceReference(Struct):
 
     file: Annotated[str | None, doc("name of the file")] = None
     sha256: Annotated[str | None, doc("SHA-256 of the file")] = None
-    imported: Annotated[ImportedFile | None, doc("where it comes from, if the kit did not record it")] = None
+    imported: Annotated[
+        ImportedFile | None, doc("where it comes from, if the kit did not record it")
+    ] = None
     licence: Annotated[str | None, doc("licence of the trace")] = None
     requests: Annotated[int | None, doc("requests that were replayed")] = None
     recorded: Annotated[int | None, doc("requests that it holds")] = None
@@ -286,10 +328,12 @@ class TuningUse(Struct):
     """The tuned options that a benchmark named for methods without options of their own."""
 
     file: Annotated[str, doc("file of skit tune, or auto for what is bundled")]
-    doubts: Annotated[list[str], doc("conditions of this run that are not those of the tuning")] = field(
-        default_factory=list
+    doubts: Annotated[list[str], doc("conditions of this run that are not those of the tuning")] = (
+        field(default_factory=list)
     )
-    is_untuned: Annotated[bool, doc("whether the file has no options for the method, whose defaults ran")] = False
+    is_untuned: Annotated[
+        bool, doc("whether the file has no options for the method, whose defaults ran")
+    ] = False
 
 
 class Resumption(Struct):
@@ -322,7 +366,9 @@ class WarmUp(Struct):
 
 
 class Decided(Struct):
-    """When a benchmark that goes on until it is decided was: the least difference, and the requests until then."""
+    """When a benchmark that goes on until it is decided was: the least difference, and the requests
+    until then.
+    """
 
     share: float
     requests: int
@@ -330,7 +376,8 @@ class Decided(Struct):
 
 
 class HiddenStates(Struct, frozen=True):
-    """The hidden states of the target that a drafter reads, one for each token that the target keeps.
+    """The hidden states of the target that a drafter reads, one for each token that the target
+    keeps.
 
     `layers` are those of the target, `bytes_per_token` cross the link: 0 if the drafter runs on the server.
     """
@@ -345,54 +392,64 @@ class RunDescription(Struct, kw_only=True):
     command: Annotated[str | None, doc("command of skit, if it was not bench")] = None
     method: Annotated[str | None, doc("spec of the method, such as fixed-k:k=4")] = None
     options: Annotated[JsonObject | None, doc("every option of the method with its value")] = None
-    method_source: Annotated[str | None, doc("SHA-256 of the source of a method that another package brings")] = None
-    proposal: Annotated[str | None, doc("which tokens are drafted: drawn at random, or the most probable")] = None
-    uses: Annotated[JsonObject, doc("predictor, thresholds and profiles that the method was prepared with")] = field(
-        default_factory=dict
-    )
+    method_source: Annotated[
+        str | None, doc("SHA-256 of the source of a method that another package brings")
+    ] = None
+    proposal: Annotated[
+        str | None, doc("which tokens are drafted: drawn at random, or the most probable")
+    ] = None
+    uses: Annotated[
+        JsonObject, doc("predictor, thresholds and profiles that the method was prepared with")
+    ] = field(default_factory=dict)
     dataset: DatasetDescription = field(default_factory=DatasetDescription)
-    models: Annotated[dict[str, ModelDescription | None], doc("target and draft model, by role")] = field(
-        default_factory=dict
-    )
+    models: Annotated[
+        dict[str, ModelDescription | None], doc("target and draft model, by role")
+    ] = field(default_factory=dict)
     config: RunConfig = field(default_factory=RunConfig)
     time_kind: Annotated[str | None, doc("measured or modelled")] = None
     deployment: DeploymentDescription | None = None
-    deployments: Annotated[dict[str, DeploymentDescription], doc("deployments of several series, by name")] = field(
-        default_factory=dict
-    )
+    deployments: Annotated[
+        dict[str, DeploymentDescription], doc("deployments of several series, by name")
+    ] = field(default_factory=dict)
     range: DerivedRange | None = None
     trace: Annotated[TraceReference | None, doc("the trace that was replayed")] = None
-    imported: Annotated[ImportedFile | None, doc("the file of another tool that the run was made from")] = None
-    files: Annotated[list[str], doc("what each file of another program was taken for, and what was left out")] = field(
-        default_factory=list
-    )
-    doubts: Annotated[list[str], doc("values of such files that cannot be, which hints at another unit")] = field(
-        default_factory=list
-    )
-    lowered_limits: Annotated[dict[str, LoweredLimit], doc("methods that draft shorter than by default")] = field(
-        default_factory=dict
-    )
+    imported: Annotated[
+        ImportedFile | None, doc("the file of another tool that the run was made from")
+    ] = None
+    files: Annotated[
+        list[str], doc("what each file of another program was taken for, and what was left out")
+    ] = field(default_factory=list)
+    doubts: Annotated[
+        list[str], doc("values of such files that cannot be, which hints at another unit")
+    ] = field(default_factory=list)
+    lowered_limits: Annotated[
+        dict[str, LoweredLimit], doc("methods that draft shorter than by default")
+    ] = field(default_factory=dict)
     tuning: Annotated[TuningUse | None, doc("the file of tuned options, if one was named")] = None
     seen_prompts: Annotated[int | None, doc("prompts that a predictor had been trained on")] = None
     server: Annotated[ServerReference | None, doc("the server that verified")] = None
-    shaped_link: Annotated[dict[str, float | None], doc("the link whose delays were added to real messages")] = field(
-        default_factory=dict
-    )
+    shaped_link: Annotated[
+        dict[str, float | None], doc("the link whose delays were added to real messages")
+    ] = field(default_factory=dict)
     reconnections: Annotated[int, doc("times that the connection to the server was lost")] = 0
-    machine: Annotated[list[MachineReadings], doc("readings of the machine while times were measured")] = field(
-        default_factory=list
-    )
+    machine: Annotated[
+        list[MachineReadings], doc("readings of the machine while times were measured")
+    ] = field(default_factory=list)
     started_at: Annotated[str | None, doc("start in UTC, ISO 8601")] = None
     argv: Annotated[list[str] | None, doc("command line")] = None
     git_commit: Annotated[str | None, doc("commit of specbench-kit")] = None
-    git_dirty: Annotated[bool | None, doc("whether files of specbench-kit differ from the commit")] = None
+    git_dirty: Annotated[
+        bool | None, doc("whether files of specbench-kit differ from the commit")
+    ] = None
     versions: Annotated[dict[str, str | None] | None, doc("versions of the packages")] = None
     platform: Annotated[str | None, doc("operating system")] = None
     hardware: HardwareDescription | None = None
 
     @classmethod
     def read(cls, content: JsonObject) -> Self:
-        """Return what the content of a `run.json` says; ValueError names a field of a wrong type."""
+        """Return what the content of a `run.json` says; ValueError names a field of a wrong
+        type.
+        """
         run = convert(cls, {name: value for name, value in content.items() if value is not None})
         convert(_Inputs, {"uses": run.uses})
         return run
@@ -419,22 +476,30 @@ class RunDocument(RunDescription, kw_only=True):
     """
 
     schema_version: Annotated[int, doc("version of the format")]
-    number_formats: Annotated[dict[str, NumberFormat], doc("number formats of the models that ran here, by role")] = (
-        field(default_factory=dict)
-    )
+    number_formats: Annotated[
+        dict[str, NumberFormat], doc("number formats of the models that ran here, by role")
+    ] = field(default_factory=dict)
     engine: EngineReference | None = None
     overhead: EngineOverhead = field(default_factory=EngineOverhead)
     requests: Annotated[Count | None, doc("requests that were planned")] = None
-    prompts: Annotated[JsonObject | None, doc("hash of the first prompt's tokens, by request")] = None
+    prompts: Annotated[JsonObject | None, doc("hash of the first prompt's tokens, by request")] = (
+        None
+    )
     left_out: Annotated[dict[str, str], doc("methods that could not run, with the reason")] = field(
         default_factory=dict
     )
-    hidden_states: Annotated[HiddenStates | None, doc("hidden states that verdicts carry to the drafter")] = None
+    hidden_states: Annotated[
+        HiddenStates | None, doc("hidden states that verdicts carry to the drafter")
+    ] = None
     warm_up: Annotated[WarmUp, doc("rounds before the measurement")] = field(default_factory=WarmUp)
     looks: Annotated[int | None, doc("times that an undecided benchmark was looked at")] = None
     decided: Annotated[Decided | None, doc("when the benchmark was decided")] = None
-    server_only: Annotated[OutputAgreement | None, doc("the same method decoded by the server alone")] = None
-    resumptions: Annotated[list[Resumption], doc("each time that the run was resumed")] = field(default_factory=list)
+    server_only: Annotated[
+        OutputAgreement | None, doc("the same method decoded by the server alone")
+    ] = None
+    resumptions: Annotated[list[Resumption], doc("each time that the run was resumed")] = field(
+        default_factory=list
+    )
 
     @property
     def decoded_at_once(self) -> int:

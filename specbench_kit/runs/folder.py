@@ -39,13 +39,17 @@ def run_key(defining: Mapping[str, object]) -> str:
 
 
 def unused_folder(out: Path, command: str, subject: str, defining: Mapping[str, object]) -> Path:
-    """Return the path of a new folder below `out`, `<utc-time>-<command>-<subject>-<hash>`; it is not made yet."""
+    """Return the path of a new folder below `out`, `<utc-time>-<command>-<subject>-<hash>`; it is
+    not made yet.
+    """
     candidates = folder_candidates(out, command, slug(subject), run_key(defining))
     return next(path for path in candidates if not path.exists())
 
 
 def folder_candidates(out: Path, *name_parts: str) -> Iterator[Path]:
-    """Yield paths below `out` whose names begin with the time of day; later ones are numbered from 2 on."""
+    """Yield paths below `out` whose names begin with the time of day; later ones are numbered from
+    2 on.
+    """
     name = "-".join((datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"), *name_parts))
     yield out / name
     yield from (out / f"{name}-{number}" for number in count(2))
@@ -69,14 +73,18 @@ def unfinished_folder(
 ) -> Path:
     """Return the newest folder of a command's runs of this kind that holds a file and is not whole.
 
-    Raise SkitError if there is none; `read` returns what defines the run of a folder, nothing if that is not known.
+    Raise SkitError if there is none; `read` returns what defines the run of a folder, nothing if
+    that is not known.
     """
     folders = sorted(file.parent for file in out.glob(f"*-{command}-*/{holding}"))
     key = run_key(defining)
     matching = [folder for folder in folders if f"-{key}" in folder.name and not is_whole(folder)]
     if not matching:
-        others = {folder: known for folder in folders if (known := read(folder)) and not is_whole(folder)}
-        # The file that a run keeps while it is unfinished may be gone by its end, which its `run.json` is not.
+        others = {
+            folder: known for folder in folders if (known := read(folder)) and not is_whole(folder)
+        }
+        # The file that a run keeps while it is unfinished may be gone by its end, which its
+        # `run.json` is not.
         same = sorted(file.parent for file in out.glob(f"*-{command}-*-{key}*/{RUN}"))
         raise nothing_to_resume(out, defining, others, next(filter(is_whole, reversed(same)), None))
     return matching[-1]
@@ -95,7 +103,9 @@ def require_unfinished(
 
 
 def newest_of_command(folders: Iterable[Path], argv: Sequence[str]) -> Path | None:
-    """Return the first of some folders whose run was started by a command line, but for what only --resume needs."""
+    """Return the first of some folders whose run was started by a command line, but for what only
+    --resume needs.
+    """
     wanted = [word for word in shareable(argv) if word not in ("--resume", "--force")]
     for folder in folders:
         with suppress(OSError, ValueError):
@@ -113,12 +123,19 @@ def nothing_to_resume(
 ) -> SkitError:
     """Return the error that no unfinished run has the wanted settings.
 
-    It names `finished`, the run that has them and is whole, or else the nearest unfinished one and what differs there.
+    It names `finished`, the run that has them and is whole, or else the nearest unfinished one and
+    what differs there.
     """
     none = f"{out} holds no unfinished run with these settings"
     if finished is not None:
-        return SkitError(f"{none}; this run is finished: {finished}; start another one without --resume")
-    differences = {folder: _differences(wanted, defining) for folder, defining in unfinished.items() if defining}
+        return SkitError(
+            f"{none}; this run is finished: {finished}; start another one without --resume"
+        )
+    differences = {
+        folder: _differences(wanted, defining)
+        for folder, defining in unfinished.items()
+        if defining
+    }
     if not differences:
         return SkitError(f"{none}: start one without --resume")
     nearest = min(sorted(differences, reverse=True), key=lambda folder: len(differences[folder]))
@@ -137,7 +154,11 @@ def _differences(wanted: Mapping[str, object], defining: Mapping[str, object]) -
     if "config.limit" in names:  # other prompts are its consequence
         names = [name for name in names if not name.startswith("dataset.")]
     names.sort(key=lambda name: not name.startswith(GIVEN))
-    hashes = [name for name in names if any(map(HASH.fullmatch, map(str, (ours.get(name), theirs.get(name)))))]
+    hashes = [
+        name
+        for name in names
+        if any(map(HASH.fullmatch, map(str, (ours.get(name), theirs.get(name)))))
+    ]
     readable = [name for name in names if name not in hashes]
     said = [f"{name} {_shown(theirs.get(name))}, not {_shown(ours.get(name))}" for name in readable]
     return said + [f"other content of {name}" for name in hashes]
@@ -153,22 +174,31 @@ def _shown(value: object) -> str:
 
 
 def slug(text: str) -> str:
-    """Return the text in lower case with everything but letters, digits and dots replaced by hyphens."""
+    """Return the text in lower case with everything but letters, digits and dots replaced by
+    hyphens.
+    """
     return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.")
 
 
 def to_json(content: object) -> str:
     """Return indented JSON; a number that is not finite raises ValueError."""
-    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=to_builtins) + "\n"
+    return (
+        json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=to_builtins)
+        + "\n"
+    )
 
 
 def encode(text: str) -> bytes:
-    """Return the text in UTF-8; half of a surrogate pair, which a prompt file may hold, becomes its JSON escape."""
+    """Return the text in UTF-8; half of a surrogate pair, which a prompt file may hold, becomes its
+    JSON escape.
+    """
     return text.encode("utf-8", "backslashreplace")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all, in a folder that is made if it is missing; raise SkitError if it cannot be."""
+    """Write a file whole or not at all, in a folder that is made if it is missing; raise SkitError
+    if it cannot be.
+    """
     try:
         replace_file(path, encode(text))
     except OSError as error:

@@ -1,4 +1,5 @@
-"""Files that grow by a line as work is done, and folders with one writer: what is finished survives whatever ends it.
+"""Files that grow by a line as work is done, and folders with one writer: what is finished survives
+whatever ends it.
 
 A folder's lock ends with the writer's process. Errors name the damaged file and line.
 """
@@ -16,7 +17,9 @@ from specbench_kit.core.files import replace_file
 from specbench_kit.runs.folder import encode
 
 T = TypeVar("T")
-RESUME_HINT = "finished requests are kept; make room or fix its permissions, then go on with --resume"
+RESUME_HINT = (
+    "finished requests are kept; make room or fix its permissions, then go on with --resume"
+)
 """The advice for a folder that cannot be written."""
 _LOCK = ".lock"
 _locks: dict[Path, FileLock] = {}
@@ -39,7 +42,9 @@ class LineFile:
             content = self.path.read_bytes() if self.path.exists() else b""
         return content.split(b"\n")[:-1]
 
-    def records(self, read: Callable[[bytes], T], expected: str, advice: str) -> Iterator[tuple[int, T]]:
+    def records(
+        self, read: Callable[[bytes], T], expected: str, advice: str
+    ) -> Iterator[tuple[int, T]]:
         """Yield every line's number and record; an error says what was expected and what to do.
 
         `read` raises ValueError for a line that holds no record.
@@ -48,7 +53,9 @@ class LineFile:
             try:
                 record = read(line)
             except ValueError as error:
-                raise SkitError(f"{self.path}:{number}: not {expected} ({error}): {advice}") from error
+                raise SkitError(
+                    f"{self.path}:{number}: not {expected} ({error}): {advice}"
+                ) from error
             yield number, record
 
     def append(self, line: str) -> None:
@@ -69,7 +76,9 @@ class LineFile:
 
 
 def _cut_partial_line(file: BinaryIO) -> None:
-    """Remove what a kill in the middle of a write left after the last newline, and go to the end of the file."""
+    """Remove what a kill in the middle of a write left after the last newline, and go to the end of
+    the file.
+    """
     if file.seek(0, os.SEEK_END) == 0:
         return
     file.seek(-1, os.SEEK_END)
@@ -100,19 +109,23 @@ def lock(folder: Path) -> None:
     try:
         file.acquire()
     except Timeout as error:
-        raise SkitError(f"{folder} is being written by another skit: wait until it has ended, then --resume") from error
+        raise SkitError(
+            f"{folder} is being written by another skit: wait until it has ended, then --resume"
+        ) from error
     except OSError as error:
         raise SkitError(f"cannot write in {folder}: {error.strerror}; {RESUME_HINT}") from error
     _locks[path] = file
 
 
 def unlock(folder: Path) -> None:
-    """Let other processes write to `folder` again, and remove the lock file; do nothing if it is not locked here."""
+    """Let other processes write to `folder` again, and remove the lock file; do nothing if it is
+    not locked here.
+    """
     file = _locks.pop(folder.resolve(), None)
     if file is None:
         return
-    # The file goes before the lock does: a process that opens it in between sees that it was removed, and tries again.
-    # Some systems do not remove a file that is open.
+    # The file goes before the lock does: a process that opens it in between sees that it was
+    # removed, and tries again. Some systems do not remove a file that is open.
     with suppress(OSError):
         (folder / _LOCK).unlink()
     file.release()

@@ -1,4 +1,6 @@
-"""The parts of a study on disk, each as soon as it is done, so that an interrupted study goes on where it ended."""
+"""The parts of a study on disk, each as soon as it is done, so that an interrupted study goes on
+where it ended.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,7 +24,9 @@ HINT = "make room, then go on with --resume"
 
 
 class _Head(Struct, forbid_unknown_fields=True):
-    """The first line of the file: what defines the study, and another version of the kit may come to other results."""
+    """The first line of the file: what defines the study, and another version of the kit may come
+    to other results.
+    """
 
     kit: str
     defining: dict[str, object] = {}
@@ -51,7 +55,9 @@ class KeptParts:
 
     @classmethod
     def resumed(cls, folder: Path) -> "KeptParts":
-        """Return the parts that a folder holds; raise SkitError for a file that is not whole or of another version."""
+        """Return the parts that a folder holds; raise SkitError for a file that is not whole or of
+        another version.
+        """
         parts = cls(folder)
         lock(folder)
         lines = parts._file.lines()
@@ -80,7 +86,11 @@ class KeptParts:
     def results(self, step: int, kind: type[T]) -> dict[int, T]:
         """Return the results, which are of type `kind`, of those parts of a step that are done."""
         try:
-            return {part: decode(kind, bytes(raw)) for (of, part), raw in self._results.items() if of == step}
+            return {
+                part: decode(kind, bytes(raw))
+                for (of, part), raw in self._results.items()
+                if of == step
+            }
         except ValueError as error:
             raise SkitError(f"{self.path}: {error}; start a new run without --resume") from error
 
@@ -92,7 +102,9 @@ class KeptParts:
 
     @contextmanager
     def kept_when_interrupted(self) -> Iterator[None]:
-        """Turn an interrupt of the work inside into an error that says where it goes on, if anything is kept."""
+        """Turn an interrupt of the work inside into an error that says where it goes on, if
+        anything is kept.
+        """
         try:
             yield
         except KeyboardInterrupt:
@@ -112,18 +124,25 @@ def _line(record: Struct) -> str:
 
 
 def input_hashes(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return the hash of each file that settings name, so that no run goes on with other data than it began with."""
+    """Return the hash of each file that settings name, so that no run goes on with other data than
+    it began with.
+    """
     hashes = {}
     for value in settings.values():
         for part in value if isinstance(value, list | tuple) else [value]:
             with suppress(OSError):  # a text too long for a file's name
-                if isinstance(part, str | Path | StatedFile) and (file := StatedFile.parse(str(part)).path).is_file():
+                if (
+                    isinstance(part, str | Path | StatedFile)
+                    and (file := StatedFile.parse(str(part)).path).is_file()
+                ):
                     hashes[str(part)] = hash_file(file)
     return hashes
 
 
 def unfinished_parts(out: Path, command: str, defining: Mapping[str, object]) -> KeptParts:
-    """Return the parts of the newest unfinished run of a command with these settings; SkitError if there is none."""
+    """Return the parts of the newest unfinished run of a command with these settings; SkitError if
+    there is none.
+    """
     return KeptParts.resumed(unfinished_folder(out, command, defining, NAME, _defining_of))
 
 

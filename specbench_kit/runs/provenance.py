@@ -1,4 +1,6 @@
-"""The origin of a run's numbers: versions, command, commit, hardware, and the content of the models."""
+"""The origin of a run's numbers: versions, command, commit, hardware, and the content of the
+models.
+"""
 
 import hashlib
 import os
@@ -25,23 +27,45 @@ _INDIRECT = ("tokenizers", "huggingface-hub")
 _PLUGINS = ("specbench_kit.methods", "specbench_kit.datasets", "specbench_kit.predictors")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.gguf")
 _TOKENIZER = (
-    *("tokenizer*", "*.tokenizer", "special_tokens_map.json", "added_tokens.json", "*vocab*", "merges*", "*.model"),
-    *("*.spm", "*.tiktoken", "tekken.json", "bpe.codes", "dict.txt", "normalizer.json", "emoji.json", "byte_maps.json"),
+    *(
+        "tokenizer*",
+        "*.tokenizer",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "*vocab*",
+        "merges*",
+        "*.model",
+    ),
+    *(
+        "*.spm",
+        "*.tiktoken",
+        "tekken.json",
+        "bpe.codes",
+        "dict.txt",
+        "normalizer.json",
+        "emoji.json",
+        "byte_maps.json",
+    ),
     *("word_*.json", "chat_template*", "additional_chat_templates/*"),
 )
 """Every file that a tokenizer of transformers may consist of."""
 _MODEL_FILES = ("config.json", "generation_config.json", *_TOKENIZER, *_WEIGHTS)
 _VALUE_START = r"(?<![^=:,])"
 _SERVER = r"(?<=:)//[\w.\-\[\]:]+(?:#[\w.-]+(?:/[\w.-]+)?)?(?:$|[,=])"
-"""Matches what follows the scheme of KIND://HOST:PORT#MODEL, which holds neither a folder nor a password."""
+"""Matches what follows the scheme of KIND://HOST:PORT#MODEL, which holds neither a folder nor a
+password.
+"""
 _FOLDERS = re.compile(
-    _VALUE_START + rf"(?!{_SERVER})" + r"(?:~[^/,=]*|\.\.|[A-Za-z]:)?[/\\](?:[^,=]*[/\\])?(?=[^/\\,=])"
+    _VALUE_START
+    + rf"(?!{_SERVER})"
+    + r"(?:~[^/,=]*|\.\.|[A-Za-z]:)?[/\\](?:[^,=]*[/\\])?(?=[^/\\,=])"
 )
 """Matches the folders of a path that leads out of the working directory."""
 
 
 def collect(argv: Sequence[str], *, arithmetic: bool = False) -> dict[str, Any]:
-    """Return the provenance fields of `run.json`; none of them names a user, a secret or a folder of this machine.
+    """Return the provenance fields of `run.json`; none of them names a user, a secret or a folder
+    of this machine.
 
     Pure arithmetic depends on no hardware, and need not wait until torch has looked for GPUs.
     """
@@ -59,12 +83,23 @@ def collect(argv: Sequence[str], *, arithmetic: bool = False) -> dict[str, Any]:
 
 @cache
 def versions() -> Mapping[str, str]:
-    """Return the versions of Python, of the kit, of the packages that it requires, and of its plug-ins.
+    """Return the versions of Python, of the kit, of the packages that it requires, and of its
+    plug-ins.
 
-    They are looked up once: the metadata of forty packages are read for it, and a process keeps what it has imported.
+    They are looked up once: the metadata of forty packages are read for it, and a process keeps
+    what it has imported.
     """
-    needed = [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in _requirements() if "extra ==" not in line]
-    added = [point.dist.name for group in _PLUGINS for point in entry_points(group=group) if point.dist is not None]
+    needed = [
+        re.split(r"[^\w.-]", line, maxsplit=1)[0]
+        for line in _requirements()
+        if "extra ==" not in line
+    ]
+    added = [
+        point.dist.name
+        for group in _PLUGINS
+        for point in entry_points(group=group)
+        if point.dist is not None
+    ]
     found_versions = {"python": platform.python_version()}
     for name in sorted({_KIT, *_INDIRECT, *needed, *added}):
         with suppress(PackageNotFoundError):  # a requirement of another platform is not installed
@@ -73,47 +108,66 @@ def versions() -> Mapping[str, str]:
 
 
 def _requirements() -> Sequence[str]:
-    """Return what the kit requires; a checkout that was never installed says so in its pyproject.toml alone."""
+    """Return what the kit requires; a checkout that was never installed says so in its
+    pyproject.toml alone.
+    """
     try:
         return requires(_KIT) or ()
     except PackageNotFoundError:
         project = _PACKAGE.parent / "pyproject.toml"
-        return tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"] if project.exists() else ()
+        return (
+            tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
+            if project.exists()
+            else ()
+        )
 
 
 def shareable(argv: Sequence[str]) -> list[str]:
-    """Return a command line as files keep it that others may read: it names no folder of this machine."""
+    """Return a command line as files keep it that others may read: it names no folder of this
+    machine.
+    """
     return [without_folders(argument) for argument in argv]
 
 
 def without_folders(argument: str) -> str:
-    """Return a command-line argument with each path outside the working directory reduced to its last component."""
+    """Return a command-line argument with each path outside the working directory reduced to its
+    last component.
+    """
     home = re.escape(os.path.expanduser("~"))
     named_home = rf"{_VALUE_START}(?:{home}|/(?:home|Users)/[^/,=]+)(?=[/\\,]|$)"
     return _FOLDERS.sub("", re.sub(named_home, "~", argument))
 
 
 def git_state(folder: Path) -> tuple[str | None, bool | None]:
-    """Return the commit of the checkout that tracks `folder`, and True if files in `folder` differ from it."""
+    """Return the commit of the checkout that tracks `folder`, and True if files in `folder` differ
+    from it.
+    """
     if not _git(folder, "ls-files", "."):
         return None, None
-    return _git(folder, "rev-parse", "--verify", "HEAD"), bool(_git(folder, "status", "--porcelain", "."))
+    return _git(folder, "rev-parse", "--verify", "HEAD"), bool(
+        _git(folder, "status", "--porcelain", ".")
+    )
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
     """Return what git prints in `folder`; None if it fails or is not installed."""
-    # A git hook exports GIT_DIR and similar variables, which would make git look into the hook's repository.
+    # A git hook exports GIT_DIR and similar variables, which would make git look into the hook's
+    # repository.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     command = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, env=environment, check=True)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=10, env=environment, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
 
 
 def hardware() -> dict[str, object]:
-    """Return processor, physical cores, usable CPUs, torch threads, memory in GB (1e9 bytes), and GPUs."""
+    """Return processor, physical cores, usable CPUs, torch threads, memory in GB (1e9 bytes), and
+    GPUs.
+    """
     import psutil
     import torch
 
@@ -136,24 +190,33 @@ def hardware() -> dict[str, object]:
 
 
 def hash_model(folder: Path) -> str:
-    """Return the SHA-256 over a model folder's configuration, tokenizer and weights, by name and content.
+    """Return the SHA-256 over a model folder's configuration, tokenizer and weights, by name and
+    content.
 
-    A model converted from a GGUF file has the hash of that file: what transformers writes depends on its version.
-    One in the cache of the Hugging Face hub has its commit.
+    A model converted from a GGUF file has the hash of that file: what transformers writes depends
+    on its version. One in the cache of the Hugging Face hub has its commit.
     """
     if commit := commit_of(folder):
         return commit
     if checksum := gguf_checksum(folder):
         return hashlib.sha256(f"gguf {checksum}\n".encode()).hexdigest()
-    files = sorted({file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.is_file()})
+    files = sorted(
+        {file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.is_file()}
+    )
     if not files:
-        raise SkitError(f"{folder} holds no model: expected config.json and weights in *.safetensors")
-    listing = "".join(f"{file.relative_to(folder).as_posix()} {hash_file(file)}\n" for file in files)
+        raise SkitError(
+            f"{folder} holds no model: expected config.json and weights in *.safetensors"
+        )
+    listing = "".join(
+        f"{file.relative_to(folder).as_posix()} {hash_file(file)}\n" for file in files
+    )
     return hashlib.sha256(listing.encode()).hexdigest()
 
 
 def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file; it is remembered as long as the file's size and modification time stay the same."""
+    """Return the SHA-256 of a file; it is remembered as long as the file's size and modification
+    time stay the same.
+    """
     try:
         status = path.stat()
         return _hash_file(path.resolve(), status.st_size, status.st_mtime_ns)

@@ -8,7 +8,9 @@ from specbench_kit.runs.document import ENVIRONMENT, RunDocument
 
 
 def require_same_environment(name: str, run: JsonObject, environment: JsonObject) -> None:
-    """Raise SkitError if the run `name` was begun with other software or on another machine than `environment`."""
+    """Raise SkitError if the run `name` was begun with other software or on another machine than
+    `environment`.
+    """
     changes = environment_changes(run, environment)
     if changes:
         raise SkitError(
@@ -18,7 +20,9 @@ def require_same_environment(name: str, run: JsonObject, environment: JsonObject
 
 
 def resumption_changes(run: RunDocument) -> list[str]:
-    """Return a line for every field of the environment that differed when the run was resumed, each line once."""
+    """Return a line for every field of the environment that differed when the run was resumed, each
+    line once.
+    """
     begun = to_builtins(run)
     changes: dict[str, None] = {}
     for resumption in run.resumptions:
@@ -41,7 +45,9 @@ def environment_changes(run: JsonObject, environment: JsonObject) -> list[str]:
 
 
 def resumption_entry(environment: JsonObject, done: int) -> dict[str, object]:
-    """Return the entry of `resumptions` in `run.json` for a run that is resumed after `done` finished requests."""
+    """Return the entry of `resumptions` in `run.json` for a run that is resumed after `done`
+    finished requests.
+    """
     return {
         "when": environment["started_at"],
         "commit": environment["git_commit"],

@@ -1,4 +1,6 @@
-"""The round source that `--acceptance` names: rates such as `iid:alpha=0.8,length=4`, a trace, or a run's folder."""
+"""The round source that `--acceptance` names: rates such as `iid:alpha=0.8,length=4`, a trace, or a
+run's folder.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,12 @@ from specbench_kit.deployments.drafting_work import WorkLog
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.serving.drafter_costs import DRAFT_MODEL, DrafterCosts, costs_of, forwards_follow_from_tokens
+from specbench_kit.serving.drafter_costs import (
+    DRAFT_MODEL,
+    DrafterCosts,
+    costs_of,
+    forwards_follow_from_tokens,
+)
 from specbench_kit.serving.execution import levels_while_verified
 from specbench_kit.serving.free_devices import RightTokens
 from specbench_kit.serving.golden import GOLDEN, golden_length
@@ -63,7 +70,9 @@ class AcceptanceRates(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class IidRates(AcceptanceRates):
-    """Chains of `length` tokens, each accepted with probability `alpha` if all earlier ones were."""
+    """Chains of `length` tokens, each accepted with probability `alpha` if all earlier ones
+    were.
+    """
 
     alpha: float
     length: int = 4
@@ -86,8 +95,9 @@ class RatesByPosition(AcceptanceRates):
 class GoldenLength(AcceptanceRates):
     """Chains of `k` tokens with the mean acceptance length that a published curve has for them.
 
-    The mean says nothing about how it comes about: with `shape=iid` every token has the same rate, with `shape=even`
-    as many tokens as possible are accepted in every round, and one more now and then, as engines do that simulate it.
+    The mean says nothing about how it comes about: with `shape=iid` every token has the same rate,
+    with `shape=even` as many tokens as possible are accepted in every round, and one more now and
+    then, as engines do that simulate it.
     """
 
     name: str
@@ -104,7 +114,11 @@ class GoldenLength(AcceptanceRates):
         return PositionRates(rates, self.stop_rule, self.spread, self.overconfidence, costs)
 
 
-FORMS: Mapping[str, type[AcceptanceRates]] = {"iid": IidRates, "positions": RatesByPosition, GOLDEN: GoldenLength}
+FORMS: Mapping[str, type[AcceptanceRates]] = {
+    "iid": IidRates,
+    "positions": RatesByPosition,
+    GOLDEN: GoldenLength,
+}
 
 
 def parse_rates(text: str) -> AcceptanceRates | None:
@@ -122,7 +136,9 @@ def parse_rates(text: str) -> AcceptanceRates | None:
     )
 
 
-def parse_acceptance(text: str, spec: str, deployment: Deployment, *, for_batch: bool = False) -> RoundSource:
+def parse_acceptance(
+    text: str, spec: str, deployment: Deployment, *, for_batch: bool = False
+) -> RoundSource:
     """Return the source of rounds that a text names, for the method of a spec on a deployment.
 
     A server decides `for_batch` how far it drafts.
@@ -142,7 +158,9 @@ def parse_acceptance(text: str, spec: str, deployment: Deployment, *, for_batch:
         )
         return run_source(path, deployment)
     trace = TraceFile(path)
-    return trace_source(trace, parse_method(fit_spec(spec, trace.header)), deployment, for_batch=for_batch)
+    return trace_source(
+        trace, parse_method(fit_spec(spec, trace.header)), deployment, for_batch=for_batch
+    )
 
 
 def named_trace(text: str) -> TraceFile | None:
@@ -151,8 +169,12 @@ def named_trace(text: str) -> TraceFile | None:
     return TraceFile(path) if parse_rates(text) is None and not path.is_dir() else None
 
 
-def trace_source(trace: TraceFile, method: Method, deployment: Deployment, *, for_batch: bool = False) -> RoundSource:
-    """Return the rounds of a trace, replayed with the method; all drafts if a server decides `for_batch`."""
+def trace_source(
+    trace: TraceFile, method: Method, deployment: Deployment, *, for_batch: bool = False
+) -> RoundSource:
+    """Return the rounds of a trace, replayed with the method; all drafts if a server decides
+    `for_batch`.
+    """
     if not len(trace):
         raise SkitError(f"the trace {trace.path} holds no request: there is nothing to replay")
     require_replayable(method)
@@ -165,7 +187,11 @@ def trace_source(trace: TraceFile, method: Method, deployment: Deployment, *, fo
     if method.ahead is None and not for_batch:
         return alone
     drafting = prepared.drafting
-    who = "devices that send drafts ahead are" if method.ahead else "a server that decides for its whole batch is"
+    who = (
+        "devices that send drafts ahead are"
+        if method.ahead
+        else "a server that decides for its whole batch is"
+    )
     require(
         drafting == parse_drafter(trace.header.drafter)
         and drafting.tokens_per_forward == 1
@@ -174,21 +200,31 @@ def trace_source(trace: TraceFile, method: Method, deployment: Deployment, *, fo
         f"{method.display_name} with drafter '{drafting.spec}': {who} simulated with what one draft model or head "
         "drafts token by token, from its own trace: name such a trace, and no other drafter",
     )
-    return RightTokens(trace, method.ahead, alone) if method.ahead else TracedDrafts(trace.header, trace, alone)
+    return (
+        RightTokens(trace, method.ahead, alone)
+        if method.ahead
+        else TracedDrafts(trace.header, trace, alone)
+    )
 
 
 DEPENDS_ON_LOAD = "its server never waits, so that its rounds depend on how busy the server is"
-"""Why stated or recorded rounds of a method that sends drafts ahead are not those among many devices."""
+"""Why stated or recorded rounds of a method that sends drafts ahead are not those among many
+devices.
+"""
 NAME_A_TRACE = "name a trace as --acceptance"
 
 
 def require_same_rounds(method: Method, instead: str) -> None:
-    """Raise SkitError, which says what to do instead, for a method whose rounds depend on how busy a server is."""
+    """Raise SkitError, which says what to do instead, for a method whose rounds depend on how busy
+    a server is.
+    """
     require(method.ahead is None, f"{method.display_name}: {DEPENDS_ON_LOAD}: {instead}")
 
 
 def require_known_forwards(method: Method) -> None:
-    """Raise SkitError for a drafter whose forwards follow from more than how many tokens it drafted."""
+    """Raise SkitError for a drafter whose forwards follow from more than how many tokens it
+    drafted.
+    """
     require(
         forwards_follow_from_tokens(method),
         f"{method.display_name}: which forwards drafter '{method.drafter}' needs does not follow from how many tokens "
@@ -197,7 +233,9 @@ def require_known_forwards(method: Method) -> None:
 
 
 def require_replayable(method: Method) -> None:
-    """Raise SkitError for methods that draft trees or fill pipelines: only the folder of a run has their rounds."""
+    """Raise SkitError for methods that draft trees or fill pipelines: only the folder of a run has
+    their rounds.
+    """
     try:
         from specbench_kit.traces.replay import require_chain_method
 
@@ -211,16 +249,21 @@ def require_replayable(method: Method) -> None:
 def run_source(folder: Path, deployment: Deployment) -> RoundSource:
     """Return the rounds of a run as they were.
 
-    Trees that go on growing during verification get as many levels as there is time for on this deployment.
+    Trees that go on growing during verification get as many levels as there is time for on this
+    deployment.
     """
     run = RunDirectory.open(folder)
     return recorded_source(run.records(), parse_method(run.run["method"]), deployment)
 
 
 def recorded_source(
-    records: Sequence[RequestRecord], method: Method, deployment: Deployment, log: WorkLog | None = None
+    records: Sequence[RequestRecord],
+    method: Method,
+    deployment: Deployment,
+    log: WorkLog | None = None,
 ) -> RoundSource:
-    """Return the rounds of a method's records, with as many proactive tree levels as fit into a verification.
+    """Return the rounds of a method's records, with as many proactive tree levels as fit into a
+    verification.
 
     Where a replay left its `log`, they take the work that they took there.
     """
@@ -234,5 +277,7 @@ def recorded_source(
         return RecordedRounds(records, log=log, costs=costs)
     mean_new = 1 + sum(entry.submitted for entry in rounds) / len(rounds)
     contexts = [len(record.prompt_ids) + len(record.output_ids) / 2 for record in records]
-    levels = levels_while_verified(deployment, round(mean_new), round(sum(contexts) / len(contexts)))
+    levels = levels_while_verified(
+        deployment, round(mean_new), round(sum(contexts) / len(contexts))
+    )
     return RecordedRounds(records, levels, proactive, costs=costs)

@@ -17,7 +17,9 @@ PROCESSES: Mapping[str, type[ArrivalProcess]] = {
 
 
 def parse_arrivals(text: str, scale: float) -> ArrivalProcess:
-    """Return the arrivals that `closed:think_s=5`, `poisson:rate_per_s=2`, a varying rate, or a trace file names."""
+    """Return the arrivals that `closed:think_s=5`, `poisson:rate_per_s=2`, a varying rate, or a
+    trace file names.
+    """
     name, _, options = text.partition(":")
     if name in PROCESSES:
         if scale != 1:

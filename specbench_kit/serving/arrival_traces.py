@@ -1,4 +1,6 @@
-"""Trace files of request arrivals, by the columns of those who publish them, or by columns that the user names."""
+"""Trace files of request arrivals, by the columns of those who publish them, or by columns that the
+user names.
+"""
 
 import csv
 import json
@@ -27,7 +29,9 @@ WITHOUT_LENGTH = "without a prompt or an answer"
 
 @dataclass(frozen=True, slots=True)
 class ArrivalColumns:
-    """What a user states of a trace: the unit of its times, and the columns of times and of lengths in tokens."""
+    """What a user states of a trace: the unit of its times, and the columns of times and of lengths
+    in tokens.
+    """
 
     unit: Unit | None = None
     time: str | None = None
@@ -36,10 +40,12 @@ class ArrivalColumns:
 
 
 class Layout(NamedTuple):
-    """The columns of one publisher, the unit of times that are numbers, and what else tells the format from others.
+    """The columns of one publisher, the unit of times that are numbers, and what else tells the
+    format from others.
 
-    Without a unit the publisher's times are dates. `marks` are further columns that every row of the format has. Times
-    that are `whole` have no fractions; only the columns of an `alone` layout may be in a file.
+    Without a unit the publisher's times are dates. `marks` are further columns that every row of
+    the format has. Times that are `whole` have no fractions; only the columns of an `alone` layout
+    may be in a file.
     """
 
     publisher: str
@@ -67,7 +73,14 @@ LAYOUTS = (
     Layout("Vidur's form of a trace", "arrived_at", "num_prefill_tokens", "num_decode_tokens", "s"),
     Layout("BurstGPT's trace", "Timestamp", "Request tokens", "Response tokens", "s"),
     Layout("Splitwise's form of a trace", "arrival_timestamp", "prompt_size", "token_size", "s"),
-    Layout("Qwen-Bailian's trace", "timestamp", "input_length", "output_length", "s", marks=("chat_id",)),
+    Layout(
+        "Qwen-Bailian's trace",
+        "timestamp",
+        "input_length",
+        "output_length",
+        "s",
+        marks=("chat_id",),
+    ),
     Layout("Mooncake's trace", "timestamp", "input_length", "output_length", "ms", whole=True),
     Layout("LLMServingSim's log", "arrival_time", "input_toks", "output_toks", "s"),
     Layout("LLMServingSim's requests", "arrival_time_ns", "input_toks", "output_toks", "ns"),
@@ -77,7 +90,8 @@ HOW_TO_STATE = "unit=ms,time=COLUMN,prompt=COLUMN,output=COLUMN"
 
 
 def read_arrivals(path: Path, limit: int | None = None, stated: str = "") -> ReplayedArrivals:
-    """Return the requests of a .jsonl or .csv trace, from its first arrival on, with what the file was taken for.
+    """Return the requests of a .jsonl or .csv trace, from its first arrival on, with what the file
+    was taken for.
 
     `stated` is what the user says of the file, as `unit=ms`. Requests without a prompt or an answer, which traces keep
     of failures, are left out.
@@ -87,7 +101,9 @@ def read_arrivals(path: Path, limit: int | None = None, stated: str = "") -> Rep
         with path.open(newline="", encoding="utf-8-sig") as file:
             requests = list(islice(reader.requests(file), limit))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise SkitError(f"cannot read the arrivals {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise SkitError(
+            f"cannot read the arrivals {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     if not requests:
         raise SkitError(f"the trace {path} holds no request: choose another file")
     arrivals = from_zero(requests)
@@ -147,7 +163,9 @@ class _TraceReader:
             except (ValueError, RecursionError) as error:
                 raise SkitError(f"{location}: not valid JSON ({error})") from error
             if not isinstance(row, dict):
-                raise SkitError(f"{location}: not a request with timestamp and lengths, but {type(row).__name__}")
+                raise SkitError(
+                    f"{location}: not a request with timestamp and lengths, but {type(row).__name__}"
+                )
             self._layout = self._layout or self._layout_of(list(row))
             yield row, location
 
@@ -158,17 +176,23 @@ class _TraceReader:
         yield from ((row, f"{self._path}:{reader.line_num}") for row in reader)
 
     def _layout_of(self, names: Sequence[str]) -> Layout:
-        """Return the columns that the user named, or those of the format that has just these names."""
+        """Return the columns that the user named, or those of the format that has just these
+        names.
+        """
         stated = self._stated
         if stated.time:
-            named = Layout("a trace with the stated columns", stated.time, stated.prompt, stated.output, None)
+            named = Layout(
+                "a trace with the stated columns", stated.time, stated.prompt, stated.output, None
+            )
             if missing := set(named.columns) - set(names):
                 raise SkitError(
                     f"{self._path} has no column {' and no '.join(sorted(missing))}; it has {', '.join(names)}"
                 )
             return named
         if stated.prompt or stated.output:
-            raise SkitError(f"{self._path}: name the column of times too, as in {self._path}:{HOW_TO_STATE}")
+            raise SkitError(
+                f"{self._path}: name the column of times too, as in {self._path}:{HOW_TO_STATE}"
+            )
         layout = next((layout for layout in LAYOUTS if layout.fits(names)), None)
         if layout is None:
             layouts = "; ".join(", ".join(layout.columns) for layout in LAYOUTS)
@@ -183,15 +207,21 @@ class _TraceReader:
         assert layout is not None
         try:
             at_s = self._seconds(row[layout.time], layout, location)
-            lengths = [None if name is None else int(row[name]) for name in (layout.prompt, layout.output)]
+            lengths = [
+                None if name is None else int(row[name]) for name in (layout.prompt, layout.output)
+            ]
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise SkitError(f"{location}: not a request with {', '.join(layout.columns)} ({error})") from error
+            raise SkitError(
+                f"{location}: not a request with {', '.join(layout.columns)} ({error})"
+            ) from error
         if not isfinite(at_s) or any(length is not None and length < 0 for length in lengths):
             raise SkitError(f"{location}: times and lengths must be numbers from 0 up")
         return RequestArrival(at_s, *lengths)
 
     def _seconds(self, time: str | float, layout: Layout, location: str) -> float:
-        """Return a number by its unit, and a date with a time of day as seconds since 1970, in UTC without a zone."""
+        """Return a number by its unit, and a date with a time of day as seconds since 1970, in UTC
+        without a zone.
+        """
         try:
             number = float(time)
         except ValueError:
@@ -217,13 +247,19 @@ class _TraceReader:
 
 
 def _doubts(at_s: Sequence[float], name: str) -> list[str]:
-    """Return whether requests come so densely, or so rarely, that the unit of their times must be another."""
+    """Return whether requests come so densely, or so rarely, that the unit of their times must be
+    another.
+    """
     remedy = f"if its times are in another unit, state it, as in {name}:unit="
     duration_s = at_s[-1]
     count = len(at_s)
-    crowded = any(after - before < 1e-3 for before, after in zip(at_s, at_s[CROWD - 1 :], strict=False))
+    crowded = any(
+        after - before < 1e-3 for before, after in zip(at_s, at_s[CROWD - 1 :], strict=False)
+    )
     if crowded or (count >= FEW and duration_s * 1e3 < count - 1):
         return [f"more than a request per millisecond, {count:,} in {duration_s:.4g} s; {remedy}s."]
     if count > 1 and duration_s > SPARSE_S * (count - 1):
-        return [f"a request every {duration_s / (count - 1):,.4g} s, {count:,} in {duration_s:,.6g} s; {remedy}ms."]
+        return [
+            f"a request every {duration_s / (count - 1):,.4g} s, {count:,} in {duration_s:,.6g} s; {remedy}ms."
+        ]
     return []

@@ -1,4 +1,6 @@
-"""The arrival of requests: closed loops, random arrivals at a constant or a varying rate, and recorded arrivals."""
+"""The arrival of requests: closed loops, random arrivals at a constant or a varying rate, and
+recorded arrivals.
+"""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -19,7 +21,9 @@ CLOSED_DEVICES = 16
 """Devices of a closed loop, unless something else is asked for."""
 OPEN_DEVICES = 1024
 DEVICES_PER_REQUEST = 2
-"""Devices of random arrivals: at least so many, and so many for each request, so that hardly one is still busy."""
+"""Devices of random arrivals: at least so many, and so many for each request, so that hardly one is
+still busy.
+"""
 
 
 class RequestArrival(NamedTuple):
@@ -33,8 +37,9 @@ class RequestArrival(NamedTuple):
 class NextRequests(NamedTuple):
     """The next request of each of several devices, as arrays [devices].
 
-    A request starts at `at_s`, or `gap_s` after the end of the device's previous response if that is later. `at_s` is
-    infinite if no request comes any more, and minus infinite if only the gap counts. Unknown lengths are 0.
+    A request starts at `at_s`, or `gap_s` after the end of the device's previous response if that
+    is later. `at_s` is infinite if no request comes any more, and minus infinite if only the gap
+    counts. Unknown lengths are 0.
     """
 
     at_s: Floats
@@ -44,7 +49,9 @@ class NextRequests(NamedTuple):
 
 
 class ArrivalProcess(Protocol):
-    """A process that generates the requests of all devices; `is_open` ones do not wait for earlier answers."""
+    """A process that generates the requests of all devices; `is_open` ones do not wait for earlier
+    answers.
+    """
 
     is_open: ClassVar[bool] = True
 
@@ -56,25 +63,32 @@ class ArrivalProcess(Protocol):
     def next_requests(
         self, devices: Integers, count: int, number: Integers, previous_s: Floats, uniform: Floats
     ) -> NextRequests:
-        """Return request `number` (from 0 on) of each of the `devices`, out of `count` devices in all.
+        """Return request `number` (from 0 on) of each of the `devices`, out of `count` devices in
+        all.
 
         `previous_s` is the arrival of the device's previous request (0 before the first), `uniform` one random number
         per request.
         """
 
     def devices_for(self, duration_s: float) -> int:
-        """Return how many devices the requests of so many seconds need, so that none waits for a device."""
+        """Return how many devices the requests of so many seconds need, so that none waits for a
+        device.
+        """
 
     def at_rate(self, rate_per_s: float) -> "ArrivalProcess":
-        """Return the same process at another rate; a closed loop has no rate of its own and stays as it is."""
+        """Return the same process at another rate; a closed loop has no rate of its own and stays
+        as it is.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoop(ArrivalProcess):
-    """Devices that request again `think_s` seconds after each response; `exponential` draws thinking times.
+    """Devices that request again `think_s` seconds after each response; `exponential` draws
+    thinking times.
 
-    Devices start at random within the first `ramp_s` seconds. After a share `leave` of the responses a device goes
-    away, and comes back after an exponential time of `away_s` seconds on average in place of thinking.
+    Devices start at random within the first `ramp_s` seconds. After a share `leave` of the
+    responses a device goes away, and comes back after an exponential time of `away_s` seconds on
+    average in place of thinking.
     """
 
     think_s: float = 0.0
@@ -86,7 +100,10 @@ class ClosedLoop(ArrivalProcess):
 
     def __post_init__(self) -> None:
         not_negative = self.think_s >= 0 and self.ramp_s >= 0
-        require(not_negative, f"think time and ramp must not be negative: {self.think_s} s, {self.ramp_s} s")
+        require(
+            not_negative,
+            f"think time and ramp must not be negative: {self.think_s} s, {self.ramp_s} s",
+        )
         require(0 <= self.leave <= 1, f"leave is a share of responses, 0 to 1, not {self.leave:g}")
         require(
             0 <= self.away_s < inf and (self.leave > 0) == (self.away_s > 0),
@@ -97,9 +114,14 @@ class ClosedLoop(ArrivalProcess):
         self, devices: Integers, count: int, number: Integers, previous_s: Floats, uniform: Floats
     ) -> NextRequests:
         first = number == 0
-        # One random number decides whether a device leaves, and what is left of it how long it is gone or thinks.
+        # One random number decides whether a device leaves, and what is left of it how long it is
+        # gone or thinks.
         leaves = uniform < self.leave
-        left = np.where(leaves, uniform / (self.leave or 1.0), (uniform - self.leave) / ((1 - self.leave) or 1.0))
+        left = np.where(
+            leaves,
+            uniform / (self.leave or 1.0),
+            (uniform - self.leave) / ((1 - self.leave) or 1.0),
+        )
         thinks_s = -np.log1p(-left) * self.think_s if self.exponential else self.think_s
         thinks_s = np.where(leaves, -np.log1p(-left) * self.away_s, thinks_s)
         unknown = np.zeros_like(devices)
@@ -116,12 +138,17 @@ class ClosedLoop(ArrivalProcess):
 
 @dataclass(frozen=True, slots=True)
 class Poisson(ArrivalProcess):
-    """Poisson arrivals, `rate_per_s` over all devices; a request whose device is busy waits there."""
+    """Poisson arrivals, `rate_per_s` over all devices; a request whose device is busy waits
+    there.
+    """
 
     rate_per_s: float
 
     def __post_init__(self) -> None:
-        require(self.rate_per_s > 0, f"the arrival rate must be above 0 per second, not {self.rate_per_s}")
+        require(
+            self.rate_per_s > 0,
+            f"the arrival rate must be above 0 per second, not {self.rate_per_s}",
+        )
 
     def next_requests(
         self, devices: Integers, count: int, number: Integers, previous_s: Floats, uniform: Floats
@@ -139,23 +166,34 @@ class Poisson(ArrivalProcess):
 
 @dataclass(frozen=True)
 class VaryingRate(ArrivalProcess):
-    """Random arrivals with a mean of `rate_per_s` over all devices, whose rate repeats one cycle over and over."""
+    """Random arrivals with a mean of `rate_per_s` over all devices, whose rate repeats one cycle
+    over and over.
+    """
 
     rate_per_s: float
 
     def __post_init__(self) -> None:
-        require(self.rate_per_s > 0, f"the arrival rate must be above 0 per second, not {self.rate_per_s:g}")
+        require(
+            self.rate_per_s > 0,
+            f"the arrival rate must be above 0 per second, not {self.rate_per_s:g}",
+        )
 
     @abstractmethod
     def cycle(self) -> tuple[Floats, Floats]:
-        """Return the edges of one cycle in seconds [n + 1], from 0 on, and the relative rate between them [n]."""
+        """Return the edges of one cycle in seconds [n + 1], from 0 on, and the relative rate
+        between them [n].
+        """
 
     def next_requests(
         self, devices: Integers, count: int, number: Integers, previous_s: Floats, uniform: Floats
     ) -> NextRequests:
-        # Time is warped so that the arrivals become a Poisson process at the mean rate, and the result warped back.
+        # Time is warped so that the arrivals become a Poisson process at the mean rate, and the
+        # result warped back.
         seconds, warped_s = self._warp
-        arrival_s = _interpolate(previous_s, seconds, warped_s) - np.log1p(-uniform) * count / self.rate_per_s
+        arrival_s = (
+            _interpolate(previous_s, seconds, warped_s)
+            - np.log1p(-uniform) * count / self.rate_per_s
+        )
         unknown = np.zeros_like(devices)
         at_s = _interpolate(arrival_s, warped_s, seconds)
         return NextRequests(at_s, np.full(len(devices), -np.inf), unknown, unknown)
@@ -168,7 +206,9 @@ class VaryingRate(ArrivalProcess):
 
     @cached_property
     def _warp(self) -> tuple[Floats, Floats]:
-        """Return the edges of a cycle, and the times at which the mean rate would reach as many arrivals."""
+        """Return the edges of a cycle, and the times at which the mean rate would reach as many
+        arrivals.
+        """
         seconds, rates = self.cycle()
         arrived = np.concatenate([[0.0], np.cumsum(rates * np.diff(seconds))])
         return seconds, arrived * (seconds[-1] / arrived[-1])
@@ -193,7 +233,9 @@ class Waves(VaryingRate):
 
 @dataclass(frozen=True)
 class Levels(VaryingRate):
-    """A rate that is drawn anew every `span_s` seconds, log-normal with variation `cv`; a cycle has `spans` levels."""
+    """A rate that is drawn anew every `span_s` seconds, log-normal with variation `cv`; a cycle has
+    `spans` levels.
+    """
 
     span_s: float = 60.0
     cv: float = 1.0
@@ -208,7 +250,9 @@ class Levels(VaryingRate):
 
     def cycle(self) -> tuple[Floats, Floats]:
         deviation = log(1 + self.cv**2) ** 0.5
-        rates: Floats = np.exp(deviation * np.random.default_rng(self.seed).standard_normal(self.spans))
+        rates: Floats = np.exp(
+            deviation * np.random.default_rng(self.seed).standard_normal(self.spans)
+        )
         seconds: Floats = np.arange(self.spans + 1, dtype=np.float64) * self.span_s
         return seconds, rates
 
@@ -218,7 +262,9 @@ def _devices_at_rate(rate_per_s: float, duration_s: float) -> int:
 
 
 def _interpolate(values: Floats, source: Floats, target: Floats) -> Floats:
-    """Return what belongs to `values` where each cycle of `source` corresponds to one cycle of `target`."""
+    """Return what belongs to `values` where each cycle of `source` corresponds to one cycle of
+    `target`.
+    """
     cycles, offset = np.divmod(values, source[-1])
     mapped: Floats = cycles * target[-1] + np.interp(offset, source, target)
     return mapped
@@ -226,7 +272,8 @@ def _interpolate(values: Floats, source: Floats, target: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class ReplayedArrivals(ArrivalProcess):
-    """Recorded arrivals, dealt to the devices in turn; with one device per request, none waits for another.
+    """Recorded arrivals, dealt to the devices in turn; with one device per request, none waits for
+    another.
 
     `reading` says what their file was taken for, if they come from one.
     """
@@ -243,11 +290,15 @@ class ReplayedArrivals(ArrivalProcess):
     ) -> NextRequests:
         at_s, prompts, outputs = self._columns
         index = np.minimum(devices + number * count, len(self.requests))
-        return NextRequests(at_s[index], np.full(len(devices), -inf), prompts[index], outputs[index])
+        return NextRequests(
+            at_s[index], np.full(len(devices), -inf), prompts[index], outputs[index]
+        )
 
     @cached_property
     def _columns(self) -> tuple[Floats, Integers, Integers]:
-        """Return times and lengths; the last entry stands for all requests behind the trace, which never come."""
+        """Return times and lengths; the last entry stands for all requests behind the trace, which
+        never come.
+        """
         return (
             np.array([*(request.at_s for request in self.requests), inf]),
             np.array([*(request.prompt_tokens or 0 for request in self.requests), 0]),
@@ -273,4 +324,6 @@ def from_zero(requests: Sequence[RequestArrival]) -> ReplayedArrivals:
     """Return the requests in order of arrival, with the first one at 0 s."""
     ordered = sorted(requests, key=lambda request: request.at_s)
     first_s = ordered[0].at_s
-    return ReplayedArrivals(tuple(request._replace(at_s=request.at_s - first_s) for request in ordered))
+    return ReplayedArrivals(
+        tuple(request._replace(at_s=request.at_s - first_s) for request in ordered)
+    )

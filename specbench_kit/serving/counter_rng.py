@@ -1,9 +1,9 @@
 """Counter-based random numbers, keyed by device and purpose.
 
-A sequential generator ties every number to those drawn before it: one request more on one device would change the
-lengths, jitter and acceptance of all others. Here a number is a pure function of (key, device, purpose, count), so that
-rounds can be set up in blocks and in any order, two schedulers see the same workload, and a longer simulation begins
-with exactly the shorter one.
+A sequential generator ties every number to those drawn before it: one request more on one device
+would change the lengths, jitter and acceptance of all others. Here a number is a pure function of
+(key, device, purpose, count), so that rounds can be set up in blocks and in any order, two
+schedulers see the same workload, and a longer simulation begins with exactly the shorter one.
 """
 
 import hashlib
@@ -16,7 +16,9 @@ from specbench_kit.serving.arrays import Floats, Integers
 
 
 class Purpose(IntEnum):
-    """The quantity that a random number decides; the values select the stream and must not change."""
+    """The quantity that a random number decides; the values select the stream and must not
+    change.
+    """
 
     REQUEST = 0
     RESPONSE = 1
@@ -33,7 +35,8 @@ class Purpose(IntEnum):
 class CounterRng:
     """Uniform random numbers in [0, 1) by device, purpose and count, under one key.
 
-    Uses the mixing function of SplitMix64 (Steele, Lea and Flood 2014) with one stream per purpose and device.
+    Uses the mixing function of SplitMix64 (Steele, Lea and Flood 2014) with one stream per purpose
+    and device.
     """
 
     def __init__(self, key: str, devices: int) -> None:
@@ -42,7 +45,9 @@ class CounterRng:
         self.streams = _mix(first + streams * _INCREMENT)
 
     def uniform(self, purpose: Purpose, devices: Integers, counts: Integers) -> Floats:
-        """Return the `counts[i]`-th number of each device's stream for `purpose`: shape [devices]."""
+        """Return the `counts[i]`-th number of each device's stream for `purpose`: shape
+        [devices].
+        """
         mixed = _mix(self.streams[purpose, devices] + counts.astype(np.uint64) * _INCREMENT)
         # The upper 53 bits fill the mantissa of a double, the others are dropped.
         return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -26,7 +26,9 @@ AT_SERVER = ("arrived_s", "deadline_s", "new", "cached")
 
 
 class AnsweredRounds(NamedTuple):
-    """Answered rounds with their times; `start_s` and `first_s` are the response's start and first answer."""
+    """Answered rounds with their times; `start_s` and `first_s` are the response's start and first
+    answer.
+    """
 
     rows: RoundRows
     start_s: Floats
@@ -36,16 +38,20 @@ class AnsweredRounds(NamedTuple):
 
 
 class Devices:
-    """The state of every device; arrays are [devices], and most methods take the devices that they are about.
+    """The state of every device; arrays are [devices], and most methods take the devices that they
+    are about.
 
-    Devices of a real server follow its answers: these say which tokens are accepted, and not the scenario's source.
+    Devices of a real server follow its answers: these say which tokens are accepted, and not the
+    scenario's source.
     """
 
     def __init__(self, scenario: Scenario, seed: int, *, follow_answers: bool = False) -> None:
         count = scenario.devices
         self._scenario = scenario
         free = free_running(scenario)
-        self.table = RoundTable(scenario, seed, follows_answers=follow_answers, runs_free=bool(free))
+        self.table = RoundTable(
+            scenario, seed, follows_answers=follow_answers, runs_free=bool(free)
+        )
         self._runs = FreeRuns(scenario, free, self.table) if free else None
         self._on_edge = scenario.system.drafting == "edge"
         self._keeps_kv = scenario.system.prefix_cache
@@ -75,20 +81,26 @@ class Devices:
         return [array.ctypes.data for array in arrays]
 
     def arrived(self, until_s: float, *, before: bool = False) -> Integers:
-        """Return the devices whose rounds reach the server up to `until_s`, or strictly `before` it, in order.
+        """Return the devices whose rounds reach the server up to `until_s`, or strictly `before`
+        it, in order.
 
         Rounds that arrive at the same moment are ordered by device number: the sort is stable.
         """
         (arrived,) = (self.arrives_s < until_s if before else self.arrives_s <= until_s).nonzero()
-        return arrived[self.arrives_s[arrived].argsort(kind="stable")] if len(arrived) > 1 else arrived
+        return (
+            arrived[self.arrives_s[arrived].argsort(kind="stable")] if len(arrived) > 1 else arrived
+        )
 
     def take_arrived(self, devices: Integers) -> list[WaitingRound]:
-        """Return the rounds that have reached the server as schedulers see them; they count as waiting there."""
+        """Return the rounds that have reached the server as schedulers see them; they count as
+        waiting there.
+        """
         rows = self.table.current(devices)
         cached = self.cached[devices]
         at_server = np.empty((len(devices), len(AT_SERVER)))
         at_server[:, 0] = arrived_s = self.arrives_s[devices]
-        # Counted from the planned arrival: what a shared link or a trace delays a message comes off its budget.
+        # Counted from the planned arrival: what a shared link or a trace delays a message comes off
+        # its budget.
         at_server[:, 1] = self.sent_s[devices] + rows["up_s"] + rows["round_budget_s"]
         at_server[:, 2] = rows["context"] - cached + (rows["submitted"] if self._on_edge else 0)
         at_server[:, 3] = cached
@@ -97,10 +109,22 @@ class Devices:
         new = at_server[:, 2].astype(np.int64).tolist()
         expected = rows["expected_tokens"].tolist()
         times = (arrived_s.tolist(), at_server[:, 1].tolist())
-        return list(map(WaitingRound, devices.tolist(), new, cached.tolist(), *times, expected, response_deadline_s))
+        return list(
+            map(
+                WaitingRound,
+                devices.tolist(),
+                new,
+                cached.tolist(),
+                *times,
+                expected,
+                response_deadline_s,
+            )
+        )
 
     def expect_next_rounds(self, devices: Integers) -> None:
-        """Let `at_server` of devices that draft say what their next rounds are expected to be, for routers."""
+        """Let `at_server` of devices that draft say what their next rounds are expected to be, for
+        routers.
+        """
         if self._keeps_kv:
             self.at_server[devices, 2] = self._typical_new[devices]
             self.at_server[devices, 3] = self.cached[devices]
@@ -112,9 +136,14 @@ class Devices:
         self.at_server[device, 2:] = new + cached, 0
 
     def add_drafts(
-        self, requests: Sequence[WaitingRound], chunks: Mapping[int, int], now_s: float, most_tokens: float
+        self,
+        requests: Sequence[WaitingRound],
+        chunks: Mapping[int, int],
+        now_s: float,
+        most_tokens: float,
     ) -> list[WaitingRound]:
-        """Add drafts that have reached the server meanwhile to the rounds of a batch that begins; return these.
+        """Add drafts that have reached the server meanwhile to the rounds of a batch that begins;
+        return these.
 
         The batch holds `most_tokens` at most; rounds of which `chunks` are computed take no drafts.
         """
@@ -134,7 +163,9 @@ class Devices:
         return grown
 
     def compute_chunk(self, request: WaitingRound, tokens: int) -> None:
-        """Note that the server has computed `tokens` of a round, which waits there for the others."""
+        """Note that the server has computed `tokens` of a round, which waits there for the
+        others.
+        """
         request.new = request.new - tokens
         request.cached = request.cached + tokens
         request.scheduled = False
@@ -169,9 +200,14 @@ class Devices:
         return bool(rows["context"] <= rows["prompt"])
 
     def receive_answers(
-        self, devices: Integers, ended_s: float | Floats, drafted: Drafted, outcomes: RoundOutcomes | None = None
+        self,
+        devices: Integers,
+        ended_s: float | Floats,
+        drafted: Drafted,
+        outcomes: RoundOutcomes | None = None,
     ) -> AnsweredRounds:
-        """Deliver the answers of verifications that ended at `ended_s`, and let the devices send their next rounds.
+        """Deliver the answers of verifications that ended at `ended_s`, and let the devices send
+        their next rounds.
 
         `drafted` is the most tokens that the server drafted for each request, if it drafts. `outcomes` are the answers
         of a real server.
@@ -183,7 +219,9 @@ class Devices:
         if self._delays is not None:
             answered_s = answered_s + self._delays.downlink_excess_s(devices, rows, ended_s)
         first_s = np.minimum(self.first_s[devices], answered_s)
-        answered = AnsweredRounds(rows, self.start_s[devices], first_s, self.sent_s[devices], answered_s)
+        answered = AnsweredRounds(
+            rows, self.start_s[devices], first_s, self.sent_s[devices], answered_s
+        )
         if self._keeps_kv:
             # The bonus token is not in the verifier's KV: it is computed in the next round.
             self.cached[devices] = (rows["context"] + rows["committed"] - 1) * (rows["ends"] == 0)
@@ -202,7 +240,9 @@ class Devices:
         return columns | dict(zip(AT_SERVER, self.at_server[devices].T, strict=True))
 
     def unfinished_responses(self, end_s: float) -> dict[str, Floats]:
-        """Return columns of the responses requested up to `end_s` and not finished, queued requests included."""
+        """Return columns of the responses requested up to `end_s` and not finished, queued requests
+        included.
+        """
         (begun,) = (self.start_s <= end_s).nonzero()
         rows = self.table.current(begun)
         queued = np.array(self.table.queued_requests(begun, end_s)).reshape(-1, 4).T
@@ -222,14 +262,20 @@ class Devices:
         return {name: column[order] for name, column in columns.items()}
 
     def _send(self, devices: Integers, rows: RoundRows, answered_s: Floats, free_s: Floats) -> None:
-        """Draft and send the next round of the response, or the first one of the next once it is requested."""
+        """Draft and send the next round of the response, or the first one of the next once it is
+        requested.
+        """
         begins = rows["begins"] > 0
         if begins.any():
             start_s = np.maximum(rows["earliest_s"], answered_s + rows["gap_s"])
             if self._longest < np.inf:
-                too_long = begins & (start_s < np.inf) & (rows["prompt"] + rows["tokens"] > self._longest)
+                too_long = (
+                    begins & (start_s < np.inf) & (rows["prompt"] + rows["tokens"] > self._longest)
+                )
                 for index in too_long.nonzero()[0][:1]:
-                    self._scenario.check_lengths(int(rows["prompt"][index]), int(rows["tokens"][index]))
+                    self._scenario.check_lengths(
+                        int(rows["prompt"][index]), int(rows["tokens"][index])
+                    )
             self.start_s[devices[begins]], self.first_s[devices[begins]] = start_s[begins], np.inf
             free_s = np.where(begins, np.maximum(start_s, answered_s), free_s)
             if self._runs is not None:
@@ -237,19 +283,24 @@ class Devices:
         self.sent_s[devices] = sent_s = free_s + rows["draft_s"]
         self.arrives_s[devices] = sent_s + rows["up_s"]
         if self._delays is not None:
-            # Messages of other devices that are still on their way may be moved too, behind these on a shared link.
+            # Messages of other devices that are still on their way may be moved too, behind these
+            # on a shared link.
             moved, arrives_s = self._delays.uplink_arrivals(devices, rows, sent_s)
             self.arrives_s[moved] = arrives_s
 
     def _free_s(self, devices: Integers, answered: AnsweredRounds) -> Floats:
-        """Return when devices can draft again: with their answer, and after a proactive forward that is under way."""
+        """Return when devices can draft again: with their answer, and after a proactive forward
+        that is under way.
+        """
         rows = answered.rows
         answered_s = answered.answered_s
         sent_s = answered.sent_s
         if not (self._on_edge and rows["proactive"].any()):
             return answered_s
         free_s: Floats = answered_s.copy()
-        columns = [rows[name].tolist() for name in ("proactive", "work", "reads", "context", "committed")]
+        columns = [
+            rows[name].tolist() for name in ("proactive", "work", "reads", "context", "committed")
+        ]
         for index, (time, proactive, *row) in enumerate(
             zip(self.table.draft_times_of(devices), *columns, strict=False)
         ):
@@ -258,13 +309,19 @@ class Devices:
                 free_s[index] = time.free_s(work, reads, context, sent_s[index], answered_s[index])
             elif proactive:
                 step_s = time.draft_s(1, 1, context + committed)
-                begun = min(ceil((answered_s[index] - sent_s[index]) / step_s), proactive) if step_s else 0
+                begun = (
+                    min(ceil((answered_s[index] - sent_s[index]) / step_s), proactive)
+                    if step_s
+                    else 0
+                )
                 free_s[index] = max(answered_s[index], sent_s[index] + begun * step_s)
         return free_s
 
 
 class LinkDelays:
-    """Corrects the transfer times in `RoundRows`, which count with the devices' own links at their means."""
+    """Corrects the transfer times in `RoundRows`, which count with the devices' own links at their
+    means.
+    """
 
     def __init__(self, network: Network, fleet: Fleet, *, on_edge: bool) -> None:
         self._trace = network.trace
@@ -274,16 +331,22 @@ class LinkDelays:
         self._on_edge = on_edge
         count = len(fleet.kind)
         self._offset_s: Floats = np.zeros(count)
-        """Position in the trace at which each device's link begins, so that not all links are slow at once."""
+        """Position in the trace at which each device's link begins, so that not all links are slow
+        at once.
+        """
         if network.trace is not None:
             fractions: Floats = np.arange(count, dtype=np.float64) * GOLDEN % 1
             self._offset_s = fractions * network.trace.duration_s
         self._uplink = SharedUplink(count)
 
-    def uplink_arrivals(self, devices: Integers, rows: RoundRows, sent_s: Floats) -> tuple[Integers, Floats]:
-        """Return all devices whose messages now arrive at another time than was thought, and those times.
+    def uplink_arrivals(
+        self, devices: Integers, rows: RoundRows, sent_s: Floats
+    ) -> tuple[Integers, Floats]:
+        """Return all devices whose messages now arrive at another time than was thought, and those
+        times.
 
-        Besides the given devices these are the devices whose messages queue behind theirs on a shared link.
+        Besides the given devices these are the devices whose messages queue behind theirs on a
+        shared link.
         """
         begins = rows["begins"] > 0
         drafted = rows["submitted"] * self._on_edge
@@ -295,10 +358,16 @@ class LinkDelays:
             return devices, arrives_s
         occupies_s = size[crosses] / self._bytes_per_s + self._frame_s
         queued, through_s = self._uplink.send(devices[crosses], arrives_s[crosses], occupies_s)
-        return np.concatenate([devices[~crosses], queued]), np.concatenate([arrives_s[~crosses], through_s])
+        return np.concatenate([devices[~crosses], queued]), np.concatenate(
+            [arrives_s[~crosses], through_s]
+        )
 
-    def downlink_excess_s(self, devices: Integers, rows: RoundRows, ended_s: float | Floats) -> Floats:
-        """Return how much later than `down_s` answers arrive; they leave one after the other in batch order."""
+    def downlink_excess_s(
+        self, devices: Integers, rows: RoundRows, ended_s: float | Floats
+    ) -> Floats:
+        """Return how much later than `down_s` answers arrive; they leave one after the other in
+        batch order.
+        """
         crosses = rows["crosses"] > 0
         size = (rows["accepted"] + 1) * TOKEN_BYTES
         leave_s = np.cumsum(crosses, dtype=np.float64) * self._frame_s
@@ -306,7 +375,9 @@ class LinkDelays:
         return excess_s
 
     def _excess_s(self, devices: Integers, size: Floats, at_s: Floats) -> Floats:
-        """Return the transfer time by the trace beyond the time at its mean round trip and bandwidth."""
+        """Return the transfer time by the trace beyond the time at its mean round trip and
+        bandwidth.
+        """
         if (trace := self._trace) is None:
             return np.zeros(len(devices))
         return trace.excess_s(size, at_s + self._offset_s[devices])
@@ -321,15 +392,18 @@ class SharedUplink:
     def __init__(self, devices: int) -> None:
         self._reached_s, self._occupies_s, self._through_s = np.zeros((3, devices))
 
-    def send(self, devices: Integers, reached_s: Floats, occupies_s: Floats) -> tuple[Integers, Floats]:
+    def send(
+        self, devices: Integers, reached_s: Floats, occupies_s: Floats
+    ) -> tuple[Integers, Floats]:
         """Queue messages that reach the link at times which may lie in the future.
 
-        Returns the devices of these messages and of those that queue behind them, and when each is through.
+        Returns the devices of these messages and of those that queue behind them, and when each is
+        through.
         """
         if not len(devices):
             return devices, reached_s
-        # Rounds are set up ahead, so a message may reach the link before others that were queued earlier: all behind
-        # the first of the new messages are timed again.
+        # Rounds are set up ahead, so a message may reach the link before others that were queued
+        # earlier: all behind the first of the new messages are timed again.
         behind = self._reached_s > reached_s.min()
         behind[devices] = True
         self._reached_s[devices], self._occupies_s[devices] = reached_s, occupies_s

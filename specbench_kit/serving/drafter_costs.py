@@ -1,4 +1,6 @@
-"""How long the drafter of simulated rounds takes: its own latencies on a deployment, and a predictor's decisions."""
+"""How long the drafter of simulated rounds takes: its own latencies on a deployment, and a
+predictor's decisions.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,14 +43,18 @@ class DrafterCosts:
 
     @property
     def per_token(self) -> tuple[object, ...]:
-        """What these costs are of: two drafters of the same take the same time on any deployment."""
+        """What these costs are of: two drafters of the same take the same time on any
+        deployment.
+        """
         kinds = {} if self.drafting is None else self.drafting.latencies(_PROBE)
         own = _PROBE if self.drafting is None else self.drafting.latency(_PROBE)
         return self.tokens_per_forward, self.learned, own, *sorted(kinds.items())
 
     @property
     def tokens_per_forward(self) -> int:
-        """Tokens of a chain that one forward drafts, where no record says which forwards there were."""
+        """Tokens of a chain that one forward drafts, where no record says which forwards there
+        were.
+        """
         return 1 if self.drafting is None else self.drafting.tokens_per_forward
 
 
@@ -58,7 +64,9 @@ DRAFT_MODEL = DrafterCosts()
 
 
 def costs_of(method: Method) -> DrafterCosts:
-    """Return the costs of a method's drafter; a prepared method knows how long its predictor takes."""
+    """Return the costs of a method's drafter; a prepared method knows how long its predictor
+    takes.
+    """
     return DrafterCosts(_own_drafter(method), method.learned, method.decision_s)
 
 
@@ -67,9 +75,13 @@ def forwards_follow_from_tokens(method: Method) -> bool:
     drafting = _own_drafter(method)
     if drafting is None:
         return True
-    return not drafting.members and (drafting.tokens_per_forward > 1 or not drafting.reports_forwards)
+    return not drafting.members and (
+        drafting.tokens_per_forward > 1 or not drafting.reports_forwards
+    )
 
 
 def _own_drafter(method: Method) -> Drafting | None:
-    """Return a method's drafter, or None for the draft model: the others load libraries that take seconds."""
+    """Return a method's drafter, or None for the draft model: the others load libraries that take
+    seconds.
+    """
     return method.drafting if method.uses_drafter and method.drafter != Method.drafter else None

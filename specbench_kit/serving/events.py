@@ -32,16 +32,21 @@ def parse_window(text: str) -> tuple[float, float]:
 
 
 def write_events(folder: Path, name: str, result: SimulationResult) -> list[Path]:
-    """Write `<name>-rounds.parquet`, `<name>-responses.parquet` and `<name>-batches.parquet`; return their paths."""
+    """Write `<name>-rounds.parquet`, `<name>-responses.parquet` and `<name>-batches.parquet`;
+    return their paths.
+    """
     import pyarrow
     import pyarrow.parquet
 
     paths = [folder / f"{name}-{table}.parquet" for table in TABLES]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path, table in zip(paths, (result.rounds, result.responses, result.batches), strict=True):
+        for path, table in zip(
+            paths, (result.rounds, result.responses, result.batches), strict=True
+        ):
             columns = {
-                key: values.astype(np.int64) if key in WHOLE_NUMBERS else values for key, values in table.items()
+                key: values.astype(np.int64) if key in WHOLE_NUMBERS else values
+                for key, values in table.items()
             }
             pyarrow.parquet.write_table(pyarrow.table(columns), path, compression="zstd")
     except OSError as error:
@@ -64,7 +69,9 @@ def _spans(result: SimulationResult, start_s: float, end_s: float) -> Iterator[S
     began_s = rounds["sent_s"] - rounds["draft_s"]
     ended_s = np.minimum(rounds["answered_s"], result.end_s)
     for index in np.flatnonzero((began_s < end_s) & (ended_s > start_s)):
-        yield from _round_spans({name: float(column[index]) for name, column in rounds.items()}, result.end_s)
+        yield from _round_spans(
+            {name: float(column[index]) for name, column in rounds.items()}, result.end_s
+        )
     for index in np.flatnonzero((batches["started_s"] < end_s) & (batches["ended_s"] > start_s)):
         members = rounds["client"][rounds["batch"] == index].astype(int)
         span_s = float(batches["started_s"][index]), float(batches["ended_s"][index])

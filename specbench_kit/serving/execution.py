@@ -1,4 +1,6 @@
-"""What a batch costs: seconds of the server's verification, of its drafting, and of drafting on a device."""
+"""What a batch costs: seconds of the server's verification, of its drafting, and of drafting on a
+device.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -20,9 +22,13 @@ Chunks = Mapping[int, int]
 RoundDrafts = Callable[[Sequence[int]], Sequence["RoundDraft"]]
 """Returns what each of several clients drafts in its round."""
 Drafted = Integers | int | None
-"""The most tokens that the server drafted for every request, or for each; None if it does not draft."""
+"""The most tokens that the server drafted for every request, or for each; None if it does not
+draft.
+"""
 AlonePiece = tuple[int, int, int]
-"""A piece of work that a request takes by itself: the number of its model, and new and cached tokens."""
+"""A piece of work that a request takes by itself: the number of its model, and new and cached
+tokens.
+"""
 NO_MODEL = -1
 """Stands for the model of a predictor's decision, which is no forward."""
 CACHED_TIMES = 1 << 17
@@ -30,10 +36,15 @@ CACHED_TIMES = 1 << 17
 
 
 class DraftTime:
-    """Seconds that an edge device takes to draft, by the works of its source, or forward by forward."""
+    """Seconds that an edge device takes to draft, by the works of its source, or forward by
+    forward.
+    """
 
     def __init__(
-        self, deployment: Deployment, costs: DrafterCosts = DRAFT_MODEL, works: Sequence[RoundWork] = ()
+        self,
+        deployment: Deployment,
+        costs: DrafterCosts = DRAFT_MODEL,
+        works: Sequence[RoundWork] = (),
     ) -> None:
         self._latencies = costs.latencies(deployment)
         self._latency = self._latencies[DRAFTER]
@@ -47,7 +58,9 @@ class DraftTime:
         self.ahead_s = lru_cache(CACHED_TIMES)(self._ahead_s)
 
     def _draft_s(self, steps: int, missing: int, cached: int) -> float:
-        """Return the seconds of drafting `steps` tokens, the first of which also adds `missing` tokens to the KV."""
+        """Return the seconds of drafting `steps` tokens, the first of which also adds `missing`
+        tokens to the KV.
+        """
         if not steps:
             return 0.0
         spare = self._block - 1  # a forward of a block has as many positions more
@@ -80,10 +93,13 @@ class DraftTime:
                 seconds += self._latencies[piece.model].seconds((piece.row(context),))
         return seconds
 
-    def free_s(self, work: int, reads: int, context: int, sent_s: float, answered_s: float) -> float:
+    def free_s(
+        self, work: int, reads: int, context: int, sent_s: float, answered_s: float
+    ) -> float:
         """Return when the device is free that sent its draft and had its answer at these times.
 
-        It begins no further piece of its work ahead once the answer is there, and ends the one that is under way.
+        It begins no further piece of its work ahead once the answer is there, and ends the one that
+        is under way.
         """
         free_s = sent_s
         for pieces in range(1, len(self._works[work].ahead) + 1):
@@ -97,21 +113,28 @@ class BatchExecution(Protocol):
     """One way in which the server processes a batch."""
 
     def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
-        """Return the seconds of a batch, and how many tokens the server drafted for its requests if it drafts."""
+        """Return the seconds of a batch, and how many tokens the server drafted for its requests if
+        it drafts.
+        """
 
 
 class SummedExecution(BatchExecution, Protocol):
-    """An execution whose seconds follow from sums over the requests, as the compiled event loop makes them."""
+    """An execution whose seconds follow from sums over the requests, as the compiled event loop
+    makes them.
+    """
 
     def seconds(self, verified: BatchSums, forwards: Sequence[BatchSums] | None) -> float:
-        """Return the seconds of a verification with these sums, and of the draft model's forwards before it.
+        """Return the seconds of a verification with these sums, and of the draft model's forwards
+        before it.
 
         `forwards` is None for a server that does not draft, and for a batch with a prompt, for which none drafts.
         """
 
 
 class VerificationOnly:
-    """One forward of the target over tokens that were drafted elsewhere; `drafted` is 0 if nobody drafts."""
+    """One forward of the target over tokens that were drafted elsewhere; `drafted` is 0 if nobody
+    drafts.
+    """
 
     def __init__(self, deployment: Deployment, drafted: int | None) -> None:
         self._verifier = deployment.verifier
@@ -119,19 +142,25 @@ class VerificationOnly:
 
     def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
         """Return the seconds of one forward over all requests."""
-        rows = [(request.new, request.cached) for request in batch] if not chunks else rows_of(batch, chunks)
+        rows = (
+            [(request.new, request.cached) for request in batch]
+            if not chunks
+            else rows_of(batch, chunks)
+        )
         return self.seconds(sums_of(rows)), self._drafted
 
     def seconds(self, verified: BatchSums, forwards: Sequence[BatchSums] | None = None) -> float:
         """Return the seconds of one forward with these sums."""
-        # Without drafts only the last token of each request needs logits, also in a chunk of a prompt.
+        # Without drafts only the last token of each request needs logits, also in a chunk of a
+        # prompt.
         return self._verifier.of_sums(
             verified if self._drafted is None else verified._replace(logit_rows=verified.requests)
         )
 
 
 class RoundDraft(NamedTuple):
-    """What a request drafts in its round: tokens, of which some are submitted, and the work that this takes.
+    """What a request drafts in its round: tokens, of which some are submitted, and the work that
+    this takes.
 
     `reads` is as in `DraftTime`.
     """
@@ -143,10 +172,12 @@ class RoundDraft(NamedTuple):
 
 
 class RoundDrafting:
-    """Drafting on the server as far as each request's round says, at most `longest` tokens, then one verification.
+    """Drafting on the server as far as each request's round says, at most `longest` tokens, then
+    one verification.
 
-    Recorded rounds take their recorded works: forwards of all requests side by side, and prompts one after the other.
-    Where rounds are drawn, prompts are read by both models, and a batch with a prompt is not drafted for.
+    Recorded rounds take their recorded works: forwards of all requests side by side, and prompts
+    one after the other. Where rounds are drawn, prompts are read by both models, and a batch with a
+    prompt is not drafted for.
     """
 
     def __init__(
@@ -169,7 +200,9 @@ class RoundDrafting:
         self.longest = longest
 
     def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
-        """Return the seconds of all draft forwards, each over the requests that go on, and of the verification."""
+        """Return the seconds of all draft forwards, each over the requests that go on, and of the
+        verification.
+        """
         rows = rows_of(batch, chunks)
         if self._works:
             return self._run_works(batch, rows, chunks)
@@ -177,7 +210,8 @@ class RoundDrafting:
             return self.seconds(sums_of(rows), None), 0
         clients = [request.client for request in batch]
         drafts = [
-            (min(draft.steps, self.longest), min(draft.submitted, self.longest)) for draft in self._drafts(clients)
+            (min(draft.steps, self.longest), min(draft.submitted, self.longest))
+            for draft in self._drafts(clients)
         ]
         forwards = []
         for step in range(max(steps for steps, _ in drafts))[:: self._block]:
@@ -188,12 +222,15 @@ class RoundDrafting:
             ]
             forwards.append(sums_of(going_on))
         verified = sums_of(
-            (new + submitted, cached) for (new, cached), (_, submitted) in zip(rows, drafts, strict=True)
+            (new + submitted, cached)
+            for (new, cached), (_, submitted) in zip(rows, drafts, strict=True)
         )
         return self.seconds(verified, forwards), max(submitted for _, submitted in drafts)
 
     def seconds(self, verified: BatchSums, forwards: Sequence[BatchSums] | None) -> float:
-        """Return the seconds of the draft forwards, and of the verification; a batch with a prompt has no forwards."""
+        """Return the seconds of the draft forwards, and of the verification; a batch with a prompt
+        has no forwards.
+        """
         if forwards is None:
             return self._verify_s(verified) + self._draft_s(verified)
         drafting_s = 0.0
@@ -201,8 +238,12 @@ class RoundDrafting:
             drafting_s += self._draft_s(sums) + self._decision_s * sums.requests * self._block
         return drafting_s + self._verify_s(verified)
 
-    def _run_works(self, batch: Sequence[WaitingRound], rows: Sequence[Row], chunks: Chunks) -> tuple[float, Drafted]:
-        """Return the seconds of the requests' recorded works and of the verification; parts of prompts have no work."""
+    def _run_works(
+        self, batch: Sequence[WaitingRound], rows: Sequence[Row], chunks: Chunks
+    ) -> tuple[float, Drafted]:
+        """Return the seconds of the requests' recorded works and of the verification; parts of
+        prompts have no work.
+        """
         drafts = self._drafts([request.client for request in batch])
         alone: list[AlonePiece] = []
         verified: list[Row] = []
@@ -225,30 +266,52 @@ class RoundDrafting:
         summed = [(model, sums_of(of_all)) for (_, model), of_all in forwards.items()]
         seconds = self.seconds_of_works(sums_of(verified), alone, summed)
         submitted = [
-            0 if request.client in chunks else draft.submitted for request, draft in zip(batch, drafts, strict=True)
+            0 if request.client in chunks else draft.submitted
+            for request, draft in zip(batch, drafts, strict=True)
         ]
         return seconds, np.array(submitted)
 
     def seconds_of_works(
-        self, verified: BatchSums, alone: Sequence[AlonePiece], forwards: Sequence[tuple[int, BatchSums]]
+        self,
+        verified: BatchSums,
+        alone: Sequence[AlonePiece],
+        forwards: Sequence[tuple[int, BatchSums]],
     ) -> float:
-        """Return the seconds of pieces that requests take alone, of forwards of a model, and of the verification."""
+        """Return the seconds of pieces that requests take alone, of forwards of a model, and of the
+        verification.
+        """
         seconds = 0.0
         for model, new, cached in alone:
-            seconds += self._decision_s if model == NO_MODEL else self._of_models[model].seconds(((new, cached),))
+            seconds += (
+                self._decision_s
+                if model == NO_MODEL
+                else self._of_models[model].seconds(((new, cached),))
+            )
         for model, sums in forwards:
             seconds += self._of_models[model].of_sums(sums)
         return seconds + self._verify_s(verified)
 
     def pieces(self) -> Integers:
-        """Return the pieces of all works: work, model, new, cached, and whether they read a prompt or have text."""
+        """Return the pieces of all works: work, model, new, cached, and whether they read a prompt
+        or have text.
+        """
         table = [
-            (number, self._number_of(piece), piece.new, piece.cached, piece.reads_prompt, piece.has_text)
+            (
+                number,
+                self._number_of(piece),
+                piece.new,
+                piece.cached,
+                piece.reads_prompt,
+                piece.has_text,
+            )
             for number, work in enumerate(self._works)
             for piece in work.before
         ]
         # The last work is there even if nothing is drafted in it.
-        return np.array([*table, (len(self._works), NO_MODEL, 0, 0, 0, 0)] if self._works else [], dtype=np.int64)
+        return np.array(
+            [*table, (len(self._works), NO_MODEL, 0, 0, 0, 0)] if self._works else [],
+            dtype=np.int64,
+        )
 
     def _number_of(self, piece: Work) -> int:
         return NO_MODEL if piece.model == DECISION else self._models.index(piece.model)
@@ -260,6 +323,10 @@ def rows_of(batch: Sequence[WaitingRound], chunks: Chunks) -> list[Row]:
 
 
 def levels_while_verified(deployment: Deployment, new: int, cached: int) -> int:
-    """Return how many tree levels SpecEdge grows on a device while a verification of that shape is under way."""
+    """Return how many tree levels SpecEdge grows on a device while a verification of that shape is
+    under way.
+    """
     verify_s = deployment.verifier.pass_s(((new, cached),))
-    return calibrated_depth(verify_s, deployment.link.rtt_s, deployment.drafter.latency.seconds(((1, cached),)))
+    return calibrated_depth(
+        verify_s, deployment.link.rtt_s, deployment.drafter.latency.seconds(((1, cached),))
+    )

@@ -1,7 +1,8 @@
-"""What serving summaries hold: the figures of simulations, of one or over seeds, and the axes of their grids.
+"""What serving summaries hold: the figures of simulations, of one or over seeds, and the axes of
+their grids.
 
-The figures of one simulation are numbers (`Figures`), those over seeds intervals (`SeedFigures`). Imports nothing
-heavy.
+The figures of one simulation are numbers (`Figures`), those over seeds intervals (`SeedFigures`).
+Imports nothing heavy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,9 @@ N = TypeVar("N")
 
 
 class Interval(Struct, frozen=True):
-    """A mean over seeds with its 95% interval, which neither a single seed nor a figure derived from others has."""
+    """A mean over seeds with its 95% interval, which neither a single seed nor a figure derived
+    from others has.
+    """
 
     mean: float
     low: float | None = None
@@ -94,10 +97,11 @@ class ServerLoad(Struct, Generic[N]):
 
 
 class ServerShare(Struct, Generic[N]):
-    """What one server of a pool does: how busy it is, and its shares of all verified rounds and committed tokens.
+    """What one server of a pool does: how busy it is, and its shares of all verified rounds and
+    committed tokens.
 
-    In the whole simulation, `moved` sessions left it by the router's choice, and `lost` ones because it failed, with KV
-    that had to be computed again elsewhere.
+    In the whole simulation, `moved` sessions left it by the router's choice, and `lost` ones
+    because it failed, with KV that had to be computed again elsewhere.
     """
 
     utilisation: N
@@ -111,7 +115,9 @@ class ServerShare(Struct, Generic[N]):
 
 
 class SteadyState(Struct, Generic[N]):
-    """The growth of throughput after the warm-up, if that is steady, and warm-up that was counted."""
+    """The growth of throughput after the warm-up, if that is steady, and warm-up that was
+    counted.
+    """
 
     drift: N | None
     steady: bool
@@ -119,10 +125,12 @@ class SteadyState(Struct, Generic[N]):
 
 
 class TimeSeries(Struct):
-    """One value per span and quantity, None if nothing began in it; `at_s` is the middle of each span.
+    """One value per span and quantity, None if nothing began in it; `at_s` is the middle of each
+    span.
 
-    The quantities are tokens submitted to a verification, requests in a batch, requests left waiting behind it, the
-    share of time in which the server is busy, and committed tokens per second.
+    The quantities are tokens submitted to a verification, requests in a batch, requests left
+    waiting behind it, the share of time in which the server is busy, and committed tokens per
+    second.
     """
 
     at_s: list[float | None]
@@ -154,10 +162,11 @@ class ServingCost(Struct, Generic[N], kw_only=True):
 
 
 class ServingFigures(Struct, Generic[N], omit_defaults=True):
-    """All figures of a simulation after its warm-up; `pool` has those of each server if there are several.
+    """All figures of a simulation after its warm-up; `pool` has those of each server if there are
+    several.
 
-    Where requests arrive whether or not earlier ones are answered, `device_wait_share` is the share of the time of
-    responses for which they waited for a device that was still busy.
+    Where requests arrive whether or not earlier ones are answered, `device_wait_share` is the share
+    of the time of responses for which they waited for a device that was still busy.
     """
 
     overall: GroupFigures[N]
@@ -177,7 +186,9 @@ Figures = ServingFigures[Real]
 SeedFigures = ServingFigures[Interval]
 
 AXES = ("devices", "slo", "slo_scale", "estimator_factor", "estimator_noise", "guard_s")
-"""Settings besides the series that may take several values; a search for capacity has no devices."""
+"""Settings besides the series that may take several values; a search for capacity has no
+devices.
+"""
 
 AxisValue = str | int | float | None
 
@@ -214,12 +225,14 @@ class SimulatedRow(ServingPoint, kw_only=True):
 
 
 class TriedLoad(Struct, frozen=True):
-    """One load of a search: its violation rate with the interval when the run was stopped after `simulated_s`.
+    """One load of a search: its violation rate with the interval when the run was stopped after
+    `simulated_s`.
 
-    It `settled` if the interval lay on one side of epsilon; if it never does, the rate itself decides. A run that still
-    drifts at its end is not `steady`, and its load does not count as served (`holds`). `latencies` are those of all
-    responses together and, where several speeds are promised, by class; `pool` is what each server does, if there are
-    several. Files of earlier versions have neither.
+    It `settled` if the interval lay on one side of epsilon; if it never does, the rate itself
+    decides. A run that still drifts at its end is not `steady`, and its load does not count as
+    served (`holds`). `latencies` are those of all responses together and, where several speeds are
+    promised, by class; `pool` is what each server does, if there are several. Files of earlier
+    versions have neither.
     """
 
     load: Real
@@ -236,7 +249,9 @@ class TriedLoad(Struct, frozen=True):
 
 
 class SeedSearch(Struct, frozen=True):
-    """The capacity that was found with one seed, and the loads tried; `bounded` if even the highest was served."""
+    """The capacity that was found with one seed, and the loads tried; `bounded` if even the highest
+    was served.
+    """
 
     load: Real
     trials: list[TriedLoad]
@@ -251,11 +266,14 @@ class SeedSearch(Struct, frozen=True):
     @property
     def at_capacity(self) -> TriedLoad | None:
         """The trial of the capacity; None if nothing is served."""
-        return next((trial for trial in self.trials if trial.load == self.load and trial.holds), None)
+        return next(
+            (trial for trial in self.trials if trial.load == self.load and trial.holds), None
+        )
 
 
 class SearchedRow(ServingPoint, kw_only=True):
-    """The capacity of a series over the seeds, with the latencies at it by class; or why nothing can be served.
+    """The capacity of a series over the seeds, with the latencies at it by class; or why nothing
+    can be served.
 
     `pool` is what each server does at the capacity if there are several.
 
@@ -293,7 +311,9 @@ class FigureEnd(Struct):
 
 
 class FigureRange(ServingPoint, kw_only=True):
-    """The figures of a point at the ends of derived times, and the ratio of its throughput to that of `against`."""
+    """The figures of a point at the ends of derived times, and the ratio of its throughput to that
+    of `against`.
+    """
 
     ends: dict[str, FigureEnd]
     throughput: tuple[float, float] | None
@@ -303,7 +323,9 @@ class FigureRange(ServingPoint, kw_only=True):
 
 
 class CapacityRange(ServingPoint, kw_only=True):
-    """The capacity of a series at the ends of derived times, and its ratio to that of the series `against`."""
+    """The capacity of a series at the ends of derived times, and its ratio to that of the series
+    `against`.
+    """
 
     unit: str
     mean: float
@@ -324,7 +346,9 @@ def varied(rows: Sequence[ServingPoint]) -> list[str]:
 
 
 def look_up(row: object, path: str) -> Any:
-    """Return the value at `a.b.c`, a path that a published experiment names; None if a part of it is missing."""
+    """Return the value at `a.b.c`, a path that a published experiment names; None if a part of it
+    is missing.
+    """
     value: Any = row
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)

@@ -1,7 +1,8 @@
-"""Devices that draft and send without waiting, beside a server that never waits for them (the method `decoupled`).
+"""Devices that draft and send without waiting, beside a server that never waits for them (the
+method `decoupled`).
 
-A round's draft is what has reached the server when a batch begins, so that rounds cannot be set up ahead as those of
-all other methods are: each one depends on when the one before was verified.
+A round's draft is what has reached the server when a batch begins, so that rounds cannot be set up
+ahead as those of all other methods are: each one depends on when the one before was verified.
 """
 
 from bisect import bisect_right
@@ -25,11 +26,13 @@ from specbench_kit.traces.trace import RequestTrace
 class RightTokens(RecordedAnswers):
     """Recorded answers, of which it is known for every token whether the draft model drafts it.
 
-    Averages are those of the rounds of one request `alone`. A response that is longer than its record goes on with the
-    next one.
+    Averages are those of the rounds of one request `alone`. A response that is longer than its
+    record goes on with the next one.
     """
 
-    def __init__(self, traces: Iterable[RequestTrace], ahead: SendsAhead, alone: RecordedRounds) -> None:
+    def __init__(
+        self, traces: Iterable[RequestTrace], ahead: SendsAhead, alone: RecordedRounds
+    ) -> None:
         answers = [trace for trace in traces if trace.output_ids]
         right = [trace.drafted[:, 0] == trace.output_ids for trace in answers]
         self.ahead = ahead
@@ -43,18 +46,26 @@ class RightTokens(RecordedAnswers):
         self._wrong = np.flatnonzero(~np.concatenate(right))
 
     def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
-        """Return rounds without drafts, and where the answers began; `FreeRuns` says what has reached the server."""
+        """Return rounds without drafts, and where the answers began; `FreeRuns` says what has
+        reached the server.
+        """
         nothing = np.zeros_like(cursor)
         return RoundArrays(nothing, nothing, nothing, nothing, nothing + CHAIN, nothing + 1), cursor
 
     def right_from(self, place: int) -> int:
-        """Return how many tokens in a row are right from a place in the answers on, which follow each other."""
+        """Return how many tokens in a row are right from a place in the answers on, which follow
+        each other.
+        """
         total = int(self._lengths[1].sum())
         if not len(self._wrong):
             return total
         place %= total
         index = int(np.searchsorted(self._wrong, place))
-        return int(self._wrong[index]) - place if index < len(self._wrong) else total - place + int(self._wrong[0])
+        return (
+            int(self._wrong[index]) - place
+            if index < len(self._wrong)
+            else total - place + int(self._wrong[0])
+        )
 
 
 @dataclass(slots=True)
@@ -75,7 +86,8 @@ class _Run:
 
 
 def free_running(scenario: Scenario) -> Sequence[RightTokens]:
-    """Return the sources of a scenario whose devices send drafts without waiting, one of each kind; empty for others.
+    """Return the sources of a scenario whose devices send drafts without waiting, one of each kind;
+    empty for others.
 
     Raise SkitError for a scene that such devices cannot be simulated in.
     """
@@ -86,48 +98,64 @@ def free_running(scenario: Scenario) -> Sequence[RightTokens]:
     require(len(free) == len(sources), f"{DECOUPLED}: give no acceptance to a part of --fleet")
     require_on_devices(scenario.system.drafting)
     require(
-        not scenario.network.delays_messages, f"{DECOUPLED}: leave out the trace of the link, and what is shared of it"
+        not scenario.network.delays_messages,
+        f"{DECOUPLED}: leave out the trace of the link, and what is shared of it",
     )
     return free if scenario.system.drafting == "edge" else ()
 
 
 def require_on_devices(drafting: DraftingPlace) -> None:
     """Raise SkitError for a system that drafts on its server, where nothing is sent."""
-    require(drafting != "server", f"{DECOUPLED}: it drafts on devices, and this system on the server")
+    require(
+        drafting != "server", f"{DECOUPLED}: it drafts on devices, and this system on the server"
+    )
 
 
 DECOUPLED = (
-    "a method that sends drafts without waiting is simulated with devices that all do so, over links of their own"
+    "a method that sends drafts without waiting is simulated with devices that all do so, over "
+    "links of their own"
 )
 
 
 class FreeRuns:
     """What every device of a scenario drafts, and what of it has reached the server.
 
-    Tokens are drafted as long as no more than the method's chunks are unanswered. A chunk is sent when it is drafted;
-    its message takes the link's time without jitter and loss. A wrong token, or one that the server computes before it
-    was drafted, lets the device draft anew when it hears of it.
+    Tokens are drafted as long as no more than the method's chunks are unanswered. A chunk is sent
+    when it is drafted; its message takes the link's time without jitter and loss. A wrong token, or
+    one that the server computes before it was drafted, lets the device draft anew when it hears of
+    it.
     """
 
-    def __init__(self, scenario: Scenario, sources: Sequence[RightTokens], table: RoundTable) -> None:
+    def __init__(
+        self, scenario: Scenario, sources: Sequence[RightTokens], table: RoundTable
+    ) -> None:
         self._table = table
         self._sources = sources
         self._links = [kind.deployment.link for kind in scenario.kinds]
         self._runs = [_Run(0, 0, 0) for _ in range(scenario.devices)]
         self._next: list[tuple[float, int]] = [(np.inf, 0)] * scenario.devices
-        """When the next chunk for the text that the server has of each device arrives there, and its tokens."""
+        """When the next chunk for the text that the server has of each device arrives there, and
+        its tokens.
+        """
 
     def begin(self, devices: Integers, start_s: Floats) -> None:
-        """Let devices read the prompts of their current responses from these times on, and draft."""
+        """Let devices read the prompts of their current responses from these times on, and
+        draft.
+        """
         rows = self._table.current(devices)
-        for device, at_s, prompt in zip(devices.tolist(), start_s.tolist(), rows["prompt"].tolist(), strict=True):
+        for device, at_s, prompt in zip(
+            devices.tolist(), start_s.tolist(), rows["prompt"].tolist(), strict=True
+        ):
             if at_s == np.inf:
                 continue
             times, _ = self._parts(device)
-            self._begin_anew(device, int(prompt), int(prompt) - 1, at_s + times.prefill_s(int(prompt)))
+            self._begin_anew(
+                device, int(prompt), int(prompt) - 1, at_s + times.prefill_s(int(prompt))
+            )
 
     def take_arrived(self, device: int, now_s: float, most: float = np.inf) -> int:
-        """Return how many tokens have reached the server for a device's waiting round; 0 if they are more than `most`.
+        """Return how many tokens have reached the server for a device's waiting round; 0 if they
+        are more than `most`.
 
         They count as submitted.
         """
@@ -147,23 +175,34 @@ class FreeRuns:
         accepted = np.minimum(submitted, np.maximum(np.array(left) - verified, 0))
         return RoundOutcomes(submitted, accepted)
 
-    def answer(self, devices: Integers, rows: RoundRows, ended_s: Floats, answered_s: Floats) -> None:
-        """Let devices hear of their answered rounds, and the server take what has arrived for the next ones.
+    def answer(
+        self, devices: Integers, rows: RoundRows, ended_s: Floats, answered_s: Floats
+    ) -> None:
+        """Let devices hear of their answered rounds, and the server take what has arrived for the
+        next ones.
 
         The rows are told what was drafted until then.
         """
         tokens = (rows["context"] + rows["committed"]).astype(np.int64).tolist()
-        for index, (device, at_s) in enumerate(zip(devices.tolist(), answered_s.tolist(), strict=True)):
+        for index, (device, at_s) in enumerate(
+            zip(devices.tolist(), answered_s.tolist(), strict=True)
+        ):
             run = self._runs[device]
             drafted = bisect_right(run.times_s, at_s)
             passed = tokens[index] - run.first
             ends = bool(rows["ends"][index])
             goes_on = passed <= min(run.right, drafted)
-            # A forward that is under way comes to its end; a device may still be busy with one of the run before.
-            next_s = run.times_s[drafted] - run.work_s[drafted] if drafted < len(run.times_s) else at_s
+            # A forward that is under way comes to its end; a device may still be busy with one of
+            # the run before.
+            next_s = (
+                run.times_s[drafted] - run.work_s[drafted] if drafted < len(run.times_s) else at_s
+            )
             under_way = next_s < at_s
             done = drafted + (under_way and not (goes_on or ends))
-            rows["drafted"][index], rows["draft_s"][index] = done - run.told, sum(run.work_s[run.told : done])
+            rows["drafted"][index], rows["draft_s"][index] = (
+                done - run.told,
+                sum(run.work_s[run.told : done]),
+            )
             run.told = done
             self._next[device] = np.inf, 0
             if ends:
@@ -174,7 +213,8 @@ class FreeRuns:
                 cached = run.first + min(run.right, passed, done - 1) if done else run.cached
                 free_s = run.times_s[drafted] if under_way else max(at_s, next_s)
                 self._begin_anew(device, tokens[index], min(cached, tokens[index] - 1), free_s)
-            # A scheduler chooses by what the server has by now; what arrives until its batch begins comes on top.
+            # A scheduler chooses by what the server has by now; what arrives until its batch begins
+            # comes on top.
             self.take_arrived(device, float(ended_s[index]))
 
     def _go_on(self, device: int, passed: int, answered_s: float) -> None:
@@ -185,7 +225,9 @@ class FreeRuns:
         self._send(device, passed)
 
     def _send(self, device: int, passed: int) -> None:
-        """Note when the rest of the chunk arrives of which the first `passed` tokens of a run do not count any more."""
+        """Note when the rest of the chunk arrives of which the first `passed` tokens of a run do
+        not count any more.
+        """
         chunk = self._parts(device)[1].ahead.chunk
         end = passed + chunk - passed % chunk
         link = self._links[int(self._table.fleet.kind[device])]

@@ -1,4 +1,6 @@
-"""Published mean acceptance lengths as a source of acceptance: `golden:NAME,k=4`. Imports nothing heavy."""
+"""Published mean acceptance lengths as a source of acceptance: `golden:NAME,k=4`. Imports nothing
+heavy.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -16,7 +18,9 @@ MODES = {True: "thinking_on", False: "thinking_off"}
 
 @dataclass(frozen=True, slots=True)
 class GoldenCurve:
-    """Mean acceptance lengths of a model with a drafter by the number of drafted tokens, with and without thinking."""
+    """Mean acceptance lengths of a model with a drafter by the number of drafted tokens, with and
+    without thinking.
+    """
 
     summary: str
     source: str
@@ -40,7 +44,8 @@ def _bundled_curve(entry: JsonObject) -> GoldenCurve:
 
 
 def golden_length(name: str, drafted: int, *, thinking: bool) -> float:
-    """Return the mean acceptance length of a curve, which is one of the kit's or a file in InferenceX's form.
+    """Return the mean acceptance length of a curve, which is one of the kit's or a file in
+    InferenceX's form.
 
     Raise SkitError if the curve does not have it: nothing between measured numbers is guessed.
     """
@@ -48,7 +53,9 @@ def golden_length(name: str, drafted: int, *, thinking: bool) -> float:
     if drafted not in lengths:
         known = ", ".join(f"k={number}" for number in lengths) or "none"
         mode = MODES[thinking].replace("_", " ")
-        raise SkitError(f"golden: '{name}' has no acceptance length for k={drafted} with {mode}; known: {known}")
+        raise SkitError(
+            f"golden: '{name}' has no acceptance length for k={drafted} with {mode}; known: {known}"
+        )
     length = lengths[drafted]
     if not 1 <= length <= drafted + 1:
         raise SkitError(
@@ -71,7 +78,9 @@ def _curve(name: str) -> GoldenCurve:
 
 
 def read_curve(file: Path) -> GoldenCurve:
-    """Return the curve of a YAML file in InferenceX's form: a model, its modes, and their lengths by drafted tokens."""
+    """Return the curve of a YAML file in InferenceX's form: a model, its modes, and their lengths
+    by drafted tokens.
+    """
     import yaml
 
     try:

@@ -27,12 +27,16 @@ class LogNormalLengths:
 
     def __post_init__(self) -> None:
         if not (self.mean >= 1 and self.cv > 0):
-            raise SkitError(f"lognormal: mean must be at least 1 token and cv above 0, not {self.mean:g}, {self.cv:g}")
+            raise SkitError(
+                f"lognormal: mean must be at least 1 token and cv above 0, not {self.mean:g}, {self.cv:g}"
+            )
 
     def sample(self, uniform: Floats) -> Integers:
         """Return one length, of at least 1 token, per random number."""
         # At 0 and 1 the normal distribution has no quantile.
-        logarithms = np.array([self._normal.inv_cdf(min(max(number, 1e-9), 1 - 1e-9)) for number in uniform])
+        logarithms = np.array(
+            [self._normal.inv_cdf(min(max(number, 1e-9), 1 - 1e-9)) for number in uniform]
+        )
         lengths: Integers = np.maximum(np.rint(np.exp(logarithms)), 1).astype(np.int64)
         return lengths
 
@@ -56,7 +60,9 @@ def parse_lengths(text: str | int) -> Lengths:
     if name == "lognormal":
         return from_options(name, LogNormalLengths, options)
     if not name.isdigit() or options:
-        raise SkitError(f"a length is a number of tokens or lognormal:mean=90,cv=0.62, not '{text}'")
+        raise SkitError(
+            f"a length is a number of tokens or lognormal:mean=90,cv=0.62, not '{text}'"
+        )
     return int(name)
 
 

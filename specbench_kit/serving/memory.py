@@ -14,12 +14,16 @@ from specbench_kit.profilers.roofline import Roofline, roofline_of
 from specbench_kit.serving.arrays import Integers
 
 RESERVED = 0.1
-"""Share of a device's memory that is left for activations and the framework, as vLLM does by default."""
+"""Share of a device's memory that is left for activations and the framework, as vLLM does by
+default.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class KvCapacity:
-    """Tokens of KV that fit on a server, the longest context of its model, and whether it evicts by last use (LRU)."""
+    """Tokens of KV that fit on a server, the longest context of its model, and whether it evicts by
+    last use (LRU).
+    """
 
     tokens: float = inf
     context: float = inf
@@ -30,13 +34,17 @@ UNLIMITED_KV = KvCapacity()
 
 
 def verifier_profile(definition: Definition) -> Profile | None:
-    """Return the profile that a deployment names for its verifier; None if it gives coefficients instead."""
+    """Return the profile that a deployment names for its verifier; None if it gives coefficients
+    instead.
+    """
     name = definition.content["verifier"].get("profile")
     return find_profile(name, definition.path.parent, "verifier") if name else None
 
 
 def drafter_profile(definition: Definition) -> Profile | None:
-    """Return the profile of the draft model beside the target; None if its coefficients say nothing of a model."""
+    """Return the profile of the draft model beside the target; None if its coefficients say nothing
+    of a model.
+    """
     content = definition.content
     name = (content.get("colocated") or content["drafter"]).get("profile")
     return find_profile(name, definition.path.parent, "drafter") if name else None
@@ -45,7 +53,8 @@ def drafter_profile(definition: Definition) -> Profile | None:
 def kv_capacity(
     profile: Profile, reserved: float = RESERVED, stages: int = 1, beside: Sequence[Profile] = ()
 ) -> KvCapacity:
-    """Return the KV capacity of the device and model that a profile was measured with, or of so many such stages.
+    """Return the KV capacity of the device and model that a profile was measured with, or of so
+    many such stages.
 
     The models of the profiles `beside` it have their weights and their KV in the same memory.
     """
@@ -65,23 +74,28 @@ def _known_roofline(profile: Profile) -> Roofline:
 
 
 def tokens_beside(models: Sequence[Roofline], reserved: float = RESERVED, stages: int = 1) -> float:
-    """Return the tokens whose KV fits beside the weights of models that share the device of the first.
+    """Return the tokens whose KV fits beside the weights of models that share the device of the
+    first.
 
-    A pipeline has that device once in each of its `stages`, with an equal part of the weights and of every token's KV.
+    A pipeline has that device once in each of its `stages`, with an equal part of the weights and
+    of every token's KV.
     """
     memory = stages * models[0].device.memory_bytes
     weights = sum(model.weight_bytes for model in models)
-    return float(((1 - reserved) * memory - weights) // sum(model.kv_token_bytes for model in models))
+    return float(
+        ((1 - reserved) * memory - weights) // sum(model.kv_token_bytes for model in models)
+    )
 
 
 class KvMemory:
     """The sessions whose KV is in memory, one per client; `used` and `peak` count tokens.
 
-    A session is admitted with the tokens of its first round, pinned at the size that a batch needs while that batch
-    is verified, and unpinned at the size that stays. Sessions grow, so a batch can need more than there is: then
-    sessions outside it are evicted, those that are drafting before those whose rounds wait, the last one admitted
-    first. So it is always the same few sessions that are evicted; the least recently used of sessions that return in
-    turn would be the one that is needed next. With `lru` that is done all the same, as by servers with a prefix cache.
+    A session is admitted with the tokens of its first round, pinned at the size that a batch needs
+    while that batch is verified, and unpinned at the size that stays. Sessions grow, so a batch can
+    need more than there is: then sessions outside it are evicted, those that are drafting before
+    those whose rounds wait, the last one admitted first. So it is always the same few sessions that
+    are evicted; the least recently used of sessions that return in turn would be the one that is
+    needed next. With `lru` that is done all the same, as by servers with a prefix cache.
     """
 
     def __init__(self, capacity: float, clients: int, *, lru: bool = False) -> None:
@@ -94,7 +108,9 @@ class KvMemory:
         self._admissions = 0
 
     def admit(self, client: int, tokens: int) -> bool:
-        """Reserve memory for a session without KV; return False if there is not enough besides all others."""
+        """Reserve memory for a session without KV; return False if there is not enough besides all
+        others.
+        """
         if self.used + tokens > self._capacity:
             return False
         self._since[client], self._tokens[client] = self._admissions, tokens
@@ -103,9 +119,14 @@ class KvMemory:
         return True
 
     def pin(
-        self, clients: Integers, tokens: Integers, waiting: Collection[int], in_flight: Sequence[Integers] = ()
+        self,
+        clients: Integers,
+        tokens: Integers,
+        waiting: Collection[int],
+        in_flight: Sequence[Integers] = (),
     ) -> list[int]:
-        """Grow the sessions of a batch to `tokens` each, and return the clients that are evicted for them.
+        """Grow the sessions of a batch to `tokens` each, and return the clients that are evicted
+        for them.
 
         `waiting` are the clients outside the batch whose rounds wait, `in_flight` those of other batches under way,
         which stay.

@@ -1,6 +1,8 @@
-"""The metrics of one simulation: SLO violations, goodput, acceptance length, latencies, server load and cost.
+"""The metrics of one simulation: SLO violations, goodput, acceptance length, latencies, server load
+and cost.
 
-They are those of the whole simulation after its warm-up; the course of some is given in equal spans of time too.
+They are those of the whole simulation after its warm-up; the course of some is given in equal spans
+of time too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +45,9 @@ SPANS = 60
 
 
 def time_series(result: SimulationResult, depths: Sequence[int] = (1,)) -> TimeSeries:
-    """Return the course of a simulation in equal spans; `depths` are the most batches that a server has under way."""
+    """Return the course of a simulation in equal spans; `depths` are the most batches that a server
+    has under way.
+    """
     edges = np.linspace(0.0, result.end_s, SPANS + 1)
     batches = result.batches
     rounds = result.rounds
@@ -79,14 +83,20 @@ def _sums(edges: Floats, at_s: Floats, values: Floats) -> Floats:
 def _means(edges: Floats, at_s: Floats, values: Floats) -> list[float | None]:
     sums = _sums(edges, at_s, values)
     counts = np.histogram(at_s, edges)[0]
-    return [total / count if count else None for total, count in zip(sums.tolist(), counts.tolist(), strict=True)]
+    return [
+        total / count if count else None
+        for total, count in zip(sums.tolist(), counts.tolist(), strict=True)
+    ]
 
 
 def _busy_s(edges: Floats, batches: Table, depth: int) -> Floats:
-    """Return the seconds of one server's batches in each span, of which up to `depth` are under way at a time."""
+    """Return the seconds of one server's batches in each span, of which up to `depth` are under way
+    at a time.
+    """
     if not len(batches["started_s"]):
         return np.zeros(len(edges) - 1)
-    # Busy time up to each edge: the batches begun by then in full, less what the last of them still have to run.
+    # Busy time up to each edge: the batches begun by then in full, less what the last of them still
+    # have to run.
     total_s = np.concatenate([[0.0], np.cumsum(batches["ended_s"] - batches["started_s"])])
     begun = np.searchsorted(batches["started_s"], edges, side="right")
     remaining_s = np.zeros(len(edges))
@@ -98,7 +108,9 @@ def _busy_s(edges: Floats, batches: Table, depth: int) -> Floats:
 
 
 COMPUTE_DOMINANT = 1.5
-"""A missed deadline is attributed to its own batch if that took so many times the moving mean (WISP, Fig. 8)."""
+"""A missed deadline is attributed to its own batch if that took so many times the moving mean
+(WISP, Fig. 8).
+"""
 
 
 def compute_metrics(
@@ -113,7 +125,9 @@ def compute_metrics(
     all_responses = np.ones(len(responses.slo), dtype=bool)
     all_rounds = np.ones(len(rounds.slo), dtype=bool)
     classes: dict[str, ClassFigures[Real]] = {}
-    for index, (name, speed) in enumerate(zip(scenario.slo.names, scenario.slo.speeds, strict=True)):
+    for index, (name, speed) in enumerate(
+        zip(scenario.slo.names, scenario.slo.speeds, strict=True)
+    ):
         group = _group_metrics(responses, rounds, responses.slo == index, rounds.slo == index)
         classes[name] = ClassFigures(**structs.asdict(group), promised_speed=speed)
     kinds = {
@@ -141,9 +155,11 @@ def compute_metrics(
 
 
 def device_wait_share(result: SimulationResult) -> float:
-    """Return the share of the time of all responses for which they waited for their device to answer the one before.
+    """Return the share of the time of all responses for which they waited for their device to
+    answer the one before.
 
-    A response lasts from its arrival on. Those that have not ended last until the end of the simulation.
+    A response lasts from its arrival on. Those that have not ended last until the end of the
+    simulation.
     """
     table = result.responses
     order = np.lexsort((table["start_s"], table["client"]))
@@ -158,8 +174,12 @@ ALL = "all"
 """Names all classes together among the latencies by class."""
 
 
-def latencies_by_class(scenario: Scenario, result: SimulationResult) -> dict[str, ResponseLatencies[Real]]:
-    """Return the latencies of all responses together and, where several speeds are promised, by class."""
+def latencies_by_class(
+    scenario: Scenario, result: SimulationResult
+) -> dict[str, ResponseLatencies[Real]]:
+    """Return the latencies of all responses together and, where several speeds are promised, by
+    class.
+    """
     responses = _Responses(scenario, result, "speed")
     rounds = rows_after(_with_gaps(scenario, result), "arrived_s", scenario.warmup_s)
     by_class = {ALL: _latencies(responses, rounds["gap_s"], responses.finished)}
@@ -171,16 +191,21 @@ def latencies_by_class(scenario: Scenario, result: SimulationResult) -> dict[str
 
 
 def _with_gaps(scenario: Scenario, result: SimulationResult) -> Table:
-    """Return the rounds with `gap_s`: the seconds since the arrival before of the same response, NaN without one.
+    """Return the rounds with `gap_s`: the seconds since the arrival before of the same response,
+    NaN without one.
 
-    Where the server drafts, tokens stream over a link that delays all of them alike, so that ends of verifications
-    stand for arrivals.
+    Where the server drafts, tokens stream over a link that delays all of them alike, so that ends
+    of verifications stand for arrivals.
     """
     rounds = result.rounds
     arrived_s = rounds["answered_s" if scenario.system.drafting == "edge" else "ended_s"]
     order = np.lexsort((arrived_s, rounds["response"], rounds["client"]))
     seen = arrived_s[order] <= result.end_s
-    same = (np.diff(rounds["client"][order]) == 0) & (np.diff(rounds["response"][order]) == 0) & seen[1:]
+    same = (
+        (np.diff(rounds["client"][order]) == 0)
+        & (np.diff(rounds["response"][order]) == 0)
+        & seen[1:]
+    )
     gap_s = np.full(len(order), np.nan)
     gap_s[order[1:][same]] = arrived_s[order[1:][same]] - arrived_s[order[:-1][same]]
     return {**rounds, "gap_s": gap_s}
@@ -189,7 +214,9 @@ def _with_gaps(scenario: Scenario, result: SimulationResult) -> Table:
 def slo_violations(
     scenario: Scenario, result: SimulationResult, objective: Objective = "speed"
 ) -> tuple[Mask, Integers]:
-    """Return, for each response that fell due, in order of their ends, if it violated its SLO, and its class."""
+    """Return, for each response that fell due, in order of their ends, if it violated its SLO, and
+    its class.
+    """
     responses = _Responses(scenario, result, objective)
     due = responses.owed > 0
     return responses.violated[due], responses.slo[due].astype(np.int64)
@@ -198,11 +225,12 @@ def slo_violations(
 def due_lateness(
     scenario: Scenario, result: SimulationResult, objective: Objective = "speed"
 ) -> tuple[Floats, float | None]:
-    """Return the lateness of each response that fell due, in order of their ends, and their mean seconds.
+    """Return the lateness of each response that fell due, in order of their ends, and their mean
+    seconds.
 
-    Lateness is the time that a response took over the time that it may take, infinite where it is not there yet; above
-    1 the promise is broken. The mean counts an unfinished response as long as it has lasted; it is None without
-    responses.
+    Lateness is the time that a response took over the time that it may take, infinite where it is
+    not there yet; above 1 the promise is broken. The mean counts an unfinished response as long as
+    it has lasted; it is None without responses.
     """
     responses = _Responses(scenario, result, objective)
     due = responses.owed > 0
@@ -211,10 +239,12 @@ def due_lateness(
 
 
 class _Responses:
-    """Responses, and how often each was `owed`: began after the warm-up and fell due before the end, finished or not.
+    """Responses, and how often each was `owed`: began after the warm-up and fell due before the
+    end, finished or not.
 
-    A response that is not there after k times its allowed time is owed k times. The violation rate counts it once
-    (WISP, Eq. 20), so that a starved device counts the less the longer it waits; `starved_rate` counts it k times.
+    A response that is not there after k times its allowed time is owed k times. The violation rate
+    counts it once (WISP, Eq. 20), so that a starved device counts the less the longer it waits;
+    `starved_rate` counts it k times.
     """
 
     def __init__(self, scenario: Scenario, result: SimulationResult, objective: Objective) -> None:
@@ -226,20 +256,25 @@ class _Responses:
         self.first_s = table["first_s"]
         self.end_s = table["end_s"]
         speeds = np.asarray(scenario.slo.speeds)[self.slo.astype(int)]
-        began_s, tokens = (self.start_s, self.tokens) if objective == "speed" else (self.first_s, self.tokens - 1)
+        began_s, tokens = (
+            (self.start_s, self.tokens) if objective == "speed" else (self.first_s, self.tokens - 1)
+        )
         allowed_s = np.maximum(tokens / speeds, 1e-9)
         self.violated = self.end_s > began_s + allowed_s
         self.lateness = np.full(len(self.end_s), np.inf)
         ended = np.isfinite(self.end_s)
         self.lateness[ended] = (self.end_s[ended] - began_s[ended]) / allowed_s[ended]
-        self.owed = _times_owed(began_s, allowed_s, self.end_s, self.violated, scenario.warmup_s, result.end_s)
+        self.owed = _times_owed(
+            began_s, allowed_s, self.end_s, self.violated, scenario.warmup_s, result.end_s
+        )
         self.finished = (self.end_s <= result.end_s) & (self.start_s >= scenario.warmup_s)
         self.key = _keys(table["client"], _order_of_client(table))
         self.window_s = result.end_s - scenario.warmup_s
 
 
 class _Rounds:
-    """Rounds that reached the server after the warm-up; those whose deadline lies before the end are `judged`.
+    """Rounds that reached the server after the warm-up; those whose deadline lies before the end
+    are `judged`.
 
     `due` are those of responses that fell due, and `good` those among them whose response kept its promise.
     """
@@ -266,12 +301,16 @@ class _Rounds:
         shapes = np.stack([verified["new"], verified["cached"], servers], axis=1).astype(int)
         unique, index = np.unique(shapes, axis=0, return_inverse=True)
         verifiers = [server.deployment.verifier for server in scenario.pool]
-        isolated_s = [verifiers[server].pass_s(((int(new), int(cached)),)) for new, cached, server in unique]
+        isolated_s = [
+            verifiers[server].pass_s(((int(new), int(cached)),)) for new, cached, server in unique
+        ]
         self.interference = self.verify_s / np.asarray(isolated_s)[index.ravel()]
 
 
 def _order_of_client(responses: Table) -> Integers:
-    """Return the place of each response among those of its device, from 0, as rounds name theirs."""
+    """Return the place of each response among those of its device, from 0, as rounds name
+    theirs.
+    """
     order = np.lexsort((responses["start_s"], responses["client"]))
     client = responses["client"][order]
     places = np.empty(len(order), np.int64)
@@ -290,7 +329,9 @@ def _kinds(scenario: Scenario, table: Table) -> Integers:
     return kinds
 
 
-def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_rounds: Mask) -> GroupFigures[Real]:
+def _group_metrics(
+    responses: _Responses, rounds: _Rounds, group: Mask, group_rounds: Mask
+) -> GroupFigures[Real]:
     """Return the metrics of one group, given which responses and rounds belong to it."""
     finished = responses.finished & group
     owed = responses.owed[group]
@@ -301,8 +342,11 @@ def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_ro
     duration_s = responses.end_s[finished] - responses.start_s[finished]
     latencies = _latencies(responses, rounds.table["gap_s"][group_rounds], finished)
     throughput = float(committed.sum()) / responses.window_s
-    # Of responses that are not due yet nobody knows if they will be kept: they count as those that are.
-    kept = ratio_of_sums(*(committed[among[group_rounds]].sum() for among in (rounds.good, rounds.due)))
+    # Of responses that are not due yet nobody knows if they will be kept: they count as those that
+    # are.
+    kept = ratio_of_sums(
+        *(committed[among[group_rounds]].sum() for among in (rounds.good, rounds.due))
+    )
     return GroupFigures(
         ttft_s=latencies.ttft_s,
         tpot_s=latencies.tpot_s,
@@ -326,9 +370,13 @@ def _group_metrics(responses: _Responses, rounds: _Rounds, group: Mask, group_ro
 
 
 def _latencies(responses: _Responses, gap_s: Floats, finished: Mask) -> ResponseLatencies[Real]:
-    """Return the latencies of finished responses, and of the gaps between arrivals that are known."""
+    """Return the latencies of finished responses, and of the gaps between arrivals that are
+    known.
+    """
     several = finished & (responses.tokens > 1)
-    tpot_s = (responses.end_s[several] - responses.first_s[several]) / (responses.tokens[several] - 1)
+    tpot_s = (responses.end_s[several] - responses.first_s[several]) / (
+        responses.tokens[several] - 1
+    )
     return ResponseLatencies(
         ttft_s=distribution(responses.first_s[finished] - responses.start_s[finished]),
         tpot_s=distribution(tpot_s),
@@ -338,12 +386,19 @@ def _latencies(responses: _Responses, gap_s: Floats, finished: Mask) -> Response
 
 
 def _times_owed(
-    began_s: Floats, allowed_s: Floats, end_s: Floats, violated: Mask, warmup_s: float, until_s: float
+    began_s: Floats,
+    allowed_s: Floats,
+    end_s: Floats,
+    violated: Mask,
+    warmup_s: float,
+    until_s: float,
 ) -> Integers:
-    """Return how often each response falls due until it is there, in spans that began after the warm-up.
+    """Return how often each response falls due until it is there, in spans that began after the
+    warm-up.
 
-    A span that began during the warm-up was partly spent on a server that was still filling up: like `finished`, it
-    does not count, although it ends after the warm-up. Later spans of the same response do.
+    A span that began during the warm-up was partly spent on a server that was still filling up:
+    like `finished`, it does not count, although it ends after the warm-up. Later spans of the same
+    response do.
     """
     begun = began_s < until_s
     duration_s = np.minimum(end_s, until_s)[begun] - began_s[begun]
@@ -357,7 +412,9 @@ def _times_owed(
 
 
 def _attribute_misses(rounds: _Rounds, result: SimulationResult, window: int) -> MissCauses[Real]:
-    """Return how many verified rounds missed their deadline because of their own batch, and because of the queue."""
+    """Return how many verified rounds missed their deadline because of their own batch, and because
+    of the queue.
+    """
     batch_s = result.batches["ended_s"] - result.batches["started_s"]
     servers = servers_of(result.batches)
     moving_mean_s = np.empty_like(batch_s)

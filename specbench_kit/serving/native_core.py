@@ -1,8 +1,9 @@
-"""The event loop of one server in compiled code, with the results of the loop in Python to the last digit.
+"""The event loop of one server in compiled code, with the results of the loop in Python to the last
+digit.
 
-It knows pipelines of stages, the built-in schedulers but two, drafting on devices, on the server as far as each round
-says, or nowhere, and devices' own links. `Simulation` runs all other scenes, and all scenes where csrc/core.cpp was not
-compiled.
+It knows pipelines of stages, the built-in schedulers but two, drafting on devices, on the server as
+far as each round says, or nowhere, and devices' own links. `Simulation` runs all other scenes, and
+all scenes where csrc/core.cpp was not compiled.
 """
 
 import ctypes
@@ -20,7 +21,12 @@ from specbench_kit.decoding.latency import BatchSums
 from specbench_kit.deployments.base import TOKEN_BYTES
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.devices import Devices
-from specbench_kit.serving.execution import AlonePiece, RoundDrafting, SummedExecution, VerificationOnly
+from specbench_kit.serving.execution import (
+    AlonePiece,
+    RoundDrafting,
+    SummedExecution,
+    VerificationOnly,
+)
 from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, ColumnTable
 from specbench_kit.serving.round_sources import PositionRates, RecordedRounds, RoundSource
 from specbench_kit.serving.round_table import FIELDS, RoundTable
@@ -46,7 +52,9 @@ GROWTH = 4
 Counts = tuple[int, ...]
 """The fields of `BatchSums`."""
 PROMPT = -1
-"""Stands for the number of draft steps where core.cpp asks how long a device takes to read a prompt."""
+"""Stands for the number of draft steps where core.cpp asks how long a device takes to read a
+prompt.
+"""
 FIRST_WORK = -2
 """Stands there for the first work of a source; those that follow count down."""
 
@@ -55,8 +63,22 @@ class Settings(ctypes.Structure):
     """The structure `Settings` of core.cpp."""
 
     _fields_ = [
-        *((name, c_int64) for name in ("devices", "on_edge", "speculates", "keeps_kv", "admits", "lru", "additive")),
-        *((name, c_int64) for name in ("scheduler", "max_requests", "has_jitter", "token_bytes", "stages")),
+        *(
+            (name, c_int64)
+            for name in (
+                "devices",
+                "on_edge",
+                "speculates",
+                "keeps_kv",
+                "admits",
+                "lru",
+                "additive",
+            )
+        ),
+        *(
+            (name, c_int64)
+            for name in ("scheduler", "max_requests", "has_jitter", "token_bytes", "stages")
+        ),
         *((name, c_int64) for name in ("drafts", "longest_draft", "row_fields")),
         *((name, c_double) for name in ("kv_tokens", "kv_capacity", "longest_response", "idle_s")),
         ("options", c_double * 6),
@@ -65,7 +87,9 @@ class Settings(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class CoreFigures:
-    """What the loop counted so far, and the clients whose rounds are at the server, in the order of the result."""
+    """What the loop counted so far, and the clients whose rounds are at the server, in the order of
+    the result.
+    """
 
     rounds: int
     responses: int
@@ -80,21 +104,29 @@ class CoreFigures:
 
 
 _spare: list[Floats | None] = [None] * len(TABLES)
-"""The last tables of this process: their pages, which take as long to clear as a third of a simulation, are reused."""
+"""The last tables of this process: their pages, which take as long to clear as a third of a
+simulation, are reused.
+"""
 
 
 def _references(tables: Sequence[Floats | None], number: int) -> int:
-    """Return how many references there are to a table, those of the list and of this function included."""
+    """Return how many references there are to a table, those of the list and of this function
+    included.
+    """
     table = tables[number]
     return sys.getrefcount(table)
 
 
 IDLE_REFERENCES = _references([np.empty((1, 0))], 0)
-"""References to a table that only a list holds, which are not as many in every version of Python."""
+"""References to a table that only a list holds, which are not as many in every version of
+Python.
+"""
 
 
 def _empty_table(number: int, rows: int) -> Floats:
-    """Return a table with room for so many rows: the spare one if no result looks into it, and it is large enough."""
+    """Return a table with room for so many rows: the spare one if no result looks into it, and it
+    is large enough.
+    """
     # Every view of a table, and every core that writes to it, refers to it as well.
     if _references(_spare, number) == IDLE_REFERENCES:
         spare = _spare[number]
@@ -107,20 +139,26 @@ def _empty_table(number: int, rows: int) -> Floats:
 
 
 DEADLINE_NUMBERS = {"round": 0.0, "promise": 1.0}
-"""What the compiled schedulers read for the deadline that they go by; no other option of theirs is a text."""
+"""What the compiled schedulers read for the deadline that they go by; no other option of theirs is
+a text.
+"""
 
 
 class CoreLibrary(Protocol):
     """The functions of core.cpp; `Any` is a core."""
 
     settings_size: int
-    """Bytes of `Settings` there: another number says that the file is left over from another version of the kit."""
+    """Bytes of `Settings` there: another number says that the file is left over from another
+    version of the kit.
+    """
 
     def make(self, settings: Settings, /, *parts: object) -> Any:
         """Return a core that stands at the beginning."""
 
     def run(self, core: Any, until_s: float, /, *addresses: int) -> Sequence[Any]:
-        """Run up to a moment, write the devices' state to the addresses, and return the fields of `CoreFigures`."""
+        """Run up to a moment, write the devices' state to the addresses, and return the fields of
+        `CoreFigures`.
+        """
 
 
 @cache
@@ -136,12 +174,16 @@ def load_core() -> CoreLibrary | None:
 class NativeCore:
     """The compiled loop of one simulation; `run` goes on where it stopped."""
 
-    def __init__(self, library: CoreLibrary, scenario: Scenario, server: SimulatedServer, devices: Devices) -> None:
+    def __init__(
+        self, library: CoreLibrary, scenario: Scenario, server: SimulatedServer, devices: Devices
+    ) -> None:
         self._library = library
         self._server = server
         self._devices = devices
         # Memory that is not written to costs nothing, but a table that grows is copied.
-        first_rows = min(round(ROUNDS_PER_S * scenario.devices * scenario.duration_s), MOST_ROUNDS_AT_FIRST)
+        first_rows = min(
+            round(ROUNDS_PER_S * scenario.devices * scenario.duration_s), MOST_ROUNDS_AT_FIRST
+        )
         self._tables = tables = [np.empty((len(names), 0)) for names in TABLES]
         self._handed_out: list[Floats | None] = [None] * len(TABLES)
         table = devices.table
@@ -150,12 +192,20 @@ class NativeCore:
         execution = cast("SummedExecution", server.execution)
         sources = [kind.source for kind in table.fleet.kinds]
         is_pipeline = server.stages > 1
-        works = server.execution if isinstance(server.execution, RoundDrafting) and scenario.source.works else None
+        works = (
+            server.execution
+            if isinstance(server.execution, RoundDrafting) and scenario.source.works
+            else None
+        )
 
         def requests(number: int) -> Floats:
-            """Return the requests with this number: arrival, gap, prompt, output, cursor: [5, devices]."""
+            """Return the requests with this number: arrival, gap, prompt, output, cursor: [5,
+            devices].
+            """
             nonlocal previous_s
-            found, prompts, tokens, cursor = table.next_requests(everyone, np.full_like(everyone, number), previous_s)
+            found, prompts, tokens, cursor = table.next_requests(
+                everyone, np.full_like(everyone, number), previous_s
+            )
             previous_s = found.at_s
             return np.array([found.at_s, found.gap_s, prompts, tokens, cursor], dtype=np.float64)
 
@@ -164,8 +214,16 @@ class NativeCore:
             if steps <= FIRST_WORK:
                 work, context = FIRST_WORK - steps, cached
                 pieces, reads = divmod(missing, 2)  # 0 stands for the work before the draft is sent
-                return times.ahead_s(work, pieces, reads, context) if pieces else times.before_s(work, reads, context)
-            return times.prefill_s(missing) if steps == PROMPT else times.draft_s(steps, missing, cached)
+                return (
+                    times.ahead_s(work, pieces, reads, context)
+                    if pieces
+                    else times.before_s(work, reads, context)
+                )
+            return (
+                times.prefill_s(missing)
+                if steps == PROMPT
+                else times.draft_s(steps, missing, cached)
+            )
 
         def batch_s(
             now_s: float,
@@ -173,17 +231,24 @@ class NativeCore:
             forwards: Sequence[tuple[int, Counts]] | None,
             alone: Sequence[AlonePiece],
         ) -> tuple[float, float]:
-            """Return how long a batch takes that starts now, and from when on the next one may start.
+            """Return how long a batch takes that starts now, and from when on the next one may
+            start.
 
             Of a pipeline it is how long the transfers between its stages take instead.
             """
             sums = BatchSums(*counts)
             size = sums.requests
-            drafted = None if forwards is None else [(model, BatchSums(*forward)) for model, forward in forwards]
+            drafted = (
+                None
+                if forwards is None
+                else [(model, BatchSums(*forward)) for model, forward in forwards]
+            )
             if works is not None and drafted is not None:
                 isolated_s = works.seconds_of_works(sums, alone, drafted)
             else:
-                isolated_s = execution.seconds(sums, None if drafted is None else [forward for _, forward in drafted])
+                isolated_s = execution.seconds(
+                    sums, None if drafted is None else [forward for _, forward in drafted]
+                )
             seconds = server.overhead.verification_s(isolated_s, size, now_s)
             if is_pipeline:
                 return seconds, server.transfers_s(sums.linear, seconds, isolated_s)
@@ -195,21 +260,27 @@ class NativeCore:
             return server.overhead.free_s
 
         def make_room(number: int, rows: int) -> tuple[int, int]:
-            """Return the new number of rows of a table that is full, or was handed out, and its address."""
+            """Return the new number of rows of a table that is full, or was handed out, and its
+            address.
+            """
             room = GROWTH * rows + FEWEST_ROWS if rows or number else first_rows + FEWEST_ROWS
             larger = _empty_table(number, room)
             larger[:, :rows] = tables[number][:, :rows]
             tables[number] = larger
             return larger.shape[1], larger.ctypes.data
 
-        # None of these functions knows `self`: the garbage collector does not see what the core holds, so that a circle
-        # through it would stay in memory with all tables.
+        # None of these functions knows `self`: the garbage collector does not see what the core
+        # holds, so that a circle through it would stay in memory with all tables.
         self._core = library.make(
             _settings(scenario, server, table),
             table.random.streams,
             np.array([*table.constants(), devices.slo], dtype=np.float64),
             table.fleet.kind.astype(np.int64),
-            [source.tables() for source in sources if isinstance(source, PositionRates | RecordedRounds)],
+            [
+                source.tables()
+                for source in sources
+                if isinstance(source, PositionRates | RecordedRounds)
+            ],
             draft_s,
             lambda new, cached, *_: server.estimator.isolated_s(new, cached),
             requests,
@@ -226,7 +297,9 @@ class NativeCore:
         return CoreFigures(*self._library.run(self._core, until_s, *self._devices.addresses()))
 
     def tables(self, figures: CoreFigures) -> list[ColumnTable]:
-        """Return the rounds, responses and batches up to the end of the last run, to which rows may be added."""
+        """Return the rounds, responses and batches up to the end of the last run, to which rows may
+        be added.
+        """
         found = []
         for index, count in enumerate((figures.rounds, figures.responses, figures.batches)):
             columns = self._tables[index]
@@ -256,13 +329,18 @@ def _settings(scenario: Scenario, server: SimulatedServer, table: RoundTable) ->
         token_bytes=TOKEN_BYTES,
         stages=server.stages,
         drafts=scenario.system.drafting == "server",
-        longest_draft=execution.longest if isinstance(execution := server.execution, RoundDrafting) else 0,
+        longest_draft=execution.longest
+        if isinstance(execution := server.execution, RoundDrafting)
+        else 0,
         row_fields=len(FIELDS),
         kv_tokens=server.limits.kv_tokens,
         kv_capacity=memory.tokens,
         longest_response=scenario.longest_response,
         idle_s=server.estimator.idle_s,
-        options=tuple(DEADLINE_NUMBERS[option] if isinstance(option, str) else float(option) for option in options),
+        options=tuple(
+            DEADLINE_NUMBERS[option] if isinstance(option, str) else float(option)
+            for option in options
+        ),
     )
 
 
@@ -271,7 +349,9 @@ def _drafts_blocks(source: RoundSource) -> bool:
 
 
 def native_core(scenario: Scenario, server: SimulatedServer, devices: Devices) -> NativeCore | None:
-    """Return the compiled loop of a scenario, or None if it does not know all of it or was not compiled."""
+    """Return the compiled loop of a scenario, or None if it does not know all of it or was not
+    compiled.
+    """
     library = load_core()
     known = (
         len(scenario.pool) == 1

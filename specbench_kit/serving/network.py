@@ -1,4 +1,6 @@
-"""What delays messages and verifications besides each device's own link: recorded links, shared links, the host."""
+"""What delays messages and verifications besides each device's own link: recorded links, shared
+links, the host.
+"""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +17,8 @@ from specbench_kit.serving.arrays import Floats, Integers
 
 @dataclass(frozen=True, eq=False)
 class LinkTrace:
-    """Round trip and bytes per second in either direction, from every `time_s` to the next; repeats from the start.
+    """Round trip and bytes per second in either direction, from every `time_s` to the next; repeats
+    from the start.
 
     Arrays [rows]. The last row lasts as long as the one before it. Messages wait while there are 0 bytes per second.
     Where `bytes_per_s` is None, the recording is of round trips alone, and the devices' own links say how long the
@@ -29,7 +32,9 @@ class LinkTrace:
     reading: FileReading | None = field(default=None, compare=False)
 
     def excess_s(self, size: Floats, at_s: Floats) -> Floats:
-        """Return how much longer than at the mean round trip and bandwidth messages take that are sent at `at_s`."""
+        """Return how much longer than at the mean round trip and bandwidth messages take that are
+        sent at `at_s`.
+        """
         mean_rtt_s = self._mean(self._round_trips_s)
         if self.bytes_per_s is None:
             return (self._round_trips_s[self._row(at_s)] - mean_rtt_s) / 2
@@ -41,17 +46,21 @@ class LinkTrace:
         return row
 
     def transfer_s(self, size: Floats, at_s: Floats) -> Floats:
-        """Return the seconds of messages of `size` bytes that are sent at `at_s`: half a round trip, and the bytes."""
+        """Return the seconds of messages of `size` bytes that are sent at `at_s`: half a round
+        trip, and the bytes.
+        """
         seconds: Floats = self._round_trips_s[self._row(at_s)] / 2 + self._bytes_s(size, at_s)
         return seconds
 
     def _bytes_s(self, size: Floats, at_s: Floats) -> Floats:
         """Return the seconds in which the link carries `size` bytes that are sent at `at_s`."""
         at_s = np.where(at_s < inf, at_s, 0.0)
-        # Bytes that the link could have carried since 0 s grow with time; a message ends when they have grown by its
-        # size, which is found by inverting that function.
+        # Bytes that the link could have carried since 0 s grow with time; a message ends when they
+        # have grown by its size, which is found by inverting that function.
         passes, offset_s = np.divmod(at_s, self.duration_s)
-        carried = passes * self._carried_bytes[-1] + np.interp(offset_s, self._edges_s, self._carried_bytes)
+        carried = passes * self._carried_bytes[-1] + np.interp(
+            offset_s, self._edges_s, self._carried_bytes
+        )
         passes, offset = np.divmod(carried + size, self._carried_bytes[-1])
         end_s = passes * self.duration_s + np.interp(offset, self._carried_bytes, self._edges_s)
         seconds: Floats = np.maximum(0.0, end_s - at_s)
@@ -113,10 +122,14 @@ class Network:
 
     def __post_init__(self) -> None:
         if not self.shared_up_bytes_per_s > 0:
-            raise SkitError(f"--shared-uplink must be above 0 bytes per second, not {self.shared_up_bytes_per_s:g}")
+            raise SkitError(
+                f"--shared-uplink must be above 0 bytes per second, not {self.shared_up_bytes_per_s:g}"
+            )
         for name in ("frame_s", "turn_s", "turn_answer_s", "answer_s"):
             if not 0 <= (seconds := getattr(self, name)) < inf:
-                raise SkitError(f"--{name.replace('_', '-')} takes seconds from 0 on, not {seconds:g}")
+                raise SkitError(
+                    f"--{name.replace('_', '-')} takes seconds from 0 on, not {seconds:g}"
+                )
 
     @property
     def delays_messages(self) -> bool:
@@ -124,14 +137,18 @@ class Network:
         return self.trace is not None or self.shared_up_bytes_per_s != inf or self.frame_s > 0
 
     def link(self, nominal: Link) -> Link:
-        """Return a deployment's link as deadlines and reports count with it: at the means of the trace, if any."""
+        """Return a deployment's link as deadlines and reports count with it: at the means of the
+        trace, if any.
+        """
         if (trace := self.trace) is None:
             return nominal
         rtt_s = trace.mean_rtt_s
         mean = nominal if rtt_s is None else replace(nominal, rtt_s=rtt_s, jitter_s=0.0)
         if trace.bytes_per_s is None:
             return mean
-        return replace(mean, up_bytes_per_s=trace.mean_bytes_per_s, down_bytes_per_s=trace.mean_bytes_per_s)
+        return replace(
+            mean, up_bytes_per_s=trace.mean_bytes_per_s, down_bytes_per_s=trace.mean_bytes_per_s
+        )
 
 
 NO_DELAYS = Network()
@@ -183,7 +200,9 @@ class ServerOverhead:
 
 
 def answers_leaving(answers: Floats | float, since_s: Floats | float, frame_s: float) -> Floats:
-    """Return how many of a batch's answers are still being sent `since_s` seconds after its end, `frame_s` each."""
+    """Return how many of a batch's answers are still being sent `since_s` seconds after its end,
+    `frame_s` each.
+    """
     if not frame_s:
         return np.zeros_like(answers, dtype=np.float64)
     leaving: Floats = np.ceil(np.maximum(0.0, answers - since_s / frame_s))

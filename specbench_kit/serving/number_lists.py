@@ -8,7 +8,9 @@ Numbers = tuple[float, ...]
 
 
 def counts_of(flag: str) -> Callable[[str], tuple[int, ...]]:
-    """Return a parser of `20`, `10,20,40`, or `10:100:30` (10, 40, 70 and 100), whose errors name the flag."""
+    """Return a parser of `20`, `10,20,40`, or `10:100:30` (10, 40, 70 and 100), whose errors name
+    the flag.
+    """
 
     def parse(text: str) -> tuple[int, ...]:
         try:
@@ -31,7 +33,9 @@ def numbers_of(flag: str) -> Callable[[str], Numbers]:
         try:
             return tuple(map(float, text.split(",")))
         except ValueError:
-            raise SkitError(f"{flag} takes numbers with commas between them, not '{text}'") from None
+            raise SkitError(
+                f"{flag} takes numbers with commas between them, not '{text}'"
+            ) from None
 
     return parse
 

@@ -24,12 +24,17 @@ ESTIMATOR = "Estimator"
 SIMULATION = "Simulation"
 RECORDING = "Recording a trace"
 Objective = Literal["speed", "tpot"]
-"""What a promised speed is measured by: tokens over the whole response, or time per token after the first."""
+"""What a promised speed is measured by: tokens over the whole response, or time per token after the
+first.
+"""
 Eviction = Literal["newest", "lru"]
 Backend = Literal["processes", "ray"]
 Jobs = Annotated[int, Option("Number of processes; -1 uses every core.", SIMULATION)]
 OnBackend = Annotated[
-    Backend, Option("Where simulations run: processes of this machine, or a running ray cluster.", SIMULATION)
+    Backend,
+    Option(
+        "Where simulations run: processes of this machine, or a running ray cluster.", SIMULATION
+    ),
 ]
 OWN = "own"
 """Names a system's own scheduler or method."""
@@ -44,19 +49,24 @@ EACH = "Given once for all systems, or once per --system."
 class ServingOptions:
     """Options of simulations and of searches for capacity.
 
-    Lists with one entry count for every series, longer ones name one entry for each. `seeds` simulations of every point
-    use the seeds from `seed` on. `kv_tokens` is the room for KV: a number, `unlimited`, or `auto` for what the
-    verifier's device and model leave.
+    Lists with one entry count for every series, longer ones name one entry for each. `seeds`
+    simulations of every point use the seeds from `seed` on. `kv_tokens` is the room for KV: a
+    number, `unlimited`, or `auto` for what the verifier's device and model leave.
     """
 
     system: Annotated[
-        tuple[str, ...], Option("System: a name from `skit list systems`; may be given several times.", RUN)
+        tuple[str, ...],
+        Option("System: a name from `skit list systems`; may be given several times.", RUN),
     ] = ("wisp",)
     scheduler: Annotated[
-        tuple[str, ...], Option(f"Scheduler: name or name:key=value,... from `skit list schedulers`. {EACH}", RUN)
+        tuple[str, ...],
+        Option(f"Scheduler: name or name:key=value,... from `skit list schedulers`. {EACH}", RUN),
     ] = (OWN,)
     method: Annotated[
-        tuple[str, ...], Option(f"Drafting method: name or name:key=value,... from `skit list methods`. {EACH}", RUN)
+        tuple[str, ...],
+        Option(
+            f"Drafting method: name or name:key=value,... from `skit list methods`. {EACH}", RUN
+        ),
     ] = (OWN,)
     acceptance: Annotated[
         tuple[str, ...],
@@ -70,7 +80,10 @@ class ServingOptions:
     ] = (RECORD,)
     label: Annotated[tuple[str, ...], Option("Name of each system in the report.", RUN)] = ()
     deployment: Annotated[
-        tuple[str, ...], Option(f"Deployment: a name from `skit list deployments`, or a .toml file. {EACH}", DEPLOYMENT)
+        tuple[str, ...],
+        Option(
+            f"Deployment: a name from `skit list deployments`, or a .toml file. {EACH}", DEPLOYMENT
+        ),
     ] = ("wisp-roofline",)
     fleet: Annotated[
         str | None,
@@ -138,17 +151,26 @@ class ServingOptions:
             DEPLOYMENT,
         ),
     ] = 0.0
-    turn_s: Annotated[float, Option("Fixed gap between two verifications, in seconds.", DEPLOYMENT)] = 0.0
+    turn_s: Annotated[
+        float, Option("Fixed gap between two verifications, in seconds.", DEPLOYMENT)
+    ] = 0.0
     turn_answer_s: Annotated[
         float,
-        Option("Gap between verifications added per response of the previous batch, in seconds.", DEPLOYMENT),
+        Option(
+            "Gap between verifications added per response of the previous batch, in seconds.",
+            DEPLOYMENT,
+        ),
     ] = 0.0
     answer_s: Annotated[
         float,
-        Option("Delay added to the next verification per response still being sent, in seconds.", DEPLOYMENT),
+        Option(
+            "Delay added to the next verification per response still being sent, in seconds.",
+            DEPLOYMENT,
+        ),
     ] = 0.0
     verify_cv: Annotated[
-        float, Option("Random variation of the verification time: standard deviation / mean.", DEPLOYMENT)
+        float,
+        Option("Random variation of the verification time: standard deviation / mean.", DEPLOYMENT),
     ] = 0.0
     kv_tokens: Annotated[
         str,
@@ -176,7 +198,11 @@ class ServingOptions:
     ] = ("4",)
     slo_scale: Annotated[
         Numbers,
-        Option("Factors on the promised time per token, such as 0.8,1,1.2.", LOAD, parse=numbers_of("--slo-scale")),
+        Option(
+            "Factors on the promised time per token, such as 0.8,1,1.2.",
+            LOAD,
+            parse=numbers_of("--slo-scale"),
+        ),
     ] = (1.0,)
     objective: Annotated[
         Objective,
@@ -229,10 +255,12 @@ class ServingOptions:
             parse=numbers_of("--guard"),
         ),
     ] = ()
-    duration_s: Annotated[float, Option("Simulated time in seconds.", SIMULATION, flag="duration")] = 300.0
-    warmup_s: Annotated[float, Option("Seconds at the start that no metric includes.", SIMULATION, flag="warm-up")] = (
-        30.0
-    )
+    duration_s: Annotated[
+        float, Option("Simulated time in seconds.", SIMULATION, flag="duration")
+    ] = 300.0
+    warmup_s: Annotated[
+        float, Option("Seconds at the start that no metric includes.", SIMULATION, flag="warm-up")
+    ] = 30.0
     seed: Annotated[int, Option("Seed of the first simulation.", SIMULATION)] = 0
     seeds: Annotated[
         int,
@@ -245,7 +273,9 @@ class ServingOptions:
     jobs: Jobs = -1
     backend: OnBackend = "processes"
     resume: Resume = False
-    max_draft: Annotated[int, Option("Number of draft tokens recorded at every position.", RECORDING)] = 8
+    max_draft: Annotated[
+        int, Option("Number of draft tokens recorded at every position.", RECORDING)
+    ] = 8
     out: Out = Path("results")
 
 
@@ -274,18 +304,23 @@ class SimulationOptions(ServingOptions):
             parse=counts_of("--concurrency"),
         ),
     ] = ()
-    arrivals_scale: Annotated[float, Option("Factor on the arrival rate of a trace file.", LOAD)] = 1.0
+    arrivals_scale: Annotated[
+        float, Option("Factor on the arrival rate of a trace file.", LOAD)
+    ] = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingOptions(DatasetOptions):
-    """Options of the trace that is recorded if no acceptance is given; 50 prompts take minutes on two cores."""
+    """Options of the trace that is recorded if no acceptance is given; 50 prompts take minutes on
+    two cores.
+    """
 
     limit: Annotated[int, Option("Number of prompts, drawn with --seed.", RECORDING)] = 50
     minutes: Annotated[
         float | None,
         Option(
-            "Minutes of recording after which no further prompt begins; what is recorded by then is used.", RECORDING
+            "Minutes of recording after which no further prompt begins; what is recorded by then is used.",
+            RECORDING,
         ),
     ] = None
     target: Target = "auto"
@@ -299,9 +334,15 @@ class RecordingOptions(DatasetOptions):
 class OutputOptions:
     """Options of what is stored of a simulation besides its metrics."""
 
-    events: Annotated[bool, Option("Store every round, response and batch as Parquet.", OUTPUT)] = False
+    events: Annotated[bool, Option("Store every round, response and batch as Parquet.", OUTPUT)] = (
+        False
+    )
     timeline: Annotated[
-        str | None, Option("Time window FROM:TO, in simulated seconds, to store as a timeline for Perfetto.", OUTPUT)
+        str | None,
+        Option(
+            "Time window FROM:TO, in simulated seconds, to store as a timeline for Perfetto.",
+            OUTPUT,
+        ),
     ] = None
 
 
@@ -310,7 +351,8 @@ class PresetOption:
     """A published experiment to start from."""
 
     preset: Annotated[
-        str | None, Option("A published experiment from `skit list presets`; other options change it.", RUN)
+        str | None,
+        Option("A published experiment from `skit list presets`; other options change it.", RUN),
     ] = None
 
 
@@ -320,12 +362,19 @@ class CapacityRule:
 
     epsilon: Annotated[float, Option("Share of responses that may violate their SLO.", LOAD)] = 0.05
     most: Annotated[int, Option("Largest number of devices to try.", LOAD)] = 4096
-    resolution: Annotated[float, Option("Relative precision of the result, such as 0.01.", LOAD)] = 0.01
+    resolution: Annotated[
+        float, Option("Relative precision of the result, such as 0.01.", LOAD)
+    ] = 0.01
     objective: Objective = "speed"
 
     def __post_init__(self) -> None:
         epsilon = self.epsilon
         resolution = self.resolution
-        require(0 <= epsilon < 1, f"--epsilon is a share of responses from 0 to below 1, not {epsilon:g}")
+        require(
+            0 <= epsilon < 1,
+            f"--epsilon is a share of responses from 0 to below 1, not {epsilon:g}",
+        )
         require(self.most >= 1, f"--most must be at least 1 device, not {self.most}")
-        require(0 <= resolution < 1, f"--resolution is a share from 0 to below 1, not {resolution:g}")
+        require(
+            0 <= resolution < 1, f"--resolution is a share from 0 to below 1, not {resolution:g}"
+        )

@@ -1,6 +1,8 @@
-"""Drafting on the server by a method's own policy, which sees only how confident the draft model is.
+"""Drafting on the server by a method's own policy, which sees only how confident the draft model
+is.
 
-Imported where a server drafts so, and nowhere else: what policies see is of a library that takes seconds to load.
+Imported where a server drafts so, and nowhere else: what policies see is of a library that takes
+seconds to load.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,11 +33,12 @@ TracedChains = Callable[[Sequence[int]], Sequence[DraftedChain]]
 
 
 class PolicyDrafting:
-    """Drafting for the whole batch as a method's policy decides, at most `longest` tokens, then one verification.
+    """Drafting for the whole batch as a method's policy decides, at most `longest` tokens, then one
+    verification.
 
-    Where acceptance is stated, prompts are read by both models, and a batch with a prompt is not drafted for. From a
-    trace, a request is drafted for in its first round too, and its draft model reads what it has not read: the prompt,
-    or a token behind a draft that was accepted as a whole.
+    Where acceptance is stated, prompts are read by both models, and a batch with a prompt is not
+    drafted for. From a trace, a request is drafted for in its first round too, and its draft model
+    reads what it has not read: the prompt, or a token behind a draft that was accepted as a whole.
     """
 
     def __init__(
@@ -61,7 +64,9 @@ class PolicyDrafting:
         """What the draft model has read of each client's text."""
 
     def run(self, batch: Sequence[WaitingRound], chunks: Chunks) -> tuple[float, Drafted]:
-        """Return the seconds of the policy's draft forwards and of verifying the tokens that it chose."""
+        """Return the seconds of the policy's draft forwards and of verifying the tokens that it
+        chose.
+        """
         rows = rows_of(batch, chunks)
         if self._chains is not None:
             return self._run_traced(batch, rows, chunks, self._chains)
@@ -71,17 +76,28 @@ class PolicyDrafting:
         known = [_Chain(chain, self._longest) for chain in confidences]
         chosen, drafter = self._decide(batch, known)
         return drafter.seconds(self._draft_s) + self._decision_s * drafter.drafted + self._verify_s(
-            [(new + submitted, cached) for (new, cached), submitted in zip(rows, chosen, strict=True)]
+            [
+                (new + submitted, cached)
+                for (new, cached), submitted in zip(rows, chosen, strict=True)
+            ]
         ), np.array(chosen)
 
     def _run_traced(
-        self, batch: Sequence[WaitingRound], rows: Sequence[Row], chunks: Chunks, chains: TracedChains
+        self,
+        batch: Sequence[WaitingRound],
+        rows: Sequence[Row],
+        chunks: Chunks,
+        chains: TracedChains,
     ) -> tuple[float, Drafted]:
-        """Return the same from a trace; what computes only a part of its prompt is not drafted for."""
+        """Return the same from a trace; what computes only a part of its prompt is not drafted
+        for.
+        """
         whole = [request for request in batch if request.client not in chunks]
         seconds = 0.0
         known: list[_Chain] = []
-        for request, chain in zip(whole, chains([request.client for request in whole]), strict=True):
+        for request, chain in zip(
+            whole, chains([request.client for request in whole]), strict=True
+        ):
             context = request.cached + request.new
             read = self._read.setdefault(request.client, _Read())
             cached = 0 if chain.begins or not request.cached else read.cached_behind(context)
@@ -91,17 +107,23 @@ class PolicyDrafting:
             known.append(_TracedChain(chain, self._longest, cached))
         chosen, drafter = self._decide(whole, known)
         for request, draft in zip(whole, drafter.drafts, strict=True):
-            self._read[request.client] = _Read(request.cached + request.new, draft.tree.last, drafter.cached(draft))
+            self._read[request.client] = _Read(
+                request.cached + request.new, draft.tree.last, drafter.cached(draft)
+            )
         of_client = dict(zip([request.client for request in whole], chosen, strict=True))
         submitted = [of_client.get(request.client, 0) for request in batch]
-        verified = [(new + more, cached) for (new, cached), more in zip(rows, submitted, strict=True)]
+        verified = [
+            (new + more, cached) for (new, cached), more in zip(rows, submitted, strict=True)
+        ]
         seconds += drafter.seconds(self._draft_s) + self._decision_s * drafter.drafted
         return seconds + self._verify_s(verified), np.array(submitted)
 
     def _decide(
         self, batch: Sequence[WaitingRound], chains: Sequence["_Chain"]
     ) -> tuple[list[int], "_ConfidenceDrafter"]:
-        """Return how many tokens the policy submits of each request, and the drafter with what it drafted."""
+        """Return how many tokens the policy submits of each request, and the drafter with what it
+        drafted.
+        """
         drafter = _ConfidenceDrafter(batch, chains, self._block)
         if batch:
             self._policy.draft(cast("Drafter", drafter))
@@ -111,14 +133,18 @@ class PolicyDrafting:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """What the draft model has read of a client's text, of which so many tokens stood there before its last round."""
+    """What the draft model has read of a client's text, of which so many tokens stood there before
+    its last round.
+    """
 
     context: int = 0
     drafted: int = 0
     cached: int = 0
 
     def cached_behind(self, context: int) -> int:
-        """Return the tokens in the draft model's KV in a round that begins after `context` tokens."""
+        """Return the tokens in the draft model's KV in a round that begins after `context`
+        tokens.
+        """
         if not self.drafted:
             return self.cached
         # It never forwarded the last token that it drafted.
@@ -133,7 +159,9 @@ class _Chain:
 
     sampled = False
 
-    def __init__(self, confidences: Sequence[float], longest: int, cached: int | None = None) -> None:
+    def __init__(
+        self, confidences: Sequence[float], longest: int, cached: int | None = None
+    ) -> None:
         self._confidences = confidences
         self.length = longest
         self.room = longest
@@ -187,7 +215,11 @@ class _ConfidenceDrafter:
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Append one token to each chain; return those that had one and had room for it."""
-        grown = [draft for draft in drafts if self.room(draft) > 0 and draft.tree.last < self._chains[id(draft)].length]
+        grown = [
+            draft
+            for draft in drafts
+            if self.room(draft) > 0 and draft.tree.last < self._chains[id(draft)].length
+        ]
         self.drafted += len(grown)
         if rows := [self._row(draft) for draft in grown if draft.tree.last % self._block == 0]:
             self._forwards.append(rows)
@@ -198,14 +230,18 @@ class _ConfidenceDrafter:
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
         """Refuse to draft trees: acceptance rates describe chains."""
-        raise SkitError("a simulated server drafts chains from acceptance rates: name the folder of a run instead")
+        raise SkitError(
+            "a simulated server drafts chains from acceptance rates: name the folder of a run instead"
+        )
 
     def seconds(self, draft_s: Callable[[Sequence[Row]], float]) -> float:
         """Return the seconds of all forwards."""
         return sum(map(draft_s, self._forwards))
 
     def cached(self, draft: Draft) -> int:
-        """Return the tokens that were in the draft model's KV before the round, of a chain for which this is known."""
+        """Return the tokens that were in the draft model's KV before the round, of a chain for
+        which this is known.
+        """
         return self._chains[id(draft)].cached or 0
 
     def _row(self, draft: Draft) -> Row:

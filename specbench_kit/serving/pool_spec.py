@@ -35,11 +35,15 @@ class Outage:
 def parse_servers(text: str) -> int | list[str]:
     """Return the number of equal servers that a text states, or the names of unequal ones.
 
-    These are as in `adaspec-7b-a100=2,adaspec-7b-l40`, or cards that share the model, as in `4xh100,8xa100/pp4=2`.
+    These are as in `adaspec-7b-a100=2,adaspec-7b-l40`, or cards that share the model, as in
+    `4xh100,8xa100/pp4=2`.
     """
     if text.strip().lstrip("-").isdigit():
         number = int(text)
-        require(1 <= number <= MOST_SERVERS, f"--servers takes from 1 to {MOST_SERVERS} servers, not {number}")
+        require(
+            1 <= number <= MOST_SERVERS,
+            f"--servers takes from 1 to {MOST_SERVERS} servers, not {number}",
+        )
         return number
     names: list[str] = []
     for part in text.split(","):
@@ -51,7 +55,10 @@ def parse_servers(text: str) -> int | list[str]:
                 f"as in adaspec-7b-a100=2,adaspec-7b-l40, not '{text}'"
             )
         names += [name] * count
-    require(len(names) <= MOST_SERVERS, f"--servers takes from 1 to {MOST_SERVERS} servers, not {len(names)}")
+    require(
+        len(names) <= MOST_SERVERS,
+        f"--servers takes from 1 to {MOST_SERVERS} servers, not {len(names)}",
+    )
     return names
 
 
@@ -64,25 +71,33 @@ class NamedCards(NamedTuple):
 
 
 def named_cards(name: str) -> NamedCards | None:
-    """Return the cards that a server's name such as `4xh100` or `8xh100/pp4` states; None if it is no such name."""
+    """Return the cards that a server's name such as `4xh100` or `8xh100/pp4` states; None if it is
+    no such name.
+    """
     match = re.fullmatch(r"([1-9]\d{0,2})x(.+?)(?:/pp([1-9]\d?))?", name)
     return NamedCards(int(match[1]), match[2], int(match[3] or 1)) if match else None
 
 
 def parse_outage(text: str) -> Outage:
-    """Return the outage that `SERVER:FROM:TO` names: the server's number from 1 on, and simulated seconds."""
+    """Return the outage that `SERVER:FROM:TO` names: the server's number from 1 on, and simulated
+    seconds.
+    """
     try:
         server_text, from_text, to_text = text.split(":")
         outage = Outage(int(server_text) - 1, float(from_text), float(to_text))
     except ValueError:
         outage = Outage(-1, inf, inf)
     if not (outage.server >= 0 and 0 <= outage.from_s < outage.to_s < inf):
-        raise SkitError(f"--outage takes SERVER:FROM:TO, the server's number and seconds, as in 2:60:90, not '{text}'")
+        raise SkitError(
+            f"--outage takes SERVER:FROM:TO, the server's number and seconds, as in 2:60:90, not '{text}'"
+        )
     return outage
 
 
 def check_outages(outages: Sequence[Outage], servers: int, duration_s: float) -> None:
-    """Raise SkitError if an outage is of no server, begins after the end, or overlaps another of the same server."""
+    """Raise SkitError if an outage is of no server, begins after the end, or overlaps another of
+    the same server.
+    """
     for outage in outages:
         number = outage.server + 1
         require(outage.server < servers, f"--outage: there is no server {number} of {servers}")

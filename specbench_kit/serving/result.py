@@ -1,4 +1,6 @@
-"""What a simulation, or a load on a real server, leaves behind: rounds, responses and batches, in tables by column."""
+"""What a simulation, or a load on a real server, leaves behind: rounds, responses and batches, in
+tables by column.
+"""
 
 from array import array
 from collections.abc import Mapping, Sequence
@@ -19,14 +21,18 @@ ROUND_COLUMNS = (
     "client", "slo", "batch", "started_s", "ended_s", "answered_s", "sent_s", "arrived_s", "deadline_s", "new",
     "cached", "response", "draft_s", "drafted", "submitted", "accepted", "committed",
 )  # fmt: skip
-"""Rounds in the order of their verification; those without one at the end have infinite times and batch -1."""
+"""Rounds in the order of their verification; those without one at the end have infinite times and
+batch -1.
+"""
 RESPONSE_COLUMNS = ("client", "slo", "start_s", "first_s", "end_s", "prompt", "tokens", "committed")
 """Responses in the order of their end; unfinished ones come last, with an infinite `end_s`.
 
 `tokens` is the length of the whole response, `committed` is how many of them there are at the end of the simulation.
 """
 BATCH_COLUMNS = ("started_s", "ended_s", "expected_s", "size", "left_waiting", "new", "cached")
-"""Batches in their order; `expected_s` is the end that the scheduler expected. Pools also have the `server` of each."""
+"""Batches in their order; `expected_s` is the end that the scheduler expected. Pools also have the
+`server` of each.
+"""
 
 
 class RowBuffer:
@@ -37,8 +43,12 @@ class RowBuffer:
         self._numbers = array("d")
         self.append = self._numbers.extend
 
-    def extend(self, count: int, columns: Sequence[NDArray[Any] | float], *blocks: NDArray[Any]) -> None:
-        """Append `count` rows: single columns, or one number for all rows, and then blocks of several columns."""
+    def extend(
+        self, count: int, columns: Sequence[NDArray[Any] | float], *blocks: NDArray[Any]
+    ) -> None:
+        """Append `count` rows: single columns, or one number for all rows, and then blocks of
+        several columns.
+        """
         rows = np.empty((count, len(self._names)))
         first = len(columns)
         for index, column in enumerate(columns):
@@ -57,23 +67,32 @@ class RowBuffer:
         # Concatenation copies: nothing could be appended while arrays look into the packed numbers.
         rows = np.frombuffer(self._numbers, dtype=np.float64).reshape(-1, len(self._names))
         behind = last or dict.fromkeys(self._names, np.empty(0))
-        return {name: np.concatenate([rows[:, index], behind[name]]) for index, name in enumerate(self._names)}
+        return {
+            name: np.concatenate([rows[:, index], behind[name]])
+            for index, name in enumerate(self._names)
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnTable:
-    """A table by column, [columns, rows], of which the first `count` rows are written; the others are free."""
+    """A table by column, [columns, rows], of which the first `count` rows are written; the others
+    are free.
+    """
 
     names: Sequence[str]
     columns: Floats
     count: int
 
     def table(self, last: Table | None = None) -> dict[str, Floats]:
-        """Return one array per column, with the rows of `last` at the end, which are written into the free rows."""
+        """Return one array per column, with the rows of `last` at the end, which are written into
+        the free rows.
+        """
         more = 0 if last is None else len(last[self.names[0]])
         columns = self.columns
         if self.count + more > columns.shape[1]:
-            columns = np.concatenate([columns[:, : self.count], np.empty((len(self.names), more))], axis=1)
+            columns = np.concatenate(
+                [columns[:, : self.count], np.empty((len(self.names), more))], axis=1
+            )
         if last is not None:
             for index, name in enumerate(self.names):
                 columns[index, self.count : self.count + more] = last[name]
@@ -154,7 +173,14 @@ class ResultRecorder:
         (ends,) = rows["ends"].nonzero()
         if len(ends):
             lengths = (rows["prompt"], rows["tokens"], rows["tokens"])
-            response = (clients, slo, answered.start_s, answered.first_s, answered.answered_s, *lengths)
+            response = (
+                clients,
+                slo,
+                answered.start_s,
+                answered.first_s,
+                answered.answered_s,
+                *lengths,
+            )
             self._responses.extend(len(ends), [column[ends] for column in response])
 
     def result(
@@ -170,7 +196,8 @@ class ResultRecorder:
         pool: PoolCounts | None = None,
         kept: Sequence[ColumnTable] = (),
     ) -> SimulationResult:
-        """Return everything up to `end_s`; `unanswered` are the clients whose rounds are still at the server.
+        """Return everything up to `end_s`; `unanswered` are the clients whose rounds are still at
+        the server.
 
         `kept` are rounds, responses and batches if the compiled event loop kept them.
         """
@@ -178,7 +205,11 @@ class ResultRecorder:
         clients = np.array(unanswered, dtype=np.int64)
         zeros = np.zeros(len(clients))
         rounds = self._devices.unanswered_rounds(clients)
-        rounds |= {"client": clients.astype(np.float64), "slo": self._devices.slo[clients], "batch": zeros - 1}
+        rounds |= {
+            "client": clients.astype(np.float64),
+            "slo": self._devices.slo[clients],
+            "batch": zeros - 1,
+        }
         rounds |= dict.fromkeys(("started_s", "ended_s", "answered_s"), zeros + inf)
         # How the rounds would have ended is drawn already, and nobody knows it yet.
         rounds |= dict.fromkeys(("submitted", "accepted", "committed"), zeros)

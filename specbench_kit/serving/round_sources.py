@@ -1,6 +1,7 @@
 """The rounds of simulated responses: drawn from acceptance rates, or taken from recorded requests.
 
-Where only acceptance rates are known, a model draws the confidence that a draft model would state for each token.
+Where only acceptance rates are known, a model draws the confidence that a draft model would state
+for each token.
 """
 
 from collections import defaultdict
@@ -24,12 +25,14 @@ GRID = 512
 
 
 class ConfidenceModel:
-    """Confidences of drafted tokens, by position in the draft, scattered around the acceptance rate of that position.
+    """Confidences of drafted tokens, by position in the draft, scattered around the acceptance rate
+    of that position.
 
-    The true probability that a token is right follows a Beta distribution whose variance is `spread` x rate x
-    (1 - rate): with 0 every token has the rate itself, towards 1 every token is certain, rightly or wrongly. For a
-    token whose outcome is already drawn, the probability is sampled from those that lead to this outcome, so that of
-    all tokens with probability p the share p is right. The draft model reports the odds times `overconfidence`.
+    The true probability that a token is right follows a Beta distribution whose variance is
+    `spread` x rate x (1 - rate): with 0 every token has the rate itself, towards 1 every token is
+    certain, rightly or wrongly. For a token whose outcome is already drawn, the probability is
+    sampled from those that lead to this outcome, so that of all tokens with probability p the share
+    p is right. The draft model reports the odds times `overconfidence`.
     """
 
     def __init__(self, rates: Sequence[float], spread: float, overconfidence: float = 1.0) -> None:
@@ -53,7 +56,9 @@ class ConfidenceModel:
         return reported
 
     def sample(self, accepted: Integers, uniform: Floats) -> Floats:
-        """Return the true probabilities that the tokens are right, given the outcome; shapes as in `reported`."""
+        """Return the true probabilities that the tokens are right, given the outcome; shapes as in
+        `reported`.
+        """
         if not self._spread or not len(self.rates):
             return np.broadcast_to(self.rates, uniform.shape)
         positions = np.arange(len(self.rates))
@@ -61,20 +66,29 @@ class ConfidenceModel:
         if self._spread >= 1:
             certain: Floats = is_right.astype(np.float64)
             return certain
-        # The first token that is not accepted is known to be wrong; nothing is known of those behind it.
-        outcome = np.where(is_right, _RIGHT, np.where(positions == accepted[:, None], _WRONG, _UNDECIDED))
+        # The first token that is not accepted is known to be wrong; nothing is known of those
+        # behind it.
+        outcome = np.where(
+            is_right, _RIGHT, np.where(positions == accepted[:, None], _WRONG, _UNDECIDED)
+        )
         sampled = np.empty(uniform.shape)
         for position, tables in enumerate(self._cumulative):
             for kind, cumulative in enumerate(tables):
                 rows = outcome[:, position] == kind
-                sampled[rows, position] = np.interp(uniform[rows, position], cumulative, self._values)
+                sampled[rows, position] = np.interp(
+                    uniform[rows, position], cumulative, self._values
+                )
         return sampled
 
     def _cumulative_tables(self, rate: float) -> list[Floats]:
-        """Return the cumulative distributions over `self._values` of right tokens, of wrong ones, and of all."""
+        """Return the cumulative distributions over `self._values` of right tokens, of wrong ones,
+        and of all.
+        """
         total = 1 / self._spread - 1
         values = self._values
-        log_density = (rate * total - 1) * np.log(values) + ((1 - rate) * total - 1) * np.log1p(-values)
+        log_density = (rate * total - 1) * np.log(values) + ((1 - rate) * total - 1) * np.log1p(
+            -values
+        )
         density = np.exp(log_density - log_density.max())
         weights = density * values, density * (1 - values), density
         return [(np.cumsum(weight) - weight / 2) / weight.sum() for weight in weights]
@@ -87,7 +101,8 @@ BISECTIONS = 40
 
 
 def acceptance_rate_of(accepted: float, drafted: float) -> float:
-    """Return the per-token acceptance rate at which drafts of `drafted` tokens have `accepted` accepted on average.
+    """Return the per-token acceptance rate at which drafts of `drafted` tokens have `accepted`
+    accepted on average.
 
     The rate is that of a token whose predecessors were all accepted, equal at every position.
     """
@@ -101,15 +116,19 @@ def acceptance_rate_of(accepted: float, drafted: float) -> float:
 
 
 CHAIN = -1
-"""Stands for the work of a chain: one forward of the drafter per step, behind what it has not read."""
+"""Stands for the work of a chain: one forward of the drafter per step, behind what it has not
+read.
+"""
 
 
 class SimulatedRound(NamedTuple):
-    """One round of a device: draft model forwards (`steps`), tokens submitted, and how many of them are accepted.
+    """One round of a device: draft model forwards (`steps`), tokens submitted, and how many of them
+    are accepted.
 
-    The draft model makes `proactive` further forwards while the round is verified. `work` is the number of the round's
-    work among its source's `works`; where nothing but `steps` is known, it is `CHAIN`: a forward for every step. A
-    round that was left to the server's own decoding does not cross the link.
+    The draft model makes `proactive` further forwards while the round is verified. `work` is the
+    number of the round's work among its source's `works`; where nothing but `steps` is known, it is
+    `CHAIN`: a forward for every step. A round that was left to the server's own decoding does not
+    cross the link.
     """
 
     steps: int
@@ -132,7 +151,9 @@ class RoundArrays(NamedTuple):
 
 
 class ResponseStarts(NamedTuple):
-    """New responses: their lengths in tokens (0 if the source does not know them) and a cursor to their first round."""
+    """New responses: their lengths in tokens (0 if the source does not know them) and a cursor to
+    their first round.
+    """
 
     prompt_tokens: Integers
     output_tokens: Integers
@@ -140,7 +161,9 @@ class ResponseStarts(NamedTuple):
 
 
 class RoundSource(Protocol):
-    """A source of rounds. A scheduler may know its averages (`typical`) beforehand, never the outcome of a round."""
+    """A source of rounds. A scheduler may know its averages (`typical`) beforehand, never the
+    outcome of a round.
+    """
 
     @property
     def typical(self) -> "TypicalRound":
@@ -152,7 +175,9 @@ class RoundSource(Protocol):
 
     @property
     def works(self) -> Sequence[RoundWork]:
-        """The work of drafting that its rounds name by number; empty if every round drafts a chain."""
+        """The work of drafting that its rounds name by number; empty if every round drafts a
+        chain.
+        """
 
     @property
     def shortest_output(self) -> int:
@@ -162,11 +187,14 @@ class RoundSource(Protocol):
         """Start one response per random number."""
 
     def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
-        """Return the next round of each response, drawn with one random number each, and the cursors behind it."""
+        """Return the next round of each response, drawn with one random number each, and the
+        cursors behind it.
+        """
 
 
 class TypicalRound(NamedTuple):
-    """Averages per round: draft model forwards, submitted tokens, and the share of these that is accepted.
+    """Averages per round: draft model forwards, submitted tokens, and the share of these that is
+    accepted.
 
     `longest` is the longest draft. `rates` are the acceptance rates by position, given that all earlier tokens were
     accepted, where they are known; `spread` and `overconfidence` describe the draft model's confidence (see
@@ -189,17 +217,23 @@ class TypicalRound(NamedTuple):
     @property
     def confidence(self) -> ConfidenceModel:
         """Confidences of single tokens."""
-        return ConfidenceModel(self.rates or (self.rate,) * self.longest, self.spread, self.overconfidence)
+        return ConfidenceModel(
+            self.rates or (self.rate,) * self.longest, self.spread, self.overconfidence
+        )
 
     @property
     def rate(self) -> float:
-        """Acceptance rate of a token whose predecessors were accepted, as if it were equal at every position."""
+        """Acceptance rate of a token whose predecessors were accepted, as if it were equal at every
+        position.
+        """
         return acceptance_rate_of(self.submitted * self.acceptance, self.submitted)
 
 
 @dataclass(frozen=True, slots=True)
 class StopRuleRates:
-    """A stop rule: the share of right tokens that it lets pass, and the share of wrong ones at which it stops."""
+    """A stop rule: the share of right tokens that it lets pass, and the share of wrong ones at
+    which it stops.
+    """
 
     recall: float
     specificity: float
@@ -209,8 +243,8 @@ class StopRuleRates:
 class PositionRates:
     """Chains whose i-th token is accepted with probability `rates[i]` if all earlier ones were.
 
-    With a stop rule, drafting ends at the first token that it stops; that token is drafted and not submitted. `spread`
-    and `overconfidence` are those of `ConfidenceModel`.
+    With a stop rule, drafting ends at the first token that it stops; that token is drafted and not
+    submitted. `spread` and `overconfidence` are those of `ConfidenceModel`.
     """
 
     rates: tuple[float, ...]
@@ -229,9 +263,13 @@ class PositionRates:
 
     def __post_init__(self) -> None:
         require(0 <= self.spread <= 1, f"spread must lie in 0..1, not {self.spread:g}")
-        require(self.overconfidence > 0, f"overconfidence must be above 0, not {self.overconfidence:g}")
+        require(
+            self.overconfidence > 0, f"overconfidence must be above 0, not {self.overconfidence:g}"
+        )
         rates_in_bounds = all(0 <= rate <= 1 for rate in self.rates)
-        require(rates_in_bounds, f"acceptance rates must lie in 0..1: {', '.join(map(str, self.rates))}")
+        require(
+            rates_in_bounds, f"acceptance rates must lie in 0..1: {', '.join(map(str, self.rates))}"
+        )
         if self.stop_rule is not None:
             recall = self.stop_rule.recall
             specificity = self.stop_rule.specificity
@@ -245,7 +283,9 @@ class PositionRates:
         steps = submitted = accepted = 0.0
         reached = 1.0
         correct = 1.0
-        passes, stops = (self.stop_rule.recall, self.stop_rule.specificity) if self.stop_rule else (1.0, 0.0)
+        passes, stops = (
+            (self.stop_rule.recall, self.stop_rule.specificity) if self.stop_rule else (1.0, 0.0)
+        )
         for rate in self.rates:
             right = correct * rate
             sent_right = right * passes
@@ -256,7 +296,9 @@ class PositionRates:
             reached = sent_right + sent_wrong
             correct = sent_right
         share = accepted / submitted if submitted else 0.0
-        return TypicalRound(steps, submitted, share, len(self.rates), self.rates, self.spread, self.overconfidence)
+        return TypicalRound(
+            steps, submitted, share, len(self.rates), self.rates, self.spread, self.overconfidence
+        )
 
     def with_rates_times(self, factor: float) -> "PositionRates":
         """Return the source whose tokens are accepted so many times as often, at most always."""
@@ -272,15 +314,19 @@ class PositionRates:
         return RoundArrays(*outcomes[:, index]), cursor
 
     def tables(self) -> tuple[Integers | Floats, ...]:
-        """Return rounds [6, rounds], cumulative probabilities, and the order and beginnings of recorded rounds."""
+        """Return rounds [6, rounds], cumulative probabilities, and the order and beginnings of
+        recorded rounds.
+        """
         outcomes, cumulative = self._outcomes
         return np.ascontiguousarray(outcomes), cumulative, _NO_ROUNDS, _NO_ROUNDS
 
     @cached_property
     def _outcomes(self) -> tuple[Integers, Floats]:
-        """Return every possible round as a column [6, outcomes], and the cumulative probabilities [outcomes].
+        """Return every possible round as a column [6, outcomes], and the cumulative probabilities
+        [outcomes].
 
-        Enumerating them once turns drawing a round into a binary search with a single random number.
+        Enumerating them once turns drawing a round into a binary search with a single random
+        number.
         """
         probabilities: defaultdict[SimulatedRound, float] = defaultdict(float)
         passes = (1.0, 1.0)
@@ -292,12 +338,20 @@ class PositionRates:
             before = ongoing
             ongoing = defaultdict(float)
             for ((was_right, accepted), reached), right in product(before.items(), (True, False)):
-                probability = reached * ((rate if right else 1 - rate) if was_right else float(not right))
-                probabilities[SimulatedRound(length, length - 1, accepted)] += probability * (1 - passes[right])
+                probability = reached * (
+                    (rate if right else 1 - rate) if was_right else float(not right)
+                )
+                probabilities[SimulatedRound(length, length - 1, accepted)] += probability * (
+                    1 - passes[right]
+                )
                 ongoing[right, accepted + right] += probability * passes[right]
         for (_, accepted), reached in ongoing.items():
             probabilities[SimulatedRound(len(self.rates), len(self.rates), accepted)] += reached
-        possible = {outcome: probability for outcome, probability in probabilities.items() if probability > 0}
+        possible = {
+            outcome: probability
+            for outcome, probability in probabilities.items()
+            if probability > 0
+        }
         return np.array(list(possible)).T, np.cumsum(list(possible.values()))
 
 
@@ -309,7 +363,9 @@ def iid(
     overconfidence: float = 1.0,
     costs: DrafterCosts = DRAFT_MODEL,
 ) -> PositionRates:
-    """Return a source of chains of one length whose tokens are accepted independently with probability `alpha`."""
+    """Return a source of chains of one length whose tokens are accepted independently with
+    probability `alpha`.
+    """
     require(length >= 0, f"a draft cannot be of {length} tokens")
     return PositionRates((alpha,) * length, stop_rule, spread, overconfidence, costs)
 
@@ -337,10 +393,11 @@ class RecordedAnswers:
 class RecordedRounds(RecordedAnswers):
     """Recorded rounds; each response replays the rounds of one recorded request, drawn at random.
 
-    A response that is longer than its record continues with another one. A chain takes one draft forward per token,
-    before it is sent or during its verification as it was recorded; a tree takes one per level that it submitted,
-    unless all of it was drafted earlier. Where `levels` are given every round takes so many, and `proactive` further
-    ones during verification. Where a replay has left its `log`, every round takes the very work that it took there.
+    A response that is longer than its record continues with another one. A chain takes one draft
+    forward per token, before it is sent or during its verification as it was recorded; a tree takes
+    one per level that it submitted, unless all of it was drafted earlier. Where `levels` are given
+    every round takes so many, and `proactive` further ones during verification. Where a replay has
+    left its `log`, every round takes the very work that it took there.
     """
 
     def __init__(
@@ -354,13 +411,19 @@ class RecordedRounds(RecordedAnswers):
         self.costs = costs
         records = [record for record in records if record.rounds]
         if not records:
-            raise SkitError("the records hold no finished request: record a trace or a run with at least one")
+            raise SkitError(
+                "the records hold no finished request: record a trace or a run with at least one"
+            )
         lengths = [(len(record.prompt_ids), len(record.output_ids)) for record in records]
         ends = np.cumsum([len(record.rounds) for record in records])
         super().__init__(lengths, ends - [len(record.rounds) for record in records])
         rounds = []
         numbers: dict[RoundWork, int] = {}
-        logged = [] if log is None else [work for record in records for work in log.rounds[record.request_id]]
+        logged = (
+            []
+            if log is None
+            else [work for record in records for work in log.rounds[record.request_id]]
+        )
         for index, entry in enumerate(entry for record in records for entry in record.rounds):
             steps, ahead = levels, proactive
             if steps is None:
@@ -373,7 +436,9 @@ class RecordedRounds(RecordedAnswers):
             if logged:
                 work = logged[index]
                 number = numbers.setdefault(work, len(numbers))
-                simulated = simulated._replace(proactive=len(work.ahead), work=number, crosses=int(work.crosses))
+                simulated = simulated._replace(
+                    proactive=len(work.ahead), work=number, crosses=int(work.crosses)
+                )
             rounds.append(simulated)
         self.works: Sequence[RoundWork] = list(numbers)
         self._rounds = np.array(rounds).T
@@ -382,7 +447,9 @@ class RecordedRounds(RecordedAnswers):
         beside = [record.colocated_s for record in records if record.e2e_s and record.colocated_s]
         edge_s = sum(record.e2e_s for record in records if record.e2e_s and record.colocated_s)
         self.colocated_ratio = sum(beside) / edge_s if beside else None
-        """Speed of one request alone, relative to the same with the draft model on the server; None if not known."""
+        """Speed of one request alone, relative to the same with the draft model on the server; None
+        if not known.
+        """
 
     @cached_property
     def typical(self) -> TypicalRound:
@@ -392,10 +459,12 @@ class RecordedRounds(RecordedAnswers):
         return TypicalRound(steps / count, submitted / count, share, int(self._rounds[1].max()))
 
     def with_rates_times(self, factor: float) -> "RecordedRounds":
-        """Return the same drafts, each token of which is accepted so many times as often, at most always.
+        """Return the same drafts, each token of which is accepted so many times as often, at most
+        always.
 
-        That is the rate of a token whose predecessors were accepted. Drawn once, always alike: accepted tokens are
-        rejected, or the first rejected one is accepted after all and with it perhaps some behind it.
+        That is the rate of a token whose predecessors were accepted. Drawn once, always alike:
+        accepted tokens are rejected, or the first rejected one is accepted after all and with it
+        perhaps some behind it.
         """
         _, submitted, accepted, *_ = self._rounds
         uniform = np.random.default_rng(0).random((len(accepted), max(self.typical.longest, 1)))
@@ -406,7 +475,8 @@ class RecordedRounds(RecordedAnswers):
             before = self.typical.rate
             rate = min(1.0, factor * before)
             thresholds = np.full(uniform.shape[1], rate)
-            # Of the tokens that were rejected, so many are accepted that the rate of all is as wanted.
+            # Of the tokens that were rejected, so many are accepted that the rate of all is as
+            # wanted.
             thresholds[0] = (rate - before) / (1 - before) if before < 1 else 1.0
             more = np.cumprod(uniform < thresholds, axis=1).sum(axis=1)
             moved = np.minimum(submitted, accepted + more)
@@ -427,4 +497,6 @@ class RecordedRounds(RecordedAnswers):
 
 _NO_ROUNDS = np.zeros(0, dtype=np.int64)
 DRAW_RECORD = -1
-"""Cursor of a response whose record is used up: its next round is the first one of a record still to be drawn."""
+"""Cursor of a response whose record is used up: its next round is the first one of a record still
+to be drawn.
+"""

@@ -1,4 +1,6 @@
-"""A scenario: devices and their requests, the server and its scheduler, and the token speeds that are promised."""
+"""A scenario: devices and their requests, the server and its scheduler, and the token speeds that
+are promised.
+"""
 
 from dataclasses import dataclass, field
 from math import ceil, isfinite
@@ -71,8 +73,14 @@ class Scenario:
         )
         valid_cv = isfinite(self.verify_cv) and self.verify_cv >= 0
         require(valid_cv, f"--verify-cv takes a share from 0 on, not {self.verify_cv:g}")
-        for name, lengths in (("prompt_tokens", self.prompt_tokens), ("output_tokens", self.output_tokens)):
-            require(lengths is None or longest(lengths) >= 1, f"{name} must be at least 1, not {lengths}")
+        for name, lengths in (
+            ("prompt_tokens", self.prompt_tokens),
+            ("output_tokens", self.output_tokens),
+        ):
+            require(
+                lengths is None or longest(lengths) >= 1,
+                f"{name} must be at least 1, not {lengths}",
+            )
         if self.prompt_tokens is not None and self.output_tokens is not None:
             self.check_lengths(longest(self.prompt_tokens), longest(self.output_tokens))
         check_outages(self.outages, len(self.pool), self.duration_s)
@@ -90,15 +98,21 @@ class Scenario:
         """All servers; one without a pool."""
         if isinstance(self.servers, tuple):
             return self.servers
-        return tuple(PoolServer(str(number), self.deployment, self.memory) for number in range(1, self.servers + 1))
+        return tuple(
+            PoolServer(str(number), self.deployment, self.memory)
+            for number in range(1, self.servers + 1)
+        )
 
     @property
     def has_pool(self) -> bool:
-        """True unless there is a single server that never fails and verifies one batch at a time."""
+        """True unless there is a single server that never fails and verifies one batch at a
+        time.
+        """
         return len(self.pool) > 1 or bool(self.outages) or self.depth(self.pool[0]) > 1
 
     def depth(self, server: PoolServer) -> int:
-        """Return how many batches a server has under way at most: one for each stage of its pipeline.
+        """Return how many batches a server has under way at most: one for each stage of its
+        pipeline.
 
         A server that drafts has one, since it drafts before every verification.
         """
@@ -113,7 +127,8 @@ class Scenario:
         return parse_scheduler(self.scheduler or self.system.scheduler)
 
     def limits(self, server: PoolServer) -> BatchLimits:
-        """Return the limits of a batch on a server; what the server may draft for it has to fit into memory as well.
+        """Return the limits of a batch on a server; what the server may draft for it has to fit
+        into memory as well.
 
         All batches under way in a pipeline share both limits.
         """
@@ -124,7 +139,10 @@ class Scenario:
     @property
     def longest_response(self) -> float:
         """Tokens of prompt and output that every server can hold, with a draft behind them."""
-        room = (min(server.memory.context, server.memory.tokens / self.depth(server)) for server in self.pool)
+        room = (
+            min(server.memory.context, server.memory.tokens / self.depth(server))
+            for server in self.pool
+        )
         return min(room) - self._longest_draft
 
     @property
@@ -134,7 +152,9 @@ class Scenario:
         return max(kind.source.typical.longest for kind in self.kinds)
 
     def check_lengths(self, prompt: int, output: int) -> None:
-        """Raise SkitError if a server cannot hold a response of these lengths: any of them may get it."""
+        """Raise SkitError if a server cannot hold a response of these lengths: any of them may get
+        it.
+        """
         tokens = prompt + output + self._longest_draft
         for memory, depth in ((server.memory, self.depth(server)) for server in self.pool):
             if tokens > memory.context:
@@ -150,11 +170,17 @@ class Scenario:
                 )
 
     def check_due(self, objective: Objective, expected_tokens: int = 0) -> None:
-        """Raise SkitError if the promise gives even the shortest response more time than the run has.
+        """Raise SkitError if the promise gives even the shortest response more time than the run
+        has.
 
-        Where neither the options nor the source know the length of a response, it is `expected_tokens`; 0 is unknown.
+        Where neither the options nor the source know the length of a response, it is
+        `expected_tokens`; 0 is unknown.
         """
-        tokens = self.source.shortest_output if self.output_tokens is None else shortest(self.output_tokens)
+        tokens = (
+            self.source.shortest_output
+            if self.output_tokens is None
+            else shortest(self.output_tokens)
+        )
         tokens = tokens or expected_tokens
         if self.arrivals.states_lengths or not tokens:
             return
@@ -169,7 +195,9 @@ class Scenario:
             )
 
     def _check_slo(self, name: str, speed: float) -> None:
-        """Raise SkitError if no kind of device leaves time for a verification in a typical round at this speed."""
+        """Raise SkitError if no kind of device leaves time for a verification in a typical round at
+        this speed.
+        """
         rounds = [self._typical_round(kind, speed) for kind in self.kinds]
         committed, budget_s, needed_s = max(rounds, key=lambda round_: round_[1] - round_[2])
         if budget_s < needed_s:
@@ -180,7 +208,9 @@ class Scenario:
             )
 
     def _typical_round(self, kind: DeviceKind, speed: float) -> tuple[float, float, float]:
-        """Return committed tokens, the seconds left for a verification, and the seconds of an isolated one."""
+        """Return committed tokens, the seconds left for a verification, and the seconds of an
+        isolated one.
+        """
         typical = kind.source.typical
         link = kind.deployment.link
         on_edge = self.system.drafting == "edge"

@@ -1,4 +1,6 @@
-"""The load and the cost of a simulation's servers after the warm-up, and checks that they were in a steady state."""
+"""The load and the cost of a simulation's servers after the warm-up, and checks that they were in a
+steady state.
+"""
 
 from math import sqrt
 
@@ -14,7 +16,9 @@ from specbench_kit.serving.scenario import Scenario
 
 
 def pool_metrics(scenario: Scenario, result: SimulationResult) -> dict[str, ServerShare[Real]]:
-    """Return what each server of a pool does after the warm-up, by name; empty for a single one that never fails."""
+    """Return what each server of a pool does after the warm-up, by name; empty for a single one
+    that never fails.
+    """
     if result.pool is None:
         return {}
     batches = rows_after(result.batches, "started_s", scenario.warmup_s)
@@ -64,9 +68,13 @@ def verifying_servers(result: SimulationResult, verified: Table) -> Integers:
 def server_metrics(scenario: Scenario, result: SimulationResult) -> ServerLoad[Real]:
     """Return load, batches, evictions and idle time of the server."""
     batches = rows_after(result.batches, "started_s", scenario.warmup_s)
-    expected_s, true_s = (batches[name] - batches["started_s"] for name in ("expected_s", "ended_s"))
+    expected_s, true_s = (
+        batches[name] - batches["started_s"] for name in ("expected_s", "ended_s")
+    )
     return ServerLoad(
-        utilisation=_busy_s(scenario, batches, result.end_s) / (result.end_s - scenario.warmup_s) / len(scenario.pool),
+        utilisation=_busy_s(scenario, batches, result.end_s)
+        / (result.end_s - scenario.warmup_s)
+        / len(scenario.pool),
         batches=len(batches["size"]),
         batch_size=distribution(batches["size"]),
         left_waiting=distribution(batches["left_waiting"]),
@@ -74,7 +82,8 @@ def server_metrics(scenario: Scenario, result: SimulationResult) -> ServerLoad[R
         refusals=result.refusals,
         idle_while_waiting_s=result.idle_waiting_s,
         evictions=result.evictions,
-        evictions_per_response=result.evictions / max(1, int(np.isfinite(result.responses["end_s"]).sum())),
+        evictions_per_response=result.evictions
+        / max(1, int(np.isfinite(result.responses["end_s"]).sum())),
         peak_kv_tokens=result.peak_kv_tokens,
     )
 
@@ -108,22 +117,31 @@ def cost(scenario: Scenario, result: SimulationResult) -> ServingCost[Real]:
 
 
 def _servers_j(scenario: Scenario, result: SimulationResult) -> float | None:
-    """Return the energy of the servers while they work; None if the card of one of them states no power."""
+    """Return the energy of the servers while they work; None if the card of one of them states no
+    power.
+    """
     server_w = [server.deployment.verifier.power_w for server in scenario.pool]
     if not all(server_w):
         return None
     batches = rows_after(result.batches, "started_s", scenario.warmup_s)
     return sum(
-        watts * _busy_s(scenario, _of_server(batches, index), result.end_s) for index, watts in enumerate(server_w)
+        watts * _busy_s(scenario, _of_server(batches, index), result.end_s)
+        for index, watts in enumerate(server_w)
     )
 
 
 def _devices_j(scenario: Scenario, rounds: Table) -> float | None:
-    """Return the energy of the devices while they draft; None if they do and the card of one states no power."""
+    """Return the energy of the devices while they draft; None if they do and the card of one states
+    no power.
+    """
     if scenario.system.drafting != "edge":
         return 0.0
     power_w = Fleet(scenario.kinds, scenario.devices).power_w
-    return float((rounds["draft_s"] * power_w[rounds["client"].astype(int)]).sum()) if power_w.all() else None
+    return (
+        float((rounds["draft_s"] * power_w[rounds["client"].astype(int)]).sum())
+        if power_w.all()
+        else None
+    )
 
 
 def _per(energy_j: float | None, tokens: float) -> float | None:
@@ -131,7 +149,9 @@ def _per(energy_j: float | None, tokens: float) -> float | None:
 
 
 def _busy_s(scenario: Scenario, batches: Table, end_s: float) -> float:
-    """Return the seconds in which servers verify; each of several batches in a pipeline has its share of the server."""
+    """Return the seconds in which servers verify; each of several batches in a pipeline has its
+    share of the server.
+    """
     depths = np.array([scenario.depth(server) for server in scenario.pool])[servers_of(batches)]
     return float(((np.minimum(batches["ended_s"], end_s) - batches["started_s"]) / depths).sum())
 
@@ -173,7 +193,9 @@ def throughput_drift(scenario: Scenario, result: SimulationResult) -> float | No
 
 
 def is_drifting(scenario: Scenario, result: SimulationResult) -> bool:
-    """Return True if the halves after the warm-up differ by more than chance explains, and by enough to matter."""
+    """Return True if the halves after the warm-up differ by more than chance explains, and by
+    enough to matter.
+    """
     first, second = np.split(_committed(result, scenario.warmup_s, result.end_s, 10), 2)
     if not first.sum():
         return True
@@ -183,7 +205,8 @@ def is_drifting(scenario: Scenario, result: SimulationResult) -> bool:
 
 
 def warm_up_end_s(result: SimulationResult) -> float:
-    """Return the end of the warm-up, at most half of the run: what follows it has the least standard error.
+    """Return the end of the warm-up, at most half of the run: what follows it has the least
+    standard error.
 
     This is the marginal standard error rule (MSER, White 1997).
     """
@@ -198,5 +221,7 @@ def _committed(result: SimulationResult, start_s: float, end_s: float, spans: in
     committed = result.rounds["committed"]
     counted = (answered_s >= start_s) & (answered_s < end_s)
     edges = np.linspace(start_s, end_s, spans + 1)
-    tokens: Floats = np.histogram(answered_s[counted], edges, weights=committed[counted])[0].astype(np.float64)
+    tokens: Floats = np.histogram(answered_s[counted], edges, weights=committed[counted])[0].astype(
+        np.float64
+    )
     return tokens

@@ -1,4 +1,6 @@
-"""One simulated verification server: its scheduler's queue, its KV memory, and the batch that it processes."""
+"""One simulated verification server: its scheduler's queue, its KV memory, and the batch that it
+processes.
+"""
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,10 +41,12 @@ class Batch:
 
 
 class ServerStages:
-    """The stages of a pipeline, through which batches pass one behind the other; a server without one has one stage.
+    """The stages of a pipeline, through which batches pass one behind the other; a server without
+    one has one stage.
 
-    Every stage takes an equal share of a pass without its transfers, and none waits for room in the next one: a batch
-    that finds it busy waits in front of it. So batches of unequal size hold each other up, and none overtakes.
+    Every stage takes an equal share of a pass without its transfers, and none waits for room in the
+    next one: a batch that finds it busy waits in front of it. So batches of unequal size hold each
+    other up, and none overtakes.
     """
 
     def __init__(self, count: int) -> None:
@@ -55,7 +59,8 @@ class ServerStages:
         return self._free_s[0]
 
     def enter(self, now_s: float, pass_s: float, transfers_s: float) -> float:
-        """Return when a batch that enters now leaves the last stage, if a pass through idle stages takes `pass_s`.
+        """Return when a batch that enters now leaves the last stage, if a pass through idle stages
+        takes `pass_s`.
 
         `transfers_s` of that are the transfers between all stages.
         """
@@ -99,11 +104,15 @@ class SimulatedServer:
         self.estimator = Estimator(server.deployment.verifier.latency, scenario.estimator, own_seed)
         self.limits = scenario.limits(server)
         self.in_flight: deque[Batch] = deque()
-        """The batches under way in the order in which they began, at most one for each stage of a pipeline."""
+        """The batches under way in the order in which they began, at most one for each stage of a
+        pipeline.
+        """
         self.sessions: set[int] = set()
         self.waiting: dict[int, WaitingRound] = {}
         self.blocked: deque[WaitingRound] = deque()
-        """Rounds without KV that do not fit beside the sessions in memory; the scheduler does not see them yet."""
+        """Rounds without KV that do not fit beside the sessions in memory; the scheduler does not
+        see them yet.
+        """
         self.memory = KvMemory(server.memory.tokens, scenario.devices, lru=server.memory.lru)
         self.overhead = ServerOverhead(scenario.network, scenario.verify_cv, own_seed)
         self.retry_s = self.idle_since_s = inf
@@ -115,7 +124,11 @@ class SimulatedServer:
         self.execution = execution
         self._recorder = recorder
         self._stages = ServerStages(scenario.depth(server))
-        self.admits = scenario.system.drafting == "edge" and scenario.system.prefix_cache and not server.memory.lru
+        self.admits = (
+            scenario.system.drafting == "edge"
+            and scenario.system.prefix_cache
+            and not server.memory.lru
+        )
 
     def receive(self, requests: Sequence[WaitingRound]) -> None:
         """Hand rounds that have reached the server to the scheduler, as far as their KV fits."""
@@ -125,7 +138,8 @@ class SimulatedServer:
             if request.cached or not self.admits:
                 admitted.append(request)
                 continue
-            # Sessions that were evicted return before those that have not begun, or they might starve.
+            # Sessions that were evicted return before those that have not begun, or they might
+            # starve.
             if self._devices.is_first_round(request.client):
                 self.blocked.append(request)
             else:
@@ -160,11 +174,17 @@ class SimulatedServer:
         return len(self.in_flight) < self._stages.count
 
     def transfers_s(self, new: int, seconds: float, isolated_s: float) -> float:
-        """Return the seconds of all transfers between stages in a pass of `seconds` that takes `isolated_s` alone."""
-        return self.deployment.verifier.transfers_s(new) * seconds / isolated_s if isolated_s else 0.0
+        """Return the seconds of all transfers between stages in a pass of `seconds` that takes
+        `isolated_s` alone.
+        """
+        return (
+            self.deployment.verifier.transfers_s(new) * seconds / isolated_s if isolated_s else 0.0
+        )
 
     def decide(self, now_s: float) -> None:
-        """Ask the scheduler for a batch, once the first stage and the processor are through with the last one."""
+        """Ask the scheduler for a batch, once the first stage and the processor are through with
+        the last one.
+        """
         free_s = max(self.overhead.free_s, self._stages.free_s)
         if now_s < free_s:
             self.retry_s = free_s
@@ -173,7 +193,8 @@ class SimulatedServer:
         if not decision.batch:
             self.refusals += 1
             self.idle_since_s = min(self.idle_since_s, now_s)
-            # A time that has passed would let the loop stand still: then only an arrival changes anything.
+            # A time that has passed would let the loop stand still: then only an arrival changes
+            # anything.
             self.retry_s = decision.retry_s if decision.retry_s > now_s else inf
             return
         if self.idle_since_s < inf:
@@ -186,9 +207,13 @@ class SimulatedServer:
         """Start a batch, and reserve memory for it until its end."""
         for request in requests:
             if self.waiting.pop(request.client, None) is not request:
-                raise SkitError("the scheduler put a request into a batch that does not wait: it is broken")
+                raise SkitError(
+                    "the scheduler put a request into a batch that does not wait: it is broken"
+                )
         clients = np.fromiter(map(_client, requests), np.int64, len(requests))
-        self.estimator.estimate(*self._devices.add_drafts(requests, chunks, now_s, self.limits.kv_tokens))
+        self.estimator.estimate(
+            *self._devices.add_drafts(requests, chunks, now_s, self.limits.kv_tokens)
+        )
         kv_tokens = self._devices.at_server[clients, 2:]
         if chunks:
             for index, request in enumerate(requests):
@@ -199,17 +224,23 @@ class SimulatedServer:
         isolated_s, drafted = self.execution.run(requests, chunks)
         seconds = self.overhead.verification_s(isolated_s, len(requests), now_s)
         # What the server drafts needs KV too, until it is known how much of it is accepted.
-        self._reserve(clients, kv_tokens.sum(axis=1).astype(np.int64) + (0 if drafted is None else drafted))
+        self._reserve(
+            clients, kv_tokens.sum(axis=1).astype(np.int64) + (0 if drafted is None else drafted)
+        )
         expected_s = now_s + self.estimator.batch_s(requests, chunks)
         left_waiting = len(self.waiting) + len(self.blocked)
         transfers_s = self.transfers_s(int(new), seconds, isolated_s)
         ended_s = self._stages.enter(now_s, seconds, transfers_s)
         row = (now_s, ended_s, expected_s, len(requests), left_waiting, new, cached)
         number = self._recorder.add_batch(self.index, row)
-        self.in_flight.append(Batch(requests, clients, now_s, ended_s, drafted, chunks, number, expected_s))
+        self.in_flight.append(
+            Batch(requests, clients, now_s, ended_s, drafted, chunks, number, expected_s)
+        )
 
     def _reserve(self, clients: Integers, tokens: Integers) -> None:
-        """Pin the batch's KV; rounds of sessions evicted for it have to be computed from their first token on."""
+        """Pin the batch's KV; rounds of sessions evicted for it have to be computed from their
+        first token on.
+        """
         in_flight = [batch.clients for batch in self.in_flight]
         for client in self.memory.pin(clients, tokens, self.waiting, in_flight):
             self._devices.evict(client)
@@ -219,7 +250,9 @@ class SimulatedServer:
                 self._queue.changed(evicted)
 
     def complete(self, batch: Batch) -> tuple[Integers, AnsweredRounds] | None:
-        """End a batch and send its answers; return the clients that were answered, with their rounds."""
+        """End a batch and send its answers; return the clients that were answered, with their
+        rounds.
+        """
         self.in_flight.popleft()
         if batch.chunks:
             batch = self._requeue_chunks(batch)
@@ -236,7 +269,9 @@ class SimulatedServer:
         return None if answered is None else (clients, answered)
 
     def _requeue_chunks(self, batch: Batch) -> Batch:
-        """Let requests that were computed in part wait for the rest, and return the batch without them."""
+        """Let requests that were computed in part wait for the rest, and return the batch without
+        them.
+        """
         is_complete = np.array([request.client not in batch.chunks for request in batch.requests])
         for request in (request for request in batch.requests if request.client in batch.chunks):
             self._devices.compute_chunk(request, batch.chunks[request.client])
@@ -256,7 +291,8 @@ class SimulatedServer:
         self._enqueue(list(self._admit_blocked()))
 
     def fail(self, now_s: float) -> list[WaitingRound]:
-        """Lose all batches under way, waiting rounds and KV; return the rounds in the order of their arrival.
+        """Lose all batches under way, waiting rounds and KV; return the rounds in the order of
+        their arrival.
 
         What a batch has computed is lost with it: its rounds have to be verified again.
         """
@@ -288,11 +324,13 @@ class SimulatedServer:
         return [*verified, *self.waiting.values(), *self.blocked]
 
     def work_s(self, request: WaitingRound, now_s: float) -> float:
-        """Return the expected seconds of the batch under way, and of one round of every other session than this one.
+        """Return the expected seconds of the batch under way, and of one round of every other
+        session than this one.
 
-        A pipeline of stages has so many batches under way that each of them counts with its share of a pass.
-        Sessions count whether their rounds wait here or are still being drafted, since a device that drafts at the
-        moment comes back. Where a response is a single round, that is the work that waits.
+        A pipeline of stages has so many batches under way that each of them counts with its share
+        of a pass. Sessions count whether their rounds wait here or are still being drafted, since a
+        device that drafts at the moment comes back. Where a response is a single round, that is the
+        work that waits.
         """
         absent = {request.client}
         absent.update(other.client for batch in self.in_flight for other in batch.requests)
@@ -304,7 +342,9 @@ class SimulatedServer:
         return self._batch_left_s(now_s) + (batches * idle_s + each_s) / self._stages.count
 
     def round_s(self, request: WaitingRound) -> float:
-        """Return the expected seconds of verifying a round here by itself, with its KV if this server has it."""
+        """Return the expected seconds of verifying a round here by itself, with its KV if this
+        server has it.
+        """
         if request.client in self.sessions:
             return self.estimator.isolated_s(request.new, request.cached)
         return self.estimator.isolated_s(request.new + request.cached, 0)
@@ -316,7 +356,9 @@ class SimulatedServer:
         last = self.in_flight[-1]
         if self._stages.count == 1:
             return max(0.0, last.expected_s - now_s)
-        return max(0.0, last.started_s + (last.expected_s - last.started_s) / self._stages.count - now_s)
+        return max(
+            0.0, last.started_s + (last.expected_s - last.started_s) / self._stages.count - now_s
+        )
 
 
 _client = attrgetter("client")

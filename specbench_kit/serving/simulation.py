@@ -1,4 +1,6 @@
-"""The event loop: devices send rounds, a server or a pool of them verifies them in batches, answers go back."""
+"""The event loop: devices send rounds, a server or a pool of them verifies them in batches, answers
+go back.
+"""
 
 from collections import deque
 from collections.abc import Sequence
@@ -27,13 +29,15 @@ def simulate(scenario: Scenario, seed: int = 0, *, native: bool = True) -> Simul
 
 
 class Simulation:
-    """Devices and the server that verifies their rounds, or a pool of servers; `run` goes on where it stopped.
+    """Devices and the server that verifies their rounds, or a pool of servers; `run` goes on where
+    it stopped.
 
-    Devices are arrays, and so is what they do. Only a round that waits at the server is an object, which schedulers
-    see. Between two batches of a single server nothing happens on it, so that the loop steps from batch to batch:
-    arrivals during a batch are taken together at its end. Routers go by what servers have to do at the moment, so that
-    a pool takes every arrival at its own time; so does a pipeline, which has room for a batch while others are under
-    way. A compiled loop does the same for a single server where it knows all parts of the scenario.
+    Devices are arrays, and so is what they do. Only a round that waits at the server is an object,
+    which schedulers see. Between two batches of a single server nothing happens on it, so that the
+    loop steps from batch to batch: arrivals during a batch are taken together at its end. Routers
+    go by what servers have to do at the moment, so that a pool takes every arrival at its own time;
+    so does a pipeline, which has room for a batch while others are under way. A compiled loop does
+    the same for a single server where it knows all parts of the scenario.
     """
 
     def __init__(self, scenario: Scenario, seed: int, *, native: bool = True) -> None:
@@ -60,9 +64,9 @@ class Simulation:
     def run(self, until_s: float) -> SimulationResult:
         """Return everything that happens up to `until_s`, or until nothing is left to do.
 
-        Events at the same moment happen in this order: a batch ends and its answers leave, rounds arrive by device
-        number, the scheduler decides. So a round that arrives just then can be in the next batch. In a pool, servers
-        fail and come back after batches have ended.
+        Events at the same moment happen in this order: a batch ends and its answers leave, rounds
+        arrive by device number, the scheduler decides. So a round that arrives just then can be in
+        the next batch. In a pool, servers fail and come back after batches have ended.
         """
         with gc_paused():
             if self._core is not None:
@@ -76,8 +80,8 @@ class Simulation:
     def _run_alone(self, server: SimulatedServer, until_s: float) -> None:
         while (now_s := self._next_s(server)) <= until_s:
             if (batch := server.batch) is not None:
-                # Rounds that arrived during the batch were there before the memory that it frees, so they are admitted
-                # first.
+                # Rounds that arrived during the batch were there before the memory that it frees,
+                # so they are admitted first.
                 self._receive(server, self._devices.arrived(batch.ended_s, before=True))
                 server.complete(batch)
                 self._events += 1
@@ -147,13 +151,15 @@ class Simulation:
 class ServerPool:
     """Servers behind a router: which server has which session, and what happens when one fails.
 
-    A response belongs to the server that its router chose, until it ends, the server fails, or a router that is asked
-    at every round moves it. The KV of a session that leaves a server is dropped there and computed again on the next
-    one. By server, `moved` counts the sessions whose KV it dropped because the router moved them, and `lost` those
-    whose KV it lost when it failed.
+    A response belongs to the server that its router chose, until it ends, the server fails, or a
+    router that is asked at every round moves it. The KV of a session that leaves a server is
+    dropped there and computed again on the next one. By server, `moved` counts the sessions whose
+    KV it dropped because the router moved them, and `lost` those whose KV it lost when it failed.
     """
 
-    def __init__(self, scenario: Scenario, servers: Sequence[SimulatedServer], devices: Devices) -> None:
+    def __init__(
+        self, scenario: Scenario, servers: Sequence[SimulatedServer], devices: Devices
+    ) -> None:
         router = scenario.make_router()
         self.moved, self.lost = [0] * len(servers), [0] * len(servers)
         self.unrouted: list[WaitingRound] = []
@@ -166,7 +172,9 @@ class ServerPool:
         self._home: dict[int, SimulatedServer] = {}
         """The server of each response under way, by client."""
         self._to_decide: set[int] = set()
-        """Indices of the servers about which something has changed since their schedulers were asked."""
+        """Indices of the servers about which something has changed since their schedulers were
+        asked.
+        """
         outages = scenario.outages
         changes = [(outage.from_s, outage.server, False) for outage in outages]
         changes += [(outage.to_s, outage.server, True) for outage in outages]
@@ -174,13 +182,20 @@ class ServerPool:
 
     @property
     def next_s(self) -> float:
-        """When a batch ends, a scheduler wants to be asked again, or a server fails or comes back."""
+        """When a batch ends, a scheduler wants to be asked again, or a server fails or comes
+        back.
+        """
         change_s = self._changes[0][0] if self._changes else inf
         return min([change_s, *(server.next_s for server in self._up)])
 
     def complete(self, now_s: float) -> int:
         """End the batches that end now; return how many."""
-        ended = [(server, batch) for server in self._up for batch in server.in_flight if batch.ended_s <= now_s]
+        ended = [
+            (server, batch)
+            for server in self._up
+            for batch in server.in_flight
+            if batch.ended_s <= now_s
+        ]
         for server, batch in ended:
             answers = server.complete(batch)
             self._to_decide.add(server.index)
@@ -200,7 +215,9 @@ class ServerPool:
             server = self._servers[index]
             if comes_back:
                 server.overhead.restart(now_s)
-                self._up = [other for other in self._servers if other in self._up or other is server]
+                self._up = [
+                    other for other in self._servers if other in self._up or other is server
+                ]
                 waiting, self.unrouted = self.unrouted, []
                 self.receive(waiting, now_s)
             else:
@@ -220,7 +237,9 @@ class ServerPool:
         self.receive(requests, now_s)
 
     def receive(self, requests: Sequence[WaitingRound], now_s: float) -> None:
-        """Hand rounds to the servers of their sessions, or to those that the router chooses, one after the other."""
+        """Hand rounds to the servers of their sessions, or to those that the router chooses, one
+        after the other.
+        """
         if not self._up:
             self.unrouted += requests
             return
@@ -237,7 +256,9 @@ class ServerPool:
             self._to_decide.add(server.index)
 
     def _leave(self, home: SimulatedServer, request: WaitingRound) -> None:
-        """Drop a session's KV on the server that it leaves, so that all of it has to be computed on the next one."""
+        """Drop a session's KV on the server that it leaves, so that all of it has to be computed on
+        the next one.
+        """
         self.moved[home.index] += request.cached > 0
         self._devices.evict(request.client)
         request.lose_kv()
@@ -245,7 +266,9 @@ class ServerPool:
         self._to_decide.add(home.index)
 
     def decide(self, now_s: float) -> None:
-        """Ask the schedulers of servers that have room for a batch if something has changed, or if they want to be."""
+        """Ask the schedulers of servers that have room for a batch if something has changed, or if
+        they want to be.
+        """
         for server in self._up:
             asked = server.index in self._to_decide or server.retry_s <= now_s
             if asked and server.has_room and server.waiting:
@@ -258,13 +281,21 @@ def _execution(scenario: Scenario, deployment: Deployment, devices: Devices) -> 
     typical = scenario.source.typical
     if scenario.system.drafting != "server":
         return VerificationOnly(deployment, None if scenario.system.drafting == "edge" else 0)
-    longest = typical.longest if scenario.longest_draft is None else min(scenario.longest_draft, typical.longest)
+    longest = (
+        typical.longest
+        if scenario.longest_draft is None
+        else min(scenario.longest_draft, typical.longest)
+    )
     if scenario.batch_method is None:
         require(
-            not any(kind.source.works for kind in scenario.kinds if kind.source is not scenario.source),
+            not any(
+                kind.source.works for kind in scenario.kinds if kind.source is not scenario.source
+            ),
             "a server that drafts from a trace takes the works of one: give no acceptance to a part of --fleet",
         )
-        return RoundDrafting(deployment, devices.drafts, longest, scenario.source.costs, scenario.source.works)
+        return RoundDrafting(
+            deployment, devices.drafts, longest, scenario.source.costs, scenario.source.works
+        )
     from specbench_kit.serving.policy_drafting import PolicyDrafting
 
     traced = [isinstance(kind.source, TracedDrafts) for kind in scenario.kinds]

@@ -1,4 +1,6 @@
-"""Service level objectives: the token speeds promised to devices, and the time they leave for a verification."""
+"""Service level objectives: the token speeds promised to devices, and the time they leave for a
+verification.
+"""
 
 from bisect import bisect
 from dataclasses import dataclass
@@ -42,7 +44,9 @@ def parse_slo(text: str) -> SloMix:
     for _, colon, number in parts:
         share = _number(number) if colon else 1.0
         if share is None or share < 0:
-            raise SkitError(f"the SLO '{text}' needs a share after each colon, as in 4/s:0.5,8/s:0.5, not '{number}'")
+            raise SkitError(
+                f"the SLO '{text}' needs a share after each colon, as in 4/s:0.5,8/s:0.5, not '{number}'"
+            )
         shares.append(share)
     if not isclose(sum(shares), 1, abs_tol=1e-6):
         raise SkitError(
@@ -51,8 +55,12 @@ def parse_slo(text: str) -> SloMix:
     return SloMix(names, tuple(map(_speed, names)), tuple(shares))
 
 
-def verification_budget_s(expected_tokens: float, speed: float, draft_s: float, network_s: float) -> float:
-    """Return the seconds that a round at a promised speed leaves for queueing and verification (WISP 4.3)."""
+def verification_budget_s(
+    expected_tokens: float, speed: float, draft_s: float, network_s: float
+) -> float:
+    """Return the seconds that a round at a promised speed leaves for queueing and verification
+    (WISP 4.3).
+    """
     return expected_tokens / speed - draft_s - network_s
 
 

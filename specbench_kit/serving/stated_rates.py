@@ -1,4 +1,6 @@
-"""Which options of a method have an effect where rates state what is drafted, and which are refused."""
+"""Which options of a method have an effect where rates state what is drafted, and which are
+refused.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,16 +12,21 @@ from specbench_kit.serving.drafter_costs import DRAFT_MODEL, costs_of
 from specbench_kit.serving.systems.base import DraftingPlace
 
 
-def require_effect(spec: str, acceptance: str, drafting: DraftingPlace, *, cuts: bool = True) -> None:
-    """Raise SkitError for options of a method where stated rates say what is drafted, and the drafter what it costs.
+def require_effect(
+    spec: str, acceptance: str, drafting: DraftingPlace, *, cuts: bool = True
+) -> None:
+    """Raise SkitError for options of a method where stated rates say what is drafted, and the
+    drafter what it costs.
 
-    A server that drafts asks a policy that decides for the whole batch, and `cuts` all other drafts at their method's
-    longest.
+    A server that drafts asks a policy that decides for the whole batch, and `cuts` all other drafts
+    at their method's longest.
     """
     method = parse_method(spec)
     at_server = drafting == "server"
     if at_server and "link" in _names(spec):
-        raise SkitError(f"{spec}: link changes nothing where the server drafts: no draft crosses it; leave it out")
+        raise SkitError(
+            f"{spec}: link changes nothing where the server drafts: no draft crosses it; leave it out"
+        )
     rates = parse_rates(acceptance) if acceptance else None
     if rates is None or (at_server and cuts and method.batch_aware):
         return
@@ -29,7 +36,9 @@ def require_effect(spec: str, acceptance: str, drafting: DraftingPlace, *, cuts:
         cut_at = min(longest, method.longest_draft or longest) if at_server and cuts else longest
         return cut_at, bool(method.drafting.models), costs_of(method).per_token
 
-    without_effect = [option for option, rest in _left_out(spec) if effects(parse_method(rest)) == effects(method)]
+    without_effect = [
+        option for option, rest in _left_out(spec) if effects(parse_method(rest)) == effects(method)
+    ]
     require(
         not without_effect,
         f"{spec}: {', '.join(without_effect)} changes nothing where {acceptance.partition(':')[0]} rates state what is "
@@ -55,7 +64,10 @@ def _left_out(spec: str) -> Iterator[tuple[str, str]]:
         parts = own.split("+") if own else []
         for number, part in enumerate(parts):
             rest = _joined(drafter, ".", "+", [*parts[:number], *parts[number + 1 :]])
-            yield part.partition("=")[0], _joined(name, ":", ",", [*others[0], f"drafter={rest}", *others[1]])
+            yield (
+                part.partition("=")[0],
+                _joined(name, ":", ",", [*others[0], f"drafter={rest}", *others[1]]),
+            )
 
 
 def _joined(name: str, begin: str, separator: str, options: Sequence[str]) -> str:

@@ -1,4 +1,6 @@
-"""Recorded answers with the draft at every place in them, for a server whose policy decides how far to draft."""
+"""Recorded answers with the draft at every place in them, for a server whose policy decides how far
+to draft.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,13 +29,16 @@ class DraftedChain(NamedTuple):
 
 
 class TracedDrafts(RecordedAnswers):
-    """Recorded answers that know at every place what was drafted, how much of it is right, and how sure of it it was.
+    """Recorded answers that know at every place what was drafted, how much of it is right, and how
+    sure of it it was.
 
-    Averages are those of the rounds of one request `alone`. A response that is longer than its record goes on with the
-    next one.
+    Averages are those of the rounds of one request `alone`. A response that is longer than its
+    record goes on with the next one.
     """
 
-    def __init__(self, header: "TraceHeader", traces: Iterable["RequestTrace"], alone: RecordedRounds) -> None:
+    def __init__(
+        self, header: "TraceHeader", traces: Iterable["RequestTrace"], alone: RecordedRounds
+    ) -> None:
         from specbench_kit.traces.chain_replay import correct_tokens
 
         answers = [trace for trace in traces if trace.output_ids]
@@ -46,15 +51,20 @@ class TracedDrafts(RecordedAnswers):
         super().__init__(lengths, ends - [output for _, output in lengths])
         right = [correct_tokens(trace).cumprod(axis=1).sum(axis=1) for trace in answers]
         self._right: Integers = np.concatenate(right).astype(np.int64)
-        self._drafted: Integers = np.concatenate([trace.draft_lengths() for trace in answers]).astype(np.int64)
+        self._drafted: Integers = np.concatenate(
+            [trace.draft_lengths() for trace in answers]
+        ).astype(np.int64)
         self._statistics = [row for trace in answers for row in trace.statistics]
         rooms = [
-            header.token_limit(trace) - len(trace.prompt_ids) - np.arange(len(trace.output_ids)) for trace in answers
+            header.token_limit(trace) - len(trace.prompt_ids) - np.arange(len(trace.output_ids))
+            for trace in answers
         ]
         self._room = np.concatenate(rooms)
 
     def rounds(self, cursor: Integers, uniform: Floats) -> tuple[RoundArrays, Integers]:
-        """Return all that can be drafted at the cursors' places; a round moves on by what it commits."""
+        """Return all that can be drafted at the cursors' places; a round moves on by what it
+        commits.
+        """
         places = cursor % len(self._right)
         drafted = self._drafted[places]
         none = np.zeros_like(drafted)
@@ -64,4 +74,6 @@ class TracedDrafts(RecordedAnswers):
     def chain(self, place: int, *, begins: bool) -> DraftedChain:
         """Return what is drafted at a place."""
         place %= len(self._right)
-        return DraftedChain(self._statistics[place][: self._drafted[place]], begins, int(self._room[place]))
+        return DraftedChain(
+            self._statistics[place][: self._drafted[place]], begins, int(self._room[place])
+        )

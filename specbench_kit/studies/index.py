@@ -1,4 +1,6 @@
-"""One page that lists all runs of a folder: when, what, on what, the result in a sentence, and a link to its report."""
+"""One page that lists all runs of a folder: when, what, on what, the result in a sentence, and a
+link to its report.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,7 +12,16 @@ from specbench_kit.metrics import result_file
 from specbench_kit.metrics.run_summary import read_summary
 from specbench_kit.reports import render_html, render_markdown
 from specbench_kit.reports.comparison import wording
-from specbench_kit.reports.document import Block, Document, Heading, Paragraph, Table, code, link, plain
+from specbench_kit.reports.document import (
+    Block,
+    Document,
+    Heading,
+    Paragraph,
+    Table,
+    code,
+    link,
+    plain,
+)
 from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.study import RUN
@@ -44,10 +55,14 @@ class IndexEntry:
 
 
 def write_index(root: Path) -> Path:
-    """Write `index.html` and `index.md` into the folder; a folder without any report is an error."""
+    """Write `index.html` and `index.md` into the folder; a folder without any report is an
+    error.
+    """
     entries = sorted(_entries(root), key=lambda entry: entry.folder.name, reverse=True)
     if not entries:
-        raise SkitError(f"{root} holds no run with a report: name the folder that runs were made in")
+        raise SkitError(
+            f"{root} holds no run with a report: name the folder that runs were made in"
+        )
     document = build(root, entries)
     write_text(root / "index.md", render_markdown.render(document))
     write_text(root / "index.html", render_html.render(document, {}))
@@ -66,11 +81,15 @@ def build(root: Path, entries: list[IndexEntry]) -> Document:
         lines = [(_link(root, entry), *entry.setting, entry.headline) for entry in single]
         blocks += [Heading("Runs"), Table(("run", "method", "dataset", "time", "result"), lines)]
         benchmarks = [entry for entry in single if entry.run and entry.run.method]
-        comparable = [entry for entry in benchmarks if entry.setting[1:] == benchmarks[0].setting[1:]]
+        comparable = [
+            entry for entry in benchmarks if entry.setting[1:] == benchmarks[0].setting[1:]
+        ]
         if len(comparable) > 1:
             first = comparable[-1].folder.name
             last = comparable[0].folder.name
-            blocks.append(Paragraph(f"Two runs side by side: {code(f'skit compare {first} {last}')}"))
+            blocks.append(
+                Paragraph(f"Two runs side by side: {code(f'skit compare {first} {last}')}")
+            )
     return Document(f"{len(entries)} reports in {code(root.resolve().name)}", blocks)
 
 
@@ -87,10 +106,19 @@ def _entries(root: Path) -> Iterator[IndexEntry]:
 
 
 DOUBTFUL = (
-    *("DISTURBED MACHINE", "PARTIAL RUN", "CHANGED INPUTS", "SAMPLE DATA", "SYNTHETIC PAIR", "TOY PAIR"),
+    *(
+        "DISTURBED MACHINE",
+        "PARTIAL RUN",
+        "CHANGED INPUTS",
+        "SAMPLE DATA",
+        "SYNTHETIC PAIR",
+        "TOY PAIR",
+    ),
     *("LOSSY VERIFICATION", "NOT LOSSLESS", "FORCED COMPARISON", "IMPOSSIBLE TIMES"),
 )
-"""Cautions without which no headline stands in a list: the numbers do not hold, or not of what they seem to be of."""
+"""Cautions without which no headline stands in a list: the numbers do not hold, or not of what they
+seem to be of.
+"""
 
 
 def _with_doubts(lines: Iterable[str], headline: str) -> str:
@@ -112,14 +140,21 @@ def _result(folder: Path) -> tuple[RunDescription | None, str]:
         run = directory.document
         summary = read_summary(directory.summary())
         partial = ["PARTIAL RUN"] if summary.partial else []
-        wrong = ["NOT LOSSLESS"] if summary.lossless and summary.lossless.errors and not run.config.lossy else []
+        wrong = (
+            ["NOT LOSSLESS"]
+            if summary.lossless and summary.lossless.errors and not run.config.lossy
+            else []
+        )
         lines = [*machine.warnings(run), *setting_cautions(run), *partial, *wrong]
         return run, _with_doubts(lines, headlines.of_run(run, summary))
     kept = result_file.find(folder)
     if kept is None:
         return None, ABSENT
     comparison = result_file.read(kept)
-    lines = [*machine.warnings(*(run.fields for run in comparison.runs)), *wording.cautions(comparison)]
+    lines = [
+        *machine.warnings(*(run.fields for run in comparison.runs)),
+        *wording.cautions(comparison),
+    ]
     return None, _with_doubts(lines, headlines.of_comparison(comparison))
 
 

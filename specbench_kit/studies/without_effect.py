@@ -40,7 +40,9 @@ def _recordless(given: GivenValues) -> str:
 
     preset = _experiment(given).options if "preset" in given else {}
     acceptance: Any = given.get("acceptance", preset.get("acceptance", (RECORD,)))
-    acceptance = (acceptance,) if isinstance(acceptance, str) else acceptance  # Python may give one alone
+    acceptance = (
+        (acceptance,) if isinstance(acceptance, str) else acceptance
+    )  # Python may give one alone
     words = "with --acceptance" if "acceptance" in given else f"with --preset {given.get('preset')}"
     return "" if RECORD in acceptance else words
 
@@ -70,7 +72,9 @@ def _synthetic(given: GivenValues) -> str:
 def _files(given: GivenValues) -> str:
     servers: Any = given.get("servers", ())
     # What looks like the address of a server is told so when the settings are read.
-    are_files = not any("://" in server or is_host_and_port(server.rpartition("=")[2]) for server in servers)
+    are_files = not any(
+        "://" in server or is_host_and_port(server.rpartition("=")[2]) for server in servers
+    )
     return "with result files" if are_files else ""
 
 
@@ -93,7 +97,9 @@ def _one_server(given: GivenValues) -> str:
 
 
 SERVING = (
-    WithoutEffect(("router",), _one_server, "there is nothing to choose; give --servers, or leave it out"),
+    WithoutEffect(
+        ("router",), _one_server, "there is nothing to choose; give --servers, or leave it out"
+    ),
     WithoutEffect(
         (*DECODED, "target", "draft", "device", "dtype", "max_new_tokens", "max_draft"),
         _recordless,
@@ -102,39 +108,85 @@ SERVING = (
 )
 DISTILLATION = (
     WithoutEffect(
-        ("datasets", "data_dir", "sample", "limit", "max_new_tokens", "batch_size", "sampled_share", "answer_minutes"),
+        (
+            "datasets",
+            "data_dir",
+            "sample",
+            "limit",
+            "max_new_tokens",
+            "batch_size",
+            "sampled_share",
+            "answer_minutes",
+        ),
         beside("trace"),
         "a trace has its own prompts and answers; leave out one of them",
     ),
-    WithoutEffect(("epochs",), beside("minutes"), "training ends with that time; leave out one of them"),
+    WithoutEffect(
+        ("epochs",), beside("minutes"), "training ends with that time; leave out one of them"
+    ),
 )
 
 WITHOUT_EFFECT: Mapping[str, Sequence[WithoutEffect]] = {
     "bench": (
         WithoutEffect((*DATASET, "minutes", *LIVE), beside("replay"), RECORDED),
-        WithoutEffect(("processes",), beside("replay"), "a trace was recorded in one; leave out one of them"),
+        WithoutEffect(
+            ("processes",), beside("replay"), "a trace was recorded in one; leave out one of them"
+        ),
         WithoutEffect((*SAMPLING, "draft_top_n"), _greedily, GREEDY),
     ),
     "ab": (
         WithoutEffect(
             (
-                *(*DECODED, "repeats", "max_new_tokens", "ignore_eos", "temperature", *SAMPLING, "seed", "concurrency"),
-                *("rate", "turn", "until_saturated", "warm_up", "tokenizer", "timeout_s", "retries", "server_ca"),
+                *(
+                    *DECODED,
+                    "repeats",
+                    "max_new_tokens",
+                    "ignore_eos",
+                    "temperature",
+                    *SAMPLING,
+                    "seed",
+                    "concurrency",
+                ),
+                *(
+                    "rate",
+                    "turn",
+                    "until_saturated",
+                    "warm_up",
+                    "tokenizer",
+                    "timeout_s",
+                    "retries",
+                    "server_ca",
+                ),
                 *("leave_out", "resume", "force"),
             ),
             _files,
             "what another tool has measured is only read; leave it out",
         ),
         WithoutEffect(SAMPLING, _greedily, GREEDY),
-        WithoutEffect(("force",), unless("resume"), "it continues a run under other conditions; give both"),
+        WithoutEffect(
+            ("force",), unless("resume"), "it continues a run under other conditions; give both"
+        ),
     ),
-    "batch-sizes": (WithoutEffect((*DATASET, *PAIR, "max_new_tokens"), beside("replay"), RECORDED),),
+    "batch-sizes": (
+        WithoutEffect((*DATASET, *PAIR, "max_new_tokens"), beside("replay"), RECORDED),
+    ),
     "sweep": (
         WithoutEffect(
-            (*DATASET, "minutes", *PAIR, "max_new_tokens", "max_draft"), beside("trace", "--replay"), RECORDED
+            (*DATASET, "minutes", *PAIR, "max_new_tokens", "max_draft"),
+            beside("trace", "--replay"),
+            RECORDED,
         ),
         WithoutEffect(
-            ("dataset", "data_dir", "sample", "minutes", "device", "dtype", "executor", "max_draft"),
+            (
+                "dataset",
+                "data_dir",
+                "sample",
+                "minutes",
+                "device",
+                "dtype",
+                "executor",
+                "max_draft",
+            ),
             _synthetic,
             "a synthetic pair has no weights, and answers random tokens; leave it out",
         ),
@@ -150,7 +202,11 @@ WITHOUT_EFFECT: Mapping[str, Sequence[WithoutEffect]] = {
     "train-draft": DISTILLATION,
     "simulate": (
         *SERVING,
-        WithoutEffect(("concurrency",), beside("devices"), "both say how many devices there are; leave out one"),
+        WithoutEffect(
+            ("concurrency",),
+            beside("devices"),
+            "both say how many devices there are; leave out one",
+        ),
         WithoutEffect(
             ("devices", "concurrency", "arrivals_scale", "events", "timeline"),
             _preset_of("capacity"),
@@ -166,7 +222,11 @@ WITHOUT_EFFECT: Mapping[str, Sequence[WithoutEffect]] = {
         ),
     ),
     "compare": (
-        WithoutEffect(("formats", "bare", "size"), unless("out"), "only the files of a report have it; give both"),
+        WithoutEffect(
+            ("formats", "bare", "size"),
+            unless("out"),
+            "only the files of a report have it; give both",
+        ),
     ),
     "report": (
         WithoutEffect(
@@ -176,15 +236,25 @@ WITHOUT_EFFECT: Mapping[str, Sequence[WithoutEffect]] = {
         ),
     ),
     "suite": (
-        WithoutEffect(("methods", "quick", "submit", "resume"), _not_run, "only run takes policies; leave it out"),
+        WithoutEffect(
+            ("methods", "quick", "submit", "resume"),
+            _not_run,
+            "only run takes policies; leave it out",
+        ),
         WithoutEffect(("servers", "hardware"), _not_run, "only run measures servers; leave it out"),
         WithoutEffect(("hardware",), _serverless, "policies are modelled; leave it out"),
         WithoutEffect(
-            ("jobs", "resume"), beside("servers", "--server"), "servers are measured one after the other; leave it out"
+            ("jobs", "resume"),
+            beside("servers", "--server"),
+            "servers are measured one after the other; leave it out",
         ),
         WithoutEffect(("out",), _action("check"), "a check writes nothing; leave it out"),
         WithoutEffect(("jobs",), _action("board"), "a board runs nothing; leave it out"),
     ),
-    "reproduce": (WithoutEffect(("out",), beside("to"), "--to names the folder itself; leave out one of them"),),
+    "reproduce": (
+        WithoutEffect(
+            ("out",), beside("to"), "--to names the folder itself; leave out one of them"
+        ),
+    ),
 }
 """Rules by command, tried in their order."""

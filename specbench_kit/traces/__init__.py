@@ -1,1 +1,3 @@
-"""Traces: what target and draft model say over recorded requests, and how methods are replayed on that."""
+"""Traces: what target and draft model say over recorded requests, and how methods are replayed on
+that.
+"""

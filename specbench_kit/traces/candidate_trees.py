@@ -1,14 +1,16 @@
 """The draft model's candidates below the places of an answer, which trees are made of.
 
-A trace stores them where the methods that it was recorded for asked for them. A node stands for a text: node t of the
-trunk for the prompt and the first t tokens of the target's text, every other node for that of its parent and one token
-more. Trees from different places share nodes, because a tree whose tokens are right goes along the trunk.
+A trace stores them where the methods that it was recorded for asked for them. A node stands for a
+text: node t of the trunk for the prompt and the first t tokens of the target's text, every other
+node for that of its parent and one token more. Trees from different places share nodes, because a
+tree whose tokens are right goes along the trunk.
 
-Of a node's next tokens, the likeliest are stored as far as a method was told of them, and the log-probability of the
-best that is not. A node is not stored at all if a method that expanded it was told of none of its tokens, because all
-are less likely than others that it was told of: this can be known without the draft model, since no token is likelier
-than the text above it. So it can be decided for any question whether the stored candidates answer it; one that they do
-not answer is an error.
+Of a node's next tokens, the likeliest are stored as far as a method was told of them, and the
+log-probability of the best that is not. A node is not stored at all if a method that expanded it
+was told of none of its tokens, because all are less likely than others that it was told of: this
+can be known without the draft model, since no token is likelier than the text above it. So it can
+be decided for any question whether the stored candidates answer it; one that they do not answer is
+an error.
 """
 
 from collections.abc import Sequence
@@ -52,7 +54,9 @@ NO_CANDIDATES = Candidates(NO_INTEGERS, NO_NUMBERS, 0.0)
 
 
 class CandidateSource(Protocol):
-    """Nodes and their candidates: those of a trace, or of a draft model while a trace is recorded."""
+    """Nodes and their candidates: those of a trace, or of a draft model while a trace is
+    recorded.
+    """
 
     recorded_for: Sequence[str]
     """The methods whose questions are answered."""
@@ -96,7 +100,9 @@ class CandidateColumns:
         return len(self.counts) - int(self.expanded.sum())
 
     def fault(self, text: int) -> str:
-        """Return what cannot be true of the candidates for a target's text of so many tokens, or an empty text."""
+        """Return what cannot be true of the candidates for a target's text of so many tokens, or an
+        empty text.
+        """
         lengths = {len(self.tokens), len(self.logprobs), len(self.expanded), int(self.counts.sum())}
         if len(lengths) > 1 or len(self.rest) != len(self.counts) or (self.counts < 0).any():
             return "has candidates of which parts are missing"
@@ -111,22 +117,30 @@ class CandidateColumns:
 
 
 class StoredCandidates:
-    """The candidates of one recorded request; `text` is what the target says, behind the answer too."""
+    """The candidates of one recorded request; `text` is what the target says, behind the answer
+    too.
+    """
 
-    def __init__(self, columns: CandidateColumns, text: Sequence[int], recorded_for: Sequence[str]) -> None:
+    def __init__(
+        self, columns: CandidateColumns, text: Sequence[int], recorded_for: Sequence[str]
+    ) -> None:
         self.recorded_for = recorded_for
         self._columns = columns
         self._text = text
         self._starts = [0, *np.cumsum(columns.counts).tolist()]
         self._rest: list[float] = columns.rest.tolist()
-        self._nodes = np.where(columns.expanded, columns.trunk - 1 + np.cumsum(columns.expanded), UNKNOWN)
+        self._nodes = np.where(
+            columns.expanded, columns.trunk - 1 + np.cumsum(columns.expanded), UNKNOWN
+        )
 
     def candidates(self, node: int) -> Candidates:
         """Return the candidates of a node."""
         if node == UNKNOWN:
             return NO_CANDIDATES
         rows = slice(self._starts[node], self._starts[node + 1])
-        return Candidates(self._columns.tokens[rows], self._columns.logprobs[rows], self._rest[node])
+        return Candidates(
+            self._columns.tokens[rows], self._columns.logprobs[rows], self._rest[node]
+        )
 
     def child(self, node: int, token: int) -> int:
         """Return the node for a token after another node; `UNKNOWN` if it is not recorded."""

@@ -1,6 +1,7 @@
 """Fast replay of chains whose own tokens say where they end.
 
-Draft lengths at every offset are computed as arrays, then each request is walked from round to round.
+Draft lengths at every offset are computed as arrays, then each request is walked from round to
+round.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +22,9 @@ UNKNOWN = -2
 
 
 class BeyondTrace(SkitError):
-    """A method drafts more than is recorded; whoever knows the method adds which of its options is too large."""
+    """A method drafts more than is recorded; whoever knows the method adds which of its options is
+    too large.
+    """
 
 
 def draft_too_long(max_draft: int) -> BeyondTrace:
@@ -35,7 +38,9 @@ def beyond_answer(tokens: int) -> BeyondTrace:
 
 
 class ChainLengths(NamedTuple):
-    """Tokens that a round from each offset drafts, submits, and has accepted; and expects to: lists [offsets]."""
+    """Tokens that a round from each offset drafts, submits, and has accepted; and expects to: lists
+    [offsets].
+    """
 
     drafted: list[int]
     submitted: list[int]
@@ -61,7 +66,11 @@ def replay_chains(
         clock.begin(trace.request_id, len(trace.prompt_ids))
         lengths = _chain_lengths(rule, header, trace)
         record = RequestRecord(
-            trace.request_id, trace.category, trace.prompt_ids, time_kind="modelled", dialogue=trace.dialogue
+            trace.request_id,
+            trace.category,
+            trace.prompt_ids,
+            time_kind="modelled",
+            dialogue=trace.dialogue,
         )
         record.rounds = list(_walk(trace, header.max_draft, lengths, clock, began_s))
         record.finish(trace.output_ids, trace.finish_reason, clock.now_s)
@@ -84,9 +93,15 @@ def _timed(clock: SingleRequestClock, record: RequestRecord) -> float:
 
 
 def _walk(
-    trace: RequestTrace, max_draft: int, lengths: ChainLengths, clock: SingleRequestClock, began_s: float
+    trace: RequestTrace,
+    max_draft: int,
+    lengths: ChainLengths,
+    clock: SingleRequestClock,
+    began_s: float,
 ) -> Iterator[RoundRecord]:
-    """Yield the rounds of a request, each of which begins at the offset where the one before ended."""
+    """Yield the rounds of a request, each of which begins at the offset where the one before
+    ended.
+    """
     offset = 0
     end = len(trace.output_ids)
     answer_length = len(trace.output_ids) + len(trace.continuation)
@@ -118,7 +133,9 @@ def _walk(
 
 
 def _chain_lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> ChainLengths:
-    """Return the lengths of drafts that end where the rule says so, or at the end of the context."""
+    """Return the lengths of drafts that end where the rule says so, or at the end of the
+    context.
+    """
     offsets = np.arange(len(trace.output_ids))
     room = header.token_limit(trace) - len(trace.prompt_ids) - offsets - 1
     longest = np.minimum(rule.most, np.maximum(room, 0))
@@ -138,7 +155,8 @@ def _chain_lengths(rule: StopRule, header: TraceHeader, trace: RequestTrace) -> 
         drafted = np.minimum(stop, longest)
         submitted = drafted if rule.sends_last else drafted - (stop <= longest)
         if rule.chances is not None:
-            # The i-th token is accepted if all before it are: sum of cumulative products over the submitted tokens.
+            # The i-th token is accepted if all before it are: sum of cumulative products over the
+            # submitted tokens.
             probabilities = rule.chances(chains)
             sums = np.pad(probabilities.cumprod(axis=1).cumsum(axis=1), ((0, 0), (1, 0)))
             reached = np.minimum(submitted, probabilities.shape[1])
@@ -152,5 +170,7 @@ def correct_tokens(trace: RequestTrace) -> NDArray[np.bool_]:
     """Return True where the answer has the drafted token at its position: [offsets, max_draft]."""
     count, max_draft = trace.drafted.shape
     answer = np.array([*trace.output_ids, *trace.continuation, *[UNKNOWN] * max_draft])
-    correct: NDArray[np.bool_] = trace.drafted == np.lib.stride_tricks.sliding_window_view(answer, max_draft)[:count]
+    correct: NDArray[np.bool_] = (
+        trace.drafted == np.lib.stride_tricks.sliding_window_view(answer, max_draft)[:count]
+    )
     return correct

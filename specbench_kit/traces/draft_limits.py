@@ -12,7 +12,9 @@ from specbench_kit.traces.trace import TraceHeader
 
 
 class LoweredOption(TypedDict):
-    """A method's option that limits its drafts, its default, and the lower value with which a trace is replayed."""
+    """A method's option that limits its drafts, its default, and the lower value with which a trace
+    is replayed.
+    """
 
     option: str
     default: int
@@ -20,16 +22,20 @@ class LoweredOption(TypedDict):
 
 
 def fit_spec(spec: str, header: TraceHeader) -> str:
-    """Return the spec with a default limit that is beyond the trace's drafts lowered to their length.
+    """Return the spec with a default limit that is beyond the trace's drafts lowered to their
+    length.
 
-    A limit that the spec itself states is left as it is, and the replay refuses it where it is too large.
+    A limit that the spec itself states is left as it is, and the replay refuses it where it is too
+    large.
     """
     limit = lowered_limit(spec, header)
     return spec if limit is None else with_option(spec, limit["option"], limit["lowered"])
 
 
 def lowered_limit(spec: str, header: TraceHeader) -> LoweredOption | None:
-    """Return what `fit_spec` lowers; None if the limit is stated in the spec or within what the trace holds."""
+    """Return what `fit_spec` lowers; None if the limit is stated in the spec or within what the
+    trace holds.
+    """
     method = parse_method(spec)
     option = type(method).draft_limit
     stated = {item.partition("=")[0] for item in spec.partition(":")[2].split(",")}
@@ -54,12 +60,17 @@ def _fits(spec: str, header: TraceHeader) -> bool:
 def shorter_drafts(method: Method, longest: int) -> str:
     """Return what to do, in words, so that drafts have at most `longest` tokens."""
     numbers = {option.name: getattr(method, option.name) for option in init_fields(type(method))}
-    beyond = sorted(name for name, value in numbers.items() if type(value) is int and value > longest)
-    # A method that does not say which of its options limits a draft may have one that is called otherwise.
+    beyond = sorted(
+        name for name, value in numbers.items() if type(value) is int and value > longest
+    )
+    # A method that does not say which of its options limits a draft may have one that is called
+    # otherwise.
     named = type(method).draft_limit
     option = named if isinstance(numbers.get(named), int) else next(iter(beyond), None)
     if option is not None:
-        fitting = (value for value in range(longest, 0, -1) if _keeps_to(method, option, value, longest))
+        fitting = (
+            value for value in range(longest, 0, -1) if _keeps_to(method, option, value, longest)
+        )
         most = next(fitting, longest)
         if numbers[option] > most:
             return f"set {option} to {most} or less"
@@ -74,7 +85,9 @@ def _keeps_to(method: Method, option: str, value: int, longest: int) -> bool:
         return False
 
 
-def lowered_limits(specs: Iterable[str], header: TraceHeader) -> dict[str, dict[str, LoweredOption]]:
+def lowered_limits(
+    specs: Iterable[str], header: TraceHeader
+) -> dict[str, dict[str, LoweredOption]]:
     """Return the part `lowered_limits` of `run.json`, by spec; empty if no limit is lowered."""
     lowered = {spec: limit for spec in specs if (limit := lowered_limit(spec, header)) is not None}
     return {"lowered_limits": lowered} if lowered else {}

@@ -1,4 +1,6 @@
-"""The traces of named pairs that come with the kit, which every command takes by name. Imports nothing heavy."""
+"""The traces of named pairs that come with the kit, which every command takes by name. Imports
+nothing heavy.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -14,7 +16,9 @@ SUFFIX = ".parquet"
 
 @dataclass(frozen=True, slots=True)
 class BundledTrace:
-    """A trace in the kit: what it holds, in a sentence, and the licence under which others may use it."""
+    """A trace in the kit: what it holds, in a sentence, and the licence under which others may use
+    it.
+    """
 
     name: str
     summary: str
@@ -32,14 +36,19 @@ def bundled_traces() -> Mapping[str, BundledTrace]:
 
 
 DEFAULT_TRACE = "qwen2.5-coder"
-"""The trace that simulations and sweeps take where neither acceptance nor anything to record is asked for."""
+"""The trace that simulations and sweeps take where neither acceptance nor anything to record is
+asked for.
+"""
 SAY_DEFAULT = (
-    f"no {{option}}: taking {DEFAULT_TRACE}, a pair that the kit has recorded; {{instead}} to record another pair first"
+    f"no {{option}}: taking {DEFAULT_TRACE}, a pair that the kit has recorded; {{instead}} to "
+    "record another pair first"
 )
 
 
 def trace_file(path: Path) -> Path:
-    """Return the file that an option names: the file itself, if there is one, or the bundled trace of that name."""
+    """Return the file that an option names: the file itself, if there is one, or the bundled trace
+    of that name.
+    """
     if path.exists() or path.suffix == SUFFIX or len(path.parts) != 1:
         return path
     bundled = bundled_traces()

@@ -28,7 +28,8 @@ def trace_of_lengths(
     lengths: Sequence[int],
     max_draft: int,
 ) -> RequestTrace:
-    """Return the trace of a request in which a draft from offset t on has its first `lengths[t]` tokens right.
+    """Return the trace of a request in which a draft from offset t on has its first `lengths[t]`
+    tokens right.
 
     Right tokens may reach beyond the output.
     """
@@ -58,11 +59,12 @@ def trace_of_rounds(
 ) -> RequestTrace:
     """Return the trace of a request from the outcomes of its verifications.
 
-    They committed its output, and perhaps more, which is left out. A greedy draft model that goes on from the target's
-    own tokens drafts what it drafted before them, so a round tells of each of its tokens if it was right, up to the
-    first that was not. The token behind a fully accepted draft was never drafted: it counts as right at random, seeded
-    by the request's id, at the request's own rate (see `rate_of_right_tokens`), of which `rate`, that of all requests,
-    is one observation.
+    They committed its output, and perhaps more, which is left out. A greedy draft model that goes
+    on from the target's own tokens drafts what it drafted before them, so a round tells of each of
+    its tokens if it was right, up to the first that was not. The token behind a fully accepted
+    draft was never drafted: it counts as right at random, seeded by the request's id, at the
+    request's own rate (see `rate_of_right_tokens`), of which `rate`, that of all requests, is one
+    observation.
     """
     random = Random(request_id)
     own_rate = rate_of_right_tokens(rounds, rate)
@@ -71,14 +73,20 @@ def trace_of_rounds(
         fully_accepted = outcome.accepted == outcome.drafted
         is_right += [True] * outcome.accepted + [fully_accepted and random.random() < own_rate]
     # How many tokens in a row are right from each offset on, counted from the end.
-    runs = list(accumulate(reversed(is_right), lambda run, right: (run + 1) * right, initial=0))[:0:-1]
+    runs = list(accumulate(reversed(is_right), lambda run, right: (run + 1) * right, initial=0))[
+        :0:-1
+    ]
     lengths = [min(run, max_draft) for run in runs][:output_tokens]
     output_ids = [ANY_TOKEN] * len(lengths)
-    return trace_of_lengths(request_id, category, [ANY_TOKEN] * prompt_tokens, output_ids, lengths, max_draft)
+    return trace_of_lengths(
+        request_id, category, [ANY_TOKEN] * prompt_tokens, output_ids, lengths, max_draft
+    )
 
 
 def rate_of_right_tokens(rounds: Iterable[DraftOutcome], prior: float | None = None) -> float:
-    """Return right tokens over judged ones, plus one judged token that is right by `prior` if that is given."""
+    """Return right tokens over judged ones, plus one judged token that is right by `prior` if that
+    is given.
+    """
     outcomes = list(rounds)
     right = sum(outcome.accepted for outcome in outcomes) + (prior or 0.0)
     judged = sum(outcome.accepted + (outcome.accepted < outcome.drafted) for outcome in outcomes)

@@ -17,7 +17,8 @@ from specbench_kit.traces.candidate_trees import BeyondRecord, Candidates, Candi
 class RecordedForward(DraftForward):
     """The distributions after some nodes, as far as they are recorded; greedy.
 
-    Answers are those of the draft model itself, up to the rounding of one addition of float32 numbers.
+    Answers are those of the draft model itself, up to the rounding of one addition of float32
+    numbers.
     """
 
     sampled = False
@@ -39,31 +40,43 @@ class RecordedForward(DraftForward):
         return True
 
     def likeliest(
-        self, rows: Sequence[int], bases: Sequence[float], branch: int, count: int, floor: float = -inf
+        self,
+        rows: Sequence[int],
+        bases: Sequence[float],
+        branch: int,
+        count: int,
+        floor: float = -inf,
     ) -> list[Candidate]:
         known = [self.candidates(row) for row in rows]
         weights = np.asarray(bases, np.float32)
-        scores = [own.logprobs[:branch] + weight for own, weight in zip(known, weights, strict=True)]
+        scores = [
+            own.logprobs[:branch] + weight for own, weight in zip(known, weights, strict=True)
+        ]
         values = np.concatenate(scores)
         tokens = np.concatenate([own.tokens[:branch] for own in known])
         owners = np.repeat(np.arange(len(rows)), [len(own) for own in scores])
         order = np.lexsort((tokens, owners, -values))[:count]
         order = order[values[order].astype(np.float64) > floor]
-        # Whatever is better than `least`, or as good, has to be known; a floor itself has to be exceeded.
+        # Whatever is better than `least`, or as good, has to be known; a floor itself has to be
+        # exceeded.
         is_full = len(order) == count
         least = float(values[order[-1]]) if is_full else float(np.nextafter(floor, inf))
         rests = [own.rest if len(own.tokens) < branch else -inf for own in known]
         unknown = (np.asarray(rests, np.float32) + weights).astype(np.float64)
         doubtful = np.flatnonzero((unknown > -inf) & (unknown >= least))
         if len(doubtful):
-            self.need([rows[index] for index in doubtful[np.argsort(-unknown[doubtful], kind="stable")]])
+            self.need(
+                [rows[index] for index in doubtful[np.argsort(-unknown[doubtful], kind="stable")]]
+            )
             return self.likeliest(rows, bases, branch, count, floor)
         for row, own in zip(rows, scores, strict=True):
             self._tell(row, int((own.astype(np.float64) >= least).sum()))
         return [(float(values[i]), int(owners[i]), int(tokens[i])) for i in order]
 
     def need(self, rows: Sequence[int]) -> None:
-        """Raise BeyondRecord: an answer depends on tokens of these rows, the likeliest first, that are not recorded."""
+        """Raise BeyondRecord: an answer depends on tokens of these rows, the likeliest first, that
+        are not recorded.
+        """
         raise BeyondRecord(self.nodes[rows[0]][0].recorded_for)
 
     def best_tokens(self) -> list[int]:
@@ -116,12 +129,18 @@ class RecordedDistribution:
         return len(known.tokens) if known.rest == -inf else UNLIMITED
 
     def topk(self, count: int) -> "TopTokens":
-        """Return the `count` highest probabilities with their tokens, as a tensor's method of this name does."""
+        """Return the `count` highest probabilities with their tokens, as a tensor's method of this
+        name does.
+        """
         best = self._forward.top(self._row, count)
-        return TopTokens(torch.from_numpy(np.exp(best.logprobs)), torch.from_numpy(best.tokens.astype(np.int64)))
+        return TopTokens(
+            torch.from_numpy(np.exp(best.logprobs)), torch.from_numpy(best.tokens.astype(np.int64))
+        )
 
     def __getattr__(self, name: str) -> Any:
-        raise SkitError("a trace holds no whole distributions, which this method reads: run it live")
+        raise SkitError(
+            "a trace holds no whole distributions, which this method reads: run it live"
+        )
 
 
 class TopTokens(NamedTuple):

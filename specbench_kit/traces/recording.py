@@ -1,6 +1,8 @@
-"""Records a trace: the target's greedy answer and, at every offset, the greedy continuation of the draft model.
+"""Records a trace: the target's greedy answer and, at every offset, the greedy continuation of the
+draft model.
 
-Any other drafter may take the draft model's place, and the text can be removed from a trace that others may read.
+Any other drafter may take the draft model's place, and the text can be removed from a trace that
+others may read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +37,8 @@ class RecordedDrafts(NamedTuple):
 
 
 class TraceRecorder:
-    """Turns a finished greedy request into a trace; `draft` has one slot with room for `slot_length` tokens.
+    """Turns a finished greedy request into a trace; `draft` has one slot with room for
+    `slot_length` tokens.
 
     At least `behind` tokens of the target's text behind an answer are recorded.
     """
@@ -62,7 +65,9 @@ class TraceRecorder:
         )
 
     def _draft_from_all_offsets(self, record: RequestRecord) -> RecordedDrafts:
-        """Return drafted tokens [offsets, max_draft] and their statistics [offsets, max_draft, 5]."""
+        """Return drafted tokens [offsets, max_draft] and their statistics [offsets, max_draft,
+        5].
+        """
         prompt_ids = record.prompt_ids
         output_ids = record.output_ids
         slot = self._draft.acquire()
@@ -72,12 +77,16 @@ class TraceRecorder:
         offsets = len(output_ids)
         drafted = np.empty((offsets, self._max_draft), np.int32)
         statistics = np.empty((offsets, self._max_draft, len(STATISTICS)), np.float32)
-        # All offsets at once: each draft is a branch of one tree whose trunk are the request's own tokens.
+        # All offsets at once: each draft is a branch of one tree whose trunk are the request's own
+        # tokens.
         trunk = [prompt_ids[-1], *output_ids[:-1]]
         drafted[:, 0], statistics[:, 0] = self._next(slot, trunk, list(range(-1, offsets - 1)))
-        # A draft that begins as the answer does stays on the trunk: it goes on as the draft of the next offset.
+        # A draft that begins as the answer does stays on the trunk: it goes on as the draft of the
+        # next offset.
         on_trunk = drafted[:-1, 0] == output_ids[:-1]
-        branches = [offset for offset in range(offsets) if offset == offsets - 1 or not on_trunk[offset]]
+        branches = [
+            offset for offset in range(offsets) if offset == offsets - 1 or not on_trunk[offset]
+        ]
         parents = branches
         for step in range(1, self._max_draft):
             tokens: list[int] = drafted[branches, step - 1].tolist()
@@ -86,7 +95,10 @@ class TraceRecorder:
             parents = list(range(first, first + len(branches)))
         self._draft.release(slot)
         for offset in np.flatnonzero(on_trunk)[::-1]:
-            drafted[offset, 1:], statistics[offset, 1:] = drafted[offset + 1, :-1], statistics[offset + 1, :-1]
+            drafted[offset, 1:], statistics[offset, 1:] = (
+                drafted[offset + 1, :-1],
+                statistics[offset + 1, :-1],
+            )
         return RecordedDrafts(drafted, statistics, [])
 
     def _next(
@@ -99,7 +111,9 @@ class TraceRecorder:
         return best, [astuple(forward.stats(row, token)) for row, token in enumerate(best)]
 
     def _continue_answer(self, prefix: Sequence[int], known: Sequence[int]) -> list[int]:
-        """Return what the target says next, as far as a draft can reach beyond the answer; `known` is its beginning."""
+        """Return what the target says next, as far as a draft can reach beyond the answer; `known`
+        is its beginning.
+        """
         wanted = min(self._behind, self._target.capacity - len(prefix))
         continuation = list(known)
         if len(continuation) < wanted:
@@ -120,26 +134,34 @@ def slot_length(prompt: int, output: int, max_draft: int) -> int:
 
 
 TOKENS_AT_ONCE = 64
-"""Tokens of a text whose hidden states are computed in one forward, which bounds the memory for their logits."""
+"""Tokens of a text whose hidden states are computed in one forward, which bounds the memory for
+their logits.
+"""
 
 
 class DrafterTraceRecorder(TraceRecorder):
-    """Turns finished greedy requests into traces, with one drafter that lives as long as the recorder.
+    """Turns finished greedy requests into traces, with one drafter that lives as long as the
+    recorder.
 
-    The drafter goes through every answer token by token, as if each round committed one token. What a model or head
-    keeps in KV, and what a look-up has read of a request, follows from the text before an offset alone, so that it
-    drafts the same in a live run whatever its earlier rounds were. A look-up that also searches earlier answers finds
-    those of the requests that were recorded before: pass requests in the order in which live runs decode them.
+    The drafter goes through every answer token by token, as if each round committed one token. What
+    a model or head keeps in KV, and what a look-up has read of a request, follows from the text
+    before an offset alone, so that it drafts the same in a live run whatever its earlier rounds
+    were. A look-up that also searches earlier answers finds those of the requests that were
+    recorded before: pass requests in the order in which live runs decode them.
 
     `models` are those of the drafter by name, each with a slot for a text and a draft of `max_draft` tokens.
     """
 
-    def __init__(self, target: Runner, drafting: Drafting, models: Mapping[str, Runner], max_draft: int) -> None:
+    def __init__(
+        self, target: Runner, drafting: Drafting, models: Mapping[str, Runner], max_draft: int
+    ) -> None:
         self._target = target
         self._max_draft = max_draft
         self._behind = max_draft + 1
         capacity = min((runner.capacity for runner in models.values()), default=UNLIMITED)
-        self._drafter = drafting.source(DrafterParts(models, Sampler(), ModelledClock(), False, capacity))
+        self._drafter = drafting.source(
+            DrafterParts(models, Sampler(), ModelledClock(), False, capacity)
+        )
         self._layers = drafting.layers(models)
         self._capability = drafting.capability
 
@@ -161,23 +183,31 @@ class DrafterTraceRecorder(TraceRecorder):
             drafted[offset, : draft.tree.last] = draft.tree.tokens[1:]
             sources.append(draft.tree.drafter)
             session.tokens.append(token)
-            # The first verification forwards the whole prompt, every later one the token that was committed last.
+            # The first verification forwards the whole prompt, every later one the token that was
+            # committed last.
             verified = len(prompt) + offset
-            new_states = None if states is None else states[verified - 1 if offset else 0 : verified]
+            new_states = (
+                None if states is None else states[verified - 1 if offset else 0 : verified]
+            )
             self._drafter.commit(draft, (), None, new_states)
         self._drafter.release(session)
         return RecordedDrafts(drafted, statistics, sources if any(sources) else [])
 
     def _statistics(self, tree: TokenTree) -> Sequence[float]:
-        """Return the newest token's statistics in the order of a trace; 0 for those that the drafter does not have."""
+        """Return the newest token's statistics in the order of a trace; 0 for those that the
+        drafter does not have.
+        """
         if self._capability >= Capability.STATISTICS:
             stats = tree.stats(tree.last)
             return [getattr(stats, name) for name in STATISTICS]
-        probability = tree.probability(tree.last) if self._capability >= Capability.PROBABILITIES else 0.0
+        probability = (
+            tree.probability(tree.last) if self._capability >= Capability.PROBABILITIES else 0.0
+        )
         return [*[0.0] * (len(STATISTICS) - 1), probability]
 
     def _states(self, text: Sequence[int]) -> Tensor | None:
-        """Return the target's hidden states [tokens - 1, layers x width] of a text, if the drafter reads any.
+        """Return the target's hidden states [tokens - 1, layers x width] of a text, if the drafter
+        reads any.
 
         The last token of an answer is never verified, so that its state is not known.
         """
@@ -197,8 +227,8 @@ class DrafterTraceRecorder(TraceRecorder):
 class Redactor:
     """Replaces the token ids of requests, which come in order.
 
-    What stays is the number of tokens, the statistics of the drafted ones, which of them are right, and which requests
-    are turns of one conversation.
+    What stays is the number of tokens, the statistics of the drafted ones, which of them are right,
+    and which requests are turns of one conversation.
     """
 
     def __init__(self) -> None:
@@ -207,11 +237,17 @@ class Redactor:
     def redact(self, trace: RequestTrace) -> RequestTrace:
         """Return the request with ids that stand for any token."""
         # Prompts of one dialogue consist of one token, by which its turns are recognised.
-        dialogue = ANY_TOKEN + 1 + self._dialogues.index(trace.request_id, trace.prompt_ids, trace.output_ids)
+        dialogue = (
+            ANY_TOKEN
+            + 1
+            + self._dialogues.index(trace.request_id, trace.prompt_ids, trace.output_ids)
+        )
         return replace(
             trace,
             prompt_ids=[dialogue] * len(trace.prompt_ids),
             output_ids=[ANY_TOKEN] * len(trace.output_ids),
             continuation=[ANY_TOKEN] * len(trace.continuation),
-            drafted=np.where(correct_tokens(trace), ANY_TOKEN, np.minimum(trace.drafted, 0)).astype(np.int32),
+            drafted=np.where(correct_tokens(trace), ANY_TOKEN, np.minimum(trace.drafted, 0)).astype(
+                np.int32
+            ),
         )

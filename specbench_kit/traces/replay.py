@@ -35,8 +35,19 @@ from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
 from specbench_kit.runs.provenance import hash_model
 from specbench_kit.traces.chain_replay import UNKNOWN, BeyondTrace, beyond_answer, replay_chains
 from specbench_kit.traces.draft_limits import shorter_drafts
-from specbench_kit.traces.replay_drafter import BlockReplayDrafter, HybridReplayDrafter, ReplayDrafter
-from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
+from specbench_kit.traces.replay_drafter import (
+    BlockReplayDrafter,
+    HybridReplayDrafter,
+    ReplayDrafter,
+)
+from specbench_kit.traces.trace import (
+    DRAFT_STATISTICS,
+    STEP_TIMES,
+    TOKEN_IDS,
+    RequestTrace,
+    TraceFile,
+    TraceHeader,
+)
 
 CHAINS = "a trace holds chains, so a method that {} cannot be replayed: run it live"
 DISTRIBUTIONS = "a trace holds no whole distributions, so a method that changes them cannot be replayed: run it live"
@@ -51,8 +62,9 @@ MODEL = "model"
 class ReplayVerifier:
     """A verifier that answers what the target answered when the trace was recorded.
 
-    A looked-up draft may be longer than the recorded ones, and right to the end of what is known of the answer. It is
-    then cut there: the output ended before, so that only the count of accepted tokens is lower than in a live run.
+    A looked-up draft may be longer than the recorded ones, and right to the end of what is known of
+    the answer. It is then cut there: the output ended before, so that only the count of accepted
+    tokens is lower than in a live run.
     """
 
     asynchronous = False
@@ -95,7 +107,9 @@ class ReplayVerifier:
 
 
 def recording_deployment(header: TraceHeader) -> Deployment:
-    """Return the machine that a trace was recorded on; prompts take no time, since a trace does not tell it."""
+    """Return the machine that a trace was recorded on; prompts take no time, since a trace does not
+    tell it.
+    """
     header.require(STEP_TIMES, "a replay takes the time of the recording machine")
     device = "the recording machine"
     origin = "as measured for the trace, whatever the context"
@@ -123,8 +137,9 @@ def prepare_for_replay(
 ) -> Method:
     """Return the method prepared for a replay; raise SkitError if it reads what the trace lacks.
 
-    It has the thresholds that were tuned for another deployment where `tuned_for` names one. Without `server_decodes`
-    it may not leave rounds to the server's own decoding. The methods beside it draft up to `longest_draft` tokens.
+    It has the thresholds that were tuned for another deployment where `tuned_for` names one.
+    Without `server_decodes` it may not leave rounds to the server's own decoding. The methods
+    beside it draft up to `longest_draft` tokens.
     """
     header = trace.header
     method = _with_recorded_drafter(method, trace.header)
@@ -132,7 +147,8 @@ def prepare_for_replay(
     require_replayable(method, header)
     if drafting.models and method.required_capability > Capability.TOKENS:
         header.require(
-            DRAFT_STATISTICS, f"{method.display_name} reads {method.required_capability.words} of drafted tokens"
+            DRAFT_STATISTICS,
+            f"{method.display_name} reads {method.required_capability.words} of drafted tokens",
         )
     if method.uses_drafter and not drafting.models and drafting != parse_drafter(header.drafter):
         header.require(TOKEN_IDS, f"{method.display_name} looks tokens up")
@@ -141,14 +157,22 @@ def prepare_for_replay(
     allowed = server_decodes and placed.server_decodes
     longest = min(longest_draft, header.max_draft)
     return method.prepare(
-        replace(placed, batch_size=batch_size, deployment=key, server_decodes=allowed, longest_draft=longest)
+        replace(
+            placed,
+            batch_size=batch_size,
+            deployment=key,
+            server_decodes=allowed,
+            longest_draft=longest,
+        )
     )
 
 
 def describe_replayed(method: Method, trace: TraceFile) -> dict[str, object]:
-    """Return what `run.json` says of a method prepared for a replay: what it uses, and how many prompts it has seen.
+    """Return what `run.json` says of a method prepared for a replay: what it uses, and how many
+    prompts it has seen.
 
-    Those are the prompts of the whole trace that its predictor was trained on; a trace may not name its prompts.
+    Those are the prompts of the whole trace that its predictor was trained on; a trace may not name
+    its prompts.
     """
     uses = method.uses()
     seen = len(method.trained_on.intersection(trace.header.run.get("prompts") or ()))
@@ -163,12 +187,16 @@ def recorded_pair(trace: TraceFile) -> PairHashes:
 
 
 def takes_recorded_drafter(method: Method, header: TraceHeader) -> bool:
-    """Return whether a replay drafts as the trace does, and not as the method's default, which is the draft model."""
+    """Return whether a replay drafts as the trace does, and not as the method's default, which is
+    the draft model.
+    """
     return header.drafter != MODEL and method.uses_drafter and method.drafter == MODEL
 
 
 def _with_recorded_drafter(method: Method, header: TraceHeader) -> Method:
-    """Return the method with the trace's drafter, unless it has another one than the draft model."""
+    """Return the method with the trace's drafter, unless it has another one than the draft
+    model.
+    """
     if not takes_recorded_drafter(method, header):
         return method
     method = replace(method, drafter=header.drafter)
@@ -190,26 +218,30 @@ def replay(
 ) -> Iterator[RequestRecord]:
     """Yield the records of decoding the traces' requests with a method, as they finish.
 
-    Time is that of the deployment, or of the recording machine. Records say what the same rounds take at the `ends` of
-    the deployment's range as well, and `log` collects the work of drafting. At most one batch of traces is held in
-    memory.
+    Time is that of the deployment, or of the recording machine. Records say what the same rounds
+    take at the `ends` of the deployment's range as well, and `log` collects the work of drafting.
+    At most one batch of traces is held in memory.
     """
     require_replayable(method, header)
     modelled = deployment or recording_deployment(header)
     policy = round_policy(method)
-    # A stop rule allows a fast path with the same records, unless a batch or a timeline needs the engine.
+    # A stop rule allows a fast path with the same records, unless a batch or a timeline needs the
+    # engine.
     rule = policy.stop_rule if batch_size == 1 and timeline is None else None
     recorded = _takes_recorded_drafts(method, header, batch_size)
     states = None
     if recorded:
         states = states_on_the_way(method, modelled, header.state_layers, header.state_bytes)
-    # The time of a hybrid drafter depends on which members drafted before, and a block takes one forward in all.
+    # The time of a hybrid drafter depends on which members drafted before, and a block takes one
+    # forward in all.
     takes_steps = not method.drafting.members and method.drafting.tokens_per_forward == 1
     if rule is not None and (rule.most == 0 or (recorded and takes_steps)):
         alone = single_request_clock(method, modelled, states, log)
         at_ends = [single_request_clock(method, end, states) for end in ends]
         colocated = colocated_request_clock(method, modelled, states)
-        return _with_advice(method, header, replay_chains(rule, header, traces, alone, colocated, at_ends))
+        return _with_advice(
+            method, header, replay_chains(rule, header, traces, alone, colocated, at_ends)
+        )
     active: dict[str, RequestTrace] = {}
     clock = ModelledClock()
     drafter = _source(method, header, active, clock, batch_size)
@@ -224,13 +256,19 @@ def replay(
     return _with_advice(method, header, _replay_rounds(engine, active, traces, batch_size))
 
 
-def _with_advice(method: Method, header: TraceHeader, records: Iterator[RequestRecord]) -> Iterator[RequestRecord]:
-    """Yield the records; the error of a draft that is longer than recorded names the option that is too large."""
+def _with_advice(
+    method: Method, header: TraceHeader, records: Iterator[RequestRecord]
+) -> Iterator[RequestRecord]:
+    """Yield the records; the error of a draft that is longer than recorded names the option that is
+    too large.
+    """
     try:
         yield from records
     except BeyondTrace as error:
         advice = shorter_drafts(method, header.max_draft)
-        raise SkitError(f"{error}: record the trace with a larger --max-draft, or {advice}") from error
+        raise SkitError(
+            f"{error}: record the trace with a larger --max-draft, or {advice}"
+        ) from error
 
 
 def require_replayable(method: Method, header: TraceHeader) -> None:
@@ -239,7 +277,10 @@ def require_replayable(method: Method, header: TraceHeader) -> None:
         raise SkitError(DISTRIBUTIONS)
     require(not method.reads_candidates, f"{method.display_name}: {CANDIDATES}")
     if method.required_capability == Capability.TREES and method.pipeline is None:
-        require(bool(header.trees), f"{CHAINS.format('drafts trees')}, or take a trace of skit record --trees")
+        require(
+            bool(header.trees),
+            f"{CHAINS.format('drafts trees')}, or take a trace of skit record --trees",
+        )
     else:
         require_chain_method(method)
 
@@ -260,10 +301,13 @@ def _replay_rounds(
     while True:
         for trace in islice(waiting, batch_size - len(active)):
             active[trace.request_id] = trace
-            # The output's length is the recorded one, so that neither end token nor limit has to be known.
+            # The output's length is the recorded one, so that neither end token nor limit has to be
+            # known.
             answer = tuple(trace.output_ids)
             prompt = tuple(trace.prompt_ids)
-            request = Request(trace.request_id, trace.category, prompt, len(answer), answer, trace.dialogue)
+            request = Request(
+                trace.request_id, trace.category, prompt, len(answer), answer, trace.dialogue
+            )
             engine.submit(request)
         if engine.idle:
             return
@@ -273,23 +317,32 @@ def _replay_rounds(
 
 
 def _takes_recorded_drafts(method: Method, header: TraceHeader, batch_size: int) -> bool:
-    """Return whether a replay takes the trace's drafts, and does not look tokens up anew in the recorded text."""
+    """Return whether a replay takes the trace's drafts, and does not look tokens up anew in the
+    recorded text.
+    """
     drafting = method.drafting
     longest = method.longest_draft
     if drafting != parse_drafter(header.drafter):
         return False
     if drafting.models:
         return True
-    # Looking up again is as good where there is text, and necessary for longer drafts and for another order.
+    # Looking up again is as good where there is text, and necessary for longer drafts and for
+    # another order.
     serves = longest is not None and longest <= header.max_draft
     in_order = batch_size == 1 or not drafting.depends_on_order
     return (serves and in_order) or TOKEN_IDS in header.lacks
 
 
 def _source(
-    method: Method, header: TraceHeader, traces: dict[str, RequestTrace], clock: Clock, batch_size: int
+    method: Method,
+    header: TraceHeader,
+    traces: dict[str, RequestTrace],
+    clock: Clock,
+    batch_size: int,
 ) -> DraftSource:
-    """Return a drafter of recorded drafts, or the method's own if it needs no model, only text to look up."""
+    """Return a drafter of recorded drafts, or the method's own if it needs no model, only text to
+    look up.
+    """
     drafting = method.drafting
     if _takes_recorded_drafts(method, header, batch_size):
         if batch_size > 1 and drafting.depends_on_order:
@@ -305,7 +358,10 @@ def _source(
     if not drafting.models:
         longest = header.capacity or UNLIMITED
         return drafting.source(DrafterParts({}, Sampler(), clock, sampled=False, capacity=longest))
-    if header.drafter == MODEL and (derived := drafting.over(ReplayDrafter(header, traces), clock)) is not None:
+    if (
+        header.drafter == MODEL
+        and (derived := drafting.over(ReplayDrafter(header, traces), clock)) is not None
+    ):
         return derived
     reason = f"a trace holds drafts of '{header.drafter}', so drafter '{drafting.spec}' cannot be replayed"
     raise SkitError(f"{method.display_name}: {reason}: run it live")

@@ -23,7 +23,9 @@ class _RecordedDraft:
     sampled = False
 
     def __init__(self, trace: RequestTrace, offset: int) -> None:
-        self.tokens: list[int] = [token for token in trace.drafted[offset].tolist() if token != NO_TOKEN]
+        self.tokens: list[int] = [
+            token for token in trace.drafted[offset].tolist() if token != NO_TOKEN
+        ]
         self.drafter = trace.sources[offset] if trace.sources else ""
         self._table = trace.statistics[offset]
         self._scores: list[float] = []
@@ -53,24 +55,38 @@ class ReplayDrafter(LocalDrafter):
         """By request, the candidates that its trees are made of."""
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Start a round with empty trees, or with what the last round's trees left to continue from."""
+        """Start a round with empty trees, or with what the last round's trees left to continue
+        from.
+        """
         self._recorded.clear()
         return super().begin(sessions)
 
     def room(self, draft: Draft) -> int:
-        """Return how many tokens the chain can take until the context is full, as it was at the recording."""
-        return self._header.token_limit(self._traces[draft.request_id]) - draft.context_length - len(draft.tree)
+        """Return how many tokens the chain can take until the context is full, as it was at the
+        recording.
+        """
+        return (
+            self._header.token_limit(self._traces[draft.request_id])
+            - draft.context_length
+            - len(draft.tree)
+        )
 
     def foresee(self, draft: Draft, longest: int) -> Sequence[int] | None:
-        """Return how many recorded tokens at each offset of the answer's rest are right, up to `longest`."""
+        """Return how many recorded tokens at each offset of the answer's rest are right, up to
+        `longest`.
+        """
         trace = self._traces[draft.request_id]
         offsets = np.arange(draft.session.produced, len(trace.output_ids))
         leading = correct_tokens(trace)[offsets].cumprod(axis=1).sum(axis=1)
-        counts: list[int] = np.minimum(leading, np.minimum(longest, len(trace.output_ids) - offsets)).tolist()
+        counts: list[int] = np.minimum(
+            leading, np.minimum(longest, len(trace.output_ids) - offsets)
+        ).tolist()
         return counts
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append the recorded next token to each chain; return the drafts that had one and had room for it."""
+        """Append the recorded next token to each chain; return the drafts that had one and had room
+        for it.
+        """
         grown = []
         for draft in drafts:
             if self.room(draft) <= 0:
@@ -89,11 +105,23 @@ class ReplayDrafter(LocalDrafter):
         return grown
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> RecordedForward:
-        """Return the recorded distributions after tree nodes; row i is the one after the i-th node, in order."""
-        nodes = [(self._source(draft), self._recorded_node(draft, node)) for draft, nodes in frontier for node in nodes]
+        """Return the recorded distributions after tree nodes; row i is the one after the i-th node,
+        in order.
+        """
+        nodes = [
+            (self._source(draft), self._recorded_node(draft, node))
+            for draft, nodes in frontier
+            for node in nodes
+        ]
         return RecordedForward(nodes)
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
         """Keep what lies below the next `root`."""
         if root is not None:
             self._continue(draft, root)
@@ -107,11 +135,15 @@ class ReplayDrafter(LocalDrafter):
         if draft.request_id not in self._sources:
             trace = self._traces[draft.request_id]
             text = [*trace.output_ids, *trace.continuation]
-            self._sources[draft.request_id] = StoredCandidates(trace.candidates, text, self._header.trees)
+            self._sources[draft.request_id] = StoredCandidates(
+                trace.candidates, text, self._header.trees
+            )
         return self._sources[draft.request_id]
 
     def _recorded_node(self, draft: Draft, node: int) -> int:
-        """Return the recorded node with the text of a tree's node; the draft keeps it where live drafts have KV."""
+        """Return the recorded node with the text of a tree's node; the draft keeps it where live
+        drafts have KV.
+        """
         if node not in draft.kv_nodes:
             recorded = draft.session.produced
             if node:
@@ -122,9 +154,13 @@ class ReplayDrafter(LocalDrafter):
 
 
 class BlockReplayDrafter(ReplayDrafter):
-    """Returns what a drafter of one forward drafted, and reports the one forward of a round, as a live run does."""
+    """Returns what a drafter of one forward drafted, and reports the one forward of a round, as a
+    live run does.
+    """
 
-    def __init__(self, drafting: Drafting, header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
+    def __init__(
+        self, drafting: Drafting, header: TraceHeader, traces: dict[str, RequestTrace]
+    ) -> None:
         super().__init__(header, traces)
         self._drafting = drafting
         self._forwards: list[Forwarded] = []
@@ -136,7 +172,9 @@ class BlockReplayDrafter(ReplayDrafter):
         return forwards
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append the recorded next token to each chain; return the drafts that had one and had room for it."""
+        """Append the recorded next token to each chain; return the drafts that had one and had room
+        for it.
+        """
         grown = super().extend(drafts)
         block = (self._drafting.tokens_per_forward, 0)
         if rows := {draft.request_id: block for draft in grown if draft.tree.last == 1}:
@@ -145,9 +183,13 @@ class BlockReplayDrafter(ReplayDrafter):
 
 
 class HybridReplayDrafter(ReplayDrafter):
-    """Returns what a hybrid drafter drafted, and reports the forwards that its members need for it in a live run."""
+    """Returns what a hybrid drafter drafted, and reports the forwards that its members need for it
+    in a live run.
+    """
 
-    def __init__(self, members: Sequence[Drafting], header: TraceHeader, traces: dict[str, RequestTrace]) -> None:
+    def __init__(
+        self, members: Sequence[Drafting], header: TraceHeader, traces: dict[str, RequestTrace]
+    ) -> None:
         super().__init__(header, traces)
         self._members = {member.display_name: member for member in members}
         self._cached: defaultdict[str, dict[str, int]] = defaultdict(dict)
@@ -168,20 +210,35 @@ class HybridReplayDrafter(ReplayDrafter):
         return forwards
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append the recorded next token to each chain; return the drafts that had one and had room for it."""
+        """Append the recorded next token to each chain; return the drafts that had one and had room
+        for it.
+        """
         grown = super().extend(drafts)
         for name, member in self._members.items():
             if own := [draft for draft in grown if draft.tree.drafter == name]:
-                rows = {draft.request_id: self._row(member, draft) if member.models else (1, 0) for draft in own}
+                rows = {
+                    draft.request_id: self._row(member, draft) if member.models else (1, 0)
+                    for draft in own
+                }
                 self._forwards.append(Forwarded(name, "draft", rows))
         return grown
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
-        """Note what stays in the KV of the member that drafted: a head forwards accepted tokens again."""
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
+        """Note what stays in the KV of the member that drafted: a head forwards accepted tokens
+        again.
+        """
         member = self._members.get(draft.tree.drafter)
         if member is not None and member.models:
             kept = 0 if member.reads_states else min(draft.tree.last - 1, len(path))
-            self._cached[draft.request_id][member.display_name] = self._contexts[draft.request_id] + kept
+            self._cached[draft.request_id][member.display_name] = (
+                self._contexts[draft.request_id] + kept
+            )
 
     def release(self, session: Session) -> None:
         """Forget a finished request."""
@@ -189,7 +246,9 @@ class HybridReplayDrafter(ReplayDrafter):
         self._cached.pop(session.request.id, None)
 
     def _row(self, member: Drafting, draft: Draft) -> Row:
-        """Return the new tokens and the tokens in KV of the forward that drafted a chain's newest token."""
+        """Return the new tokens and the tokens in KV of the forward that drafted a chain's newest
+        token.
+        """
         name = draft.request_id
         context = self._contexts[draft.request_id]
         if draft.tree.last > 1:
@@ -198,5 +257,7 @@ class HybridReplayDrafter(ReplayDrafter):
         if cached is None:
             cached = context - 1
             if cached > member.reads_states:  # a head does not forward the first token of a text
-                self._forwards.append(Forwarded(member.display_name, "prefill", {name: (cached, 0)}))
+                self._forwards.append(
+                    Forwarded(member.display_name, "prefill", {name: (cached, 0)})
+                )
         return context - cached, cached

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 6
 READABLE = (2, 3, 4, 5, 6)
-"""Versions that can be read: 2 states no capacity, 3 does not say what the trace lacks and who may use it, 4 holds
-drafts of a draft model alone, 5 no candidates of trees."""
+"""Versions that can be read: 2 states no capacity, 3 does not say what the trace lacks and who may
+use it, 4 holds drafts of a draft model alone, 5 no candidates of trees.
+"""
 NO_TOKEN = -1
 """Fills up drafts that end before `max_draft` tokens."""
 STATISTICS = ("confidence", "entropy", "margin", "logit_std", "probability")
@@ -78,10 +79,11 @@ class RequestTrace:
 class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The header of a trace file.
 
-    Times are those of the recording machine, at the lower quartile: `draft_s` of one draft step, `verify_s[n]` of a
-    verification of n drafted tokens, and `statistics_s` of scoring one token without the score itself
-    (`run["statistics"]` says how that was timed). `run` is provenance in the form of `run.json`. Prompt, output and
-    draft of a request had room for `capacity` tokens; a trace without it knows each answer only as far as it goes.
+    Times are those of the recording machine, at the lower quartile: `draft_s` of one draft step,
+    `verify_s[n]` of a verification of n drafted tokens, and `statistics_s` of scoring one token
+    without the score itself (`run["statistics"]` says how that was timed). `run` is provenance in
+    the form of `run.json`. Prompt, output and draft of a request had room for `capacity` tokens; a
+    trace without it knows each answer only as far as it goes.
 
     `lacks` names parts that are not recorded. Without draft statistics, `statistics` is [offsets, max_draft, 0];
     without token ids, only the numbers of tokens are true, and which drafted ones are right; without step times, all
@@ -111,18 +113,26 @@ class TraceHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trees: tuple[str, ...] = ()
 
     def token_limit(self, trace: RequestTrace) -> int:
-        """Return how many tokens a request had room for when it was recorded, or as many as are known of it."""
+        """Return how many tokens a request had room for when it was recorded, or as many as are
+        known of it.
+        """
         recorded = len(trace.prompt_ids) + len(trace.output_ids) + len(trace.continuation)
         return recorded if self.capacity is None else self.capacity
 
     def require(self, part: str, reader: str) -> None:
-        """Raise SkitError if the trace lacks a part; `reader` says who needs it, as in `svip reads statistics`."""
+        """Raise SkitError if the trace lacks a part; `reader` says who needs it, as in `svip reads
+        statistics`.
+        """
         if part in self.lacks:
-            raise SkitError(f"{reader}, and this trace has no {part} on record: {ALTERNATIVES[part]}")
+            raise SkitError(
+                f"{reader}, and this trace has no {part} on record: {ALTERNATIVES[part]}"
+            )
 
 
 class TraceFile:
-    """A trace to read, a file or a bundled one by name; requests are streamed, one row group at a time."""
+    """A trace to read, a file or a bundled one by name; requests are streamed, one row group at a
+    time.
+    """
 
     def __init__(self, path: Path, limit: int | None = None, fewest: int = 0) -> None:
         """Open a trace, of which no more than the first `limit` requests are read.
@@ -136,7 +146,9 @@ class TraceFile:
         try:
             self._file = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
         except (OSError, ValueError, pyarrow.ArrowException) as error:
-            raise SkitError(f"cannot read the trace {path}: {first_line(error)}; record it with skit record") from error
+            raise SkitError(
+                f"cannot read the trace {path}: {first_line(error)}; record it with skit record"
+            ) from error
         self.header = _read_header(path, self._file.schema_arrow)
         self.recorded = int(self._file.metadata.num_rows)
         """The number of requests that the file holds."""
@@ -153,7 +165,8 @@ class TraceFile:
         for number in range(self.passes):
             dialogues = Dialogues()
             for trace in self._read():
-                # Answers to the same prompt are no independent samples, and neither are the turns of a dialogue.
+                # Answers to the same prompt are no independent samples, and neither are the turns
+                # of a dialogue.
                 place = dialogues.index(trace.request_id, trace.prompt_ids, trace.output_ids)
                 name = repeated_id(trace.request_id, number)
                 yield replace(trace, request_id=name, dialogue=f"prompt {place}")
@@ -171,19 +184,26 @@ class TraceFile:
                         raise ValueError(f"column {name} holds null")
                 before = rows - batch.num_rows
                 content = {
-                    name: _values(name, column) for name, column in zip(batch.schema.names, batch.columns, strict=True)
+                    name: _values(name, column)
+                    for name, column in zip(batch.schema.names, batch.columns, strict=True)
                 }
                 for index in range(min(batch.num_rows, self._count - before)):
                     yield self._request(content, index)
                 if rows >= self._count:
                     break
             if rows < self._count:  # a changed byte in a page's header can hide rows
-                raise ValueError(f"{self.recorded - rows} of its {self.recorded} requests are missing")
+                raise ValueError(
+                    f"{self.recorded - rows} of its {self.recorded} requests are missing"
+                )
         except (OSError, ValueError, pyarrow.ArrowException) as error:
-            raise SkitError(f"the trace {self.path} is damaged: {first_line(error)}; record it again") from error
+            raise SkitError(
+                f"the trace {self.path} is damaged: {first_line(error)}; record it again"
+            ) from error
 
     def _request(self, content: Mapping[str, "_Texts | _Lists"], index: int) -> RequestTrace:
-        plain: dict[str, Any] = {name: content[name].plain(index) for name in PLAIN if name in content}
+        plain: dict[str, Any] = {
+            name: content[name].plain(index) for name in PLAIN if name in content
+        }
         shape = (len(plain["output_ids"]), self.header.max_draft)
 
         def matrix(name: str) -> NDArray[Any]:
@@ -193,17 +213,29 @@ class TraceFile:
         statistics = np.empty((*shape, 0), np.float32)
         if DRAFT_STATISTICS not in self.header.lacks:
             statistics = np.stack([matrix(name) for name in STATISTICS], axis=-1)
-        trees = {name: content[column].part(index) for column, name in CANDIDATE_COLUMNS.items() if column in content}
+        trees = {
+            name: content[column].part(index)
+            for column, name in CANDIDATE_COLUMNS.items()
+            if column in content
+        }
         trace = RequestTrace(
-            **plain, drafted=matrix("drafted"), statistics=statistics, candidates=CandidateColumns(**trees)
+            **plain,
+            drafted=matrix("drafted"),
+            statistics=statistics,
+            candidates=CandidateColumns(**trees),
         )
         if fault := _fault(trace, self.header):
             raise ValueError(f"request '{trace.request_id}' {fault}")
         return trace
 
     def describe(self) -> dict[str, object]:
-        """Return what `run.json` stores of the trace: its hash, the tool it was imported from, and its licence."""
-        description: dict[str, object] = {"file": self.path.name, "sha256": provenance.hash_file(self.path)}
+        """Return what `run.json` stores of the trace: its hash, the tool it was imported from, and
+        its licence.
+        """
+        description: dict[str, object] = {
+            "file": self.path.name,
+            "sha256": provenance.hash_file(self.path),
+        }
         if isinstance(imported := self.header.run.get("imported"), Mapping):
             notes = imported.get("notes")
             notes = list(map(str, notes)) if isinstance(notes, list) else []
@@ -213,11 +245,15 @@ class TraceFile:
         return description
 
     def provenance(self, *keys: str) -> Any:
-        """Return the entry of the header's provenance under these keys, each inside the one before."""
+        """Return the entry of the header's provenance under these keys, each inside the one
+        before.
+        """
         entry: object = self.header.run
         for key in keys:
             if not isinstance(entry, dict) or key not in entry:
-                raise SkitError(f"the trace {self.path} does not say its {' '.join(keys)}: record it again")
+                raise SkitError(
+                    f"the trace {self.path} does not say its {' '.join(keys)}: record it again"
+                )
             entry = entry[key]
         return entry
 
@@ -239,7 +275,9 @@ class _Texts:
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """A column of lists: the values of all of them, an array of numbers or a list of texts, and where each begins."""
+    """A column of lists: the values of all of them, an array of numbers or a list of texts, and
+    where each begins.
+    """
 
     values: Any
     bounds: list[int]
@@ -255,7 +293,9 @@ class _Lists:
 
 
 def _values(name: str, column: "pyarrow.Array[Any]") -> _Texts | _Lists:
-    """Return a column's content: taken apart once for all requests of a batch, which is faster than for each."""
+    """Return a column's content: taken apart once for all requests of a batch, which is faster than
+    for each.
+    """
     if name in TEXT:
         return _Texts(column.to_pylist())
     flat = column.flatten()
@@ -280,13 +320,23 @@ def _fault(trace: RequestTrace, header: TraceHeader) -> str:
         return "does not say who drafted at every offset"
     if not np.isfinite(trace.statistics).all():
         return "has draft statistics that are no numbers"
-    if header.capacity is not None and len(trace.continuation) < min(header.max_draft + 1, header.capacity - length):
+    if header.capacity is not None and len(trace.continuation) < min(
+        header.max_draft + 1, header.capacity - length
+    ):
         return f"has an answer that ends before the capacity of {header.capacity} tokens"
     return trace.candidates.fault(len(trace.output_ids) + len(trace.continuation))
 
 
 TEXT = ("request_id", "category", "finish_reason")
-PLAIN = ("request_id", "category", "prompt_ids", "output_ids", "finish_reason", "continuation", "sources")
+PLAIN = (
+    "request_id",
+    "category",
+    "prompt_ids",
+    "output_ids",
+    "finish_reason",
+    "continuation",
+    "sources",
+)
 
 
 CANDIDATE_COLUMNS = {f"candidate_{column.name}": column.name for column in fields(CandidateColumns)}
@@ -294,7 +344,9 @@ CANDIDATE_COLUMNS = {f"candidate_{column.name}": column.name for column in field
 
 
 def columns(version: int = SCHEMA_VERSION) -> "pyarrow.Schema":
-    """Return the Parquet schema of a trace; before version 5 it had no `sources`, before version 6 no candidates."""
+    """Return the Parquet schema of a trace; before version 5 it had no `sources`, before version 6
+    no candidates.
+    """
     import pyarrow
 
     tokens = pyarrow.list_(pyarrow.int32())
@@ -321,9 +373,13 @@ def _read_header(path: Path, schema: "pyarrow.Schema") -> TraceHeader:
         header = _convert_header(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f" ({error})" if type(error) is ValueError else ""
-        raise SkitError(f"the trace {path} is damaged: its header cannot be read{reason}; record it again") from error
+        raise SkitError(
+            f"the trace {path} is damaged: its header cannot be read{reason}; record it again"
+        ) from error
     if not schema.remove_metadata().equals(columns(version)):
-        raise SkitError(f"the trace {path} is damaged: its columns are not those of a trace; record it again")
+        raise SkitError(
+            f"the trace {path} is damaged: its columns are not those of a trace; record it again"
+        )
     return header
 
 
@@ -332,5 +388,7 @@ def _convert_header(content: JsonObject) -> TraceHeader:
     if unknown := set(header.lacks) - set(ALTERNATIVES):
         raise ValueError(f"it lacks {min(unknown)}, which is unknown")
     if len(header.verify_s) <= header.max_draft or not header.max_draft:
-        raise ValueError(f"{len(header.verify_s)} verification times do not go with drafts of {header.max_draft}")
+        raise ValueError(
+            f"{len(header.verify_s)} verification times do not go with drafts of {header.max_draft}"
+        )
     return header

@@ -1,4 +1,6 @@
-"""Records the draft model's candidates that methods which draft trees ask for, at every place of an answer."""
+"""Records the draft model's candidates that methods which draft trees ask for, at every place of an
+answer.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,7 +33,9 @@ from specbench_kit.traces.replay_drafter import ReplayDrafter
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 
 KEPT = 160
-"""The candidates of a node that are kept while a request is recorded: as many as any bundled tree may ask for."""
+"""The candidates of a node that are kept while a request is recorded: as many as any bundled tree
+may ask for.
+"""
 NODES_AT_ONCE = 128
 """Nodes of one forward, which bounds the memory for their logits."""
 
@@ -59,7 +63,10 @@ class GrowingCandidates:
         self._draft = draft
         self._prompt = trace.prompt_ids
         self._text = [*trace.output_ids, *trace.continuation]
-        self._nodes = [_Node(place - 1, token) for place, token in enumerate([self._prompt[-1], *self._text[:-1]])]
+        self._nodes = [
+            _Node(place - 1, token)
+            for place, token in enumerate([self._prompt[-1], *self._text[:-1]])
+        ]
         self._slot = draft.acquire()
         self._read_prompt()
         self.compute(range(len(self._text)))
@@ -85,7 +92,9 @@ class GrowingCandidates:
         children = self._nodes[node].children
         if token not in children:
             children[token] = len(self._nodes)
-            self._nodes.append(_Node(node, token, logprob=self.logprob(node) + self._step(node, token)))
+            self._nodes.append(
+                _Node(node, token, logprob=self.logprob(node) + self._step(node, token))
+            )
         return children[token]
 
     def logprob(self, node: int) -> float:
@@ -95,7 +104,11 @@ class GrowingCandidates:
     def _step(self, node: int, token: int) -> float:
         """Return the log-probability of a token after a node."""
         known = self.candidates(node)
-        return float(known.logprobs[known.tokens == token].sum()) if token in known.tokens else known.rest
+        return (
+            float(known.logprobs[known.tokens == token].sum())
+            if token in known.tokens
+            else known.rest
+        )
 
     def told(self, node: int, count: int) -> None:
         """Note that a method was told of the first `count` candidates of a node."""
@@ -140,18 +153,28 @@ class GrowingCandidates:
         for kv_node, node in enumerate(rows, base):
             self._nodes[node].kv_node = kv_node
         tokens = [self._nodes[node].token for node in rows]
-        parents = [-1 if not node else self._nodes[self._nodes[node].parent].kv_node for node in rows]
-        forward = DraftForward(self._draft.forward([Append(self._slot, tokens, parents, keep=len(rows))]), Sampler())
+        parents = [
+            -1 if not node else self._nodes[self._nodes[node].parent].kv_node for node in rows
+        ]
+        forward = DraftForward(
+            self._draft.forward([Append(self._slot, tokens, parents, keep=len(rows))]), Sampler()
+        )
         for row, node in enumerate(rows):
             if self._nodes[node].known is None:
                 self._nodes[node].known = _best_of(forward, row)
 
     @property
     def _room(self) -> int:
-        return self._draft.capacity - self._draft.length(self._slot) - self._draft.provisional(self._slot)
+        return (
+            self._draft.capacity
+            - self._draft.length(self._slot)
+            - self._draft.provisional(self._slot)
+        )
 
     def _not_in_slot(self, nodes: Sequence[int]) -> list[int]:
-        """Return nodes and those above them that the slot does not hold, parents before children."""
+        """Return nodes and those above them that the slot does not hold, parents before
+        children.
+        """
         missing = set[int]()
         for node in nodes:
             while node >= 0 and node not in missing and self._nodes[node].kv_node < 0:
@@ -175,7 +198,9 @@ def _best_of(forward: DraftForward, row: int) -> Candidates:
     best = forward.likeliest([row], [0.0], KEPT + 1, KEPT + 1)
     tokens = np.array([token for _, _, token in best], np.int32)
     logprobs = np.array([score for score, _, _ in best], np.float32)
-    return Candidates(tokens[:KEPT], logprobs[:KEPT], float(logprobs[KEPT]) if len(best) > KEPT else -inf)
+    return Candidates(
+        tokens[:KEPT], logprobs[:KEPT], float(logprobs[KEPT]) if len(best) > KEPT else -inf
+    )
 
 
 def _rest(known: Candidates, told: int) -> float:
@@ -186,40 +211,59 @@ def _rest(known: Candidates, told: int) -> float:
 NO_DRAFTS = np.zeros((0, 1), np.int32)
 NO_STATISTICS = np.zeros((0, 1, 5), np.float32)
 LIKELY = -8.0
-"""Nodes of this log-probability, from the root on, are computed before anybody asks, for all places in one forward."""
+"""Nodes of this log-probability, from the root on, are computed before anybody asks, for all places
+in one forward.
+"""
 ROWS_AT_ONCE = 32
 """Less likely nodes that are computed at once where an answer may depend on them."""
 PROVISIONAL = 6144
-"""The tokens beside the prompt for which the recorder's slot has room. One that is full begins anew."""
+"""The tokens beside the prompt for which the recorder's slot has room. One that is full begins
+anew.
+"""
 TREE_TOKENS = 24
-"""The target's tokens behind an answer that are recorded, for trees that are right beyond its end."""
+"""The target's tokens behind an answer that are recorded, for trees that are right beyond its
+end.
+"""
 
 
 class TreeRecorder:
-    """Lets methods draft from every place of an answer, and keeps what they were told of the draft model.
+    """Lets methods draft from every place of an answer, and keeps what they were told of the draft
+    model.
 
-    A place begins a round in an empty tree; rounds that continue from its tree, because the method has drafted ahead
-    of the verdict, belong to it. All places are drafted from together. Policies live as long as the recorder and begin,
-    as those of a run do, with the `first_prompt` of the trace, whose length some go by from then on. They decide
-    without time: where a tree depends on it, as by `specedge:depth=auto`, name one method for each depth.
+    A place begins a round in an empty tree; rounds that continue from its tree, because the method
+    has drafted ahead of the verdict, belong to it. All places are drafted from together. Policies
+    live as long as the recorder and begin, as those of a run do, with the `first_prompt` of the
+    trace, whose length some go by from then on. They decide without time: where a tree depends on
+    it, as by `specedge:depth=auto`, name one method for each depth.
 
     `draft` has one slot, with room for a text and `PROVISIONAL` further tokens.
     """
 
     def __init__(
-        self, draft: Runner, methods: Sequence[Method], header: TraceHeader, first_prompt: Sequence[int]
+        self,
+        draft: Runner,
+        methods: Sequence[Method],
+        header: TraceHeader,
+        first_prompt: Sequence[int],
     ) -> None:
         self._draft = draft
         self._header = header
         self._policies = list(map(round_policy, methods))
-        self._begin(RequestTrace("first", "", [*first_prompt], [], "length", [], NO_DRAFTS, NO_STATISTICS))
+        self._begin(
+            RequestTrace("first", "", [*first_prompt], [], "length", [], NO_DRAFTS, NO_STATISTICS)
+        )
 
     @torch.inference_mode()
     def columns(self, trace: RequestTrace) -> CandidateColumns:
         """Return the candidates of one request."""
         model = GrowingCandidates(self._draft, trace)
         for policy in self._policies:
-            self._decode(policy, model, trace, [_session(trace, place) for place in range(len(trace.output_ids))])
+            self._decode(
+                policy,
+                model,
+                trace,
+                [_session(trace, place) for place in range(len(trace.output_ids))],
+            )
         model.release()
         return model.columns()
 
@@ -234,7 +278,11 @@ class TreeRecorder:
         model.release()
 
     def _decode(
-        self, policy: Policy, model: GrowingCandidates, trace: RequestTrace, sessions: Sequence[Session]
+        self,
+        policy: Policy,
+        model: GrowingCandidates,
+        trace: RequestTrace,
+        sessions: Sequence[Session],
     ) -> None:
         """Decode from some places on, each until a round begins in an empty tree."""
         traces = {session.request.id: trace for session in sessions}
@@ -262,7 +310,13 @@ class TreeRecorder:
 
 def _session(trace: RequestTrace, place: int) -> Session:
     name = f"{trace.request_id}@{place}"
-    request = Request(name, trace.category, tuple(trace.prompt_ids), len(trace.output_ids), tuple(trace.output_ids))
+    request = Request(
+        name,
+        trace.category,
+        tuple(trace.prompt_ids),
+        len(trace.output_ids),
+        tuple(trace.output_ids),
+    )
     record = RequestRecord(name, trace.category, trace.prompt_ids)
     session = Session(request, RequestRandom(0, name), frozenset(), 0.0, record)
     session.tokens += trace.output_ids[:place]
@@ -270,15 +324,21 @@ def _session(trace: RequestTrace, place: int) -> Session:
 
 
 class _RecordingDrafter(ReplayDrafter):
-    """Drafts trees as a replay does, from candidates that the draft model computes when they are asked for."""
+    """Drafts trees as a replay does, from candidates that the draft model computes when they are
+    asked for.
+    """
 
-    def __init__(self, header: TraceHeader, traces: dict[str, RequestTrace], model: GrowingCandidates) -> None:
+    def __init__(
+        self, header: TraceHeader, traces: dict[str, RequestTrace], model: GrowingCandidates
+    ) -> None:
         super().__init__(header, traces)
         self.clock = ModelledClock()
         self._model = model
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> RecordedForward:
-        """Return the distributions of tree nodes; the draft model computes those that a policy asks about."""
+        """Return the distributions of tree nodes; the draft model computes those that a policy asks
+        about.
+        """
         forward = _ComputedForward(super().expand(frontier).nodes, self._model)
         roots = [draft.session.produced for draft, nodes in frontier for _ in nodes]
         likely = [
@@ -294,9 +354,13 @@ class _RecordingDrafter(ReplayDrafter):
 
 
 class _ComputedForward(RecordedForward):
-    """The distributions after some nodes, which are computed when a policy's question depends on them."""
+    """The distributions after some nodes, which are computed when a policy's question depends on
+    them.
+    """
 
-    def __init__(self, nodes: Sequence[tuple[CandidateSource, int]], model: GrowingCandidates) -> None:
+    def __init__(
+        self, nodes: Sequence[tuple[CandidateSource, int]], model: GrowingCandidates
+    ) -> None:
         super().__init__(nodes)
         self._model = model
 
@@ -307,6 +371,8 @@ class _ComputedForward(RecordedForward):
     def need(self, rows: Sequence[int]) -> None:
         new = [node for row in rows if self._model.is_new(node := self.nodes[row][1])]
         if not new:
-            raise SkitError(f"a method of --trees asks for more than {KEPT} tokens after a node: give it fewer")
+            raise SkitError(
+                f"a method of --trees asks for more than {KEPT} tokens after a node: give it fewer"
+            )
         # What the likeliest rows hold may make the others irrelevant.
         self._model.compute(new[:ROWS_AT_ONCE])

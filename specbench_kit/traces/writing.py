@@ -1,4 +1,6 @@
-"""Writes traces to disk as a stream, one Parquet row per request; an unfinished one is a folder of requests."""
+"""Writes traces to disk as a stream, one Parquet row per request; an unfinished one is a folder of
+requests.
+"""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -41,7 +43,8 @@ class TraceWriter:
                 self._temporary,
                 self._schema,
                 compression="zstd",
-                # Statistics of half precision differ from place to place: plain columns take a third of the bytes.
+                # Statistics of half precision differ from place to place: plain columns take a
+                # third of the bytes.
                 use_dictionary=False,
                 write_page_checksum=True,
             )
@@ -50,7 +53,10 @@ class TraceWriter:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         try:
             if kind is None:
@@ -130,7 +136,8 @@ class UnfinishedTrace:
 
     @contextmanager
     def one_writer(self) -> Iterator[None]:
-        """Make the folder, to which this process alone writes within the context; an empty one does not stay.
+        """Make the folder, to which this process alone writes within the context; an empty one does
+        not stay.
 
         So a place that cannot be written is an error before anything is recorded.
         """
@@ -166,7 +173,9 @@ def require_same(path: Path, stored: TraceHeader, header: TraceHeader) -> None:
     """Raise SkitError if a recording cannot continue one with another header."""
     parts = [name for name in IDENTITY if stored.run.get(name) != header.run.get(name)]
     parts += [
-        name for name in ("max_draft", "drafter", "capacity", "trees") if getattr(stored, name) != getattr(header, name)
+        name
+        for name in ("max_draft", "drafter", "capacity", "trees")
+        if getattr(stored, name) != getattr(header, name)
     ]
     if parts:
         raise SkitError(

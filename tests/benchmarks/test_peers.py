@@ -36,12 +36,16 @@ def test_divergence_is_that_of_the_distributions() -> None:
     expected = torch.nn.functional.kl_div(
         torch.tensor([[0.0, 1.0]]).log_softmax(-1), torch.tensor([[0.5, 0.5]]), reduction="sum"
     )
-    assert Agreement.between([peer_logits[0]], [peer_logits[1]]).divergence == pytest.approx(expected.item())
+    assert Agreement.between([peer_logits[0]], [peer_logits[1]]).divergence == pytest.approx(
+        expected.item()
+    )
 
 
 @pytest.fixture(scope="module")
 def model() -> object:
-    return AutoModelForCausalLM.from_pretrained(locate("bundled", "target").location, dtype=torch.float32)
+    return AutoModelForCausalLM.from_pretrained(
+        locate("bundled", "target").location, dtype=torch.float32
+    )
 
 
 def assert_it_verifies_what_it_decodes(peer: Peer) -> list[int]:
@@ -55,7 +59,10 @@ def assert_it_verifies_what_it_decodes(peer: Peer) -> list[int]:
 
 def test_the_kit_and_transformers_verify_what_they_decode(model: object) -> None:
     executor = make_executor(model, 1, 64, None)
-    answers = [assert_it_verifies_what_it_decodes(peer) for peer in (Kit(executor, frozenset()), Transformers(model))]
+    answers = [
+        assert_it_verifies_what_it_decodes(peer)
+        for peer in (Kit(executor, frozenset()), Transformers(model))
+    ]
     assert answers[0] == answers[1]
 
 

@@ -15,13 +15,18 @@ MANY = 15
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_command_with_many_options_shows_ten_at_most_and_an_example_that_is_parsed(name: str) -> None:
+def test_a_command_with_many_options_shows_ten_at_most_and_an_example_that_is_parsed(
+    name: str,
+) -> None:
     command, entry = load_command(name), COMMANDS[name]
     first = entry.first.split()
     assert bool(first) == (len(command.params) >= MANY)
     assert len(set(first)) == len(first) <= MOST_SHOWN
     required = {option.name for option in command.params if option.required}
-    option_keys = {option.option.shown_name(key).removeprefix("--"): key for key, option in command.options.items()}
+    option_keys = {
+        option.option.shown_name(key).removeprefix("--"): key
+        for key, option in command.options.items()
+    }
     assert set(first) <= option_keys.keys()
     assert not first or required <= {option_keys[option] for option in first}
     if first:
@@ -40,7 +45,9 @@ def test_the_example_of_a_simulation_runs(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_no_help_cuts_a_word_or_a_line(name: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_help_cuts_a_word_or_a_line(
+    name: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     short, full_help = (skit_here(name, option).stdout for option in ("--help", "--help-all"))
     for text in (short, full_help):
@@ -59,7 +66,9 @@ def test_the_first_options_come_in_their_order_and_the_rest_under_headings() -> 
     assert COMMANDS["bench"].example in short
     assert "--help-all shows" in short
     assert "--help-all shows" not in full_help
-    headings = [line for line in full_help.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    headings = [
+        line for line in full_help.splitlines() if line.endswith(":") and not line.startswith(" ")
+    ]
     assert headings[:3] == ["Example:", "What to run:", "Models:"]
     assert headings[-1] == "Other:"
     assert headings.index("Server:") > headings.index("Decoding:")
@@ -87,4 +96,7 @@ def test_help_on_a_subject_shows_the_options_with_that_text_and_no_others() -> N
     assert "--deployment" not in shown("output")
     nothing = skit_here("bench", "--help=zzz")
     assert nothing.returncode == 2
-    assert nothing.stderr == "error: skit bench --help=zzz: no option has this text; --help-all shows all\n"
+    assert (
+        nothing.stderr
+        == "error: skit bench --help=zzz: no option has this text; --help-all shows all\n"
+    )

@@ -40,7 +40,9 @@ def test_datasets_at_hand_are_counted_and_the_others_named(tmp_path: Path) -> No
     assert found(tmp_path / "nowhere")["data folder"].state == "missing"
 
 
-def test_each_check_is_announced_and_one_processor_is_no_plural(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_check_is_announced_and_one_processor_is_no_plural(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(doctor, "_processors", lambda: 1)
     announced: list[str] = []
     findings = {finding.name: finding for finding in doctor.examine(None, announced.append)}
@@ -50,7 +52,9 @@ def test_each_check_is_announced_and_one_processor_is_no_plural(monkeypatch: pyt
     assert "processors" not in findings["threads"].found
 
 
-def test_installed_methods_are_told_and_one_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_methods_are_told_and_one_that_cannot_be_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     @dataclass(frozen=True)
     class Mine(Method):
         source = "test"
@@ -58,10 +62,17 @@ def test_installed_methods_are_told_and_one_that_cannot_be_imported(monkeypatch:
     entries = of_the_kit(methods)
     kit = len(entries)
     monkeypatch.setattr(methods, "_entries", entries | {"mine": Mine})
-    monkeypatch.setattr(methods, "_broken", {"gone": "the installed method 'gone' cannot be imported: no module"})
+    monkeypatch.setattr(
+        methods, "_broken", {"gone": "the installed method 'gone' cannot be imported: no module"}
+    )
     findings = found()
-    assert findings["methods"] == doctor.Finding("methods", "ok", f"{kit} of the kit, and of other packages mine")
-    assert (findings["method gone"].state, findings["method gone"].found[-9:]) == ("missing", "no module")
+    assert findings["methods"] == doctor.Finding(
+        "methods", "ok", f"{kit} of the kit, and of other packages mine"
+    )
+    assert (findings["method gone"].state, findings["method gone"].found[-9:]) == (
+        "missing",
+        "no module",
+    )
 
 
 def test_a_missing_compiler_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +87,10 @@ def test_what_several_executors_lack_is_printed_once(
 ) -> None:
     def findings(*_: object, **__: object) -> list[doctor.Finding]:
         states = (("a", "needs a card"), ("b", "needs a card"), ("c", "needs a disk"))
-        return [doctor.Finding(f"executor {name}", "missing", text, "it is faster") for name, text in states]
+        return [
+            doctor.Finding(f"executor {name}", "missing", text, "it is faster")
+            for name, text in states
+        ]
 
     monkeypatch.setattr(doctor, "examine", findings)
     doctor.doctor(every=True)  # what is missing is no failure
@@ -87,7 +101,10 @@ def test_what_several_executors_lack_is_printed_once(
         "executor c missing needs a disk; it is faster",
     ]
     doctor.doctor()
-    assert "executors ok 0 of 3 run here; not a, b (needs a card); not c (needs a disk)" in words_of(capsys)
+    assert (
+        "executors ok 0 of 3 run here; not a, b (needs a card); not c (needs a disk)"
+        in words_of(capsys)
+    )
 
 
 def words_of(capsys: pytest.CaptureFixture[str]) -> str:
@@ -98,7 +115,9 @@ def test_it_begins_with_what_will_run_and_ends_with_what_it_comes_to(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def has(*findings: tuple[str, doctor.State, str]) -> str:
-        monkeypatch.setattr(doctor, "examine", lambda *_, **__: [doctor.Finding(*finding) for finding in findings])
+        monkeypatch.setattr(
+            doctor, "examine", lambda *_, **__: [doctor.Finding(*finding) for finding in findings]
+        )
         doctor.doctor()
         return words_of(capsys)
 
@@ -107,14 +126,23 @@ def test_it_begins_with_what_will_run_and_ends_with_what_it_comes_to(
     whole = has(pair, cpu, ("executor native", "ok", "runs models"))
     assert whole.startswith("skit bench runs smollm2 here, on the processor (AVX2, 2 processors). ")
     assert whole.endswith(" Nothing is broken and nothing is missing.")
-    slow = has(("target auto", "missing", "toy"), cpu, ("executor native", "missing", "needs a compiler"))
-    assert "runs the toy pair here, on the processor (AVX2, 2 processors), with transformers alone" in slow
+    slow = has(
+        ("target auto", "missing", "toy"), cpu, ("executor native", "missing", "needs a compiler")
+    )
+    assert (
+        "runs the toy pair here, on the processor (AVX2, 2 processors), with transformers alone"
+        in slow
+    )
     assert slow.endswith("Missing, and only needed for what their lines say: target auto.")
-    assert has(pair, cpu, ("device cuda:0", "ok", "H100, 80 GiB")).startswith("skit bench runs smollm2 here, on H100")
+    assert has(pair, cpu, ("device cuda:0", "ok", "H100, 80 GiB")).startswith(
+        "skit bench runs smollm2 here, on H100"
+    )
     monkeypatch.setattr(doctor.sys, "exit", lambda code: print(f"exit {code}"))
     broken = has(("target auto", "broken", "a file is gone"), ("kit", "broken", "gone"))
     assert broken.startswith("skit bench does not run here: what is BROKEN below says why.")
-    assert broken.endswith("BROKEN: target auto, kit; nothing is sure to run before this is mended. exit 1")
+    assert broken.endswith(
+        "BROKEN: target auto, kit; nothing is sure to run before this is mended. exit 1"
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -130,11 +158,15 @@ def test_what_multiplies_gguf_files_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         ("AVX2", "native-blocks, whose products this processor has: AVX2"),
         ("", "as bf16 weights"),
     ):
-        monkeypatch.setattr("specbench_kit.models.executors.library.byte_products", lambda name=products: name)
+        monkeypatch.setattr(
+            "specbench_kit.models.executors.library.byte_products", lambda name=products: name
+        )
         assert words in found()["GGUF files"].found
 
 
-def test_a_part_that_cannot_be_looked_at_is_broken_and_the_rest_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_that_cannot_be_looked_at_is_broken_and_the_rest_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def fails() -> None:
         raise SkitError("no such pair")
 

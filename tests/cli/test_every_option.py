@@ -8,7 +8,14 @@ from collections.abc import Iterator
 
 import pytest
 from command_line import TinyPair
-from option_cases import OptionCase, OptionRuns, read_tables, with_versions_read_once, without_pictures, without_waiting
+from option_cases import (
+    OptionCase,
+    OptionRuns,
+    read_tables,
+    with_versions_read_once,
+    without_pictures,
+    without_waiting,
+)
 
 from specbench_kit.cli.commands import COMMANDS, load_command
 from specbench_kit.models.executors.library import load_narrow_library
@@ -34,7 +41,9 @@ def options_of(command: str) -> set[str]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_in_the_table_of_its_command(command: str) -> None:
     table, options = TABLES[command], options_of(command) - EVERYWHERE.keys()
-    assert sorted(options - set(table.options)) == [], "has neither a case nor a reason why it cannot be tried"
+    assert sorted(options - set(table.options)) == [], (
+        "has neither a case nor a reason why it cannot be tried"
+    )
     assert sorted(set(table.options) - options) == [], "is no option of the command"
     tried = {case.option for case in table.cases}
     assert sorted(tried & table.exempt.keys()) == [], "is tried and exempt"
@@ -96,6 +105,8 @@ def test_a_command_that_runs_again_shows_the_same(command: str, runs: OptionRuns
     table = TABLES[command]
     for name, base in table.bases.items():
         first, second = (runs.run(command, base["arguments"], again=True) for _ in range(2))
-        shown = {case.shows for case in table.cases if case.base == name and not case.says} - {"stderr"}
+        shown = {case.shows for case in table.cases if case.base == name and not case.says} - {
+            "stderr"
+        }
         for view in shown:
             assert first.shown(view) == second.shown(view), f"{view} of {command} {name}"

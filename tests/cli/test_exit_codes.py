@@ -29,7 +29,11 @@ def gate(runs: Path, condition: str, out: Path) -> list[str]:
     return ["compare", str(runs), "--fail-if", condition, "--out", str(out), "--format", "md"]
 
 
-ENCODINGS: list[dict[str, str]] = [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}, C_LOCALE]
+ENCODINGS: list[dict[str, str]] = [
+    {"PYTHONIOENCODING": "ascii"},
+    {"PYTHONIOENCODING": "latin-1"},
+    C_LOCALE,
+]
 
 
 @pytest.mark.slow
@@ -56,7 +60,9 @@ def test_a_reader_that_leaves_loses_no_report(
     """As `| head -1` does; so many runs are printed that a pipe cannot hold them."""
     command = [SKIT, *gate(runs, condition, tmp_path / "out")]
     env = environment(PYTHONUNBUFFERED=unbuffered)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+    ) as process:
         assert process.stdout
         assert process.stderr
         process.stdout.close()
@@ -73,16 +79,25 @@ def test_a_full_disk_behind_the_output_is_said_and_is_no_success(
     condition: str, code: int, runs: Path, tmp_path: Path
 ) -> None:
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = skit(*gate(runs, condition, tmp_path / "out"), stdout=full, stderr=subprocess.PIPE, capture_output=False)
+        done = skit(
+            *gate(runs, condition, tmp_path / "out"),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            capture_output=False,
+        )
     assert done.returncode == code
     if code == 2:
         line = done.stderr.splitlines()[-1]
-        assert line.startswith("error: cannot write to standard output: No space left on device; files of the command")
+        assert line.startswith(
+            "error: cannot write to standard output: No space left on device; files of the command"
+        )
     assert (tmp_path / "out" / "report.md").is_file()
 
 
 @pytest.mark.slow
-def test_an_output_that_was_closed_before_the_start_loses_no_report(runs: Path, tmp_path: Path) -> None:
+def test_an_output_that_was_closed_before_the_start_loses_no_report(
+    runs: Path, tmp_path: Path
+) -> None:
     command = 'exec "$0" "$@" >&- 2>&-'
     arguments = ["sh", "-c", command, SKIT, *gate(runs, FAILS, tmp_path / "out")]
     done = subprocess.run(arguments, env=environment(), check=False, timeout=PATIENCE_S)
@@ -97,8 +112,16 @@ def test_an_output_that_was_closed_before_the_start_loses_no_report(runs: Path, 
         (Interrupted("interrupted; all is kept"), 130, "error: interrupted; all is kept"),
         (KeyboardInterrupt(), 130, "error: interrupted"),
         (BrokenPipeError(32, "Broken pipe"), 2, "error: [Errno 32] Broken pipe"),
-        (ModuleNotFoundError("no such module", name="nowhere"), 70, "error: this is a fault of skit: please report"),
-        (RuntimeError("a fault"), 70, "error: this is a fault of skit: please report it with the lines above"),
+        (
+            ModuleNotFoundError("no such module", name="nowhere"),
+            70,
+            "error: this is a fault of skit: please report",
+        ),
+        (
+            RuntimeError("a fault"),
+            70,
+            "error: this is a fault of skit: please report it with the lines above",
+        ),
         (EOFError(), 70, "error: this is a fault of skit: please report it with the lines above"),
         (UnicodeEncodeError("ascii", "é", 0, 1, "ordinal"), 70, "error: this is a fault of skit"),
     ],
@@ -121,7 +144,9 @@ def test_a_gate_whose_old_run_lacks_its_summary_does_not_judge(tmp_path: Path) -
     (old / "summary.json").unlink()
     for condition in (PASSES, FAILS):
         done = skit_here("compare", old, new, "--fail-if", condition)
-        assert error_line(done).startswith("--fail-if cannot be judged, since not all runs could be read: ")
+        assert error_line(done).startswith(
+            "--fail-if cannot be judged, since not all runs could be read: "
+        )
         assert "failed: " not in done.stderr
 
 
@@ -139,7 +164,8 @@ def test_exit_codes_are_those_of_the_table() -> None:
     numbers = [
         place
         for place, call in _calls()
-        if ast.unparse(call.func) in ends and any(isinstance(argument, ast.Constant) for argument in call.args)
+        if ast.unparse(call.func) in ends
+        and any(isinstance(argument, ast.Constant) for argument in call.args)
     ]
     # The process of a pipeline's stage ends at once; the command that started it tells why.
     assert [place.partition(":")[0] for place in numbers] == ["decoding/processes/worker.py"]
@@ -150,11 +176,21 @@ def test_text_files_are_read_and_written_in_utf_8() -> None:
     unstated = []
     for place, call in _calls():
         name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
-        texts = [text for text in map(_mode, [*call.args, *(word.value for word in call.keywords)]) if text]
-        is_text = name in ("read_text", "write_text") or (name == "open" and any("b" not in text for text in texts))
+        texts = [
+            text
+            for text in map(_mode, [*call.args, *(word.value for word in call.keywords)])
+            if text
+        ]
+        is_text = name in ("read_text", "write_text") or (
+            name == "open" and any("b" not in text for text in texts)
+        )
         if isinstance(call.func, ast.Name) and name == "write_text":
             continue  # runs/folder.py, which encodes
-        if is_text and not any(word.arg == "encoding" for word in call.keywords) and not _names_encoding(call):
+        if (
+            is_text
+            and not any(word.arg == "encoding" for word in call.keywords)
+            and not _names_encoding(call)
+        ):
             unstated.append(place)
     assert unstated == []
 
@@ -165,4 +201,6 @@ def _mode(node: ast.expr) -> str:
 
 
 def _names_encoding(call: ast.Call) -> bool:
-    return any(isinstance(node, ast.Constant) and node.value in ("utf-8", "ascii") for node in call.args)
+    return any(
+        isinstance(node, ast.Constant) and node.value in ("utf-8", "ascii") for node in call.args
+    )

@@ -35,12 +35,24 @@ SERVE = "serve --listen 127.0.0.1:0"
 def skit_without(*arguments: object) -> "subprocess.CompletedProcess[str]":
     """Run a command as if no package of an extra were installed."""
     command = [sys.executable, "-c", BLOCKED.format(blocked=set(MODULES)), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment(), timeout=PATIENCE_S, check=False
+    )
 
 
 @pytest.mark.nightly  # a process of its own; the other command loads the same modules
 def test_a_bench_needs_no_extra(tiny: TinyPair, tmp_path: Path) -> None:
-    options = ["--dataset", "gsm8k", "--limit", "1", "--max-new-tokens", "4", "--out", tmp_path, *tiny.options]
+    options = [
+        "--dataset",
+        "gsm8k",
+        "--limit",
+        "1",
+        "--max-new-tokens",
+        "4",
+        "--out",
+        tmp_path,
+        *tiny.options,
+    ]
     done = skit_without("bench", "--method", "fixed-k", *options)
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.glob("*/requests.jsonl"))

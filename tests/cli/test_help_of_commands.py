@@ -11,7 +11,11 @@ def test_every_command_stands_in_one_group_of_the_help() -> None:
     assert [line for line in lines if line in titles] == titles
     named = [name for entries in GROUPS.values() for name in entries]
     assert sorted(named) == sorted(COMMANDS)
-    shown = [line.split()[0] for line in lines[lines.index(titles[0]) :] if line.startswith("  ") and line[2] != " "]
+    shown = [
+        line.split()[0]
+        for line in lines[lines.index(titles[0]) :]
+        if line.startswith("  ") and line[2] != " "
+    ]
     assert shown == named
 
 

@@ -14,7 +14,16 @@ from signal import SIGKILL
 from typing import Any
 
 import pytest
-from command_line import PATIENCE_S, TinyPair, environment, error_line, read_object, read_rows, skit, write_rows
+from command_line import (
+    PATIENCE_S,
+    TinyPair,
+    environment,
+    error_line,
+    read_object,
+    read_rows,
+    skit,
+    write_rows,
+)
 from file_faults import fault
 from nightly import nightly_except
 from streaming_server import streaming_server
@@ -56,7 +65,9 @@ class Place:
 def whole_folders(out: Path, pattern: str) -> list[Path]:
     """Return the folders of runs that say that they are whole."""
     return sorted(
-        file.parent for file in out.glob(f"{pattern}/summary.json") if read_object(file).get("partial") is not True
+        file.parent
+        for file in out.glob(f"{pattern}/summary.json")
+        if read_object(file).get("partial") is not True
     )
 
 
@@ -91,7 +102,10 @@ def recorded(out: Path) -> Result:
 
 
 def traced(path: Path) -> Result:
-    return [(request.request_id, request.output_ids, request.drafted.tolist()) for request in TraceFile(path)]
+    return [
+        (request.request_id, request.output_ids, request.drafted.tolist())
+        for request in TraceFile(path)
+    ]
 
 
 def rows_of(pattern: str, key: str = "rows") -> Callable[[Path], Result]:
@@ -99,7 +113,8 @@ def rows_of(pattern: str, key: str = "rows") -> Callable[[Path], Result]:
 
     def read(out: Path) -> Result:
         first, *later_summaries = (
-            read_object(folder / "summary.json")[key] for folder in whole_folders(out / "runs", pattern)
+            read_object(folder / "summary.json")[key]
+            for folder in whole_folders(out / "runs", pattern)
         )
         assert all(summary == first for summary in later_summaries)
         return first
@@ -109,7 +124,9 @@ def rows_of(pattern: str, key: str = "rows") -> Callable[[Path], Result]:
 
 def swept(out: Path) -> Result:
     folder = whole_folders(out / "runs", "*-sweep-*")[-1]
-    return traced(folder / "trace.parquet"), [row["acceptance_length"] for row in rows_of("*-sweep-*")(out)]
+    return traced(folder / "trace.parquet"), [
+        row["acceptance_length"] for row in rows_of("*-sweep-*")(out)
+    ]
 
 
 def answered(out: Path) -> Result:
@@ -128,7 +145,11 @@ def trained(name: str) -> Callable[[Path], Result]:
     def read(out: Path) -> Result:
         folder = out / "runs" / name
         assert not (folder / "unfinished").exists()
-        return sorted(path.name for path in folder.iterdir() if path.suffix != ".log" and not path.name.startswith("."))
+        return sorted(
+            path.name
+            for path in folder.iterdir()
+            if path.suffix != ".log" and not path.name.startswith(".")
+        )
 
     return read
 
@@ -141,14 +162,32 @@ def predicted(out: Path) -> Result:
 
 COMMANDS = {
     "bench": Command(benchmark, benchmarked),
-    "bench under a deployment": Command(lambda place: [*benchmark(place), "--deployment", "wan"], benchmarked),
+    "bench under a deployment": Command(
+        lambda place: [*benchmark(place), "--deployment", "wan"], benchmarked
+    ),
     "record": Command(
-        lambda place: ["record", *decoding(place), "--max-draft", 2, "--out", place.out / "runs" / "trace.parquet"],
+        lambda place: [
+            "record",
+            *decoding(place),
+            "--max-draft",
+            2,
+            "--out",
+            place.out / "runs" / "trace.parquet",
+        ],
         recorded,
     ),
     "sweep": Command(
         lambda place: [
-            *("sweep", *decoding(place), "--max-draft", 3, "--method", "fixed-k:k=2", "--deployment", "wan"),
+            *(
+                "sweep",
+                *decoding(place),
+                "--max-draft",
+                3,
+                "--method",
+                "fixed-k:k=2",
+                "--deployment",
+                "wan",
+            ),
             *("--set", "link.rtt_s=0.01,0.1", "--out", place.out / "runs"),
         ],
         swept,
@@ -156,8 +195,27 @@ COMMANDS = {
     ),
     "capacity": Command(
         lambda place: [
-            *("capacity", "--deployment", "wan", "--acceptance", "iid:alpha=0.8,length=2", "--slo", "class-4"),
-            *("--prompt-tokens", 100, "--output-tokens", 20, "--duration", 15, "--warm-up", 3, "--seeds", 1),
+            *(
+                "capacity",
+                "--deployment",
+                "wan",
+                "--acceptance",
+                "iid:alpha=0.8,length=2",
+                "--slo",
+                "class-4",
+            ),
+            *(
+                "--prompt-tokens",
+                100,
+                "--output-tokens",
+                20,
+                "--duration",
+                15,
+                "--warm-up",
+                3,
+                "--seeds",
+                1,
+            ),
             *("--jobs", 1, "--out", place.out / "runs"),
         ],
         rows_of("*-capacity-*"),
@@ -165,28 +223,65 @@ COMMANDS = {
     ),
     "ab": Command(
         lambda place: [
-            *("ab", *(f"{name}=vllm://{host}" for name, host in zip("ab", place.servers, strict=True))),
-            *("--dataset", place.prompts, "--max-new-tokens", 5, "--warm-up", 0, "--out", place.out / "runs"),
+            *(
+                "ab",
+                *(f"{name}=vllm://{host}" for name, host in zip("ab", place.servers, strict=True)),
+            ),
+            *(
+                "--dataset",
+                place.prompts,
+                "--max-new-tokens",
+                5,
+                "--warm-up",
+                0,
+                "--out",
+                place.out / "runs",
+            ),
         ],
         answered,
     ),
     "train-draft": Command(
         lambda place: [
-            *("train-draft", "--target", place.tiny.target, "--trace", place.trace, "--layers", 0, "--vocabulary", 200),
+            *(
+                "train-draft",
+                "--target",
+                place.tiny.target,
+                "--trace",
+                place.trace,
+                "--layers",
+                0,
+                "--vocabulary",
+                200,
+            ),
             *("--epochs", 1, "--save-to", place.out / "runs" / "draft"),
         ],
         trained("draft"),
     ),
     "train-head": Command(
         lambda place: [
-            *("train-head", "--target", place.tiny.target, "--trace", place.trace, "--vocabulary", 200),
+            *(
+                "train-head",
+                "--target",
+                place.tiny.target,
+                "--trace",
+                place.trace,
+                "--vocabulary",
+                200,
+            ),
             *("--epochs", 1, "--save-to", place.out / "runs" / "head"),
         ],
         trained("head"),
     ),
     "train-predictor": Command(
         lambda place: [
-            *("train-predictor", *place.tiny.options, "--trace", place.trace, "--families", "logistic"),
+            *(
+                "train-predictor",
+                *place.tiny.options,
+                "--trace",
+                place.trace,
+                "--families",
+                "logistic",
+            ),
             *("--trials", 1, "--repeats", 1, "--out", place.out / "runs"),
         ],
         predicted,
@@ -205,20 +300,29 @@ class Whole:
 
 @pytest.fixture(scope="module")
 def servers() -> Iterator[tuple[str, str]]:
-    with streaming_server() as (first_address, _), streaming_server(speculates=True) as (second_address, _):
+    with (
+        streaming_server() as (first_address, _),
+        streaming_server(speculates=True) as (second_address, _),
+    ):
         yield first_address, second_address
 
 
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rows = [{"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False} for number in range(6)]
+    rows = [
+        {"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False}
+        for number in range(6)
+    ]
     return write_rows(tmp_path_factory.mktemp("data") / "prompts.jsonl", *rows)
 
 
 @pytest.fixture(scope="module")
 def trace(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trace")
-    rows = ({"id": f"t{number}", "prompt": "Say it." * (1 + number % 5), "chat": False} for number in range(16))
+    rows = (
+        {"id": f"t{number}", "prompt": "Say it." * (1 + number % 5), "chat": False}
+        for number in range(16)
+    )
     prompts, path = write_rows(folder / "prompts.jsonl", *rows), folder / "trace.parquet"
     sizes = ("--dataset", prompts, "--max-new-tokens", 24, "--max-draft", 3)
     done = skit("record", *sizes, *tiny.options, "--out", path)
@@ -227,17 +331,24 @@ def trace(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def place_in(tiny: TinyPair, prompts: Path, trace: Path, servers: tuple[str, str]) -> Callable[[Path], Place]:
+def place_in(
+    tiny: TinyPair, prompts: Path, trace: Path, servers: tuple[str, str]
+) -> Callable[[Path], Place]:
     return lambda out: Place(tiny, prompts, trace, servers, out)
 
 
 @pytest.fixture(scope="module")
-def whole(place_in: Callable[[Path], Place], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Whole]:
+def whole(
+    place_in: Callable[[Path], Place], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Whole]:
     """Return what runs a command whole, once."""
 
     @cache
     def run_whole(name: str) -> Whole:
-        out, counted = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("operations") / "log"
+        out, counted = (
+            tmp_path_factory.mktemp("whole"),
+            tmp_path_factory.mktemp("operations") / "log",
+        )
         done = run(COMMANDS[name], place_in(out), fault("none", 0, out, counted))
         assert done.returncode == 0, done.stderr
         return Whole(COMMANDS[name].result(out), counted.read_text().splitlines())
@@ -245,7 +356,9 @@ def whole(place_in: Callable[[Path], Place], tmp_path_factory: pytest.TempPathFa
     return run_whole
 
 
-def run(command: Command, place: Place, faulty: dict[str, str], *options: str) -> "subprocess.CompletedProcess[str]":
+def run(
+    command: Command, place: Place, faulty: dict[str, str], *options: str
+) -> "subprocess.CompletedProcess[str]":
     """Run a command in a process of its own, which meets a fault."""
     arguments = [str(argument) for argument in (*command.arguments(place), *options)]
     env = environment(SKIT_HOME=str(place.home), **faulty)
@@ -262,7 +375,12 @@ def finish(command: Command, place: Place) -> None:
     assert done.returncode == 0, done.stderr
 
 
-CASES = [(name, kind, part) for name in COMMANDS for kind, parts in (("kill", 3), ("full", 2)) for part in range(parts)]
+CASES = [
+    (name, kind, part)
+    for name in COMMANDS
+    for kind, parts in (("kill", 3), ("full", 2))
+    for part in range(parts)
+]
 BEFORE_EVERY_CHANGE = [("record", "kill", 1), ("ab", "kill", 1), ("train-head", "kill", 1)]
 
 
@@ -281,6 +399,8 @@ def test_a_command_that_is_ended_at_any_moment_loses_and_doubles_nothing(
     if kind == "kill":
         assert ended.returncode == -SIGKILL, untouched.operations[moments[part] - 1]
     else:
-        assert "No space left on device" in error_line(ended), untouched.operations[moments[part] - 1]
+        assert "No space left on device" in error_line(ended), untouched.operations[
+            moments[part] - 1
+        ]
     finish(command, folder)
     assert command.result(tmp_path) == untouched.result, untouched.operations[moments[part] - 1]

@@ -27,7 +27,9 @@ def ignoring() -> Iterator[None]:
 @pytest.mark.usefixtures("ignoring")
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("name", commands.COMMANDS)
-def test_every_command_hears_both_signals(name: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_hears_both_signals(
+    name: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def waiting(name: str) -> TyperCommand:
         return TyperCommand(name, callback=lambda: signal.raise_signal(number))
 
@@ -37,7 +39,9 @@ def test_every_command_hears_both_signals(name: str, number: signal.Signals, mon
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-@pytest.mark.parametrize(("kept", "line"), [("all is kept", "interrupted; all is kept"), ("", "interrupted")])
+@pytest.mark.parametrize(
+    ("kept", "line"), [("all is kept", "interrupted; all is kept"), ("", "interrupted")]
+)
 def test_an_interrupt_says_what_is_kept_if_anything_is(kept: str, line: str) -> None:
     with pytest.raises(SkitError, match=f"^{line}$"), kept_when_interrupted(lambda: kept):
         raise KeyboardInterrupt
@@ -46,9 +50,19 @@ def test_an_interrupt_says_what_is_kept_if_anything_is(kept: str, line: str) -> 
 def test_an_interrupted_recording_names_resume_once_there_is_something_to_resume(
     tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"q{i}", "prompt": "How many?"} for i in range(2)))
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", *({"id": f"q{i}", "prompt": "How many?"} for i in range(2))
+    )
     limits = ("--max-new-tokens", 8, "--max-draft", 2, "--batch-size", 1)
-    command = ("record", "--dataset", prompts, *limits, "--out", tmp_path / "trace.parquet", *tiny.options)
+    command = (
+        "record",
+        "--dataset",
+        prompts,
+        *limits,
+        "--out",
+        tmp_path / "trace.parquet",
+        *tiny.options,
+    )
     append = UnfinishedTrace.append
 
     def append_and_end(keeps: bool) -> Callable[..., None]:

@@ -26,12 +26,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_the_template_passes_its_own_test(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_template_passes_its_own_test(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(package))
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     assert project["optional-dependencies"]["test"] == ["pytest"]
     module, _, kind = project["entry-points"]["specbench_kit.methods"]["my-rule"].partition(":")
-    assert methods.register("my-rule")(getattr(import_module(module), kind)) is methods.all()["my-rule"]
+    assert (
+        methods.register("my-rule")(getattr(import_module(module), kind))
+        is methods.all()["my-rule"]
+    )
     assert methods.get("my-rule").group in GROUPS[:-1]
     assert len(candidates("my-rule", 16, seed=0)) >= 6
     assert parse_method("my-rule:longest=3").longest_draft == 3
@@ -43,7 +48,13 @@ def test_the_template_passes_its_own_test(package: Path, tmp_path: Path, monkeyp
 
 def test_names_that_cannot_be_are_refused(package: Path) -> None:
     out = package.parent
-    assert error_line(skit_here("new", "method", "my-rule", "--out", out)).endswith("choose another --out")
-    assert error_line(skit_here("new", "method", "wisp", "--out", out)).startswith("a method 'wisp' exists already")
-    assert error_line(skit_here("new", "method", "My_Rule")).startswith("'My_Rule' cannot be a method's name")
+    assert error_line(skit_here("new", "method", "my-rule", "--out", out)).endswith(
+        "choose another --out"
+    )
+    assert error_line(skit_here("new", "method", "wisp", "--out", out)).startswith(
+        "a method 'wisp' exists already"
+    )
+    assert error_line(skit_here("new", "method", "My_Rule")).startswith(
+        "'My_Rule' cannot be a method's name"
+    )
     assert error_line(skit_here("new", "dataset", "x")) == "kind must be method, not 'dataset'"

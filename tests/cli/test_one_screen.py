@@ -28,14 +28,18 @@ def test_a_first_run_of_all_methods_fits_a_screen(done: tuple[list[str], str]) -
     assert re.fullmatch(r"report: \S+/report\.html \(as text: report\.md\)", lines[-1])
 
 
-def test_the_report_has_the_rows_and_the_reasons_that_the_screen_leaves_out(done: tuple[list[str], str]) -> None:
+def test_the_report_has_the_rows_and_the_reasons_that_the_screen_leaves_out(
+    done: tuple[list[str], str],
+) -> None:
     lines, report = done
     of_screen = [line for line in lines if line.rstrip().endswith("8/8")]
     of_report = [line for line in report.split("## ")[1].splitlines() if line.startswith("| `")]
     assert FIRST_ROWS <= len(of_screen) <= FIRST_ROWS + 1
     (more,) = (line for line in lines if line.endswith(" more rows in the report"))
     first_table = {line.split("`")[1] for line in of_report}
-    assert len(first_table) == len(of_screen) + 1 + int(more.split()[0])  # and autoregressive decoding
+    assert len(first_table) == len(of_screen) + 1 + int(
+        more.split()[0]
+    )  # and autoregressive decoding
     (left_out,) = (line for line in lines if line.startswith("left out: "))
     assert left_out.endswith(" more; the report says why")
     assert "| left out: `autodraft`, `eagle2-tree`" in report

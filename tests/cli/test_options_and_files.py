@@ -69,7 +69,9 @@ def told(command: Command, *arguments: str) -> str:
         (str, "a", "a"),
     ],
 )
-def test_paths_are_paths_where_typer_leaves_them_texts(kind: object, told: object, read: object) -> None:
+def test_paths_are_paths_where_typer_leaves_them_texts(
+    kind: object, told: object, read: object
+) -> None:
     """Typer before 0.29 makes paths only for functions that it calls itself, and the minimum is older."""
     value = CommandOption("where", kind, Option("Where to.", RUN), None).read(told)
     assert value == read
@@ -87,7 +89,9 @@ def test_what_is_left_out_has_the_fields_default(walk: Command) -> None:
 
 
 def test_command_line_and_file_say_the_same_as_keywords(walk: Command, tmp_path: Path) -> None:
-    expected_walk = Walk("hill", 3, "fast", back=False, dogs=("a", "b"), days=(2, 4, 6), rain_mm=1.5)
+    expected_walk = Walk(
+        "hill", 3, "fast", back=False, dogs=("a", "b"), days=(2, 4, 6), rain_mm=1.5
+    )
     line = "--where hill --steps 3 --pace fast --no-back --dog a --dog b --days 2:6:2 --rain 1.5 --loud"
     file = write(
         tmp_path,
@@ -110,7 +114,15 @@ def test_help_tells_defaults_and_every_choice(walk: Command) -> None:
     help_text = told(walk, "--help")
     assert all(
         text in help_text
-        for text in ("--no-back", "--dog", "--rain", "[default: 7]", "[default: slow]", "[default: 1,3]", "--config")
+        for text in (
+            "--no-back",
+            "--dog",
+            "--rain",
+            "[default: 7]",
+            "[default: slow]",
+            "[default: 1,3]",
+            "--config",
+        )
     )
     assert "inner" not in help_text
 
@@ -154,14 +166,21 @@ def test_a_simulation_from_a_file_is_that_of_the_command_line(tmp_path: Path) ->
     )
     rows = []
     for arguments in ([*line.split(), *lengths.split()], ["--config", file]):
-        done = RUNNER.invoke(app, ["simulate", *arguments, "--out", str(tmp_path), "--json"], catch_exceptions=False)
+        done = RUNNER.invoke(
+            app, ["simulate", *arguments, "--out", str(tmp_path), "--json"], catch_exceptions=False
+        )
         rows.append(json.loads(done.stdout.splitlines()[-1])["summary"]["rows"])
     assert rows[0] == rows[1]
-    assert [(row["series"], row["devices"]) for row in rows[0]] == [(n, d) for n in ("sled", "wisp") for d in (4, 8)]
+    assert [(row["series"], row["devices"]) for row in rows[0]] == [
+        (n, d) for n in ("sled", "wisp") for d in (4, 8)
+    ]
 
 
 def test_what_is_saved_gives_the_same_again(walk: Command, tmp_path: Path) -> None:
-    saved, line = tmp_path / "kept" / "walk.toml", "--steps 3 --no-back --dog a --dog b --days 2:6:2 --rain 1.5 --loud"
+    saved, line = (
+        tmp_path / "kept" / "walk.toml",
+        "--steps 3 --no-back --dog a --dog b --days 2:6:2 --rain 1.5 --loud",
+    )
     file = write(tmp_path, 'where = "hill"\nsteps = 9')
     told(walk, "--config", file, *line.split(), "--save-config", str(saved))
     assert saved.read_text().count("=") == 7
@@ -176,12 +195,18 @@ def test_a_saved_report_is_made_again(tmp_path: Path) -> None:
     assert RUNNER.invoke(app, ["report", *line], catch_exceptions=False).exit_code == 0
     first = (out / "report.csv").read_bytes()
     (out / "report.csv").unlink()
-    assert RUNNER.invoke(app, ["report", "--config", str(saved)], catch_exceptions=False).exit_code == 0
+    assert (
+        RUNNER.invoke(app, ["report", "--config", str(saved)], catch_exceptions=False).exit_code
+        == 0
+    )
     assert (out / "report.csv").read_bytes() == first
 
 
 def test_settings_are_keywords_in_python() -> None:
-    assert (SimulationOptions(devices=(3,)).devices, ServingOptions(system=("sled",)).seeds) == ((3,), 5)
+    assert (SimulationOptions(devices=(3,)).devices, ServingOptions(system=("sled",)).seeds) == (
+        (3,),
+        5,
+    )
 
 
 @dataclass(frozen=True)
@@ -201,22 +226,29 @@ def sample(sampled: Sampled) -> None:
 def test_what_a_paper_samples_with_goes_by_its_name() -> None:
     command = Command("go", sample, "Sample.")
     assert told(command, "--config", "specpipe-sampling") == str(Sampled(0.6, 0.9, 80))
-    assert told(command, "--config", "specedge-sampling", "--top-k", "5") == str(Sampled(0.7, 1.0, 5, 256))
+    assert told(command, "--config", "specedge-sampling", "--top-k", "5") == str(
+        Sampled(0.7, 1.0, 5, 256)
+    )
 
 
 def test_a_number_with_a_unit_is_shown() -> None:
     arguments = ["load", "--server", "localhost:1", "--trace", "t.parquet", "--duration", "40ms"]
     # How it goes on depends on the version of Typer.
     assert re.match(
-        r"skit load: invalid value for '--duration': .*'40ms'.*; for example: ", error_line(skit_here(*arguments))
+        r"skit load: invalid value for '--duration': .*'40ms'.*; for example: ",
+        error_line(skit_here(*arguments)),
     )
 
 
-@pytest.mark.parametrize("asked", [["record"], ["tune", "--replay", "t.parquet", "--method", "fixed-k"]])
+@pytest.mark.parametrize(
+    "asked", [["record"], ["tune", "--replay", "t.parquet", "--method", "fixed-k"]]
+)
 def test_a_folder_for_a_file_is_refused_before_the_work(asked: list[str], tmp_path: Path) -> None:
     with pytest.raises(SkitError, match="is a folder: give the file to be written"):
         RUNNER.invoke(app, [*asked, "--out", str(tmp_path)], catch_exceptions=False)
-    with pytest.raises(SkitError, match=r"must end in \.(parquet|json), as it is one file: give .*/new/"):
+    with pytest.raises(
+        SkitError, match=r"must end in \.(parquet|json), as it is one file: give .*/new/"
+    ):
         RUNNER.invoke(app, [*asked, "--out", str(tmp_path / "new")], catch_exceptions=False)
 
 

@@ -37,7 +37,17 @@ def package(tmp_path: Path) -> Path:
 
 
 def test_the_line_of_an_authors_typo_is_named_and_the_way_there_on_demand(package: Path) -> None:
-    command = ("bench", "--replay", "qwen2.5-coder", "--method", "slip", "--limit", 1, "--out", package / "out")
+    command = (
+        "bench",
+        "--replay",
+        "qwen2.5-coder",
+        "--method",
+        "slip",
+        "--limit",
+        1,
+        "--out",
+        package / "out",
+    )
     env = environment(PYTHONPATH=str(package))
     done = skit(*command, env=env)
     line = done.stderr.strip().splitlines()[-1]
@@ -54,16 +64,28 @@ def test_the_line_of_an_authors_typo_is_named_and_the_way_there_on_demand(packag
 
 
 @pytest.mark.slow
-def test_a_policy_that_fails_in_its_warm_up_ends_no_other_method(package: Path, tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_policy_that_fails_in_its_warm_up_ends_no_other_method(
+    package: Path, tiny: TinyPair, tmp_path: Path
+) -> None:
     rows = [{"id": name, "prompt": f"Who is {name}?"} for name in "ab"]
     prompts = write_rows(tmp_path / "ask.jsonl", *rows)
-    options = ("--dataset", prompts, *tiny.options, "--max-new-tokens", 4, "--out", tmp_path / "out")
+    options = (
+        "--dataset",
+        prompts,
+        *tiny.options,
+        "--max-new-tokens",
+        4,
+        "--out",
+        tmp_path / "out",
+    )
     env = environment(PYTHONPATH=str(package))
     done = skit("bench", "--method", "slip", "--method", "fixed-k:k=2", *options, env=env)
     line = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 2
     place = f"SlipPolicy.draft ({package}/slip_package.py, line {FAILING_LINE})"
-    assert line.startswith(f"error: the method 'slip', which is no part of the kit, fails in {place} during warm-up: ")
+    assert line.startswith(
+        f"error: the method 'slip', which is no part of the kit, fails in {place} during warm-up: "
+    )
     assert line.endswith("; the other methods went on; --traceback shows the way there")
     assert "fixed-k" in done.stdout
     (run,) = (tmp_path / "out").glob("*-fixed-k-*")
@@ -79,7 +101,16 @@ def test_a_policy_that_fails_in_its_warm_up_ends_no_other_method(package: Path, 
 
 def test_a_policy_that_fails_in_a_replay_ends_no_other_method(package: Path) -> None:
     methods = ("--method", "slip", "--method", "fixed-k")
-    command = ("bench", "--replay", "qwen2.5-coder", *methods, "--limit", 1, "--out", package / "out")
+    command = (
+        "bench",
+        "--replay",
+        "qwen2.5-coder",
+        *methods,
+        "--limit",
+        1,
+        "--out",
+        package / "out",
+    )
     done = skit(*command, env=environment(PYTHONPATH=str(package)))
     assert done.returncode == 2
     assert done.stderr.strip().splitlines()[-1].startswith("error: slip: left out, as said above")

@@ -31,7 +31,9 @@ TICKS = Event()
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+def shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[[], str]]:
     """Let a minute pass, and return the line that was written then."""
     monkeypatch.setattr(progress, "Event", Ticks)
     written = Event()
@@ -69,7 +71,9 @@ def test_a_line_says_what_is_done_of_all_and_until_when(
         report("reading", 100, 1000)
         until = datetime.now().astimezone() + timedelta(seconds=450)
         line = shown()
-        assert re.fullmatch(r"\d\d:\d\d reading: 100 of 1,000 \(10%\), 120 a minute, until about .*", line)
+        assert re.fullmatch(
+            r"\d\d:\d\d reading: 100 of 1,000 \(10%\), 120 a minute, until about .*", line
+        )
         assert line.endswith((f"{until:%H:%M}", f"{until + timedelta(seconds=5):%H:%M}"))
         report("reading", 1000, 1000)
         report("writing", 0, 2)

@@ -26,7 +26,10 @@ def test_help_has_a_short_name(arguments: tuple[str, ...]) -> None:
 
 def test_python_runs_it_as_a_module() -> None:
     told = subprocess.run(
-        [sys.executable, "-m", "specbench_kit", "--version"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "specbench_kit", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert told.stdout == f"specbench-kit {specbench_kit.__version__}\n"
 

@@ -7,7 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from command_line import Rows, TinyPair, environment, error_line, read_object, read_rows, skit, skit_here, write_rows
+from command_line import (
+    Rows,
+    TinyPair,
+    environment,
+    error_line,
+    read_object,
+    read_rows,
+    skit,
+    skit_here,
+    write_rows,
+)
 from msgspec.structs import fields
 
 from specbench_kit.core.typed_json import JsonObject
@@ -59,7 +69,17 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def bench(prompts: Path, out: Path, tiny: TinyPair, *options: object) -> list[object]:
-    return ["bench", "--dataset", prompts, "--max-new-tokens", 16, "--out", out, *tiny.options, *options]
+    return [
+        "bench",
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        16,
+        "--out",
+        out,
+        *tiny.options,
+        *options,
+    ]
 
 
 def methods(*names: str) -> list[str]:
@@ -67,7 +87,9 @@ def methods(*names: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def done(prompts: Path, tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProcess[str]:
+def done(
+    prompts: Path, tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory
+) -> subprocess.CompletedProcess[str]:
     """Three methods in one real process, in batches of three, with JSON."""
     out = tmp_path_factory.mktemp("results")
     return skit(*bench(prompts, out, tiny, *methods(*METHODS), "--batch-size", 3, "--json"))
@@ -110,13 +132,22 @@ def test_every_method_has_a_run_directory_with_all_files(runs: list[Path]) -> No
     for run, method in zip(runs, ("fixed-k-k-3", "threshold", "oracle-max-draft-3"), strict=True):
         assert re.fullmatch(rf"\d{{8}}T\d{{6}}Z-{method}-prompts-[0-9a-f]{{8}}", run.name)
         names = {path.name for path in run.iterdir()}
-        assert names >= {"run.json", "requests.jsonl", "baseline.jsonl", "summary.json", "report.md"}
+        assert names >= {
+            "run.json",
+            "requests.jsonl",
+            "baseline.jsonl",
+            "summary.json",
+            "report.md",
+        }
         assert not [name for name in names if name.startswith(".")]
 
 
 def test_request_lines_have_the_designed_fields(runs: list[Path]) -> None:
     """A record tells what a policy expected, where the policy has chances to reckon with."""
-    only_of_some_methods, only_of_derived_times = {"expected", "drafter", "sent_bytes", "stale_bytes"}, {"ends_s"}
+    only_of_some_methods, only_of_derived_times = (
+        {"expected", "drafter", "sent_bytes", "stale_bytes"},
+        {"ends_s"},
+    )
     only_of_dialogues = {"dialogue"}
     always = {f.name for f in fields(RequestRecord)} - only_of_derived_times - only_of_dialogues
     designed = {f.name for f in fields(RoundRecord)} - only_of_some_methods
@@ -133,7 +164,9 @@ def test_request_lines_add_up(runs: list[Path]) -> None:
         assert row["error"] is None
         assert row["time_kind"] == "measured"
         assert sum(step["committed"] for step in row["rounds"]) == len(row["output_ids"]) <= 16
-        assert all(step["accepted"] <= step["submitted"] <= step["drafted"] for step in row["rounds"])
+        assert all(
+            step["accepted"] <= step["submitted"] <= step["drafted"] for step in row["rounds"]
+        )
         assert 0 < row["ttft_s"] <= row["e2e_s"] == row["rounds"][-1]["end_s"]
 
 
@@ -156,7 +189,9 @@ def test_the_second_turn_is_asked_after_the_first_answer(
     assert tokenizer.decode(rows["t1"]["prompt_ids"]) == "Once upon a time"
 
 
-def test_run_json_says_what_was_run_without_naming_a_folder(runs: list[Path], prompts: Path) -> None:
+def test_run_json_says_what_was_run_without_naming_a_folder(
+    runs: list[Path], prompts: Path
+) -> None:
     run = read_object(runs[0] / "run.json")
     assert run["method"] == "fixed-k:k=3"
     assert (run["dataset"]["source"], run["dataset"]["location"]) == ("file", "prompts.jsonl")
@@ -174,12 +209,17 @@ def test_run_json_says_what_was_run_without_naming_a_folder(runs: list[Path], pr
         "device": "cpu",
         "dtype": "float32",
         "effective_batch_size": 3,
-        "executors": dict.fromkeys(("target", "draft"), "llama-cpu" if load_library() is None else "native"),
+        "executors": dict.fromkeys(
+            ("target", "draft"), "llama-cpu" if load_library() is None else "native"
+        ),
     }
     assert run["argv"][:4] == ["skit", "bench", "--dataset", "prompts.jsonl"]
     assert {"git_commit", "versions", "hardware", "started_at", "models", "time_kind"} <= set(run)
     for path in (prompts.parent, runs[0].parent):
-        assert str(path) not in (runs[0] / "run.json").read_text() + (runs[0] / "report.md").read_text()
+        assert (
+            str(path)
+            not in (runs[0] / "run.json").read_text() + (runs[0] / "report.md").read_text()
+        )
 
 
 def test_the_report_says_that_the_run_was_lossless_and_how_to_repeat_it(runs: list[Path]) -> None:
@@ -190,7 +230,9 @@ def test_the_report_says_that_the_run_was_lossless_and_how_to_repeat_it(runs: li
     assert "SAMPLE DATA" not in report
 
 
-def test_sampled_runs_repeat_under_a_seed_and_are_not_compared(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+def test_sampled_runs_repeat_under_a_seed_and_are_not_compared(
+    prompts: Path, tiny: TinyPair, tmp_path: Path
+) -> None:
     sampling = ("--temperature", 0.8, "--top-p", 0.9, "--top-k", 50)
     for folder, seed in (("a", 3), ("b", 3), ("c", 4)):
         options = (*methods("fixed-k"), "--no-baseline", *sampling, "--seed", seed)
@@ -216,7 +258,9 @@ def test_sampled_runs_repeat_under_a_seed_and_are_not_compared(prompts: Path, ti
 def test_tokens_are_tested_under_every_rule_for_drawn_drafts(
     method: str, rule: str, prompts: Path, tiny: TinyPair, tmp_path: Path
 ) -> None:
-    done = skit_here(*bench(prompts, tmp_path, tiny, *methods(method), "--no-baseline", "--temperature", 0.8))
+    done = skit_here(
+        *bench(prompts, tmp_path, tiny, *methods(method), "--no-baseline", "--temperature", 0.8)
+    )
     assert done.returncode == 0, done.stderr
     sampling = read_object(the_run(tmp_path) / "summary.json")["sampling"]
     assert sampling["rule"] == rule
@@ -228,10 +272,14 @@ def test_tokens_are_tested_under_every_rule_for_drawn_drafts(
     assert "which drafted tokens were accepted" not in report
 
 
-def test_the_oracle_says_that_it_needs_the_baseline(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+def test_the_oracle_says_that_it_needs_the_baseline(
+    prompts: Path, tiny: TinyPair, tmp_path: Path
+) -> None:
     done = skit_here(*bench(prompts, tmp_path, tiny, *methods("oracle"), "--no-baseline"))
     assert done.returncode == 0, done.stderr
-    note = "oracle needs the autoregressive output: the baseline is decoded in spite of --no-baseline"
+    note = (
+        "oracle needs the autoregressive output: the baseline is decoded in spite of --no-baseline"
+    )
     assert done.stdout.splitlines().count(note) == 1
     run = the_run(tmp_path)
     assert read_object(run / "run.json")["config"]["baseline"] is True
@@ -249,7 +297,9 @@ def test_the_baseline_alone_has_a_report(prompts: Path, tiny: TinyPair, tmp_path
 
 
 def test_a_limit_draws_prompts_by_the_seed(tiny: TinyPair, tmp_path: Path) -> None:
-    prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"p{i}", "prompt": f"{i}?"} for i in range(50)))
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", *({"id": f"p{i}", "prompt": f"{i}?"} for i in range(50))
+    )
     for seed in (0, 1):
         options = (*methods("autoregressive"), "--limit", 3, "--seed", seed)
         assert skit_here(*bench(prompts, tmp_path / str(seed), tiny, *options)).returncode == 0
@@ -290,10 +340,15 @@ def test_a_sample_that_stands_in_is_announced_once_and_stamped(tmp_path: Path) -
     assert len(runs) == 2
     for run in runs:
         assert read_object(run / "run.json")["dataset"]["source"] == "sample"
-        assert "> **SAMPLE DATA: a few bundled prompts stand in for gsm8k" in (run / "report.md").read_text()
+        assert (
+            "> **SAMPLE DATA: a few bundled prompts stand in for gsm8k"
+            in (run / "report.md").read_text()
+        )
 
 
 def test_no_sample_forbids_it(tmp_path: Path) -> None:
-    line = error_line(skit("bench", *methods("fixed-k"), "--no-sample", cwd=tmp_path, env=environment()))
+    line = error_line(
+        skit("bench", *methods("fixed-k"), "--no-sample", cwd=tmp_path, env=environment())
+    )
     assert line.startswith("no prompts for 'gsm8k': ")
     assert list(tmp_path.iterdir()) == []

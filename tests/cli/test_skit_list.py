@@ -23,7 +23,17 @@ from specbench_kit.deployments.loading import load
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.models.named import NAMED_PAIRS
 
-HEAVY = {"torch", "transformers", "datasets", "pandas", "matplotlib", "sklearn", "scipy", "numpy", "huggingface_hub"}
+HEAVY = {
+    "torch",
+    "transformers",
+    "datasets",
+    "pandas",
+    "matplotlib",
+    "sklearn",
+    "scipy",
+    "numpy",
+    "huggingface_hub",
+}
 
 
 def listed(*arguments: str) -> Any:
@@ -62,7 +72,9 @@ def test_drafters_are_listed_with_their_options_and_what_they_give() -> None:
         "options": {"settled": 1},
         "gives": "tokens",
     }
-    assert "verified by matching. (settled=1) Gives tokens." in " ".join(skit_here("list", "drafters").stdout.split())
+    assert "verified by matching. (settled=1) Gives tokens." in " ".join(
+        skit_here("list", "drafters").stdout.split()
+    )
 
 
 def test_datasets_are_listed_with_their_places() -> None:
@@ -75,7 +87,11 @@ def test_datasets_are_listed_with_their_places() -> None:
 def test_devices_are_listed_with_bandwidth_and_memory() -> None:
     rows = {row["name"]: row for row in json.loads(skit("list", "devices", "--json").stdout)}
     assert rows["snapdragon-8-gen-3"]["summary"] == "phone with Snapdragon 8 Gen 3: 77 GB/s, 12 GB"
-    assert rows["jetson-agx-orin-64"]["peak_tflops"] == {"float32": 5.3, "float16": 42.5, "bfloat16": 42.5}
+    assert rows["jetson-agx-orin-64"]["peak_tflops"] == {
+        "float32": 5.3,
+        "float16": 42.5,
+        "bfloat16": 42.5,
+    }
     assert "Qualcomm" in rows["snapdragon-8-gen-3"]["note"]
 
 
@@ -89,7 +105,9 @@ def test_models_are_listed_with_folders_that_hold_models() -> None:
     assert entries[-1]["here"]
 
 
-def test_without_a_kind_every_name_is_listed_in_as_few_lines_as_hold_them_and_no_description() -> None:
+def test_without_a_kind_every_name_is_listed_in_as_few_lines_as_hold_them_and_no_description() -> (
+    None
+):
     everything = listed()
     assert everything == {kind: listed(kind) for kind in KINDS if kind not in SLOW}
     lines = skit("list", env=environment(COLUMNS="80")).stdout.splitlines()
@@ -115,9 +133,16 @@ def test_a_narrow_terminal_cuts_nothing_off() -> None:
 def test_the_fields_of_a_deployment_are_listed_as_options_that_change_them() -> None:
     listed = json.loads(skit("list", "deployments", "phone", "--json").stdout)
     fields = {field["name"]: field for field in listed}
-    rtt = {"name": "link.rtt_s", "value": 0.05, "unit": "s, or as in 40ms", "option": "--set link.rtt_s=0.05"}
+    rtt = {
+        "name": "link.rtt_s",
+        "value": 0.05,
+        "unit": "s, or as in 40ms",
+        "option": "--set link.rtt_s=0.05",
+    }
     assert fields["link.rtt_s"] == rtt
-    assert fields["drafter.device"]["option"] == "--set 'drafter.device=phone with Snapdragon 8 Gen 3'"
+    assert (
+        fields["drafter.device"]["option"] == "--set 'drafter.device=phone with Snapdragon 8 Gen 3'"
+    )
     assert all(field["unit"] for field in listed)
     # Every field that has a value may be given that value again, without a change.
     given = [shlex.split(field["option"])[1] for field in listed if field["value"] is not None]
@@ -133,15 +158,22 @@ def test_one_entry_of_any_kind_is_listed_alone() -> None:
     (entry,) = json.loads(skit("list", "methods", "fixed-k", "--json").stdout)
     assert entry["options"]["k"] == 4
     line = error_line(skit("list", "methods", "fixdk"))
-    assert line.startswith("no 'fixdk' among the methods (did you mean 'fixed-k'?); skit list methods shows all ")
+    assert line.startswith(
+        "no 'fixdk' among the methods (did you mean 'fixed-k'?); skit list methods shows all "
+    )
 
 
 def test_an_unknown_kind_is_refused() -> None:
     line = error_line(skit("list", "modelz"))
-    assert line == f"nothing to list under 'modelz' (did you mean 'models'?); known: {', '.join(KINDS)}"
+    assert (
+        line
+        == f"nothing to list under 'modelz' (did you mean 'models'?); known: {', '.join(KINDS)}"
+    )
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["bench", "--help"], ["list"], ["list", "--json"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["bench", "--help"], ["list"], ["list", "--json"]]
+)
 def test_nothing_heavy_is_imported_before_there_is_work(arguments: list[str]) -> None:
     assert imported_by(*arguments) & HEAVY == set()
 
@@ -178,5 +210,7 @@ def imported_by(*arguments: str) -> set[str]:
 def modules_after(code: str) -> set[str]:
     """Every module that a new process has loaded after this code."""
     code = f"import sys\n{only_plug_ins_of()}{code}\nprint(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment())
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
+    )
     return set(done.stderr.split())

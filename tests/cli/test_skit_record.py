@@ -8,7 +8,16 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 import torch
-from command_line import Rows, TinyPair, error_line, read_object, read_rows, skit, skit_here, write_rows
+from command_line import (
+    Rows,
+    TinyPair,
+    error_line,
+    read_object,
+    read_rows,
+    skit,
+    skit_here,
+    write_rows,
+)
 from tiny_predictors import confidence_predictor
 
 from specbench_kit.core.typed_json import JsonObject
@@ -84,8 +93,13 @@ def test_the_header_says_where_the_trace_is_from_and_nothing_of_the_machines_fol
 ) -> None:
     header = TraceFile(trace).header
     pair = identify_pair(str(tiny.target), str(tiny.draft))
-    assert [header.run["models"][role]["hash"] for role in ("target", "draft")] == [pair.target, pair.draft]
-    assert {"dataset", "config", "argv", "versions", "git_commit", "hardware", "started_at"} <= set(header.run)
+    assert [header.run["models"][role]["hash"] for role in ("target", "draft")] == [
+        pair.target,
+        pair.draft,
+    ]
+    assert {"dataset", "config", "argv", "versions", "git_commit", "hardware", "started_at"} <= set(
+        header.run
+    )
     assert header.max_draft == len(header.verify_s) - 1 == 4
     assert min(header.draft_s, header.statistics_s, *header.verify_s) > 0
     assert header.run["statistics"] == "measured in the decoding loop"
@@ -101,7 +115,9 @@ def test_a_replay_has_the_rounds_of_the_live_run(
     for name, options in zip(("live", "replay"), sides, strict=True):
         done = skit_here("bench", *specs, *options, "--out", tmp_path / name, "--json")
         assert done.returncode == 0, done.stderr
-        runs_of_commands.append([Path(path) for path in json.loads(done.stdout.splitlines()[-1])["run_dirs"]])
+        runs_of_commands.append(
+            [Path(path) for path in json.loads(done.stdout.splitlines()[-1])["run_dirs"]]
+        )
     for live, replayed in zip(*runs_of_commands, strict=True):
         assert rounds(live) == rounds(replayed)
         assert read_object(replayed / "run.json")["time_kind"] == "modelled"
@@ -109,14 +125,18 @@ def test_a_replay_has_the_rounds_of_the_live_run(
         assert "MODELLED TIME" in (replayed / "report.md").read_text()
 
 
-def test_a_replay_loads_no_model(trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_loads_no_model(
+    trace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a model is made")
 
     monkeypatch.setattr(torch.nn.Module, "__init__", refuse)
     done = skit_here("bench", "--method", "fixed-k", "--replay", trace, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"x the speed of autoregressive decoding", next(tmp_path.glob("*/report.md")).read_text())
+    assert re.search(
+        r"x the speed of autoregressive decoding", next(tmp_path.glob("*/report.md")).read_text()
+    )
 
 
 REFUSED = {
@@ -138,8 +158,12 @@ def test_a_method_that_the_trace_does_not_serve_is_refused_before_there_is_a_run
 
 
 @pytest.mark.parametrize("options", [["--temperature", "1"], ["--resume"], ["--token-view"]])
-def test_what_a_trace_does_not_hold_is_refused(options: list[str], trace: Path, tmp_path: Path) -> None:
-    done = skit_here("bench", "--method", "fixed-k", "--replay", trace, "--out", tmp_path / "out", *options)
+def test_what_a_trace_does_not_hold_is_refused(
+    options: list[str], trace: Path, tmp_path: Path
+) -> None:
+    done = skit_here(
+        "bench", "--method", "fixed-k", "--replay", trace, "--out", tmp_path / "out", *options
+    )
     assert "leave out" in error_line(done)
     assert not (tmp_path / "out").exists()
 
@@ -147,8 +171,13 @@ def test_what_a_trace_does_not_hold_is_refused(options: list[str], trace: Path, 
 def test_a_damaged_trace_is_one_line(trace: Path, tmp_path: Path) -> None:
     intact = trace.read_bytes()
     columns = pyarrow.parquet.ParquetFile(trace).metadata.row_group(0)
-    largest = max(map(columns.column, range(columns.num_columns)), key=lambda column: column.total_compressed_size)
-    end = (largest.dictionary_page_offset or largest.data_page_offset) + largest.total_compressed_size
+    largest = max(
+        map(columns.column, range(columns.num_columns)),
+        key=lambda column: column.total_compressed_size,
+    )
+    end = (
+        largest.dictionary_page_offset or largest.data_page_offset
+    ) + largest.total_compressed_size
     middle = end - 8  # inside of the last page's data, behind its header
     contents = {
         "cut": intact[:middle],
@@ -164,7 +193,9 @@ def test_a_damaged_trace_is_one_line(trace: Path, tmp_path: Path) -> None:
         "no": "cannot read",
     }.items():
         file = tmp_path / f"{name}.parquet"
-        line = error_line(skit_here("bench", "--method", "fixed-k", "--replay", file, "--out", tmp_path / "out"))
+        line = error_line(
+            skit_here("bench", "--method", "fixed-k", "--replay", file, "--out", tmp_path / "out")
+        )
         assert problem in line
         assert "record it" in line
 
@@ -186,7 +217,9 @@ def test_bad_options_are_one_line_and_leave_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_place_that_cannot_be_written_is_one_line(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_one_line(
+    prompts: Path, tiny: TinyPair, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("in the way")
     line = error_line(skit_here(*record(prompts, tmp_path / "file/trace.parquet", tiny)))
     assert line.startswith(f"cannot write {tmp_path / 'file/trace.parquet'}: ")
@@ -195,7 +228,9 @@ def test_a_place_that_cannot_be_written_is_one_line(prompts: Path, tiny: TinyPai
 def test_prompts_of_which_none_fits_are_one_line(tiny: TinyPair, tmp_path: Path) -> None:
     prompts = write_rows(tmp_path / "prompts.jsonl", PROMPTS[0])
     line = error_line(skit_here(*record(prompts, tmp_path / "trace.parquet", tiny)))
-    assert re.fullmatch(r"no prompt of prompts fits the context, which has room for \d+ tokens of prompt", line)
+    assert re.fullmatch(
+        r"no prompt of prompts fits the context, which has room for \d+ tokens of prompt", line
+    )
     assert not (tmp_path / "trace.parquet").exists()
 
 
@@ -203,14 +238,30 @@ def test_prompts_that_bench_does_not_ask_can_be_recorded(tmp_path: Path, tiny: T
     data = tmp_path / "data/gsm8k"
     data.mkdir(parents=True)
     for split in ("test", "train"):
-        write_rows(data / f"{split}.jsonl", {"question": f"A question to {split}?", "answer": "#### 1"})
+        write_rows(
+            data / f"{split}.jsonl", {"question": f"A question to {split}?", "answer": "#### 1"}
+        )
     parts = []
     for options in ([], ["--train-split"]):
         out = tmp_path / f"{len(options)}.parquet"
-        common = ("--dataset", "gsm8k", "--data-dir", tmp_path / "data", "--max-new-tokens", 4, "--max-draft", 2)
+        common = (
+            "--dataset",
+            "gsm8k",
+            "--data-dir",
+            tmp_path / "data",
+            "--max-new-tokens",
+            4,
+            "--max-draft",
+            2,
+        )
         done = skit_here("record", *common, "--out", out, *tiny.options, *options)
         assert done.returncode == 0, done.stderr
-        parts.append((TraceFile(out).header.run["dataset"]["location"], next(iter(TraceFile(out))).prompt_ids))
+        parts.append(
+            (
+                TraceFile(out).header.run["dataset"]["location"],
+                next(iter(TraceFile(out))).prompt_ids,
+            )
+        )
     assert [location for location, _ in parts] == ["gsm8k/test.jsonl", "gsm8k/train.jsonl"]
     assert parts[0][1] != parts[1][1]
 
@@ -222,19 +273,28 @@ def test_minutes_leave_a_trace_of_what_is_recorded_and_resume_records_the_others
     ended = skit_here(*record(prompts, out, tiny, "--batch-size", 1, "--minutes", 1e-6))
     assert ended.returncode == 0, ended.stderr
     terminal = " ".join(ended.stdout.split())
-    assert re.search(r"PARTIAL RUN: (\d) of 5 requests were recorded before --minutes were over; the same", terminal)
+    assert re.search(
+        r"PARTIAL RUN: (\d) of 5 requests were recorded before --minutes were over; the same",
+        terminal,
+    )
     part = TraceFile(out)
     assert 1 <= len(part) < len(TraceFile(trace))
     assert part.header.run["dataset"]["recorded"] == {"requests": len(part), "planned": 5}
-    replayed = skit_here("bench", *methods("fixed-k:k=2"), "--replay", out, "--out", tmp_path / "runs")
-    assert f"PARTIAL RUN: {len(part)} of 5 requests were recorded" in " ".join(replayed.stdout.split())
+    replayed = skit_here(
+        "bench", *methods("fixed-k:k=2"), "--replay", out, "--out", tmp_path / "runs"
+    )
+    assert f"PARTIAL RUN: {len(part)} of 5 requests were recorded" in " ".join(
+        replayed.stdout.split()
+    )
     again = skit_here(*record(prompts, out, tiny, "--batch-size", 1))
     assert "continue it with --resume" in error_line(again)
     resumed = skit_here(*record(prompts, out, tiny, "--batch-size", 1, "--resume"))
     assert resumed.returncode == 0, resumed.stderr
     assert "PARTIAL" not in resumed.stdout
     assert "recorded" not in TraceFile(out).header.run["dataset"]
-    assert [request.output_ids for request in TraceFile(out)] == [request.output_ids for request in TraceFile(trace)]
+    assert [request.output_ids for request in TraceFile(out)] == [
+        request.output_ids for request in TraceFile(trace)
+    ]
     assert not (tmp_path / "trace.parquet.unfinished").exists()
 
 

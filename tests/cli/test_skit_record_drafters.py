@@ -11,8 +11,16 @@ from specbench_kit.traces.trace import TraceFile
 
 PROMPTS: Rows = [
     {"id": "d1", "category": "chat", "turns": ["Who was first?", "And why?"]},
-    {"id": "q1", "category": "maths", "prompt": "How many? One, two, three, four, one, two, three,"},
-    {"id": "q2", "category": "maths", "prompt": "How many? One, two, three, four, one, two, three,"},
+    {
+        "id": "q1",
+        "category": "maths",
+        "prompt": "How many? One, two, three, four, one, two, three,",
+    },
+    {
+        "id": "q2",
+        "category": "maths",
+        "prompt": "How many? One, two, three, four, one, two, three,",
+    },
 ]
 ROUND = ("drafted", "submitted", "accepted", "committed", "draft_s", "link_s", "verify_s")
 
@@ -37,10 +45,17 @@ def rounds(run: Path) -> dict[str, list[list[float]]]:
 
 
 @pytest.mark.parametrize("drafter", nightly_except(["first-of"], ["head", "suffix", "first-of"]))
-def test_a_replay_has_the_rounds_and_seconds_of_the_live_run(drafter: str, prompts: Path, tmp_path: Path) -> None:
+def test_a_replay_has_the_rounds_and_seconds_of_the_live_run(
+    drafter: str, prompts: Path, tmp_path: Path
+) -> None:
     """The trace is recorded in a batch, whose requests end in another order than one after the other."""
-    trace, prompt_options = tmp_path / "trace.parquet", ["--dataset", prompts, "--max-new-tokens", 24]
-    done = skit_here("record", "--drafter", drafter, *prompt_options, "--max-draft", 4, "--out", trace)
+    trace, prompt_options = (
+        tmp_path / "trace.parquet",
+        ["--dataset", prompts, "--max-new-tokens", 24],
+    )
+    done = skit_here(
+        "record", "--drafter", drafter, *prompt_options, "--max-draft", 4, "--out", trace
+    )
     assert done.returncode == 0, done.stderr
     file = TraceFile(trace)
     assert "draft" not in file.header.run["models"]
@@ -59,16 +74,41 @@ def test_a_replay_has_the_rounds_and_seconds_of_the_live_run(drafter: str, promp
 def test_options_that_are_tuned_on_a_trace_name_its_drafter(prompts: Path, tmp_path: Path) -> None:
     trace, tuned = tmp_path / "trace.parquet", tmp_path / "tuned.json"
     done = skit_here(
-        *("record", "--drafter", "suffix.shared=false", "--dataset", prompts, "--max-new-tokens", 24, "--out", trace)
+        *(
+            "record",
+            "--drafter",
+            "suffix.shared=false",
+            "--dataset",
+            prompts,
+            "--max-new-tokens",
+            24,
+            "--out",
+            trace,
+        )
     )
     assert done.returncode == 0, done.stderr
     done = skit_here(
-        *("tune", "--replay", trace, "--method", "fixed-k", "--deployment", "wan", "--budget", 3, "--out", tuned)
+        *(
+            "tune",
+            "--replay",
+            trace,
+            "--method",
+            "fixed-k",
+            "--deployment",
+            "wan",
+            "--budget",
+            3,
+            "--out",
+            tuned,
+        )
     )
     assert done.returncode == 0, done.stderr
     assert read_object(tuned)["methods"]["fixed-k"]["spec"].endswith("drafter=suffix.shared=false")
     line = error_line(skit_here("train-predictor", "--trace", trace, "--out", tmp_path / "out"))
-    assert "drafter 'suffix' has no more than probabilities: record a trace with --drafter model or head" in line
+    assert (
+        "drafter 'suffix' has no more than probabilities: record a trace with --drafter model or head"
+        in line
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,32 @@ import time
 from pathlib import Path
 
 import pytest
-from command_line import SKIT, TinyPair, environment, error_line, read_object, read_rows, skit, skit_here
+from command_line import (
+    SKIT,
+    TinyPair,
+    environment,
+    error_line,
+    read_object,
+    read_rows,
+    skit,
+    skit_here,
+)
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.models.heads.files import is_head
 
-SMALL = ["--limit", "14", "--max-new-tokens", "12", "--epochs", "1", "--vocabulary", "200", "--batch-size", "6"]
+SMALL = [
+    "--limit",
+    "14",
+    "--max-new-tokens",
+    "12",
+    "--epochs",
+    "1",
+    "--vocabulary",
+    "200",
+    "--batch-size",
+    "6",
+]
 
 
 def acceptance_length(line: str) -> float:
@@ -29,10 +49,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def done(tiny: TinyPair, home: Path) -> subprocess.CompletedProcess[str]:
-    return skit("train-head", "--target", tiny.target, *SMALL, "--json", env=environment(SKIT_HOME=str(home)))
+    return skit(
+        "train-head",
+        "--target",
+        tiny.target,
+        *SMALL,
+        "--json",
+        env=environment(SKIT_HOME=str(home)),
+    )
 
 
-def test_a_head_is_trained_and_described(done: subprocess.CompletedProcess[str], home: Path) -> None:
+def test_a_head_is_trained_and_described(
+    done: subprocess.CompletedProcess[str], home: Path
+) -> None:
     assert done.returncode == 0, done.stderr
     document: JsonObject = json.loads(done.stdout.splitlines()[-1])
     (folder,) = map(Path, document["run_dirs"])
@@ -54,9 +83,26 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
     done: subprocess.CompletedProcess[str], tiny: TinyPair, home: Path, tmp_path: Path
 ) -> None:
     assert done.returncode == 0
-    options = ["--method", "eagle:k=3", "--limit", "2", "--max-new-tokens", "8", "--out", str(tmp_path), "--json"]
+    options = [
+        "--method",
+        "eagle:k=3",
+        "--limit",
+        "2",
+        "--max-new-tokens",
+        "8",
+        "--out",
+        str(tmp_path),
+        "--json",
+    ]
     over_the_link = ["--deployment", "wan", "--set", "link.state_bytes=1000"]
-    ran = skit("bench", "--target", tiny.target, *options, *over_the_link, env=environment(SKIT_HOME=str(home)))
+    ran = skit(
+        "bench",
+        "--target",
+        tiny.target,
+        *options,
+        *over_the_link,
+        env=environment(SKIT_HOME=str(home)),
+    )
     assert ran.returncode == 0, ran.stderr
     (folder,) = map(Path, json.loads(ran.stdout.splitlines()[-1])["run_dirs"])
     run = read_object(folder / "run.json")
@@ -72,7 +118,10 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
         for record in read_rows(folder / "requests.jsonl")
     ]
     assert sent["bytes"] == 1000 * len(layers) * sum(kept_tokens)
-    assert f"{len(layers)}.00 kB for every token that the target keeps" in (folder / "report.md").read_text()
+    assert (
+        f"{len(layers)}.00 kB for every token that the target keeps"
+        in (folder / "report.md").read_text()
+    )
 
 
 def test_a_narrow_head_is_trained_on_the_same_answers_and_decodes_losslessly(
@@ -81,13 +130,28 @@ def test_a_narrow_head_is_trained_on_the_same_answers_and_decodes_losslessly(
     assert done.returncode == 0
     env = environment(SKIT_HOME=str(home))
     narrow = tmp_path / "narrow"
-    trained = skit("train-head", "--target", tiny.target, *SMALL, "--inner", 16, "--save-to", narrow, "--json", env=env)
+    trained = skit(
+        "train-head",
+        "--target",
+        tiny.target,
+        *SMALL,
+        "--inner",
+        16,
+        "--save-to",
+        narrow,
+        "--json",
+        env=env,
+    )
     assert trained.returncode == 0, trained.stderr
-    assert read_object(narrow / "config.json")["transformer_layer_config"]["intermediate_size"] == 16
+    assert (
+        read_object(narrow / "config.json")["transformer_layer_config"]["intermediate_size"] == 16
+    )
     wide, small = (json.loads(run.stdout.splitlines()[-1])["summary"] for run in (done, trained))
     assert small["parameters"] < wide["parameters"]
     options = ("--limit", 2, "--max-new-tokens", 8, "--out", tmp_path / "runs")
-    ran = skit("bench", "--target", tiny.target, "--method", f"eagle:k=3,head={narrow}", *options, env=env)
+    ran = skit(
+        "bench", "--target", tiny.target, "--method", f"eagle:k=3,head={narrow}", *options, env=env
+    )
     assert ran.returncode == 0, ran.stderr
     (run,) = (tmp_path / "runs").iterdir()
     assert read_object(run / "summary.json")["lossless"]["errors"] == 0
@@ -99,7 +163,16 @@ def test_a_run_beside_one_with_a_head_is_repeated_without_the_head(
     assert done.returncode == 0
     env = environment(SKIT_HOME=str(home))
     methods = ("--method", "eagle:k=3", "--method", "suffix")
-    options = ("--limit", 2, "--max-new-tokens", 8, "--deployment", "wan", "--out", tmp_path / "first")
+    options = (
+        "--limit",
+        2,
+        "--max-new-tokens",
+        8,
+        "--deployment",
+        "wan",
+        "--out",
+        tmp_path / "first",
+    )
     assert skit("bench", "--target", tiny.target, *methods, *options, env=env).returncode == 0
     (run,) = (tmp_path / "first").glob("*-suffix-*")
     assert "head:auto" in read_object(run / "run.json")["models"]
@@ -118,7 +191,13 @@ def medusa_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def medusa(tiny: TinyPair, medusa_home: Path) -> Path:
     """Medusa heads of the command line, in the user's folder."""
     trained = skit(
-        "train-head", "--kind", "medusa", "--target", tiny.target, *SMALL, env=environment(SKIT_HOME=str(medusa_home))
+        "train-head",
+        "--kind",
+        "medusa",
+        "--target",
+        tiny.target,
+        *SMALL,
+        env=environment(SKIT_HOME=str(medusa_home)),
     )
     assert trained.returncode == 0, trained.stderr
     (folder,) = (medusa_home / "medusa-heads").iterdir()
@@ -131,9 +210,29 @@ def test_medusa_heads_are_trained_and_draft_for_their_target(
     record = json.loads((medusa / "training.json").read_text())
     assert record["kind"] == "medusa"
     assert len(record["held_out"]["acceptance"]) == 4, "one rate per head"
-    assert sorted(path.suffix for path in medusa.iterdir()) == [".json", ".json", ".log", ".safetensors"]
-    options = ["--limit", "3", "--max-new-tokens", "8", "--out", str(tmp_path), "--json", "--deployment", "wan"]
-    named = ["--method", "fixed-k:k=4,drafter=medusa", "--method", "vllm-adaptive:drafter=medusa,refit_every=2"]
+    assert sorted(path.suffix for path in medusa.iterdir()) == [
+        ".json",
+        ".json",
+        ".log",
+        ".safetensors",
+    ]
+    options = [
+        "--limit",
+        "3",
+        "--max-new-tokens",
+        "8",
+        "--out",
+        str(tmp_path),
+        "--json",
+        "--deployment",
+        "wan",
+    ]
+    named = [
+        "--method",
+        "fixed-k:k=4,drafter=medusa",
+        "--method",
+        "vllm-adaptive:drafter=medusa,refit_every=2",
+    ]
     for batch_size in ("1", "3"):
         ran = skit(
             *("bench", "--target", tiny.target, *named, *options, "--batch-size", batch_size),
@@ -141,7 +240,9 @@ def test_medusa_heads_are_trained_and_draft_for_their_target(
         )
         assert ran.returncode == 0, ran.stderr
         runs = [Path(name) for name in json.loads(ran.stdout.splitlines()[-1])["run_dirs"]]
-        summaries = [read_object(run / "summary.json") for run in runs if "autoregressive" not in run.name]
+        summaries = [
+            read_object(run / "summary.json") for run in runs if "autoregressive" not in run.name
+        ]
         assert [summary["lossless"]["identical"] for summary in summaries] == [3, 3]
 
 
@@ -150,10 +251,14 @@ def test_drafts_of_medusa_heads_are_recorded_and_replayed(
 ) -> None:
     trace = tmp_path / "trace.parquet"
     prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text("".join(f'{{"prompt": "{word} and {word}"}}\n' for word in ("one", "two", "three")))
+    prompts.write_text(
+        "".join(f'{{"prompt": "{word} and {word}"}}\n' for word in ("one", "two", "three"))
+    )
     home = environment(SKIT_HOME=str(medusa_home))
     sized = ["--dataset", prompts, "--max-new-tokens", "8"]
-    recorded = skit("record", "--target", tiny.target, "--drafter", "medusa", *sized, "--out", trace, env=home)
+    recorded = skit(
+        "record", "--target", tiny.target, "--drafter", "medusa", *sized, "--out", trace, env=home
+    )
     assert recorded.returncode == 0, recorded.stderr
     summaries = []
     for source in (["--replay", trace], ["--target", tiny.target, *sized]):
@@ -161,19 +266,32 @@ def test_drafts_of_medusa_heads_are_recorded_and_replayed(
         ran = skit("bench", *source, *options, "--out", tmp_path / "runs", "--json", env=home)
         assert ran.returncode == 0, ran.stderr
         runs = [Path(name) for name in json.loads(ran.stdout.splitlines()[-1])["run_dirs"]]
-        (summary,) = (read_object(run / "summary.json") for run in runs if "autoregressive" not in run.name)
+        (summary,) = (
+            read_object(run / "summary.json") for run in runs if "autoregressive" not in run.name
+        )
         summaries.append(summary["overall"])
     for metric in ("acceptance_length", "acceptance_rate", "drafted", "tpot"):
         assert summaries[0][metric] == summaries[1][metric], metric
     assert medusa.exists()
 
 
-def test_heads_of_the_other_kind_are_refused(medusa: Path, tiny: TinyPair, medusa_home: Path, tmp_path: Path) -> None:
+def test_heads_of_the_other_kind_are_refused(
+    medusa: Path, tiny: TinyPair, medusa_home: Path, tmp_path: Path
+) -> None:
     for spec, words in (
         (f"eagle:head={medusa}", "holds Medusa heads"),
         ("fixed-k:drafter=medusa.size=5", "there are 4 heads"),
     ):
-        options = ["--target", tiny.target, "--method", spec, "--limit", "1", "--out", str(tmp_path)]
+        options = [
+            "--target",
+            tiny.target,
+            "--method",
+            spec,
+            "--limit",
+            "1",
+            "--out",
+            str(tmp_path),
+        ]
         ran = skit("bench", *options, env=environment(SKIT_HOME=str(medusa_home)))
         assert ran.returncode == 2, ran.stderr
         assert words in error_line(ran)
@@ -188,12 +306,27 @@ def test_heads_of_the_other_kind_are_refused(medusa: Path, tiny: TinyPair, medus
         (["train-draft", "--sampled-share", "2"], "--sampled-share must be from 0 to 1"),
         (["train-head", "--layers", "1,2"], "--layers takes three layers"),
         (["train-head", "--layers", "low"], "numbers separated by commas"),
-        (["train-head", "--kind", "medusa", "--layers", "0,1,2"], "--layers has no effect with --kind medusa"),
-        (["train-head", "--kind", "medusa", "--inner", "64"], "--inner has no effect with --kind medusa"),
+        (
+            ["train-head", "--kind", "medusa", "--layers", "0,1,2"],
+            "--layers has no effect with --kind medusa",
+        ),
+        (
+            ["train-head", "--kind", "medusa", "--inner", "64"],
+            "--inner has no effect with --kind medusa",
+        ),
         (["train-head", "--inner", "50"], "--inner must be a multiple of 16"),
-        (["bench", "--method", "fixed-k:drafter=medusa", "--limit", "1"], "run skit train-head --kind medusa"),
-        (["bench", "--method", "eagle", "--limit", "1"], "run skit train-head with the same --target"),
-        (["bench", "--method", "eagle:head=/nowhere", "--limit", "1"], "there is no head in '/nowhere'"),
+        (
+            ["bench", "--method", "fixed-k:drafter=medusa", "--limit", "1"],
+            "run skit train-head --kind medusa",
+        ),
+        (
+            ["bench", "--method", "eagle", "--limit", "1"],
+            "run skit train-head with the same --target",
+        ),
+        (
+            ["bench", "--method", "eagle:head=/nowhere", "--limit", "1"],
+            "there is no head in '/nowhere'",
+        ),
     ],
 )
 def test_bad_input_is_one_line(
@@ -213,16 +346,30 @@ def test_answers_are_kept_for_the_next_training_and_a_draft_is_made_of_them(
     assert shards
     folder = tmp_path / "draft"
     save = ["--save-to", str(folder), "--layers", "0", "--json"]
-    trained = skit("train-draft", "--target", tiny.target, *SMALL, *save, env=environment(SKIT_HOME=str(home)))
+    trained = skit(
+        "train-draft", "--target", tiny.target, *SMALL, *save, env=environment(SKIT_HOME=str(home))
+    )
     assert trained.returncode == 0, trained.stderr
     assert {path: path.stat().st_mtime_ns for path in answer_folder.glob("*.safetensors")} == shards
     assert json.loads(trained.stdout.splitlines()[-1])["summary"]["vocabulary"] == 200
-    options = ["--method", "fixed-k", "--method", "specinfer", "--limit", "2", "--max-new-tokens", "8", "--json"]
+    options = [
+        "--method",
+        "fixed-k",
+        "--method",
+        "specinfer",
+        "--limit",
+        "2",
+        "--max-new-tokens",
+        "8",
+        "--json",
+    ]
     pair = ["--target", tiny.target, "--draft", str(folder), "--out", str(tmp_path / "runs")]
     ran = skit("bench", *pair, *options, env=environment(SKIT_HOME=str(home)))
     assert ran.returncode == 0, ran.stderr
     runs = [Path(name) for name in json.loads(ran.stdout.splitlines()[-1])["run_dirs"]]
-    summaries = [read_object(run / "summary.json") for run in runs if "autoregressive" not in run.name]
+    summaries = [
+        read_object(run / "summary.json") for run in runs if "autoregressive" not in run.name
+    ]
     assert [summary["lossless"]["identical"] for summary in summaries] == [2, 2]
 
 
@@ -232,15 +379,28 @@ def test_a_killed_training_is_resumed_from_its_best_checkpoint(
 ) -> None:
     assert done.returncode == 0
     folder = tmp_path / "draft"
-    command = ["train-draft", "--target", tiny.target, *SMALL, "--save-to", str(folder), "--layers", "0", "--json"]
+    command = [
+        "train-draft",
+        "--target",
+        tiny.target,
+        *SMALL,
+        "--save-to",
+        str(folder),
+        "--layers",
+        "0",
+        "--json",
+    ]
     endless = [SKIT, *map(str, command), "--epochs", "100000"]
-    with subprocess.Popen(endless, env=environment(SKIT_HOME=str(home)), stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(
+        endless, env=environment(SKIT_HOME=str(home)), stdout=subprocess.DEVNULL
+    ) as process:
         while not (folder / "unfinished" / "model.safetensors").is_file():
             assert process.poll() is None, "the training ended before it was killed"
             time.sleep(0.05)
         second = skit(*command, "--resume", env=environment(SKIT_HOME=str(home)))
         assert (
-            error_line(second) == f"{folder} is being written by another skit: wait until it has ended, then --resume"
+            error_line(second)
+            == f"{folder} is being written by another skit: wait until it has ended, then --resume"
         )
         process.kill()
     assert not (folder / "model.safetensors").exists()
@@ -248,9 +408,9 @@ def test_a_killed_training_is_resumed_from_its_best_checkpoint(
     resumed = skit(*command, "--epochs", "1", "--resume", env=environment(SKIT_HOME=str(home)))
     assert resumed.returncode == 0, resumed.stderr
     first = (folder / "training.log").read_text().splitlines()[len(epochs_before)]
-    assert acceptance_length(first) == pytest.approx(max(map(acceptance_length, epochs_before)), abs=0.05), (
-        "kept in bf16"
-    )
+    assert acceptance_length(first) == pytest.approx(
+        max(map(acceptance_length, epochs_before)), abs=0.05
+    ), "kept in bf16"
     assert (folder / "model.safetensors").is_file()
     assert not (folder / "unfinished").exists()
     assert not (folder / ".lock").exists()

@@ -8,7 +8,17 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from command_line import BUSY, QUIET, READINGS, TinyPair, environment, error_line, read_object, skit, skit_here
+from command_line import (
+    BUSY,
+    QUIET,
+    READINGS,
+    TinyPair,
+    environment,
+    error_line,
+    read_object,
+    skit,
+    skit_here,
+)
 from study_pages import assert_made_again
 from trace_builders import made_requests, write_trace
 
@@ -44,7 +54,17 @@ def done(tiny: TinyPair, home: Path, out: Path) -> subprocess.CompletedProcess[s
         "train-predictor",
         *tiny.options,
         *FAST,
-        *("--limit", PROMPTS, "--max-new-tokens", NEW_TOKENS, "--max-draft", 4, "--out", out, "--json"),
+        *(
+            "--limit",
+            PROMPTS,
+            "--max-new-tokens",
+            NEW_TOKENS,
+            "--max-draft",
+            4,
+            "--out",
+            out,
+            "--json",
+        ),
         env=environment(SKIT_HOME=str(home)),
     )
 
@@ -77,16 +97,31 @@ def test_stdout_is_one_document_and_stderr_tells_progress_and_the_stand_in(
 ) -> None:
     assert done.stdout.count("\n") == 1
     assert document["summary"] == read_object(folder / "summary.json")
-    for step in ("recording", "training logistic", "training xgboost", "SAMPLE DATA", "saved: xgboost"):
+    for step in (
+        "recording",
+        "training logistic",
+        "training xgboost",
+        "SAMPLE DATA",
+        "saved: xgboost",
+    ):
         assert step in done.stderr
     assert f"report: {folder / 'report.html'} (as text: report.md)" in done.stderr
 
 
-def test_the_run_folder_holds_trace_report_plots_and_predictors(folder: Path, out: Path, tmp_path: Path) -> None:
+def test_the_run_folder_holds_trace_report_plots_and_predictors(
+    folder: Path, out: Path, tmp_path: Path
+) -> None:
     assert folder.parent == out
     assert re.fullmatch(r"\d{8}T\d{6}Z-train-predictor-gsm8k-[0-9a-f]{8}", folder.name)
     names = {path.name for path in folder.iterdir()}
-    files = {"trace.parquet", "decoding.csv", "report.md", "report.html", "run.json", "summary.json"}
+    files = {
+        "trace.parquet",
+        "decoding.csv",
+        "report.md",
+        "report.html",
+        "run.json",
+        "summary.json",
+    }
     assert names == {*files, "plots", "predictors"}
     assert_made_again(folder, tmp_path)
     assert {path.name for path in (folder / "predictors").iterdir()} == {"logistic", "xgboost"}
@@ -102,18 +137,25 @@ def test_saved_predictors_are_found_by_pair_and_one_is_recommended(
     predictors = [load(folder, pair=pair) for folder in find(pair)]
     assert [predictor.recommended for predictor in predictors] == [True, False]
     assert predictors[0].family == document["summary"]["recommended"]
-    longest = {contender["name"]: contender["longest"] for contender in document["summary"]["contenders"]}
+    longest = {
+        contender["name"]: contender["longest"] for contender in document["summary"]["contenders"]
+    }
     for predictor in predictors:
         assert predictor.max_draft == longest[predictor.family]
         assert (
-            predictor.metrics["classification"]["auc"] == document["summary"]["classification"][predictor.family]["auc"]
+            predictor.metrics["classification"]["auc"]
+            == document["summary"]["classification"][predictor.family]["auc"]
         )
         assert predictor.training["split"]["test"]["prompts"] == 2
 
 
-def test_wisp_decodes_with_what_was_trained(tiny: TinyPair, home: Path, document: JsonObject, tmp_path: Path) -> None:
+def test_wisp_decodes_with_what_was_trained(
+    tiny: TinyPair, home: Path, document: JsonObject, tmp_path: Path
+) -> None:
     longest = next(
-        contender["longest"] for contender in document["summary"]["contenders"] if contender["kind"] == "classifier"
+        contender["longest"]
+        for contender in document["summary"]["contenders"]
+        if contender["kind"] == "classifier"
     )
     bench = skit(
         *("bench", "--method", f"wisp:max_draft={longest}", *tiny.options),
@@ -129,8 +171,18 @@ def test_a_trace_stands_in_for_recording_and_save_to_takes_the_recommended(
     tiny: TinyPair, folder: Path, own_home: Path, tmp_path: Path, pair: PairHashes
 ) -> None:
     chosen = tmp_path / "chosen"
-    options = ["--trace", folder / "trace.parquet", "--save-to", chosen, "--out", tmp_path / "out", "--json"]
-    again = skit_here("train-predictor", *tiny.options, *FAST, *options, "--operating-point", "fpr=0.2")
+    options = [
+        "--trace",
+        folder / "trace.parquet",
+        "--save-to",
+        chosen,
+        "--out",
+        tmp_path / "out",
+        "--json",
+    ]
+    again = skit_here(
+        "train-predictor", *tiny.options, *FAST, *options, "--operating-point", "fpr=0.2"
+    )
     assert again.returncode == 0, again.stderr
     summary = json.loads(again.stdout)["summary"]
     predictor = load(chosen, pair=pair)
@@ -139,7 +191,9 @@ def test_a_trace_stands_in_for_recording_and_save_to_takes_the_recommended(
     assert not own_home.exists()
 
 
-def test_a_name_and_features_are_kept(tiny: TinyPair, folder: Path, own_home: Path, tmp_path: Path) -> None:
+def test_a_name_and_features_are_kept(
+    tiny: TinyPair, folder: Path, own_home: Path, tmp_path: Path
+) -> None:
     options = [
         "--trace",
         folder / "trace.parquet",
@@ -153,7 +207,13 @@ def test_a_name_and_features_are_kept(tiny: TinyPair, folder: Path, own_home: Pa
         "1",
     ]
     done = skit_here(
-        "train-predictor", *tiny.options, *options, "--name", "mine", "--features", "draft_position,margin"
+        "train-predictor",
+        *tiny.options,
+        *options,
+        "--name",
+        "mine",
+        "--features",
+        "draft_position,margin",
     )
     assert done.returncode == 0, done.stderr
     predictor = load(own_home / "predictors/mine-logistic")
@@ -165,10 +225,16 @@ def test_predictors_by_the_times_of_a_disturbed_machine_are_marked_and_used_only
 ) -> None:
     monkeypatch.setenv(READINGS, str(BUSY))
     trace = tmp_path / "trace.parquet"
-    recorded = skit_here("record", *tiny.options, "--limit", PROMPTS, "--max-new-tokens", 8, "--out", trace)
+    recorded = skit_here(
+        "record", *tiny.options, "--limit", PROMPTS, "--max-new-tokens", 8, "--out", trace
+    )
     assert recorded.returncode == 0, recorded.stderr
-    assert "DISTURBED MACHINE: the trace had a processor for 4%" in " ".join(recorded.stdout.split())
-    monkeypatch.setenv(READINGS, str(QUIET))  # a quiet training does not make the trace's times better
+    assert "DISTURBED MACHINE: the trace had a processor for 4%" in " ".join(
+        recorded.stdout.split()
+    )
+    monkeypatch.setenv(
+        READINGS, str(QUIET)
+    )  # a quiet training does not make the trace's times better
     options = ["--trace", trace, "--families", "logistic", "--trials", 1, "--repeats", 2]
     command = ["train-predictor", *tiny.options, *options, "--out", tmp_path / "out"]
     done = skit_here(*command)
@@ -190,10 +256,14 @@ def test_predictors_by_the_times_of_a_disturbed_machine_are_marked_and_used_only
     forced = skit_here(*command, "--force")
     assert forced.returncode == 0, forced.stderr
     assert load(tmp_path / "mine").family == "logistic"
-    deployed = skit_here(*command, "--save-to", tmp_path / "wan", "--deployment", "wan", "--deployment", "specedge")
+    deployed = skit_here(
+        *command, "--save-to", tmp_path / "wan", "--deployment", "wan", "--deployment", "specedge"
+    )
     assert deployed.returncode == 0, deployed.stderr
     saved = load(tmp_path / "wan")
-    assert {(point.deployment, point.rule) for point in saved.tuned} == {*product(("wan", "specedge"), THRESHOLD_RULES)}
+    assert {(point.deployment, point.rule) for point in saved.tuned} == {
+        *product(("wan", "specedge"), THRESHOLD_RULES)
+    }
     assert saved.decision_origin.startswith("measured in the decoding loop on ")
     assert 0 < saved.decision_s < 0.1
 
@@ -213,7 +283,9 @@ BAD = {
 
 
 @pytest.mark.parametrize("options", BAD)
-def test_bad_input_is_one_line(options: str, tiny: TinyPair, own_home: Path, tmp_path: Path) -> None:
+def test_bad_input_is_one_line(
+    options: str, tiny: TinyPair, own_home: Path, tmp_path: Path
+) -> None:
     done = skit_here("train-predictor", *tiny.options, "--out", tmp_path / "out", *options.split())
     assert BAD[options] in error_line(done)
     assert not own_home.exists()
@@ -240,5 +312,7 @@ def test_bad_traces_are_one_line_and_leave_no_folder(
         options = ["--trace", tmp_path / f"{name}.parquet", "--out", tmp_path / "out"]
         assert problem in error_line(skit_here("train-predictor", *tiny.options, *options))
     longer = ["--trace", folder / "trace.parquet", "--out", tmp_path / "out", "--max-draft", 9]
-    assert "holds drafts of 4 tokens" in error_line(skit_here("train-predictor", *tiny.options, *longer))
+    assert "holds drafts of 4 tokens" in error_line(
+        skit_here("train-predictor", *tiny.options, *longer)
+    )
     assert not (tmp_path / "out").exists()

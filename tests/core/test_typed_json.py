@@ -24,10 +24,12 @@ class ProfileDocument(Struct):
 
 
 def test_fields_of_a_newer_kit_are_passed_over() -> None:
-    assert decode(ProfileDocument, b'{"seconds": 1, "layers": [{"rows": 3}], "mood": 2}') == ProfileDocument(
-        1.0, layers=[Layer(3)]
+    assert decode(
+        ProfileDocument, b'{"seconds": 1, "layers": [{"rows": 3}], "mood": 2}'
+    ) == ProfileDocument(1.0, layers=[Layer(3)])
+    assert decode(ProfileDocument, '{"seconds": 1, "name": "\\ud800"}') == ProfileDocument(
+        1.0, "\ud800"
     )
-    assert decode(ProfileDocument, '{"seconds": 1, "name": "\\ud800"}') == ProfileDocument(1.0, "\ud800")
     assert convert(ProfileDocument, {"seconds": 1.5, "name": "x"}) == ProfileDocument(1.5, "x")
 
 
@@ -54,8 +56,14 @@ def test_a_number_of_any_length_is_text_and_does_no_harm_where_nobody_reads_it()
             {"seconds": 1, "layers": [{"rows": 1}, {"rows": 1.5}]},
             r"^layers\[1\].rows must be a whole number, not 1.5$",
         ),
-        ({"seconds": 1, "layers": [{"rows": -1}]}, r"^layers\[0\].rows must be a whole number >= 0, not -1$"),
-        ({"seconds": 1, "layers": [{"rows": 1, "columns": 1}]}, r"^layers\[0\].columns is unknown; known: rows$"),
+        (
+            {"seconds": 1, "layers": [{"rows": -1}]},
+            r"^layers\[0\].rows must be a whole number >= 0, not -1$",
+        ),
+        (
+            {"seconds": 1, "layers": [{"rows": 1, "columns": 1}]},
+            r"^layers\[0\].columns is unknown; known: rows$",
+        ),
         (
             {"seconds": 1, "layers": [{"row": 1}]},
             r"^layers\[0\].row is unknown \(did you mean 'rows'\?\); known: rows$",
@@ -67,7 +75,9 @@ def test_a_wrong_field_is_named(document: object, message: str) -> None:
         convert(ProfileDocument, document)
 
 
-@pytest.mark.parametrize("text", ["", "{", "NaN", '{"seconds": NaN}', '{"seconds": 1e999}', '{"seconds": 1} 2'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "NaN", '{"seconds": NaN}', '{"seconds": 1e999}', '{"seconds": 1} 2']
+)
 def test_what_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^.+\Z"):
         decode(ProfileDocument, text)

@@ -7,9 +7,13 @@ from specbench_kit.core.without_effect import WithoutEffect, beside, refuse_with
 
 RULES = (
     WithoutEffect(
-        ("limit", "sample"), beside("trace", "--replay"), "a trace has its own prompts; leave out one of them"
+        ("limit", "sample"),
+        beside("trace", "--replay"),
+        "a trace has its own prompts; leave out one of them",
     ),
-    WithoutEffect(("top_k",), unless("temperature"), "greedy decoding takes the most likely token; give both"),
+    WithoutEffect(
+        ("top_k",), unless("temperature"), "greedy decoding takes the most likely token; give both"
+    ),
 )
 
 
@@ -33,9 +37,15 @@ def refused(**given: object) -> str:
             {"trace": "a", "limit": 3},
             "--limit has no effect with --replay: a trace has its own prompts; leave out one ",
         ),
-        ({"trace": "a", "limit": 3, "sample": False}, "--limit, --no-sample have no effect with --replay: "),
+        (
+            {"trace": "a", "limit": 3, "sample": False},
+            "--limit, --no-sample have no effect with --replay: ",
+        ),
         ({"top_k": 3, "temperature": 0.5}, ""),
-        ({"top_k": 3, "temperature": 0.0}, "--top-k has no effect without --temperature: greedy decoding takes"),
+        (
+            {"top_k": 3, "temperature": 0.0},
+            "--top-k has no effect without --temperature: greedy decoding takes",
+        ),
         ({"top_k": 3}, "--top-k has no effect without --temperature: greedy decoding takes"),
     ],
 )

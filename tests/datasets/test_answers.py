@@ -9,7 +9,12 @@ from specbench_kit.datasets.base import datasets
 @pytest.mark.parametrize(
     ("rule", "gold", "right", "wrong"),
     [
-        ("number", "16 - 3 = 13, 13 * 2 = 26\n#### 1,026", "So it is $1026.00 in 3 days. The answer is 1026.", "1027"),
+        (
+            "number",
+            "16 - 3 = 13, 13 * 2 = 26\n#### 1,026",
+            "So it is $1026.00 in 3 days. The answer is 1026.",
+            "1027",
+        ),
         ("number", "#### -4", "7 less 11 is -4", "it is 4"),
         ("letter", "C", "Not A, as B says. The answer is (C), not D.", "The answer is B"),
         ("letter", "B", "A is wrong, so B", "B is wrong, so D"),
@@ -109,7 +114,9 @@ def test_a_phrase_is_read_as_it_is_stated(text: str, phrase: str) -> None:
         ("none", False, False),
     ],
 )
-def test_two_rules_read_numbers_as_the_harness_does(text: str, strict: bool, flexible: bool) -> None:
+def test_two_rules_read_numbers_as_the_harness_does(
+    text: str, strict: bool, flexible: bool
+) -> None:
     for gold in ("1 + 2 = 3\n#### 1,026", "1026"):
         assert Gold("strict", (gold,)).matches(text) == strict
         assert Gold("flexible", (gold,)).matches(text) == flexible
@@ -119,9 +126,17 @@ def test_two_rules_read_numbers_as_the_harness_does(text: str, strict: bool, fle
     ("name", "row", "text"),
     [
         ("gsm8k", {"question": "?", "answer": "2 + 3 = 5\n#### 5"}, "That makes 5."),
-        ("mmlu", {"question": "?", "subject": "art", "choices": list("wxyz"), "answer": 2}, "The answer is C"),
+        (
+            "mmlu",
+            {"question": "?", "subject": "art", "choices": list("wxyz"), "answer": 2},
+            "The answer is C",
+        ),
         ("triviaqa", {"question": "?", "answer": {"value": "Rome", "aliases": ["Roma"]}}, "Roma"),
-        ("drop", {"question": "?", "passage": "p", "query_id": "1", "answers_spans": {"spans": ["12"]}}, "12."),
+        (
+            "drop",
+            {"question": "?", "passage": "p", "query_id": "1", "answers_spans": {"spans": ["12"]}},
+            "12.",
+        ),
     ],
 )
 def test_datasets_with_answers_know_them(name: str, row: dict[str, object], text: str) -> None:
@@ -137,7 +152,11 @@ SPACES = " \u00a0\u2002\u2007\u2009\u200a\u202f\u205f"
 
 @pytest.mark.parametrize("space", SPACES)
 def test_a_space_of_any_kind_may_part_thousands(space: str) -> None:
-    for text in (f"The answer is 1{space}500.", f"#### 1{space}500", f"It costs $1{space}500.00 in all"):
+    for text in (
+        f"The answer is 1{space}500.",
+        f"#### 1{space}500",
+        f"It costs $1{space}500.00 in all",
+    ):
         assert Gold("number", ("1500",)).matches(text)
     assert Gold("number", ("1234567.5",)).matches(f"12 is 1{space}234{space}567.5")
 
@@ -169,7 +188,9 @@ def test_every_letter_of_ten_choices_is_read(letter: str) -> None:
     for form in forms:
         assert Gold("letter", (letter,)).matches(form.format(letter)), form
         others = set("ABCDEFGHIJ") - {letter}
-        assert not any(Gold("letter", (other,)).matches(form.format(letter)) for other in others), form
+        assert not any(Gold("letter", (other,)).matches(form.format(letter)) for other in others), (
+            form
+        )
 
 
 @pytest.mark.parametrize(

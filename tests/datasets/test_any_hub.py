@@ -40,13 +40,22 @@ def offline(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(folder / "cache"))
 
 
-@pytest.mark.parametrize("name", [name for name in datasets.all() if name.startswith("speed-bench")])
+@pytest.mark.parametrize(
+    "name", [name for name in datasets.all() if name.startswith("speed-bench")]
+)
 def test_speed_bench_is_read_as_its_own_script_writes_it(name: str, tmp_path: Path) -> None:
     kind = datasets.get(name)
     assert str(kind.local) == f"speed/{kind.hub.config}/test.parquet"
-    put(tmp_path / str(kind.local), SPEED, SPEED | {"question_id": "b", "category": "rag", "turns": ["What?"]})
+    put(
+        tmp_path / str(kind.local),
+        SPEED,
+        SPEED | {"question_id": "b", "category": "rag", "turns": ["What?"]},
+    )
     prompts = loaded_from(name, tmp_path).prompts
-    assert prompts == (Prompt(SPEED["question_id"], "coding", tuple(SPEED["turns"])), Prompt("b", "rag", ("What?",)))
+    assert prompts == (
+        Prompt(SPEED["question_id"], "coding", tuple(SPEED["turns"])),
+        Prompt("b", "rag", ("What?",)),
+    )
 
 
 def test_speed_bench_takes_messages_and_refuses_placeholders(tmp_path: Path) -> None:
@@ -54,33 +63,51 @@ def test_speed_bench_takes_messages_and_refuses_placeholders(tmp_path: Path) -> 
     kind = datasets.get("speed-bench")()
     prepared = {"question_id": "a", "category": "coding", "messages": messages}
     assert kind.prompt(prepared, 0) == Prompt("a", "coding", ("Sort a list.",))
-    put(tmp_path / "speed/qualitative/test.parquet", SPEED, SPEED | {"question_id": "b", "turns": [HIDDEN]})
+    put(
+        tmp_path / "speed/qualitative/test.parquet",
+        SPEED,
+        SPEED | {"question_id": "b", "turns": [HIDDEN]},
+    )
     with pytest.raises(
-        SkitError, match=r"^test\.parquet, row 2: the row holds a placeholder instead of the prompt.*prepare_data\.py"
+        SkitError,
+        match=r"^test\.parquet, row 2: the row holds a placeholder instead of the prompt.*prepare_data\.py",
     ):
         loaded_from("speed-bench", tmp_path)
 
 
-def test_a_copy_of_a_hub_repository_serves_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_of_a_hub_repository_serves_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     offline(monkeypatch, tmp_path)
     rows = [{"question": f"How many are {n}?", "kind": "maths", "key": f"k{n}"} for n in range(4)]
     put(tmp_path / "hub/someone/riddles/data/validation-00000-of-00001.parquet", *rows)
     spec = "hub:someone/riddles?split=validation&prompt=question&id=key&category=kind"
     loaded = loaded_from(spec, tmp_path, limit=3)
-    assert (loaded.name, loaded.source, loaded.location) == (spec, "local", "someone/riddles:validation")
+    assert (loaded.name, loaded.source, loaded.location) == (
+        spec,
+        "local",
+        "someone/riddles:validation",
+    )
     assert (loaded.total, len(loaded.prompts)) == (4, 3)
     assert loaded.prompts[0] in {Prompt(row["key"], "maths", (row["question"],)) for row in rows}
-    with pytest.raises(SkitError, match=r"row 1: there is no column 'text': choose from question, kind, key"):
+    with pytest.raises(
+        SkitError, match=r"row 1: there is no column 'text': choose from question, kind, key"
+    ):
         loaded_from("hub:someone/riddles?split=validation&prompt=text", tmp_path)
     with pytest.raises(
-        SkitError, match=r"^no prompts for 'hub:someone/riddles\?prompt=question': .*\"?test\"?.*correct it"
+        SkitError,
+        match=r"^no prompts for 'hub:someone/riddles\?prompt=question': .*\"?test\"?.*correct it",
     ):
         loaded_from("hub:someone/riddles?prompt=question", tmp_path)
 
 
-def test_out_of_reach_is_one_line_and_no_sample_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_reach_is_one_line_and_no_sample_stands_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     offline(monkeypatch, tmp_path)
-    with pytest.raises(SkitError, match="someone/none:test is out of reach and not cached; correct it, put a") as error:
+    with pytest.raises(
+        SkitError, match="someone/none:test is out of reach and not cached; correct it, put a"
+    ) as error:
         loaded_from("hub:someone/none", tmp_path)
     assert "at hub/someone/none below the data directory" in str(error.value)
     assert "\n" not in str(error.value)
@@ -96,7 +123,10 @@ def test_a_spec_says_where_and_which_columns() -> None:
     ("value", "turns"),
     [
         (["One.", "Two."], ("One.", "Two.")),
-        ([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}], ("Why?",)),
+        (
+            [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}],
+            ("Why?",),
+        ),
         ([{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}], ("Why?",)),
     ],
 )
@@ -131,5 +161,7 @@ def test_a_parquet_file_is_prompts_too(tmp_path: Path) -> None:
         [("Why?",), ("How?",)],
     )
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "mine.parquet").read_bytes()[:100])
-    with pytest.raises(SkitError, match=r"cannot read prompts from .*cut\.parquet.*give a complete Parquet file"):
+    with pytest.raises(
+        SkitError, match=r"cannot read prompts from .*cut\.parquet.*give a complete Parquet file"
+    ):
         loaded_from(str(tmp_path / "cut.parquet"), tmp_path)

@@ -21,7 +21,12 @@ MESSAGE: dict[str, Any] = {
     "message_tree_id": "6ab24d72-0181-4594-a9cd-deaf170242fb",
     "tree_state": "ready_for_export",
 }
-DIALOGUE = {"question_id": 81, "category": "writing", "turns": ["Write a letter.", "Shorten it."], "reference": []}
+DIALOGUE = {
+    "question_id": 81,
+    "category": "writing",
+    "turns": ["Write a letter.", "Shorten it."],
+    "reference": [],
+}
 MESSAGES: dict[str, Any] = {
     "question_id": 82,
     "category": "coding",
@@ -32,12 +37,20 @@ MESSAGES: dict[str, Any] = {
         {"role": "user", "content": "Now a dictionary."},
     ],
 }
-RAG = {"question_id": 481, "category": "rag", "turns": ["A passage.\nA question?"], "reference": ["An answer."]}
+RAG = {
+    "question_id": 481,
+    "category": "rag",
+    "turns": ["A passage.\nA question?"],
+    "reference": ["An answer."],
+}
 
 ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
     (
         "gsm8k",
-        {"question": "Ann has 3 pens and buys 2. How many?", "answer": "3 + 2 = <<3+2=5>>5\n#### 5"},
+        {
+            "question": "Ann has 3 pens and buys 2. How many?",
+            "answer": "3 + 2 = <<3+2=5>>5\n#### 5",
+        },
         Prompt(
             "gsm8k-7",
             "math_reasoning",
@@ -53,7 +66,10 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
         (f"speed-bench{size}", row, prompt)
         for row, prompt in (
             (DIALOGUE, Prompt("81", "writing", ("Write a letter.", "Shorten it."))),
-            (MESSAGES, Prompt("82", "coding", ("Sort a list.", "Now a dictionary."), system="Be brief.")),
+            (
+                MESSAGES,
+                Prompt("82", "coding", ("Sort a list.", "Now a dictionary."), system="Be brief."),
+            ),
         )
         for size in ("", "-1k", "-2k", "-8k", "-16k", "-32k")
     ),
@@ -67,21 +83,39 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
                 "test": "def check(candidate):\n    assert candidate(1) == 2\n",
                 "entry_point": "twice",
             },
-            Prompt("HumanEval/5", "code", ('def twice(x):\n    """Double x."""\n',), chat=kind != "-raw"),
+            Prompt(
+                "HumanEval/5",
+                "code",
+                ('def twice(x):\n    """Double x."""\n',),
+                chat=kind != "-raw",
+            ),
         )
         for kind in ("", "-raw")
     ),
     *(
         (
             f"humaneval-x-{language}",
-            {"task_id": "CPP/5", "prompt": "int twice(int x){\n", "declaration": "", "canonical_solution": ""},
+            {
+                "task_id": "CPP/5",
+                "prompt": "int twice(int x){\n",
+                "declaration": "",
+                "canonical_solution": "",
+            },
             Prompt("CPP/5", language, ("int twice(int x){\n",)),
         )
         for language in ("cpp", "go", "java", "js", "python")
     ),
-    ("gutenberg", {"id": 84, "text": LONG}, Prompt("gutenberg-84", "continuation", (OPENING,), chat=False)),
+    (
+        "gutenberg",
+        {"id": 84, "text": LONG},
+        Prompt("gutenberg-84", "continuation", (OPENING,), chat=False),
+    ),
     ("gutenberg", {"id": "85", "text": LONG}, None),
-    ("wikitext-2", {"text": f" {LONG} \n"}, Prompt("wikitext-2-7", "continuation", (OPENING,), chat=False)),
+    (
+        "wikitext-2",
+        {"text": f" {LONG} \n"},
+        Prompt("wikitext-2-7", "continuation", (OPENING,), chat=False),
+    ),
     ("wikitext-2", {"text": ""}, None),
     ("wikitext-2", {"text": " = = Career = = \n"}, None),
     (
@@ -89,7 +123,15 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
         {"text": LONG, "timestamp": "2019-04-22T10:19:02Z", "url": "https://example.org/a"},
         Prompt("c4-7", "continuation", (OPENING,), chat=False),
     ),
-    ("c4", {"text": "Page not found.", "timestamp": "2019-04-22T10:19:02Z", "url": "https://example.org/b"}, None),
+    (
+        "c4",
+        {
+            "text": "Page not found.",
+            "timestamp": "2019-04-22T10:19:02Z",
+            "url": "https://example.org/b",
+        },
+        None,
+    ),
     (
         "cnn-dailymail",
         {"article": "A bridge opened today.", "highlights": "Bridge opens.", "id": "92c514c9"},
@@ -102,7 +144,11 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
     (
         "wmt14-de-en",
         {"translation": {"de": "Guten Morgen.", "en": "Good morning."}},
-        Prompt("wmt14-de-en-7", "translation", ("Translate this German text into English.\n\nGuten Morgen.",)),
+        Prompt(
+            "wmt14-de-en-7",
+            "translation",
+            ("Translate this German text into English.\n\nGuten Morgen.",),
+        ),
     ),
     (
         "natural-questions",
@@ -130,11 +176,18 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
     ),
     (
         "mmlu",
-        {"question": "2 + 2 = ?", "subject": "elementary_mathematics", "choices": ["3", "4", "5", "6"], "answer": 1},
+        {
+            "question": "2 + 2 = ?",
+            "subject": "elementary_mathematics",
+            "choices": ["3", "4", "5", "6"],
+            "answer": 1,
+        },
         Prompt(
             "mmlu-7",
             "elementary_mathematics",
-            ("2 + 2 = ?\n\nA. 3\nB. 4\nC. 5\nD. 6\n\nWhich choice is right? Give your reasons, then the letter.",),
+            (
+                "2 + 2 = ?\n\nA. 3\nB. 4\nC. 5\nD. 6\n\nWhich choice is right? Give your reasons, then the letter.",
+            ),
             gold=Gold("letter", ("B",)),
         ),
     ),
@@ -161,7 +214,9 @@ ROWS: list[tuple[str, dict[str, Any], Prompt | None]] = [
 
 
 @pytest.mark.parametrize(("name", "row", "expected"), ROWS)
-def test_a_published_row_becomes_the_prompt(name: str, row: dict[str, object], expected: Prompt | None) -> None:
+def test_a_published_row_becomes_the_prompt(
+    name: str, row: dict[str, object], expected: Prompt | None
+) -> None:
     assert datasets.get(name)().prompt(row, 7) == expected
 
 
@@ -195,5 +250,7 @@ def test_every_dataset_says_what_it_is_and_where_it_lies(entry: type[Dataset]) -
         assert entry.sample == "everyday"
         return
     assert not entry.local.startswith("/")
-    assert entry.hub is None or ("/" in entry.hub.path and entry.hub.split in {"train", "validation", "test"})
+    assert entry.hub is None or (
+        "/" in entry.hub.path and entry.hub.split in {"train", "validation", "test"}
+    )
     assert entry.sample in {"gsm8k", "chat", "code", "translation", "summarisation"}

@@ -14,7 +14,9 @@ from specbench_kit.datasets.loading import SAMPLES, load, read_prompts
         ("summarisation", 12, "summarization"),
     ],
 )
-def test_a_sample_of_one_task_has_enough_single_prompts(name: str, least: int, category: str) -> None:
+def test_a_sample_of_one_task_has_enough_single_prompts(
+    name: str, least: int, category: str
+) -> None:
     prompts = read_prompts(SAMPLES / f"{name}.jsonl")
     assert len(prompts) >= least
     assert {prompt.category for prompt in prompts} == {category}
@@ -38,7 +40,11 @@ def test_the_code_sample_is_python_to_continue(monkeypatch: pytest.MonkeyPatch) 
     assert [prompt.turns for prompt in raw.prompts] == [prompt.turns for prompt in prompts]
     assert not any(prompt.chat for prompt in raw.prompts)
     for prompt in prompts:
-        compile(prompt.turns[0] + "        pass\n" * prompt.turns[0].rstrip().endswith(":"), prompt.id, "exec")
+        compile(
+            prompt.turns[0] + "        pass\n" * prompt.turns[0].rstrip().endswith(":"),
+            prompt.id,
+            "exec",
+        )
 
 
 def test_the_passages_to_summarise_are_paragraphs() -> None:

@@ -45,10 +45,16 @@ def put(folder: Path, relative: str, *rows: JsonObject) -> None:
 
 def run(code: str, home: Path, **environment: str) -> Any:
     """Return what a fresh interpreter prints as JSON, with the Hugging Face folders in `home` and no hub."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "SKIT_"))}
+    clean = {
+        key: value for key, value in os.environ.items() if not key.startswith(("HF_", "SKIT_"))
+    }
     variables = {"HF_HOME": str(home), "HF_ENDPOINT": CLOSED_PORT, "no_proxy": "127.0.0.1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=clean | variables | environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code],
+        env=clean | variables | environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -62,7 +68,9 @@ print(json.dumps([loaded.source, loaded.location, [p.turns for p in loaded.promp
 """
 
 
-def test_the_argument_goes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_argument_goes_before_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(tmp_path / "argument", "gsm8k/test.jsonl", QUESTION)
     put(tmp_path / "environment", "gsm8k/test.jsonl", QUESTION, QUESTION)
     monkeypatch.setenv("SKIT_DATA_DIR", str(tmp_path / "environment"))
@@ -80,7 +88,9 @@ def test_a_text_file_gives_one_row_per_line(tmp_path: Path) -> None:
     (tmp_path / "text").mkdir()
     paragraph = " ".join(["word"] * 128)
     (tmp_path / "text/wikitext2_test.txt").write_text(f" \n = Title = \n {paragraph} and more \n")
-    assert [(p.id, p.turns) for p in local("wikitext-2", tmp_path).prompts] == [("wikitext-2-2", (paragraph,))]
+    assert [(p.id, p.turns) for p in local("wikitext-2", tmp_path).prompts] == [
+        ("wikitext-2-2", (paragraph,))
+    ]
 
 
 def test_a_local_copy_in_another_layout_is_refused_with_its_line(tmp_path: Path) -> None:
@@ -94,8 +104,12 @@ def test_a_data_directory_that_is_not_there_is_refused(tmp_path: Path) -> None:
         local("gsm8k", tmp_path / "nowhere")
 
 
-def test_an_unknown_name_is_answered_by_the_nearest_and_by_the_command_that_lists_all(tmp_path: Path) -> None:
-    with pytest.raises(SkitError, match=r"did you mean 'gsm8k'\?\); skit list datasets shows all \d+"):
+def test_an_unknown_name_is_answered_by_the_nearest_and_by_the_command_that_lists_all(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        SkitError, match=r"did you mean 'gsm8k'\?\); skit list datasets shows all \d+"
+    ):
         local("gsm8", tmp_path)
 
 
@@ -128,7 +142,9 @@ def test_a_file_outside_the_hub_that_is_out_of_reach_falls_back_too(tmp_path: Pa
 def test_a_hub_that_accepts_and_never_answers_is_given_up(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        source, *_ = run(LOAD.format(name="gsm8k", allow_sample=True), tmp_path, HF_ENDPOINT=endpoint)
+        source, *_ = run(
+            LOAD.format(name="gsm8k", allow_sample=True), tmp_path, HF_ENDPOINT=endpoint
+        )
     assert source == "sample"
 
 
@@ -157,7 +173,9 @@ def served(tmp_path: Path) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Nothing on stderr."""
 
-    with running(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))) as port:
+    with running(
+        ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
+    ) as port:
         yield f"http://127.0.0.1:{port}"
 
 
@@ -184,7 +202,9 @@ print(json.dumps([entry for entry in KINDS["datasets"]() if entry["name"] == "pr
 
 def test_the_class_of_the_page_is_a_dataset_of_another_distribution(tmp_path: Path) -> None:
     """It is named by an entry point, and states no address on the hub."""
-    points = tomllib.loads(block("toml", "specbench_kit.datasets"))["project"]["entry-points"]["specbench_kit.datasets"]
+    points = tomllib.loads(block("toml", "specbench_kit.datasets"))["project"]["entry-points"][
+        "specbench_kit.datasets"
+    ]
     (entry,) = (f"{name} = {entry_point}" for name, entry_point in points.items())
     module = entry.partition(" = ")[2].partition(":")[0]
     install(tmp_path, module, block("python", "(Dataset)"), "specbench_kit.datasets", [entry])
@@ -213,7 +233,13 @@ needs_data = pytest.mark.skipif(DATA is None, reason="SKIT_DATA_DIR is not set")
 @needs_data
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("gsm8k", 600), ("spec-bench", 480), ("humaneval", 164), ("mt-bench", 80), ("wikitext-2", 763)],
+    [
+        ("gsm8k", 600),
+        ("spec-bench", 480),
+        ("humaneval", 164),
+        ("mt-bench", 80),
+        ("wikitext-2", 763),
+    ],
 )
 def test_the_real_data_give_every_prompt(name: str, count: int) -> None:
     loaded = local(name, Path(str(DATA)))

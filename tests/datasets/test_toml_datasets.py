@@ -50,7 +50,9 @@ def test_one_file_defines_a_dataset(tmp_path: Path) -> None:
     dataset = dataset_type(path)()
     assert (dataset.summary, dataset.local, dataset.sample) == ("riddles", "riddles.jsonl", "chat")
     row = {"kind": "keys", "riddle": {"text": "What has keys but no locks?"}}
-    assert dataset.prompt(row, 3) == Prompt("riddle-3", "keys", ("Solve: What has keys but no locks?",))
+    assert dataset.prompt(row, 3) == Prompt(
+        "riddle-3", "keys", ("Solve: What has keys but no locks?",)
+    )
 
 
 def test_the_example_for_contributors_is_a_dataset(tmp_path: Path) -> None:
@@ -70,7 +72,11 @@ def test_the_example_for_contributors_is_a_dataset(tmp_path: Path) -> None:
     ("old", "new", "reason"),
     [
         ('paper = "none"', "", "paper is missing"),
-        ('sample = "chat"', 'sample = "chat"\ncode = "1"', "code is unknown; known: summary, paper, sample, prompt, "),
+        (
+            'sample = "chat"',
+            'sample = "chat"\ncode = "1"',
+            "code is unknown; known: summary, paper, sample, prompt, ",
+        ),
         (
             "category =",
             "catgory =",
@@ -78,24 +84,56 @@ def test_the_example_for_contributors_is_a_dataset(tmp_path: Path) -> None:
         ),
         ('split = "test"', "split = 3", "hub.split must be text, not 3"),
         ("[prompt]", "[prompt", "cannot be used"),
-        ('"riddles.jsonl"', '"riddles.csv"', "'riddles.csv' is not a file of rows: give a .jsonl file with one {"),
+        (
+            '"riddles.jsonl"',
+            '"riddles.csv"',
+            "'riddles.csv' is not a file of rows: give a .jsonl file with one {",
+        ),
         (
             '"riddles.jsonl"',
             '"riddles.tsv.gz"',
             "'riddles.tsv.gz' is not a file of rows: give a .jsonl file with one {",
         ),
-        ("\n[prompt]", f"train = {{ local = 'a.csv', hub = {HUB} }}\n[prompt]", "'a.csv' is not a file of rows"),
-        ("text =", "end_mark =", "prompt: give one of text, turns and turn_columns, not none of them"),
-        ("text =", "turns = ['{a}']\ntext =", "give one of text, turns and turn_columns, not text and turns"),
-        ("text =", "end_mark = '?'\nturn_columns = ['a']\n#", "end_mark go with text, not with turn_columns"),
-        ("text =", "chat = false\nturns = ['{a}', '{b}']\n#", "a text to continue (chat = false) has one turn"),
-        ("[prompt]", "example = { row = { } }\n[prompt]", "example: give text, which is the first turn, or turns"),
+        (
+            "\n[prompt]",
+            f"train = {{ local = 'a.csv', hub = {HUB} }}\n[prompt]",
+            "'a.csv' is not a file of rows",
+        ),
+        (
+            "text =",
+            "end_mark =",
+            "prompt: give one of text, turns and turn_columns, not none of them",
+        ),
+        (
+            "text =",
+            "turns = ['{a}']\ntext =",
+            "give one of text, turns and turn_columns, not text and turns",
+        ),
+        (
+            "text =",
+            "end_mark = '?'\nturn_columns = ['a']\n#",
+            "end_mark go with text, not with turn_columns",
+        ),
+        (
+            "text =",
+            "chat = false\nturns = ['{a}', '{b}']\n#",
+            "a text to continue (chat = false) has one turn",
+        ),
+        (
+            "[prompt]",
+            "example = { row = { } }\n[prompt]",
+            "example: give text, which is the first turn, or turns",
+        ),
     ],
 )
-def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, old: str, new: str, reason: str) -> None:
+def test_a_damaged_file_is_refused_in_one_line(
+    tmp_path: Path, old: str, new: str, reason: str
+) -> None:
     path = tmp_path / "riddles.toml"
     path.write_text(RIDDLES.replace(old, new))
-    with pytest.raises(SkitError, match=r"the dataset file 'riddles\.toml' cannot be used: ") as raised:
+    with pytest.raises(
+        SkitError, match=r"the dataset file 'riddles\.toml' cannot be used: "
+    ) as raised:
         dataset_type(path)
     assert reason in str(raised.value)
     assert "\n" not in str(raised.value)
@@ -110,14 +148,22 @@ def test_every_turn_may_have_columns_of_its_own(tmp_path: Path) -> None:
     assert turns.prompt(row, 0) == Prompt("riddle-0", "two", ("Who?", "And why?"))
 
 
-def test_conversations_in_two_columns_are_refused_where_one_would_be_dropped(tmp_path: Path) -> None:
+def test_conversations_in_two_columns_are_refused_where_one_would_be_dropped(
+    tmp_path: Path,
+) -> None:
     columns = riddles(tmp_path, (TEXT, 'turn_columns = ["q1", "q2"]'))()
-    for row in ({"q1": "Who?", "q2": None}, {"q1": "", "q2": "Who?"}, {"q1": "Who?", "q2": ["Who?"]}):
+    for row in (
+        {"q1": "Who?", "q2": None},
+        {"q1": "", "q2": "Who?"},
+        {"q1": "Who?", "q2": ["Who?"]},
+    ):
         assert columns.prompt({"kind": "one", **row}, 0).turns == ("Who?",)
     advice = re.escape('where each holds a turn, write turns = ["{q1}", "{q2}"] instead')
     said = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
     for other in ("Why?", said):
-        with pytest.raises(ValueError, match=f"'q1' and 'q2' of turn_columns are both set and differ, .*{advice}"):
+        with pytest.raises(
+            ValueError, match=f"'q1' and 'q2' of turn_columns are both set and differ, .*{advice}"
+        ):
             columns.prompt({"kind": "two", "q1": "Who?", "q2": other}, 0)
 
 
@@ -130,8 +176,16 @@ def test_conversations_in_two_columns_are_refused_where_one_would_be_dropped(tmp
             "the row of [example] has no column 'kind', which the defini",
         ),
         ('{ kind = "k", riddle = "keys?" }', 'text = "x"', "the row of [example] cannot be read: "),
-        ('{ kind = "k", riddle = { text = "a" } }', 'text = "a"', "becomes ['Solve: a'], not ['a']"),
-        ('{ kind = "k", riddle = { text = "a" } }', 'turns = ["Solve: a", "b"]', "not ['Solve: a', 'b']"),
+        (
+            '{ kind = "k", riddle = { text = "a" } }',
+            'text = "a"',
+            "becomes ['Solve: a'], not ['a']",
+        ),
+        (
+            '{ kind = "k", riddle = { text = "a" } }',
+            'turns = ["Solve: a", "b"]',
+            "not ['Solve: a', 'b']",
+        ),
         (
             '{ kind = "bad", riddle = { text = "a" } }',
             'text = "Solve: a"',
@@ -139,8 +193,14 @@ def test_conversations_in_two_columns_are_refused_where_one_would_be_dropped(tmp
         ),
     ],
 )
-def test_an_example_that_is_wrong_says_what_is(tmp_path: Path, row: str, stated: str, reason: str) -> None:
-    only = ('paper = "none"', 'paper = "none"\nonly = { kind = ["k", "keys"] }') if "bad" in row else ("chat", "chat")
+def test_an_example_that_is_wrong_says_what_is(
+    tmp_path: Path, row: str, stated: str, reason: str
+) -> None:
+    only = (
+        ('paper = "none"', 'paper = "none"\nonly = { kind = ["k", "keys"] }')
+        if "bad" in row
+        else ("chat", "chat")
+    )
     with pytest.raises(SkitError, match=re.escape(reason)):
         riddles(tmp_path, (TEXT, f"{TEXT}\n[example]\nrow = {row}\n{stated}"), only).check_example()
 
@@ -164,7 +224,9 @@ except SkitError as error:
 """
 
 
-def test_a_damaged_file_is_left_out_with_a_line_and_refused_where_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_damaged_file_is_left_out_with_a_line_and_refused_where_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "whole.toml").write_text(RIDDLES)
     (tmp_path / "damaged.toml").write_text(RIDDLES.replace("paper", "papers"))
     code = LEFT_OUT.format(folder=str(tmp_path))
@@ -192,7 +254,9 @@ def key_rows(kind: inspect.StructType, prefix: str = "") -> Iterator[tuple[str, 
         options = key.type.types if isinstance(key.type, inspect.UnionType) else [key.type]
         (value,) = (option for option in options if not isinstance(option, inspect.NoneType))
         default = key.default if key.default_factory is NODEFAULT else key.default_factory()
-        written = "needed" if key.required else "none" if default is None else f"`{json.dumps(default)}`"
+        written = (
+            "needed" if key.required else "none" if default is None else f"`{json.dumps(default)}`"
+        )
         yield f"`{prefix}{key.name}`", WORDS[type(value)], written
         if isinstance(value, inspect.StructType) and f"{prefix}{key.name}" != "train.hub":
             yield from key_rows(value, f"{prefix}{key.name}.")
@@ -200,7 +264,9 @@ def key_rows(kind: inspect.StructType, prefix: str = "") -> Iterator[tuple[str, 
 
 def test_the_page_has_a_table_of_all_keys() -> None:
     page = (ROOT / "docs/recipes/dataset.md").read_text(encoding="utf-8")
-    table = page.partition("| key | value | default | meaning |\n| --- | --- | --- | --- |\n")[2].partition("\n\n")[0]
+    table = page.partition("| key | value | default | meaning |\n| --- | --- | --- | --- |\n")[
+        2
+    ].partition("\n\n")[0]
     rows = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in table.splitlines()]
     assert [tuple(cells[:3]) for cells in rows] == list(
         key_rows(cast("inspect.StructType", inspect.type_info(DatasetDefinition)))

@@ -93,7 +93,11 @@ class _FaultyPolicy(Policy):
         self.options.grows(drafter)
 
     def choose(self, drafts: Sequence[Draft]) -> list[list[int]]:
-        return super().choose(drafts) if self.options.chosen is None else [list(nodes) for nodes in self.options.chosen]
+        return (
+            super().choose(drafts)
+            if self.options.chosen is None
+            else [list(nodes) for nodes in self.options.chosen]
+        )
 
     def next_root(self, verdict: Verdict) -> int | None:
         return self.options.kept
@@ -109,19 +113,31 @@ def runners() -> Runners:
     ("method", "said"),
     [
         (Faulty(chosen=[[2]]), "choose gave node 2 without its parent, node 1: give parents first"),
-        (Faulty(chosen=[[2, 1]]), "choose gave node 2 before its parent, node 1: give parents first"),
+        (
+            Faulty(chosen=[[2, 1]]),
+            "choose gave node 2 before its parent, node 1: give parents first",
+        ),
         (Faulty(chosen=[[1, 1]]), "choose gave node 1 twice"),
         (Faulty(chosen=[[1, 4]]), "choose gave node 4 of a tree whose nodes are 1 to 3"),
         (Faulty(chosen=[[0]]), "choose gave node 0 of a tree whose nodes are 1 to 3"),
         (Faulty(chosen=[[-1]]), "choose gave node -1 of a tree whose nodes are 1 to 3"),
         (Faulty(chosen=[]), "choose gave 0 lists of nodes for 1 requests: give one for each"),
-        (Faulty(chosen=[[1], [1]]), "choose gave 2 lists of nodes for 1 requests: give one for each"),
+        (
+            Faulty(chosen=[[1], [1]]),
+            "choose gave 2 lists of nodes for 1 requests: give one for each",
+        ),
         (Faulty(expand_unknown), "node 4 was expanded in a tree whose nodes are 0 to 0"),
         (Faulty(expand_orphan), "node 4 was expanded before its parent, node 3"),
         (Faulty(expand_twice), "node 1 was expanded twice"),
         (Faulty(add_nowhere), "a child was added to node 3 of a tree whose nodes are 0 to 0"),
-        (Faulty(kept=3), "next_root gave node 3, which is not the bonus token after the accepted tokens"),
-        (Faulty(kept=9), "next_root gave node 9, which is not the bonus token after the accepted tokens"),
+        (
+            Faulty(kept=3),
+            "next_root gave node 3, which is not the bonus token after the accepted tokens",
+        ),
+        (
+            Faulty(kept=9),
+            "next_root gave node 9, which is not the bonus token after the accepted tokens",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_line(method: Method, said: str, runners: Runners) -> None:
@@ -138,25 +154,34 @@ def make_pair(runners: Runners) -> Runners:
 @pytest.mark.parametrize(
     ("method", "said"),
     [
-        (Faulty(draw_siblings), "tokens drawn at random can only be verified as a chain: a tree needs those of expand"),
+        (
+            Faulty(draw_siblings),
+            "tokens drawn at random can only be verified as a chain: a tree needs those of expand",
+        ),
         (
             Faulty(draw_then_expand),
             "some nodes were drawn at random and others not: no rule verifies both in one draft",
         ),
     ],
 )
-def test_a_draft_that_no_rule_verifies_is_one_line(method: Method, said: str, runners: Runners) -> None:
+def test_a_draft_that_no_rule_verifies_is_one_line(
+    method: Method, said: str, runners: Runners
+) -> None:
     with pytest.raises(SkitError) as raised:
         decode(method, make_pair(runners), make_requests([[1, 2, 3]], 4), sampler=SAMPLED)
     assert str(raised.value) == f"faulty: {said}"
-    assert decode(method, make_pair(runners), make_requests([[1, 2, 3]], 4)), "greedy drafts are not drawn"
+    assert decode(method, make_pair(runners), make_requests([[1, 2, 3]], 4)), (
+        "greedy drafts are not drawn"
+    )
 
 
 class _Levels(LevelPolicy):
     def __init__(self, *children: Child) -> None:
         self.children = children
 
-    def next_level(self, probabilities: torch.Tensor, scores: Sequence[float], room: int) -> list[Child]:
+    def next_level(
+        self, probabilities: torch.Tensor, scores: Sequence[float], room: int
+    ) -> list[Child]:
         return list(self.children)
 
 
@@ -187,13 +212,19 @@ class Mistaken(Method):
 
 def test_the_wrong_kind_of_policy_is_one_line(runners: Runners) -> None:
     with pytest.raises(
-        SkitError, match=r"^Mistaken: policy\(\) must return a Policy, since the method has no pipeline$"
+        SkitError,
+        match=r"^Mistaken: policy\(\) must return a Policy, since the method has no pipeline$",
     ):
         decode(Mistaken(), runners, [])
 
 
 @pytest.mark.parametrize(
-    "spec", ["specedge:depth=3,budget=6", "threshold:schedule=heuristic-transient,adaptive=true", "fixed-k"]
+    "spec",
+    [
+        "specedge:depth=3,budget=6",
+        "threshold:schedule=heuristic-transient,adaptive=true",
+        "fixed-k",
+    ],
 )
 def test_a_request_may_come_again_under_its_id(spec: str, runners: Runners) -> None:
     """The engine's policy has seen the request before: the second time is like the first."""

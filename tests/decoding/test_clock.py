@@ -80,7 +80,12 @@ def test_what_is_not_typical_is_charged_and_guides_nobody() -> None:
 
 def test_an_error_closes_its_phase() -> None:
     clock = MeasuringClock(CPU)
-    with pytest.raises(ValueError, match="inside"), clock.running(), clock.phase("policy"), clock.phase("draft"):
+    with (
+        pytest.raises(ValueError, match="inside"),
+        clock.running(),
+        clock.phase("policy"),
+        clock.phase("draft"),
+    ):
         raise ValueError("inside")
     clock.take()
     with clock.running():

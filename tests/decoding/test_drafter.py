@@ -20,7 +20,9 @@ CAPACITY = 60
 
 def open_session(name: str, prompt: list[int]) -> Session:
     request = Request(name, "test", tuple(prompt), 1000)
-    return Session(request, RequestRandom(0, name), frozenset(), 0.0, RequestRecord(name, "test", prompt))
+    return Session(
+        request, RequestRandom(0, name), frozenset(), 0.0, RequestRecord(name, "test", prompt)
+    )
 
 
 @pytest.fixture
@@ -33,9 +35,13 @@ def runner(model: PreTrainedModel) -> Runner:
     return make_runner(model, 3, CAPACITY)
 
 
-def make_drafter(runner: Runner, sampler: Sampler | None = None, capacity: int = CAPACITY) -> ModelDrafter:
+def make_drafter(
+    runner: Runner, sampler: Sampler | None = None, capacity: int = CAPACITY
+) -> ModelDrafter:
     chosen = sampler or Sampler()
-    return ModelDrafter(runner, chosen, MeasuringClock(torch.device("cpu")), sampler is not None, capacity)
+    return ModelDrafter(
+        runner, chosen, MeasuringClock(torch.device("cpu")), sampler is not None, capacity
+    )
 
 
 def chain(drafter: ModelDrafter, sessions: list[Session], length: int) -> list[Draft]:
@@ -47,7 +53,9 @@ def chain(drafter: ModelDrafter, sessions: list[Session], length: int) -> list[D
 
 def test_chains_are_the_draft_models_greedy_text(model: PreTrainedModel, runner: Runner) -> None:
     prompts = random_prompts([1, 9, 30], 64)
-    drafts = chain(make_drafter(runner), [open_session(str(i), prompt) for i, prompt in enumerate(prompts)], 5)
+    drafts = chain(
+        make_drafter(runner), [open_session(str(i), prompt) for i, prompt in enumerate(prompts)], 5
+    )
     for draft, prompt in zip(drafts, prompts, strict=True):
         assert draft.tree.tokens[1:] == plain_greedy(model, prompt, 5)[0]
         assert draft.tree.parents == [-1, 0, 1, 2, 3, 4]
@@ -55,7 +63,9 @@ def test_chains_are_the_draft_models_greedy_text(model: PreTrainedModel, runner:
 
 
 @pytest.mark.parametrize("accepted", [0, 1, 3, 5])
-def test_the_next_round_goes_on_from_what_was_accepted(model: PreTrainedModel, runner: Runner, accepted: int) -> None:
+def test_the_next_round_goes_on_from_what_was_accepted(
+    model: PreTrainedModel, runner: Runner, accepted: int
+) -> None:
     """The drafter goes on, whether the last accepted token had been forwarded or not."""
     (prompt,) = random_prompts([9], 64)
     drafter, session = make_drafter(runner), open_session("a", prompt)
@@ -81,7 +91,10 @@ def test_a_round_without_a_draft_is_caught_up_with(model: PreTrainedModel, runne
 
 def test_trees_get_the_distribution_of_every_path(model: PreTrainedModel, runner: Runner) -> None:
     prompts = random_prompts([12, 4], 64)
-    drafter, sessions = make_drafter(runner), [open_session(str(i), prompt) for i, prompt in enumerate(prompts)]
+    drafter, sessions = (
+        make_drafter(runner),
+        [open_session(str(i), prompt) for i, prompt in enumerate(prompts)],
+    )
     first_draft, second_draft = drafter.begin(sessions)
     first = drafter.expand([(first_draft, [0]), (second_draft, [0])])
     for draft, row in ((first_draft, 0), (second_draft, 1)):
@@ -105,7 +118,9 @@ def test_trees_get_the_distribution_of_every_path(model: PreTrainedModel, runner
     assert draft.tree.tokens[1:] == plain_greedy(model, [*prompts[0], 4, 6, 20], 3)[0]
 
 
-def test_what_is_kept_goes_on_as_the_next_rounds_tree(model: PreTrainedModel, runner: Runner) -> None:
+def test_what_is_kept_goes_on_as_the_next_rounds_tree(
+    model: PreTrainedModel, runner: Runner
+) -> None:
     """The kept node is not among the accepted: it is what the target itself said next."""
     (prompt,) = random_prompts([12], 64)
     session = open_session("a", prompt)
@@ -123,11 +138,17 @@ def test_what_is_kept_goes_on_as_the_next_rounds_tree(model: PreTrainedModel, ru
     session.tokens += [4, 5]
     drafter.commit(draft, [2], root=3)
     (draft,) = drafter.begin([session])
-    assert (draft.tree.tokens, draft.tree.parents, draft.tree.inherited) == ([5, 6, 7], [-1, 0, 0], 2)
+    assert (draft.tree.tokens, draft.tree.parents, draft.tree.inherited) == (
+        [5, 6, 7],
+        [-1, 0, 0],
+        2,
+    )
     assert draft.tree.drafted == 0
     draft.tree.add(8, 2, third, 0)
     forward = drafter.expand([(draft, [3, 1])])
-    expected = torch.stack([plain_logits(model, [*prompt, 4, 5, *path])[-1] for path in ([7, 8], [6])])
+    expected = torch.stack(
+        [plain_logits(model, [*prompt, 4, 5, *path])[-1] for path in ([7, 8], [6])]
+    )
     torch.testing.assert_close(forward.logits, expected, atol=1e-4, rtol=1e-4)
     assert draft.tree.drafted == 1
     session.tokens += [7, 8, 9]
@@ -136,7 +157,9 @@ def test_what_is_kept_goes_on_as_the_next_rounds_tree(model: PreTrainedModel, ru
     assert draft.tree.tokens[1:] == plain_greedy(model, [*prompt, 4, 5, 7, 8, 9], 3)[0]
 
 
-def test_nodes_that_no_model_proposed_can_be_expanded(model: PreTrainedModel, runner: Runner) -> None:
+def test_nodes_that_no_model_proposed_can_be_expanded(
+    model: PreTrainedModel, runner: Runner
+) -> None:
     """A graft: the root is forwarded along with it."""
     (prompt,) = random_prompts([12], 64)
     drafter = make_drafter(runner)
@@ -149,13 +172,19 @@ def test_nodes_that_no_model_proposed_can_be_expanded(model: PreTrainedModel, ru
     torch.testing.assert_close(forward.logits, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_sampled_chains_use_the_requests_own_numbers(model: PreTrainedModel, runner: Runner) -> None:
+def test_sampled_chains_use_the_requests_own_numbers(
+    model: PreTrainedModel, runner: Runner
+) -> None:
     sampler, prompts = Sampler(temperature=1.5), random_prompts([7, 2], 64)
-    drafts = chain(make_drafter(runner, sampler), [open_session(str(i), p) for i, p in enumerate(prompts)], 4)
+    drafts = chain(
+        make_drafter(runner, sampler), [open_session(str(i), p) for i, p in enumerate(prompts)], 4
+    )
     for draft, prompt in zip(drafts, prompts, strict=True):
         random, text = RequestRandom(0, draft.request_id), list(prompt)
         for token in draft.tree.tokens[1:]:
-            assert draw(sampler.probabilities(plain_logits(model, text)[-1:]), [random.uniform("draft")]) == [token]
+            assert draw(
+                sampler.probabilities(plain_logits(model, text)[-1:]), [random.uniform("draft")]
+            ) == [token]
             text.append(token)
 
 

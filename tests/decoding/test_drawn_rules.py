@@ -96,7 +96,9 @@ def outcomes(
             path, bonus = rule(tree, list(range(1, len(tree))), target, script)  # type: ignore[arg-type]
         except _Undecided as open_decision:
             chances = open_decision.chances
-            pending += [(*script.choices, choice) for choice, chance in enumerate(chances) if chance > 0]
+            pending += [
+                (*script.choices, choice) for choice, chance in enumerate(chances) if chance > 0
+            ]
         else:
             yield script.weight, (*(tree.tokens[node] for node in path), bonus)
 
@@ -104,20 +106,29 @@ def outcomes(
 def table(seed: int, vocabulary: int = 3) -> Model:
     """A model whose distribution depends on the last two tokens."""
     random = torch.Generator().manual_seed(seed)
-    rows = torch.rand(vocabulary + 1, vocabulary + 1, vocabulary, generator=random, dtype=torch.float64) ** 2
+    rows = (
+        torch.rand(
+            vocabulary + 1, vocabulary + 1, vocabulary, generator=random, dtype=torch.float64
+        )
+        ** 2
+    )
     rows /= rows.sum(-1, keepdim=True)
     return lambda prefix: rows[(prefix[-1:] or (-1,))[0], (prefix[-2:-1] or (-1,))[0]]
 
 
 def source(probabilities: Tensor) -> DraftForward:
-    return DraftForward(Forward([probabilities.log()[None]]), Sampler(temperature=1.0), sampled=True)
+    return DraftForward(
+        Forward([probabilities.log()[None]]), Sampler(temperature=1.0), sampled=True
+    )
 
 
 def tokens_to(tree: TokenTree, node: int) -> Prefix:
     return tuple(tree.tokens[above] for above in tree.path(node))
 
 
-def all_trees(draft: Model, branching: Sequence[int], *, replacement: bool) -> Iterator[tuple[float, TokenTree]]:
+def all_trees(
+    draft: Model, branching: Sequence[int], *, replacement: bool
+) -> Iterator[tuple[float, TokenTree]]:
     """Yield every tree that may be drawn, with its probability, level by level."""
 
     def children(probabilities: Tensor, width: int) -> Iterator[tuple[float, Prefix]]:
@@ -130,12 +141,20 @@ def all_trees(draft: Model, branching: Sequence[int], *, replacement: bool) -> I
             if weight:
                 yield weight, tokens
 
-    def grow(weight: float, levels: list[list[tuple[Prefix, Prefix]]]) -> Iterator[tuple[float, TokenTree]]:
+    def grow(
+        weight: float, levels: list[list[tuple[Prefix, Prefix]]]
+    ) -> Iterator[tuple[float, TokenTree]]:
         if len(levels) == len(branching):
             yield weight, build(levels)
             return
-        ends = [(*above, token) for above, tokens in levels[-1] for token in tokens] if levels else [()]
-        for drawn in product(*(tuple(children(draft(end), branching[len(levels)])) for end in ends)):
+        ends = (
+            [(*above, token) for above, tokens in levels[-1] for token in tokens]
+            if levels
+            else [()]
+        )
+        for drawn in product(
+            *(tuple(children(draft(end), branching[len(levels)])) for end in ends)
+        ):
             chance = 1.0
             for part, _ in drawn:
                 chance *= part
@@ -209,7 +228,11 @@ def with_replacement(*arguments: object) -> tuple[list[int], int]:
     ],
 )
 def test_output_is_the_targets_exactly(
-    rule: Rule, branching: Sequence[int], replacement: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+    rule: Rule,
+    branching: Sequence[int],
+    replacement: bool,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     draft, target = table(2 * seed), table(2 * seed + 1)
     output, _ = output_of(rule, draft, target, branching, monkeypatch, replacement=replacement)
@@ -219,7 +242,9 @@ def test_output_is_the_targets_exactly(
 @pytest.mark.parametrize("rule", [residual, block])
 def test_rounded_distributions_keep_the_output(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
     model, target = table(0, 4), table(1, 4)
-    output, _ = output_of(rule, lambda prefix: quantised(model(prefix), 3, 4), target, (1, 1), monkeypatch)
+    output, _ = output_of(
+        rule, lambda prefix: quantised(model(prefix), 3, 4), target, (1, 1), monkeypatch
+    )
     assert output == pytest.approx(expected_output(target, 3, 4), abs=1e-6)
 
 
@@ -244,7 +269,9 @@ def test_a_block_accepts_what_its_paper_works_out(monkeypatch: pytest.MonkeyPatc
 def test_a_block_accepts_no_less_than_its_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(3):
         pair = table(2 * seed), table(2 * seed + 1)
-        single, together = (output_of(rule, *pair, (1, 1, 1), monkeypatch)[1] for rule in (residual, block))
+        single, together = (
+            output_of(rule, *pair, (1, 1, 1), monkeypatch)[1] for rule in (residual, block)
+        )
         assert together >= single
 
 
@@ -291,13 +318,19 @@ def test_children_are_drawn_without_replacement_until_none_is_left() -> None:
     probabilities = torch.tensor([[0.5, 0.0, 0.3, 0.2], [0.0, 0.6, 0.0, 0.4]])
     numbers = [[0.9, 0.0, 0.5, 0.5, 0.5], [0.5, 0.9, 0.1, 0.2, 0.3]]
     assert draw_several(probabilities, numbers, replacement=False) == [[3, 0, 2], [1, 3]]
-    assert draw_several(probabilities, [[0.1, 0.1], [0.5, 0.7]], replacement=True) == [[0, 0], [1, 3]]
+    assert draw_several(probabilities, [[0.1, 0.1], [0.5, 0.7]], replacement=True) == [
+        [0, 0],
+        [1, 3],
+    ]
 
 
 @pytest.mark.parametrize(
-    ("verification", "rule"), [("token", residual), ("block", block), ("without-replacement", siblings)]
+    ("verification", "rule"),
+    [("token", residual), ("block", block), ("without-replacement", siblings)],
 )
-def test_the_tree_says_how_its_drawn_tokens_are_verified(verification: Verification, rule: Rule) -> None:
+def test_the_tree_says_how_its_drawn_tokens_are_verified(
+    verification: Verification, rule: Rule
+) -> None:
     _, tree = next(all_trees(table(0), (1, 1), replacement=True))
     tree.verification = verification
     assert rule_for(tree, [1, 2]) is rule

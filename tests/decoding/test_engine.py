@@ -60,7 +60,12 @@ class _HalfSentPolicy(Policy):
         return [nodes[:2] if self.rounds % 2 else [] for nodes in super().choose(drafts)]
 
 
-METHODS = [AUTOREGRESSIVE, parse_method("fixed-k"), parse_method("threshold:schedule=heuristic"), HalfSent()]
+METHODS = [
+    AUTOREGRESSIVE,
+    parse_method("fixed-k"),
+    parse_method("threshold:schedule=heuristic"),
+    HalfSent(),
+]
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +78,12 @@ def runners(target: PreTrainedModel) -> Runners:
     return make_runner(target, 4, 100), make_runner(disturbed(target, 0.005), 4, 100)
 
 
-def make_engine(method: Method, runners: Runners, *, batch_size: int = 1, started_s: float = 0.0) -> Engine:
-    return local_loop(method, *runners, setup=DecodingSetup(batch_size=batch_size, started_s=started_s))
+def make_engine(
+    method: Method, runners: Runners, *, batch_size: int = 1, started_s: float = 0.0
+) -> Engine:
+    return local_loop(
+        method, *runners, setup=DecodingSetup(batch_size=batch_size, started_s=started_s)
+    )
 
 
 def drain(engine: Engine) -> list[RequestRecord]:
@@ -87,11 +96,15 @@ def drain(engine: Engine) -> list[RequestRecord]:
 @pytest.mark.parametrize("sampler", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_records_add_up(method: Method, sampler: Sampler, batch_size: int, runners: Runners) -> None:
+def test_records_add_up(
+    method: Method, sampler: Sampler, batch_size: int, runners: Runners
+) -> None:
     engine = local_loop(
         method,
         *runners,
-        setup=DecodingSetup(sampler=sampler, eos_ids=frozenset({3, 4}), batch_size=batch_size, started_s=7.0),
+        setup=DecodingSetup(
+            sampler=sampler, eos_ids=frozenset({3, 4}), batch_size=batch_size, started_s=7.0
+        ),
     )
     prompts = random_prompts([5, 1, 70, 12, 30, 2, 9], 64)
     for request in make_requests(prompts, 20):
@@ -105,7 +118,9 @@ def test_records_add_up(method: Method, sampler: Sampler, batch_size: int, runne
         assert record.time_kind == "measured"
         assert record.error is None
         assert RequestRecord.from_json(record.to_json()) == record
-    charged = sum(getattr(step, phase) for record in records for step in record.rounds for phase in PHASES)
+    charged = sum(
+        getattr(step, phase) for record in records for step in record.rounds for phase in PHASES
+    )
     assert 0 < charged <= engine.clock.now_s() - 7.0
     finished = [record.finished_s or 0.0 for record in records]
     assert sorted(finished) == finished
@@ -136,11 +151,17 @@ def test_drafted_counts_what_is_not_sent(runners: Runners) -> None:
     records = decode(HalfSent(), runners, make_requests(random_prompts([5, 9], 64), 12))
     rounds = records["000"].rounds
     assert [step.drafted for step in rounds] == [3] * len(rounds)
-    assert [step.submitted for step in records["000"].rounds] == [2, 0] * (len(rounds) // 2) + [2] * (len(rounds) % 2)
-    assert outputs(records) == outputs(decode(AUTOREGRESSIVE, runners, make_requests(random_prompts([5, 9], 64), 12)))
+    assert [step.submitted for step in records["000"].rounds] == [2, 0] * (len(rounds) // 2) + [
+        2
+    ] * (len(rounds) % 2)
+    assert outputs(records) == outputs(
+        decode(AUTOREGRESSIVE, runners, make_requests(random_prompts([5, 9], 64), 12))
+    )
 
 
-@pytest.mark.parametrize("spec", ["fixed-k:k=3", "specinfer:branching=2-1-2", "specedge:budget=9,depth=4,branch=3"])
+@pytest.mark.parametrize(
+    "spec", ["fixed-k:k=3", "specinfer:branching=2-1-2", "specedge:budget=9,depth=4,branch=3"]
+)
 def test_a_round_says_how_deep_its_tree_was_sent(spec: str, runners: Runners) -> None:
     engine, details = make_engine(parse_method(spec), runners), DetailCollector()
     engine.on_round = details.note
@@ -156,9 +177,13 @@ def test_a_round_says_how_deep_its_tree_was_sent(spec: str, runners: Runners) ->
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_refused_prompt_is_recorded_and_the_run_goes_on(runners: Runners, batch_size: int) -> None:
+def test_a_refused_prompt_is_recorded_and_the_run_goes_on(
+    runners: Runners, batch_size: int
+) -> None:
     prompts = random_prompts([5, 100, 99, 0, 150, 7], 64)
-    records = decode(parse_method("fixed-k"), runners, make_requests(prompts, 6), batch_size=batch_size)
+    records = decode(
+        parse_method("fixed-k"), runners, make_requests(prompts, 6), batch_size=batch_size
+    )
     assert sorted(records) == [f"{i:03}" for i in range(6)]
     for name, length in (("001", 100), ("003", 0), ("004", 150)):
         record = records[name]
@@ -219,7 +244,10 @@ def test_the_batch_is_kept_full(runners: Runners) -> None:
 def test_engines_take_turns_on_the_same_runners(target: PreTrainedModel, runners: Runners) -> None:
     """Each engine's clock moves in its own steps only, and their slots do not mix."""
     prompts = clear_prompts(target, [5, 9], 15)
-    engines = [make_engine(method, runners, batch_size=2) for method in (AUTOREGRESSIVE, parse_method("fixed-k"))]
+    engines = [
+        make_engine(method, runners, batch_size=2)
+        for method in (AUTOREGRESSIVE, parse_method("fixed-k"))
+    ]
     for engine in engines:
         for request in make_requests(prompts, 15):
             engine.submit(request)
@@ -239,24 +267,36 @@ def test_a_request_reaches_what_both_the_setup_and_the_runners_allow(
     engine = local_loop(parse_method("fixed-k"), *runners, setup=DecodingSetup(capacity=capacity))
     engine.submit(Request("long", "test", (1, 2, 3), 500))
     (record,) = drain(engine)
-    assert (len(record.prompt_ids) + len(record.output_ids), record.finish_reason) == (longest, "length")
+    assert (len(record.prompt_ids) + len(record.output_ids), record.finish_reason) == (
+        longest,
+        "length",
+    )
 
 
 @pytest.mark.parametrize("capacities", [(60, 100), (100, 60)])
 @pytest.mark.parametrize("method", METHODS)
-def test_the_shorter_slot_counts(method: Method, capacities: tuple[int, int], target: PreTrainedModel) -> None:
+def test_the_shorter_slot_counts(
+    method: Method, capacities: tuple[int, int], target: PreTrainedModel
+) -> None:
     draft = disturbed(target, 0.001)
     runners = make_runner(target, 2, capacities[0]), make_runner(draft, 2, capacities[1])
-    records = decode(method, runners, make_requests(random_prompts([50, 59, 60], 64), 200), batch_size=2)
+    records = decode(
+        method, runners, make_requests(random_prompts([50, 59, 60], 64), 200), batch_size=2
+    )
     assert [len(records[name].output_ids) for name in sorted(records)] == [10, 1, 0]
 
 
 @pytest.mark.parametrize("method", [AUTOREGRESSIVE, parse_method("fixed-k"), HalfSent()])
 def test_sampled_output_does_not_depend_on_the_batch(method: Method, runners: Runners) -> None:
     requests = make_requests(random_prompts([5, 1, 30, 12, 2], 64), 15)
-    alone, together = (decode(method, runners, requests, sampler=SAMPLED, batch_size=size) for size in (1, 4))
+    alone, together = (
+        decode(method, runners, requests, sampler=SAMPLED, batch_size=size) for size in (1, 4)
+    )
     assert outputs(alone) == outputs(together)
-    assert outputs(decode(method, runners, requests[3:], sampler=SAMPLED))["003"] == alone["003"].output_ids
+    assert (
+        outputs(decode(method, runners, requests[3:], sampler=SAMPLED))["003"]
+        == alone["003"].output_ids
+    )
 
 
 @pytest.mark.parametrize("method", [AUTOREGRESSIVE, parse_method("fixed-k")])
@@ -272,7 +312,8 @@ def test_the_seed_decides_the_sample(method: Method, runners: Runners) -> None:
 def test_sample_and_match_draws_what_plain_decoding_draws(runners: Runners) -> None:
     requests = make_requests(random_prompts([5, 1, 30, 12, 2], 64), 25)
     plain, matched = (
-        decode(method, runners, requests, sampler=SAMPLED, seed=3) for method in (AUTOREGRESSIVE, HalfSent())
+        decode(method, runners, requests, sampler=SAMPLED, seed=3)
+        for method in (AUTOREGRESSIVE, HalfSent())
     )
     assert outputs(plain) == outputs(matched)
     assert sum(step.accepted for record in matched.values() for step in record.rounds) > 5

@@ -60,7 +60,9 @@ def test_the_host_takes_its_time_beside_the_card() -> None:
     rows = [(1, 100)] * 2
     card_s = MODEL.seconds(rows)
     for overlap, seconds in ((0.0, card_s + 7), (1.0, max(card_s, 7)), (0.5, card_s + 3.5)):
-        assert replace(MODEL, host_s=5.0, host_request_s=1.0, overlap=overlap).seconds(rows) == pytest.approx(seconds)
+        assert replace(MODEL, host_s=5.0, host_request_s=1.0, overlap=overlap).seconds(
+            rows
+        ) == pytest.approx(seconds)
     hosted = replace(MODEL, host_s=5.0)
     assert sum(hosted.parts(sums_of(rows)).values()) == pytest.approx(hosted.seconds(rows))
     assert hosted.of_sums(NOTHING) == pytest.approx(15)
@@ -74,7 +76,12 @@ def test_slower_kernels_leave_the_host_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"tokens": (1, 4)}, {"tokens": (1, 8, 4)}, {"rows_s": (1.0, -1.0)}, {"requests": (1,), "decode_s": ((1.0, 2.0),)}],
+    [
+        {"tokens": (1, 4)},
+        {"tokens": (1, 8, 4)},
+        {"rows_s": (1.0, -1.0)},
+        {"requests": (1,), "decode_s": ((1.0, 2.0),)},
+    ],
 )
 def test_damaged_tables_are_refused(changes: dict[str, tuple[float, ...]]) -> None:
     with pytest.raises(ValueError, match="kernels: "):

@@ -29,9 +29,13 @@ ROWS: list[Row] = [(3, 10), (1, 7), (20, 0)]
 def row_by_row(model: InteractionModel | ContextModel, rows: list[Row]) -> float:
     """The formula as the papers write it: a sum over requests."""
     if isinstance(model, InteractionModel):
-        parts = [model.a_s * n + model.b_compute_s * (n * (c + n)) + model.b_read_s * c for n, c in rows]
+        parts = [
+            model.a_s * n + model.b_compute_s * (n * (c + n)) + model.b_read_s * c for n, c in rows
+        ]
         return model.c_s + sum(parts)
-    return model.delta_s + sum(model.alpha_s * (n * c + n * (n - 1) / 2) + model.gamma_s * n for n, c in rows)
+    return model.delta_s + sum(
+        model.alpha_s * (n * c + n * (n - 1) / 2) + model.gamma_s * n for n, c in rows
+    )
 
 
 def test_the_sums_of_a_batch_by_hand() -> None:
@@ -49,7 +53,9 @@ def test_the_sums_of_a_batch_by_hand() -> None:
 
 
 @pytest.mark.parametrize("model", [INTERACTIONS, CONTEXT])
-def test_one_request_takes_what_the_formula_says_to_the_last_bit(model: InteractionModel | ContextModel) -> None:
+def test_one_request_takes_what_the_formula_says_to_the_last_bit(
+    model: InteractionModel | ContextModel,
+) -> None:
     random = Random(1)
     for _ in range(300):
         row = random.randint(1, 2000), random.randint(0, 4000)

@@ -18,7 +18,13 @@ from torch import Tensor
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.look_up import LookUpDistribution
 from specbench_kit.decoding.loop import DecodingSetup
-from specbench_kit.decoding.lossy import LooseAcceptance, LossyRule, TypicalAcceptance, lossy_verdict, parse_lossy
+from specbench_kit.decoding.lossy import (
+    LooseAcceptance,
+    LossyRule,
+    TypicalAcceptance,
+    lossy_verdict,
+    parse_lossy,
+)
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.deployments.assembly import local_loop
@@ -50,18 +56,25 @@ def test_loose_acceptance_forgives_what_the_target_goes_on_from() -> None:
     rule = LooseAcceptance(window=2)
     assert -sum(share * log(share) for share in OPEN[:3]) == pytest.approx(1.0496, abs=1e-4)
     assert accepted(LooseAcceptance(window=2, entropy=1.05), [3, 0, 0], OPEN, SURE, SURE, SURE) == 0
-    assert accepted(LooseAcceptance(window=2, entropy=1.05, top=4), [3, 0, 0], OPEN, SURE, SURE, SURE) == 3
+    assert (
+        accepted(LooseAcceptance(window=2, entropy=1.05, top=4), [3, 0, 0], OPEN, SURE, SURE, SURE)
+        == 3
+    )
     assert accepted(rule, [3, 0, 0], OPEN, SURE, SURE, SURE) == 3
     assert accepted(rule, [3, 0, 0], SURE, SURE, SURE, SURE) == 0
     assert accepted(rule, [3, 0, 1], OPEN, SURE, SURE, SURE) == 0
     assert accepted(rule, [0, 3, 0], SURE, OPEN, SURE, SURE) == 1
-    assert accepted(rule, [3, 0, 0, 3, 0, 0, 3], OPEN, SURE, SURE, OPEN, SURE, SURE, OPEN, SURE) == 6
+    assert (
+        accepted(rule, [3, 0, 0, 3, 0, 0, 3], OPEN, SURE, SURE, OPEN, SURE, SURE, OPEN, SURE) == 6
+    )
 
 
 def test_the_longest_accepted_path_of_a_tree_is_taken() -> None:
     tree = TokenTree(9)
     source = LookUpDistribution("test", 1.0)
-    nodes = [tree.add(token, parent, source, 0) for token, parent in ((3, 0), (1, 0), (0, 2), (2, 1))]
+    nodes = [
+        tree.add(token, parent, source, 0) for token, parent in ((3, 0), (1, 0), (0, 2), (2, 1))
+    ]
     target = torch.tensor([OPEN, SURE, OPEN, SURE, OPEN])
     assert lossy_verdict(TypicalAcceptance(), tree, nodes, target, None) == ([2, 3], 0)
 
@@ -79,9 +92,13 @@ def test_the_distance_from_the_targets_distribution_is_known_by_enumeration() ->
         node = tree.add(token, 0, LookUpDistribution("test", 1.0), 0)
         path, _ = lossy_verdict(rule, tree, [node], torch.stack((p, p)), None)
         for replacement in range(2):
-            output[replacement] += chance * (float(replacement == token) if path else float(p[replacement]))
+            output[replacement] += chance * (
+                float(replacement == token) if path else float(p[replacement])
+            )
     assert output == pytest.approx([0.5 + 0.5 * 0.95, 0.5 * 0.05])
-    assert sum(abs(share - float(mass)) for share, mass in zip(output, p, strict=True)) / 2 == pytest.approx(0.025)
+    assert sum(
+        abs(share - float(mass)) for share, mass in zip(output, p, strict=True)
+    ) / 2 == pytest.approx(0.025)
 
 
 Prefix = tuple[int, ...]
@@ -114,11 +131,15 @@ def sequences(
                 tree = TokenTree(0)
                 for node, token in enumerate(chain):
                     tree.add(token, node, LookUpDistribution("test", 1.0), 0)
-                rows = torch.stack([target((*text, *chain[:position])) for position in range(drafted + 1)])
+                rows = torch.stack(
+                    [target((*text, *chain[:position])) for position in range(drafted + 1)]
+                )
                 path, _ = lossy_verdict(rule, tree, list(range(1, drafted + 1)), rows, None)
                 for bonus in vocabulary:
                     output = (*text, *chain[: len(path)], bonus)[:tokens]
-                    reached[output] = reached.get(output, 0.0) + chance * float(rows[len(path), bonus])
+                    reached[output] = reached.get(output, 0.0) + chance * float(
+                        rows[len(path), bonus]
+                    )
     return reached
 
 
@@ -151,7 +172,9 @@ def distances(rule: LossyRule) -> list[float]:
         draft, target = models(seed)
         exact = sequences(draft, target, Nothing(), LENGTH, 1)
         lossy = sequences(draft, target, rule, LENGTH, DRAFTED)
-        distances_by_pair.append([distance(lossy, exact, length) for length in range(1, LENGTH + 1)])
+        distances_by_pair.append(
+            [distance(lossy, exact, length) for length in range(1, LENGTH + 1)]
+        )
     return [fmean(column) for column in zip(*distances_by_pair, strict=True)]
 
 
@@ -173,7 +196,11 @@ RULES: list[LossyRule] = [TypicalAcceptance(), LooseAcceptance(window=1)]
 def test_the_distance_grows_with_the_number_of_tokens_as_the_docs_state(rule: LossyRule) -> None:
     distances_by_length = distances(rule)
     assert all(before < after for before, after in pairwise(distances_by_length))
-    row = f"| {rule.display_name} | " + " | ".join(f"{share:.3f}" for share in distances_by_length) + " |"
+    row = (
+        f"| {rule.display_name} | "
+        + " | ".join(f"{share:.3f}" for share in distances_by_length)
+        + " |"
+    )
     assert row in (Path(__file__).parents[2] / "docs" / "methods.md").read_text(), row
 
 
@@ -225,7 +252,11 @@ def run(method: Method, rule: LossyRule | None) -> tuple[dict[str, list[int]], i
 
 @pytest.mark.parametrize(
     ("spec", "rule"),
-    list(product(["fixed-k:k=6", "opt-tree:nodes=6,max_depth=3,gain=0.1"], ["typical", "fly:window=1"])),
+    list(
+        product(
+            ["fixed-k:k=6", "opt-tree:nodes=6,max_depth=3,gain=0.1"], ["typical", "fly:window=1"]
+        )
+    ),
 )
 def test_a_lossy_run_takes_fewer_rounds_and_changes_outputs(spec: str, rule: str) -> None:
     plain, rounds = run(parse_method(spec), None)

@@ -40,10 +40,14 @@ def trace(name: str, right: Sequence[int], prompt: int = 4) -> RequestTrace:
         drafted[offset, :count] = answer[offset : offset + count]
     statistics = np.full((*drafted.shape, 5), 0.5, np.float32)
     output, continuation = answer[: len(right)], answer[len(right) :]
-    return RequestTrace(name, "test", list(range(prompt)), output, "length", continuation, drafted, statistics)
+    return RequestTrace(
+        name, "test", list(range(prompt)), output, "length", continuation, drafted, statistics
+    )
 
 
-def run(method: Method, deployment: Deployment, *traces: RequestTrace, batch_size: int = 1) -> dict[str, RequestRecord]:
+def run(
+    method: Method, deployment: Deployment, *traces: RequestTrace, batch_size: int = 1
+) -> dict[str, RequestRecord]:
     records = replay(method, HEADER, traces, deployment=deployment, batch_size=batch_size)
     return {record.request_id: record for record in records}
 
@@ -91,7 +95,9 @@ def test_an_edge_device_prefills_once_and_forwards_what_its_model_lacks() -> Non
 
 
 def test_phases_of_one_request_add_up_to_its_time() -> None:
-    record = run(JudgedFixedK(3), replace(EDGE, predictor_s=0.004), trace("a", [2, 0, 3, 1, 0, 2, 0, 1, 1]))["a"]
+    record = run(
+        JudgedFixedK(3), replace(EDGE, predictor_s=0.004), trace("a", [2, 0, 3, 1, 0, 2, 0, 1, 1])
+    )["a"]
     phases = ("prefill", "draft", "policy", "link", "queue", "verify", "commit")
     parts = sum(getattr(step, f"{phase}_s") for step in record.rounds for phase in phases)
     assert record.e2e_s == pytest.approx(parts)
@@ -100,7 +106,13 @@ def test_phases_of_one_request_add_up_to_its_time() -> None:
 
 
 def test_edge_devices_draft_side_by_side_and_the_batch_waits_for_its_slowest() -> None:
-    records = run(PAIRS, EDGE, trace("short", [2, 0, 0], prompt=4), trace("long", [1, 0], prompt=9), batch_size=2)
+    records = run(
+        PAIRS,
+        EDGE,
+        trace("short", [2, 0, 0], prompt=4),
+        trace("long", [1, 0], prompt=9),
+        batch_size=2,
+    )
     arrivals = {
         "short": draft((3, 0)) + draft((1, 3)) + draft((1, 4)) + up(4 + 2),
         "long": draft((8, 0)) + draft((1, 8)) + draft((1, 9)) + up(9 + 2),
@@ -141,7 +153,9 @@ def test_autoregressive_serving_crosses_the_link_once(deployment: Deployment) ->
 def test_a_request_that_joins_a_batch_on_the_server_holds_nobody_up() -> None:
     """Its prompt comes up while the others are served: the link adds to its own latency alone."""
     far = replace(EDGE, link=Link(rtt_s=100.0))
-    records = run(AUTOREGRESSIVE, far, trace("a", [0]), trace("b", [0] * 3), trace("c", [0]), batch_size=2)
+    records = run(
+        AUTOREGRESSIVE, far, trace("a", [0]), trace("b", [0] * 3), trace("c", [0]), batch_size=2
+    )
     served = [verify((4, 0), (4, 0)), verify((4, 0), (1, 4)), verify((1, 5))]
     assert ends(records["b"]) == pytest.approx([100 + seconds for seconds in steps(*served)])
     assert ends(records["c"]) == pytest.approx([100 + served[1]])
@@ -168,7 +182,9 @@ def test_a_predictor_takes_the_drafting_device_time_for_every_token() -> None:
     pair = trace("a", [0]), trace("b", [0])
     for deployment, in_a_row in ((EDGE, 1), (SERVER, 2)):
         judging = replace(deployment, predictor_s=0.004)
-        plain, judged = (run(JudgedFixedK(3), where, *pair, batch_size=2) for where in (deployment, judging))
+        plain, judged = (
+            run(JudgedFixedK(3), where, *pair, batch_size=2) for where in (deployment, judging)
+        )
         assert total(judged, "policy") == pytest.approx(2 * 3 * 0.004)
         assert judged["a"].e2e_s == pytest.approx((plain["a"].e2e_s or 0.0) + in_a_row * 3 * 0.004)
 
@@ -186,7 +202,9 @@ def test_jitter_is_the_same_for_one_seed_whatever_else_runs() -> None:
     alone = run(PAIRS, with_jitter(1), request)["a"]
     assert run(PAIRS, with_jitter(1), request)["a"] == alone
     after_another = run(PAIRS, with_jitter(1), neighbour, request)["a"]
-    assert [r.link_s for r in after_another.rounds] == pytest.approx([r.link_s for r in alone.rounds])
+    assert [r.link_s for r in after_another.rounds] == pytest.approx(
+        [r.link_s for r in alone.rounds]
+    )
     assert run(PAIRS, with_jitter(2), request)["a"].e2e_s != alone.e2e_s
     crossings = [r.link_s for r in alone.rounds]
     assert all(0.1 - 0.06 <= seconds <= 0.1 + 0.06 for seconds in crossings)

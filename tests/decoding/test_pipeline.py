@@ -29,7 +29,13 @@ from specbench_kit.decoding.latency import ContextModel, TableModel
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.flight import Flight, Level, Prune
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.decoding.pipeline.stages import ExitingTokens, Feed, StageOutput, TreeSlot, VirtualStages
+from specbench_kit.decoding.pipeline.stages import (
+    ExitingTokens,
+    Feed,
+    StageOutput,
+    TreeSlot,
+    VirtualStages,
+)
 from specbench_kit.decoding.pipeline.stream import RequestStream
 from specbench_kit.decoding.processes.worker import CarriedLevel, Stage
 from specbench_kit.decoding.records import RequestRecord
@@ -94,7 +100,9 @@ def traced(
 # What is in flight.
 
 
-def test_a_node_is_fed_once_and_moves_one_stage_per_step(runners: Runners, target: PreTrainedModel) -> None:
+def test_a_node_is_fed_once_and_moves_one_stage_per_step(
+    runners: Runners, target: PreTrainedModel
+) -> None:
     (record,), trace = traced(runners, SPEC, clear_prompts(target, [9], 40), 40)
     nodes_in = {(step, stage): ids for step, stage, ids in trace}
     fed = [node for (_, stage), ids in nodes_in.items() if stage == 1 for node in ids]
@@ -106,24 +114,35 @@ def test_a_node_is_fed_once_and_moves_one_stage_per_step(runners: Runners, targe
     assert len([stage for _, stage in nodes_in if stage == 4]) == len(record.output_ids)
 
 
-def test_a_record_says_what_happened_between_two_fills(runners: Runners, target: PreTrainedModel) -> None:
+def test_a_record_says_what_happened_between_two_fills(
+    runners: Runners, target: PreTrainedModel
+) -> None:
     records, trace = traced(runners, SPEC, clear_prompts(target, [9, 30], 40), 40)
     assert [record.request_id for record in records] == ["000", "001"]
-    assert sum(step.steps for record in records for step in record.rounds) == max(step for step, _, _ in trace)
+    assert sum(step.steps for record in records for step in record.rounds) == max(
+        step for step, _, _ in trace
+    )
     for record in records:
         *before, last = record.rounds
         assert sum(step.committed for step in record.rounds) == len(record.output_ids)
         assert all(step.committed == step.accepted + 1 for step in before)
         assert last.committed - last.accepted in (0, 1)
-        assert all(step.steps >= step.committed + 3 and step.drafted >= step.submitted for step in record.rounds)
+        assert all(
+            step.steps >= step.committed + 3 and step.drafted >= step.submitted
+            for step in record.rounds
+        )
         moments = [moment for step in record.rounds for moment in step.commits_s]
         assert moments == sorted(moments)
         assert (record.ttft_s, record.e2e_s) == (moments[0], moments[-1])
-        assert list(inter_token_gaps(RequestGroup([record]).rounds)) == pytest.approx(np.diff(moments))
+        assert list(inter_token_gaps(RequestGroup([record]).rounds)) == pytest.approx(
+            np.diff(moments)
+        )
         assert RequestRecord.from_json(record.to_json()) == record
 
 
-def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, target: PreTrainedModel) -> None:
+def test_every_round_shows_what_was_fed_and_what_came_of_it(
+    runners: Runners, target: PreTrainedModel
+) -> None:
     details = DetailCollector()
     records, _ = traced(runners, SPEC, clear_prompts(target, [9, 30], 40), 40, details)
     for record in records:
@@ -138,10 +157,14 @@ def test_every_round_shows_what_was_fed_and_what_came_of_it(runners: Runners, ta
                 step.committed,
             )
             assert step.deepest == max(_depths(detail.parents))
-            assert [detail.parents[node] for node in detail.path] == [0, *detail.path[:-1]][: len(detail.path)]
+            assert [detail.parents[node] for node in detail.path] == [0, *detail.path[:-1]][
+                : len(detail.path)
+            ]
             assert all(parent < node for node, parent in enumerate(detail.parents))
             assert all(0 < probability <= 1 for probability in detail.probabilities)
-            output += [*(detail.tokens[node] for node in detail.path), detail.bonus][: detail.committed]
+            output += [*(detail.tokens[node] for node in detail.path), detail.bonus][
+                : detail.committed
+            ]
             root = output[-1]
         assert output == record.output_ids
 
@@ -155,7 +178,9 @@ def _depths(parents: Sequence[int]) -> list[int]:
 
 def test_requests_of_a_batch_share_the_steps(target: PreTrainedModel, runners: Runners) -> None:
     """None waits for another: the prompts make one step, and then all go on together."""
-    deployment = Deployment("stages", Endpoint("a", TableModel((0.01,))), Endpoint("b", TableModel((0.4,)), stages=4))
+    deployment = Deployment(
+        "stages", Endpoint("a", TableModel((0.01,))), Endpoint("b", TableModel((0.4,)), stages=4)
+    )
     prompts = clear_prompts(target, [9, 30, 4, 17], 12)
     options: dict[str, Any] = {"deployment": deployment, "started_s": 7.0}
     spec = "specpipe:stages=4,width=8,children=4,budget=request"
@@ -166,7 +191,10 @@ def test_requests_of_a_batch_share_the_steps(target: PreTrainedModel, runners: R
         record = together[single.request_id]
         assert record.output_ids == single.output_ids
         assert [step.steps for step in record.rounds] == [step.steps for step in single.rounds]
-        assert (record.ttft_s, record.e2e_s) == (pytest.approx(single.ttft_s), pytest.approx(single.e2e_s))
+        assert (record.ttft_s, record.e2e_s) == (
+            pytest.approx(single.ttft_s),
+            pytest.approx(single.e2e_s),
+        )
         assert all(step.queue_s == 0 for step in record.rounds)
     verify_s = sum(step.verify_s for record in records for step in record.rounds)
     assert verify_s == pytest.approx(max(record.e2e_s for record in records))
@@ -179,7 +207,10 @@ def test_a_refused_prompt_frees_its_place_at_once(runners: Runners) -> None:
 
 
 def test_sampled_output_is_that_of_plain_decoding_with_the_same_seed(runners: Runners) -> None:
-    prompts, sampler = random_prompts([5, 17, 60], 64, seed=3), Sampler(temperature=0.8, top_p=0.95, top_k=20)
+    prompts, sampler = (
+        random_prompts([5, 17, 60], 64, seed=3),
+        Sampler(temperature=0.8, top_p=0.95, top_k=20),
+    )
     plain = decode(AUTOREGRESSIVE, runners, make_requests(prompts, 40), sampler=sampler, seed=5)
     records, _ = traced(runners, SPEC, prompts, 40, sampler=sampler, seed=5)
     assert {record.request_id: record.output_ids for record in records} == outputs(plain)
@@ -190,7 +221,9 @@ def test_a_tree_that_finds_no_room_is_cut_short(target: PreTrainedModel) -> None
     """Slots that hold hardly more than the answer: levels shrink, the pipeline runs dry, the output stays."""
     narrow = make_runner(target, 1, 48), make_runner(disturbed(target, 0.01), 1, 48)
     requests = make_requests(clear_prompts(target, [9], 36), 36)
-    assert outputs(decode(parse_method(SPEC), narrow, requests)) == outputs(decode(AUTOREGRESSIVE, narrow, requests))
+    assert outputs(decode(parse_method(SPEC), narrow, requests)) == outputs(
+        decode(AUTOREGRESSIVE, narrow, requests)
+    )
 
 
 def test_places_follow_what_is_kept() -> None:
@@ -204,7 +237,11 @@ def test_places_follow_what_is_kept() -> None:
     flight.keep(flight.below(2))
     flight.enter(Level(), [])
     assert flight.occupancy == [(2, [4, 5]), (3, [2])]
-    assert (flight.tokens, flight.parents, flight.scores) == ([5, 8, 9], [-1, 0, 0], [-0.2, -0.4, -0.5])
+    assert (flight.tokens, flight.parents, flight.scores) == (
+        [5, 8, 9],
+        [-1, 0, 0],
+        [-0.2, -0.4, -0.5],
+    )
     assert (flight.bottom, flight.prefix) == (range(1, 3), 0)
     assert flight.child(9) == 2
 
@@ -257,7 +294,9 @@ class PipelineMirror:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_kv_is_that_of_the_committed_prefix_after_any_levels_and_prunes(target: PreTrainedModel, seed: int) -> None:
+def test_kv_is_that_of_the_committed_prefix_after_any_levels_and_prunes(
+    target: PreTrainedModel, seed: int
+) -> None:
     dice = random.Random(seed)
     runner, fresh = make_runner(target, 1, CAPACITY), make_runner(target, 1, CAPACITY)
     slot, mirror = TreeSlot(runner), PipelineMirror([])
@@ -280,7 +319,9 @@ def _check_logits(fresh: Runner, mirror: PipelineMirror, logits: torch.Tensor) -
     newest = len(mirror.tokens) - 1
     text = mirror.committed + mirror.path(newest)
     slot = fresh.acquire()
-    torch.testing.assert_close(logits[-1], fresh.forward([Append(slot, text)])[0][-1], atol=2e-4, rtol=2e-4)
+    torch.testing.assert_close(
+        logits[-1], fresh.forward([Append(slot, text)])[0][-1], atol=2e-4, rtol=2e-4
+    )
     fresh.release(slot)
 
 
@@ -295,7 +336,9 @@ def _check_kv(runner: Runner, index: int, fresh: Runner, text: list[int]) -> Non
     assert runner.length(index) == len(text)
     slot = fresh.acquire()
     fresh.forward([Append(slot, text)])
-    torch.testing.assert_close(_kv(runner, index, len(text)), _kv(fresh, slot, len(text)), atol=2e-4, rtol=2e-4)
+    torch.testing.assert_close(
+        _kv(runner, index, len(text)), _kv(fresh, slot, len(text)), atol=2e-4, rtol=2e-4
+    )
     fresh.release(slot)
 
 
@@ -313,7 +356,10 @@ def test_kv_of_every_stage_is_that_of_the_committed_prefix(seed: int) -> None:
     mirror, flight, answers = PipelineMirror([]), Flight(stages), 0
     while answers < 60:
         level = mirror.grow(dice, width=5, prefixes=[0, 3] if mirror.committed else [12])
-        loads = [{0: CarriedLevel(level)} if level.token_count else {}, *(part.output for part in parts[:-1])]
+        loads = [
+            {0: CarriedLevel(level)} if level.token_count else {},
+            *(part.output for part in parts[:-1]),
+        ]
         for part, load in zip(parts, loads, strict=True):
             part.work(load)
         flight.enter(level, [0.0] * len(level.tokens))
@@ -336,7 +382,11 @@ def _below_a_child(mirror: PipelineMirror, dice: random.Random) -> Prune:
         copy = PipelineMirror(list(mirror.committed), list(mirror.tokens), list(mirror.parents))
         prune = copy.prune(dice)
         if len(prune.path) == 1:
-            mirror.committed, mirror.tokens, mirror.parents = copy.committed, copy.tokens, copy.parents
+            mirror.committed, mirror.tokens, mirror.parents = (
+                copy.committed,
+                copy.tokens,
+                copy.parents,
+            )
             return prune
 
 
@@ -381,7 +431,9 @@ class CountingStages:
 
     def answer(self, exiting: Sequence[ExitingTokens], layers: Sequence[int] = ()) -> StageOutput:
         return StageOutput(
-            torch.eye(VOCABULARY)[[(self.tokens[tokens.slot][0] + 1) % VOCABULARY for tokens in exiting]]
+            torch.eye(VOCABULARY)[
+                [(self.tokens[tokens.slot][0] + 1) % VOCABULARY for tokens in exiting]
+            ]
         )
 
 
@@ -392,7 +444,10 @@ class Echo:
 
     def step(self, streams: Sequence[RequestStream]) -> dict[int, torch.Tensor]:
         eye, growing = torch.eye(VOCABULARY), [stream for stream in streams if stream.flight.tokens]
-        return {stream.slot: eye[[stream.flight.tokens[node] for node in stream.flight.bottom]] for stream in growing}
+        return {
+            stream.slot: eye[[stream.flight.tokens[node] for node in stream.flight.bottom]]
+            for stream in growing
+        }
 
     def forwards(self) -> None:
         """Each level at once."""
@@ -410,15 +465,20 @@ class Coin(LevelPolicy):
     def __init__(self, hit_rate: float) -> None:
         self.hit_rate, self.dice = hit_rate, random.Random(2)
 
-    def next_level(self, probabilities: torch.Tensor, scores: Sequence[float], room: int) -> list[Child]:
+    def next_level(
+        self, probabilities: torch.Tensor, scores: Sequence[float], room: int
+    ) -> list[Child]:
         right = self.dice.random() < self.hit_rate
         return [Child(0, (int(probabilities[-1].argmax()) + (1 if right else 2)) % VOCABULARY, 0.0)]
 
 
 @pytest.mark.parametrize(
-    ("stages", "hit_rate", "tokens"), nightly_except([(4, 0.6, 10_000)], [(8, 0.95, 40_000), (4, 0.6, 10_000)])
+    ("stages", "hit_rate", "tokens"),
+    nightly_except([(4, 0.6, 10_000)], [(8, 0.95, 40_000), (4, 0.6, 10_000)]),
 )
-def test_steps_per_token_follow_from_the_hit_rate(stages: int, hit_rate: float, tokens: int) -> None:
+def test_steps_per_token_follow_from_the_hit_rate(
+    stages: int, hit_rate: float, tokens: int
+) -> None:
     engine = PipelineEngine(
         Coin(hit_rate),
         Echo(),
@@ -487,32 +547,51 @@ def test_a_step_takes_as_long_as_its_slowest_part(target: PreTrainedModel) -> No
     assert record.ttft_s == pytest.approx(fill_s)
     (step,) = record.rounds
     assert (step.accepted, step.committed, step.steps) == (8, 8, 11)
-    gaps = [later - earlier for earlier, later in zip(step.commits_s, step.commits_s[1:], strict=False)]
-    slowest = [max(VERIFY.seconds([(1, 6 + n + ahead)]) for ahead in range(4)) / 4 for n in range(7)]
+    gaps = [
+        later - earlier for earlier, later in zip(step.commits_s, step.commits_s[1:], strict=False)
+    ]
+    slowest = [
+        max(VERIFY.seconds([(1, 6 + n + ahead)]) for ahead in range(4)) / 4 for n in range(7)
+    ]
     assert gaps == pytest.approx([stage_s + between + per_token_s for stage_s in slowest])
     assert (step.commit_s, step.link_s) == pytest.approx(
         (11 * HAND_OVER.prune_s, 11 * 1e-3 + (4 * 6 + 7) * per_token_s + link_s)
     )
 
 
-def test_the_timeline_shows_the_link_for_as_long_as_a_request_waits_for_it(target: PreTrainedModel) -> None:
-    runners, timeline = (make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)), Timeline()
+def test_the_timeline_shows_the_link_for_as_long_as_a_request_waits_for_it(
+    target: PreTrainedModel,
+) -> None:
+    runners, timeline = (
+        (make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)),
+        Timeline(),
+    )
     (prompt,) = clear_prompts(target, [6], 8)
-    record = modelled("specpipe:stages=4,width=1,children=1", runners, prompt, 8, PIPELINE, timeline)
+    record = modelled(
+        "specpipe:stages=4,width=1,children=1", runners, prompt, 8, PIPELINE, timeline
+    )
     transfers = [span for span in timeline.spans if span.label == "transfer"]
-    assert sum(span.end_s - span.start_s for span in transfers) == pytest.approx(record.rounds[0].link_s)
+    assert sum(span.end_s - span.start_s for span in transfers) == pytest.approx(
+        record.rounds[0].link_s
+    )
     assert all(span.end_s >= span.start_s for span in transfers)
 
 
 def test_a_slow_drafter_sets_the_pace(target: PreTrainedModel) -> None:
     runners = make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)
-    slow = Deployment("slow", Endpoint("cpu", ContextModel(0, 0, 1.0)), PIPELINE.verifier, placement="server")
-    record = modelled("specpipe:stages=4,width=1,children=1", runners, clear_prompts(target, [6], 8)[0], 8, slow)
+    slow = Deployment(
+        "slow", Endpoint("cpu", ContextModel(0, 0, 1.0)), PIPELINE.verifier, placement="server"
+    )
+    record = modelled(
+        "specpipe:stages=4,width=1,children=1", runners, clear_prompts(target, [6], 8)[0], 8, slow
+    )
     gaps = inter_token_gaps(RequestGroup([record]).rounds)
     assert list(gaps) == pytest.approx([1 + HAND_OVER.prune_s + HAND_OVER.latency_s + 1e-3] * 7)
 
 
-def test_with_the_drafter_on_the_edge_every_level_and_answer_crosses_the_link(target: PreTrainedModel) -> None:
+def test_with_the_drafter_on_the_edge_every_level_and_answer_crosses_the_link(
+    target: PreTrainedModel,
+) -> None:
     runners = make_runner(target, 2, CAPACITY), make_runner(target, 2, CAPACITY)
     prompt, spec = clear_prompts(target, [6], 8)[0], "specpipe:stages=4,width=1,children=1"
     near = modelled(spec, runners, prompt, 8, PIPELINE)

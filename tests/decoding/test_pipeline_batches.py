@@ -7,7 +7,14 @@ from math import ceil, log
 import pytest
 import torch
 from test_pipeline import CAPACITY, VOCABULARY, CountingStages, Echo, traced
-from tiny_models import clear_prompts, disturbed, make_requests, make_runner, random_prompts, tiny_llama
+from tiny_models import (
+    clear_prompts,
+    disturbed,
+    make_requests,
+    make_runner,
+    random_prompts,
+    tiny_llama,
+)
 from transformers import PreTrainedModel
 
 from specbench_kit.decoding.clock import ModelledClock
@@ -45,7 +52,10 @@ def test_greedy_shares_go_to_the_likeliest_nodes_after_one_for_each() -> None:
 
 def test_groups_follow_each_other() -> None:
     assert [StepBudget(groups=8).roots(size) for size in (1, 7, 8, 9, 16, 17)] == [1, 1, 1, 2, 2, 3]
-    assert (StepBudget().roots(16), parse_method("pipeline-ar").pipeline.budget.roots(16)) == (16, 1)  # type: ignore[union-attr]
+    assert (StepBudget().roots(16), parse_method("pipeline-ar").pipeline.budget.roots(16)) == (
+        16,
+        1,
+    )  # type: ignore[union-attr]
 
 
 # On models.
@@ -81,7 +91,8 @@ def test_the_levels_of_a_step_keep_to_its_rows(
     loose, wide = traced(runners, f"{spec},budget=request", prompts, 30, batch_size=4)
     assert max(fed(wide).values()) > 24
     answers = [
-        {record.request_id: record.output_ids for record in records_of_run} for records_of_run in (records, loose)
+        {record.request_id: record.output_ids for record in records_of_run}
+        for records_of_run in (records, loose)
     ]
     assert answers[0] == answers[1]
     for record in records:
@@ -103,12 +114,19 @@ def test_a_prompt_enters_in_chunks_ahead_of_the_levels_of_others(
     assert by_name["002"].output_ids == alone.output_ids
 
 
-def test_prompts_mixed_with_levels_hold_nobody_up(runners: tuple[Runner, Runner], target: PreTrainedModel) -> None:
+def test_prompts_mixed_with_levels_hold_nobody_up(
+    runners: tuple[Runner, Runner], target: PreTrainedModel
+) -> None:
     """A prompt of 50 enters 8 tokens a step, beside the levels of a request that has one token and is decoding."""
     prompts = clear_prompts(target, [1, 50], 12)
     spec = "specpipe:stages=4,width=8,children=4,rows=16,prefill="
-    (first, _), (mixed, shared) = (traced(runners, spec + how, prompts, 12, batch_size=2) for how in ("first", "mixed"))
-    answers = [{record.request_id: record.output_ids for record in records_of_run} for records_of_run in (first, mixed)]
+    (first, _), (mixed, shared) = (
+        traced(runners, spec + how, prompts, 12, batch_size=2) for how in ("first", "mixed")
+    )
+    answers = [
+        {record.request_id: record.output_ids for record in records_of_run}
+        for records_of_run in (first, mixed)
+    ]
     assert answers[0] == answers[1]
     assert set(range(1, 8)) <= set(fed(shared))
     assert next(record for record in mixed if record.request_id == "001").rounds[0].steps >= 7 + 3
@@ -116,12 +134,18 @@ def test_prompts_mixed_with_levels_hold_nobody_up(runners: tuple[Runner, Runner]
 
 
 def test_sampled_output_does_not_depend_on_the_batch(runners: tuple[Runner, Runner]) -> None:
-    prompts, sampler = random_prompts([5, 17, 60, 1], 64, seed=3), Sampler(temperature=0.8, top_p=0.95, top_k=20)
+    prompts, sampler = (
+        random_prompts([5, 17, 60, 1], 64, seed=3),
+        Sampler(temperature=0.8, top_p=0.95, top_k=20),
+    )
     spec = "specpipe:stages=4,width=8,children=4,rows=10,chunk=16"
     records_by_size = [
-        traced(runners, spec, prompts, 20, sampler=sampler, seed=5, batch_size=size)[0] for size in (1, 3)
+        traced(runners, spec, prompts, 20, sampler=sampler, seed=5, batch_size=size)[0]
+        for size in (1, 3)
     ]
-    alone, together = ({record.request_id: record.output_ids for record in records} for records in records_by_size)
+    alone, together = (
+        {record.request_id: record.output_ids for record in records} for records in records_by_size
+    )
     assert alone == together
 
 
@@ -143,7 +167,9 @@ class Wide(LevelPolicy):
     def __init__(self, hit_rate: float) -> None:
         self.hit_rate, self.dice = hit_rate, random.Random(2)
 
-    def next_level(self, probabilities: torch.Tensor, scores: Sequence[float], room: int) -> list[Child]:
+    def next_level(
+        self, probabilities: torch.Tensor, scores: Sequence[float], room: int
+    ) -> list[Child]:
         right = self.dice.random() < self.hit_rate
         token = int(probabilities[0].argmax()) + (1 if right else 2)
         return [Child(0, (token + 2 * n) % VOCABULARY, -float(n)) for n in range(min(8, room))]
@@ -197,7 +223,9 @@ def test_groups_take_the_time_of_the_law(requests: int, rows: int) -> None:
     pipeline = parse_method("pp-microbatch").pipeline
     assert pipeline is not None
     mean_s, _ = between_tokens(LevelPolicy(), requests, 12, pipeline.budget)
-    assert mean_s == pytest.approx(microbatch_tbt(STAGES, requests, lambda new: 10e-3 + 0.02e-3 * new), rel=1e-3)
+    assert mean_s == pytest.approx(
+        microbatch_tbt(STAGES, requests, lambda new: 10e-3 + 0.02e-3 * new), rel=1e-3
+    )
     assert mean_s == pytest.approx(STAGES * (10e-3 + 0.02e-3 * rows), rel=1e-3)
 
 
@@ -211,11 +239,15 @@ def test_a_batch_takes_the_steps_of_the_law() -> None:
 
 
 def test_batching_takes_its_time_for_every_request_beyond_the_first() -> None:
-    verifier = Endpoint("stages", ContextModel(0, 0, 0.8), stages=2, hand_over=HandOver(batching_s=0.01))
+    verifier = Endpoint(
+        "stages", ContextModel(0, 0, 0.8), stages=2, hand_over=HandOver(batching_s=0.01)
+    )
     deployment = Deployment("place", STEP_S.drafter, verifier, placement="server")
     target: PreTrainedModel = tiny_llama(0)
     runners = make_runner(target, 3, 64), make_runner(target, 3, 64)
     for size in (1, 3):
-        records, _ = traced(runners, "pipeline-ar:stages=2", [[3]] * size, 1, batch_size=size, deployment=deployment)
+        records, _ = traced(
+            runners, "pipeline-ar:stages=2", [[3]] * size, 1, batch_size=size, deployment=deployment
+        )
         steps = [sum(step.steps for step in record.rounds) for record in records]
         assert records[0].e2e_s == pytest.approx(steps[0] * (0.4 + 0.01 * (size - 1)))

@@ -21,7 +21,9 @@ def test_the_second_request_of_a_run_starts_its_own_count() -> None:
     )
     (prompt,) = random_prompts([5], 64)
     requests = make_requests([prompt, prompt], 4)
-    records = decode(parse_method("specpipe:stages=2,width=1,children=1"), runners, requests, deployment=scene)
+    records = decode(
+        parse_method("specpipe:stages=2,width=1,children=1"), runners, requests, deployment=scene
+    )
     for record in records.values():
         (only,) = record.rounds
         assert only.commits_s == pytest.approx([0.10, 0.15, 0.20, 0.25])

@@ -12,7 +12,16 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from command_line import PATIENCE_S, SKIT, TinyPair, environment, error_line, read_object, read_rows, write_rows
+from command_line import (
+    PATIENCE_S,
+    SKIT,
+    TinyPair,
+    environment,
+    error_line,
+    read_object,
+    read_rows,
+    write_rows,
+)
 from tiny_heads import heads_beside
 from tiny_models import (
     AUTOREGRESSIVE,
@@ -30,7 +39,12 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.pipeline.flight import Level, Prune
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
-from specbench_kit.decoding.processes.stages import PipelineTarget, ProcessStages, StageWorkers, telling_line
+from specbench_kit.decoding.processes.stages import (
+    PipelineTarget,
+    ProcessStages,
+    StageWorkers,
+    telling_line,
+)
 from specbench_kit.decoding.processes.worker import CarriedLevel, Stage
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
@@ -69,22 +83,33 @@ def requests_(target: PreTrainedModel) -> list[Request]:
 def start(target: PreTrainedModel, folder: Path) -> ProcessStages:
     target.save_pretrained(folder)
     source = ModelSource(str(folder), "tiny", local_only=True)
-    return ProcessStages(2, LoadedModel(target, source), {"slots": 4, "capacity": CAPACITY, "vocabulary": 64})
+    return ProcessStages(
+        2, LoadedModel(target, source), {"slots": 4, "capacity": CAPACITY, "vocabulary": 64}
+    )
 
 
 @pytest.fixture(scope="module")
-def stages(target: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessStages]:
+def stages(
+    target: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ProcessStages]:
     processes = start(target, tmp_path_factory.mktemp("target"))
     yield processes
     processes.close()
 
 
 def run(
-    spec: str, runners: Runners, requests: Sequence[Request], stages: ProcessStages | None, sampler: Sampler, batch: int
+    spec: str,
+    runners: Runners,
+    requests: Sequence[Request],
+    stages: ProcessStages | None,
+    sampler: Sampler,
+    batch: int,
 ) -> Any:
     method = parse_method(spec)
     setup = DecodingSetup(sampler=sampler, seed=3, batch_size=batch)
-    engine = local_loop(method, *runners, others=heads_beside(method, runners[0]), setup=setup, stages=stages)
+    engine = local_loop(
+        method, *runners, others=heads_beside(method, runners[0]), setup=setup, stages=stages
+    )
     assert isinstance(engine, PipelineEngine)
     engine.trace = []
     for request in requests:
@@ -115,11 +140,17 @@ def test_processes_take_the_same_steps_to_the_same_output(
     for sampler in (Sampler(), Sampler(temperature=0.8, top_p=0.9)):
         done = len(stages.trace())
         alone, together = (
-            run(spec, runners, requests_, stage_processes, sampler, batch) for stage_processes in (None, stages)
+            run(spec, runners, requests_, stage_processes, sampler, batch)
+            for stage_processes in (None, stages)
         )
         assert together == alone
-        steps, first = stages.trace()[done:], min((step for step, *_ in stages.trace()[done:]), default=0)
-        assert sorted((step - first + 1, stage, ids) for step, stage, ids in steps) == sorted(alone[1])
+        steps, first = (
+            stages.trace()[done:],
+            min((step for step, *_ in stages.trace()[done:]), default=0),
+        )
+        assert sorted((step - first + 1, stage, ids) for step, stage, ids in steps) == sorted(
+            alone[1]
+        )
         assert len({stage for _, stage, _ in steps}) == 2
 
 
@@ -138,7 +169,9 @@ def test_rounds_pass_through_the_processes(
 ) -> None:
     method = parse_method(spec)
     setup = DecodingSetup(seed=3, batch_size=2)
-    engine = local_loop(method, *runners, others=heads_beside(method, runners[0]), setup=setup, stages=stages)
+    engine = local_loop(
+        method, *runners, others=heads_beside(method, runners[0]), setup=setup, stages=stages
+    )
     for request in requests_:
         engine.submit(request)
     assert outputs(drain(engine)) == outputs(decode(AUTOREGRESSIVE, runners, requests_))
@@ -148,7 +181,9 @@ def test_what_a_prune_leaves_of_a_stages_output_is_of_the_nodes(target: PreTrain
     """Behind a prompt of three tokens are two nodes, of which the second one stays."""
     stage = Stage(deepcopy(target), 1, 2, torch.device("cpu"), slots=1, capacity=32, vocabulary=64)
     stage.admit(0)
-    stage.work({0: CarriedLevel(Level(ids=[0, 1], tokens=[30, 12], parents=[-1, -1], prefix=[1, 9, 7]))})
+    stage.work(
+        {0: CarriedLevel(Level(ids=[0, 1], tokens=[30, 12], parents=[-1, -1], prefix=[1, 9, 7]))}
+    )
     before = stage.output[0].states
     assert before is not None
     assert len(before) == 5
@@ -166,7 +201,9 @@ def test_slots_of_finished_requests_are_used_again(stages: ProcessStages) -> Non
         passes.release(passes.acquire())
 
 
-def test_hidden_states_of_all_stages_arrive_with_the_logits(runners: Runners, stages: ProcessStages) -> None:
+def test_hidden_states_of_all_stages_arrive_with_the_logits(
+    runners: Runners, stages: ProcessStages
+) -> None:
     """The embeddings and the middle from the first stage, its end and the normalised last ones from the second."""
     passes, layers, tokens = PipelineTarget(stages), (3, 0, 1, 2), [5, 9, 3, 3, 8]
     slots = [runners[0].acquire(), passes.acquire()]
@@ -183,13 +220,18 @@ def test_hidden_states_of_all_stages_arrive_with_the_logits(runners: Runners, st
 
 @nightly
 def test_drafting_goes_on_between_sending_and_hearing_the_answer(
-    runners: Runners, requests_: list[Request], stages: ProcessStages, monkeypatch: pytest.MonkeyPatch
+    runners: Runners,
+    requests_: list[Request],
+    stages: ProcessStages,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     happened: list[str] = []
 
     def noting(owner: object, name: str) -> None:
         original = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given: (happened.append(name), original(*given))[1])
+        monkeypatch.setattr(
+            owner, name, lambda *given: (happened.append(name), original(*given))[1]
+        )
 
     noting(stages, "pass_through")
     noting(stages, "receive_output")
@@ -215,7 +257,9 @@ def test_a_dead_stage_is_one_error_and_takes_the_others_with_it(
     engine.submit(requests_[0])
     engine.step()
     first.send_signal(signal.SIGKILL)
-    with pytest.raises(SkitError, match=rf"stage 1 of 2 \(process {first.pid}\) was ended by signal 9"):
+    with pytest.raises(
+        SkitError, match=rf"stage 1 of 2 \(process {first.pid}\) was ended by signal 9"
+    ):
         drain(engine)
     assert psutil.wait_procs([first, second], timeout=PATIENCE_S)[1] == []
 
@@ -223,9 +267,21 @@ def test_a_dead_stage_is_one_error_and_takes_the_others_with_it(
 @pytest.mark.parametrize(
     ("lines", "told"),
     [
-        (["terminate called", "  what():  CUDA error: misaligned address", "", "Thread 1:", "  <no Python frame>"], 1),
+        (
+            [
+                "terminate called",
+                "  what():  CUDA error: misaligned address",
+                "",
+                "Thread 1:",
+                "  <no Python frame>",
+            ],
+            1,
+        ),
         (["[rank1]: Traceback:", "[rank1]: RuntimeError: two devices", "[rank1]: more of it"], 1),
-        (["Traceback:", '  File "x.py"', "torch.AcceleratorError: CUDA error: no", "more of it"], 2),
+        (
+            ["Traceback:", '  File "x.py"', "torch.AcceleratorError: CUDA error: no", "more of it"],
+            2,
+        ),
         (["it is over"], 0),
     ],
 )
@@ -240,7 +296,9 @@ def test_the_stage_that_raised_an_error_is_named_and_not_the_one_that_lost_it() 
     workers = StageWorkers(2, [sys.executable, "-c", aborting + raising])
     assert workers.died.wait(PATIENCE_S)
     second = workers._processes[1].pid
-    expected = f"stage 2 of 2 (process {second}) ended with exit code 1: RuntimeError: no room on the card"
+    expected = (
+        f"stage 2 of 2 (process {second}) ended with exit code 1: RuntimeError: no room on the card"
+    )
     assert workers.death == expected
     workers.close()
 
@@ -248,7 +306,9 @@ def test_the_stage_that_raised_an_error_is_named_and_not_the_one_that_lost_it() 
 def stage_processes(parent: int | None = None) -> list[psutil.Process]:
     """The stages that a process has started."""
     children = psutil.Process(parent).children(recursive=True)
-    return [child for child in children if "specbench_kit.decoding.processes.worker" in child.cmdline()]
+    return [
+        child for child in children if "specbench_kit.decoding.processes.worker" in child.cmdline()
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +334,11 @@ def command(tiny: TinyPair, prompts: Path, out: Path, *more: str) -> list[str]:
 
 def begin(arguments: list[str]) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [SKIT, *arguments], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [SKIT, *arguments],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -305,7 +369,9 @@ def test_a_dead_stage_ends_the_command_and_keeps_what_was_finished(
 
 
 @nightly
-def test_stages_end_with_a_command_that_is_killed(tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
+def test_stages_end_with_a_command_that_is_killed(
+    tiny: TinyPair, prompts: Path, tmp_path: Path
+) -> None:
     running = begin(command(tiny, prompts, tmp_path, "--launch", "processes"))
     wait_for_requests(running, tmp_path, 1)
     processes = stage_processes(running.pid)
@@ -319,14 +385,37 @@ def test_stages_end_with_a_command_that_is_killed(tiny: TinyPair, prompts: Path,
 def test_torchrun_starts_the_stages_too(tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
     few = write_rows(tmp_path / "few.jsonl", *read_rows(prompts)[:3])
     alone_folder, torchrun_folder = tmp_path / "here", tmp_path / "there"
-    subprocess.run([SKIT, *command(tiny, few, alone_folder)], env=environment(), check=True, capture_output=True)
-    started = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3", "--no-python", SKIT]
-    subprocess.run([*started, *command(tiny, few, torchrun_folder)], env=environment(), check=True, capture_output=True)
-    alone, together = (read_rows(next(out.iterdir()) / "requests.jsonl") for out in (alone_folder, torchrun_folder))
+    subprocess.run(
+        [SKIT, *command(tiny, few, alone_folder)],
+        env=environment(),
+        check=True,
+        capture_output=True,
+    )
+    started = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "3",
+        "--no-python",
+        SKIT,
+    ]
+    subprocess.run(
+        [*started, *command(tiny, few, torchrun_folder)],
+        env=environment(),
+        check=True,
+        capture_output=True,
+    )
+    alone, together = (
+        read_rows(next(out.iterdir()) / "requests.jsonl") for out in (alone_folder, torchrun_folder)
+    )
     assert [row["output_ids"] for row in together] == [row["output_ids"] for row in alone]
     run = read_object(next(torchrun_folder.iterdir()) / "run.json")
     assert run["config"]["launch"] == "processes"
-    assert "Every stage was a process of its own." in (next(torchrun_folder.iterdir()) / "report.md").read_text()
+    assert (
+        "Every stage was a process of its own."
+        in (next(torchrun_folder.iterdir()) / "report.md").read_text()
+    )
 
 
 def test_what_cannot_be_cut_is_refused() -> None:

@@ -27,7 +27,10 @@ SERVER = replace(EDGE, placement="server")
 
 def stream(slot: int, prompt: int) -> RequestStream:
     """Return a request with a prompt of so many tokens, none of which has entered."""
-    sessions = [draft.session for draft in KnownDrafter([[SURE]] * (slot + 1), context=prompt, produced=0).drafts]
+    sessions = [
+        draft.session
+        for draft in KnownDrafter([[SURE]] * (slot + 1), context=prompt, produced=0).drafts
+    ]
     return RequestStream(sessions[slot], slot, stages=2, watched=False, began={})
 
 
@@ -52,7 +55,9 @@ def one_behind_another(time: PipelineTime | PipelineTimes, prompt: int) -> list[
 
 
 def phases_ms(clock: ModelledClock) -> dict[str, float]:
-    return {phase: pytest.approx(1000 * seconds) for phase, seconds in clock.take().items() if seconds}
+    return {
+        phase: pytest.approx(1000 * seconds) for phase, seconds in clock.take().items() if seconds
+    }
 
 
 @pytest.mark.parametrize("deployment", [EDGE, SERVER])
@@ -82,12 +87,16 @@ def test_on_the_server_the_prompt_of_one_who_joins_delays_nobody() -> None:
     time.step(streams)
     assert phases_ms(clock) == {"prefill": 11, "verify": 115, "link": 10, "commit": 2 + 2 * 3}
     assert 1000 * (clock.now_s() - began_s) == pytest.approx(115 + 8 + 10)
-    assert [1000 * request_stream.session.arrival_s for request_stream in streams] == pytest.approx([0, 0, -140])
+    assert [1000 * request_stream.session.arrival_s for request_stream in streams] == pytest.approx(
+        [0, 0, -140]
+    )
 
 
 def test_a_hand_over_is_as_large_as_the_fullest_stage() -> None:
     """13 tokens leave the second stage while 2 leave the first: 1000 bytes each, at 1 MB/s, take 13 ms."""
-    wide = replace(SERVER.verifier, hand_over=replace(HAND_OVER, bytes_per_token=1000, bytes_per_s=1e6))
+    wide = replace(
+        SERVER.verifier, hand_over=replace(HAND_OVER, bytes_per_token=1000, bytes_per_s=1e6)
+    )
     clock = ModelledClock()
     time = PipelineTime(replace(SERVER, verifier=wide), clock)
     streams = one_behind_another(time, 13)
@@ -115,7 +124,9 @@ def test_the_picture_of_a_step_shows_every_stage_the_drafter_and_the_link() -> N
     time.step(streams)
     names = tuple(request_stream.session.request.id for request_stream in streams)
     found = {
-        (span.resource, span.label): tuple(round(1000 * moment - began_ms, 6) for moment in (span.start_s, span.end_s))
+        (span.resource, span.label): tuple(
+            round(1000 * moment - began_ms, 6) for moment in (span.start_s, span.end_s)
+        )
         for span in clock.timeline.spans
     }
     assert found == {
@@ -131,7 +142,9 @@ def test_the_picture_of_a_step_shows_every_stage_the_drafter_and_the_link() -> N
 
 
 @pytest.mark.parametrize(("drafts", "expected"), [(True, 10 + 11 + 200), (False, 0)])
-def test_a_drafter_works_off_its_forwards_one_after_the_other(drafts: bool, expected: float) -> None:
+def test_a_drafter_works_off_its_forwards_one_after_the_other(
+    drafts: bool, expected: float
+) -> None:
     clock, own = ModelledClock(), stream(0, 4)
     time = PipelineTime(SERVER, clock, drafts=drafts)
     enter_prompts(time, own)
@@ -141,13 +154,19 @@ def test_a_drafter_works_off_its_forwards_one_after_the_other(drafts: bool, expe
 
 
 def ends_ms(streams: Sequence[RequestStream]) -> list[float]:
-    return [1000 * seconds for request_stream in streams for seconds in request_stream.session.record.ends_s]
+    return [
+        1000 * seconds
+        for request_stream in streams
+        for seconds in request_stream.session.record.ends_s
+    ]
 
 
 def test_the_ends_of_a_range_take_every_step_and_move_their_own_arrivals() -> None:
     """A stage takes twice as long at the slow end; c's message is in its own time, whose arrival moves there alone."""
     latency = SCENE.verifier.latency
-    slow = replace(SERVER, verifier=replace(SERVER.verifier, latency=replace(latency, a_s=0.020, c_s=0.200)))  # type: ignore[type-var]
+    slow = replace(
+        SERVER, verifier=replace(SERVER.verifier, latency=replace(latency, a_s=0.020, c_s=0.200))
+    )  # type: ignore[type-var]
     ends = [PipelineTimeAtEnd(end) for end in (SERVER, slow)]
     time = PipelineTimes(PipelineTime(SERVER, ModelledClock()), ends)
     streams = one_behind_another(time, 4)
@@ -157,7 +176,9 @@ def test_the_ends_of_a_range_take_every_step_and_move_their_own_arrivals() -> No
     # a: 4 tokens in a stage take 70, 2 + 10 + 160 of messages; then 4 and 2 in two stages 70, 2 + 3 + 10.
     # b was there for the second step alone, and 140 before it.
     assert ends_ms(streams) == pytest.approx([242 + 85, 312 + 155, 85 + 140, 155 + 140])
-    assert [1000 * request_stream.session.arrival_s for request_stream in streams] == pytest.approx([0, -140])
+    assert [1000 * request_stream.session.arrival_s for request_stream in streams] == pytest.approx(
+        [0, -140]
+    )
 
 
 def test_at_an_end_a_drafter_works_off_its_forwards_too() -> None:
@@ -183,9 +204,9 @@ def test_hidden_states_of_a_prompt_come_down_with_its_answer() -> None:
             own.grow([])
             own.enter()
     without, with_states = link_s
-    assert [1000 * (longer - shorter) for shorter, longer in zip(without, with_states, strict=True)] == pytest.approx(
-        [0, 160]
-    )
+    assert [
+        1000 * (longer - shorter) for shorter, longer in zip(without, with_states, strict=True)
+    ] == pytest.approx([0, 160])
 
 
 def test_a_later_request_of_the_same_name_sends_its_prompt_too() -> None:

@@ -69,7 +69,9 @@ def requests(count: int, length: int = 1) -> list[RequestTrace]:
     nothing, statistics = np.zeros((length, 3), np.int32), np.full((length, 3, 5), 0.5, np.float32)
     answer = list(range(1, length + 4))
     return [
-        RequestTrace(str(n), "test", [7, 8], answer[:length], "length", answer[length:], nothing, statistics)
+        RequestTrace(
+            str(n), "test", [7, 8], answer[:length], "length", answer[length:], nothing, statistics
+        )
         for n in range(count)
     ]
 
@@ -93,8 +95,12 @@ def test_jitter_goes_both_ways_as_far_as_it_says() -> None:
 def test_every_request_has_jitter_of_its_own() -> None:
     """Requests that are alike in all but their names."""
     step = InteractionModel(0, 0, 0, 0.01)
-    scene = Deployment("scene", Endpoint("edge", step), Endpoint("server", step), Link(rtt_s=0.1, jitter_s=0.03))
-    records = list(replay(Asking(), TraceHeader(3, 0.1, (0.1,) * 4, {}), requests(5), deployment=scene))
+    scene = Deployment(
+        "scene", Endpoint("edge", step), Endpoint("server", step), Link(rtt_s=0.1, jitter_s=0.03)
+    )
+    records = list(
+        replay(Asking(), TraceHeader(3, 0.1, (0.1,) * 4, {}), requests(5), deployment=scene)
+    )
     assert len({record.rounds[0].link_s for record in records}) == 5
 
 
@@ -109,12 +115,15 @@ def test_a_message_is_sent_again_until_it_arrives() -> None:
 
 
 @pytest.mark.parametrize(
-    ("placement", "state_bytes", "expected"), [("edge", 0, 3 * 100), ("edge", 8, 3 * 8), ("server", 8, 0)]
+    ("placement", "state_bytes", "expected"),
+    [("edge", 0, 3 * 100), ("edge", 8, 3 * 8), ("server", 8, 0)],
 )
 def test_a_token_sends_its_states_of_every_layer_to_the_edge(
     placement: Placement, state_bytes: float, expected: float
 ) -> None:
-    deployment = replace(SCENE, placement=placement, link=replace(SCENE.link, state_bytes=state_bytes))
+    deployment = replace(
+        SCENE, placement=placement, link=replace(SCENE.link, state_bytes=state_bytes)
+    )
     states = states_on_the_way(FixedK(2), deployment, (2, 0, 1, 2), layer_bytes=100)
     assert states == HiddenStates((0, 1, 2), expected)
     assert states_on_the_way(FixedK(2), deployment, (), layer_bytes=100) is None

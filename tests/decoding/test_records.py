@@ -7,8 +7,12 @@ from msgspec.structs import replace
 
 from specbench_kit.decoding.records import MAY_BE_UNKNOWN, RequestRecord, RoundRecord
 
-ROUND = RoundRecord(4, 3, 2, 3, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 2.8, 1, True, 1, 2, [2.6, 2.7, 2.8])
-RECORD = RequestRecord("q1", "chat", [1, 2], [3, 4, 5], "für", "eos", None, 2.6, 2.8, 0.1, 9.5, "modelled", 2, [ROUND])
+ROUND = RoundRecord(
+    4, 3, 2, 3, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 2.8, 1, True, 1, 2, [2.6, 2.7, 2.8]
+)
+RECORD = RequestRecord(
+    "q1", "chat", [1, 2], [3, 4, 5], "für", "eos", None, 2.6, 2.8, 0.1, 9.5, "modelled", 2, [ROUND]
+)
 
 
 def test_a_record_survives_its_line() -> None:
@@ -25,7 +29,10 @@ def test_a_line_says_what_was_expected_only_where_something_was() -> None:
     assert "expected" not in RECORD.to_json()
     assert json.loads(expecting.to_json())["rounds"][0]["expected"] == 1.25
     mixed = replace(RECORD, rounds=[ROUND, *expecting.rounds])
-    assert [RequestRecord.from_json(record.to_json()) for record in (expecting, mixed)] == [expecting, mixed]
+    assert [RequestRecord.from_json(record.to_json()) for record in (expecting, mixed)] == [
+        expecting,
+        mixed,
+    ]
 
 
 def test_what_a_newer_kit_adds_is_passed_over() -> None:
@@ -39,10 +46,16 @@ def test_what_a_newer_kit_adds_is_passed_over() -> None:
     [
         ({"rounds": None}, "^rounds must be a list, not null"),
         ({"rounds": {"drafted": 1}}, '^rounds must be a list, not {"drafted": 1}$'),
-        ({"rounds": [{**json.loads(RECORD.to_json())["rounds"][0]}, 7]}, r"^rounds\[1\] must be an object, not 7$"),
+        (
+            {"rounds": [{**json.loads(RECORD.to_json())["rounds"][0]}, 7]},
+            r"^rounds\[1\] must be an object, not 7$",
+        ),
         ({"rounds": [{"drafted": 1}]}, r"^rounds\[0\]\.submitted is missing"),
         ({"prompt_ids": None}, "^prompt_ids must be a list, not null"),
-        ({"finish_reason": "bored"}, '^finish_reason must be "eos" or "error" or "length", not "bored"$'),
+        (
+            {"finish_reason": "bored"},
+            '^finish_reason must be "eos" or "error" or "length", not "bored"$',
+        ),
         ({"request_id": 7}, "^request_id must be text, not 7$"),
         ({"e2e_s": float("nan")}, "^e2e_s must be a number"),
     ],
@@ -52,9 +65,43 @@ def test_what_is_wrong_is_said(change: dict[str, object], message: str) -> None:
         RequestRecord.from_document(json.loads(RECORD.to_json()) | change)
 
 
-STRANGE = [True, -1, 1.5, 1e16, float("inf"), float("nan"), 2**63, "x", [], [1.5], [None], [-1], [2**63], {}]
-COUNTS = ("drafted", "submitted", "accepted", "committed", "proactive", "reused", "steps", "deepest")
-SECONDS = ("prefill_s", "draft_s", "policy_s", "link_s", "queue_s", "verify_s", "commit_s", "end_s", "expected")
+STRANGE = [
+    True,
+    -1,
+    1.5,
+    1e16,
+    float("inf"),
+    float("nan"),
+    2**63,
+    "x",
+    [],
+    [1.5],
+    [None],
+    [-1],
+    [2**63],
+    {},
+]
+COUNTS = (
+    "drafted",
+    "submitted",
+    "accepted",
+    "committed",
+    "proactive",
+    "reused",
+    "steps",
+    "deepest",
+)
+SECONDS = (
+    "prefill_s",
+    "draft_s",
+    "policy_s",
+    "link_s",
+    "queue_s",
+    "verify_s",
+    "commit_s",
+    "end_s",
+    "expected",
+)
 
 
 @pytest.mark.parametrize("value", STRANGE, ids=repr)
@@ -68,7 +115,9 @@ SECONDS = ("prefill_s", "draft_s", "policy_s", "link_s", "queue_s", "verify_s", 
         (("aligned",), [True]),
     ],
 )
-def test_no_wrong_value_of_a_round_gets_in(names: tuple[str, ...], allowed: list[object], value: object) -> None:
+def test_no_wrong_value_of_a_round_gets_in(
+    names: tuple[str, ...], allowed: list[object], value: object
+) -> None:
     for name in names:
         fields = json.loads(RECORD.to_json())
         fields["rounds"][0][name] = value
@@ -102,7 +151,9 @@ def test_tokens_and_seconds_of_another_tool_may_be_unknown() -> None:
     assert not record.has_token_ids
     assert RECORD.has_token_ids
     fields["rounds"][0]["accepted"] = None
-    with pytest.raises(ValueError, match=r"^rounds\[0\]\.accepted must be a whole number, not null"):
+    with pytest.raises(
+        ValueError, match=r"^rounds\[0\]\.accepted must be a whole number, not null"
+    ):
         RequestRecord.from_document(fields)
 
 

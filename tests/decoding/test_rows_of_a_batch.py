@@ -56,11 +56,19 @@ def test_a_round_that_brings_any_prompt_in_is_not_typical() -> None:
         setup=DecodingSetup(batch_size=2, capacity=CAPACITY),
         name="autoregressive",
     )
-    for request, tokens in zip(make_requests(random_prompts([4, 5, 6], 64), 1), (2, 5, 2), strict=True):
+    for request, tokens in zip(
+        make_requests(random_prompts([4, 5, 6], 64), 1), (2, 5, 2), strict=True
+    ):
         engine.submit(replace(request, max_new_tokens=tokens))
     while not engine.idle:
         engine.step()
-    assert [typical for phase, typical in clock.entered if phase == "verify"] == [False, True, False, True, True]
+    assert [typical for phase, typical in clock.entered if phase == "verify"] == [
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
 
 
 def verified(texts: Sequence[list[int]], submitted: Sequence[list[int]]) -> list[Verdict]:
@@ -83,7 +91,11 @@ def test_the_verdicts_of_a_batch_have_the_rows_and_states_of_their_own_requests(
     together = verified(texts, submitted)
     for verdict, text, nodes in zip(together, texts, submitted, strict=True):
         (alone,) = verified([text], [nodes])
-        assert (verdict.path, verdict.bonus, verdict.computed) == (alone.path, alone.bonus, len(text) + len(nodes))
+        assert (verdict.path, verdict.bonus, verdict.computed) == (
+            alone.path,
+            alone.bonus,
+            len(text) + len(nodes),
+        )
         assert verdict.states is not None
         assert len(verdict.states) == len(text) + len(verdict.path)
         torch.testing.assert_close(verdict.states, alone.states, atol=1e-4, rtol=1e-4)
@@ -118,7 +130,10 @@ def stream(name: int, prompt: int = 1) -> RequestStream:
 
 def test_the_root_that_has_waited_longest_enters_first() -> None:
     """One root may enter per step; a request whose pipeline is refilled at once waits for both others."""
-    streams, admission = [stream(name) for name in range(3)], StepAdmission(StepBudget(groups=3), batch_size=3)
+    streams, admission = (
+        [stream(name) for name in range(3)],
+        StepAdmission(StepBudget(groups=3), batch_size=3),
+    )
     entered = []
     for _ in range(7):
         admission.choose(streams)
@@ -136,7 +151,10 @@ def entering(budget: StepBudget, prompts: Sequence[int], steps: int) -> list[lis
     for _ in range(steps):
         admission.choose(streams)
         entered.append(
-            [len(request_stream.level.prefix) + len(request_stream.level.tokens) for request_stream in streams]
+            [
+                len(request_stream.level.prefix) + len(request_stream.level.tokens)
+                for request_stream in streams
+            ]
         )
         for request_stream in streams:
             request_stream.enter()
@@ -174,7 +192,9 @@ def test_the_rounds_of_a_pipeline_share_out_all_of_its_seconds(batch_size: int) 
     engine.clock.charge = noted  # type: ignore[union-attr,method-assign]
     requests = [
         replace(request, max_new_tokens=tokens)
-        for request, tokens in zip(make_requests(random_prompts([4, 9, 2, 6], 64), 1), (9, 3, 6, 2), strict=True)
+        for request, tokens in zip(
+            make_requests(random_prompts([4, 9, 2, 6], 64), 1), (9, 3, 6, 2), strict=True
+        )
     ]
     engine.submit(requests[0])
     records = [record for _ in range(3) for record in engine.step()]
@@ -197,7 +217,9 @@ def test_a_policy_forgets_each_request_when_it_ends() -> None:
     assert isinstance(engine, Engine)
     forgotten: list[str] = []
     engine.policy._policy.forget = forgotten.append  # type: ignore[method-assign]
-    for request, tokens in zip(make_requests(random_prompts([4, 5, 6], 64), 1), (6, 2, 6), strict=True):
+    for request, tokens in zip(
+        make_requests(random_prompts([4, 5, 6], 64), 1), (6, 2, 6), strict=True
+    ):
         engine.submit(replace(request, max_new_tokens=tokens))
     ended: list[str] = []
     while not engine.idle:
@@ -211,7 +233,11 @@ def test_nodes_that_do_not_enter_are_not_counted_as_drafted() -> None:
     trimmed.level, trimmed.scores = Level([0, 1, 2], [7, 8, 9], [0, 0, 0]), [-1.0, -3.0, -2.0]
     trimmed.tally.drafted = 5
     trimmed.trim(2)
-    assert (trimmed.level.tokens, trimmed.scores, trimmed.tally.drafted) == ([7, 9], [-1.0, -2.0], 4)
+    assert (trimmed.level.tokens, trimmed.scores, trimmed.tally.drafted) == (
+        [7, 9],
+        [-1.0, -2.0],
+        4,
+    )
 
 
 def test_a_prompt_that_joined_the_prefix_is_on_its_way_no_more() -> None:

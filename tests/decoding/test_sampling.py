@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare, kstest
-from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
+from transformers import (
+    LogitsProcessorList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.temperature import LEAST_TEMPERATURE
@@ -18,9 +23,12 @@ def random_logits(rows: int = 7, vocabulary: int = 40) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("temperature", "top_k", "top_p"), list(product([0.2, 1.0, 1.7], [0, 1, 5, 40, 500], [1.0, 0.95, 0.5, 1e-6]))
+    ("temperature", "top_k", "top_p"),
+    list(product([0.2, 1.0, 1.7], [0, 1, 5, 40, 500], [1.0, 0.95, 0.5, 1e-6])),
 )
-def test_processors_equal_those_of_transformers(temperature: float, top_k: int, top_p: float) -> None:
+def test_processors_equal_those_of_transformers(
+    temperature: float, top_k: int, top_p: float
+) -> None:
     chain = LogitsProcessorList([TemperatureLogitsWarper(temperature)])
     if top_k:
         chain.append(TopKLogitsWarper(top_k))
@@ -42,9 +50,12 @@ def test_greedy_leaves_the_distribution_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("top_k", "most", "expected"), [(0, 0, 0), (5, 0, 5), (0, 8, 8), (5, 8, 5), (8, 5, 5), (5, 5, 5)]
+    ("top_k", "most", "expected"),
+    [(0, 0, 0), (5, 0, 5), (0, 8, 8), (5, 8, 5), (8, 5, 5), (5, 5, 5)],
 )
-def test_of_the_likeliest_there_are_no_more_than_either_bound_allows(top_k: int, most: int, expected: int) -> None:
+def test_of_the_likeliest_there_are_no_more_than_either_bound_allows(
+    top_k: int, most: int, expected: int
+) -> None:
     assert Sampler(0.7, 0.9, top_k).of_likeliest(most) == Sampler(0.7, 0.9, expected)
 
 
@@ -75,7 +86,9 @@ def test_draw_never_gives_an_impossible_token() -> None:
 def test_draws_follow_the_distribution() -> None:
     probabilities = Sampler(1.0).probabilities(random_logits(1, 12) / 2)[0]
     random = RequestRandom(3, "request")
-    tokens = draw(probabilities.expand(20_000, -1), [random.uniform("target") for _ in range(20_000)])
+    tokens = draw(
+        probabilities.expand(20_000, -1), [random.uniform("target") for _ in range(20_000)]
+    )
     counts = np.bincount(tokens, minlength=12)
     expected = probabilities.double().numpy()
     assert chisquare(counts, expected / expected.sum() * 20_000).pvalue > 1e-3

@@ -37,7 +37,9 @@ def make_session(limit: int) -> Session:
         ),
     ],
 )
-def test_the_one_rule_for_the_end(blocks: list[list[int]], output: list[int], reason: str | None) -> None:
+def test_the_one_rule_for_the_end(
+    blocks: list[list[int]], output: list[int], reason: str | None
+) -> None:
     """An end in the prompt does not count; one that lies beyond the limit does not either."""
     session = make_session(5)
     committed = [session.commit(block) for block in blocks]

@@ -41,14 +41,19 @@ def total_ms(records: list[RequestRecord], phase: str, number: int = 0) -> float
 
 @pytest.mark.parametrize("right", [0, 1, 3])
 @pytest.mark.parametrize("size", [1, 2])
-def test_bytes_beside_a_draft_token_are_sent_for_all_that_is_submitted(right: int, size: int) -> None:
+def test_bytes_beside_a_draft_token_are_sent_for_all_that_is_submitted(
+    right: int, size: int
+) -> None:
     """Three drafted tokens take 3 x 40 ms more, accepted or not, alone and in a batch; none are sent from a server."""
     pair = [trace(name, 4, [right, 0, 0, 0, 0, 0], [3] * 6) for name in "ab"]
     plain, heavy = (rounds(deployment, *pair, size=size) for deployment in (SCENE, WITH_BYTES))
     assert [record.rounds[0].accepted for record in heavy] == [right] * 2
     assert total_ms(heavy, "link") - total_ms(plain, "link") == pytest.approx(2 * 3 * 40)
     assert 1000 * (heavy[0].rounds[0].end_s - plain[0].rounds[0].end_s) == pytest.approx(3 * 40)
-    near, near_heavy = (rounds(replace(where, placement="server"), *pair, size=size) for where in (SCENE, WITH_BYTES))
+    near, near_heavy = (
+        rounds(replace(where, placement="server"), *pair, size=size)
+        for where in (SCENE, WITH_BYTES)
+    )
     assert near_heavy == near
 
 
@@ -68,10 +73,13 @@ def test_a_prompt_on_a_shared_drafter_holds_the_others_up() -> None:
     # a alone: prompt 9 + 3 and one step 9 + 1, up 4 tokens 90, verification 100 + 10 x 5, down one token 70.
     assert 1000 * alone[0].rounds[0].end_s == pytest.approx(12 + 10 + 90 + 150 + 70)
     records = sorted(
-        replay(method, HEADER, traces, deployment=ON_SERVER, batch_size=2), key=lambda record: record.request_id
+        replay(method, HEADER, traces, deployment=ON_SERVER, batch_size=2),
+        key=lambda record: record.request_id,
     )
     # Both: prompts 12 and 17, a step over two tokens 9 + 2, up 9 tokens 140, verification 100 + 10 x (5 + 10), down 70.
-    assert [1000 * record.rounds[0].end_s for record in records] == pytest.approx([12 + 17 + 11 + 140 + 250 + 70] * 2)
+    assert [1000 * record.rounds[0].end_s for record in records] == pytest.approx(
+        [12 + 17 + 11 + 140 + 250 + 70] * 2
+    )
 
 
 class _OneByOne(Policy):
@@ -95,9 +103,13 @@ def test_a_shared_drafter_works_for_one_request_after_the_other() -> None:
         list(replay(OneByOne(), HEADER, traces, deployment=deployment, batch_size=2))
         for deployment in (ON_SERVER, SCENE)
     )
-    assert [1000 * record.rounds[0].end_s for record in near] == pytest.approx([12 + 10 + 17 + 10 + 140 + 250 + 70] * 2)
+    assert [1000 * record.rounds[0].end_s for record in near] == pytest.approx(
+        [12 + 10 + 17 + 10 + 140 + 250 + 70] * 2
+    )
     # At the edge each has a device of its own, and b's draft token goes up too.
-    assert [1000 * record.rounds[0].end_s for record in far] == pytest.approx([17 + 10 + 150 + 250 + 70] * 2)
+    assert [1000 * record.rounds[0].end_s for record in far] == pytest.approx(
+        [17 + 10 + 150 + 250 + 70] * 2
+    )
 
 
 def test_requests_draw_jitter_of_their_own() -> None:
@@ -106,7 +118,9 @@ def test_requests_draw_jitter_of_their_own() -> None:
     traces = [trace(name, 4, [0, 0, 0], [3] * 3) for name in "ab"]
     list(replay(FixedK(1), HEADER, traces, deployment=jittery, batch_size=2, timeline=timeline))
     delays = {
-        name: [span.end_s - span.start_s for span in timeline.spans if span.resource == f"link/{name}"]
+        name: [
+            span.end_s - span.start_s for span in timeline.spans if span.resource == f"link/{name}"
+        ]
         for name in ("a", "b")
     }
     assert len(delays["a"]) == len(delays["b"]) == 6
@@ -115,10 +129,22 @@ def test_requests_draw_jitter_of_their_own() -> None:
 
 @pytest.mark.parametrize("deployment", [SCENE, ON_SERVER])
 @pytest.mark.parametrize("method", ["fixed-k:k=2", "autoregressive"])
-def test_an_end_that_is_the_deployment_itself_takes_the_same_time(deployment: Deployment, method: str) -> None:
+def test_an_end_that_is_the_deployment_itself_takes_the_same_time(
+    deployment: Deployment, method: str
+) -> None:
     """Also for who joins later, whose arrival moves back by its messages."""
-    traces = [trace(name, 4, [0] * length, [3] * length) for name, length in (("a", 1), ("b", 5), ("c", 2), ("d", 3))]
-    records = replay(parse_method(method), HEADER, traces, deployment=deployment, batch_size=2, ends=[deployment] * 2)
+    traces = [
+        trace(name, 4, [0] * length, [3] * length)
+        for name, length in (("a", 1), ("b", 5), ("c", 2), ("d", 3))
+    ]
+    records = replay(
+        parse_method(method),
+        HEADER,
+        traces,
+        deployment=deployment,
+        batch_size=2,
+        ends=[deployment] * 2,
+    )
     for record in records:
         assert record.ends_s == pytest.approx([record.e2e_s] * 2)
 
@@ -139,7 +165,10 @@ class Rounds:
         self.begun = max(self.begun, len(drafts))
         if begin:
             self.timelines.begin(drafts)
-        verdicts = [Verdict(draft, nodes, nodes, 7, 1) for draft, nodes in zip(drafts, submitted, strict=True)]
+        verdicts = [
+            Verdict(draft, nodes, nodes, 7, 1)
+            for draft, nodes in zip(drafts, submitted, strict=True)
+        ]
         self.timelines.verify(verdicts)
         for verdict in verdicts:
             self.timelines.verified(verdict)
@@ -223,8 +252,12 @@ def test_beside_the_target_all_that_was_drafted_ahead_is_drafted_after_the_answe
     for draft in drafts:
         colocated.release(draft.session)
     records = [draft.session.record for draft in drafts]
-    assert [1000 * (record.colocated_s or 0.0) for record in records] == pytest.approx([425 + ahead_ms + 120] * 2)
-    assert [1000 * (record.colocated_draft_s or 0.0) for record in records] == pytest.approx([(45 + ahead_ms) / 2] * 2)
+    assert [1000 * (record.colocated_s or 0.0) for record in records] == pytest.approx(
+        [425 + ahead_ms + 120] * 2
+    )
+    assert [1000 * (record.colocated_draft_s or 0.0) for record in records] == pytest.approx(
+        [(45 + ahead_ms) / 2] * 2
+    )
 
 
 def test_a_device_that_drafts_past_the_answer_begins_its_next_round_when_it_is_done() -> None:
@@ -279,12 +312,18 @@ def test_requests_one_after_the_other_take_the_same_time_by_both_clocks(
     states = {"state_layers": (0, 1), "state_bytes": 8} if drafter == "head" else {}
     header = replace_fields(HEADER, drafter=drafter, **states)
     deployment, end = (
-        replace(where, placement=placement, link=replace(where.link, jitter_s=0.04)) for where in (WITH_BYTES, SCENE)
+        replace(where, placement=placement, link=replace(where.link, jitter_s=0.04))
+        for where in (WITH_BYTES, SCENE)
     )
-    traces = [trace(name, 4 + 5 * number, [3, 0, 1, 2, 0, 3, 1, 0, 0], [3] * 9) for number, name in enumerate("abc")]
+    traces = [
+        trace(name, 4 + 5 * number, [3, 0, 1, 2, 0, 3, 1, 0, 0], [3] * 9)
+        for number, name in enumerate("abc")
+    ]
     method = kind(3, drafter=drafter)
     fast = list(replay(method, header, traces, deployment=deployment, ends=[end]))
-    looped = list(replay(method, header, traces, deployment=deployment, ends=[end], timeline=Timeline()))
+    looped = list(
+        replay(method, header, traces, deployment=deployment, ends=[end], timeline=Timeline())
+    )
     assert fast == looped
     assert {record.request_id for record in fast} == {"a", "b", "c"}
 
@@ -299,7 +338,9 @@ def test_a_decision_takes_what_the_deployment_says_or_else_the_method() -> None:
 
 
 @pytest.mark.parametrize(("on_edge", "reached"), [(True, [1]), (False, [1, 2])])
-def test_a_token_has_reached_the_server_when_it_has_crossed_the_link(on_edge: bool, reached: list[int]) -> None:
+def test_a_token_has_reached_the_server_when_it_has_crossed_the_link(
+    on_edge: bool, reached: list[int]
+) -> None:
     """Tokens are known at 22 and 100 ms; up takes 50 ms and 10 more per token; a verification ends at 110 ms.
 
     Beside the target there is no link to cross. A third token is not drafted yet.
@@ -316,12 +357,16 @@ def test_a_token_has_reached_the_server_when_it_has_crossed_the_link(on_edge: bo
 
 def test_prompts_that_are_cached_are_not_forwarded_by_any_model() -> None:
     """A drafter that reports its forwards reports those of prompts too."""
-    timelines = Timelines(replace(SCENE, cached_prompts=True), ModelledClock(), on_edge=True, learned=False)
+    timelines = Timelines(
+        replace(SCENE, cached_prompts=True), ModelledClock(), on_edge=True, learned=False
+    )
     (draft,) = KnownDrafter([[SURE]], context=4).drafts
     timelines.admit(draft.session)
     for phase in ("prefill", "draft"):
         timelines.forward(phase, {"0": (1, 3)}, SCENE.drafter.latency)  # type: ignore[arg-type]
-    assert {phase: 1000 * seconds for phase, seconds in timelines.clock.take().items()} == {"draft": pytest.approx(10)}
+    assert {phase: 1000 * seconds for phase, seconds in timelines.clock.take().items()} == {
+        "draft": pytest.approx(10)
+    }
 
 
 def test_what_is_drafted_while_the_target_verifies_is_shown_as_proactive() -> None:
@@ -352,7 +397,9 @@ class Recorded(TableModel):
 def test_what_is_kept_of_a_tree_stays_in_the_draft_models_kv(kept: int | None, cached: int) -> None:
     """Four tokens and two nodes below them are forwarded; one is accepted, and the other one stays if it was kept."""
     latency = Recorded((0.01,))
-    rounds_of = edge(replace(SCENE, drafter=replace(SCENE.drafter, latency=latency), cached_prompts=False))
+    rounds_of = edge(
+        replace(SCENE, drafter=replace(SCENE.drafter, latency=latency), cached_prompts=False)
+    )
     (draft, _) = rounds_of.drafts
     timelines = rounds_of.timelines
     timelines.admit(draft.session)

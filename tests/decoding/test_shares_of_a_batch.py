@@ -4,7 +4,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from tiny_models import AUTOREGRESSIVE, decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
+from tiny_models import (
+    AUTOREGRESSIVE,
+    decode,
+    disturbed,
+    make_requests,
+    make_runner,
+    random_prompts,
+    tiny_llama,
+)
 
 from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.latency import InteractionModel
@@ -39,12 +47,17 @@ class JudgedThreshold(Threshold):
 def trace(name: str, prompt: int, right: list[int], sure: list[int]) -> RequestTrace:
     """Make a draft that is right for `right[t]` tokens at offset t, and unsure first of token number `sure[t]`."""
     answer = list(range(100, 100 + len(right) + 4))
-    drafted, statistics = np.zeros((len(right), 3), np.int32), np.full((len(right), 3, 5), 0.1, np.float32)
+    drafted, statistics = (
+        np.zeros((len(right), 3), np.int32),
+        np.full((len(right), 3, 5), 0.1, np.float32),
+    )
     for offset, (count, passed) in enumerate(zip(right, sure, strict=True)):
         drafted[offset, :count] = answer[offset : offset + count]
         statistics[offset, :passed] = 0.9
     output, continuation = answer[: len(right)], answer[len(right) :]
-    return RequestTrace(name, "test", list(range(prompt)), output, "length", continuation, drafted, statistics)
+    return RequestTrace(
+        name, "test", list(range(prompt)), output, "length", continuation, drafted, statistics
+    )
 
 
 @pytest.fixture
@@ -68,7 +81,9 @@ def test_the_first_round_pays_for_the_prompts(batch: dict[str, RequestRecord]) -
     prefill, policy, link, queue, verify = other_phases
     for name, of_draft, of_rest in (("a", 1 / 4, 5 / 17), ("b", 3 / 4, 12 / 17)):
         shared = [part * of_rest for part in (policy, link, queue, verify, 0)]
-        assert in_ms(batch[name], 0) == pytest.approx([prefill * of_rest, drafted * of_draft, *shared])
+        assert in_ms(batch[name], 0) == pytest.approx(
+            [prefill * of_rest, drafted * of_draft, *shared]
+        )
         assert batch[name].rounds[0].end_s == pytest.approx(0.232 + 0.270 + 0.110)
         assert batch[name].ttft_s == batch[name].rounds[0].end_s
 
@@ -86,7 +101,9 @@ def test_later_rounds_share_by_what_was_sent(batch: dict[str, RequestRecord]) ->
 
 def test_counts_of_the_scene(batch: dict[str, RequestRecord]) -> None:
     counts = {
-        name: [(step.drafted, step.submitted, step.accepted, step.committed) for step in record.rounds]
+        name: [
+            (step.drafted, step.submitted, step.accepted, step.committed) for step in record.rounds
+        ]
         for name, record in batch.items()
     }
     assert counts == {"a": [(1, 1, 1, 2), (1, 1, 0, 1)], "b": [(3, 3, 2, 3), (2, 2, 1, 2)]}
@@ -96,14 +113,18 @@ def test_counts_of_the_scene(batch: dict[str, RequestRecord]) -> None:
 def on_the_server() -> list[RequestRecord]:
     traces = [trace("a", 4, [1, 0, 0], [0, 0, 0]), trace("b", 9, [2, 0, 0, 1, 0], [3, 0, 0, 1, 0])]
     deployment = replace(SCENE, placement="server")
-    return list(replay(JudgedThreshold(max_draft=3), HEADER, traces, deployment=deployment, batch_size=2))
+    return list(
+        replay(JudgedThreshold(max_draft=3), HEADER, traces, deployment=deployment, batch_size=2)
+    )
 
 
 def test_a_shared_drafter_goes_in_step(on_the_server: list[RequestRecord]) -> None:
     """Three steps over 2, 1 and 1 requests, the prompts one by one, four decisions one after the other."""
     first = [record.rounds[0] for record in on_the_server]
     drafted_ms = (9 + 2) + (9 + 1) + (9 + 1)
-    assert [1000 * step.draft_s for step in first] == pytest.approx([drafted_ms / 4, drafted_ms * 3 / 4])
+    assert [1000 * step.draft_s for step in first] == pytest.approx(
+        [drafted_ms / 4, drafted_ms * 3 / 4]
+    )
     assert 1000 * sum(step.prefill_s for step in first) == pytest.approx(12 + 17)
     assert 1000 * sum(step.policy_s for step in first) == pytest.approx(4 * 5)
 
@@ -112,8 +133,13 @@ def test_who_joins_a_batch_brings_a_prompt_of_its_own() -> None:
     """Three prompts of 4 tokens, the last in the place of the first: each is read once, 9 + 3 ms."""
     short, longer = trace("a", 4, [0], [0]), trace("b", 4, [0] * 3, [0] * 3)
     requests = [short, longer, replace(short, request_id="c")]
-    records = list(replay(JudgedThreshold(max_draft=3), HEADER, requests, deployment=SCENE, batch_size=2))
-    prefills_ms = {record.request_id: [1000 * round_.prefill_s for round_ in record.rounds] for record in records}
+    records = list(
+        replay(JudgedThreshold(max_draft=3), HEADER, requests, deployment=SCENE, batch_size=2)
+    )
+    prefills_ms = {
+        record.request_id: [1000 * round_.prefill_s for round_ in record.rounds]
+        for record in records
+    }
     assert sum(map(sum, prefills_ms.values())) == pytest.approx(3 * 12)
     # c computes 4 + 1 tokens in its round, b beside it 1 + 1.
     assert prefills_ms == {
@@ -129,7 +155,11 @@ class _Uneven(Policy):
     def draft(self, drafter: Drafter) -> None:
         for _ in range(3):
             drafter.extend(
-                [draft for draft in drafter.drafts if len(draft.tree) - 1 < (3 if draft.request_id == "001" else 1)]
+                [
+                    draft
+                    for draft in drafter.drafts
+                    if len(draft.tree) - 1 < (3 if draft.request_id == "001" else 1)
+                ]
             )
 
 
@@ -147,7 +177,9 @@ def test_measured_time_is_shared_by_the_same_tokens() -> None:
     assert (first.drafted, second.drafted) == (1, 3)
     assert second.draft_s / first.draft_s == pytest.approx(3)
     for phase in ("prefill", "policy", "verify", "commit"):
-        assert getattr(second, f"{phase}_s") / getattr(first, f"{phase}_s") == pytest.approx(20 / 6), phase
+        assert getattr(second, f"{phase}_s") / getattr(first, f"{phase}_s") == pytest.approx(
+            20 / 6
+        ), phase
 
 
 def test_models_are_asked_the_same_under_a_deployment() -> None:
@@ -156,11 +188,14 @@ def test_models_are_asked_the_same_under_a_deployment() -> None:
     runners = make_runner(target, 2, 64), make_runner(disturbed(target, 0.02), 2, 64)
     requests = make_requests(random_prompts([5, 17], 64), 12)
     live, modelled = (
-        decode(Uneven(), runners, requests, batch_size=2, deployment=deployment) for deployment in (None, SCENE)
+        decode(Uneven(), runners, requests, batch_size=2, deployment=deployment)
+        for deployment in (None, SCENE)
     )
     for name, record in modelled.items():
         assert record.output_ids == live[name].output_ids
-        assert [step.accepted for step in record.rounds] == [step.accepted for step in live[name].rounds]
+        assert [step.accepted for step in record.rounds] == [
+            step.accepted for step in live[name].rounds
+        ]
     assert sum(step.accepted for record in modelled.values() for step in record.rounds) > 0
 
 

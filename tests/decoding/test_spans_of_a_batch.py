@@ -30,7 +30,13 @@ def spans(deployment: Deployment, *traces: RequestTrace, method: Method | None =
         )
     )
     return [
-        (span.resource, span.label, round(1000 * span.start_s), round(1000 * span.end_s), span.request_ids)
+        (
+            span.resource,
+            span.label,
+            round(1000 * span.start_s),
+            round(1000 * span.end_s),
+            span.request_ids,
+        )
         for span in timeline.spans
     ]
 

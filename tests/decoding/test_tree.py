@@ -18,7 +18,9 @@ def build() -> tuple[TokenTree, DraftForward]:
     """root 9 -> 1 (token 4) -> 3 (token 7); root -> 2 (token 5) -> 4 (token 4) -> 5 (token 0)."""
     forward = DraftForward(Forward([LOGITS[:1], LOGITS[1:]]), Sampler(temperature=1.0))
     tree = TokenTree(9)
-    nodes = [tree.add(*branch) for branch in ((4, 0, forward, 0), (5, 0, forward, 0), (7, 1, forward, 1))]
+    nodes = [
+        tree.add(*branch) for branch in ((4, 0, forward, 0), (5, 0, forward, 0), (7, 1, forward, 1))
+    ]
     nodes += [tree.add(4, 2, forward, 2), tree.add(0, 4, forward, 3)]
     assert nodes == [1, 2, 3, 4, 5]
     return tree, forward
@@ -35,7 +37,8 @@ def test_nodes_depths_and_parents() -> None:
 
 
 @pytest.mark.parametrize(
-    "sampler", [Sampler(), Sampler(1.0), Sampler(0.5), Sampler(2.0, top_p=0.8), Sampler(1.0, 1.0, 5)]
+    "sampler",
+    [Sampler(), Sampler(1.0), Sampler(0.5), Sampler(2.0, top_p=0.8), Sampler(1.0, 1.0, 5)],
 )
 def test_statistics_equal_a_direct_computation(sampler: Sampler) -> None:
     forward = DraftForward(Forward([LOGITS]), sampler)
@@ -62,7 +65,9 @@ def test_statistics_on_a_device_are_those_of_the_cpu(sampler: Sampler) -> None:
     probabilities = sampler.probabilities(logits)
     together = features_of_rows(logits, probabilities)
     for row, features in enumerate(together):
-        alone = features_of_row(logits[row].numpy(), probabilities[row].numpy(), sampler.temperature or 1.0)
+        alone = features_of_row(
+            logits[row].numpy(), probabilities[row].numpy(), sampler.temperature or 1.0
+        )
         assert alone == pytest.approx(features, rel=1e-4, abs=1e-4)
 
 
@@ -70,14 +75,25 @@ def test_score_is_the_product_along_the_path() -> None:
     tree, _ = build()
     assert tree.path_probability(0) == 1.0
     assert tree.path_probability(3) == pytest.approx(tree.probability(1) * tree.probability(3))
-    assert tree.path_probability(5) == pytest.approx(tree.probability(2) * tree.probability(4) * tree.probability(5))
+    assert tree.path_probability(5) == pytest.approx(
+        tree.probability(2) * tree.probability(4) * tree.probability(5)
+    )
 
 
 @pytest.mark.parametrize(("top_k", "fused"), [(0, True), (2, False)])
-def test_statistics_of_the_executor_are_taken_where_no_token_is_cut(top_k: int, fused: bool) -> None:
-    forward = Forward([LOGITS], statistics=lambda temperature: [[temperature, 0.25, 0.5, 0.75]] * len(LOGITS))
+def test_statistics_of_the_executor_are_taken_where_no_token_is_cut(
+    top_k: int, fused: bool
+) -> None:
+    forward = Forward(
+        [LOGITS], statistics=lambda temperature: [[temperature, 0.25, 0.5, 0.75]] * len(LOGITS)
+    )
     stats = DraftForward(forward, Sampler(temperature=0.125, top_k=top_k)).stats(0, 1)
-    has_statistics = (stats.confidence, stats.entropy, stats.margin, stats.logit_std) == (0.125, 0.25, 0.5, 0.75)
+    has_statistics = (stats.confidence, stats.entropy, stats.margin, stats.logit_std) == (
+        0.125,
+        0.25,
+        0.5,
+        0.75,
+    )
     assert has_statistics == fused
 
 

@@ -19,7 +19,11 @@ def record(
 
 def test_a_prompt_that_goes_on_from_an_answer_is_the_next_turn() -> None:
     second = [*FIRST, *ANSWER[:-1], 300, 301]
-    records = [record("chat/1", FIRST, ANSWER), record("chat/2", second, [7, 2]), record("other", FIRST, ANSWER)]
+    records = [
+        record("chat/1", FIRST, ANSWER),
+        record("chat/2", second, [7, 2]),
+        record("other", FIRST, ANSWER),
+    ]
     assert units_of(records) == {"chat/1": 0, "chat/2": 0, "other": 1}
 
 
@@ -31,7 +35,9 @@ def test_templates_may_leave_out_the_beginning_of_an_answer() -> None:
 
 def test_prompts_with_the_same_examples_are_no_dialogue() -> None:
     """Names such as HumanEval/12 look like turns, and prompts with examples begin alike."""
-    records = [record(f"HumanEval/{n}", [*SYSTEM, *range(500, 503 + n)], ANSWER, n) for n in range(1, 8)]
+    records = [
+        record(f"HumanEval/{n}", [*SYSTEM, *range(500, 503 + n)], ANSWER, n) for n in range(1, 8)
+    ]
     assert len(set(units_of(records).values())) == 7
 
 
@@ -47,8 +53,14 @@ def test_a_request_may_name_its_dialogue() -> None:
 
 def test_dialogues_share_a_batch_with_those_that_were_admitted_beside_them() -> None:
     """Later turns are decoded in later batches, and belong to the batch in which their dialogue began."""
-    turns = [record(f"{name}/{turn}", [], [], 10 * turn + place, name) for turn in (1, 2) for place, name in PLACES]
-    assert units_of(turns, 2) == {f"{name}/{turn}": place // 2 for turn in (1, 2) for place, name in PLACES}
+    turns = [
+        record(f"{name}/{turn}", [], [], 10 * turn + place, name)
+        for turn in (1, 2)
+        for place, name in PLACES
+    ]
+    assert units_of(turns, 2) == {
+        f"{name}/{turn}": place // 2 for turn in (1, 2) for place, name in PLACES
+    }
 
 
 PLACES = list(enumerate(("a", "b", "c", "d")))

@@ -69,7 +69,10 @@ def test_match_spends_one_number_per_committed_token() -> None:
     for _ in range(50):
         path, extra = match(family_tree(), [1, 2, 3, 4, 5, 6], target, random)
         tree = family_tree()
-        expected = draw(torch.full((len(path) + 1, 10), 0.1), [alone.uniform("target") for _ in range(len(path) + 1)])
+        expected = draw(
+            torch.full((len(path) + 1, 10), 0.1),
+            [alone.uniform("target") for _ in range(len(path) + 1)],
+        )
         assert [*(tree.tokens[node] for node in path), extra] == expected
     assert random.uniform("target") == alone.uniform("target")
 
@@ -96,7 +99,9 @@ def test_residual_accepts_what_the_target_likes_no_less() -> None:
     draft = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1]])
     target = torch.tensor([[0.5, 0.2, 0.3], [0.05, 0.9, 0.05], [0.0, 0.0, 1.0]])
     for trial in range(50):
-        assert residual(fixed_chain(draft, [0, 1]), [1, 2], target, RequestRandom(0, str(trial))) == ([1, 2], 2)
+        assert residual(
+            fixed_chain(draft, [0, 1]), [1, 2], target, RequestRandom(0, str(trial))
+        ) == ([1, 2], 2)
 
 
 def test_residual_rejects_the_impossible_and_draws_from_what_is_left() -> None:
@@ -104,7 +109,9 @@ def test_residual_rejects_the_impossible_and_draws_from_what_is_left() -> None:
     draft = torch.tensor([[0.4, 0.3, 0.2, 0.1], [0.25, 0.25, 0.25, 0.25]])
     target = torch.tensor([[0.0, 0.3, 0.1, 0.6], [1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
     for trial in range(50):
-        assert residual(fixed_chain(draft, [0, 0]), [1, 2], target, RequestRandom(0, str(trial))) == ([], 3)
+        assert residual(
+            fixed_chain(draft, [0, 0]), [1, 2], target, RequestRandom(0, str(trial))
+        ) == ([], 3)
 
 
 def test_residual_of_an_empty_draft_is_plain_sampling() -> None:
@@ -116,8 +123,14 @@ def test_residual_of_an_empty_draft_is_plain_sampling() -> None:
 
 def test_residual_survives_distributions_that_are_equal_up_to_rounding() -> None:
     """A rejection where p - q is nowhere positive still gives a token of the vocabulary that p allows."""
-    draft, target = torch.tensor([[0.5, 0.5, 1e-9]]), torch.tensor([[0.25, 0.5, 0.0], [1.0, 0.0, 0.0]])
-    outcomes = [residual(fixed_chain(draft, [0]), [1], target, RequestRandom(0, str(trial))) for trial in range(100)]
+    draft, target = (
+        torch.tensor([[0.5, 0.5, 1e-9]]),
+        torch.tensor([[0.25, 0.5, 0.0], [1.0, 0.0, 0.0]]),
+    )
+    outcomes = [
+        residual(fixed_chain(draft, [0]), [1], target, RequestRandom(0, str(trial)))
+        for trial in range(100)
+    ]
     rejected = [extra for path, extra in outcomes if not path]
     assert len(rejected) > 20
     assert set(rejected) == {0, 1}
@@ -159,7 +172,9 @@ def test_candidates_are_those_after_the_root_and_the_nodes_where_states_are_read
     model = tiny_llama()
     prompt, chain = [1, 9, 7, 30], [12, 3]
     request = Request("one", "test", tuple(prompt), 8)
-    session = Session(request, RequestRandom(0, "one"), frozenset(), 0.0, RequestRecord("one", "test", []))
+    session = Session(
+        request, RequestRandom(0, "one"), frozenset(), 0.0, RequestRecord("one", "test", [])
+    )
     draft = Draft(session, TokenTree(prompt[-1]))
     for token in chain:
         draft.tree.add(token, draft.tree.last, NOWHERE, 0)
@@ -173,14 +188,26 @@ def test_candidates_are_those_after_the_root_and_the_nodes_where_states_are_read
 
 @pytest.mark.parametrize("takes_pending", [False, True])
 @pytest.mark.parametrize("with_states", [False, True])
-def test_a_row_appends_what_is_not_in_kv_and_the_chosen_nodes_below_it(takes_pending: bool, with_states: bool) -> None:
+def test_a_row_appends_what_is_not_in_kv_and_the_chosen_nodes_below_it(
+    takes_pending: bool, with_states: bool
+) -> None:
     """Two of five tokens are in KV; nodes 2, 1 and 5 stand below the root, the root and node 2."""
     record = RequestRecord("one", "test", [])
-    session = Session(Request("one", "test", (1, 2, 3, 4, 9), 8), RequestRandom(0, "one"), frozenset(), 0.0, record)
+    session = Session(
+        Request("one", "test", (1, 2, 3, 4, 9), 8),
+        RequestRandom(0, "one"),
+        frozenset(),
+        0.0,
+        record,
+    )
     target: Any = SimpleNamespace(takes_pending=takes_pending, length={3: 2}.__getitem__)
     draft = Draft(session, family_tree())
     row = appended_row(target, 3, draft, [2, 1, 5], with_states)
-    assert (row.slot, list(row.tokens), list(row.parents)) == (3, [3, 4, 9, 6, 5, 5], [-1, 0, 1, 2, 2, 3])
+    assert (row.slot, list(row.tokens), list(row.parents)) == (
+        3,
+        [3, 4, 9, 6, 5, 5],
+        [-1, 0, 1, 2, 2, 3],
+    )
     assert row.keep == (6 if with_states else 4)
     assert not isinstance(row.tokens, PendingTokens)
 
@@ -188,7 +215,9 @@ def test_a_row_appends_what_is_not_in_kv_and_the_chosen_nodes_below_it(takes_pen
 def test_tokens_that_a_card_has_not_told_yet_are_appended_without_waiting_for_them() -> None:
     """Where the target is on the same card; any other one needs the numbers."""
     record = RequestRecord("one", "test", [])
-    session = Session(Request("one", "test", (1, 2, 9), 8), RequestRandom(0, "one"), frozenset(), 0.0, record)
+    session = Session(
+        Request("one", "test", (1, 2, 9), 8), RequestRandom(0, "one"), frozenset(), 0.0, record
+    )
     pending = PendingTokens([5, 6])
     for takes_pending in (True, False):
         target: Any = SimpleNamespace(takes_pending=takes_pending, length=lambda _: 1)
@@ -197,7 +226,12 @@ def test_tokens_that_a_card_has_not_told_yet_are_appended_without_waiting_for_th
         )
         row = appended_row(target, 0, draft, [1, 2], with_states=False)
         assert isinstance(row.tokens, PendingTokens) == takes_pending
-        assert (row.slot, [*row.tokens], list(row.parents), row.keep) == (0, [2, 9, 5, 6], [-1, 0, 1, 2], 3)
+        assert (row.slot, [*row.tokens], list(row.parents), row.keep) == (
+            0,
+            [2, 9, 5, 6],
+            [-1, 0, 1, 2],
+            3,
+        )
 
 
 def test_a_target_in_another_process_is_waited_for_when_its_verdicts_are() -> None:
@@ -217,24 +251,35 @@ def test_a_target_in_another_process_is_waited_for_when_its_verdicts_are() -> No
         drafts = []
         for name, prompt in (("a", (1, 9, 7)), ("b", (4, 2))):
             record = RequestRecord(name, "test", [])
-            session = Session(Request(name, "test", prompt, 8), RequestRandom(0, name), frozenset(), 0.0, record)
+            session = Session(
+                Request(name, "test", prompt, 8), RequestRandom(0, name), frozenset(), 0.0, record
+            )
             drafts.append(Draft(session, TokenTree(prompt[-1])))
             verifier.admit(session)
         with torch.inference_mode():
             pending = verifier.send(drafts, [[], []])
             assert waited == ([] if asynchronous else [True])
-            assert [(verdict.draft, verdict.bonus) for verdict in pending()] == list(zip(drafts, expected, strict=True))
+            assert [(verdict.draft, verdict.bonus) for verdict in pending()] == list(
+                zip(drafts, expected, strict=True)
+            )
         assert waited == [True]
 
 
 def test_only_rows_of_a_batch_of_several_say_how_they_were_padded() -> None:
     """And greedy decoding needs no more than the likeliest tokens of its own row."""
     tree, record = family_tree(), RequestRecord("one", "test", [])
-    session = Session(Request("one", "test", (9,), 8), RequestRandom(0, "one"), frozenset(), 0.0, record)
+    session = Session(
+        Request("one", "test", (9,), 8), RequestRandom(0, "one"), frozenset(), 0.0, record
+    )
     draft, best = Draft(session, tree), [2, 5, 4]
     for rows, padded in ((1, ()), (2, Padding(2, 1, 3, 3, 0))):
         forward: Any = SimpleNamespace(padding=[None, Padding(rows, 1, 3, 3, 0)])
         verdict = verdict_on(draft, [1], VerifiedRow(forward, 1, 6, best), Sampler(), ())
-        assert (verdict.path, verdict.bonus, verdict.computed, verdict.padded) == ([1], 4, 6, padded)
+        assert (verdict.path, verdict.bonus, verdict.computed, verdict.padded) == (
+            [1],
+            4,
+            6,
+            padded,
+        )
     unpadded: Any = SimpleNamespace(padding=[])
     assert verdict_on(draft, [1], VerifiedRow(unpadded, 1, 6, best), Sampler(), ()).padded == ()

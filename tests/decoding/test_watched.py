@@ -90,18 +90,24 @@ def run(runners: Runners, **hooks: Callable[[Drafter], None]) -> None:
 
 
 def test_a_loop_that_asks_for_tokens_without_room_is_ended_at_once(runners: Runners) -> None:
-    with pytest.raises(MethodError, match=r"^Endless: draft asked the drafter 1000 times in a row .* no room for: end"):
+    with pytest.raises(
+        MethodError,
+        match=r"^Endless: draft asked the drafter 1000 times in a row .* no room for: end",
+    ):
         run(runners, draft=draft_without_room)
 
 
 @pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("hook", ["draft", "choose", "overlap", "observe"])
-@pytest.mark.parametrize("endless", [loop_for_ever, swallow_for_ever], ids=lambda endless: endless.__name__)
+@pytest.mark.parametrize(
+    "endless", [loop_for_ever, swallow_for_ever], ids=lambda endless: endless.__name__
+)
 def test_a_hook_that_never_returns_is_ended_and_named(
     hook: str, endless: Callable[[Drafter], None], runners: Runners
 ) -> None:
     with pytest.raises(
-        MethodError, match=rf"^Endless: {hook} took 0 s without .* \(.*test_watched.py, line \d+\): does"
+        MethodError,
+        match=rf"^Endless: {hook} took 0 s without .* \(.*test_watched.py, line \d+\): does",
     ):
         run(runners, **{hook: endless})
 
@@ -109,7 +115,9 @@ def test_a_hook_that_never_returns_is_ended_and_named(
 @pytest.mark.usefixtures("_impatient")
 def test_a_level_that_never_comes_is_ended_and_named() -> None:
     class EndlessLevels(LevelPolicy):
-        def next_level(self, probabilities: torch.Tensor, scores: Sequence[float], room: int) -> list[Child]:
+        def next_level(
+            self, probabilities: torch.Tensor, scores: Sequence[float], room: int
+        ) -> list[Child]:
             loop_for_ever(None)
             return []
 
@@ -119,7 +127,9 @@ def test_a_level_that_never_comes_is_ended_and_named() -> None:
 
 
 @pytest.mark.usefixtures("_impatient")
-def test_what_takes_its_time_is_not_ended(runners: Runners, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_its_time_is_not_ended(
+    runners: Runners, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A slow forward inside a hook is the drafter's time."""
     fast = runners[1].executor.forward
 
@@ -152,4 +162,8 @@ def choose_for_ever(watch: watched.Watch) -> None:
 
 def test_a_process_that_was_stopped_has_no_policy_ended() -> None:
     assert watched.counted_s(10.0, 10.5) == 0.5
-    assert watched.counted_s(10.0, 10_000.0) == watched.LONGEST_STEP * watched.POLLING_S < watched.SILENT_S
+    assert (
+        watched.counted_s(10.0, 10_000.0)
+        == watched.LONGEST_STEP * watched.POLLING_S
+        < watched.SILENT_S
+    )

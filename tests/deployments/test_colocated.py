@@ -44,13 +44,17 @@ def placed(rtt_s: float) -> Deployment:
     )
 
 
-def run(trace: TraceFile, spec: str, deployment: Deployment, batch_size: int = 1) -> list[RequestRecord]:
+def run(
+    trace: TraceFile, spec: str, deployment: Deployment, batch_size: int = 1
+) -> list[RequestRecord]:
     method = parse_method(spec).prepare(ENVIRONMENT)
     return list(replay(method, trace.header, trace, deployment=deployment, batch_size=batch_size))
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize("spec", ["fixed-k:k=3", "threshold:max_draft=5", "sglang-ema", "fixed-k:drafter=suffix"])
+@pytest.mark.parametrize(
+    "spec", ["fixed-k:k=3", "threshold:max_draft=5", "sglang-ema", "fixed-k:drafter=suffix"]
+)
 def test_beside_the_target_the_same_rounds_take_what_a_run_there_takes(
     spec: str, batch_size: int, trace: TraceFile
 ) -> None:
@@ -62,7 +66,8 @@ def test_beside_the_target_the_same_rounds_take_what_a_run_there_takes(
             [record.e2e_s for record in colocated_run], rel=1e-12
         )
         busy = [
-            sum(step.prefill_s + step.draft_s + step.policy_s for step in record.rounds) for record in colocated_run
+            sum(step.prefill_s + step.draft_s + step.policy_s for step in record.rounds)
+            for record in colocated_run
         ]
         assert sum(record.colocated_draft_s or 0.0 for record in edge) == pytest.approx(sum(busy))
 
@@ -96,16 +101,22 @@ def test_what_was_drafted_ahead_is_drafted_after_the_answer_beside_the_target() 
 def totals(trace: TraceFile, rtt_s: float) -> tuple[float, float, float, dict[str, float]]:
     """Seconds of all requests: at the edge, co-located, decoded plainly; and the metrics that hold them together."""
     deployment = placed(rtt_s)
-    edge, plain = run(trace, "fixed-k:k=4", deployment), list(replay(PLAIN, trace.header, trace, deployment=deployment))
+    edge, plain = (
+        run(trace, "fixed-k:k=4", deployment),
+        list(replay(PLAIN, trace.header, trace, deployment=deployment)),
+    )
     metrics = colocation(edge, plain, units_of(edge), described(deployment))
     sums = [
-        sum(seconds or 0.0 for seconds in side) for side in zip(*((r.e2e_s, r.colocated_s) for r in edge), strict=True)
+        sum(seconds or 0.0 for seconds in side)
+        for side in zip(*((r.e2e_s, r.colocated_s) for r in edge), strict=True)
     ]
     return sums[0], sums[1], sum(record.e2e_s or 0.0 for record in plain), metrics
 
 
 @pytest.mark.parametrize("name", ["rtt_window_s", "rtt_window_autoregressive_s"])
-def test_just_inside_the_window_the_edge_wins_and_just_outside_it_loses(name: str, trace: TraceFile) -> None:
+def test_just_inside_the_window_the_edge_wins_and_just_outside_it_loses(
+    name: str, trace: TraceFile
+) -> None:
     *_, metrics = totals(trace, 0.02)
     window_s = metrics[name]
     assert 0.003 < window_s < 0.2
@@ -121,14 +132,21 @@ def test_the_window_is_that_of_the_symbols(trace: TraceFile) -> None:
     edge = run(trace, "fixed-k:k=4", placed(0.02))
     *_, metrics = totals(trace, 0.02)
     rounds = sum(len(record.rounds) for record in edge)
-    assert metrics["rtt_window_s"] == pytest.approx(4 * (STEP_S - EDGE_STEP_S) * rounds / (rounds - 6))
+    assert metrics["rtt_window_s"] == pytest.approx(
+        4 * (STEP_S - EDGE_STEP_S) * rounds / (rounds - 6)
+    )
     assert metrics["rtt_window_overlapped_s"] == pytest.approx(4 * STEP_S)
     assert metrics["capacity_factor"] == pytest.approx(1 + 4 * STEP_S / PASS_S)
 
 
 @pytest.mark.parametrize(
     ("plain_ms", "windows_ms"),
-    [(100, (47, 144, 265, 319)), (50, (None, 47, 108, 134)), (30, (None, 8, 45, 61)), (20, (None, None, 13, 24))],
+    [
+        (100, (47, 144, 265, 319)),
+        (50, (None, 47, 108, 134)),
+        (30, (None, 8, 45, 61)),
+        (20, (None, None, 13, 24)),
+    ],
 )
 def test_the_paper_s_windows_come_out(plain_ms: float, windows_ms: tuple[int | None, ...]) -> None:
     """Speculation at a Distance: 5 tokens of 10 ms per round, acceptance .5, .7, .85, .9, verifying like decoding."""
@@ -149,7 +167,9 @@ def test_an_equal_drafter_never_wins_at_the_edge(trace: TraceFile) -> None:
     assert metrics["colocated_ratio"] < 1
     assert "colocated_speedup" not in metrics
     (line,) = wording.cautions("`it`", make_row(**metrics))
-    assert line.startswith("SERVER-ONLY IS FASTER: beside the server the same draft model would make `it` 1.0")
+    assert line.startswith(
+        "SERVER-ONLY IS FASTER: beside the server the same draft model would make `it` 1.0"
+    )
 
 
 @pytest.mark.parametrize("spec", ["server-tree", "layer-split", "autoregressive"])
@@ -169,6 +189,8 @@ def test_the_longer_the_link_the_worse_the_edge(trace: TraceFile) -> None:
 
 
 def test_a_window_that_only_rounding_leaves_open_is_closed() -> None:
-    totals = Totals(1, 4, 0.014, edge_s=0.3 + 0.014 * 3, colocated_s=0.1 + 0.2, drafting_s=0.2, verifying_s=0.1)
+    totals = Totals(
+        1, 4, 0.014, edge_s=0.3 + 0.014 * 3, colocated_s=0.1 + 0.2, drafting_s=0.2, verifying_s=0.1
+    )
     assert 0 < totals.rtt_s + (totals.colocated_s - totals.edge_s) / 3 < 1e-15
     assert totals.window_s(totals.colocated_s) == 0

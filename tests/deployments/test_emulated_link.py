@@ -24,7 +24,9 @@ def arrivals_s(direction: LinkDirection[str]) -> list[float]:
     return [arrival_s - 1000 for arrival_s, _ in direction._in_transit]
 
 
-def test_messages_share_the_bandwidth_and_each_has_the_whole_latency(clock: SimpleNamespace) -> None:
+def test_messages_share_the_bandwidth_and_each_has_the_whole_latency(
+    clock: SimpleNamespace,
+) -> None:
     """500, 100 and 200 bytes leave one after the other at 1000 bytes per second; the last finds the link free."""
     direction: LinkDirection[str] = LinkDirection(Link(rtt_s=0.1), 1000.0, "up", print)
     direction.put("a", 500)

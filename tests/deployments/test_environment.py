@@ -47,7 +47,11 @@ def put(home: Path, role: str, model_hash: str, alpha_s: float) -> None:
 
     from specbench_kit.profilers.measurement import hardware_text
 
-    fields = {"hardware": hardware_text(torch.device("cpu")), "model_hash": model_hash, "alpha_s": alpha_s}
+    fields = {
+        "hardware": hardware_text(torch.device("cpu")),
+        "model_hash": model_hash,
+        "alpha_s": alpha_s,
+    }
     (home / f"{role}.toml").write_text(PROFILE.format(role=role, **fields))
 
 
@@ -59,7 +63,9 @@ def test_of_this_machine_are_those_measured_for_the_pair(home: Path) -> None:
 
 
 def test_without_a_measured_profile_the_command_that_makes_one_is_named(home: Path) -> None:
-    with pytest.raises(SkitError, match=r"no latency profile of this pair's drafter .* run skit profile-drafter"):
+    with pytest.raises(
+        SkitError, match=r"no latency profile of this pair's drafter .* run skit profile-drafter"
+    ):
         environment(PAIR, None, "cpu").latencies()
     put(home, "drafter", PAIR.draft, 1e-7)
     put(home, "verifier", "c" * 64, 1e-6)
@@ -80,7 +86,9 @@ def test_the_latency_of_the_target_is_known_where_it_was_measured_or_modelled(ho
     assert environment(PAIR, None, "cpu").verification() is None
     put(home, "verifier", PAIR.target, 1e-6)
     assert environment(PAIR, None, "cpu").verification() == ContextModel(1e-6, 2e-6, 3e-3)
-    deployment = Deployment("there", Endpoint("d", FORM), Endpoint("v", ContextModel(1e-5, 0, 0)), Link(), "edge")
+    deployment = Deployment(
+        "there", Endpoint("d", FORM), Endpoint("v", ContextModel(1e-5, 0, 0)), Link(), "edge"
+    )
     assert environment(PAIR, deployment, "cpu").verification() == ContextModel(1e-5, 0, 0)
 
 
@@ -90,14 +98,20 @@ def test_time_is_modelled_under_a_deployment_whose_name_and_numbers_are_the_key(
     assert (here.modelled, here.deployment, here.link_s) == (False, LOCAL_DEPLOYMENT, 0)
     far = Deployment("far", Endpoint("d", FORM), Endpoint("v", FORM), Link(rtt_s=0.1))
     there = environment(PAIR, far)
-    assert (there.modelled, there.deployment, there.link_s) == (True, DeploymentKey("far", digest(far)), 0.1)
+    assert (there.modelled, there.deployment, there.link_s) == (
+        True,
+        DeploymentKey("far", digest(far)),
+        0.1,
+    )
     assert environment(PAIR, replace(far, placement="server")).link_s == 0
     recorded = environment(PAIR, replace(far, name=RECORDED))
     assert (recorded.modelled, recorded.deployment) == (True, LOCAL_DEPLOYMENT)
 
 
 def test_the_link_is_in_the_latencies_where_drafts_cross_it() -> None:
-    link = Link(rtt_s=0.1, jitter_s=0.01, up_bytes_per_s=100.0, down_bytes_per_s=200.0, draft_bytes=16.0)
+    link = Link(
+        rtt_s=0.1, jitter_s=0.01, up_bytes_per_s=100.0, down_bytes_per_s=200.0, draft_bytes=16.0
+    )
     near = Deployment("near", Endpoint("d", FORM), Endpoint("v", FORM), link, placement="server")
     assert environment(PAIR, near).latencies().link is None
     assert not environment(PAIR, near).server_decodes
@@ -114,6 +128,10 @@ def test_the_link_is_in_the_latencies_where_drafts_cross_it() -> None:
 def test_the_expected_round_trip_has_the_lost_messages() -> None:
     """A message that is lost with probability 1/5 is sent 1.25 times on average, and each failure costs 40 ms."""
     link = Link(rtt_s=0.1, loss=0.2, retry_s=0.04)
-    costs = environment(PAIR, Deployment("far", Endpoint("d", FORM), Endpoint("v", FORM), link)).latencies().link
+    costs = (
+        environment(PAIR, Deployment("far", Endpoint("d", FORM), Endpoint("v", FORM), link))
+        .latencies()
+        .link
+    )
     assert costs is not None
     assert costs.rtt_s == pytest.approx(0.1 + 2 * 0.25 * 0.04)

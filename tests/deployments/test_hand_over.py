@@ -21,7 +21,9 @@ SET = ["verifier.stages=4", "verifier.hand_over.latency_s=0.001", "verifier.hand
 def test_fields_of_the_hand_over_are_replaced_like_others() -> None:
     deployment = load("specpipe-10gbe", SET)
     assert deployment is not None
-    assert deployment.verifier.hand_over == HandOver(0.001, bytes_per_token=16384, bytes_per_s=1.25e9, per_pass=3)
+    assert deployment.verifier.hand_over == HandOver(
+        0.001, bytes_per_token=16384, bytes_per_s=1.25e9, per_pass=3
+    )
     assert describe(deployment)["verifier"]["hand_over"]["per_pass"] == 3
 
 
@@ -57,7 +59,9 @@ def test_stages_hand_the_hidden_states_of_each_token_over() -> None:
         verifier,
         device=f"4 stages of {verifier.device}",
         stages=4,
-        hand_over=HandOver(links.latency_s, bytes_per_token=2048.0, bytes_per_s=links.bytes_per_s, per_pass=3),
+        hand_over=HandOver(
+            links.latency_s, bytes_per_token=2048.0, bytes_per_s=links.bytes_per_s, per_pass=3
+        ),
         power_w=1200.0,
     )
 
@@ -71,7 +75,9 @@ def test_stages_hand_the_hidden_states_of_each_token_over() -> None:
         (6, 2, "v: 3 cards cannot share 8 heads evenly"),
     ],
 )
-def test_stages_share_a_model_evenly_or_not_at_all(members: int, stages: int, problem: str | None) -> None:
+def test_stages_share_a_model_evenly_or_not_at_all(
+    members: int, stages: int, problem: str | None
+) -> None:
     """A model of 12 layers and 8 heads."""
     with pytest.raises(SkitError, match=problem) if problem else nullcontext():
         require_even(SHAPES, members, stages, "v")

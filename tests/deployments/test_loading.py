@@ -86,20 +86,39 @@ def test_what_ships_loads_and_describes_itself(name: str) -> None:
     assert deployment.description.endswith(".")
     described = json.loads(json.dumps(describe(deployment), allow_nan=False))
     for role in ("drafter", "verifier"):
-        assert described[role]["latency"]["form"] in ("interactions", "context", "rounded", "kernels", "leaps")
+        assert described[role]["latency"]["form"] in (
+            "interactions",
+            "context",
+            "rounded",
+            "kernels",
+            "leaps",
+        )
         assert getattr(deployment, role).latency.seconds([(1, 100)]) > 0
         assert described[role]["origin"]
-        derived = any(f", {source}" in described[role]["origin"] for source in ("roofline", "silicon"))
+        derived = any(
+            f", {source}" in described[role]["origin"] for source in ("roofline", "silicon")
+        )
         assert derived == ("stands for " in described[role]["origin"])
 
 
 def test_the_deployments_of_the_papers_and_the_classes_of_edges_are_there() -> None:
-    names = {"wisp", "specedge", "adaspec-l40", "adaspec-a100", "specpipe", "specpipe-10gbe", "raspberry-pi", "wan"}
+    names = {
+        "wisp",
+        "specedge",
+        "adaspec-l40",
+        "adaspec-a100",
+        "specpipe",
+        "specpipe-10gbe",
+        "raspberry-pi",
+        "wan",
+    }
     names |= {"phone", "jetson-orin"}
     assert names <= set(bundled())
     assert find("wan").sweep["link.rtt_s"]
     assert built("specpipe").verifier.stages == built("specpipe-10gbe").verifier.stages == 8
-    assert {built(name).placement for name in ("adaspec-l40", "adaspec-a100", "specpipe")} == {"server"}
+    assert {built(name).placement for name in ("adaspec-l40", "adaspec-a100", "specpipe")} == {
+        "server"
+    }
 
 
 def test_published_numbers() -> None:
@@ -108,7 +127,10 @@ def test_published_numbers() -> None:
         assert deployment.link.rtt_s == 0.01407
         assert deployment.verifier.latency.seconds([(9, 500), (9, 10)]) == verification_s
         assert deployment.drafter.latency.seconds([(32, 500)]) == 0.011
-        assert (deployment.verifier.price_per_hour, deployment.drafter.price_per_hour) == (price, 0.35)
+        assert (deployment.verifier.price_per_hour, deployment.drafter.price_per_hour) == (
+            price,
+            0.35,
+        )
     wisp = built("wisp")
     assert wisp.drafter.latency.seconds([(1, 100)]) == 1 / 50
     assert wisp.verifier.latency.seconds([(1500, 0)]) == pytest.approx(0.142195)
@@ -119,7 +141,9 @@ def test_published_numbers() -> None:
 def test_a_second_server_adds_one_hand_over_of_hidden_states() -> None:
     single, two = (built(name).verifier for name in ("specpipe", "specpipe-10gbe"))
     hidden_bytes = bundled_architectures()["llama3.1-70b"].hidden_size * 2
-    assert two.pass_s([(5, 300)]) - single.pass_s([(5, 300)]) == pytest.approx(5 * hidden_bytes / 1.25e9)
+    assert two.pass_s([(5, 300)]) - single.pass_s([(5, 300)]) == pytest.approx(
+        5 * hidden_bytes / 1.25e9
+    )
 
 
 @pytest.mark.parametrize("path", sorted(DERIVED.glob("*.toml")), ids=lambda path: path.stem)
@@ -204,13 +228,23 @@ def test_a_stage_time_that_leaps_with_every_tile_of_tokens() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("0.04", 0.04), ("3", 3), ("1e6", 1e6), ("true", True), ("edge", "edge"), ('"edge"', "edge"), ("[1]", "[1]")],
+    [
+        ("0.04", 0.04),
+        ("3", 3),
+        ("1e6", 1e6),
+        ("true", True),
+        ("edge", "edge"),
+        ('"edge"', "edge"),
+        ("[1]", "[1]"),
+    ],
 )
 def test_values_are_read_as_toml_writes_them(text: str, value: object) -> None:
     assert parse_value("placement", text) == value
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("40ms", 0.04), ("0.04s", 0.04), ("250us", 0.00025), ("0.04", 0.04)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("40ms", 0.04), ("0.04s", 0.04), ("250us", 0.00025), ("0.04", 0.04)]
+)
 def test_seconds_may_be_given_with_their_unit(text: str, seconds: float) -> None:
     assert built("wan", f"link.rtt_s={text}").link.rtt_s == pytest.approx(seconds)
 
@@ -218,7 +252,9 @@ def test_seconds_may_be_given_with_their_unit(text: str, seconds: float) -> None
 @pytest.mark.parametrize("text", ["20", "160", "10s"])
 def test_a_round_trip_that_was_meant_in_milliseconds_is_refused(text: str) -> None:
     number = text.removesuffix("s")
-    with pytest.raises(SkitError, match=rf"link\.rtt_s={text} is a round trip of {number} s: write {number}ms"):
+    with pytest.raises(
+        SkitError, match=rf"link\.rtt_s={text} is a round trip of {number} s: write {number}ms"
+    ):
         built("wan", f"link.rtt_s={text}")
 
 
@@ -231,28 +267,58 @@ CHANGES = [
     ("rtt_s = 0.02", "rtt_s = -0.02", "[link]: rtt_s must be a number >= 0.0, not -0.02"),
     ("rtt_s = 0.02", 'rtt_s = "20 ms"', '[link]: rtt_s must be a number, not "20 ms"'),
     ("rtt_s = 0.02", "rtt_s = nan", "[link]: rtt_s must be a number >= 0.0, not NaN"),
-    ("up_bytes_per_s = 1e6", "up_bytes_per_s = 0", "[link]: up_bytes_per_s must be a number >= 1.0, not 0"),
+    (
+        "up_bytes_per_s = 1e6",
+        "up_bytes_per_s = 0",
+        "[link]: up_bytes_per_s must be a number >= 1.0, not 0",
+    ),
     ("seed = 3", "seed = 0.5", "[link]: seed must be a whole number, not 0.5"),
     ('device = "board"\n', "", "[drafter]: device is missing"),
-    ('placement = "edge"', 'placement = "cloud"', '[drafter]: placement must be "edge" or "server", not "cloud"'),
-    ("predictor_s = 1e-4", "predictor_s = true", "[drafter]: predictor_s must be a number or null, not true"),
+    (
+        'placement = "edge"',
+        'placement = "cloud"',
+        '[drafter]: placement must be "edge" or "server", not "cloud"',
+    ),
+    (
+        "predictor_s = 1e-4",
+        "predictor_s = true",
+        "[drafter]: predictor_s must be a number or null, not true",
+    ),
     ("gamma_s = 1e-3\n", "", "[drafter], coefficients: gamma_s is missing"),
-    ("gamma_s = 1e-3", "gamma_s = -1", "[drafter], coefficients: gamma_s must be a number >= 0.0, not -1"),
+    (
+        "gamma_s = 1e-3",
+        "gamma_s = -1",
+        "[drafter], coefficients: gamma_s must be a number >= 0.0, not -1",
+    ),
     (
         'form = "context"',
         'form = "cubic"',
         "[drafter], coefficients: form must be 'interactions' or 'context' or 'work'",
     ),
-    ('profile = "profiles/server.toml"\n', "", "[verifier] needs a profile or a table of coefficients, and not both"),
+    (
+        'profile = "profiles/server.toml"\n',
+        "",
+        "[verifier] needs a profile or a table of coefficients, and not both",
+    ),
     ("profiles/server.toml", "nothing", "[verifier]: profile: unknown profile 'nothing'"),
     ("profiles/server.toml", "no.toml", "[verifier]: profile: cannot read"),
-    ("price_per_hour = 2", 'price_per_hour = "two"', '[verifier]: price_per_hour must be a number, not "two"'),
+    (
+        "price_per_hour = 2",
+        'price_per_hour = "two"',
+        '[verifier]: price_per_hour must be a number, not "two"',
+    ),
     ("stages = 4", "stages = 0", "[verifier]: stages must be a whole number >= 1, not 0"),
-    ("seed = 3", 'seed = 3\n[sweep]\n"link.rtt_s" = 1', "[sweep]: link.rtt_s must be a list of values, not 1"),
+    (
+        "seed = 3",
+        'seed = 3\n[sweep]\n"link.rtt_s" = 1',
+        "[sweep]: link.rtt_s must be a list of values, not 1",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("before", "after", "line"), CHANGES, ids=[change[2] for change in CHANGES])
+@pytest.mark.parametrize(
+    ("before", "after", "line"), CHANGES, ids=[change[2] for change in CHANGES]
+)
 def test_errors_name_the_file_and_the_key(own: Path, before: str, after: str, line: str) -> None:
     own.write_text(OWN.replace(before, after))
     with pytest.raises(SkitError) as error:
@@ -263,16 +329,27 @@ def test_errors_name_the_file_and_the_key(own: Path, before: str, after: str, li
 
 
 def test_replaced_fields_are_named_in_errors() -> None:
-    with pytest.raises(SkitError, match=r"deployment wisp with link.rtt_s=-1, \[link\]: rtt_s must be a number >= 0.0"):
+    with pytest.raises(
+        SkitError,
+        match=r"deployment wisp with link.rtt_s=-1, \[link\]: rtt_s must be a number >= 0.0",
+    ):
         load("wisp", ["link.rtt_s=-1"])
 
 
 @pytest.mark.parametrize(
     ("name", "replaced", "line"),
     [
-        ("wips", [], "unknown deployment 'wips' (did you mean 'wisp'?); skit list deployments shows all "),
+        (
+            "wips",
+            [],
+            "unknown deployment 'wips' (did you mean 'wisp'?); skit list deployments shows all ",
+        ),
         ("no.toml", [], "cannot read no.toml: No such file"),
-        ("wisp", ["link.rtt_s"], "--set needs a key and a value, as in link.rtt_s=0.04, not 'link.rtt_s'"),
+        (
+            "wisp",
+            ["link.rtt_s"],
+            "--set needs a key and a value, as in link.rtt_s=0.04, not 'link.rtt_s'",
+        ),
         ("wisp", ["name.first=1"], "--set name.first: name holds no fields"),
         ("wisp", ["lnk.rtt_s=1"], "the deployment wisp with lnk.rtt_s=1 has unknown keys: lnk"),
         ("wisp", ["link=1"], "the deployment wisp with link=1: link must be an object, not 1"),
@@ -303,7 +380,9 @@ def test_every_profile_that_ships_is_one_that_a_deployment_names_or_a_published_
     named = {
         table.get("profile")
         for definition in bundled().values()
-        for table in (definition.content.get(role, {}) for role in ("drafter", "verifier", "colocated"))
+        for table in (
+            definition.content.get(role, {}) for role in ("drafter", "verifier", "colocated")
+        )
     }
     assert {path.stem for path in DERIVED.iterdir()} <= named
     assert {path.suffix for path in LIBRARY.iterdir()} == {".toml"}

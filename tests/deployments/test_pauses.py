@@ -5,7 +5,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from environments import DEPLOYMENT
-from tiny_models import clear_prompts, decode, disturbed, make_requests, make_runner, outputs, plain_greedy, tiny_llama
+from tiny_models import (
+    clear_prompts,
+    decode,
+    disturbed,
+    make_requests,
+    make_runner,
+    outputs,
+    plain_greedy,
+    tiny_llama,
+)
 
 from specbench_kit.deployments.single_request_clock import SingleRequestClock
 from specbench_kit.methods.base import Method, Policy
@@ -48,7 +57,10 @@ def test_the_first_draft_after_a_pause_is_charged_for_the_tokens_of_the_pause() 
     for step in records["000"].rounds:
         if step.drafted:
             missing = context - cached
-            first_s, second_s = latency.seconds([(missing, cached)]), latency.seconds([(1, context)])
+            first_s, second_s = (
+                latency.seconds([(missing, cached)]),
+                latency.seconds([(1, context)]),
+            )
             assert step.draft_s == pytest.approx(first_s + second_s, rel=1e-12)
             checked += missing > PAUSE
             cached = context + min(DRAFTED - 1, step.accepted)
@@ -72,12 +84,18 @@ def test_the_clock_of_one_request_charges_the_same() -> None:
 def test_the_clock_of_one_request_charges_a_predictor_for_every_drafted_token() -> None:
     """What it decides takes the drafting device's time; a prompt is read without it."""
     deployment = replace(DEPLOYMENT, predictor_s=0.25)
-    learned, plain = (SingleRequestClock(deployment, on_edge=True, learned=learned) for learned in (True, False))
+    learned, plain = (
+        SingleRequestClock(deployment, on_edge=True, learned=learned) for learned in (True, False)
+    )
     for clock in (learned, plain):
         clock.begin("000", PROMPT)
     first, without = (clock.round(PROMPT, 3, DRAFTED, 1, 2) for clock in (learned, plain))
     assert (first.policy_s, without.policy_s) == (0.75, 0.0)
-    assert (first.prefill_s, first.draft_s, first.verify_s) == (without.prefill_s, without.draft_s, without.verify_s)
+    assert (first.prefill_s, first.draft_s, first.verify_s) == (
+        without.prefill_s,
+        without.draft_s,
+        without.verify_s,
+    )
     assert learned.drafting_s == pytest.approx(first.prefill_s + first.draft_s + 0.75, rel=1e-12)
     assert plain.drafting_s == pytest.approx(without.prefill_s + without.draft_s, rel=1e-12)
     assert first.end_s - without.end_s == pytest.approx(0.75, rel=1e-9)

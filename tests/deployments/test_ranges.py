@@ -21,7 +21,11 @@ def test_both_devices_are_taken_to_both_ends() -> None:
     ]
     for role in ("drafter", "verifier"):
         seconds = {
-            word: {getattr(end, role).latency.seconds(STEP) for name, end in ends.items() if f"{word} {role}" in name}
+            word: {
+                getattr(end, role).latency.seconds(STEP)
+                for name, end in ends.items()
+                if f"{word} {role}" in name
+            }
             for word in ("fast", "slow")
         }
         ((fast_s,), (slow_s,)) = seconds.values()
@@ -31,7 +35,10 @@ def test_both_devices_are_taken_to_both_ends() -> None:
 
 def test_published_times_have_no_range() -> None:
     assert list(corners(bundled()["specedge"].build())) == []
-    assert [name for name, _ in corners(bundled()["wisp-roofline"].build())] == ["fast verifier", "slow verifier"]
+    assert [name for name, _ in corners(bundled()["wisp-roofline"].build())] == [
+        "fast verifier",
+        "slow verifier",
+    ]
 
 
 def test_a_range_is_kept_with_the_deployment() -> None:
@@ -59,5 +66,7 @@ def test_the_host_of_a_deployment_is_a_field_of_it(name: str) -> None:
 def test_a_host_belongs_to_derived_times_alone() -> None:
     with pytest.raises(SkitError, match="host_s belong to derived profiles alone"):
         load("wisp", ["verifier.host_s=0.001"])
-    with pytest.raises(SkitError, match=r"holds measured kernels, which have no coefficients; set verifier\.host_s"):
+    with pytest.raises(
+        SkitError, match=r"holds measured kernels, which have no coefficients; set verifier\.host_s"
+    ):
         load("wan", ["verifier.coefficients.forward_s=0.1"])

@@ -19,5 +19,7 @@ def test_every_bundled_deployment_is_restored(name: str) -> None:
 
 def test_the_machine_that_recorded_a_trace_is_restored() -> None:
     table = TableModel((0.1, 0.2))
-    deployment = Deployment("recorded", Endpoint("here", table), Endpoint("here", table), cached_prompts=True)
+    deployment = Deployment(
+        "recorded", Endpoint("here", table), Endpoint("here", table), cached_prompts=True
+    )
     assert restore(json.loads(json.dumps(describe(deployment)))) == deployment

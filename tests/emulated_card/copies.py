@@ -28,7 +28,9 @@ class Request:
     @classmethod
     def parse(cls, *args: object, **kwargs: Any) -> "Request":
         """Return what the arguments of `Tensor.to` mean."""
-        request = cls(**kwargs) if "other" not in kwargs else cls.parse(kwargs.pop("other"), **kwargs)
+        request = (
+            cls(**kwargs) if "other" not in kwargs else cls.parse(kwargs.pop("other"), **kwargs)
+        )
         flags = [argument for argument in args if isinstance(argument, bool)]
         for name, flag in zip(("non_blocking", "copy"), flags, strict=False):
             setattr(request, name, flag)
@@ -55,9 +57,13 @@ def move(source: Tensor, *args: object, **kwargs: Any) -> Tensor:
     if target is origin:
         with torch._C.DisableTorchFunction():
             dtype = source.dtype if request.dtype is None else request.dtype
-            return Tensor.to(source, dtype=dtype, copy=request.copy, memory_format=request.memory_format)
+            return Tensor.to(
+                source, dtype=dtype, copy=request.copy, memory_format=request.memory_format
+            )
     if source.requires_grad and torch.is_grad_enabled():
-        raise NotImplementedError(f"gradients do not cross from device to device here, at {calling_place()}")
+        raise NotImplementedError(
+            f"gradients do not cross from device to device here, at {calling_place()}"
+        )
     with torch._C.DisableTorchFunction():
         plain = source.held if isinstance(source, CardTensor) else source.detach()
         empty = torch.empty_like(plain, dtype=request.dtype or plain.dtype)
@@ -84,12 +90,23 @@ def copy_into(target: Tensor, source: Tensor, non_blocking: bool) -> Tensor:
     """Copy into a tensor, of which two at least one is on a card; a single number of the host needs no copy."""
     from emulated_card.tensors import CardTensor
 
-    on_one_card = isinstance(target, CardTensor) and isinstance(source, CardTensor) and target.card is source.card
+    on_one_card = (
+        isinstance(target, CardTensor)
+        and isinstance(source, CardTensor)
+        and target.card is source.card
+    )
     if on_one_card or (isinstance(target, CardTensor) and not source.dim()):
         assert isinstance(target, CardTensor)
         reads = [source.block] if isinstance(source, CardTensor) else []
         plain = source.held if isinstance(source, CardTensor) else source
-        perform(target.card, aten.copy_.default, (target.held, plain), {}, reads=reads, writes=[target.block])
+        perform(
+            target.card,
+            aten.copy_.default,
+            (target.held, plain),
+            {},
+            reads=reads,
+            writes=[target.block],
+        )
     else:
         transfer(target, source, non_blocking)
     return target
@@ -97,9 +114,18 @@ def copy_into(target: Tensor, source: Tensor, non_blocking: bool) -> Tensor:
 
 def _to_card(target: "CardTensor", source: Tensor, non_blocking: bool) -> None:
     card, pinned = target.card, is_pinned(source)
-    if not (pinned and non_blocking and card.capture is not None):  # a graph may copy from memory that stays in place
+    if not (
+        pinned and non_blocking and card.capture is not None
+    ):  # a graph may copy from memory that stays in place
         card.note("copy to card")
-    perform(card, _copy, (target.held, source), {}, is_kernel=card.capture is not None, writes=[target.block])
+    perform(
+        card,
+        _copy,
+        (target.held, source),
+        {},
+        is_kernel=card.capture is not None,
+        writes=[target.block],
+    )
     card.stream.use([], [target.block])
     if pinned and non_blocking:
         if card.capture is None:
@@ -150,6 +176,8 @@ def _unchanged(source: Tensor) -> Any:
 
     def check() -> None:
         if not torch.equal(content, source):
-            raise RuntimeError(f"pinned memory was changed while the copy to the card of {caller} still read it")
+            raise RuntimeError(
+                f"pinned memory was changed while the copy to the card of {caller} still read it"
+            )
 
     return check

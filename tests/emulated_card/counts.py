@@ -10,7 +10,9 @@ from typing import Literal
 
 import torch
 
-Kind = Literal["launch", "wait", "synchronise", "copy to card", "copy to host", "copy between cards", "replay"]
+Kind = Literal[
+    "launch", "wait", "synchronise", "copy to card", "copy to host", "copy between cards", "replay"
+]
 """A `wait` blocks the host until one result has arrived; `synchronise` until a card, a stream or an event is done."""
 
 _EMULATION, _TORCH = str(Path(__file__).parent), str(Path(torch.__file__).parent)
@@ -34,7 +36,9 @@ class Counts:
 
     def places(self, kind: Kind) -> Counter[str]:
         """Return the number of events of a kind by place."""
-        return Counter({caller: count for (counted, caller), count in self.by_place.items() if counted == kind})
+        return Counter(
+            {caller: count for (counted, caller), count in self.by_place.items() if counted == kind}
+        )
 
     @property
     def launches(self) -> int:

@@ -37,7 +37,9 @@ class Graph:
 
     def __del__(self) -> None:
         if self._steps and self._card is not None and self._card.capture is not None:
-            self._card.capture.broken_by = "a graph was freed, as the garbage collector does at any time"
+            self._card.capture.broken_by = (
+                "a graph was freed, as the garbage collector does at any time"
+            )
 
     def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
         """Record the work of the current card from now on."""
@@ -45,7 +47,9 @@ class Graph:
 
         card = current_machine().current_card
         if card.capture is not None:
-            raise RuntimeError(f"CUDA error: {card.device} is capturing already, at {calling_place()}")
+            raise RuntimeError(
+                f"CUDA error: {card.device} is capturing already, at {calling_place()}"
+            )
         self.reset()
         self._card, card.capture = card, self
         self._at_start, self._peak_before = card.allocated_bytes, card.peak_bytes
@@ -56,7 +60,9 @@ class Graph:
         card = self._require_card()
         card.capture = None
         if self.broken_by:
-            raise RuntimeError(f"CUDA error: operation failed due to a previous error during capture: {self.broken_by}")
+            raise RuntimeError(
+                f"CUDA error: operation failed due to a previous error during capture: {self.broken_by}"
+            )
         needed, alive = card.peak_bytes - self._at_start, card.allocated_bytes - self._at_start
         self._temporary = MemoryBlock(card, max(0, needed - alive))
         card.peak_bytes = max(card.peak_bytes, self._peak_before)
@@ -73,7 +79,11 @@ class Graph:
             if block not in self._own:
                 self._outside[id(block)] = ref(block)
         for block in writes:
-            if block not in self._own and id(block) not in self._before and block.storage is not None:
+            if (
+                block not in self._own
+                and id(block) not in self._before
+                and block.storage is not None
+            ):
                 self._before[id(block)] = (block.storage, block.storage.clone())
 
     def own(self, blocks: Sequence[MemoryBlock]) -> None:
@@ -92,7 +102,9 @@ class Graph:
         outside = [reference() for reference in self._outside.values()]
         alive = [block for block in outside if block is not None]
         if len(alive) < len(outside):
-            raise RuntimeError(f"CUDA error: a graph uses memory of {card.device} that was freed, at {calling_place()}")
+            raise RuntimeError(
+                f"CUDA error: a graph uses memory of {card.device} that was freed, at {calling_place()}"
+            )
         card.stream.use(alive, [*self._own])
         with torch.inference_mode(), torch._C.DisableTorchFunction():
             for step in self._steps:
@@ -118,7 +130,9 @@ class Graph:
 class capture(AbstractContextManager[None]):
     """A context that stands in for torch.cuda.graph."""
 
-    def __init__(self, graph: Graph, pool: object = None, stream: object = None, **_: object) -> None:
+    def __init__(
+        self, graph: Graph, pool: object = None, stream: object = None, **_: object
+    ) -> None:
         self._graph = graph
 
     def __enter__(self) -> None:
@@ -126,6 +140,9 @@ class capture(AbstractContextManager[None]):
         self._graph.capture_begin()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._graph.capture_end()

@@ -50,7 +50,9 @@ class Machine:
         if device.index is None:
             return self.current_card
         if device.index >= len(self.cards):
-            raise RuntimeError(f"CUDA error: invalid device ordinal: {device}, of {len(self.cards)}")
+            raise RuntimeError(
+                f"CUDA error: invalid device ordinal: {device}, of {len(self.cards)}"
+            )
         return self.cards[device.index]
 
 
@@ -96,7 +98,9 @@ def _answers(machine: Machine) -> Iterator[tuple[Any, str, Any]]:
         "get_device_name": lambda *_: NAME,
         "get_device_capability": lambda *_: (8, 0),
         "get_device_properties": on_card(_properties),
-        "mem_get_info": on_card(lambda card: (card.limit_bytes - card.allocated_bytes, card.limit_bytes)),
+        "mem_get_info": on_card(
+            lambda card: (card.limit_bytes - card.allocated_bytes, card.limit_bytes)
+        ),
         "memory_allocated": on_card(lambda card: card.allocated_bytes),
         "max_memory_allocated": on_card(lambda card: card.peak_bytes),
         "memory_reserved": on_card(lambda card: card.allocated_bytes),
@@ -134,7 +138,9 @@ def _bootstrap(machine: Machine) -> Callable[[threading.Thread], None]:
 
 def _autocast(autocast: Any) -> Callable[..., Any]:
     """Return autocast for cards, which to torch's C++ code are the CPU."""
-    return lambda device_type, **options: autocast("cpu" if device_type == "cuda" else device_type, **options)
+    return lambda device_type, **options: autocast(
+        "cpu" if device_type == "cuda" else device_type, **options
+    )
 
 
 def _using(machine: Machine) -> Callable[[Any], Any]:
@@ -171,5 +177,10 @@ def _on_stream(stream: Stream | None) -> Iterator[None]:
 
 def _properties(card: Card) -> SimpleNamespace:
     return SimpleNamespace(
-        name=NAME, total_memory=card.limit_bytes, major=8, minor=0, multi_processor_count=108, index=card.index
+        name=NAME,
+        total_memory=card.limit_bytes,
+        major=8,
+        minor=0,
+        multi_processor_count=108,
+        index=card.index,
     )

@@ -67,7 +67,9 @@ class Operator:
 def describe(overload: Any) -> Operator:
     """Return what is known of an overload such as `aten.add.Tensor`."""
     packet, arguments = overload.overloadpacket, overload._schema.arguments
-    aliases = [(i, argument) for i, argument in enumerate(arguments) if argument.alias_info is not None]
+    aliases = [
+        (i, argument) for i, argument in enumerate(arguments) if argument.alias_info is not None
+    ]
     written = [(i, argument.name) for i, argument in aliases if argument.alias_info.is_write]
     is_view = bool(aliases) and not written
     return Operator(
@@ -101,7 +103,9 @@ def replaced(content: Any, change: Any) -> Any:
         return change(content)
     if isinstance(content, (tuple, list)):
         items = [replaced(item, change) for item in content]
-        make = getattr(type(content), "_make", type(content))  # named tuples have it; torch's own tuples take a list
+        make = getattr(
+            type(content), "_make", type(content)
+        )  # named tuples have it; torch's own tuples take a list
         return make(items)
     if isinstance(content, dict):
         return {name: replaced(item, change) for name, item in content.items()}

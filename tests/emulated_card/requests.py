@@ -42,9 +42,13 @@ class CardRequests(TorchFunctionMode):
             return pin(func(*args, **kwargs))
         return func(*args, **kwargs)
 
-    def _make(self, card: Card | None, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    def _make(
+        self, card: Card | None, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
         """Call a function that was given a device; None is the host."""
-        if card is None and not any(isinstance(tensor, CardTensor) for tensor in tensors_in((args, kwargs))):
+        if card is None and not any(
+            isinstance(tensor, CardTensor) for tensor in tensors_in((args, kwargs))
+        ):
             result = func(*args, **kwargs)
             return pin(result) if kwargs.get("pin_memory") else result
         if func in FROM_HOST:
@@ -55,9 +59,13 @@ class CardRequests(TorchFunctionMode):
             return func(*replaced(args, _held), **kwargs)
         generator = kwargs.get("generator")
         if generator is not None:
-            raise RuntimeError(f"Expected a 'cuda' device type for generator but found '{generator.device.type}'")
+            raise RuntimeError(
+                f"Expected a 'cuda' device type for generator but found '{generator.device.type}'"
+            )
         with torch.no_grad():
-            result, _blocks = perform(card, func, replaced(args, _held), kwargs, is_kernel=func not in EMPTY)
+            result, _blocks = perform(
+                card, func, replaced(args, _held), kwargs, is_kernel=func not in EMPTY
+            )
         return CardTensor(result, card)
 
 

@@ -63,7 +63,9 @@ class Stream:
 
     def _require(self, other: "Stream", position: int, fault: str) -> None:
         if other is not self and self._waited_for.get(other, 0) < position:
-            raise RuntimeError(f"memory of {self.card.device} was {fault} on another stream, at {calling_place()}")
+            raise RuntimeError(
+                f"memory of {self.card.device} was {fault} on another stream, at {calling_place()}"
+            )
 
     def wait_stream(self, other: "Stream") -> None:
         """Let further work wait for all that is on another stream."""
@@ -125,7 +127,9 @@ class Event:
         if self._stream is None or end._stream is None or not (self._timed and end._timed):
             raise ValueError("Both events must be recorded, and created with enable_timing=True")
         if self._position > self._stream.done or end._position > end._stream.done:
-            raise RuntimeError(f"CUDA error: device not ready: nobody waited for these events, at {calling_place()}")
+            raise RuntimeError(
+                f"CUDA error: device not ready: nobody waited for these events, at {calling_place()}"
+            )
         return (end._at_s - self._at_s) * 1000
 
 

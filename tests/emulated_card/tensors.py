@@ -69,7 +69,9 @@ class CardTensor(Tensor):
         return torch.tensor(data, **({"dtype": self.dtype, "device": self.device} | options))
 
     def pin_memory(self, *_: object) -> NoReturn:
-        raise RuntimeError(f"cannot pin a tensor of {self.device}: only dense CPU tensors can be pinned")
+        raise RuntimeError(
+            f"cannot pin a tensor of {self.device}: only dense CPU tensors can be pinned"
+        )
 
     def is_pinned(self, *_: object) -> bool:
         return False
@@ -91,11 +93,17 @@ def _compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Run an operation of which at least one tensor is on a card, and place its results there."""
     operator = describe(func)
     if operator.is_copy:
-        return copy_into(args[0], args[1], bool(args[2]) if len(args) > 2 else kwargs.get("non_blocking", False))
+        return copy_into(
+            args[0], args[1], bool(args[2]) if len(args) > 2 else kwargs.get("non_blocking", False)
+        )
     placed: list[CardTensor] = []
     hosted: list[Tensor] = []
     plain_args = [_plain(argument, placed, hosted) for argument in args]
-    plain_kwargs = {name: _plain(argument, placed, hosted) for name, argument in kwargs.items()} if kwargs else {}
+    plain_kwargs = (
+        {name: _plain(argument, placed, hosted) for name, argument in kwargs.items()}
+        if kwargs
+        else {}
+    )
     card = placed[0].card
     if hosted or len(placed) > 1:
         _require_one_device(operator, args, placed, hosted)
@@ -115,7 +123,9 @@ def _compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     writes = [tensor.block for tensor in tensors_in(written) if isinstance(tensor, CardTensor)]
     reads = [tensor.block for tensor in placed]
     kernel = operator.is_kernel or operator.is_view
-    results, _blocks = perform(card, func, plain_args, plain_kwargs, is_kernel=kernel, reads=reads, writes=writes)
+    results, _blocks = perform(
+        card, func, plain_args, plain_kwargs, is_kernel=kernel, reads=reads, writes=writes
+    )
     return results if operator.reads_one_number else _place(results, card, placed if writes else ())
 
 
@@ -125,7 +135,9 @@ def _require_aligned(mask: object) -> None:
     Seen on an H100, where the whole process lost its card.
     """
     if isinstance(mask, CardTensor) and mask.storage_offset() * mask.element_size() % 16:
-        raise RuntimeError(f"CUDA error: misaligned address, in the mask of an attention: {calling_place()}")
+        raise RuntimeError(
+            f"CUDA error: misaligned address, in the mask of an attention: {calling_place()}"
+        )
 
 
 def _share_memory(results: Any, arguments: Sequence[CardTensor]) -> bool:
@@ -167,7 +179,9 @@ def _require_one_device(
         indices = {id(index) for index in args[1]}
         hosted = [tensor for tensor in hosted if id(tensor) not in indices]
     cards = {tensor.card for tensor in placed}
-    on_host = any(tensor.dim() for tensor in hosted) or (operator.is_indexing and not isinstance(args[0], CardTensor))
+    on_host = any(tensor.dim() for tensor in hosted) or (
+        operator.is_indexing and not isinstance(args[0], CardTensor)
+    )
     if len(cards) > 1 or on_host:
         devices = sorted([*(str(card.device) for card in cards), *(["cpu"] if on_host else [])])
         raise RuntimeError(

@@ -44,7 +44,9 @@ def test_launches(machine: Machine, work: Callable[[Tensor], object], launches: 
 
 def test_copies_that_look_like_views_in_inference_mode(machine: Machine) -> None:
     with torch.inference_mode():
-        counts = counted(machine, lambda x: (x.view(2, 2).t().reshape(4), x.to(torch.float64), x.reshape(2, 2)))
+        counts = counted(
+            machine, lambda x: (x.view(2, 2).t().reshape(4), x.to(torch.float64), x.reshape(2, 2))
+        )
     assert counts.launches == 2, "the last one is a view"
 
 
@@ -65,7 +67,9 @@ def test_copies_that_look_like_views_in_inference_mode(machine: Machine) -> None
     ],
 )
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.inference_mode])
-def test_waits(machine: Machine, read: Callable[[Tensor], object], mode: Callable[[], AbstractContextManager]) -> None:
+def test_waits(
+    machine: Machine, read: Callable[[Tensor], object], mode: Callable[[], AbstractContextManager]
+) -> None:
     with mode():
         counts = counted(machine, read)
     assert counts.waits == 1
@@ -84,13 +88,17 @@ def test_waits(machine: Machine, read: Callable[[Tensor], object], mode: Callabl
         (lambda x: x.__setitem__(0, 3.0), 0),
     ],
 )
-def test_copies_to_the_card(machine: Machine, write: Callable[[Tensor], object], copies: int) -> None:
+def test_copies_to_the_card(
+    machine: Machine, write: Callable[[Tensor], object], copies: int
+) -> None:
     counts = counted(machine, write)
     assert (counts.copies_to_card, counts.waits) == (copies, 0)
 
 
 def test_synchronisations_and_copies_between_cards(machine: Machine) -> None:
-    counts = counted(machine, lambda x: (torch.cuda.synchronize(), x.to("cuda:1"), torch.cuda.synchronize(1)))
+    counts = counted(
+        machine, lambda x: (torch.cuda.synchronize(), x.to("cuda:1"), torch.cuda.synchronize(1))
+    )
     assert counts.synchronisations == 2
     assert counts.total("copy between cards") == 1
     assert counts.waits == 0

@@ -46,7 +46,9 @@ def test_a_training_step_gives_back_all_but_weights_and_their_gradients() -> Non
 def test_more_than_the_limit_is_out_of_memory_and_leaves_the_card_as_it_was() -> None:
     with emulated_cards(1, memory_bytes=4 * MIB) as machine:
         tensor = torch.zeros(3 * MIB // 4, device="cuda")
-        with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 2\.00 MiB\. .* 1\.00 MiB is free"):
+        with pytest.raises(
+            torch.OutOfMemoryError, match=r"Tried to allocate 2\.00 MiB\. .* 1\.00 MiB is free"
+        ):
             torch.zeros(2 * MIB // 4, device="cuda")
         assert machine.cards[0].allocated_bytes == 3 * MIB
         assert torch.cuda.mem_get_info() == (MIB, 4 * MIB)

@@ -42,18 +42,26 @@ def on(card: str = "cuda:0", *shape: int) -> Tensor:
     ],
 )
 def test_operands_on_two_devices(operation: Callable[[], object]) -> None:
-    with pytest.raises(RuntimeError, match=f"at least two devices, c.* and cuda:[01]: .* at {HERE}"):
+    with pytest.raises(
+        RuntimeError, match=f"at least two devices, c.* and cuda:[01]: .* at {HERE}"
+    ):
         operation()
 
 
-@pytest.mark.parametrize("operation", [lambda: on().numpy(), lambda: np.asarray(on()), lambda: on()[0].numpy()])
+@pytest.mark.parametrize(
+    "operation", [lambda: on().numpy(), lambda: np.asarray(on()), lambda: on()[0].numpy()]
+)
 def test_numpy_of_a_device_tensor(operation: Callable[[], object]) -> None:
-    with pytest.raises(TypeError, match=f"can't convert cuda:0 device type tensor to numpy.*{HERE}"):
+    with pytest.raises(
+        TypeError, match=f"can't convert cuda:0 device type tensor to numpy.*{HERE}"
+    ):
         operation()
 
 
 def test_a_generator_of_the_host_and_a_card_that_is_not_there() -> None:
-    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+    with pytest.raises(
+        RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"
+    ):
         torch.rand(3, device="cuda", generator=torch.Generator())
     with pytest.raises(RuntimeError, match="invalid device ordinal: cuda:2"):
         torch.zeros(1, device="cuda:2")

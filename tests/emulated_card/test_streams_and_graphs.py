@@ -39,7 +39,10 @@ def test_pinned_memory_may_not_change_while_it_is_copied() -> None:
 
 def test_a_stream_uses_what_another_wrote_only_after_waiting_for_it() -> None:
     side, numbers = torch.cuda.Stream(), torch.zeros(3, device="cuda")
-    with torch.cuda.stream(side), pytest.raises(RuntimeError, match="used before it was written on another stream"):
+    with (
+        torch.cuda.stream(side),
+        pytest.raises(RuntimeError, match="used before it was written on another stream"),
+    ):
         numbers.add_(1)
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -35,7 +35,9 @@ def perform(
         card.stream.use((), result_blocks)
     if card.capture is not None:
         fresh = [
-            result for result, block in zip(tensors_in(results), result_blocks, strict=True) if block not in writes
+            result
+            for result, block in zip(tensors_in(results), result_blocks, strict=True)
+            if block not in writes
         ]
         card.capture.own([block for block in result_blocks if block not in writes])
         if is_kernel:
@@ -43,9 +45,16 @@ def perform(
     return results, result_blocks
 
 
-def _again(function: Callable[..., Any], args: Sequence[object], kwargs: Mapping[str, object], results: object) -> None:
+def _again(
+    function: Callable[..., Any],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    results: object,
+) -> None:
     """Compute once more, with results in the memory of the first time."""
-    for first, again in zip(tensors_in(results), tensors_in(function(*args, **kwargs)), strict=True):
+    for first, again in zip(
+        tensors_in(results), tensors_in(function(*args, **kwargs)), strict=True
+    ):
         if first.untyped_storage()._cdata != again.untyped_storage()._cdata:
             first.copy_(again)
 

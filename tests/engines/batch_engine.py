@@ -70,7 +70,9 @@ class BatchEngine:
                 batch.append(waiting.pop(0))
             if random.random() < self.trouble:
                 random.shuffle(batch)
-            if len(batch) > 1 and random.random() < self.trouble:  # preempted: its KV and its draft are gone
+            if (
+                len(batch) > 1 and random.random() < self.trouble
+            ):  # preempted: its KV and its draft are gone
                 victim = batch.pop()
                 victim.computed, victim.draft = 0, []
                 waiting.insert(random.randint(0, len(waiting)), victim)
@@ -85,7 +87,9 @@ class BatchEngine:
             drafts = self.propose(sampled, counts, tokens)
             self.calls += 1
             for request, draft in zip(rows, drafts, strict=True):
-                assert not draft or not request.done or request.output, "a draft for an unprocessed prompt"
+                assert not draft or not request.done or request.output, (
+                    "a draft for an unprocessed prompt"
+                )
                 if draft:
                     request.draft = draft
             batch = [request for request in batch if not request.done]

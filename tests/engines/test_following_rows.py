@@ -54,8 +54,12 @@ def facts(tiny: TinyPair, **changes: object) -> EngineFacts:
     return EngineFacts(**(usual | changes))  # type: ignore[arg-type]
 
 
-def drafter(tiny: TinyPair, method: str, out: Path | None = None, **changes: object) -> EngineDrafter:
-    options = EngineOptions(method=method, draft=str(tiny.draft), out=out, max_new_tokens=TOKENS, device="cpu")
+def drafter(
+    tiny: TinyPair, method: str, out: Path | None = None, **changes: object
+) -> EngineDrafter:
+    options = EngineOptions(
+        method=method, draft=str(tiny.draft), out=out, max_new_tokens=TOKENS, device="cpu"
+    )
     return EngineDrafter(facts(tiny, **changes), options)
 
 
@@ -64,7 +68,9 @@ def running(answers: list[tuple[list[int], list[int]]]) -> list[Running]:
 
 
 def run_engine(made: EngineDrafter, requests: list[Running], **events: object) -> Path:
-    def propose(sampled: list[list[int]], counts: np.ndarray, tokens: np.ndarray) -> list[list[int]]:
+    def propose(
+        sampled: list[list[int]], counts: np.ndarray, tokens: np.ndarray
+    ) -> list[list[int]]:
         rows = [EngineRow(tokens[i, : counts[i]], len(new)) for i, new in enumerate(sampled)]
         return made.speculator.propose(rows)
 
@@ -81,7 +87,11 @@ def by_prompt(records: list[RequestRecord]) -> dict[tuple[int, ...], RequestReco
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("trouble", [0.0, 0.25])
 def test_records_tell_what_the_engine_did(
-    tiny: TinyPair, answers: list[tuple[list[int], list[int]]], method: str, trouble: float, tmp_path: Path
+    tiny: TinyPair,
+    answers: list[tuple[list[int], list[int]]],
+    method: str,
+    trouble: float,
+    tmp_path: Path,
 ) -> None:
     requests = running(answers)
     folder = run_engine(drafter(tiny, method, tmp_path), requests, trouble=trouble, chunk=8, seed=5)
@@ -143,7 +153,9 @@ def test_memory_stays_bounded(tiny: TinyPair, answers: list[tuple[list[int], lis
     engine_drafter = EngineDrafter(facts(tiny, batch_size=2), options)
     requests_followed = []
 
-    def propose(sampled: list[list[int]], counts: np.ndarray, tokens: np.ndarray) -> list[list[int]]:
+    def propose(
+        sampled: list[list[int]], counts: np.ndarray, tokens: np.ndarray
+    ) -> list[list[int]]:
         rows = [EngineRow(tokens[i, : counts[i]], len(new)) for i, new in enumerate(sampled)]
         drafts = engine_drafter.speculator.propose(rows)
         requests_followed.append(len(engine_drafter.speculator._follower.requests))
@@ -154,15 +166,25 @@ def test_memory_stays_bounded(tiny: TinyPair, answers: list[tuple[list[int], lis
 
 
 def test_requests_beyond_the_draft_kv_are_decoded_without_drafts(
-    tiny: TinyPair, answers: list[tuple[list[int], list[int]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: TinyPair,
+    answers: list[tuple[list[int], list[int]]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     options = EngineOptions(
-        method="fixed-k:k=3", draft=str(tiny.draft), out=tmp_path, device="cpu", max_new_tokens=TOKENS, kv_gib=1e-9
+        method="fixed-k:k=3",
+        draft=str(tiny.draft),
+        out=tmp_path,
+        device="cpu",
+        max_new_tokens=TOKENS,
+        kv_gib=1e-9,
     )
     engine_drafter, requests = EngineDrafter(facts(tiny), options), running(answers)
     records = by_prompt(RunDirectory.open(run_engine(engine_drafter, requests)).records())
     assert "there is draft KV for 1 of 4 requests" in capsys.readouterr().err
-    assert [records[tuple(request.prompt)].output_ids for request in requests] == [r.answer for r in requests]
+    assert [records[tuple(request.prompt)].output_ids for request in requests] == [
+        r.answer for r in requests
+    ]
     drafted = [sum(line.drafted > 0 for line in record.rounds) for record in records.values()]
     # All four rows of the batch wait for one slot, so that most rounds of most requests have no draft.
     assert 0 < sum(drafted) < sum(len(record.rounds) for record in records.values()) / 2
@@ -210,7 +232,9 @@ def test_an_end_of_sequence_ends_the_record(tiny: TinyPair, tmp_path: Path) -> N
         ("no-such", "unknown method"),
     ],
 )
-def test_what_an_engine_does_not_give_is_refused_in_one_line(tiny: TinyPair, method: str, problem: str) -> None:
+def test_what_an_engine_does_not_give_is_refused_in_one_line(
+    tiny: TinyPair, method: str, problem: str
+) -> None:
     with pytest.raises(SkitError, match=problem) as refusal:
         drafter(tiny, method)
     assert "\n" not in str(refusal.value)
@@ -219,7 +243,9 @@ def test_what_an_engine_does_not_give_is_refused_in_one_line(tiny: TinyPair, met
 def test_a_deployment_gives_the_latencies_that_a_method_plans_with(
     tiny: TinyPair, answers: list[tuple[list[int], list[int]]]
 ) -> None:
-    options = EngineOptions(method="adaspec", draft=str(tiny.draft), device="cpu", deployment="specedge")
+    options = EngineOptions(
+        method="adaspec", draft=str(tiny.draft), device="cpu", deployment="specedge"
+    )
     engine_drafter, requests = EngineDrafter(facts(tiny), options), running(answers[:2])
     BatchEngine(
         lambda new, counts, tokens: engine_drafter.speculator.propose(
@@ -232,7 +258,9 @@ def test_a_deployment_gives_the_latencies_that_a_method_plans_with(
 def test_options_come_from_a_file_and_from_variables(tmp_path: Path) -> None:
     file = tmp_path / "drafts.toml"
     file.write_text('method = "threshold:max_draft=6"\nrecords = 5\nkv-gib = 0.5\n')
-    options = EngineOptions.from_environment({"SKIT_OPTIONS": str(file), "SKIT_RECORDS": "7", "SKIT_HOME": "x"})
+    options = EngineOptions.from_environment(
+        {"SKIT_OPTIONS": str(file), "SKIT_RECORDS": "7", "SKIT_HOME": "x"}
+    )
     assert (options.method, options.records, options.kv_gib) == ("threshold:max_draft=6", 7, 0.5)
     file.write_text("colour = 1\n")
     with pytest.raises(SkitError, match="unknown option 'colour'; known: method, draft"):

@@ -19,7 +19,11 @@ TOKENS = 20
 def test_two_answers_one_after_the_other(tiny: TinyPair, tmp_path: Path) -> None:
     """The second prompt goes on where the first answer ended, as the next turn of a dialogue does."""
     options = EngineOptions(
-        method="fixed-k:k=3", draft=str(tiny.draft), out=tmp_path, device="cpu", max_new_tokens=TOKENS
+        method="fixed-k:k=3",
+        draft=str(tiny.draft),
+        out=tmp_path,
+        device="cpu",
+        max_new_tokens=TOKENS,
     )
     drafts = Drafts(tiny.target, context=128, options=options)
     model = load_model(locate(str(tiny.target), "target")).model
@@ -35,7 +39,10 @@ def test_two_answers_one_after_the_other(tiny: TinyPair, tmp_path: Path) -> None
             draft = drafts(np.array(text, dtype=np.intc)).tolist()
             assert len(draft) <= 3
             remaining = answer[len(text) - len(prompt) :]
-            accepted = next((i for i, (d, t) in enumerate(zip(draft, remaining, strict=False)) if d != t), len(draft))
+            accepted = next(
+                (i for i, (d, t) in enumerate(zip(draft, remaining, strict=False)) if d != t),
+                len(draft),
+            )
             text += remaining[: accepted + 1]
         drafts(np.array(text, dtype=np.intc))
     folder = drafts.drafter.close()

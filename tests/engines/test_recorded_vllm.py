@@ -65,13 +65,26 @@ def test_the_recorded_calls_show_what_can_happen_to_a_request() -> None:
     for path in RECORDED:
         document = read(path)
         present = [{number for number, _ in call["rows"]} for call in document["calls"]]
-        rows_of_requests = {(number, row) for call in document["calls"] for row, (number, _) in enumerate(call["rows"])}
-        spans = {n: [i for i, numbers in enumerate(present) if n in numbers] for n in range(len(document["texts"]))}
+        rows_of_requests = {
+            (number, row)
+            for call in document["calls"]
+            for row, (number, _) in enumerate(call["rows"])
+        }
+        spans = {
+            n: [i for i, numbers in enumerate(present) if n in numbers]
+            for n in range(len(document["texts"]))
+        }
         assert len({*document["prompts"]}) == 6, "prompts of six lengths"
-        assert any(0 in call["new"] for call in document["calls"]), "prompts that took several steps"
+        assert any(0 in call["new"] for call in document["calls"]), (
+            "prompts that took several steps"
+        )
         assert len(rows_of_requests) > len(spans), "requests that changed their rows"
-        assert any(len(calls) < calls[-1] - calls[0] + 1 for calls in spans.values()), "requests that were preempted"
-        assert any(any(call["beyond"]) for call in document["calls"]), "tokens that were cut off behind an end"
+        assert any(len(calls) < calls[-1] - calls[0] + 1 for calls in spans.values()), (
+            "requests that were preempted"
+        )
+        assert any(any(call["beyond"]) for call in document["calls"]), (
+            "tokens that were cut off behind an end"
+        )
 
 
 OLDER_RULE = pytest.mark.xfail(
@@ -82,9 +95,14 @@ OLDER_RULE = pytest.mark.xfail(
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=OLDER_RULE if path.stem == "suffix.json" else (), id=path.stem) for path in RECORDED],
+    [
+        pytest.param(path, marks=OLDER_RULE if path.stem == "suffix.json" else (), id=path.stem)
+        for path in RECORDED
+    ],
 )
-def test_a_proposer_drafts_what_it_drafted_in_vllm(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proposer_drafts_what_it_drafted_in_vllm(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     document = read(path)
     monkeypatch.setenv("SKIT_METHOD", document["method"])
     monkeypatch.setenv("SKIT_DRAFT", "bundled")
@@ -100,7 +118,8 @@ def test_a_proposer_drafts_what_it_drafted_in_vllm(path: Path, tmp_path: Path, m
     run = RunDirectory.open(folder)
     outputs = {tuple(record.prompt_ids): record.output_ids for record in run.records()}
     expected = {
-        tuple(text[:prompt]): text[prompt:] for text, prompt in zip(document["texts"], document["prompts"], strict=True)
+        tuple(text[:prompt]): text[prompt:]
+        for text, prompt in zip(document["texts"], document["prompts"], strict=True)
     }
     assert outputs == expected
     assert run.run["engine"]["name"] == "vllm"
@@ -109,7 +128,9 @@ def test_a_proposer_drafts_what_it_drafted_in_vllm(path: Path, tmp_path: Path, m
     assert run.run["overhead"]["accepted"] > 0
 
 
-def test_the_first_forward_after_a_pause_is_when_a_request_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_forward_after_a_pause_is_when_a_request_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SKIT_METHOD", "suffix")
     drafts, model = Drafts(configuration()), nn.Identity()
     drafts.load_model(model)

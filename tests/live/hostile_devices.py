@@ -47,21 +47,36 @@ class Attacker:
         self._connections.append(connection)
         return connection
 
-    def call(self, frames: Iterator[object], options: Sequence[tuple[str, int]] = ()) -> grpc.Future:
+    def call(
+        self, frames: Iterator[object], options: Sequence[tuple[str, int]] = ()
+    ) -> grpc.Future:
         """Send frames, or bytes, without the kit's client."""
-        channel = grpc.insecure_channel(self.address, [("grpc.use_local_subchannel_pool", 1), *options])
-        hello = Up(hello={"protocol": PROTOCOL, "tokenizer": "same", "vocabulary": VOCABULARY, "token": "bad"})
+        channel = grpc.insecure_channel(
+            self.address, [("grpc.use_local_subchannel_pool", 1), *options]
+        )
+        hello = Up(
+            hello={
+                "protocol": PROTOCOL,
+                "tokenizer": "same",
+                "vocabulary": VOCABULARY,
+                "token": "bad",
+            }
+        )
 
         def sent() -> Iterator[bytes]:
             yield hello.SerializeToString()
-            yield from (frame if isinstance(frame, bytes) else frame.SerializeToString() for frame in frames)
+            yield from (
+                frame if isinstance(frame, bytes) else frame.SerializeToString() for frame in frames
+            )
 
         return channel.stream_stream(METHOD, None, Down.FromString)(sent())
 
     def refusals(self, status: Status) -> float:
         """Return how many frames and streams the server refused with a status."""
         registry = self.service.handler.metrics.registry
-        return registry.get_sample_value("skit_refused_frames_total", {"status": status.name}) or 0.0
+        return (
+            registry.get_sample_value("skit_refused_frames_total", {"status": status.name}) or 0.0
+        )
 
     def sample(self, name: str) -> float:
         """Return a metric of the server."""
@@ -123,14 +138,18 @@ def attacked_server(folder: Path, **limits: Any) -> Iterator[tuple[Attacker, Nei
         neighbour.end()
         attacker.close()
         good = attacker.account("good")
-    assert_unharmed(neighbour, [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()])
+    assert_unharmed(
+        neighbour, [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    )
     assert good.evictions == 0
 
 
 Attack = Callable[[Attacker, Neighbour], None]
 
 
-def attack_list() -> tuple[dict[str, tuple[dict[str, float], Attack]], Callable[..., Callable[[Attack], Attack]]]:
+def attack_list() -> tuple[
+    dict[str, tuple[dict[str, float], Attack]], Callable[..., Callable[[Attack], Attack]]
+]:
     """Return an empty list of attacks, and a decorator that adds one on a server with certain limits."""
     attacks: dict[str, tuple[dict[str, float], Attack]] = {}
 
@@ -153,7 +172,9 @@ def assert_unharmed(neighbour: Neighbour, events: list[JsonObject]) -> None:
         for name, record in records.items():
             assert steps(record) == steps(alone[name])
     harmed = [
-        event for event in events if event.get("account") == "token 1" and event["event"] in ("refused", "failed")
+        event
+        for event in events
+        if event.get("account") == "token 1" and event["event"] in ("refused", "failed")
     ]
     assert harmed == []
 

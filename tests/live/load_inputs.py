@@ -7,7 +7,9 @@ from tiny_models import plain_greedy, random_prompts
 from specbench_kit.traces.trace import RequestTrace
 
 LENGTH, DRAFT = 20, 3
-PROMPTS = [(str(number), prompt) for number, prompt in enumerate(random_prompts([5, 9], VOCABULARY))]
+PROMPTS = [
+    (str(number), prompt) for number, prompt in enumerate(random_prompts([5, 9], VOCABULARY))
+]
 MODELS = {"target": {"name": "tiny", "hash": "0"}, "draft": {"name": "tinier", "hash": "1"}}
 PROFILE = """
 name = "made"
@@ -32,7 +34,9 @@ r2 = 0.5
 """Ten times as slow as the server's own scheduler expects."""
 
 
-def request(name: str, prompt: list[int], wrong: int | None = None, length: int = LENGTH) -> RequestTrace:
+def request(
+    name: str, prompt: list[int], wrong: int | None = None, length: int = LENGTH
+) -> RequestTrace:
     """The target's own answer, drafted with every fourth token wrong; another target's at the token `wrong`."""
     answer = np.array(plain_greedy(TARGET, prompt, length + DRAFT)[0])
     if wrong is not None:
@@ -41,4 +45,13 @@ def request(name: str, prompt: list[int], wrong: int | None = None, length: int 
     drafted[::4] = (drafted[::4] + 1) % VOCABULARY
     statistics = np.full((length, DRAFT, 5), 0.5, np.float32)
     answer_ids = answer.tolist()
-    return RequestTrace(name, "test", prompt, answer_ids[:length], "length", answer_ids[length:], drafted, statistics)
+    return RequestTrace(
+        name,
+        "test",
+        prompt,
+        answer_ids[:length],
+        "length",
+        answer_ids[length:],
+        drafted,
+        statistics,
+    )

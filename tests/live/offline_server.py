@@ -19,7 +19,9 @@ ANSWER = plain_greedy(TARGET, PROMPT, 40)[0]
 HOST = "ipv4:127.0.0.1:5000"
 
 
-def offline(slots: int = 4, tokens: tuple[str, ...] = (), methods: tuple[str, ...] = (), **limits: Any) -> FrameHandler:
+def offline(
+    slots: int = 4, tokens: tuple[str, ...] = (), methods: tuple[str, ...] = (), **limits: Any
+) -> FrameHandler:
     """Return the handler of a server whose verification thread is never started."""
     bounds = ServerLimits(context=CAPACITY, **limits)
     handler = make_server(slots=slots, limits=bounds, tokens=tokens, methods=methods).handler
@@ -27,7 +29,9 @@ def offline(slots: int = 4, tokens: tuple[str, ...] = (), methods: tuple[str, ..
     return handler
 
 
-def device(handler: FrameHandler, token: str = "", name: str = "", peer: str = HOST) -> DeviceStream:
+def device(
+    handler: FrameHandler, token: str = "", name: str = "", peer: str = HOST
+) -> DeviceStream:
     """Return a stream to a handler, of the account that the token or the peer's host has."""
     hello = messages.Hello(token=token, device=name)
     return DeviceStream(handler, handler.admission.caller(hello, peer), peer)

@@ -32,7 +32,10 @@ def test_streams_are_limited_over_all_tokens_and_given_back() -> None:
 
 def test_hosts_have_accounts_of_their_own_and_connections_do_not() -> None:
     gate = offline().admission
-    accounts = {peer: greet(gate, peer=peer) for peer in (HOST, "ipv4:127.0.0.1:5001", "ipv4:10.0.0.7:5000", "unix:")}
+    accounts = {
+        peer: greet(gate, peer=peer)
+        for peer in (HOST, "ipv4:127.0.0.1:5001", "ipv4:10.0.0.7:5000", "unix:")
+    }
     first_host, again, second_host, local = accounts.values()
     assert first_host is again
     assert len({id(account) for account in (first_host, second_host, local)}) == 3
@@ -44,11 +47,15 @@ def test_devices_of_other_certificates_and_tokens_are_other_owners() -> None:
     by_certificate = offline().admission
     owners = {by_certificate.caller(hello, HOST, name).owner for name in ("", "one", "two")}
     by_token = offline(tokens=("b", "a")).admission
-    owners |= {by_token.caller(messages.Hello(device="d", token=token), HOST).owner for token in "ab"}
+    owners |= {
+        by_token.caller(messages.Hello(device="d", token=token), HOST).owner for token in "ab"
+    }
     assert len(owners) == 5
 
 
-def test_accounts_in_use_are_remembered_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accounts_in_use_are_remembered_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(admission, "REMEMBERED", 2)
     gate = offline().admission
     used = greet(gate, peer="ipv4:10.0.0.1:1")
@@ -72,7 +79,9 @@ def test_an_overload_meets_those_beyond_their_share_of_the_accounts_in_use() -> 
         gate.require_capacity(busy, waiting=8)
 
 
-def test_a_bucket_holds_the_bytes_of_one_second_and_is_filled_by_the_time_since_the_last_frame() -> None:
+def test_a_bucket_holds_the_bytes_of_one_second_and_is_filled_by_the_time_since_the_last_frame() -> (
+    None
+):
     bucket = ByteRate(2000)
     assert bucket.pause_s(3000, 10.0) == 0.5
     # 1000 bytes are filled up in half a second; a frame of one byte counts as 1024.
@@ -130,7 +139,9 @@ def test_bytes_are_unread_until_they_are_written() -> None:
 def test_a_stream_is_overfull_by_its_own_bytes_and_by_those_of_its_token() -> None:
     def overfull(**limits: int) -> list[bool]:
         handler = offline(tokens=("a", "b"), **limits)
-        streams = [device(handler, token, name) for token, name in (("a", "1"), ("a", "2"), ("b", "3"))]
+        streams = [
+            device(handler, token, name) for token, name in (("a", "1"), ("a", "2"), ("b", "3"))
+        ]
         open_session(streams[0], "s")
         send_draft(streams[0], "s")
         verify(handler)
@@ -147,4 +158,10 @@ def test_all_streams_of_a_token_wait_for_the_bytes_of_each(monkeypatch: pytest.M
     handler = offline(tokens=("a", "b"), token_bytes_per_s=2048)
     first, second, other_token = (device(handler, token) for token in "aab")
     ping = Up(ping={"count": 1})
-    assert [stream.pause_s(ping) for stream in (first, second, first, second, other_token)] == [0, 0, 0.5, 1.0, 0]
+    assert [stream.pause_s(ping) for stream in (first, second, first, second, other_token)] == [
+        0,
+        0,
+        0.5,
+        1.0,
+        0,
+    ]

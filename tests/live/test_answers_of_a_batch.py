@@ -73,7 +73,9 @@ class Device:
                 draft.tree.add(token, draft.tree.last, Known(SURE, sampled=False), 0)
         self.names = [frame.session for frame in self.connection.frames("open")]
 
-    def answer(self, request: int, arrived_s: float = 0.0, number: int = 1, **verdict: object) -> None:
+    def answer(
+        self, request: int, arrived_s: float = 0.0, number: int = 1, **verdict: object
+    ) -> None:
         down = Down(verdict={"session": self.names[request], "round": number, **verdict})
         self.connection.answers.append((arrived_s, down))
 
@@ -155,9 +157,13 @@ def test_a_round_that_is_refused_for_the_time_being_is_sent_again() -> None:
 
 def test_a_device_waits_as_long_as_a_refusal_says(monkeypatch: pytest.MonkeyPatch) -> None:
     waits_s: list[float] = []
-    monkeypatch.setattr("specbench_kit.live.wire_verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    monkeypatch.setattr(
+        "specbench_kit.live.wire_verifier.Event", lambda: SimpleNamespace(wait=waits_s.append)
+    )
     device, streaming = Device(), Streaming()
-    for number, (sender, name) in enumerate(((device, device.names[0]), (streaming, streaming.names[0])), 1):
+    for number, (sender, name) in enumerate(
+        ((device, device.names[0]), (streaming, streaming.names[0])), 1
+    ):
         refused = {"session": name, "status": Status.OVERLOADED, "retry_ms": 250 * number}
         sender.connection.answers.append((0.0, Down(refused=refused)))
     pending = device.verifier.send(device.drafts[:1], [[1, 2]])
@@ -168,7 +174,9 @@ def test_a_device_waits_as_long_as_a_refusal_says(monkeypatch: pytest.MonkeyPatc
     assert waits_s == [0.25, 0.5]
 
 
-@pytest.mark.parametrize(("status", "times"), [(Status.OVERLOADED, MAX_TRIES + 1), (Status.BROKEN_TREE, 1)])
+@pytest.mark.parametrize(
+    ("status", "times"), [(Status.OVERLOADED, MAX_TRIES + 1), (Status.BROKEN_TREE, 1)]
+)
 def test_a_round_that_is_refused_for_good_ends_the_run(status: Status, times: int) -> None:
     device = Device()
     pending = device.verifier.send(device.drafts, [[1, 2]] * 3)
@@ -189,7 +197,11 @@ def test_a_forgotten_session_is_opened_again_with_its_output() -> None:
     kinds = [frame.WhichOneof("kind") for frame in device.connection.sent]
     assert kinds == ["open"] * 3 + ["draft", "open", "draft"]
     opened = device.connection.frames("open")[-1]
-    assert (opened.session, [*opened.prompt], [*opened.output]) == (device.names[1], [1] * 3, [1, 21, 22])
+    assert (opened.session, [*opened.prompt], [*opened.output]) == (
+        device.names[1],
+        [1] * 3,
+        [1, 21, 22],
+    )
 
 
 @pytest.mark.parametrize("path", [[0], [1, 3]])
@@ -258,7 +270,9 @@ def test_an_answer_is_known_before_only_if_it_is_for_all() -> None:
     assert not device.verifier.answer_arrived()
     device.verifier.send(device.drafts[:2], [[1], [1]])
     assert not device.verifier.answer_arrived()
-    assert len(device.connection.frames("draft")) == 3, "the request whose answer is here sent nothing again"
+    assert len(device.connection.frames("draft")) == 3, (
+        "the request whose answer is here sent nothing again"
+    )
 
 
 def test_a_round_that_needs_no_answer_has_arrived() -> None:
@@ -277,7 +291,13 @@ def test_the_device_says_how_many_hidden_states_it_has() -> None:
     draft = device.drafts[0]
     for number, (path, tokens) in enumerate((([1], 5), ([], 1), ([1, 2], 3)), 1):
         pending = device.verifier.send([draft], [[1, 2]])
-        device.answer(0, number=number, path=path, bonus=9, states=to_bytes(torch.full((tokens, 2), float(number))))
+        device.answer(
+            0,
+            number=number,
+            path=path,
+            bonus=9,
+            states=to_bytes(torch.full((tokens, 2), float(number))),
+        )
         (verdict,) = pending()
         assert verdict.states is not None
         assert verdict.states.tolist() == [[number, number]] * tokens
@@ -291,17 +311,26 @@ class Streaming:
     def __init__(self, method: str = "") -> None:
         self.connection = Scripted()
         self.stream = WireStream(self.connection, GREEDY, 0, method)  # type: ignore[arg-type]
-        self.sessions: list[Session] = [draft.session for draft in KnownDrafter([[SURE]] * 2, context=4).drafts]
+        self.sessions: list[Session] = [
+            draft.session for draft in KnownDrafter([[SURE]] * 2, context=4).drafts
+        ]
         for session in self.sessions:
             self.stream.begin(session)
         self.names = [frame.session for frame in self.connection.frames("open")]
 
     def answer(self, request: int, number: int = 1, base: int = 4, **frame: object) -> None:
-        down = Down(generated={"session": self.names[request], "round": number, "base": base, **frame})
+        down = Down(
+            generated={"session": self.names[request], "round": number, "base": base, **frame}
+        )
         self.connection.answers.append((1.0, down))
 
     def refuse(self, request: int, number: int, status: Status) -> None:
-        refused = {"session": self.names[request], "round": number, "status": status, "reason": "why"}
+        refused = {
+            "session": self.names[request],
+            "round": number,
+            "status": status,
+            "reason": "why",
+        }
         self.connection.answers.append((1.0, Down(refused=refused)))
 
     def receive(self) -> list[StreamedRound]:
@@ -313,7 +342,11 @@ def test_a_streamed_request_is_charged_its_share_of_the_batch() -> None:
     device.answer(1, tokens=[5], verify_us=9000, queue_us=2000, draft_us=1000, batch_size=3)
     (streamed,) = device.receive()
     assert streamed.request_id == "1"
-    assert (streamed.verify_s, streamed.queue_s, streamed.draft_s) == (pytest.approx(0.003), 0.002, 0.001)
+    assert (streamed.verify_s, streamed.queue_s, streamed.draft_s) == (
+        pytest.approx(0.003),
+        0.002,
+        0.001,
+    )
 
 
 @pytest.mark.parametrize("late", [{"number": 2}, {"base": 3}, {"base": 5}, {"tokens": []}])
@@ -327,7 +360,9 @@ def test_tokens_that_belong_elsewhere_are_passed_over(late: dict[str, Any]) -> N
 
 def test_each_number_of_a_streamed_round_is_read() -> None:
     device = Streaming()
-    device.answer(0, tokens=[5, 6, 7], drafted=4, submitted=3, accepted=2, computed=6, padded=[2, 1])
+    device.answer(
+        0, tokens=[5, 6, 7], drafted=4, submitted=3, accepted=2, computed=6, padded=[2, 1]
+    )
     (streamed,) = device.receive()
     assert (streamed.drafted, streamed.submitted, streamed.accepted) == (4, 3, 2)
     assert (streamed.computed, [*streamed.padded], streamed.arrived_s) == (6, [2, 1], 1.0)
@@ -351,7 +386,9 @@ def test_a_response_that_is_refused_for_the_time_being_is_asked_for_again(number
     assert len(device.connection.frames("open")) == 2
 
 
-@pytest.mark.parametrize(("status", "times"), [(Status.OVERLOADED, MAX_TRIES + 1), (Status.UNKNOWN_METHOD, 1)])
+@pytest.mark.parametrize(
+    ("status", "times"), [(Status.OVERLOADED, MAX_TRIES + 1), (Status.UNKNOWN_METHOD, 1)]
+)
 def test_a_response_that_is_refused_for_good_ends_the_run(status: Status, times: int) -> None:
     device = Streaming()
     for number in range(times):
@@ -369,7 +406,12 @@ def test_a_forgotten_response_is_opened_and_asked_for_again() -> None:
     assert [list(streamed.tokens) for streamed in device.receive()] == [[6]]
     opened, asked = device.connection.frames("open"), device.connection.frames("generate")
     assert ([*opened[-1].output], opened[-1].session) == ([1, 5], device.names[1])
-    assert (asked[-1].session, asked[-1].base, len(opened), len(asked)) == (device.names[1], 5, 3, 3)
+    assert (asked[-1].session, asked[-1].base, len(opened), len(asked)) == (
+        device.names[1],
+        5,
+        3,
+        3,
+    )
 
 
 def test_tokens_of_a_finished_response_are_passed_over() -> None:
@@ -389,8 +431,13 @@ def test_after_a_loss_every_response_is_asked_for_from_its_last_token_on() -> No
     device.sessions[1].tokens += streamed.tokens
     device.connection.answers.append(LOST)
     device.answer(1, number=2, base=6, status=Status.REBASE, tokens=[7, 8])
-    assert [(answer.request_id, list(answer.tokens)) for answer in device.receive()] == [("1", [7]), ("1", [8])]
-    requests = [(frame.session, frame.round, frame.base) for frame in device.connection.frames("generate")]
+    assert [(answer.request_id, list(answer.tokens)) for answer in device.receive()] == [
+        ("1", [7]),
+        ("1", [8]),
+    ]
+    requests = [
+        (frame.session, frame.round, frame.base) for frame in device.connection.frames("generate")
+    ]
     first, second = device.names
     assert requests == [(first, 1, 4), (second, 1, 4), (first, 2, 4), (second, 2, 6)]
 
@@ -426,7 +473,19 @@ def test_a_streamed_round_lasts_from_the_tokens_before_it(monkeypatch: pytest.Mo
     says = [
         [StreamedRound("000", [5], 113.0)],
         [
-            StreamedRound("000", [6, 7], 115.0, 4, 3, 1, 5, queue_s=0.5, draft_s=0.25, verify_s=1.0, padded=[2, 1]),
+            StreamedRound(
+                "000",
+                [6, 7],
+                115.0,
+                4,
+                3,
+                1,
+                5,
+                queue_s=0.5,
+                draft_s=0.25,
+                verify_s=1.0,
+                padded=[2, 1],
+            ),
             StreamedRound("001", [9], 115.0),
             StreamedRound("000", [8], 115.0, verify_s=0.0),
             StreamedRound("000", [9], 115.0),
@@ -435,7 +494,9 @@ def test_a_streamed_round_lasts_from_the_tokens_before_it(monkeypatch: pytest.Mo
     stream = Spoken(deque(says))
     loop = StreamedLoop(stream, clock, DecodingSetup(eos_ids=frozenset({8})))  # type: ignore[arg-type]
     loop.submit(make_requests([[1, 2]], 9)[0])
-    monkeypatch.setattr("specbench_kit.live.streaming.monotonic_s", lambda: 100 + clock.now_s() + 1.0)
+    monkeypatch.setattr(
+        "specbench_kit.live.streaming.monotonic_s", lambda: 100 + clock.now_s() + 1.0
+    )
     assert loop.runs_on
     seen: list[Any] = []
     loop.on_round = seen.extend
@@ -452,12 +513,20 @@ def test_a_streamed_round_lasts_from_the_tokens_before_it(monkeypatch: pytest.Mo
     )
     first, second, third = record.rounds
     assert (first.end_s, first.verify_s, first.link_s, first.committed) == (2.0, 2.0, 0.0, 1)
-    assert (second.end_s, second.verify_s, second.link_s, second.queue_s, second.draft_s) == (4.0, 1.0, 0.25, 0.5, 0.25)
+    assert (second.end_s, second.verify_s, second.link_s, second.queue_s, second.draft_s) == (
+        4.0,
+        1.0,
+        0.25,
+        0.5,
+        0.25,
+    )
     assert (second.drafted, second.submitted, second.accepted, second.committed) == (4, 3, 1, 2)
     assert (second.deepest, second.padded) == (3, [2, 1])
     assert (third.end_s, third.verify_s, third.link_s) == (4.0, 0.0, 0.0)
     details = [streamed.detail() for streamed in seen]
-    assert [(shown.tokens, shown.parents, shown.submitted, shown.path, shown.bonus) for shown in details] == [
+    assert [
+        (shown.tokens, shown.parents, shown.submitted, shown.path, shown.bonus) for shown in details
+    ] == [
         ([2], [-1], [], [], 5),
         ([5, 6], [-1, 0], [1], [1], 7),
         ([7], [-1], [], [], 8),
@@ -510,10 +579,15 @@ def test_an_engine_has_answered_once_it_has_answered_all() -> None:
     engine.hold.set()
     verdicts = pending()
     assert verifier.answer_arrived()
-    assert [(verdict.path, verdict.bonus, verdict.computed) for verdict in verdicts] == [([1], 9, 3), ([1, 2], 5, 3)]
+    assert [(verdict.path, verdict.bonus, verdict.computed) for verdict in verdicts] == [
+        ([1], 9, 3),
+        ([1, 2], 5, 3),
+    ]
 
 
-def test_the_answer_that_came_last_says_how_long_the_link_took(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_answer_that_came_last_says_how_long_the_link_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The clock counts how often it is read: sending, the first answer and its end are read before the second."""
     monkeypatch.setattr("specbench_kit.live.engine_verifier.monotonic_s", count(1).__next__)
     engine, splits = ChosenEngine({1: [7, 8, 5], 2: [7, 8, 5]}), []
@@ -588,7 +662,9 @@ def test_an_engine_that_stops_early_goes_on_from_what_it_said() -> None:
     engine.chunks.extend([[[5, 6]], [[7], [8, 9]]])
     (draft,) = KnownDrafter([[SURE]], context=4).drafts
     request = make_requests([[1, 2]], 5)[0]
-    session = type(draft.session)(request, draft.session.random, frozenset(), 0.0, draft.session.record)
+    session = type(draft.session)(
+        request, draft.session.random, frozenset(), 0.0, draft.session.record
+    )
     stream = EngineStream(engine, GREEDY, 0)
     stream.begin(session)
     assert received(stream, 5) == [5, 6, 7, 8, 9]

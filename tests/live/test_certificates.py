@@ -21,7 +21,9 @@ from specbench_kit.live.server.metrics import EventLog
 from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.server_address import ServerAddress
 
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with openssl")
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="certificates are made with openssl"
+)
 OPTIONS = ("--tls-cert", "--tls-key")
 
 
@@ -49,7 +51,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 @contextmanager
-def secured(pair: tuple[Path, Path] | None, client_ca: Path | None = None, log: Path | None = None) -> Iterator[str]:
+def secured(
+    pair: tuple[Path, Path] | None, client_ca: Path | None = None, log: Path | None = None
+) -> Iterator[str]:
     """Run a server with a certificate, and yield its address."""
     content = (None, None) if pair is None else tuple(path.read_bytes() for path in pair)
     listen = ListenAddress("127.0.0.1:0", *content, client_ca.read_bytes() if client_ca else None)
@@ -60,7 +64,9 @@ def secured(pair: tuple[Path, Path] | None, client_ca: Path | None = None, log: 
 
 
 def connect(address: str, **options: Any) -> Connection:
-    return ServerAddress(address, ConnectionOptions(**options)).connect(tokenizer="same", vocabulary=VOCABULARY)
+    return ServerAddress(address, ConnectionOptions(**options)).connect(
+        tokenizer="same", vocabulary=VOCABULARY
+    )
 
 
 def test_names_certificates_of_devices_and_roots_of_the_system(
@@ -81,13 +87,27 @@ def test_names_certificates_of_devices_and_roots_of_the_system(
         ("server", {}, "it speaks TLS: give --server-ca"),
         ("plain", {"server_ca": "server"}, "it speaks no TLS: leave out --server-ca"),
         ("server", {"server_ca": "other"}, "its certificate was not signed by one of --server-ca"),
-        ("named", {"server_ca": "named"}, "its certificate is not for 127.0.0.1: give --server-name"),
+        (
+            "named",
+            {"server_ca": "named"},
+            "its certificate is not for 127.0.0.1: give --server-name",
+        ),
         ("expired", {"server_ca": "expired"}, "its certificate has expired"),
-        ("mutual", {"server_ca": "server"}, "it asks for a certificate of this device: give --server-cert"),
-        ("mutual", {"server_ca": "server", "own": "other"}, "it does not trust the certificate of --server-cert"),
+        (
+            "mutual",
+            {"server_ca": "server"},
+            "it asks for a certificate of this device: give --server-cert",
+        ),
+        (
+            "mutual",
+            {"server_ca": "server", "own": "other"},
+            "it does not trust the certificate of --server-cert",
+        ),
     ],
 )
-def test_a_connection_that_cannot_be_says_why(server: str, client: dict[str, str], reason: str, files: Files) -> None:
+def test_a_connection_that_cannot_be_says_why(
+    server: str, client: dict[str, str], reason: str, files: Files
+) -> None:
     pairs = {"plain": None, "mutual": files.server}
     pair = pairs[server] if server in pairs else getattr(files, server)
     options: dict[str, Path] = {}
@@ -103,15 +123,24 @@ def test_a_connection_that_cannot_be_says_why(server: str, client: dict[str, str
     assert "start one with skit serve" not in str(error.value)
 
 
-def test_a_mistake_in_the_files_is_found_before_the_model_is_loaded(files: Files, tmp_path: Path) -> None:
+def test_a_mistake_in_the_files_is_found_before_the_model_is_loaded(
+    files: Files, tmp_path: Path
+) -> None:
     (cert, key), (_, foreign) = files.server, files.other
-    empty, locked, damaged = tmp_path / "empty.pem", tmp_path / "locked.pem", tmp_path / "damaged.pem"
+    empty, locked, damaged = (
+        tmp_path / "empty.pem",
+        tmp_path / "locked.pem",
+        tmp_path / "damaged.pem",
+    )
     empty.write_text("nothing")
     lock = ("openssl", "pkey", "-in", key, "-aes256", "-passout", "pass:secret", "-out", locked)
     subprocess.run(lock, check=True, capture_output=True)
     damaged.write_text(cert.read_text().replace("MII", "!!!", 1))
     mistakes = {
-        (key, cert): f"--tls-cert {key} holds a private key, not a certificate: are the two swapped?",
+        (
+            key,
+            cert,
+        ): f"--tls-cert {key} holds a private key, not a certificate: are the two swapped?",
         (empty, key): f"--tls-cert {empty} holds no certificate in the PEM format",
         (cert, empty): f"--tls-key {empty} holds no private key in the PEM format",
         (cert, foreign): f"--tls-key {foreign} is not the key of the certificate {cert}",

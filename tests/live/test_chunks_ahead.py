@@ -12,7 +12,11 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict
-from specbench_kit.live.free_running import AnswerPollingDrafter, FreeRunningDrafter, FreeRunningVerifier
+from specbench_kit.live.free_running import (
+    AnswerPollingDrafter,
+    FreeRunningDrafter,
+    FreeRunningVerifier,
+)
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import Down, Status, text_hash
 from specbench_kit.live.wire_verifier import MAX_TRIES
@@ -30,7 +34,10 @@ class Device:
     """A device with requests of four tokens each, whose chains go out in chunks of two."""
 
     def __init__(self, requests: int = 1, ahead: int = 4) -> None:
-        self.connection, self.splits = Polled(welcome=messages.Welcome(limits={"ahead": ahead})), list[Any]()
+        self.connection, self.splits = (
+            Polled(welcome=messages.Welcome(limits={"ahead": ahead})),
+            list[Any](),
+        )
         clock: Any = SimpleNamespace(split=lambda *parts: self.splits.append(parts))
         self.verifier = FreeRunningVerifier(self.connection, GREEDY, 0, clock, 2)  # type: ignore[arg-type]
         self.drafts: list[Draft] = KnownDrafter([[SURE]] * requests, context=4).drafts
@@ -56,7 +63,14 @@ class Device:
         self.drafts[0].session.tokens += verdict.tokens
         return verdict
 
-    def answer(self, number: int = 0, base: int = 4, request: int = 0, arrived_s: float = 0.0, **more: object) -> None:
+    def answer(
+        self,
+        number: int = 0,
+        base: int = 4,
+        request: int = 0,
+        arrived_s: float = 0.0,
+        **more: object,
+    ) -> None:
         verdict = {"session": self.names[request], "round": number, "base": base, **more}
         self.connection.answers.append((arrived_s, Down(verdict=verdict)))
 
@@ -66,7 +80,9 @@ class Device:
 
     def sent(self) -> list[tuple[int, int, list[int]]]:
         """Return number, base and tokens of every chunk that was sent."""
-        return [(frame.round, frame.base, [*frame.tokens]) for frame in self.connection.frames("draft")]
+        return [
+            (frame.round, frame.base, [*frame.tokens]) for frame in self.connection.frames("draft")
+        ]
 
     def bytes(self, *numbers: int) -> int:
         """Return the bytes of the frames of some chunks."""
@@ -83,7 +99,9 @@ def test_whole_chunks_are_sent_with_a_hash_of_the_text_before_them() -> None:
     assert device.sent()[2:] == [(3, 8, [15, 16])]
     text = [1] * 4 + [11, 12, 13, 14, 15, 16]
     frames = device.connection.frames("draft")
-    assert [frame.text_hash for frame in frames] == [text_hash(text[:length]) for length in (4, 6, 8)]
+    assert [frame.text_hash for frame in frames] == [
+        text_hash(text[:length]) for length in (4, 6, 8)
+    ]
     assert {frame.session for frame in frames} == {*device.names}
 
 
@@ -108,7 +126,9 @@ def test_a_verdict_is_on_what_the_text_lacks_of_its_chunk() -> None:
     assert (second.tokens, second.submitted, second.path) == ([99], [1], [])
     assert (second.computed, [*second.padded]) == (2, [2, 1])
     device.send(21, 22)
-    assert device.sent() == [(1, 4, [11, 12]), (2, 6, [13, 14]), (3, 6, [21, 22])], "a new chain begins behind it"
+    assert device.sent() == [(1, 4, [11, 12]), (2, 6, [13, 14]), (3, 6, [21, 22])], (
+        "a new chain begins behind it"
+    )
 
 
 def test_bytes_are_counted_with_the_next_verdict_and_once() -> None:
@@ -241,7 +261,9 @@ def test_a_session_that_is_refused_for_the_time_being_is_opened_again() -> None:
 
 def test_a_device_waits_as_long_as_a_refusal_says(monkeypatch: pytest.MonkeyPatch) -> None:
     waits_s: list[float] = []
-    monkeypatch.setattr("specbench_kit.live.free_running.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    monkeypatch.setattr(
+        "specbench_kit.live.free_running.Event", lambda: SimpleNamespace(wait=waits_s.append)
+    )
     device = Device()
     refused = {"session": device.names[0], "status": Status.IN_FLIGHT, "retry_ms": 250}
     device.connection.answers.append((0.0, Down(refused=refused)))
@@ -251,7 +273,9 @@ def test_a_device_waits_as_long_as_a_refusal_says(monkeypatch: pytest.MonkeyPatc
     assert waits_s == [0.25]
 
 
-@pytest.mark.parametrize(("status", "times"), [(Status.OVERLOADED, MAX_TRIES + 1), (Status.CONTEXT_FULL, 1)])
+@pytest.mark.parametrize(
+    ("status", "times"), [(Status.OVERLOADED, MAX_TRIES + 1), (Status.CONTEXT_FULL, 1)]
+)
 def test_a_session_that_is_refused_for_good_ends_the_run(status: Status, times: int) -> None:
     device = Device()
     pending = device.send(11, 12)
@@ -266,12 +290,23 @@ def test_a_session_that_is_refused_for_good_ends_the_run(status: Status, times: 
     ("verdict", "reason"),
     [
         ({"base": 5, "bonus": 7}, "the server left out a verdict"),
-        ({"number": 1, "path": [2], "bonus": 7}, "the server verified tokens that were not sent, or rolled back"),
-        ({"number": 1, "path": [1, 2, 3], "bonus": 7}, "the server verified tokens that were not sent, or rolled back"),
-        ({"path": [1], "bonus": 7}, "the server verified tokens that were not sent, or rolled back"),
+        (
+            {"number": 1, "path": [2], "bonus": 7},
+            "the server verified tokens that were not sent, or rolled back",
+        ),
+        (
+            {"number": 1, "path": [1, 2, 3], "bonus": 7},
+            "the server verified tokens that were not sent, or rolled back",
+        ),
+        (
+            {"path": [1], "bonus": 7},
+            "the server verified tokens that were not sent, or rolled back",
+        ),
     ],
 )
-def test_a_server_that_verifies_what_was_not_sent_ends_the_run(verdict: dict[str, Any], reason: str) -> None:
+def test_a_server_that_verifies_what_was_not_sent_ends_the_run(
+    verdict: dict[str, Any], reason: str
+) -> None:
     device = Device()
     pending = device.send(11, 12)
     device.answer(**verdict)
@@ -304,7 +339,9 @@ def test_answers_to_a_finished_request_are_ignored() -> None:
     assert [frame.session for frame in device.connection.frames("close")] == [device.names[1]]
     pending = device.send(11, 12)
     device.answer(request=1, base=9, bonus=77)
-    device.connection.answers.append((0.0, Down(refused={"session": device.names[1], "status": Status.FAILED})))
+    device.connection.answers.append(
+        (0.0, Down(refused={"session": device.names[1], "status": Status.FAILED}))
+    )
     device.answer(1, bonus=7)
     assert device.take(pending).tokens == [7]
 

@@ -13,7 +13,13 @@ import pytest
 from specbench_kit.core.errors import SkitError
 from specbench_kit.deployments.base import Link
 from specbench_kit.live import connection as connection_module
-from specbench_kit.live.connection import RECONNECT_TIMEOUT_S, ClientIdentity, Connection, ConnectionLostError, _Stream
+from specbench_kit.live.connection import (
+    RECONNECT_TIMEOUT_S,
+    ClientIdentity,
+    Connection,
+    ConnectionLostError,
+    _Stream,
+)
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import METHOD, Down, Up
 
@@ -56,7 +62,9 @@ def welcome(model_hash: str = "a", dtype: str = "float32") -> messages.Welcome:
 
 
 @pytest.mark.parametrize(("address", "timeout_s"), [("a:1", 20.0), ("a:1,b:2", 5.0)])
-def test_each_server_is_tried_once_if_nobody_waits(address: str, timeout_s: float, waits_s: list[float]) -> None:
+def test_each_server_is_tried_once_if_nobody_waits(
+    address: str, timeout_s: float, waits_s: list[float]
+) -> None:
     """A single server may take longer to answer than one of several."""
     addresses = address.split(",")
     script = [f"{name} is away" for name in addresses]
@@ -69,9 +77,15 @@ def test_each_server_is_tried_once_if_nobody_waits(address: str, timeout_s: floa
 
 @pytest.mark.parametrize(
     ("wait_s", "waits"),
-    [(0.1, [0.1]), (3.0, [0.1, 0.2, 0.4, 0.8, 1.6]), (15.0, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])],
+    [
+        (0.1, [0.1]),
+        (3.0, [0.1, 0.2, 0.4, 0.8, 1.6]),
+        (15.0, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]),
+    ],
 )
-def test_a_server_is_waited_for_at_growing_intervals(wait_s: float, waits: list[float], waits_s: list[float]) -> None:
+def test_a_server_is_waited_for_at_growing_intervals(
+    wait_s: float, waits: list[float], waits_s: list[float]
+) -> None:
     with pytest.raises(ConnectionLostError):
         Tried("a:1", [], wait_s)
     assert waits_s == pytest.approx(waits)
@@ -91,18 +105,24 @@ def test_a_lost_connection_is_made_again_with_the_latest_server_first(waits_s: l
 
 def test_servers_that_stay_away_end_the_run_after_two_minutes(waits_s: list[float]) -> None:
     connection = Tried("a:1,b:2", [welcome()])
-    with pytest.raises(SkitError, match=r"^the server a:1, b:2 stayed away: away; --resume goes on later$"):
+    with pytest.raises(
+        SkitError, match=r"^the server a:1, b:2 stayed away: away; --resume goes on later$"
+    ):
         connection.reconnect()
     assert 120 <= sum(waits_s) < 125
     assert connection.reconnections == 0
 
 
-@pytest.mark.parametrize(("other", "words"), [(("b", "float32"), "in float32"), (("a", "bfloat16"), "in bfloat16")])
+@pytest.mark.parametrize(
+    ("other", "words"), [(("b", "float32"), "in float32"), (("a", "bfloat16"), "in bfloat16")]
+)
 def test_a_server_with_another_target_or_dtype_does_not_take_over(
     other: tuple[str, str], words: str, waits_s: list[float]
 ) -> None:
     connection = Tried("a:1,b:2", [welcome(), AWAY, welcome(*other)])
-    with pytest.raises(SkitError, match=rf"^b:2 holds tiny {words}, and the run began with tiny in float32: "):
+    with pytest.raises(
+        SkitError, match=rf"^b:2 holds tiny {words}, and the run began with tiny in float32: "
+    ):
         connection.reconnect()
     assert (connection.reconnections, waits_s) == (0, [])
 
@@ -208,7 +228,9 @@ class NotedDirection:
         self.deliver(message)
 
 
-def test_each_way_of_an_emulated_link_has_its_own_bandwidth(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_way_of_an_emulated_link_has_its_own_bandwidth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(connection_module, "LinkDirection", NotedDirection)
     channel: Any = Channel(PONG)
     link, ping = Link(rtt_s=0.5, up_bytes_per_s=100, down_bytes_per_s=200), Up(ping={"count": 1})
@@ -230,9 +252,21 @@ def test_each_way_of_an_emulated_link_has_its_own_bandwidth(monkeypatch: pytest.
     [
         (None, ConnectionLostError, "^the server ended the stream$"),
         (Broken(grpc.StatusCode.UNAVAILABLE, "gone"), ConnectionLostError, "^UNAVAILABLE: gone$"),
-        (Broken(grpc.StatusCode.UNAUTHENTICATED, "no token"), SkitError, "^the server refused: no token$"),
-        (Broken(grpc.StatusCode.FAILED_PRECONDITION, "no such"), SkitError, "^the server refused: no such$"),
-        (Broken(grpc.StatusCode.INVALID_ARGUMENT, "no frame"), SkitError, "^the server refused: no frame$"),
+        (
+            Broken(grpc.StatusCode.UNAUTHENTICATED, "no token"),
+            SkitError,
+            "^the server refused: no token$",
+        ),
+        (
+            Broken(grpc.StatusCode.FAILED_PRECONDITION, "no such"),
+            SkitError,
+            "^the server refused: no such$",
+        ),
+        (
+            Broken(grpc.StatusCode.INVALID_ARGUMENT, "no frame"),
+            SkitError,
+            "^the server refused: no frame$",
+        ),
     ],
 )
 def test_whoever_waits_meets_the_end_of_a_stream_every_time(
@@ -248,14 +282,18 @@ def test_whoever_waits_meets_the_end_of_a_stream_every_time(
     assert ours.answer_arrived
 
 
-@pytest.mark.parametrize(("address", "is_here"), [("127.0.0.1:1", True), ("localhost:1", True), ("there:1", False)])
+@pytest.mark.parametrize(
+    ("address", "is_here"), [("127.0.0.1:1", True), ("localhost:1", True), ("there:1", False)]
+)
 @pytest.mark.parametrize("secure", [False, True])
 def test_a_hello_says_who_calls_and_the_channel_is_as_the_identity_asks(
     address: str, is_here: bool, secure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """gRPC asks no proxy for this machine, and checks the server's certificate for the name that was given."""
     roots = b"roots" if secure else None
-    identity = ClientIdentity("t", 64, "token", "hash", "device", roots, "name", certificate=b"c", key=b"k")
+    identity = ClientIdentity(
+        "t", 64, "token", "hash", "device", roots, "name", certificate=b"c", key=b"k"
+    )
     channel, made = Channel(Down(welcome=welcome()), PONG), dict[str, Any]()
 
     def insecure(target: str, options: list[tuple[str, object]]) -> Channel:
@@ -274,14 +312,20 @@ def test_a_hello_says_who_calls_and_the_channel_is_as_the_identity_asks(
     hello = next(channel.answers.sent).hello
     assert (hello.protocol, hello.tokenizer, hello.vocabulary) == (1, "t", 64)
     assert (hello.token, hello.model_hash, hello.device) == ("token", "hash", "device")
-    assert (made["target"], made["credentials"]) == (address, (b"roots", b"k", b"c") if secure else None)
+    assert (made["target"], made["credentials"]) == (
+        address,
+        (b"roots", b"k", b"c") if secure else None,
+    )
     options = made["options"]
     assert ("grpc.enable_http_proxy" in options) == is_here
     assert options.get("grpc.enable_http_proxy", 0) == 0
     assert options.get("grpc.ssl_target_name_override") == ("name" if secure else None)
     # A server whose network is dead is noticed before anybody gives up on its answer.
     assert options["grpc.http2.ping_timeout_ms"] == options["grpc.keepalive_timeout_ms"]
-    assert options["grpc.keepalive_time_ms"] + options["grpc.keepalive_timeout_ms"] < 1000 * RECONNECT_TIMEOUT_S
+    assert (
+        options["grpc.keepalive_time_ms"] + options["grpc.keepalive_timeout_ms"]
+        < 1000 * RECONNECT_TIMEOUT_S
+    )
     assert options["grpc.http2.max_pings_without_data"] == 0  # any number
     assert options["grpc.use_local_subchannel_pool"] == 1
     assert options["grpc.max_receive_message_length"] == -1

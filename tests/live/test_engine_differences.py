@@ -43,12 +43,19 @@ def bench(tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Be
         return {"tokens": tokenizer.encode(text, add_special_tokens=False)}
 
     monkeypatch.setitem(stand_in.ROUTES, "/tokenize", tokenize)
-    prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(PROMPTS)))
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(PROMPTS))
+    )
     models = ("--draft", tiny.draft, "--target", tiny.target, "--method", "fixed-k:k=3")
-    return Bench((*models, "--dataset", prompts, "--max-new-tokens", 32, "--out", tmp_path / "out"), tmp_path / "out")
+    return Bench(
+        (*models, "--dataset", prompts, "--max-new-tokens", 32, "--out", tmp_path / "out"),
+        tmp_path / "out",
+    )
 
 
-def differing(bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch, faults: Faults) -> JsonObject:
+def differing(
+    bench: Bench, engine: str, monkeypatch: pytest.MonkeyPatch, faults: Faults
+) -> JsonObject:
     """The part of the summary on a run whose outputs differ; it has a report."""
     monkeypatch.setattr(stand_in, "FAULTS", faults)
     with engine_server() as base:
@@ -109,7 +116,9 @@ def test_a_complete_run_is_reported_again_with_or_without_its_server(
         again = bench.run(base, "llama-cpp", "--resume")
         assert again.returncode == 0, again.stderr
         after = bench.file("summary.json")["lossless"]
-        assert [case["verdict"] for case in after["divergences"]] == [case["verdict"] for case in before["divergences"]]
+        assert [case["verdict"] for case in after["divergences"]] == [
+            case["verdict"] for case in before["divergences"]
+        ]
         (folder / "summary.json").unlink()
     resumed = bench.run(base, "llama-cpp", "--resume")
     assert "skit report shows what is finished, without the server" in error_line(resumed)

@@ -88,7 +88,9 @@ def test_a_streamed_response_crosses_the_link_once(monkeypatch: pytest.MonkeyPat
     with engine_server() as base:
         server = served(base, "sglang")
         stream = server.stream(GREEDY, 0)
-        records = run(streamed_loop(stream, DecodingSetup(batch_size=2, capacity=CAPACITY)), REQUESTS)
+        records = run(
+            streamed_loop(stream, DecodingSetup(batch_size=2, capacity=CAPACITY)), REQUESTS
+        )
         assert isinstance(server.engine.link, CountingTransport)
         assert server.engine.link.count == len(REQUESTS)
     assert outputs(records) == outputs(decode_here(parse_method("autoregressive"), REQUESTS))
@@ -123,8 +125,17 @@ def test_what_an_engine_cannot_verify_is_refused_before_there_is_a_run(
 ) -> None:
     prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "0", "prompt": "Say 0."})
     with engine_server() as base:
-        server = ("--server", base.replace("http", "completions"), "--draft", tiny.draft, "--target", tiny.target)
-        done = skit_here("bench", *server, "--dataset", prompts, *options, "--out", tmp_path / "out")
+        server = (
+            "--server",
+            base.replace("http", "completions"),
+            "--draft",
+            tiny.draft,
+            "--target",
+            tiny.target,
+        )
+        done = skit_here(
+            "bench", *server, "--dataset", prompts, *options, "--out", tmp_path / "out"
+        )
     assert reason in error_line(done)
     assert not (tmp_path / "out").exists()
 
@@ -135,19 +146,46 @@ def test_methods_that_an_engine_cannot_verify_are_left_out_of_groups(
     monkeypatch.setattr(stand_in, "TARGET", AutoModelForCausalLM.from_pretrained(tiny.target))
     prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "0", "prompt": "Say 0."})
     with engine_server() as base:
-        server = ("--server", base.replace("http", "completions"), "--draft", tiny.draft, "--target", tiny.target)
-        groups = ("--method", "group:tree", "--method", "group:overlapping", "--method", "round-trips")
+        server = (
+            "--server",
+            base.replace("http", "completions"),
+            "--draft",
+            tiny.draft,
+            "--target",
+            tiny.target,
+        )
+        groups = (
+            "--method",
+            "group:tree",
+            "--method",
+            "group:overlapping",
+            "--method",
+            "round-trips",
+        )
         options = (*server, "--dataset", prompts, "--max-new-tokens", 6)
         done = skit_here("bench", *options, *groups, "--out", tmp_path / "out")
-        sampled = skit_here("bench", *options, "--method", "suffix", "--temperature", ".8", "--out", tmp_path / "drawn")
+        sampled = skit_here(
+            "bench",
+            *options,
+            "--method",
+            "suffix",
+            "--temperature",
+            ".8",
+            "--out",
+            tmp_path / "drawn",
+        )
     assert (done.returncode, sampled.returncode) == (0, 0), (done.stderr, sampled.stderr)
     (folder,) = (tmp_path / "out").glob("*-ssd-*")
     assert read_object(folder / "summary.json")["lossless"]["identical"] == 1
     left_out = read_object(folder / "run.json")["left_out"]
-    assert len({left_out[name] for name in ("eagle2-tree", "opt-tree", "specedge", "specinfer")}) == 1
+    assert (
+        len({left_out[name] for name in ("eagle2-tree", "opt-tree", "specedge", "specinfer")}) == 1
+    )
     assert "a pipeline's stages cannot be behind a wire" in left_out["specpipe"]
     (folder,) = (tmp_path / "drawn").glob("*-suffix-*")
-    assert "decodes by itself by other random numbers" in (folder / "report.md").read_text(encoding="utf-8")
+    assert "decodes by itself by other random numbers" in (folder / "report.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_benchmark_at_an_engine_over_an_emulated_link(
@@ -161,13 +199,26 @@ def test_a_benchmark_at_an_engine_over_an_emulated_link(
         lambda body: {"tokens": tokenizer.encode(body["prompt"], add_special_tokens=False)},
     )
     monkeypatch.delitem(stand_in.ROUTES, "/inference/v1/generate")
-    prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2)))
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2))
+    )
     with engine_server() as base:
-        server = ("--server", base.replace("http", "vllm"), "--draft", tiny.draft, "--target", tiny.target)
+        server = (
+            "--server",
+            base.replace("http", "vllm"),
+            "--draft",
+            tiny.draft,
+            "--target",
+            tiny.target,
+        )
         options = ("--method", "fixed-k", "--link", "rtt_s=0.02", "--max-new-tokens", 6)
-        done = skit_here("bench", *server, "--dataset", prompts, *options, "--out", tmp_path / "out")
+        done = skit_here(
+            "bench", *server, "--dataset", prompts, *options, "--out", tmp_path / "out"
+        )
     assert done.returncode == 0, done.stderr
-    assert "verifies by a token after every prefix of the draft" in " ".join((done.stdout + done.stderr).split())
+    assert "verifies by a token after every prefix of the draft" in " ".join(
+        (done.stdout + done.stderr).split()
+    )
     (folder,) = (tmp_path / "out").glob("*-fixed-k-*")
     run, summary = (read_object(folder / f"{name}.json") for name in ("run", "summary"))
     assert summary["lossless"]["identical"] == 2

@@ -47,12 +47,16 @@ def seconds(monkeypatch: pytest.MonkeyPatch, by_prefixes_s: float, scoring_s: fl
     monkeypatch.setattr(vllm, "_fastest_s", take)
 
 
-def test_long_texts_go_the_cached_route_where_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_go_the_cached_route_where_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seconds(monkeypatch, 0.1, 1.0)
     with engine_server() as base:
         adapter = Recorder(base)
         route = adapter.verification_route()
-        assert route == f"{BY_PREFIXES}; texts of up to 8 tokens {WHOLE}, which is faster there"  # a tenth of 80
+        assert (
+            route == f"{BY_PREFIXES}; texts of up to 8 tokens {WHOLE}, which is faster there"
+        )  # a tenth of 80
         adapter.asked.clear()
         assert adapter.target_tokens(REQUEST) == expected()
         longer = REQUEST._replace(text=[7, *TEXT])
@@ -60,7 +64,9 @@ def test_long_texts_go_the_cached_route_where_that_is_faster(monkeypatch: pytest
     assert adapter.asked == ["/inference/v1/generate", "/v1/completions"]
 
 
-def test_all_texts_are_scored_where_the_cache_gains_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_texts_are_scored_where_the_cache_gains_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seconds(monkeypatch, 1.0, 1.0)
     with engine_server() as base:
         adapter = Recorder(base)
@@ -80,7 +86,9 @@ def test_a_closed_scoring_route_is_not_needed(monkeypatch: pytest.MonkeyPatch) -
         assert adapter.target_tokens(REQUEST) == expected()
 
 
-def test_a_server_that_goes_away_is_no_reason_for_another_route(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_goes_away_is_no_reason_for_another_route(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with engine_server() as base:
         adapter = Vllm(base)
     monkeypatch.setattr(adapter, "model", lambda: ("tiny", 160))
@@ -89,7 +97,9 @@ def test_a_server_that_goes_away_is_no_reason_for_another_route(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("cached", [0, 5, len(TEXT) - 1])
-def test_the_newer_runner_scores_from_behind_its_prefix_cache(monkeypatch: pytest.MonkeyPatch, cached: int) -> None:
+def test_the_newer_runner_scores_from_behind_its_prefix_cache(
+    monkeypatch: pytest.MonkeyPatch, cached: int
+) -> None:
     monkeypatch.setattr(stand_in, "V2_RUNNER", {"cached": cached, "begun": 0})
     with engine_server() as base:
         adapter = Recorder(base)

@@ -10,7 +10,12 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.assembly import remote_loop, streamed_loop
-from specbench_kit.live.engine_verifier import CLEAR_MARGIN, EngineJudge, EngineStream, EngineVerifier
+from specbench_kit.live.engine_verifier import (
+    CLEAR_MARGIN,
+    EngineJudge,
+    EngineStream,
+    EngineVerifier,
+)
 from specbench_kit.live.engines.base import ScoringRequest, engines
 from specbench_kit.live.engines.llama_cpp import LlamaCpp
 from specbench_kit.live.pair import DraftModels, ServedHeads
@@ -49,21 +54,30 @@ def test_greedy_chains_come_out_as_with_the_target_here(engine: str) -> None:
     assert sum(round_.accepted for record in records.values() for round_ in record.rounds) > 0
 
 
-@pytest.mark.parametrize("engine", [name for name, kind in engines.all().items() if kind.supports_sampling])
+@pytest.mark.parametrize(
+    "engine", [name for name, kind in engines.all().items() if kind.supports_sampling]
+)
 def test_what_the_engine_draws_is_what_it_draws_in_plain_decoding(engine: str) -> None:
     plain = decode_with(engine, "autoregressive", SAMPLED)
     records = decode_with(engine, "prompt-lookup", SAMPLED)
     assert outputs(records) == outputs(plain)
 
 
-def generate_with(engine: str, sampler: Sampler = GREEDY, eos_ids: frozenset[int] = frozenset()) -> Records:
+def generate_with(
+    engine: str, sampler: Sampler = GREEDY, eos_ids: frozenset[int] = frozenset()
+) -> Records:
     with engine_server() as base:
         stream = EngineStream(engines.get(engine)(base), sampler, 0)
-        return run(streamed_loop(stream, DecodingSetup(eos_ids=eos_ids, batch_size=2, capacity=CAPACITY)), REQUESTS)
+        return run(
+            streamed_loop(stream, DecodingSetup(eos_ids=eos_ids, batch_size=2, capacity=CAPACITY)),
+            REQUESTS,
+        )
 
 
 @pytest.mark.parametrize("engine", list(engines.all()))
-def test_an_engine_decodes_by_itself_in_one_request_and_its_tokens_arrive_one_by_one(engine: str) -> None:
+def test_an_engine_decodes_by_itself_in_one_request_and_its_tokens_arrive_one_by_one(
+    engine: str,
+) -> None:
     records = generate_with(engine)
     assert outputs(records) == outputs(decode_here(parse_method("autoregressive"), REQUESTS))
     for record in records.values():
@@ -125,13 +139,18 @@ def test_an_engine_is_reached_by_its_name_if_it_has_the_same_tokenizer() -> None
         assert (target.name, target.context, target.bitwise) == ("tiny", CAPACITY, False)
         with pytest.raises(SkitError, match="has another tokenizer than the draft model"):
             connect(server, DraftModels(Bytes(1), {}, ()))
-    with pytest.raises(SkitError, match="unknown engine 'tgi'; known: completions, llama-cpp, sglang, vllm"):
+    with pytest.raises(
+        SkitError, match="unknown engine 'tgi'; known: completions, llama-cpp, sglang, vllm"
+    ):
         connect(ServerAddress("tgi://127.0.0.1:1"), DraftModels(Bytes(), {}, ()))
 
 
 def test_an_engine_that_is_not_there_is_one_line() -> None:
     request = ScoringRequest([1], [2], GREEDY, [0, 0])
-    with engine_server() as base, pytest.raises(SkitError, match="/x/inference/v1/generate answered 404"):
+    with (
+        engine_server() as base,
+        pytest.raises(SkitError, match="/x/inference/v1/generate answered 404"),
+    ):
         engines.get("vllm")(f"{base}/x").target_tokens(request)
     with pytest.raises(SkitError, match="gave no answer"):
         engines.get("vllm")(base).target_tokens(request)
@@ -151,14 +170,20 @@ def test_a_difference_is_judged_by_what_the_engine_says_of_both_tokens(engine: s
             judge.judge(RequestRecord("a", "", [5, 7, 9], [3, token, 2]), plain, 1)
             for token in (runners_up[0], runners_up[-1])
         )
-    assert (near.verdict, near.baseline_token, near.method_token) == ("unjudged", best, runners_up[0])
+    assert (near.verdict, near.baseline_token, near.method_token) == (
+        "unjudged",
+        best,
+        runners_up[0],
+    )
     if near.margin is None:
         assert "no log-probabilities" in near.reason
         assert far.verdict == "unjudged"
         return
     assert near.noise == 0
     assert near.margin == pytest.approx(float(scores[best] - scores[runners_up[0]]), abs=1e-5)
-    assert far.verdict == ("error" if scores[best] - scores[runners_up[-1]] > CLEAR_MARGIN else "unjudged")
+    assert far.verdict == (
+        "error" if scores[best] - scores[runners_up[-1]] > CLEAR_MARGIN else "unjudged"
+    )
     assert judge.cost.outputs == 2
 
 
@@ -177,6 +202,8 @@ def test_log_probabilities_that_cannot_be_right_judge_nothing(
     monkeypatch.setattr(LlamaCpp, "log_probabilities", lambda *_, **__: values)
     with engine_server() as base:
         judge = EngineJudge(engines.get("llama-cpp")(base), GREEDY)
-        result = judge.judge(RequestRecord("a", "", [5, 7], [3, 9]), RequestRecord("a", "", [5, 7], [3, 4]), 1)
+        result = judge.judge(
+            RequestRecord("a", "", [5, 7], [3, 9]), RequestRecord("a", "", [5, 7], [3, 4]), 1
+        )
     assert result.verdict == "unjudged"
     assert reason in result.reason

@@ -56,7 +56,9 @@ def test_a_server_with_another_target_does_not_take_over() -> None:
     with serving(second) as (_, second_address):
         with serving(first) as (_, address):
             connection = Connection(f"{address},{second_address}", CALLER)
-        with pytest.raises(SkitError, match=f"{second_address} holds tiny in float32, and the run began with tiny"):
+        with pytest.raises(
+            SkitError, match=f"{second_address} holds tiny in float32, and the run began with tiny"
+        ):
             decode_remotely(CHAIN, connection, REQUESTS)
 
 
@@ -67,7 +69,9 @@ def test_a_server_that_is_away_at_the_start_is_waited_for() -> None:
     options = ConnectionOptions(server_wait=PATIENCE_S)
 
     def connect() -> None:
-        connected.append(ServerAddress(address, options).connect(tokenizer="same", vocabulary=VOCABULARY))
+        connected.append(
+            ServerAddress(address, options).connect(tokenizer="same", vocabulary=VOCABULARY)
+        )
 
     device = Thread(target=connect)
     device.start()
@@ -77,7 +81,9 @@ def test_a_server_that_is_away_at_the_start_is_waited_for() -> None:
 
 
 def test_nobody_who_waits_is_one_line() -> None:
-    with pytest.raises(SkitError, match=r"0.0.1:1,127.0.0.1:2: 127.0.0.1:1: nothing listens there; 127.0.0.1:2"):
+    with pytest.raises(
+        SkitError, match=r"0.0.1:1,127.0.0.1:2: 127.0.0.1:1: nothing listens there; 127.0.0.1:2"
+    ):
         ServerAddress("127.0.0.1:1,127.0.0.1:2").connect()
     with pytest.raises(SkitError, match="'there' is no HOST:PORT"):
         ServerAddress("127.0.0.1:1,there").connect()
@@ -104,7 +110,12 @@ def test_a_server_goes_on_while_a_device_is_silent(sampler: Sampler, tmp_path: P
         full_length = len(REQUESTS[0].prompt_ids) + REQUESTS[0].max_new_tokens
         until(lambda: len(session.text.tokens) == full_length and not session.in_flight)
         # The server counts a round a moment after it has answered it.
-        until(lambda: (metrics.get_sample_value("skit_committed_tokens_total") or 0) >= REQUESTS[0].max_new_tokens)
+        until(
+            lambda: (
+                (metrics.get_sample_value("skit_committed_tokens_total") or 0)
+                >= REQUESTS[0].max_new_tokens
+            )
+        )
         rounds = metrics.get_sample_value("skit_rounds_total")
         records = run(loop, [])
         assert metrics.get_sample_value("skit_rounds_total") == rounds
@@ -128,7 +139,9 @@ def test_a_device_that_comes_back_early_stops_the_server_and_drafts_again() -> N
             pass
         (session,) = service.handler.sessions
         until(lambda: len(session.text.tokens) > len(prompt) + 5)
-        answer = ask_until_answered(connection, {"session": "s", "round": 2, "base": len(prompt) + 1})
+        answer = ask_until_answered(
+            connection, {"session": "s", "round": 2, "base": len(prompt) + 1}
+        )
         assert answer.status == Status.REBASE
         answered = [plain.output_ids[0], *answer.suffix]
         assert 5 < len(answered) < 120

@@ -11,7 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from live_server import CALLER, CAPACITY, DRAFT, TARGET, VOCABULARY, decode_here, decode_remotely, make_server, serving
+from live_server import (
+    CALLER,
+    CAPACITY,
+    DRAFT,
+    TARGET,
+    VOCABULARY,
+    decode_here,
+    decode_remotely,
+    make_server,
+    serving,
+)
 from nightly import nightly_except
 from report_builders import make_record
 from tiny_models import (
@@ -34,7 +44,12 @@ from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
 from specbench_kit.deployments.base import Link
 from specbench_kit.live.connection import Connection
-from specbench_kit.live.free_running import FreeRunningVerifier, _OpenSession, _SentChunk, require_ahead
+from specbench_kit.live.free_running import (
+    FreeRunningVerifier,
+    _OpenSession,
+    _SentChunk,
+    require_ahead,
+)
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.live.server.drafts import ReceivedDistributions
@@ -64,7 +79,9 @@ def wrong(token: int) -> int:
     return (token + 1) % VOCABULARY
 
 
-@pytest.fixture(params=[DRAFT, TARGET, STRANGER], ids=["now and then right", "always right", "always wrong"])
+@pytest.fixture(
+    params=[DRAFT, TARGET, STRANGER], ids=["now and then right", "always right", "always wrong"]
+)
 def models(request: pytest.FixtureRequest) -> dict[str, Runner]:
     """The device's draft model."""
     return {"draft": make_runner(request.param, 2, CAPACITY)}
@@ -77,10 +94,17 @@ FAR = Link(rtt_s=0.02)
     ("link", "batch_size"),
     nightly_except([(None, 2), (FAR, 1)], product([None, FAR], [1, 2])),
 )
-def test_the_output_is_plain_decodings(models: dict[str, Runner], link: Link | None, batch_size: int) -> None:
+def test_the_output_is_plain_decodings(
+    models: dict[str, Runner], link: Link | None, batch_size: int
+) -> None:
     with serving() as (_, address):
         connection = Connection(address, CALLER, link)
-        assert outputs(decode_remotely(METHOD, connection, REQUESTS, batch_size=batch_size, models=models)) == PLAIN
+        assert (
+            outputs(
+                decode_remotely(METHOD, connection, REQUESTS, batch_size=batch_size, models=models)
+            )
+            == PLAIN
+        )
 
 
 @dataclass
@@ -94,11 +118,23 @@ class DraftingDevice:
     name: str = "s"
 
     def open(self, output: list[int] | None = None, **more: object) -> Any:
-        opening = {"session": self.name, "prompt": PROMPT, "output": output or [], "sampling": {"request": "s"}}
+        opening = {
+            "session": self.name,
+            "prompt": PROMPT,
+            "output": output or [],
+            "sampling": {"request": "s"},
+        }
         self.connection.send(Up(open={**opening, "ahead": 4, "max_tokens": 20, **more}))
         return self.answer()
 
-    def draft(self, number: int, base: int, tokens: list[int], text: list[int] | None = None, **more: object) -> None:
+    def draft(
+        self,
+        number: int,
+        base: int,
+        tokens: list[int],
+        text: list[int] | None = None,
+        **more: object,
+    ) -> None:
         """Send a draft behind so many tokens of the target's text, or of another one."""
         before = [*PROMPT, *ANSWER][:base] if text is None else text
         self.connection.send(
@@ -133,7 +169,13 @@ class DraftingDevice:
         """Return round, status, base, path and bonus token of the next answers."""
         verdicts = [self.answer() for _ in range(number)]
         return [
-            (verdict.round, Status(verdict.status).name, verdict.base, [*verdict.path], verdict.bonus)
+            (
+                verdict.round,
+                Status(verdict.status).name,
+                verdict.base,
+                [*verdict.path],
+                verdict.bonus,
+            )
             for verdict in verdicts
         ]
 
@@ -146,14 +188,19 @@ def device() -> Iterator[DraftingDevice]:
 
 @contextmanager
 def controlled(**limits: Any) -> Iterator[DraftingDevice]:
-    with serving(limits=ServerLimits(**{"context": CAPACITY, "ahead": 4, **limits})) as (service, address):
+    with serving(limits=ServerLimits(**{"context": CAPACITY, "ahead": 4, **limits})) as (
+        service,
+        address,
+    ):
         runner = service.handler.batch_runner
         device = DraftingDevice(Connection(address, CALLER), service, runner.submit)
         runner.submit = device.begun.put  # type: ignore[method-assign]
         yield device
 
 
-def test_drafts_are_verified_in_turn_and_what_is_behind_a_wrong_token_is_dropped(device: DraftingDevice) -> None:
+def test_drafts_are_verified_in_turn_and_what_is_behind_a_wrong_token_is_dropped(
+    device: DraftingDevice,
+) -> None:
     device.open()
     device.draft(1, 6, ANSWER[:3])
     device.draft(2, 9, ANSWER[3:6])
@@ -169,24 +216,33 @@ def test_drafts_are_verified_in_turn_and_what_is_behind_a_wrong_token_is_dropped
         (3, "OK", 13, [], ANSWER[7]),
         (4, "STALE", 0, [], 0),
     ]
-    assert [pending.number for pending in rounds] == [0, 1, 2, 3, 0], "the draft that was dropped is not verified"
+    assert [pending.number for pending in rounds] == [0, 1, 2, 3, 0], (
+        "the draft that was dropped is not verified"
+    )
     assert [len(pending.nodes) for pending in rounds] == [0, 2, 2, 2, 0]
     assert device.read(1) == [(0, "OK", 14, [], ANSWER[8])]
     registry = device.service.handler.metrics.registry
     assert registry.get_sample_value("skit_stale_drafts_total") == 1
 
 
-def test_a_draft_for_another_text_is_dropped_though_it_begins_where_the_text_ends(device: DraftingDevice) -> None:
+def test_a_draft_for_another_text_is_dropped_though_it_begins_where_the_text_ends(
+    device: DraftingDevice,
+) -> None:
     device.open()
     device.verify()
     assert device.read(1) == [(0, "OK", 6, [], ANSWER[0])]
-    device.draft(1, 8, ANSWER[2:5], [*PROMPT, ANSWER[0], wrong(ANSWER[1])])  # from a chain that went wrong
+    device.draft(
+        1, 8, ANSWER[2:5], [*PROMPT, ANSWER[0], wrong(ANSWER[1])]
+    )  # from a chain that went wrong
     device.draft(2, 7, [wrong(ANSWER[1]), *ANSWER[2:4]])  # its first token is not the target's
     device.draft(3, 6, ANSWER[:2])  # the server knows all of it
     device.draft(4, 9, ANSWER[3:6])  # reaches beyond the text
     device.settle()
     device.verify()
-    assert device.read(5) == [(0, "OK", 7, [], ANSWER[1]), *[(n, "STALE", 0, [], 0) for n in (1, 2, 3, 4)]]
+    assert device.read(5) == [
+        (0, "OK", 7, [], ANSWER[1]),
+        *[(n, "STALE", 0, [], 0) for n in (1, 2, 3, 4)],
+    ]
     device.draft(5, 8, ANSWER[2:4])
     device.settle()
     device.verify()
@@ -194,7 +250,9 @@ def test_a_draft_for_another_text_is_dropped_though_it_begins_where_the_text_end
     assert device.read(2) == [(0, "OK", 8, [], ANSWER[2]), (5, "OK", 9, [1], ANSWER[4])]
 
 
-def test_a_device_cannot_flood_the_queue_and_an_answer_returns_its_place(device: DraftingDevice) -> None:
+def test_a_device_cannot_flood_the_queue_and_an_answer_returns_its_place(
+    device: DraftingDevice,
+) -> None:
     device.open()
     for number in range(1, 7):
         device.draft(number, 6, ANSWER[:3])
@@ -206,8 +264,15 @@ def test_a_device_cannot_flood_the_queue_and_an_answer_returns_its_place(device:
     for _ in range(3):
         device.verify()
     verdicts = device.read(6)
-    assert Counter(number for number, *_ in verdicts) == {0: 2, 1: 1, 2: 1, 3: 1, 4: 1}, "one answer for each draft"
-    assert [status for number, status, *_ in verdicts if number] == ["OK", "STALE", "STALE", "STALE"]
+    assert Counter(number for number, *_ in verdicts) == {0: 2, 1: 1, 2: 1, 3: 1, 4: 1}, (
+        "one answer for each draft"
+    )
+    assert [status for number, status, *_ in verdicts if number] == [
+        "OK",
+        "STALE",
+        "STALE",
+        "STALE",
+    ]
     for number in range(7, 11):
         device.draft(number, 6, ANSWER[:3])
     device.settle()
@@ -232,7 +297,9 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-def test_a_broken_draft_is_refused_by_name_and_the_session_goes_on(device: DraftingDevice, case: str) -> None:
+def test_a_broken_draft_is_refused_by_name_and_the_session_goes_on(
+    device: DraftingDevice, case: str
+) -> None:
     fault, status = BROKEN[case]
     device.open()
     device.draft(1, **{"base": 6, "tokens": ANSWER[:3], **fault})
@@ -262,11 +329,15 @@ def test_a_session_that_no_server_can_keep_is_refused(
 
 def test_such_a_session_is_not_asked_for_its_response(device: DraftingDevice) -> None:
     device.open()
-    device.connection.send(Up(generate={"session": device.name, "round": 1, "base": 6, "max_tokens": 5}))
+    device.connection.send(
+        Up(generate={"session": device.name, "round": 1, "base": 6, "max_tokens": 5})
+    )
     assert Status(device.answer().status) is Status.OUT_OF_ORDER
 
 
-@pytest.mark.parametrize(("more", "tokens"), [({"max_tokens": 3}, 3), ({"max_tokens": 9, "ends": ANSWER[4:5]}, 5)])
+@pytest.mark.parametrize(
+    ("more", "tokens"), [({"max_tokens": 3}, 3), ({"max_tokens": 9, "ends": ANSWER[4:5]}, 5)]
+)
 def test_the_server_decodes_by_itself_up_to_the_end_that_the_device_names(
     device: DraftingDevice, more: dict[str, Any], tokens: int
 ) -> None:
@@ -278,7 +349,9 @@ def test_the_server_decodes_by_itself_up_to_the_end_that_the_device_names(
     assert device.begun.empty()
 
 
-def test_a_device_that_was_away_is_told_what_it_missed_and_sends_again_what_was_queued(device: DraftingDevice) -> None:
+def test_a_device_that_was_away_is_told_what_it_missed_and_sends_again_what_was_queued(
+    device: DraftingDevice,
+) -> None:
     device.open()
     device.draft(1, 6, ANSWER[:3])
     device.draft(2, 9, ANSWER[3:6])
@@ -377,7 +450,9 @@ def test_what_was_sent_and_dropped_is_counted_and_costs_no_verification(wire: Wi
     assert sum(step.sent_bytes for step in rounds) <= wire.sent_bytes
     assert wire.most_unanswered <= 5, "no more than the server's credit"
     prompts = [request.prompt_ids for request in REQUESTS]
-    sent = [sum(text[: len(prompt)] == list(prompt) for text, _ in wire.chunks) for prompt in prompts]
+    sent = [
+        sum(text[: len(prompt)] == list(prompt) for text, _ in wire.chunks) for prompt in prompts
+    ]
     assert max(sent) > 5, "an answer returns its credit"
     finished = list(records.values())
     metrics = own_metrics(RequestGroup(finished), NO_REQUESTS, units_of(finished), None)
@@ -391,17 +466,25 @@ def test_the_window_is_bounded_where_nothing_comes_back() -> None:
     """Four chunks of three tokens are drafted before the first verdict on a link with a round trip of a second."""
     with serving() as (_, address):
         models = {"draft": make_runner(TARGET, 1, CAPACITY)}
-        records = decode_remotely(METHOD, Connection(address, CALLER, Link(rtt_s=0.5)), REQUESTS[:1], models=models)
+        records = decode_remotely(
+            METHOD, Connection(address, CALLER, Link(rtt_s=0.5)), REQUESTS[:1], models=models
+        )
     assert max(step.drafted for step in records["000"].rounds) == 12
     assert outputs(records)["000"] == PLAIN["000"]
 
 
 @pytest.mark.nightly  # tests/live/test_failover.py does it for devices that wait
-def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first(models: dict[str, Runner]) -> None:
+def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first(
+    models: dict[str, Runner],
+) -> None:
     decoded: dict[str, list[int]] = {}
     with serving() as (_, address):
         connection = Connection(address, CALLER, Link(rtt_s=0.02))
-        runs = Thread(target=lambda: decoded.update(outputs(decode_remotely(METHOD, connection, MANY, models=models))))
+        runs = Thread(
+            target=lambda: decoded.update(
+                outputs(decode_remotely(METHOD, connection, MANY, models=models))
+            )
+        )
         runs.start()
         Event().wait(0.2)
     with serving(make_server(listen=ListenAddress(address))):
@@ -434,7 +517,10 @@ def test_drafts_that_were_in_flight_when_the_connection_broke_lose_nothing(
         wire.chunks.clear()
         with serving() as (_, address):
             connection = Connection(address, CALLER, Link(rtt_s=0.005))
-            assert outputs(decode_remotely(METHOD, connection, REQUESTS, batch_size=2, models=models)) == PLAIN
+            assert (
+                outputs(decode_remotely(METHOD, connection, REQUESTS, batch_size=2, models=models))
+                == PLAIN
+            )
         reconnections += connection.reconnections
         chunks = [(*text, *tokens) for text, tokens in wire.chunks]
         if len(set(chunks)) < len(chunks):
@@ -489,14 +575,22 @@ def test_what_a_forgotten_session_has_said_is_heard_once() -> None:
     """
     connection: Any = ScriptedConnection()
     verifier = FreeRunningVerifier(connection, Sampler(), 0, MeasuringClock(torch.device("cpu")), 2)
-    session = Session(Request("one", "", (1, 2, 3), 8), RequestRandom(0, "one"), frozenset(), 0.0, make_record("one"))
+    session = Session(
+        Request("one", "", (1, 2, 3), 8),
+        RequestRandom(0, "one"),
+        frozenset(),
+        0.0,
+        make_record("one"),
+    )
     verifier.admit(session)
     old = connection.sent[0].open.session
 
     def renamed(**verdict: Any) -> Down:
         opened = connection.sent[-2].open
         assert opened.session not in ("", old)
-        assert list(opened.output) == [10, 11], "the second verdict was heard, though no round has taken it"
+        assert list(opened.output) == [10, 11], (
+            "the second verdict was heard, though no round has taken it"
+        )
         chunk = connection.sent[-1].draft
         assert (chunk.session, list(chunk.tokens)) == (opened.session, [12, 14])
         return Down(verdict={"session": opened.session, "round": chunk.round, **verdict})
@@ -565,16 +659,26 @@ def two_sample_chi_square(one: Counter[int], other: Counter[int]) -> float:
     """Return by how many standard deviations the chi-square of two samples of one size is above its mean."""
     frequent = [token for token in one | other if one[token] + other[token] >= 16]
     pairs = [(one[token], other[token]) for token in frequent]
-    pairs.append((sum(one.values()) - sum(a for a, _ in pairs), sum(other.values()) - sum(b for _, b in pairs)))
+    pairs.append(
+        (
+            sum(one.values()) - sum(a for a, _ in pairs),
+            sum(other.values()) - sum(b for _, b in pairs),
+        )
+    )
     terms = [(a - b) ** 2 / (a + b) for a, b in pairs if a + b]
     freedom = max(1, len(terms) - 1)
     return (sum(terms) - freedom) / (2 * freedom) ** 0.5
 
 
 def test_a_server_of_an_earlier_version_is_one_line() -> None:
-    with pytest.raises(SkitError, match=r"10\.0\.0\.1:7 is a skit serve of an earlier version, which takes one draft"):
+    with pytest.raises(
+        SkitError,
+        match=r"10\.0\.0\.1:7 is a skit serve of an earlier version, which takes one draft",
+    ):
         require_ahead("10.0.0.1:7", 0)
-    with pytest.raises(SkitError, match="takes 4 drafts ahead of their verdicts: give in_flight=4 or less"):
+    with pytest.raises(
+        SkitError, match="takes 4 drafts ahead of their verdicts: give in_flight=4 or less"
+    ):
         require_ahead("10.0.0.1:7", 4, 5)
     with serving() as (service, address):
         service.handler.welcome.limits.ahead = 0

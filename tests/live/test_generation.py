@@ -44,7 +44,9 @@ PATIENCE_S = 60.0
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_a_response_is_that_of_plain_decoding_here(sampler: Sampler, batch_size: int) -> None:
     with serving() as (_, address):
-        streamed = generate_remotely(Connection(address, CALLER), REQUESTS, sampler=sampler, batch_size=batch_size)
+        streamed = generate_remotely(
+            Connection(address, CALLER), REQUESTS, sampler=sampler, batch_size=batch_size
+        )
     assert outputs(streamed) == outputs(decode_here(PLAIN, REQUESTS, sampler=sampler))
     for record in streamed.values():
         assert [round_.committed for round_ in record.rounds] == [1] * 10
@@ -56,7 +58,9 @@ def test_the_link_is_paid_once_and_not_for_every_token() -> None:
         connection = Connection(address, CALLER, Link(rtt_s=RTT_S))
         streamed = generate_remotely(connection, REQUESTS[:1])
         by_rounds = decode_remotely(PLAIN, connection, REQUESTS[:1])
-    streamed_s, by_rounds_s = (sum(r.link_s for r in next(iter(of.values())).rounds) for of in (streamed, by_rounds))
+    streamed_s, by_rounds_s = (
+        sum(r.link_s for r in next(iter(of.values())).rounds) for of in (streamed, by_rounds)
+    )
     first_s = next(iter(streamed.values())).rounds[0].link_s
     # On a slow machine all tokens may be there before the first of them is read: then they cost no link time at all.
     assert RTT_S <= first_s <= streamed_s < by_rounds_s / 2
@@ -106,7 +110,9 @@ def test_a_cancelled_generation_ends_and_its_session_takes_drafts() -> None:
     assert answer.verdict.status == Status.OK
 
 
-def generation_without_network(max_tokens: int) -> tuple[FrameHandler, DeviceStream, SimpleQueue[list[VerifiedRound]]]:
+def generation_without_network(
+    max_tokens: int,
+) -> tuple[FrameHandler, DeviceStream, SimpleQueue[list[VerifiedRound]]]:
     """Begin a generation with a credit of eight; its verified batches wait in the queue until the test answers them."""
     handler = make_server(limits=ServerLimits(context=CAPACITY, credit=8)).handler
     stream, batches = DeviceStream(handler), SimpleQueue[list[VerifiedRound]]()
@@ -114,17 +120,29 @@ def generation_without_network(max_tokens: int) -> tuple[FrameHandler, DeviceStr
     handler.batch_runner.start()
     stream.receive(Up(open=messages.Open(session="s", prompt=PROMPTS[0])))
     stream.answers.get_nowait()
-    stream.receive(Up(generate=messages.Generate(session="s", round=1, base=len(PROMPTS[0]), max_tokens=max_tokens)))
+    stream.receive(
+        Up(
+            generate=messages.Generate(
+                session="s", round=1, base=len(PROMPTS[0]), max_tokens=max_tokens
+            )
+        )
+    )
     return handler, stream, batches
 
 
-@pytest.mark.parametrize("state", [GenerationState.RUNS, GenerationState.PAUSES, GenerationState.PARKED])
+@pytest.mark.parametrize(
+    "state", [GenerationState.RUNS, GenerationState.PAUSES, GenerationState.PARKED]
+)
 @pytest.mark.parametrize("later", list(GenerationEvent))
-def test_a_cancelled_generation_never_goes_on(state: GenerationState, later: GenerationEvent) -> None:
+def test_a_cancelled_generation_never_goes_on(
+    state: GenerationState, later: GenerationEvent
+) -> None:
     generation = Generation(1, 10, frozenset(), 1.0, state=state)
     generation.move(GenerationEvent.CANCELLED)
     # Of a parked one nothing is under way that could come back.
-    assert generation.state is (GenerationState.OVER if state is GenerationState.PARKED else GenerationState.ENDS)
+    assert generation.state is (
+        GenerationState.OVER if state is GenerationState.PARKED else GenerationState.ENDS
+    )
     for event in (later, GenerationEvent.READ):
         generation.move(event)
         assert not generation.goes_on
@@ -135,7 +153,11 @@ def test_a_cancelled_generation_never_goes_on(state: GenerationState, later: Gen
 def test_a_paused_generation_goes_on_when_its_tokens_are_read() -> None:
     generation = Generation(1, 10, frozenset(), 1.0)
     assert generation.goes_on
-    for events in ([GenerationEvent.FULL], [GenerationEvent.FULL, GenerationEvent.STOPPED], [GenerationEvent.STOPPED]):
+    for events in (
+        [GenerationEvent.FULL],
+        [GenerationEvent.FULL, GenerationEvent.STOPPED],
+        [GenerationEvent.STOPPED],
+    ):
         for event in events:
             generation.move(event)
         assert not generation.goes_on
@@ -216,7 +238,9 @@ def test_a_device_that_is_gone_ends_its_generation_and_takes_it_up_where_it_was(
         ({"round_ms": -1.0}, Status.BROKEN_DEADLINE),
     ],
 )
-def test_a_faulty_request_is_refused_by_name_and_the_session_goes_on(change: dict[str, object], status: Status) -> None:
+def test_a_faulty_request_is_refused_by_name_and_the_session_goes_on(
+    change: dict[str, object], status: Status
+) -> None:
     prompt = PROMPTS[0]
     frame = {"session": "s", "round": 1, "base": len(prompt), "max_tokens": 3, **change}
     with serving() as (_, address):

@@ -9,7 +9,14 @@ from command_line import TinyPair, error_line, read_object, read_rows, skit_here
 from live_server import CALLER, CAPACITY, TARGET, VOCABULARY, decode_here, decode_remotely, serving
 from test_sessions_and_refusals import ANSWER, PROMPT, ask, begin, draft
 from tiny_heads import put_beside, trained, untrained
-from tiny_models import make_requests, make_runner, outputs, plain_greedy, plain_logits, random_prompts
+from tiny_models import (
+    make_requests,
+    make_runner,
+    outputs,
+    plain_greedy,
+    plain_logits,
+    random_prompts,
+)
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
@@ -83,7 +90,9 @@ def test_medusa_heads_on_the_device_draft_blocks_as_beside_the_target() -> None:
     local = decode_here(method, REQUESTS)
     models = {"head:auto:medusa": Runner(make_executor(heads, 3, CAPACITY, VOCABULARY))}
     with serving() as (_, address):
-        remote = decode_remotely(method, Connection(address, CALLER), REQUESTS, models=models, batch_size=2)
+        remote = decode_remotely(
+            method, Connection(address, CALLER), REQUESTS, models=models, batch_size=2
+        )
     assert outputs(remote) == outputs(local)
     assert {step.drafted for record in remote.values() for step in record.rounds[1:-2]} == {3}
 
@@ -91,14 +100,18 @@ def test_medusa_heads_on_the_device_draft_blocks_as_beside_the_target() -> None:
 @pytest.fixture(scope="module")
 def undisturbed(head: HeadModel) -> dict[str, RequestRecord]:
     with serving() as (_, address):
-        return decode_remotely(EAGLE, Connection(address, CALLER), REQUESTS, models=beside(head), batch_size=3)
+        return decode_remotely(
+            EAGLE, Connection(address, CALLER), REQUESTS, models=beside(head), batch_size=3
+        )
 
 
 def test_states_of_a_session_that_lost_its_kv_come_from_where_the_device_lacks_them(
     head: HeadModel, undisturbed: dict[str, RequestRecord]
 ) -> None:
     with serving(slots=1) as (service, address):
-        records = decode_remotely(EAGLE, Connection(address, CALLER), REQUESTS, models=beside(head), batch_size=3)
+        records = decode_remotely(
+            EAGLE, Connection(address, CALLER), REQUESTS, models=beside(head), batch_size=3
+        )
         assert service.handler.batch_runner.evictions > 3
     assert (outputs(records), accepted(records)) == (outputs(undisturbed), accepted(undisturbed))
 
@@ -117,7 +130,9 @@ def test_a_session_that_the_server_dropped_goes_on_with_the_states_that_the_devi
                     service.handler.batch_runner.forget(verified.pending.session)
 
         service.handler.answer = answer_and_forget
-        records = decode_remotely(EAGLE, Connection(address, CALLER), REQUESTS, models=beside(head), batch_size=3)
+        records = decode_remotely(
+            EAGLE, Connection(address, CALLER), REQUESTS, models=beside(head), batch_size=3
+        )
     assert (outputs(records), accepted(records)) == (outputs(undisturbed), accepted(undisturbed))
 
 
@@ -146,7 +161,9 @@ def test_a_verdict_brings_the_states_of_what_was_committed_and_only_if_they_were
     assert plain_logits(TARGET, PROMPT).argmax(-1)[-1] == ANSWER[0]
 
 
-def test_a_device_that_lacks_states_which_are_in_kv_opens_its_session_again(connection: Connection) -> None:
+def test_a_device_that_lacks_states_which_are_in_kv_opens_its_session_again(
+    connection: Connection,
+) -> None:
     open_with(connection, (1,))
     draft(connection, "s", 1, 6, ANSWER[:2])
     lagging = draft(connection, "s", 2, 7, ANSWER[1:3], states=6)
@@ -157,7 +174,9 @@ def test_a_device_that_lacks_states_which_are_in_kv_opens_its_session_again(conn
 
 
 @pytest.mark.parametrize("layers", [(3,), (0, 1, 2) * 3])
-def test_layers_that_the_target_lacks_are_refused(layers: tuple[int, ...], connection: Connection) -> None:
+def test_layers_that_the_target_lacks_are_refused(
+    layers: tuple[int, ...], connection: Connection
+) -> None:
     assert Status(open_with(connection, layers).status) is Status.BROKEN_STATES
 
 
@@ -176,22 +195,39 @@ def test_states_that_were_cut_short_are_an_error() -> None:
 
 
 @pytest.mark.slow
-def test_a_benchmark_with_a_head_whose_target_is_on_a_server(tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_benchmark_with_a_head_whose_target_is_on_a_server(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
     pair = load_pair(str(tiny.target), None)
     runner = pair.target.runner(1, 64, pair.vocabulary)
     head = untrained(runner)
     head.owns_embedding = False
     save_head(head, tmp_path / "head")
-    prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2)))
-    options = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2))
+    )
+    options = (
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        12,
+        "--out",
+        tmp_path / "out",
+        "--draft",
+        tiny.draft,
+    )
     method = ("--method", f"eagle:head={tmp_path / 'head'},k=2")
-    service, _ = make_service(ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
+    service, _ = make_service(
+        ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64)
+    )
     with serving(service) as (_, address):
         command = ("bench", "--server", address, *method, *options)
         done = skit_here(*command, "--target", tiny.target)
         refused = skit_here(*command, "--target", tiny.draft)
     assert done.returncode == 0, done.stderr
-    assert "uses the embeddings of its target, of which the server has another" in error_line(refused)
+    assert "uses the embeddings of its target, of which the server has another" in error_line(
+        refused
+    )
     (folder,) = (tmp_path / "out").iterdir()
     run, summary = (read_object(folder / f"{name}.json") for name in ("run", "summary"))
     assert summary["lossless"]["identical"] == 2
@@ -202,12 +238,25 @@ def test_a_benchmark_with_a_head_whose_target_is_on_a_server(tiny: TinyPair, tmp
 
 
 @pytest.mark.slow
-def test_a_benchmark_with_a_draft_that_was_trained_for_the_target_on_a_server(tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_benchmark_with_a_draft_that_was_trained_for_the_target_on_a_server(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
     target = load_pair(str(tiny.target), None).target.model
     save_draft(new_draft(target, (0, 1), torch.arange(256)), tmp_path / "draft")
     prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "0", "prompt": "Say it."})
-    options = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--target", tiny.target)
-    service, _ = make_service(ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
+    options = (
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        12,
+        "--out",
+        tmp_path / "out",
+        "--target",
+        tiny.target,
+    )
+    service, _ = make_service(
+        ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64)
+    )
     with serving(service) as (_, address):
         method = ("--method", "fixed-k:k=2", "--draft", tmp_path / "draft")
         done = skit_here("bench", "--server", address, *method, *options)

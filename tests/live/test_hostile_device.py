@@ -40,7 +40,10 @@ def samplings_that_make_the_distribution_nan(attacker: Attacker, _: Neighbour) -
 @attack()
 def the_extremes_that_are_allowed(attacker: Attacker, _: Neighbour) -> None:
     connection = attacker.connect()
-    extremes = ({"temperature": 0.01, "top_p": 1e-4}, {"temperature": 100.0, "top_k": (1 << 32) - 1})
+    extremes = (
+        {"temperature": 0.01, "top_p": 1e-4},
+        {"temperature": 100.0, "top_k": (1 << 32) - 1},
+    )
     for number, sampling in enumerate(extremes):
         ask(connection, open=opening(f"{number}", **sampling))
         draft = {"session": f"{number}", "round": 1, "base": len(PROMPT), "tokens": [1, 2]}
@@ -53,7 +56,9 @@ def a_sampler_for_every_session(attacker: Attacker, _: Neighbour) -> None:
     for number in range(40):
         ask(connection, open=opening(f"{number}", temperature=0.5 + number / 100))
     for number in range(40):
-        connection.send(Up(draft={"session": f"{number}", "round": 1, "base": len(PROMPT), "tokens": [1]}))
+        connection.send(
+            Up(draft={"session": f"{number}", "round": 1, "base": len(PROMPT), "tokens": [1]})
+        )
     answers = [connection.receive(60)[1].verdict for _ in range(40)]
     assert {answer.status for answer in answers} == {Status.OK}
 
@@ -65,7 +70,9 @@ def more_sessions_than_slots(attacker: Attacker, _: Neighbour) -> None:
         ask(connection, open=opening(f"{number}"))
     for turn in range(1, 4):
         for number in range(4 * SLOTS):
-            connection.send(Up(draft={"session": f"{number}", "round": turn, "base": len(PROMPT) + turn - 1}))
+            connection.send(
+                Up(draft={"session": f"{number}", "round": turn, "base": len(PROMPT) + turn - 1})
+            )
         for _ in range(4 * SLOTS):
             assert connection.receive(60)[1].verdict.status == Status.OK
     until(lambda: attacker.sample("skit_evictions_total") > 0)
@@ -99,7 +106,10 @@ def frames_for_sessions_of_the_neighbour(attacker: Attacker, _: Neighbour) -> No
         connection.send(Up(close={"session": name}))
         # The name belongs to whoever uses it: another owner's session is another session.
         assert ask(connection, open=opening(name)).committed == len(PROMPT)
-        assert ask(connection, draft={"session": name, "round": 1, "base": len(PROMPT)}).status == Status.OK
+        assert (
+            ask(connection, draft={"session": name, "round": 1, "base": len(PROMPT)}).status
+            == Status.OK
+        )
 
 
 @attack(sessions=16)
@@ -122,7 +132,12 @@ def generations_that_begin_and_end(attacker: Attacker, _: Neighbour) -> None:
     connection = attacker.connect()
     for number in range(3 * SLOTS):
         connection.send(Up(open=opening(f"{number}")))
-        generate = {"session": f"{number}", "round": 1, "base": len(PROMPT), "max_tokens": CAPACITY - len(PROMPT)}
+        generate = {
+            "session": f"{number}",
+            "round": 1,
+            "base": len(PROMPT),
+            "max_tokens": CAPACITY - len(PROMPT),
+        }
         connection.send(Up(generate=generate))
     for _ in range(100):
         connection.receive(60)
@@ -134,7 +149,9 @@ def devices_that_come_and_go(attacker: Attacker, _: Neighbour) -> None:
     for number in range(20):
         connection = attacker.connect()
         connection.send(Up(open=opening(f"{number}")))
-        connection.send(Up(draft={"session": f"{number}", "round": 1, "base": len(PROMPT), "tokens": [1, 2, 3]}))
+        connection.send(
+            Up(draft={"session": f"{number}", "round": 1, "base": len(PROMPT), "tokens": [1, 2, 3]})
+        )
         connection.close()
 
 

@@ -35,7 +35,9 @@ ATTACKS, attack = attack_list()
 def more_streams_than_a_token_has(attacker: Attacker, _: Neighbour) -> None:
     for _ in range(3):
         attacker.connect()
-    with pytest.raises(ConnectionLostError, match="TOO_MANY_STREAMS: 3 streams are open for token 2"):
+    with pytest.raises(
+        ConnectionLostError, match="TOO_MANY_STREAMS: 3 streams are open for token 2"
+    ):
         attacker.connect()
 
 
@@ -80,7 +82,10 @@ def frames_full_of_numbers(attacker: Attacker, _: Neighbour) -> None:
     for frame, status in (
         ({"open": opening("t", many)}, Status.CONTEXT_FULL),
         ({"open": {**opening("t"), "layers": many}}, Status.BROKEN_STATES),
-        ({"open": {**opening("t"), "silence_ms": 1000, "max_tokens": 5, "ends": many}}, Status.MALFORMED_FRAME),
+        (
+            {"open": {**opening("t"), "silence_ms": 1000, "max_tokens": 5, "ends": many}},
+            Status.MALFORMED_FRAME,
+        ),
         ({"generate": {**generate, "ends": many}}, Status.MALFORMED_FRAME),
         ({"draft": {**draft, "tokens": [1], "parents": many}}, Status.BROKEN_TREE),
         ({"draft": {**draft, "tokens": [1], "counts": many}}, Status.BROKEN_DISTRIBUTION),
@@ -96,7 +101,9 @@ def a_device_that_asks_and_never_reads(attacker: Attacker, _: Neighbour) -> None
     def frames() -> Iterator[object]:
         for number in range(40):
             yield Up(open={**opening(f"{number}", [1] * 90), "layers": [0] * 8})
-            yield Up(draft={"session": f"{number}", "round": 1, "base": 90})  # answered by its prompt's hidden states
+            yield Up(
+                draft={"session": f"{number}", "round": 1, "base": 90}
+            )  # answered by its prompt's hidden states
         attacker_left.wait(60)
 
     attacker_left = Event()
@@ -114,7 +121,9 @@ def streams_that_need_no_token(attacker: Attacker, _: Neighbour) -> None:
         with pytest.raises(grpc.RpcError, match="answers single checks"):
             list(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest()))
         requests = SimpleQueue[Any]()
-        reflected = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(iter(requests.get, None))
+        reflected = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+            iter(requests.get, None)
+        )
         assert list(reflected) == []  # it ends, though nothing was asked
         requests.put(None)
 
@@ -131,7 +140,9 @@ def hellos_that_lie(attacker: Attacker, _: Neighbour) -> None:
     for vocabulary in (0, VOCABULARY + 1, (1 << 32) - 1):
         with pytest.raises(SkitError, match=f"WRONG_VOCABULARY: .* have {vocabulary} tokens"):
             attacker.connect(vocabulary=vocabulary)
-    with pytest.raises(SkitError, match="MALFORMED_FRAME: a device's name has up to 256 characters"):
+    with pytest.raises(
+        SkitError, match="MALFORMED_FRAME: a device's name has up to 256 characters"
+    ):
         attacker.connect(device="x" * 100_000)
     for token in ("", "good ", "x" * 100_000):
         with pytest.raises(SkitError, match="WRONG_TOKEN"):

@@ -46,7 +46,10 @@ def breakable_route(address: str) -> Iterator[tuple[str, Event]]:
         while (content := source.recv(1 << 16)) and not cut.is_set():
             sink.sendall(content)
 
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection((host, int(port))) as server:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection((host, int(port))) as server,
+    ):
 
         def lead() -> None:
             device, _ = listener.accept()
@@ -59,7 +62,10 @@ def breakable_route(address: str) -> Iterator[tuple[str, Event]]:
 
 def test_a_device_that_vanishes_is_let_go_and_one_that_is_silent_is_not() -> None:
     with (
-        serving(limits=ServerLimits(context=CAPACITY, heartbeat_s=HEARTBEAT_S)) as (service, address),
+        serving(limits=ServerLimits(context=CAPACITY, heartbeat_s=HEARTBEAT_S)) as (
+            service,
+            address,
+        ),
         breakable_route(address) as (route, cut),
     ):
         vanishing, silent = Connection(route, CALLER), Connection(address, CALLER)
@@ -89,7 +95,14 @@ def test_a_device_that_does_not_read_is_sent_away_though_it_does_not_hear_of_it(
 
         answers = channel.stream_stream(METHOD, Up.SerializeToString, Down.FromString)(frames())
         flood = {"status": "FLOOD"}
-        until(lambda: service.handler.metrics.registry.get_sample_value("skit_refused_frames_total", flood) == 1)
+        until(
+            lambda: (
+                service.handler.metrics.registry.get_sample_value(
+                    "skit_refused_frames_total", flood
+                )
+                == 1
+            )
+        )
         until(lambda: streams(service) == 0)
         assert_others_go_on(address)
         with pytest.raises(grpc.RpcError, match="FLOOD: more than 256 answers were not read"):
@@ -101,6 +114,8 @@ def test_another_protocol_is_refused_with_both_versions() -> None:
     with serving() as (_, address), grpc.insecure_channel(address) as channel:
         hello = Up(hello={**HELLO, "protocol": PROTOCOL + 1})
         call = channel.stream_stream(METHOD, Up.SerializeToString, Down.FromString)(iter([hello]))
-        with pytest.raises(grpc.RpcError, match=f"WRONG_PROTOCOL: protocol {PROTOCOL + 1}; .* speaks {PROTOCOL}"):
+        with pytest.raises(
+            grpc.RpcError, match=f"WRONG_PROTOCOL: protocol {PROTOCOL + 1}; .* speaks {PROTOCOL}"
+        ):
             next(call)
         assert_others_go_on(address)

@@ -33,7 +33,13 @@ DIVERGENCE = {
     "verified": {"token": 6, "shortfall": 0.25},
     "plain": {"token": 6, "shortfall": 0.0},
 }
-SCORES = {"noise": 0.5, "control": 0.5, "divergences": [DIVERGENCE], "score_us": 250_000, "forwards": 12}
+SCORES = {
+    "noise": 0.5,
+    "control": 0.5,
+    "divergences": [DIVERGENCE],
+    "score_us": 250_000,
+    "forwards": 12,
+}
 """Two tokens that are 0.5 apart, under a noise of 0.5; in the shapes of the run the scores miss the token by 0.25."""
 
 
@@ -81,8 +87,17 @@ def test_scores_of_a_server_judge_an_output_and_are_counted() -> None:
     judge = server.judge()
     for number in (1, 2):
         result = judge.judge(OTHER, PLAIN, 1)
-        assert (result.verdict, result.position, result.method_token, result.baseline_token) == ("tie", 1, 9, 6)
-        assert (judge.cost.outputs, judge.cost.forwards, judge.cost.seconds) == (number, 12 * number, 0.25 * number)
+        assert (result.verdict, result.position, result.method_token, result.baseline_token) == (
+            "tie",
+            1,
+            9,
+            6,
+        )
+        assert (judge.cost.outputs, judge.cost.forwards, judge.cost.seconds) == (
+            number,
+            12 * number,
+            0.25 * number,
+        )
     names = {frame.session for frame in server.frames("score")}
     assert len(names) == 2, "an answer to an earlier question is none to this one"
 
@@ -93,7 +108,9 @@ def test_a_server_that_is_busy_or_gone_for_a_moment_is_asked_again(
 ) -> None:
     """A server that refuses says after how many milliseconds."""
     waits_s: list[float] = []
-    monkeypatch.setattr("specbench_kit.live.wire_verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    monkeypatch.setattr(
+        "specbench_kit.live.wire_verifier.Event", lambda: SimpleNamespace(wait=waits_s.append)
+    )
     server = ScoringServer(says, says, says, SCORES)
     assert server.judge().judge(OTHER, PLAIN, 1).verdict == "tie"
     frames = server.frames("score")
@@ -118,15 +135,22 @@ def test_an_output_that_a_server_does_not_score_is_left_open(
     assert len(server.sent) == len(says)
 
 
-def test_a_server_that_is_busy_for_half_an_hour_leaves_an_output_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_is_busy_for_half_an_hour_leaves_an_output_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It asks for ten minutes of patience each time, and is asked three times."""
     waits_s: list[float] = []
-    monkeypatch.setattr("specbench_kit.live.wire_verifier.Event", lambda: SimpleNamespace(wait=waits_s.append))
+    monkeypatch.setattr(
+        "specbench_kit.live.wire_verifier.Event", lambda: SimpleNamespace(wait=waits_s.append)
+    )
     monkeypatch.setattr("specbench_kit.live.wire_verifier.monotonic_s", lambda: sum(waits_s))
     server = ScoringServer(*[Status.OVERLOADED] * 9)
     server.retry_ms = 600_000
     result = server.judge().judge(OTHER, PLAIN, 1)
-    assert (result.verdict, result.reason) == ("unjudged", "the server had no time to score the output")
+    assert (result.verdict, result.reason) == (
+        "unjudged",
+        "the server had no time to score the output",
+    )
     assert len(server.sent) == 3
 
 
@@ -143,7 +167,11 @@ def test_a_server_that_stays_away_is_asked_no_more() -> None:
     [
         (0, OTHER, "the server scores no outputs"),
         (2, OTHER, "the server scores outputs of at most 2 tokens"),
-        (3, make_record("a", make_round(steps=1, accepted=2)), "the rounds of a pipeline are scored in one process"),
+        (
+            3,
+            make_record("a", make_round(steps=1, accepted=2)),
+            "the rounds of a pipeline are scored in one process",
+        ),
     ],
 )
 @pytest.mark.parametrize(("bitwise", "verdict"), [(False, "unjudged"), (True, "error")])
@@ -166,7 +194,9 @@ class ShapedEngine(ChosenEngine):
     its prefix, and of the same again, beside others.
     """
 
-    def __init__(self, margin: float, moves: tuple[float, float] = (0.0, 0.0), has_shapes: bool = True) -> None:
+    def __init__(
+        self, margin: float, moves: tuple[float, float] = (0.0, 0.0), has_shapes: bool = True
+    ) -> None:
         super().__init__()
         self.margin, self.moves = margin, moves
         self.has_shapes = has_shapes  # type: ignore[misc]
@@ -227,14 +257,24 @@ def test_where_little_is_known_of_an_engines_rounding_a_clear_margin_decides(
 
 @pytest.mark.parametrize(
     ("prompt", "output", "lengths"),
-    [(4, 16, [4, 6, 8, 10, 12, 14, 16, 18]), (4, 2, [1, 2, 3, 4, 5]), (40, 1, [33, 34, 35, 36, 37, 38, 39, 40])],
+    [
+        (4, 16, [4, 6, 8, 10, 12, 14, 16, 18]),
+        (4, 2, [1, 2, 3, 4, 5]),
+        (40, 1, [33, 34, 35, 36, 37, 38, 39, 40]),
+    ],
 )
-def test_rounding_is_measured_before_the_divergence(prompt: int, output: int, lengths: list[int]) -> None:
+def test_rounding_is_measured_before_the_divergence(
+    prompt: int, output: int, lengths: list[int]
+) -> None:
     """At eight places of what both outputs share, and into the prompt where that is too short."""
     texts = [RequestRecord("a", "", [1] * prompt, [*([2] * output), token]) for token in (9, 6)]
     engine = ShapedEngine(0.1, (0.25, 0.0))
     result = EngineJudge(engine, GREEDY).judge(*texts, output)
-    assert (result.verdict, result.noise, result.margin) == ("tie", pytest.approx(0.25), pytest.approx(0.1))
+    assert (result.verdict, result.noise, result.margin) == (
+        "tie",
+        pytest.approx(0.25),
+        pytest.approx(0.1),
+    )
     shared = [1] * prompt + [2] * output
     assert engine.fresh == [shared[:length] for length in lengths]
     assert engine.lengths == dict.fromkeys(lengths, 2)
@@ -267,22 +307,36 @@ class SilentEngine(ShapedEngine):
 @pytest.mark.parametrize(
     ("engine", "sampler", "reason"),
     [
-        (SilentEngine("differing", None), GREEDY, "the engine gives no log-probabilities of its tokens"),
+        (
+            SilentEngine("differing", None),
+            GREEDY,
+            "the engine gives no log-probabilities of its tokens",
+        ),
         (
             SilentEngine("differing", {9: -1.0}),
             GREEDY,
             "the engine gives no log-probabilities of the tokens that differ",
         ),
-        (SilentEngine("likeliest", None), GREEDY, "the engine gives no log-probabilities of its most probable tokens"),
+        (
+            SilentEngine("likeliest", None),
+            GREEDY,
+            "the engine gives no log-probabilities of its most probable tokens",
+        ),
         (
             SilentEngine("likeliest", {9: -1.0}),
             GREEDY,
             "the engine gives no log-probabilities of its most probable tokens",
         ),
-        (ShapedEngine(0.0), Sampler(0.8), "the engine draws the responses that it decodes by itself by other random"),
+        (
+            ShapedEngine(0.0),
+            Sampler(0.8),
+            "the engine draws the responses that it decodes by itself by other random",
+        ),
     ],
 )
-def test_an_engine_that_says_too_little_judges_nothing(engine: ShapedEngine, sampler: Sampler, reason: str) -> None:
+def test_an_engine_that_says_too_little_judges_nothing(
+    engine: ShapedEngine, sampler: Sampler, reason: str
+) -> None:
     verdict, said = engine_verdict(engine, sampler)
     assert verdict == "unjudged"
     assert said.startswith(reason)

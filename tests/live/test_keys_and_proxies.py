@@ -55,17 +55,26 @@ def test_a_server_on_this_machine_is_never_asked_through_a_proxy(
         assert Connection(address, CALLER).welcome.model == "tiny"
 
 
-@pytest.mark.parametrize("host", ["localhost", "a.localhost", "127.0.0.1", "127.8.8.8", "[::1]", "0.0.0.0", "::"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "a.localhost", "127.0.0.1", "127.8.8.8", "[::1]", "0.0.0.0", "::"]
+)
 def test_the_names_of_this_machine(host: str) -> None:
     assert is_loopback(host)
 
 
-def test_any_other_server_is_asked_through_the_proxy_and_errors_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_server_is_asked_through_the_proxy_and_errors_say_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert proxy_of(ELSEWHERE) is None
     with following(ResponseScript(facts=False)) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://user:secret@{proxy}")
-        for ask in (lambda: facts("vllm://host.invalid:8000"), engines.get("completions")(ELSEWHERE).model):
-            with pytest.raises(SkitError, match=r"answered 404.*\(through the proxy that HTTP_PROXY names\)") as error:
+        for ask in (
+            lambda: facts("vllm://host.invalid:8000"),
+            engines.get("completions")(ELSEWHERE).model,
+        ):
+            with pytest.raises(
+                SkitError, match=r"answered 404.*\(through the proxy that HTTP_PROXY names\)"
+            ) as error:
                 ask()
             assert "secret" not in str(error.value)
     with pytest.raises(SkitError, match=r"\(through the proxy that HTTP_PROXY names\)") as error:
@@ -77,7 +86,10 @@ def test_any_other_server_is_asked_through_the_proxy_and_errors_say_so(monkeypat
     ("value", "words"),
     [
         ("socks://user:secret@host:1080", "names a proxy of the kind socks://"),
-        ("socks5://user:secret@host:1080", "names a SOCKS proxy, which needs a package: pip install socksio"),
+        (
+            "socks5://user:secret@host:1080",
+            "names a SOCKS proxy, which needs a package: pip install socksio",
+        ),
         ("http://", "names no proxy"),
         ("http://user:secret@[::1", "names no proxy"),
         ("http://user:secret@host:port", "names no proxy"),
@@ -92,7 +104,9 @@ def test_a_proxy_that_cannot_be_used_is_one_line_that_names_its_variable(
     monkeypatch.setattr("specbench_kit.live.engines.http.find_spec", lambda _: None)
     monkeypatch.setenv(variable, value)
     for ask in (lambda: facts("vllm://host.invalid:8000"), lambda: engines.get("vllm")(ELSEWHERE)):
-        with pytest.raises(SkitError, match=f"the environment variable {variable} {words}") as error:
+        with pytest.raises(
+            SkitError, match=f"the environment variable {variable} {words}"
+        ) as error:
             ask()
         assert "secret" not in str(error.value)
         assert len(str(error.value).splitlines()) == 1
@@ -133,10 +147,14 @@ def test_blanks_around_a_key_are_no_part_of_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("key", [f"{KEY}\n{KEY}", f"{KEY}\x07", f"“{KEY}”", f"clé-{KEY}"])
-def test_a_key_that_no_request_can_carry_is_one_line_without_it(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_no_request_can_carry_is_one_line_without_it(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SKIT_API_KEY", key)
     for read in (api_key, lambda: engines.get("completions")("http://127.0.0.1:9")):
-        with pytest.raises(SkitError, match="the environment variable SKIT_API_KEY holds a") as error:
+        with pytest.raises(
+            SkitError, match="the environment variable SKIT_API_KEY holds a"
+        ) as error:
             read()
         assert KEY not in str(error.value)
         assert len(str(error.value).splitlines()) == 1
@@ -144,7 +162,12 @@ def test_a_key_that_no_request_can_carry_is_one_line_without_it(key: str, monkey
 
 @pytest.mark.parametrize(
     "address",
-    [f"it=vllm://user:{KEY}@host:1", f"it=vllm://host:1?key={KEY}", f"vllm://host:1?key={KEY}", f"it=//user:{KEY}@:"],
+    [
+        f"it=vllm://user:{KEY}@host:1",
+        f"it=vllm://host:1?key={KEY}",
+        f"vllm://host:1?key={KEY}",
+        f"it=//user:{KEY}@:",
+    ],
 )
 def test_an_address_with_a_key_is_refused_without_it(address: str) -> None:
     with pytest.raises(SkitError) as error:

@@ -46,7 +46,16 @@ WELCOME = {
     "limits": {"context": 160, "ahead": 4},
 }
 TARGET = TargetDescription(
-    "tiny", "abc", "bfloat16", 64, 160, (3, 9), bitwise=True, parameters=123, layers=2, hidden_size=32
+    "tiny",
+    "abc",
+    "bfloat16",
+    64,
+    160,
+    (3, 9),
+    bitwise=True,
+    parameters=123,
+    layers=2,
+    hidden_size=32,
 )
 
 
@@ -55,16 +64,25 @@ def skit_server(link: Link | None = None, silence_s: float = 0.0, **welcome: obj
     return SkitServer(ServerAddress("host:1", link=link, silence_s=silence_s), connection)
 
 
-def engine_server(route: str = "", model: str | None = "tiny", samples: bool = True, **address: Any) -> EngineServer:
+def engine_server(
+    route: str = "", model: str | None = "tiny", samples: bool = True, **address: Any
+) -> EngineServer:
     engine = ChosenEngine()
     engine.supports_sampling = samples  # type: ignore[misc]
-    return EngineServer(ServerAddress("vllm://host:1", **address), engine, TARGET, route, model=model)
+    return EngineServer(
+        ServerAddress("vllm://host:1", **address), engine, TARGET, route, model=model
+    )
 
 
 def test_a_skit_serve_is_described_by_its_welcome() -> None:
     server = skit_server(Link(rtt_s=0.25))
     assert (server.target, server.reconnections, [*server.notes]) == (TARGET, 7, [])
-    described = {"kind": "skit serve 1", "scheduler": "fcfs", "device": "a card", "baseline": "streamed"}
+    described = {
+        "kind": "skit serve 1",
+        "scheduler": "fcfs",
+        "device": "a card",
+        "baseline": "streamed",
+    }
     assert server.describe()["server"] == described
     assert server.describe()["shaped_link"]["rtt_s"] == 0.25  # type: ignore[index]
     assert skit_server().describe() == {"server": described}
@@ -87,7 +105,13 @@ def test_the_verifier_of_a_server_is_that_of_the_method() -> None:
     server = skit_server(silence_s=0.25)
     waits = server.verifier(VerifierSetup(SAMPLED, 5, CLOCK, layers=(1, 2)))
     assert isinstance(waits, WireVerifier)
-    assert (waits.sampler, waits.seed, waits.clock, waits.layers, waits.silence_s) == (SAMPLED, 5, CLOCK, (1, 2), 0.25)
+    assert (waits.sampler, waits.seed, waits.clock, waits.layers, waits.silence_s) == (
+        SAMPLED,
+        5,
+        CLOCK,
+        (1, 2),
+        0.25,
+    )
     ahead = server.verifier(VerifierSetup(SAMPLED, 5, CLOCK, ahead=SendsAhead(3, 4)))
     assert isinstance(ahead, FreeRunningVerifier)
     assert (ahead.sampler, ahead.seed, ahead.clock, ahead.chunk) == (SAMPLED, 5, CLOCK, 3)
@@ -100,7 +124,12 @@ def test_the_verifier_of_a_server_is_that_of_the_method() -> None:
     engine = engine_server()
     scores, decodes = engine.verifier(VerifierSetup(SAMPLED, 5, CLOCK)), engine.stream(SAMPLED, 5)
     assert isinstance(scores, EngineVerifier)
-    assert (scores.engine, scores.sampler, scores.seed, scores.clock) == (engine.engine, SAMPLED, 5, CLOCK)
+    assert (scores.engine, scores.sampler, scores.seed, scores.clock) == (
+        engine.engine,
+        SAMPLED,
+        5,
+        CLOCK,
+    )
     assert isinstance(decodes, EngineStream)
     assert (decodes.engine, decodes.sampler, decodes.seed) == (engine.engine, SAMPLED, 5)
     judge = engine.judge(SAMPLED, 5)
@@ -129,10 +158,25 @@ def test_a_method_is_offered_with_the_draft_model_that_it_needs(
     ("server", "spec", "sampler", "reason"),
     [
         (skit_server(), "specpipe", GREEDY, "a pipeline's stages cannot be behind a wire"),
-        (skit_server(), "decoupled:k=2,in_flight=5", GREEDY, "host:1 takes 4 drafts ahead of their verdicts"),
-        (skit_server(limits={}), "decoupled:in_flight=1", GREEDY, "host:1 is a skit serve of an earlier version"),
+        (
+            skit_server(),
+            "decoupled:k=2,in_flight=5",
+            GREEDY,
+            "host:1 takes 4 drafts ahead of their verdicts",
+        ),
+        (
+            skit_server(limits={}),
+            "decoupled:in_flight=1",
+            GREEDY,
+            "host:1 is a skit serve of an earlier version",
+        ),
         (skit_server(silence_s=0.5), "decoupled:in_flight=4", GREEDY, "leave out --server-silence"),
-        (skit_server(), "decoupled:in_flight=4,drafter=head", GREEDY, "name a drafter that reads none"),
+        (
+            skit_server(),
+            "decoupled:in_flight=4,drafter=head",
+            GREEDY,
+            "name a drafter that reads none",
+        ),
         (engine_server(), "specpipe", GREEDY, "a pipeline's stages cannot be behind a wire"),
         (engine_server(samples=False), "fixed-k", SAMPLED, "scores greedy drafts alone"),
         (engine_server(), "decoupled", GREEDY, "takes one draft at a time"),
@@ -141,7 +185,9 @@ def test_a_method_is_offered_with_the_draft_model_that_it_needs(
         (engine_server(), "fixed-k", SAMPLED, "the probabilities that tokens drawn at random need"),
     ],
 )
-def test_what_a_server_cannot_verify_is_refused(server: Any, spec: str, sampler: Sampler, reason: str) -> None:
+def test_what_a_server_cannot_verify_is_refused(
+    server: Any, spec: str, sampler: Sampler, reason: str
+) -> None:
     with pytest.raises(SkitError, match=reason):
         server.require_verifiable(parse_method(spec), sampler)
 
@@ -200,7 +246,9 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> ChosenEngine:
     found.verification_route = lambda: "by scoring"  # type: ignore[method-assign]
     found.linked = []  # type: ignore[attr-defined]
     found.emulate_link = found.linked.append  # type: ignore[attr-defined,method-assign]
-    monkeypatch.setattr(servers, "engines", SimpleNamespace(get=lambda kind: partial(reached, found, kind)))
+    monkeypatch.setattr(
+        servers, "engines", SimpleNamespace(get=lambda kind: partial(reached, found, kind))
+    )
     return found
 
 
@@ -213,8 +261,14 @@ def test_an_engine_is_asked_for_what_it_states_of_its_model(engine: Any) -> None
     link = Link(rtt_s=0.25)
     server = connect(ServerAddress("vllm://host:1", link=link), DRAFTS)
     assert isinstance(server, EngineServer)
-    assert (engine.address, engine.linked, server.engine) == (("vllm", "http://host:1"), [link], engine)
-    target = TargetDescription("tiny", "unknown", "unknown", DRAFTS.vocabulary, 512, (5,), bitwise=False)
+    assert (engine.address, engine.linked, server.engine) == (
+        ("vllm", "http://host:1"),
+        [link],
+        engine,
+    )
+    target = TargetDescription(
+        "tiny", "unknown", "unknown", DRAFTS.vocabulary, 512, (5,), bitwise=False
+    )
     assert (server.target, server.route, server.model) == (target, "by scoring", "/models/tiny")
 
 
@@ -224,20 +278,27 @@ def test_what_an_engine_does_not_state_is_taken_from_the_draft_models(engine: An
     server = connect(ServerAddress("vllm://host:1"), DRAFTS)
     assert (server.target.context, engine.linked) == (2048, [])
     engine.tokenize = lambda text: [*text.encode(), 5]
-    with pytest.raises(SkitError, match="tiny at vllm://host:1 has another tokenizer than the draft model"):
+    with pytest.raises(
+        SkitError, match="tiny at vllm://host:1 has another tokenizer than the draft model"
+    ):
         connect(ServerAddress("vllm://host:1"), DRAFTS)
 
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize(
-    ("options", "silence_s"), [(ConnectionOptions(server_wait=1.0), 0.0), (ConnectionOptions(), 0.5)]
+    ("options", "silence_s"),
+    [(ConnectionOptions(server_wait=1.0), 0.0), (ConnectionOptions(), 0.5)],
 )
-def test_options_of_a_skit_serve_are_refused_for_an_engine(options: ConnectionOptions, silence_s: float) -> None:
+def test_options_of_a_skit_serve_are_refused_for_an_engine(
+    options: ConnectionOptions, silence_s: float
+) -> None:
     with pytest.raises(SkitError, match="are for a skit serve: leave them out"):
         connect(ServerAddress("vllm://host:1", options, silence_s=silence_s), DRAFTS)
 
 
-def test_a_skit_serve_is_told_the_tokenizer_of_the_draft_models(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skit_serve_is_told_the_tokenizer_of_the_draft_models(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     told: dict[str, object] = {}
     connection = Scripted()
 

@@ -27,13 +27,19 @@ def used(sampler: Sampler) -> stand_in.Body:
 def test_no_default_of_the_server_is_left_in_force(sampler: Sampler) -> None:
     defaults, settings = stand_in.LLAMA_CPP_DEFAULTS, used(sampler)
     assert {name for name in defaults if name not in sampling_fields(sampler)} == {"seed"}
-    assert settings["samplers"] == ["top_k", "temperature", "top_p"]  # the order of the kit's own sampler
+    assert settings["samplers"] == [
+        "top_k",
+        "temperature",
+        "top_p",
+    ]  # the order of the kit's own sampler
     assert (settings["min_p"], settings["repeat_last_n"]) == (0.0, 0)
     assert differences(sampling_fields(sampler), settings) == []
 
 
 def test_numbers_of_the_server_are_float32() -> None:
-    assert differences({"temperature": 0.8}, {**used(GREEDY), "temperature": 0.800000011920929}) == []
+    assert (
+        differences({"temperature": 0.8}, {**used(GREEDY), "temperature": 0.800000011920929}) == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,5 +80,8 @@ def test_the_tokens_are_those_of_the_model() -> None:
 
 
 def test_another_server_is_told_apart_in_one_line() -> None:
-    with engine_server() as base, pytest.raises(SkitError, match=r"answered 404.*llama-cpp-python.*llama-server"):
+    with (
+        engine_server() as base,
+        pytest.raises(SkitError, match=r"answered 404.*llama-cpp-python.*llama-server"),
+    ):
         LlamaCpp(f"{base}/x").model()

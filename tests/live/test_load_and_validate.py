@@ -47,7 +47,9 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def settings(tmp_path: Path) -> LoadSettings:
-    trace = write_trace(tmp_path / "trace.parquet", [request(*prompt) for prompt in PROMPTS], MODELS)
+    trace = write_trace(
+        tmp_path / "trace.parquet", [request(*prompt) for prompt in PROMPTS], MODELS
+    )
     (tmp_path / "profile.toml").write_text(PROFILE)
     return LoadSettings(
         server="127.0.0.1:1",
@@ -123,7 +125,9 @@ def test_what_batches_took_is_compared_with_the_profile_and_not_with_the_servers
     batches = events(outcome, "batches")[1:]
     batches = batches[batches.started_s >= settings.warmup_s]
     profile_s = (1e-4 * batches.new + 1e-2).sum()
-    assert row.slower == pytest.approx((batches.ended_s - batches.started_s).sum() / profile_s, rel=0.1)
+    assert row.slower == pytest.approx(
+        (batches.ended_s - batches.started_s).sum() / profile_s, rel=0.1
+    )
     assert row.estimate == pytest.approx(0.1, rel=0.01)
     (row_of_both,) = validation.validate(outcome.folder, lambda *_: None).result.rows
     simulated, as_fast = row_of_both.simulated, row_of_both.as_fast
@@ -132,7 +136,9 @@ def test_what_batches_took_is_compared_with_the_profile_and_not_with_the_servers
     assert simulated["estimated / true"] == pytest.approx(0.1, rel=0.01)
 
 
-def test_devices_follow_a_server_whose_answers_are_not_those_of_the_trace(settings: LoadSettings) -> None:
+def test_devices_follow_a_server_whose_answers_are_not_those_of_the_trace(
+    settings: LoadSettings,
+) -> None:
     write_trace(settings.trace, [request(*prompt, wrong=7) for prompt in PROMPTS], MODELS)
     with serving() as (service, address):
         outcome = load_of(settings, address, duration_s=3.0, events=True)
@@ -143,7 +149,10 @@ def test_devices_follow_a_server_whose_answers_are_not_those_of_the_trace(settin
     # The server's text is the target's own, and every response has as many tokens as the recorded one.
     for text in texts:
         prompt = list(text.request.prompt_ids)
-        assert text.tokens[len(prompt) :] == plain_greedy(TARGET, prompt, len(text.tokens) - len(prompt))[0]
+        assert (
+            text.tokens[len(prompt) :]
+            == plain_greedy(TARGET, prompt, len(text.tokens) - len(prompt))[0]
+        )
     rounds, responses = events(outcome, "rounds"), events(outcome, "responses")
     finished = responses[np.isfinite(responses.end_s)]
     assert set(finished.tokens) == {LENGTH}
@@ -164,7 +173,9 @@ def test_a_load_goes_on_at_a_server_that_is_behind(settings: LoadSettings) -> No
     assert "OVERLOADED at 6 devices" in (outcome.folder / "report.md").read_text()
 
 
-def test_a_promise_that_no_batch_can_meet_ends_neither_load_nor_validation(settings: LoadSettings) -> None:
+def test_a_promise_that_no_batch_can_meet_ends_neither_load_nor_validation(
+    settings: LoadSettings,
+) -> None:
     with serving() as (_, address):
         outcome = load_of(settings, address, slo="5000/s")
     (row,) = validation.validate(outcome.folder, lambda *_: None).result.rows
@@ -199,15 +210,23 @@ def test_scatter_is_that_of_batches_of_one_size() -> None:
     assert ServerSpeed(None, None, []).scatter is None
 
 
-def test_requests_arrive_at_a_rate_whatever_the_server_does(settings: LoadSettings, tmp_path: Path) -> None:
+def test_requests_arrive_at_a_rate_whatever_the_server_does(
+    settings: LoadSettings, tmp_path: Path
+) -> None:
     with serving() as (_, address):
         outcome = load_of(settings, address, devices=(4,), rate=(4.0, 40.0), events=True)
     assert [(row.devices, row.rate) for row in outcome.result.rows] == [(4, 4.0), (4, 40.0)]
     trace = TraceFile(settings.trace)
     for point in (LoadPoint(4, 4.0), LoadPoint(4, 40.0)):
-        (path,) = (outcome.folder / "events").glob(f"devices-4-rate-{point.rate:g}-responses.parquet")
-        scenario = run.make_scenario(outcome.run.config, point, trace, restore(outcome.run.deployment))
-        assert sorted(pd.read_parquet(path).start_s) == pytest.approx(sorted(simulate(scenario).responses["start_s"]))
+        (path,) = (outcome.folder / "events").glob(
+            f"devices-4-rate-{point.rate:g}-responses.parquet"
+        )
+        scenario = run.make_scenario(
+            outcome.run.config, point, trace, restore(outcome.run.deployment)
+        )
+        assert sorted(pd.read_parquet(path).start_s) == pytest.approx(
+            sorted(simulate(scenario).responses["start_s"])
+        )
     validation.validate(outcome.folder, lambda *_: None)
     report = (outcome.folder / "validation.md").read_text()
     assert_made_again(outcome.folder, tmp_path)
@@ -226,7 +245,16 @@ def test_a_server_that_goes_away_ends_the_load_with_one_line(settings: LoadSetti
 def test_both_commands_say_that_the_machine_was_disturbed(
     settings: LoadSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("--trace", settings.trace, "--profile", settings.profile, "--devices", 3, "--out", settings.out)
+    options = (
+        "--trace",
+        settings.trace,
+        "--profile",
+        settings.profile,
+        "--devices",
+        3,
+        "--out",
+        settings.out,
+    )
     times = ("--duration", 1, "--warm-up", 0.2, "--draft-s", 0.001, "--method", "fixed-k:k=2")
     for readings, disturbed in ((BUSY, True), (QUIET, False)):
         monkeypatch.setenv(READINGS, str(readings))
@@ -244,19 +272,28 @@ def test_both_commands_say_that_the_machine_was_disturbed(
     ("changes", "reason"),
     [({"rate": (0.0,)}, "--rate must be above 0"), ({"rate": (float("inf"),)}, "and finite")],
 )
-def test_rates_that_mean_nothing(changes: dict[str, Any], reason: str, settings: LoadSettings) -> None:
+def test_rates_that_mean_nothing(
+    changes: dict[str, Any], reason: str, settings: LoadSettings
+) -> None:
     with pytest.raises(SkitError, match=reason):
         replace(settings, **changes)
 
 
-def test_sessions_that_are_too_short_for_the_trace_are_refused_before_the_load(settings: LoadSettings) -> None:
-    with serving(limits=ServerLimits(context=25)) as (_, address), pytest.raises(SkitError, match="--session-tokens"):
+def test_sessions_that_are_too_short_for_the_trace_are_refused_before_the_load(
+    settings: LoadSettings,
+) -> None:
+    with (
+        serving(limits=ServerLimits(context=25)) as (_, address),
+        pytest.raises(SkitError, match="--session-tokens"),
+    ):
         load_of(settings, address)
     assert not settings.out.exists()
 
 
 def test_a_trace_of_another_target_is_refused(settings: LoadSettings) -> None:
-    write_trace(settings.trace, [request("0", [1, 2])], {**MODELS, "target": {"name": "tiny", "hash": "2"}})
+    write_trace(
+        settings.trace, [request("0", [1, 2])], {**MODELS, "target": {"name": "tiny", "hash": "2"}}
+    )
     with serving() as (_, address), pytest.raises(SkitError, match="WRONG_TOKENIZER"):
         load_of(settings, address)
 
@@ -264,7 +301,12 @@ def test_a_trace_of_another_target_is_refused(settings: LoadSettings) -> None:
 def described(**changes: object) -> LoadDescription:
     config = {"method": "wisp", "scheduler": "fcfs", "slo": ["2"], "max_batch": 4, "seed": 0}
     config |= {"duration_s": 2.0, "warmup_s": 1.0}
-    content = {"config": config, "server": {}, "deployment": to_builtins(deployment_description()), **changes}
+    content = {
+        "config": config,
+        "server": {},
+        "deployment": to_builtins(deployment_description()),
+        **changes,
+    }
     return LoadDescription.read(content)
 
 
@@ -279,27 +321,37 @@ def test_round_trips_of_a_busy_server_are_those_of_its_number_of_devices() -> No
 def test_reach_is_a_share_of_what_was_measured_or_points() -> None:
     def load(p50: float, p95: float, throughput: float, late: float) -> LoadFigures:
         figures = serving_figures(0.0, throughput=throughput, violation_rate=late)
-        return LoadFigures(devices=3, round_s=DistributionValues(None, p50, p95, None), figures=figures)
+        return LoadFigures(
+            devices=3, round_s=DistributionValues(None, p50, p95, None), figures=figures
+        )
 
     measured = load(0.1, 0.2, 100.0, 0.1)
     simulated = mean_of([load(0.108, 0.26, 81.0, 0.14), load(0.110, 0.26, 101.0, 0.14)])
     assert simulated["round p50"] == pytest.approx(0.109)
     off = deviations(values_of(measured), simulated)
     within = {name: error.within for name, error in off.items() if error.within is not None}
-    assert within == {"throughput (tokens/s)": True, "round p50": True, "round p95": False, "violations": False}
+    assert within == {
+        "throughput (tokens/s)": True,
+        "round p50": True,
+        "round p95": False,
+        "violations": False,
+    }
 
 
 def test_a_run_without_what_its_simulation_needs_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text('{"command": "load", "config": {"method": "wisp"}}')
     (tmp_path / "summary.json").write_text('{"rows": [], "late": []}')
-    with pytest.raises(SkitError, match=r"run\.json: config\.\w+ is missing: it is not what skit load"):
+    with pytest.raises(
+        SkitError, match=r"run\.json: config\.\w+ is missing: it is not what skit load"
+    ):
         validation.validate(tmp_path, lambda *_: None)
 
 
 def test_loads_at_another_speed_than_the_profiles_are_named_with_how_much() -> None:
     run = SimpleNamespace(profile=LoadedProfile())
     loads = [
-        SimpleNamespace(name=f"{devices} devices", slower=slower) for devices, slower in ((2, 0.5), (4, 1), (8, 3))
+        SimpleNamespace(name=f"{devices} devices", slower=slower)
+        for devices, slower in ((2, 0.5), (4, 1), (8, 3))
     ]
     assert profile_cautions(run, loads) == [
         "OTHER SPEED: verifications took 0.50 times as long at 2 devices, 3.00 times as long at 8 devices as by the "

@@ -78,7 +78,11 @@ class Loaded:
 
 AT_A_RATE = ("--devices", "4", "--rate", "30")
 CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Loaded, Loaded], bool]]] = {
-    "--trace": ((), ("--trace", "{short}"), lambda base, new: (base.lengths, new.lengths) == ({LENGTH}, {SHORT})),
+    "--trace": (
+        (),
+        ("--trace", "{short}"),
+        lambda base, new: (base.lengths, new.lengths) == ({LENGTH}, {SHORT}),
+    ),
     "--method": (
         (),
         ("--method", "fixed-k:k=1"),
@@ -89,18 +93,28 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Loaded, Loade
         ("--devices", "1"),
         lambda base, new: (base.rounds.client.nunique(), new.rounds.client.nunique()) == (2, 1),
     ),
-    "--rate": ((), AT_A_RATE, lambda base, new: new.row["rate"] == 30 and new.starts != base.starts),
+    "--rate": (
+        (),
+        AT_A_RATE,
+        lambda base, new: new.row["rate"] == 30 and new.starts != base.starts,
+    ),
     "--seed": (AT_A_RATE, ("--seed", "5"), lambda base, new: new.starts[:3] != base.starts[:3]),
     "--duration": (
         AT_A_RATE,
         ("--duration", "1.6"),
         lambda base, new: new.starts[: len(base.starts)] == base.starts != new.starts,
     ),
-    "--slo": ((), ("--slo", "class-1"), lambda base, new: (base.promise_s, new.promise_s) == (0.5, 1.0)),
+    "--slo": (
+        (),
+        ("--slo", "class-1"),
+        lambda base, new: (base.promise_s, new.promise_s) == (0.5, 1.0),
+    ),
     "--warm-up": (
         (),
         ("--warm-up", "0.6"),
-        lambda _, new: new.row["figures"]["overall"]["rounds"] <= new.rounds_after(0.6) < len(new.rounds),
+        lambda _, new: (
+            new.row["figures"]["overall"]["rounds"] <= new.rounds_after(0.6) < len(new.rounds)
+        ),
     ),
     "--draft-s": (
         (),
@@ -113,8 +127,16 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Loaded, Loade
         ("--profile", "{slower}"),
         lambda base, new: new.row["estimate"] == pytest.approx(base.row["estimate"] / 10),
     ),
-    "--out": ((), ("--out", "{elsewhere}"), lambda base, new: base.folder.parent != new.folder.parent),
-    "--json": ((), ("--json",), lambda _, new: "summary" in json.loads(new.stdout.splitlines()[-1])),
+    "--out": (
+        (),
+        ("--out", "{elsewhere}"),
+        lambda base, new: base.folder.parent != new.folder.parent,
+    ),
+    "--json": (
+        (),
+        ("--json",),
+        lambda _, new: "summary" in json.loads(new.stdout.splitlines()[-1]),
+    ),
 }
 """By option: what goes with it on both sides, how it is given, and what it changes."""
 
@@ -123,11 +145,20 @@ CASES: dict[str, tuple[tuple[str, ...], tuple[str, ...], Callable[[Loaded, Loade
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("load")
     write_trace(folder / "trace.parquet", [request(*prompt) for prompt in PROMPTS], MODELS)
-    write_trace(folder / "short.parquet", [request(*prompt, length=SHORT) for prompt in PROMPTS], MODELS)
+    write_trace(
+        folder / "short.parquet", [request(*prompt, length=SHORT) for prompt in PROMPTS], MODELS
+    )
     (folder / "profile.toml").write_text(PROFILE)
     (folder / "slower.toml").write_text(PROFILE.replace("1e-4", "1e-3").replace("1e-2", "1e-1"))
-    names = {"trace": "trace.parquet", "short": "short.parquet", "profile": "profile.toml", "slower": "slower.toml"}
-    return {name: str(folder / file) for name, file in names.items()} | {"elsewhere": str(folder / "elsewhere")}
+    names = {
+        "trace": "trace.parquet",
+        "short": "short.parquet",
+        "profile": "profile.toml",
+        "slower": "slower.toml",
+    }
+    return {name: str(folder / file) for name, file in names.items()} | {
+        "elsewhere": str(folder / "elsewhere")
+    }
 
 
 class LoadRuns:
@@ -179,14 +210,25 @@ def test_every_round_is_kept_only_where_events_are_asked_for(
     runs: LoadRuns, inputs: dict[str, str], tmp_path: Path
 ) -> None:
     times = ("--duration", "0.5", "--warm-up", "0.1", "--draft-s", "0.001", "--devices", "1")
-    arguments = ("--server", runs.address, "--trace", inputs["trace"], "--profile", inputs["profile"])
+    arguments = (
+        "--server",
+        runs.address,
+        "--trace",
+        inputs["trace"],
+        "--profile",
+        inputs["profile"],
+    )
     assert skit_here("load", *arguments, *times, "--out", tmp_path).returncode == 0
     assert not list(tmp_path.glob("*/events/*"))
     assert list(runs.run().folder.glob("events/*"))
 
 
 def test_the_options_that_the_table_leaves_to_this_file_are_tried_here() -> None:
-    exempt = {name for name, reason in read_tables()["load"].exempt.items() if Path(__file__).name in reason}
+    exempt = {
+        name
+        for name, reason in read_tables()["load"].exempt.items()
+        if Path(__file__).name in reason
+    }
     assert exempt <= CASES.keys() | {"--events"}
 
 
@@ -200,9 +242,16 @@ class ProfilingServer:
     def profile(self, to: Path, target: Path, **changes: str) -> str:
         """Profile it and return the error line, "" if none; `loads` are those of this profile."""
         self.loads.clear()
-        arguments = {"server": self.address, "to": to, "target": target, "sessions": "2", "window": "0.02"} | changes
+        arguments = {
+            "server": self.address,
+            "to": to,
+            "target": target,
+            "sessions": "2",
+            "window": "0.02",
+        } | changes
         done = skit_here(
-            "profile-server", *(text for name, value in arguments.items() for text in (f"--{name}", value))
+            "profile-server",
+            *(text for name, value in arguments.items() for text in (f"--{name}", value)),
         )
         return done.stderr.splitlines()[-1] if done.returncode else ""
 
@@ -217,7 +266,9 @@ def server(tokenizer: PreTrainedTokenizerBase) -> Iterator[ProfilingServer]:
         with serving(target_model=tiny_llama(vocab_size=len(tokenizer))) as (_, address):
             server, rounds = ProfilingServer(address), LoadGenerator.rounds
 
-            def counted(generator: LoadGenerator, load: SessionLoad, seconds: float) -> list[ObservedRound]:
+            def counted(
+                generator: LoadGenerator, load: SessionLoad, seconds: float
+            ) -> list[ObservedRound]:
                 server.loads.append((load.sessions, seconds))
                 return rounds(generator, load, seconds)
 

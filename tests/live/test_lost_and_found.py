@@ -33,7 +33,9 @@ def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first() -> Non
     decoded: dict[str, list[int]] = {}
     with serving() as (_, address):
         connection = Connection(address, CALLER, Link(rtt_s=0.02))
-        device = Thread(target=lambda: decoded.update(outputs(decode_remotely(CHAIN, connection, REQUESTS))))
+        device = Thread(
+            target=lambda: decoded.update(outputs(decode_remotely(CHAIN, connection, REQUESTS)))
+        )
         device.start()
         Event().wait(0.15)
     with serving(make_server(listen=ListenAddress(address))):
@@ -45,7 +47,10 @@ def test_a_run_goes_on_when_another_server_takes_the_place_of_the_first() -> Non
 def test_a_server_is_known_to_health_checks_and_reflection() -> None:
     with serving() as (_, address), grpc.insecure_channel(address) as channel:
         request = health_pb2.HealthCheckRequest(service=SERVICE)
-        assert health_pb2_grpc.HealthStub(channel).Check(request).status == health_pb2.HealthCheckResponse.SERVING
+        assert (
+            health_pb2_grpc.HealthStub(channel).Check(request).status
+            == health_pb2.HealthCheckResponse.SERVING
+        )
         request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         (answer,) = stub.ServerReflectionInfo(iter([request]))
@@ -68,7 +73,9 @@ def test_a_server_of_another_kind_is_told_from_one_of_the_kit() -> None:
     with streaming_server() as (address, _):
         done = skit_here("bench", "--server", address, "--method", "fixed-k", "--limit", 1)
     line = error_line(done)
-    assert line.startswith(f"no server answers at {address}: an HTTP server answers there, and no skit serve: name its")
+    assert line.startswith(
+        f"no server answers at {address}: an HTTP server answers there, and no skit serve: name its"
+    )
     assert f"as in llama-cpp://{address}" in line
 
 
@@ -76,7 +83,10 @@ def test_a_server_of_another_kind_is_told_from_one_of_the_kit() -> None:
 def test_an_encrypted_server_is_reached_by_those_alone_who_trust_it(tmp_path: Path) -> None:
     pairs = [certificate(tmp_path, name) for name in ("one", "other")]
     with serving(make_server(listen=ListenAddress("127.0.0.1:0", *pairs[0]))) as (_, address):
-        assert Connection(address, ClientIdentity("same", VOCABULARY, roots=pairs[0][0])).welcome.model == "tiny"
+        assert (
+            Connection(address, ClientIdentity("same", VOCABULARY, roots=pairs[0][0])).welcome.model
+            == "tiny"
+        )
         for stranger in (CALLER, ClientIdentity("same", VOCABULARY, roots=pairs[1][0])):
             with pytest.raises(ConnectionLostError):
                 Connection(address, stranger)
@@ -100,10 +110,14 @@ def certificate(folder: Path, name: str, days: int = 2) -> tuple[bytes, bytes]:
 
 def test_a_shaped_link_takes_its_round_trip_and_says_so() -> None:
     with serving() as (_, address):
-        records = decode_remotely(CHAIN, Connection(address, CALLER, Link(rtt_s=0.03)), REQUESTS[:1])
+        records = decode_remotely(
+            CHAIN, Connection(address, CALLER, Link(rtt_s=0.03)), REQUESTS[:1]
+        )
     links_s = [round_.link_s for record in records.values() for round_ in record.rounds]
     assert min(links_s) >= 0.03
     (line,) = setting_cautions(RunDescription.read({"shaped_link": finite(Link(rtt_s=0.03))}))
     (lost,) = setting_cautions(RunDescription(reconnections=2))
     assert lost.startswith("RECONNECTED: the connection to the server was lost 2 times;")
-    assert line.startswith("SHAPED LINK: this machine delayed messages as a link with rtt_s=0.03 would")
+    assert line.startswith(
+        "SHAPED LINK: this machine delayed messages as a link with rtt_s=0.03 would"
+    )

@@ -17,8 +17,19 @@ from streaming_server import FACTS
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.address import parse_server
-from specbench_kit.live.engines.base import Generation, GenerationRequest, ScoringRequest, ServerFacts, engines
-from specbench_kit.live.engines.client import Patience, RequestFailedError, SentRequest, StreamClient
+from specbench_kit.live.engines.base import (
+    Generation,
+    GenerationRequest,
+    ScoringRequest,
+    ServerFacts,
+    engines,
+)
+from specbench_kit.live.engines.client import (
+    Patience,
+    RequestFailedError,
+    SentRequest,
+    StreamClient,
+)
 
 KEY = "sk-marked-0123456789"
 PATIENCE_S = 60.0
@@ -43,7 +54,9 @@ class ResponseScript:
 
 
 def events(*documents: Data | str, ends: bool = True) -> bytes:
-    texts = [document if isinstance(document, str) else json.dumps(document) for document in documents]
+    texts = [
+        document if isinstance(document, str) else json.dumps(document) for document in documents
+    ]
     return "".join(f"data: {text}\n\n" for text in [*texts, *(["[DONE]"] if ends else [])]).encode()
 
 
@@ -58,7 +71,10 @@ def serving(script: ResponseScript) -> Iterator[str]:
 
         def do_GET(self) -> None:
             facts = FACTS.get(self.path) if script.facts else None
-            self.reply(200 if facts else 404, self.seen(json.dumps(facts or {"detail": "Not Found"}).encode()))
+            self.reply(
+                200 if facts else 404,
+                self.seen(json.dumps(facts or {"detail": "Not Found"}).encode()),
+            )
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
@@ -86,13 +102,19 @@ def serving(script: ResponseScript) -> Iterator[str]:
             script.released.set()
 
 
-def ask(script: ResponseScript, kind: str, *, times: int = 1, retries: int = 0, key: str = "") -> list[SentRequest]:
+def ask(
+    script: ResponseScript, kind: str, *, times: int = 1, retries: int = 0, key: str = ""
+) -> list[SentRequest]:
     """Ask for answers one after the other over one client."""
 
     async def asked(host: str) -> list[SentRequest]:
-        client = StreamClient(parse_server(f"it={kind}://{host}"), key, Patience(PATIENCE_S, retries))
+        client = StreamClient(
+            parse_server(f"it={kind}://{host}"), key, Patience(PATIENCE_S, retries)
+        )
         try:
-            return [await client.ask(Generation("a prompt", 4, Sampler(), 0, "a")) for _ in range(times)]
+            return [
+                await client.ask(Generation("a prompt", 4, Sampler(), 0, "a")) for _ in range(times)
+            ]
         finally:
             await client.close()
 
@@ -113,9 +135,13 @@ def ending(kind: str, reason: str) -> bytes:
         return events({"text": "ab", "output_ids": [1, 2], "meta_info": meta})
     if kind == "tgi":
         details = {"finish_reason": reason, "generated_tokens": 2}
-        return events({"token": {"id": 1, "text": "a"}}, {"token": {"id": 2, "text": "b"}, "details": details})
+        return events(
+            {"token": {"id": 1, "text": "a"}}, {"token": {"id": 2, "text": "b"}, "details": details}
+        )
     if kind == "llama-cpp":
-        return events({"content": "ab", "tokens": [1, 2]}, {"content": "", "stop": True, "stop_type": reason})
+        return events(
+            {"content": "ab", "tokens": [1, 2]}, {"content": "", "stop": True, "stop_type": reason}
+        )
     text = {"delta": {"content": "ab"}} if "chat" in kind else {"text": "ab"}
     return events({"choices": [text]}, {"choices": [{**text, "finish_reason": reason}]})
 
@@ -126,12 +152,20 @@ KINDS = ("chat", "completions", "llama-cpp", "llama-cpp-chat", "sglang", "tgi", 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("reason", ["abort", "error", "content_filter", "timeout"])
 def test_an_answer_that_was_given_up_is_none(kind: str, reason: str) -> None:
-    assert failure(ResponseScript(ending(kind, reason)), kind) == f"the server gave the answer up: {reason}"
+    assert (
+        failure(ResponseScript(ending(kind, reason)), kind)
+        == f"the server gave the answer up: {reason}"
+    )
 
 
 @pytest.mark.parametrize(
     ("kind", "reason"),
-    [*((kind, "length") for kind in KINDS), ("tgi", "eos_token"), ("llama-cpp", "eos"), ("llama-cpp", "limit")],
+    [
+        *((kind, "length") for kind in KINDS),
+        ("tgi", "eos_token"),
+        ("llama-cpp", "eos"),
+        ("llama-cpp", "limit"),
+    ],
 )
 def test_an_answer_that_came_to_its_end_is_whole(kind: str, reason: str) -> None:
     (sent,) = ask(ResponseScript(ending(kind, reason)), kind)
@@ -156,27 +190,74 @@ def test_an_answer_ends_though_its_body_stays_open(kind: str, has_done: bool) ->
 
 CHAT = {"choices": [{"delta": {"content": "ab"}, "finish_reason": "stop"}]}
 FORMS: dict[str, tuple[str, Sequence[Data], int | None]] = {
-    "no tokens beside a text": ("chat", [CHAT, {"choices": [], "usage": {"completion_tokens": 0}}], None),
+    "no tokens beside a text": (
+        "chat",
+        [CHAT, {"choices": [], "usage": {"completion_tokens": 0}}],
+        None,
+    ),
     "no choices in a keep-alive": ("chat", [{"choices": None}, CHAT], None),
-    "no choices beside usage": ("chat", [CHAT, {"choices": None, "usage": {"completion_tokens": 2.0}}], 2),
+    "no choices beside usage": (
+        "chat",
+        [CHAT, {"choices": None, "usage": {"completion_tokens": 2.0}}],
+        2,
+    ),
     "nulls everywhere": (
         "chat",
-        [{"choices": [{"delta": None, "text": None, "logprobs": None}], "usage": None, "error": None}, CHAT],
+        [
+            {
+                "choices": [{"delta": None, "text": None, "logprobs": None}],
+                "usage": None,
+                "error": None,
+            },
+            CHAT,
+        ],
         None,
     ),
     "a list of text parts": (
         "chat",
-        [{"choices": [{"delta": {"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}}]}, CHAT],
+        [
+            {
+                "choices": [
+                    {
+                        "delta": {
+                            "content": [
+                                {"type": "text", "text": "a"},
+                                {"type": "text", "text": "b"},
+                            ]
+                        }
+                    }
+                ]
+            },
+            CHAT,
+        ],
         None,
     ),
     "whole numbers as others": (
         "sglang",
-        [{"text": "ab", "output_ids": [1.0, 2.0], "meta_info": {"completion_tokens": 2.0, "finish_reason": None}}],
+        [
+            {
+                "text": "ab",
+                "output_ids": [1.0, 2.0],
+                "meta_info": {"completion_tokens": 2.0, "finish_reason": None},
+            }
+        ],
         2,
     ),
-    "nulls of llama.cpp": ("llama-cpp", [{"content": "ab", "tokens": [1, 2], "stop": False, "timings": None}], 2),
-    "nulls of tgi": ("tgi", [{"token": {"id": 1, "text": "ab", "special": None}, "details": None}], 1),
-    "no text of sglang": ("sglang", [{"text": None}, {"text": "ab", "meta_info": {"completion_tokens": 2}}], 2),
+    "nulls of llama.cpp": (
+        "llama-cpp",
+        [{"content": "ab", "tokens": [1, 2], "stop": False, "timings": None}],
+        2,
+    ),
+    "nulls of tgi": (
+        "tgi",
+        [{"token": {"id": 1, "text": "ab", "special": None}, "details": None}],
+        1,
+    ),
+    "no text of sglang": (
+        "sglang",
+        [{"text": None}, {"text": "ab", "meta_info": {"completion_tokens": 2}}],
+        2,
+    ),
 }
 
 
@@ -191,9 +272,15 @@ def test_forms_that_other_clients_read_are_read(form: str) -> None:
 
 
 WORDS = {
-    "an error object": (b'{"error": {"message": "model x is not loaded"}}', "model x is not loaded"),
+    "an error object": (
+        b'{"error": {"message": "model x is not loaded"}}',
+        "model x is not loaded",
+    ),
     "an error text": (b'{"error": "model x is not loaded"}', "model x is not loaded"),
-    "a page": (b"<html><body>Sign in first</body></html>", "<html><body>Sign in first</body></html>"),
+    "a page": (
+        b"<html><body>Sign in first</body></html>",
+        "<html><body>Sign in first</body></html>",
+    ),
     "a plain answer": (b'{"choices": [{"text": "ab"}]}', '{"choices": [{"text": "ab"}]}'),
     "an error event": (events({"error": {"message": "out of memory"}}), "out of memory"),
 }
@@ -217,16 +304,23 @@ CHOICE = {"choices": [{"delta": {}, "text": "", "finish_reason": "stop"}]}
 ENDS_AT_ONCE = {
     "completions": (CHOICE, "give the kind chat or llama-cpp-chat or sglang-chat or vllm-chat"),
     "vllm": (CHOICE, "give the kind vllm-chat"),
-    "llama-cpp": ({"content": "", "tokens": [], "stop": True, "stop_type": "eos"}, "give the kind llama-cpp-chat"),
+    "llama-cpp": (
+        {"content": "", "tokens": [], "stop": True, "stop_type": "eos"},
+        "give the kind llama-cpp-chat",
+    ),
     "chat": (CHOICE, "does the chat template of the server belong to its model?"),
 }
 
 
 @pytest.mark.parametrize("kind", ENDS_AT_ONCE)
-def test_a_model_that_ends_at_once_is_told_with_the_kind_that_asks_in_its_template(kind: str) -> None:
+def test_a_model_that_ends_at_once_is_told_with_the_kind_that_asks_in_its_template(
+    kind: str,
+) -> None:
     last, advice = ENDS_AT_ONCE[kind]
     told = failure(ResponseScript(events(last)), kind)
-    assert told.startswith("the answer is empty: no token arrived, as the model ended at once (stop); ")
+    assert told.startswith(
+        "the answer is empty: no token arrived, as the model ended at once (stop); "
+    )
     assert told.endswith(advice)
     assert ("an instruct model does so where it continues a raw text" in told) == (kind != "chat")
 
@@ -241,7 +335,9 @@ def test_a_gateway_that_lists_no_models_is_asked_for_the_one_that_is_named() -> 
 
     with serving(ResponseScript(facts=False)) as host:
         assert asyncio.run(facts(f"chat://{host}#mine")) == ServerFacts()
-        with pytest.raises(SkitError, match=r"answered 404: .*name yours: it=chat\+http://.*#MODEL"):
+        with pytest.raises(
+            SkitError, match=r"answered 404: .*name yours: it=chat\+http://.*#MODEL"
+        ):
             asyncio.run(facts(f"chat://{host}"))
 
 
@@ -294,7 +390,9 @@ ECHOES = {
     "busy": ResponseScript(b"wait, KEY", status=503),
     "an error event": ResponseScript(events({"error": {"message": "KEY is wrong"}})),
     "no event": ResponseScript(b"KEY"),
-    "another form": ResponseScript(events({"choices": [{"index": 0, "token_ids": ["KEY"]}], "tokens": ["KEY"]})),
+    "another form": ResponseScript(
+        events({"choices": [{"index": 0, "token_ids": ["KEY"]}], "tokens": ["KEY"]})
+    ),
     "a reason": ResponseScript(events({"choices": [{"text": "a", "finish_reason": "KEY"}]})),
     "a page": ResponseScript(b"<html>KEY</html>", status=502),
 }

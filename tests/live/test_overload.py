@@ -25,7 +25,9 @@ def send(stream: DeviceStream, name: str) -> Any | None:
     """Open a session and send a draft that is right; what the draft was answered at once."""
     stream.receive(Up(open={"session": name, "prompt": PROMPT, "sampling": {"request": name}}))
     stream.answers.get_nowait()
-    stream.receive(Up(draft={"session": name, "round": 1, "base": len(PROMPT), "tokens": ANSWER[:2]}))
+    stream.receive(
+        Up(draft={"session": name, "round": 1, "base": len(PROMPT), "tokens": ANSWER[:2]})
+    )
     return None if stream.answers.empty() else stream.answers.get_nowait()
 
 
@@ -57,7 +59,11 @@ def test_a_round_that_is_sent_twice_before_it_is_verified_is_answered_once() -> 
     handler.batch_runner.start()
     handler.answer(batches.get(timeout=20))
     handler.batch_runner.stop()
-    assert (stream.answers.get_nowait().verdict.bonus, stream.answers.empty(), handler.batch_runner.waiting) == (
+    assert (
+        stream.answers.get_nowait().verdict.bonus,
+        stream.answers.empty(),
+        handler.batch_runner.waiting,
+    ) == (
         ANSWER[2],
         True,
         0,

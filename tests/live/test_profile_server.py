@@ -35,7 +35,8 @@ CALLER = ClientIdentity("same", 64)
 def test_rounds_are_sorted_into_the_batches_that_they_were_verified_in() -> None:
     answers = [(4, 0.41, 9), (5, 0.48, 7), (4, 0.42, 8), (4, 0.45, 7)]
     rounds = [
-        ObservedRound(0.0, 0.0, batch / 100, arrived_s, batch, (2, cached)) for batch, arrived_s, cached in answers
+        ObservedRound(0.0, 0.0, batch / 100, arrived_s, batch, (2, cached))
+        for batch, arrived_s, cached in answers
     ]
     assert observed_batches(rounds) == [
         ObservedBatch([(2, 9), (2, 8), (2, 7)], 0.04, pytest.approx((0.45 - 0.41) / 2), leaving=0),
@@ -45,7 +46,10 @@ def test_rounds_are_sorted_into_the_batches_that_they_were_verified_in() -> None
 
 def test_rounds_are_on_their_way_for_as_long_as_the_server_tells_nothing_of() -> None:
     answers = [(4, 1.00, 0.10), (4, 1.02, 0.13), (5, 1.30, 0.12)]
-    rounds = [ObservedRound(trip_s, 0.01, 0.05, arrived_s, batch, (2, 9)) for batch, arrived_s, trip_s in answers]
+    rounds = [
+        ObservedRound(trip_s, 0.01, 0.05, arrived_s, batch, (2, 9))
+        for batch, arrived_s, trip_s in answers
+    ]
     assert transit_times(rounds, 0.02) == pytest.approx([0.04, 0.05, 0.06])
 
 
@@ -55,18 +59,26 @@ def test_a_device_alone_waits_before_its_next_draft() -> None:
             SessionLoad(sessions=1, drafted=1, context=10, pause_s=0.05), 0.1
         )
     sent = [answered.arrived_s - answered.trip_s for answered in rounds]
-    assert all(sent_s - previous.arrived_s >= 0.05 for previous, sent_s in zip(rounds, sent[1:], strict=False))
+    assert all(
+        sent_s - previous.arrived_s >= 0.05
+        for previous, sent_s in zip(rounds, sent[1:], strict=False)
+    )
 
 
 def test_a_busy_server_tells_what_it_takes_between_its_verifications() -> None:
     """Batch 5 waited for 4 and began 20 ms behind it; the round of 6 came when 5 was through; of 7 there is no 8."""
     answers = [(4, 1.00, 0.0), (4, 1.01, 0.0), (5, 1.12, 0.08), (6, 1.32, 0.05), (9, 2.0, 0.1)]
-    rounds = [ObservedRound(0.0, queue_s, 0.1, arrived_s, batch, (2, 9)) for batch, arrived_s, queue_s in answers]
+    rounds = [
+        ObservedRound(0.0, queue_s, 0.1, arrived_s, batch, (2, 9))
+        for batch, arrived_s, queue_s in answers
+    ]
     assert batch_gaps(rounds) == [BatchGap(2, pytest.approx(0.02))]
 
 
 def test_a_turn_is_so_much_and_so_much_for_each_answer() -> None:
-    between = [BatchGap(answers, 1e-3 + 2e-4 * answers) for answers in (1, 1, 4, 8)] + [BatchGap(1, 0.9)]
+    between = [BatchGap(answers, 1e-3 + 2e-4 * answers) for answers in (1, 1, 4, 8)] + [
+        BatchGap(1, 0.9)
+    ]
     assert run._gap_line(between) == pytest.approx((1e-3, 2e-4))
     assert run._gap_line([]) == (0.0, 0.0)
 
@@ -107,8 +119,12 @@ def test_a_fit_finds_the_times_that_batches_were_made_of() -> None:
     loads: list[list[ObservedBatch]] = []
     for load in train:
         row = (load.context + load.drafted, 0) if load.cold else (load.drafted + 1, load.context)
-        batches = [ObservedBatch([row] * load.sessions, 0.0, None, leaving) for leaving in (0, 1, 7)]
-        loads.append([batch._replace(verify_s=run._features(batch) @ true_times) for batch in batches])
+        batches = [
+            ObservedBatch([row] * load.sessions, 0.0, None, leaving) for leaving in (0, 1, 7)
+        ]
+        loads.append(
+            [batch._replace(verify_s=run._features(batch) @ true_times) for batch in batches]
+        )
     times = run._fit(loads)
     assert times == pytest.approx(true_times, rel=1e-6)
     model, rows = ServedModel(**run._coefficients(times)), [(5, 160), (5, 160)]
@@ -117,8 +133,12 @@ def test_a_fit_finds_the_times_that_batches_were_made_of() -> None:
     )
 
 
-def test_a_profile_of_a_server_is_one_that_schedulers_can_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = ServerProfileSettings(server="", to=tmp_path / "server.toml", sessions=4, window_s=0.02)
+def test_a_profile_of_a_server_is_one_that_schedulers_can_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ServerProfileSettings(
+        server="", to=tmp_path / "server.toml", sessions=4, window_s=0.02
+    )
     with serving() as (_, address):
         monkeypatch.setattr(run, "_connect", lambda _: Connection(address, CALLER))
         monkeypatch.setenv(READINGS, str(BUSY))
@@ -137,8 +157,12 @@ def test_a_profile_of_a_server_is_one_that_schedulers_can_use(tmp_path: Path, mo
     assert profile.fit["answer_s"] >= 0
 
 
-def test_minutes_end_the_measurement_between_two_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = ServerProfileSettings(server="", to=tmp_path / "server.toml", sessions=2, window_s=0.02, minutes=5)
+def test_minutes_end_the_measurement_between_two_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = ServerProfileSettings(
+        server="", to=tmp_path / "server.toml", sessions=2, window_s=0.02, minutes=5
+    )
 
     class AfterLoads(TimeLimit):
         begun = 0
@@ -152,7 +176,9 @@ def test_minutes_end_the_measurement_between_two_loads(tmp_path: Path, monkeypat
     with serving() as (_, address):
         monkeypatch.setattr(run, "_connect", lambda _: Connection(address, CALLER))
         loads_allowed = 3
-        with pytest.raises(SkitError, match=r"--minutes 5 were over after 3 of \d+ measurements.*give about"):
+        with pytest.raises(
+            SkitError, match=r"--minutes 5 were over after 3 of \d+ measurements.*give about"
+        ):
             run.profile_server(settings, lambda *_: None)
         assert not settings.to.exists()
         loads = len([part for parts in run._loads(2, 128) for part in parts])
@@ -163,8 +189,20 @@ def test_minutes_end_the_measurement_between_two_loads(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(("r2", "words"), [(0.5, ["POOR FIT"]), (None, ["POOR FIT"]), (0.97, [])])
-def test_a_profile_that_does_not_fit_its_test_loads_says_so(r2: float | None, words: list[str]) -> None:
-    profile = Profile("p", "verifier", "cpu", "tiny", "float32", "measured", "served", {}, fit={"test": {"r2": r2}})
+def test_a_profile_that_does_not_fit_its_test_loads_says_so(
+    r2: float | None, words: list[str]
+) -> None:
+    profile = Profile(
+        "p",
+        "verifier",
+        "cpu",
+        "tiny",
+        "float32",
+        "measured",
+        "served",
+        {},
+        fit={"test": {"r2": r2}},
+    )
     assert [doubt.partition(":")[0] for doubt in run._doubts(profile)] == words
 
 
@@ -174,4 +212,6 @@ def test_what_cannot_be_measured_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(SkitError, match="--minutes takes a number above 0"):
         ServerProfileSettings(server="", to=tmp_path / "server.toml", minutes=0)
     with pytest.raises(SkitError, match=r"no server answers at 127\.0\.0\.1:1"):
-        run.profile_server(ServerProfileSettings(server="127.0.0.1:1", to=tmp_path / "x.toml"), lambda *_: None)
+        run.profile_server(
+            ServerProfileSettings(server="127.0.0.1:1", to=tmp_path / "x.toml"), lambda *_: None
+        )

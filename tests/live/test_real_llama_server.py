@@ -23,7 +23,11 @@ LETTERS = range(32, 127)
 
 def write_model(path: Path) -> Path:
     """Write a model of one layer with random weights, whose tokens are single bytes and printable letters."""
-    special = [("<unk>", TokenType.UNKNOWN), ("<s>", TokenType.CONTROL), ("</s>", TokenType.CONTROL)]
+    special = [
+        ("<unk>", TokenType.UNKNOWN),
+        ("<s>", TokenType.CONTROL),
+        ("</s>", TokenType.CONTROL),
+    ]
     of_bytes = [(f"<0x{byte:02X}>", TokenType.BYTE) for byte in range(256)]
     of_letters = [(chr(letter), TokenType.NORMAL) for letter in LETTERS]
     vocabulary = [*special, *of_bytes, *of_letters]
@@ -81,7 +85,9 @@ async def asked(host: str, kind: str, *left_out: str) -> tuple[StreamedAnswer, d
     client = StreamClient(parse_server(f"it={kind}://{host}"), left_out=left_out)
     try:
         client.dialect.model_name = (await client.facts()).model or ""
-        answer = await client.ask(Generation("to be or not to be", TOKENS, Sampler(), 1, "a", ignore_eos=True))
+        answer = await client.ask(
+            Generation("to be or not to be", TOKENS, Sampler(), 1, "a", ignore_eos=True)
+        )
         return answer.received.answer(), await client.counters()
     finally:
         await client.close()

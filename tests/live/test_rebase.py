@@ -110,7 +110,9 @@ def test_the_output_is_plain_decodings_whatever_the_server_committed_alone(
 
 @pytest.mark.parametrize("spec", ["fixed-k:k=4", "specedge:depth=3,budget=8,beams=4", "opt-tree"])
 @pytest.mark.parametrize("leads", [(0, 3, 0, 7), (6, 6), (1, 2, 3, 4, 5)])
-def test_chains_and_trees_leave_a_suffix_where_the_target_does(spec: str, leads: Sequence[int]) -> None:
+def test_chains_and_trees_leave_a_suffix_where_the_target_does(
+    spec: str, leads: Sequence[int]
+) -> None:
     """The draft model agrees with the target now and then, and the requests of a batch take their own suffixes."""
     for batch_size in (1, 2):
         assert outputs(decode_behind(AheadServer(leads), DRAFT, spec, batch_size)) == PLAIN

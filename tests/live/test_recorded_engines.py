@@ -26,7 +26,9 @@ from specbench_kit.live.servers import PROBE
 
 
 def recorded(name: str) -> JsonObject:
-    content: JsonObject = json.loads(Path(__file__).with_name("recorded").joinpath(f"{name}.json").read_text())
+    content: JsonObject = json.loads(
+        Path(__file__).with_name("recorded").joinpath(f"{name}.json").read_text()
+    )
     return content
 
 
@@ -41,7 +43,9 @@ def playing_back(entries: list[JsonObject]) -> Iterator[str]:
     """A server that answers what was recorded, where the same is sent; yields its address."""
 
     class Player(BaseHTTPRequestHandler):
-        disable_nagle_algorithm = True  # else each event waits 40 ms for the acknowledgement of the last one
+        disable_nagle_algorithm = (
+            True  # else each event waits 40 ms for the acknowledgement of the last one
+        )
 
         def do_GET(self) -> None:
             self.play(None)
@@ -50,7 +54,11 @@ def playing_back(entries: list[JsonObject]) -> Iterator[str]:
             self.play(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def play(self, sent: object) -> None:
-            matches = [entry for entry in entries if (entry["path"], entry.get("sent")) == (self.path, sent)]
+            matches = [
+                entry
+                for entry in entries
+                if (entry["path"], entry.get("sent")) == (self.path, sent)
+            ]
             payload = json.dumps(matches[0]["answer"] if matches else {"never sent": sent}).encode()
             self.send_response(matches[0].get("status", 200) if matches else 501)
             self.send_header("Content-Length", str(len(payload)))
@@ -71,11 +79,18 @@ def test_what_a_real_vllm_said_is_read_as_the_tokens_that_it_decodes_alone() -> 
         assert scored.target_tokens(ScoringRequest(TEXT, [], GREEDY, [0])) == ANSWER[:1]
         assert scored.target_tokens(ScoringRequest(TEXT, DRAFT, GREEDY, [0] * 4))[:3] == ANSWER
         assert one_by_one.target_tokens(ScoringRequest(TEXT, DRAFT[:2], GREEDY, [0] * 3)) == ANSWER
-        assert one_by_one.target_tokens(ScoringRequest(TEXT, [], Sampler(0.8, top_k=20), [7])) == [22]
+        assert one_by_one.target_tokens(ScoringRequest(TEXT, [], Sampler(0.8, top_k=20), [7])) == [
+            22
+        ]
 
 
-def test_both_routes_of_a_real_vllm_give_the_tokens_that_it_decodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    text, answer = [504, 3575, 282, 4649, 314], [7042, 30, 198]  # The capital of France is | Paris.\n
+def test_both_routes_of_a_real_vllm_give_the_tokens_that_it_decodes_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text, answer = (
+        [504, 3575, 282, 4649, 314],
+        [7042, 30, 198],
+    )  # The capital of France is | Paris.\n
     drafted = ScoringRequest(text, [7042, 30, 999], GREEDY, [0] * 4)
     monkeypatch.setattr(vllm, "PROBE_TEXT", 8)  # as it was when the answers were recorded
     for seconds, route in (((1.0, 1.0), vllm.WHOLE), ((0.1, 1.0), vllm.BY_PREFIXES)):
@@ -91,7 +106,12 @@ def test_both_routes_of_a_real_vllm_give_the_tokens_that_it_decodes_alone(monkey
             assert adapter.model() == ("smollm2", 2048)
             assert adapter.verification_route().startswith(route)
             assert adapter.target_tokens(drafted)[:3] == answer
-            assert adapter.target_tokens(ScoringRequest(text, [], Sampler(0.8, top_p=0.9, top_k=20), [7])) == answer[:1]
+            assert (
+                adapter.target_tokens(
+                    ScoringRequest(text, [], Sampler(0.8, top_p=0.9, top_k=20), [7])
+                )
+                == answer[:1]
+            )
             tokens = adapter.tokenize(PROBE)
     assert tokens is not None
     assert len(tokens) == 20
@@ -100,25 +120,39 @@ def test_both_routes_of_a_real_vllm_give_the_tokens_that_it_decodes_alone(monkey
 def test_a_real_vllm_whose_route_is_closed_says_how_to_open_it() -> None:
     with (
         playing_back(VLLM["closed"]) as base,
-        pytest.raises(SkitError, match=r"answered 403: .*Restart vllm serve with --enable-scale-out"),
+        pytest.raises(
+            SkitError, match=r"answered 403: .*Restart vllm serve with --enable-scale-out"
+        ),
     ):
         engines.get("vllm")(base).target_tokens(ScoringRequest(TEXT, [], GREEDY, [0]))
 
 
 def test_what_a_real_llama_server_said_is_read_as_the_tokens_that_it_decodes_alone() -> None:
-    text, answer = [504, 3575, 282, 4649, 314], [7042, 30, 198]  # The capital of France is | Paris.\n
+    text, answer = (
+        [504, 3575, 282, 4649, 314],
+        [7042, 30, 198],
+    )  # The capital of France is | Paris.\n
     with playing_back(LLAMA_CPP["entries"]) as base:
         adapter = engines.get("llama-cpp")(base)
         assert adapter.model() == ("SmolLM2-135M-Instruct.Q4_1.gguf", 2048)
         assert adapter.target_tokens(ScoringRequest(text, [], GREEDY, [0])) == answer[:1]
-        assert adapter.target_tokens(ScoringRequest(text, [7042, 30, 999], GREEDY, [0] * 4))[:3] == answer
-        assert adapter.target_tokens(ScoringRequest(text, [], Sampler(0.8, top_p=0.9, top_k=20), [7])) == answer[:1]
+        assert (
+            adapter.target_tokens(ScoringRequest(text, [7042, 30, 999], GREEDY, [0] * 4))[:3]
+            == answer
+        )
+        assert (
+            adapter.target_tokens(ScoringRequest(text, [], Sampler(0.8, top_p=0.9, top_k=20), [7]))
+            == answer[:1]
+        )
 
 
 def test_a_real_llama_server_with_a_grammar_is_refused() -> None:
     with (
         playing_back(LLAMA_CPP["grammar"]) as base,
-        pytest.raises(SkitError, match="samples from another distribution than it was asked for: grammar 'root"),
+        pytest.raises(
+            SkitError,
+            match="samples from another distribution than it was asked for: grammar 'root",
+        ),
     ):
         engines.get("llama-cpp")(base).model()
 
@@ -136,7 +170,10 @@ def test_the_server_that_stands_in_for_llama_cpp_has_its_defaults_and_form() -> 
 def test_a_real_server_of_llama_cpp_python_is_refused_with_the_one_to_run(engine: str) -> None:
     with (
         playing_back(recorded("llama_cpp_python")["entries"]) as base,
-        pytest.raises(SkitError, match=r"llama-cpp-python takes and returns texts.*run llama\.cpp's own llama-server"),
+        pytest.raises(
+            SkitError,
+            match=r"llama-cpp-python takes and returns texts.*run llama\.cpp's own llama-server",
+        ),
     ):
         engines.get(engine)(base).model()
 
@@ -155,7 +192,10 @@ def in_range(sent: JsonObject) -> JsonObject:
     def small(tokens: list[int]) -> list[int]:
         return [token % 64 for token in tokens]
 
-    changes: dict[str, Callable[[Any], Any]] = {"token_ids": small, "prompt": lambda rows: [small(row) for row in rows]}
+    changes: dict[str, Callable[[Any], Any]] = {
+        "token_ids": small,
+        "prompt": lambda rows: [small(row) for row in rows],
+    }
     return {name: changes.get(name, lambda value: value)(value) for name, value in sent.items()}
 
 

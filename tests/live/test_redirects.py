@@ -92,7 +92,10 @@ def test_a_redirect_within_the_host_is_followed_with_the_same_request(status: in
 
 def test_a_redirect_to_another_port_of_the_host_is_followed() -> None:
     there = Moved(307, body=ending("chat", "length"))
-    with serving(there) as host, serving(Moved(307, lambda path: f"http://{host}{NEW}{path}")) as first:
+    with (
+        serving(there) as host,
+        serving(Moved(307, lambda path: f"http://{host}{NEW}{path}")) as first,
+    ):
         assert ask(first) == ["abab"]
     assert there.posts == [f"{NEW}/v1/chat/completions"]
 
@@ -108,14 +111,20 @@ REFUSED = {
         "http://user:secret@elsewhere.invalid/x",
         "redirects to http://elsewhere.invalid/x on another",
     ),
-    "another protocol": (308, "https://127.0.0.1/v1", "redirects to https://127.0.0.1/v1 with another protocol: give"),
+    "another protocol": (
+        308,
+        "https://127.0.0.1/v1",
+        "redirects to https://127.0.0.1/v1 with another protocol: give",
+    ),
     "a page": (303, "/login", "/login, which holds no answer to a request"),
     "a circle": (307, "/again", "/again after 5 other redirects"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_any_other_redirect_is_named_with_its_target(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_other_redirect_is_named_with_its_target(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     status, target, words = REFUSED[case]
     monkeypatch.setenv("SKIT_API_KEY", KEY)
     lines = []

@@ -15,7 +15,12 @@ from specbench_kit.decoding.verification import Verdict
 from specbench_kit.live.server import drafting
 from specbench_kit.live.server.generation import Generation, GenerationState
 from specbench_kit.live.server.handler import FrameHandler, _add_times, verdict_frame
-from specbench_kit.live.server.rounds import PendingRound, VerifiedBatch, VerifiedRound, generated_round
+from specbench_kit.live.server.rounds import (
+    PendingRound,
+    VerifiedBatch,
+    VerifiedRound,
+    generated_round,
+)
 from specbench_kit.live.server.service import DeviceStream
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.wire import Down, Status, Up
@@ -23,9 +28,17 @@ from specbench_kit.live.wire import Down, Status, Up
 CHAIN, TREE = "fixed-k:k=3", "specinfer:branching=2-1"
 
 
-def generate(stream: DeviceStream, name: str, number: int, base: int, tokens: int, method: str = "") -> None:
+def generate(
+    stream: DeviceStream, name: str, number: int, base: int, tokens: int, method: str = ""
+) -> None:
     """Ask for a response."""
-    request = {"session": name, "round": number, "base": base, "max_tokens": tokens, "method": method}
+    request = {
+        "session": name,
+        "round": number,
+        "base": base,
+        "max_tokens": tokens,
+        "method": method,
+    }
     stream.receive(Up(generate=request))
 
 
@@ -118,7 +131,11 @@ def test_responses_of_any_length_follow_each_other_in_one_session(method: str) -
         sent = [token for frame in frames for token in frame.tokens]
         assert sent == ANSWER[base - len(PROMPT) :][:tokens]
         assert [frame.last for frame in frames] == [*[False] * (len(frames) - 1), True]
-        cut += sum(len(response.verdict.tokens) - len(response.tokens) for response in verified if response.verdict)
+        cut += sum(
+            len(response.verdict.tokens) - len(response.tokens)
+            for response in verified
+            if response.verdict
+        )
         assert session.committed == len(session.text.tokens) - len(PROMPT)
         assert handler.batch_runner._drafters._of_session == {}
     assert cut > 0 or not method
@@ -126,7 +143,11 @@ def test_responses_of_any_length_follow_each_other_in_one_session(method: str) -
 
 def test_responses_with_other_sampling_have_drafters_of_their_own() -> None:
     """A sampled draft brings its distributions, a greedy one has none: each response is as it is alone."""
-    samplings = [{"temperature": 0.0}, {"temperature": 1.5, "seed": 3}, {"temperature": 0.7, "seed": 3}]
+    samplings = [
+        {"temperature": 0.0},
+        {"temperature": 1.5, "seed": 3},
+        {"temperature": 0.7, "seed": 3},
+    ]
 
     def responses(places: list[int]) -> list[list[int]]:
         handler = offline(methods=(CHAIN,))
@@ -179,7 +200,9 @@ def test_a_session_with_another_method_leaves_its_first_drafter() -> None:
 def test_the_seconds_of_a_batch_of_drafts_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     handler = offline(methods=(CHAIN,))
     stream = device(handler)
-    rounds = [generated_round(open_session(stream, name), generation_of(CHAIN), 0.0) for name in "abcd"]
+    rounds = [
+        generated_round(open_session(stream, name), generation_of(CHAIN), 0.0) for name in "abcd"
+    ]
     monkeypatch.setattr(drafting, "monotonic_s", count(10.0, 2.0).__next__)
     assert handler.batch_runner._drafters.draft(rounds) == {}
     assert [draft_round.draft_s for draft_round in rounds] == [0.5] * 4
@@ -187,11 +210,15 @@ def test_the_seconds_of_a_batch_of_drafts_are_shared(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("poisoned", ["", "b", "abcd"])
-def test_drafts_of_a_batch_that_fails_are_made_one_by_one(poisoned: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafts_of_a_batch_that_fails_are_made_one_by_one(
+    poisoned: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever fails alone fails; the others draft as if nothing had been."""
     handler = offline(methods=(CHAIN,))
     stream, drafters = device(handler), handler.batch_runner._drafters
-    rounds = [generated_round(open_session(stream, name), generation_of(CHAIN), 0.0) for name in "abcd"]
+    rounds = [
+        generated_round(open_session(stream, name), generation_of(CHAIN), 0.0) for name in "abcd"
+    ]
     drafter = drafters._drafter(CHAIN, rounds[0].session)
     begin = drafter._drafter.begin
     failures = count()
@@ -207,7 +234,9 @@ def test_drafts_of_a_batch_that_fails_are_made_one_by_one(poisoned: str, monkeyp
 
     monkeypatch.setattr(drafter._drafter, "begin", failing)
     errors = drafters.draft(rounds)
-    assert {failed.session.name: error for failed, error in errors.items()} == dict.fromkeys(poisoned, "no room")
+    assert {failed.session.name: error for failed, error in errors.items()} == dict.fromkeys(
+        poisoned, "no room"
+    )
     monkeypatch.undo()
     sound = [draft_round for draft_round in rounds if draft_round not in errors]
     for draft_round in sound:
@@ -225,10 +254,14 @@ def answered(handler: FrameHandler) -> VerifiedRound:
     for token in (21, 22, 23, 24, 25):
         tree.add(token, tree.last, Known(SURE, sampled=False), 0)
     draft = Draft(session.text, tree)
-    waiting = PendingRound(session, 9, draft, 0.0, 1.0, 1.0, generation=generation_of(CHAIN), draft_s=0.011)
+    waiting = PendingRound(
+        session, 9, draft, 0.0, 1.0, 1.0, generation=generation_of(CHAIN), draft_s=0.011
+    )
     verdict = Verdict(draft, [1, 2, 3], [1, 2], 40, 12, padded=(4, 1, 8, 9, 0))
     batch = VerifiedBatch(6, 7, 0.013, 0.017, 8)
-    return VerifiedRound(waiting, verdict, "", 0.019, 14, batch, base=6, tokens=verdict.tokens, states=b"ab")
+    return VerifiedRound(
+        waiting, verdict, "", 0.019, 14, batch, base=6, tokens=verdict.tokens, states=b"ab"
+    )
 
 
 def test_a_verdict_tells_each_of_its_numbers() -> None:
@@ -238,8 +271,15 @@ def test_a_verdict_tells_each_of_its_numbers() -> None:
     assert (list(frame.path), frame.bonus, frame.states) == ([1, 2], 40, b"ab")
     assert (frame.queue_us, frame.verify_us, frame.expected_us) == (19_000, 13_000, 17_000)
     assert (frame.batch_number, frame.batch_size, frame.waiting) == (6, 7, 8)
-    assert (frame.cached, frame.computed, frame.credit, list(frame.padded)) == (14, 12, 15, [4, 1, 8, 9, 0])
-    degraded = verdict_frame(verified._replace(pending=replace(verified.pending, degraded=True)), 15).verdict
+    assert (frame.cached, frame.computed, frame.credit, list(frame.padded)) == (
+        14,
+        12,
+        15,
+        [4, 1, 8, 9, 0],
+    )
+    degraded = verdict_frame(
+        verified._replace(pending=replace(verified.pending, degraded=True)), 15
+    ).verdict
     assert degraded.status == Status.DEGRADED
 
 

@@ -40,10 +40,17 @@ def half_precision(**options: object) -> Iterator[tuple[VerificationService, Con
         yield service, Connection(address, ClientIdentity("same", 256))
 
 
-def decode(spec: str, connection: Connection, batch_size: int = 1, sampler: Sampler = GREEDY) -> Records:
+def decode(
+    spec: str, connection: Connection, batch_size: int = 1, sampler: Sampler = GREEDY
+) -> Records:
     models = {"draft": make_runner(DEVICE_MODEL, batch_size, CAPACITY)}
     return decode_remotely(
-        parse_method(spec), connection, REQUESTS, sampler=sampler, batch_size=batch_size, models=models
+        parse_method(spec),
+        connection,
+        REQUESTS,
+        sampler=sampler,
+        batch_size=batch_size,
+        models=models,
     )
 
 
@@ -52,7 +59,9 @@ def judged(
 ) -> tuple[list[Losslessness], ScoringJudge]:
     judge = ScoringJudge(connection, sampler, 0)
     names = sorted(records)
-    return check_all([records[name] for name in names], [plain[name] for name in names], judge), judge
+    return check_all(
+        [records[name] for name in names], [plain[name] for name in names], judge
+    ), judge
 
 
 def verdicts(results: list[Losslessness]) -> list[str]:
@@ -79,7 +88,9 @@ def test_rounding_of_drawn_tokens_on_a_server_is_no_error() -> None:
     with half_precision() as (_, connection):
         plain = generate_remotely(connection, REQUESTS, sampler=SAMPLED)
         for spec in ("specedge:depth=3,budget=8,beams=4", "suffix"):
-            results, _ = judged(decode(spec, connection, sampler=SAMPLED), plain, connection, SAMPLED)
+            results, _ = judged(
+                decode(spec, connection, sampler=SAMPLED), plain, connection, SAMPLED
+            )
             all_verdicts += verdicts(results)
     assert set(all_verdicts) == {"identical", "tie"}
 
@@ -99,7 +110,9 @@ def planted(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fault", nightly_except([accept_second], [accept_second, swap_extra]))
-def test_a_planted_fault_in_the_servers_verification_is_an_error(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_in_the_servers_verification_is_an_error(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     all_verdicts: list[str] = []
     with half_precision() as (_, connection):
         plain = generate_remotely(connection, REQUESTS)
@@ -120,7 +133,11 @@ def test_the_shapes_of_a_servers_batches_are_on_record() -> None:
         plain = generate_remotely(connection, REQUESTS, batch_size=3)
         records = decode("fixed-k:k=4", connection, batch_size=3)
     for group in (plain, records):
-        assert any(step.padded and step.padded[0] > 1 for record in group.values() for step in record.rounds)
+        assert any(
+            step.padded and step.padded[0] > 1
+            for record in group.values()
+            for step in record.rounds
+        )
 
 
 def test_without_evidence_a_difference_is_left_open() -> None:
@@ -129,7 +146,9 @@ def test_without_evidence_a_difference_is_left_open() -> None:
         assert connection.welcome.scored == 0
         altered = dict(plain)
         name = sorted(plain)[0]
-        altered[name] = RequestRecord(name, "", plain[name].prompt_ids, [*plain[name].output_ids[:-1], 0])
+        altered[name] = RequestRecord(
+            name, "", plain[name].prompt_ids, [*plain[name].output_ids[:-1], 0]
+        )
         results, _ = judged(altered, plain, connection)
     summary = summarise_checks(results)
     assert (summary["unjudged"], summary["errors"], summary["lossless"]) == (1, 0, None)
@@ -141,7 +160,9 @@ def test_devices_are_served_while_an_output_is_scored() -> None:
     with half_precision() as (service, connection):
         plain = decode("autoregressive", connection)
         record = next(iter(plain.values()))
-        changed = RequestRecord(record.request_id, "", record.prompt_ids, list(record.output_ids), rounds=record.rounds)
+        changed = RequestRecord(
+            record.request_id, "", record.prompt_ids, list(record.output_ids), rounds=record.rounds
+        )
         changed.output_ids[-1] = (changed.output_ids[-1] + 1) % 256
         frame = score_frame("scored", changed, record, len(record.output_ids) - 1, GREEDY, 0)
         verified, scorer = [], service.handler.batch_runner.scorer
@@ -184,8 +205,13 @@ def test_frames_that_cannot_be_scored_are_refused() -> None:
         assert refusal(position=24) is Status.BROKEN_TREE
         assert refusal(expected=record.output_ids[3]) is Status.BROKEN_TREE
         assert refusal(rounds=[messages.RoundShape(committed=24)]) is Status.BROKEN_TREE
-        assert refusal(rounds=[messages.RoundShape(submitted=500, accepted=23, committed=24)]) is Status.TOO_MANY_NODES
-        tree = messages.RoundShape(submitted=39, accepted=23, committed=24, parents=[39] * 39, path=range(1, 40))
+        assert (
+            refusal(rounds=[messages.RoundShape(submitted=500, accepted=23, committed=24)])
+            is Status.TOO_MANY_NODES
+        )
+        tree = messages.RoundShape(
+            submitted=39, accepted=23, committed=24, parents=[39] * 39, path=range(1, 40)
+        )
         assert refusal(rounds=[tree]) is Status.BROKEN_TREE
         # A shape that no batch here can have had is passed over.
         assert refusal(plain=[messages.RoundShape(padded=[1 << 31, 0, 1, 0, 1 << 31])]) is Status.OK

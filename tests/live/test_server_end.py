@@ -14,7 +14,9 @@ def test_rounds_that_wait_are_told_to_come_again() -> None:
         connection = Connection(address, CALLER)
         connection.send(Up(open={"session": "s", "prompt": PROMPT}))
         connection.receive(60)
-        connection.send(Up(draft={"session": "s", "round": 4, "base": len(PROMPT), "tokens": ANSWER[:2]}))
+        connection.send(
+            Up(draft={"session": "s", "round": 4, "base": len(PROMPT), "tokens": ANSWER[:2]})
+        )
         connection.send(Up(ping={"count": 1}))
         connection.receive(60)
         service.stop()

@@ -20,7 +20,9 @@ REQUESTS = make_requests(random_prompts([5, 9, 7], VOCABULARY), 12)
 def test_metrics_count_what_the_records_of_a_device_hold() -> None:
     with serving(slots=2) as (service, address):
         registry = service.handler.metrics.registry
-        records = decode_remotely(parse_method("fixed-k:k=3"), Connection(address, CALLER), REQUESTS, batch_size=3)
+        records = decode_remotely(
+            parse_method("fixed-k:k=3"), Connection(address, CALLER), REQUESTS, batch_size=3
+        )
         rounds = [step for record in records.values() for step in record.rounds]
         expected = {
             "rounds_total": len(rounds),
@@ -32,8 +34,16 @@ def test_metrics_count_what_the_records_of_a_device_hold() -> None:
         }
         until(lambda: registry.get_sample_value("skit_rounds_total") == len(rounds))
         assert {name: registry.get_sample_value(f"skit_{name}") for name in expected} == expected
-        until(lambda: registry.get_sample_value("skit_evictions_total") == service.handler.batch_runner.evictions > 0)
-        until(lambda: registry.get_sample_value("skit_kv_slots_used") == 0)  # all sessions were closed
+        until(
+            lambda: (
+                registry.get_sample_value("skit_evictions_total")
+                == service.handler.batch_runner.evictions
+                > 0
+            )
+        )
+        until(
+            lambda: registry.get_sample_value("skit_kv_slots_used") == 0
+        )  # all sessions were closed
         assert any(metric.name.startswith("process_") for metric in registry.collect())
 
 
@@ -49,7 +59,15 @@ def test_the_log_holds_sessions_and_streams_with_their_ends_and_refusals(tmp_pat
         connection.close()
         until(lambda: '"left"' in log.read_text(encoding="utf-8"))
     events = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    assert [event["event"] for event in events] == ["ready", "stream", "opened", "ended", "refused", "left", "leaving"]
+    assert [event["event"] for event in events] == [
+        "ready",
+        "stream",
+        "opened",
+        "ended",
+        "refused",
+        "left",
+        "leaving",
+    ]
     ended, refused = events[3], events[4]
     assert (ended["reason"], ended["rounds"]) == ("closed", len(record.rounds))
     assert ended["committed"] == sum(step.accepted + 1 for step in record.rounds)
@@ -61,7 +79,9 @@ def test_a_log_takes_a_bounded_part_of_the_disk(tmp_path: Path) -> None:
     log = EventLog(path, most_bytes=1000)
     for number in range(100):
         log.write("refused", number=number)
-    older, newer = (file.read_text(encoding="utf-8") for file in (tmp_path / "events.jsonl.1", path))
+    older, newer = (
+        file.read_text(encoding="utf-8") for file in (tmp_path / "events.jsonl.1", path)
+    )
     assert len(older) + len(newer) < 2200
     assert json.loads((older + newer).splitlines()[-1])["number"] == 99
 

@@ -16,7 +16,13 @@ from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.scoring import read_rounds
 from specbench_kit.live.server import run, scoring
 from specbench_kit.live.server.metrics import EventLog
-from specbench_kit.live.server.scoring import KEPT_S, MOST_OF_ACCOUNT, MOST_WAITING, OutputScorer, ScoringTask
+from specbench_kit.live.server.scoring import (
+    KEPT_S,
+    MOST_OF_ACCOUNT,
+    MOST_WAITING,
+    OutputScorer,
+    ScoringTask,
+)
 from specbench_kit.live.server.service import LOGGED_REFUSALS, DeviceStream
 from specbench_kit.live.wire import Refusal, Status, Up
 from specbench_kit.metrics.evidence import choice_of
@@ -32,8 +38,12 @@ def test_refusals_of_a_stream_are_all_counted_and_some_are_logged(tmp_path: Path
         stream.receive(Up(draft={"session": "none", "round": number}))
         assert read(stream).round == number
     logged = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [line.get("further") for line in logged] == [None] * (LOGGED_REFUSALS - 1) + ["not logged"]
-    counted = handler.metrics.registry.get_sample_value("skit_refused_frames_total", {"status": "UNKNOWN_SESSION"})
+    assert [line.get("further") for line in logged] == [None] * (LOGGED_REFUSALS - 1) + [
+        "not logged"
+    ]
+    counted = handler.metrics.registry.get_sample_value(
+        "skit_refused_frames_total", {"status": "UNKNOWN_SESSION"}
+    )
     assert counted == LOGGED_REFUSALS + 5
 
 
@@ -45,7 +55,14 @@ def test_metrics_of_a_batch_are_those_of_its_rounds() -> None:
         send_draft(stream, name)
     verified = verify(handler)
     metrics.count([verified[0]._replace(verdict=None, error="it broke", tokens=()), *verified[1:]])
-    names = ("rounds", "failed_rounds", "drafted_tokens", "accepted_tokens", "committed_tokens", "computed_tokens")
+    names = (
+        "rounds",
+        "failed_rounds",
+        "drafted_tokens",
+        "accepted_tokens",
+        "committed_tokens",
+        "computed_tokens",
+    )
     counted = {name: metrics.registry.get_sample_value(f"skit_{name}_total") for name in names}
     # A prompt of six tokens and a draft of two each.
     assert counted == dict(zip(names, (3, 1, 4, 4, 6, 16), strict=True))
@@ -92,12 +109,18 @@ def test_a_device_that_leaves_ends_its_own_scoring_alone(scorer: OutputScorer) -
     stays, leaves, never_scored = (device(handler) for _ in range(3))
     for stream in (stays, leaves):
         scorer.add(task(stream))
-    assert [scorer.serves(stream) for stream in (stays, leaves, never_scored)] == [True, True, False]
+    assert [scorer.serves(stream) for stream in (stays, leaves, never_scored)] == [
+        True,
+        True,
+        False,
+    ]
     scorer.forget(leaves)
     assert [waiting.cancelled for waiting in scorer.waiting] == [False, True]
 
 
-def test_what_scoring_holds_is_freed_after_a_while(scorer: OutputScorer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_scoring_holds_is_freed_after_a_while(
+    scorer: OutputScorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     time = SimpleNamespace(seconds=100.0)
     monkeypatch.setattr(scoring, "monotonic_s", lambda: time.seconds)
     scorer._shapes, scorer._used_s = object(), 100.0  # type: ignore[assignment]

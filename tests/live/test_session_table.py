@@ -1,7 +1,17 @@
 """Which session a device finds again, which is dropped for another one, and which is silent or idle."""
 
 import pytest
-from offline_server import ANSWER, PROMPT, ask, device, offline, open_session, read, send_draft, verify
+from offline_server import (
+    ANSWER,
+    PROMPT,
+    ask,
+    device,
+    offline,
+    open_session,
+    read,
+    send_draft,
+    verify,
+)
 
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.protocol import verification_pb2 as messages
@@ -35,12 +45,16 @@ def test_a_session_is_resumed_by_a_device_with_its_text_and_its_sampling(
     send_draft(stream, "s")
     verify(handler)
     read(stream)
-    opened = ask(stream, open={"session": "s", "prompt": PROMPT, "sampling": {"request": "s"}, **change})
+    opened = ask(
+        stream, open={"session": "s", "prompt": PROMPT, "sampling": {"request": "s"}, **change}
+    )
     assert (stream.sessions["s"] is before) is is_resumed
     assert before.closed is not is_resumed
     kept_tokens = len(PROMPT) + 3
     given_tokens = len(change.get("prompt", PROMPT)) + len(change.get("output", []))  # type: ignore[arg-type]
-    assert (opened.committed, opened.cached) == ((kept_tokens, kept_tokens - 1) if is_resumed else (given_tokens, 0))
+    assert (opened.committed, opened.cached) == (
+        (kept_tokens, kept_tokens - 1) if is_resumed else (given_tokens, 0)
+    )
     assert stream.caller.account.sessions == len(handler.sessions) == 1
 
 
@@ -90,7 +104,9 @@ def test_the_session_that_nobody_used_for_longest_makes_room() -> None:
     assert stream.caller.account.sessions == 3
 
 
-def test_an_account_within_its_share_takes_room_that_others_do_not_use_and_no_other_account_does() -> None:
+def test_an_account_within_its_share_takes_room_that_others_do_not_use_and_no_other_account_does() -> (
+    None
+):
     handler = offline(sessions=4, token_sessions=3, tokens=("a", "b"))
     first, second = device(handler, "a"), device(handler, "b")
     for name in "123":
@@ -98,7 +114,10 @@ def test_an_account_within_its_share_takes_room_that_others_do_not_use_and_no_ot
     open_session(second, "4")
     second.sessions["4"].stream = None
     # The first has its three sessions and all of them are connected, so that it may not take that of the second.
-    assert Status(ask(first, open={"session": "5", "prompt": PROMPT}).status) is Status.TOO_MANY_SESSIONS
+    assert (
+        Status(ask(first, open={"session": "5", "prompt": PROMPT}).status)
+        is Status.TOO_MANY_SESSIONS
+    )
     second.sessions["4"].stream = second
     first.sessions["2"].stream = None
     open_session(second, "5")
@@ -188,7 +207,11 @@ def test_a_rebase_is_answered_again_and_counts_as_a_round() -> None:
     for _ in range(2):
         send_draft(stream, "s", 2, base=len(PROMPT) + 1)
         rebased = read(stream)
-        assert (Status(rebased.status), rebased.round, list(rebased.suffix)) == (Status.REBASE, 2, ANSWER[1:3])
+        assert (Status(rebased.status), rebased.round, list(rebased.suffix)) == (
+            Status.REBASE,
+            2,
+            ANSWER[1:3],
+        )
     send_draft(stream, "s", 3, base=len(PROMPT) + 3, tokens=ANSWER[3:4])
     verify(handler)
     assert read(stream).bonus == ANSWER[4]
@@ -214,7 +237,9 @@ GOOD = {"tokens": [5, 6], "counts": [2, 1], "ids": [5, 7, 6], "probabilities": [
         {"ids": [7, 5, 6], "tokens": [6, 6]},
     ],
 )
-def test_a_distribution_from_which_a_token_cannot_be_drawn_is_refused(change: dict[str, list[float]]) -> None:
+def test_a_distribution_from_which_a_token_cannot_be_drawn_is_refused(
+    change: dict[str, list[float]],
+) -> None:
     handler = offline(candidates=2)
     session = open_session(device(handler), "s")
     read_draft(messages.Draft(**GOOD), session.text, SAMPLED, handler.limits, 64)
@@ -237,10 +262,18 @@ def test_a_draft_reaches_the_end_of_the_context_and_no_further() -> None:
     session = open_session(device(handler), "s")
     base = len(PROMPT)
     room = handler.limits.context - base
-    longest = read_draft(messages.Draft(base=base, tokens=[1] * room), session.text, Sampler(), handler.limits, 64)
+    longest = read_draft(
+        messages.Draft(base=base, tokens=[1] * room), session.text, Sampler(), handler.limits, 64
+    )
     assert len(longest.tree) == 1 + room
     with pytest.raises(Refusal, match="CONTEXT_FULL"):
-        read_draft(messages.Draft(base=base, tokens=[1] * (room + 1)), session.text, Sampler(), handler.limits, 64)
+        read_draft(
+            messages.Draft(base=base, tokens=[1] * (room + 1)),
+            session.text,
+            Sampler(),
+            handler.limits,
+            64,
+        )
 
 
 def test_a_received_tree_hangs_below_the_last_token() -> None:
@@ -251,7 +284,9 @@ def test_a_received_tree_hangs_below_the_last_token() -> None:
     assert (tree.tokens, tree.parents[1:]) == ([PROMPT[-1], 21, 22, 23], [0, 0, 2])
 
 
-@pytest.mark.parametrize("state", [GenerationState.RUNS, GenerationState.PAUSES, GenerationState.ENDS])
+@pytest.mark.parametrize(
+    "state", [GenerationState.RUNS, GenerationState.PAUSES, GenerationState.ENDS]
+)
 def test_a_response_that_is_finished_is_over(state: GenerationState) -> None:
     generation = Generation(1, 10, frozenset(), 1.0, state=state)
     generation.move(GenerationEvent.FINISHED)
@@ -261,7 +296,11 @@ def test_a_response_that_is_finished_is_over(state: GenerationState) -> None:
 def test_a_response_is_cut_at_its_limit_and_behind_its_end() -> None:
     generation = Generation(1, 5, frozenset({9}), 1.0)
     assert (generation.cut([1, 2]), generation.room, generation.finished) == ([1, 2], 3, False)
-    assert (generation.cut([3, 4, 5, 6]), generation.room, generation.finished) == ([3, 4, 5], 0, True)
+    assert (generation.cut([3, 4, 5, 6]), generation.room, generation.finished) == (
+        [3, 4, 5],
+        0,
+        True,
+    )
     ended = Generation(1, 5, frozenset({9}), 1.0)
     assert (ended.cut([1, 9, 9, 2]), ended.room, ended.finished) == ([1, 9], 3, True)
 
@@ -295,7 +334,10 @@ def test_states_reach_at_most_to_the_token_before_the_last() -> None:
     handler = offline()
     stream = device(handler)
     open_session(stream, "s", layers=[1])
-    for states, status in ((len(PROMPT), Status.BROKEN_STATES), (len(PROMPT) + 1, Status.BROKEN_STATES)):
+    for states, status in (
+        (len(PROMPT), Status.BROKEN_STATES),
+        (len(PROMPT) + 1, Status.BROKEN_STATES),
+    ):
         send_draft(stream, "s", states=states)
         assert Status(read(stream).status) is status
     send_draft(stream, "s", states=0)

@@ -32,13 +32,24 @@ def ask(connection: Connection, **frame: Any) -> Any:
     return getattr(down, down.WhichOneof("kind"))
 
 
-def begin(connection: Connection, name: str, output: list[int] | None = None, **sampling: object) -> Any:
-    opening = {"session": name, "prompt": PROMPT, "output": output or [], "sampling": {**GREEDY, **sampling}}
+def begin(
+    connection: Connection, name: str, output: list[int] | None = None, **sampling: object
+) -> Any:
+    opening = {
+        "session": name,
+        "prompt": PROMPT,
+        "output": output or [],
+        "sampling": {**GREEDY, **sampling},
+    }
     return ask(connection, open=opening)
 
 
-def draft(connection: Connection, name: str, number: int, base: int, tokens: list[int], **more: object) -> Any:
-    return ask(connection, draft={"session": name, "round": number, "base": base, "tokens": tokens, **more})
+def draft(
+    connection: Connection, name: str, number: int, base: int, tokens: list[int], **more: object
+) -> Any:
+    return ask(
+        connection, draft={"session": name, "round": number, "base": base, "tokens": tokens, **more}
+    )
 
 
 def test_a_round_is_answered_once_and_the_same_way_over_another_stream(address: str) -> None:
@@ -86,11 +97,15 @@ WRONG_DRAFTS = {
 }
 
 
-def test_a_draft_waits_until_the_deadlines_that_its_device_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_waits_until_the_deadlines_that_its_device_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with serving() as (service, own_address):
         queue, waited = service.handler.batch_runner._queue, list[WaitingRound]()
         add_all = queue.add_all
-        monkeypatch.setattr(queue, "add_all", lambda rounds: (waited.extend(rounds), add_all(rounds))[1])
+        monkeypatch.setattr(
+            queue, "add_all", lambda rounds: (waited.extend(rounds), add_all(rounds))[1]
+        )
         connection = Connection(own_address, CALLER)
         begin(connection, "hurried")
         draft(connection, "hurried", 1, 6, [], round_ms=250.0, remaining_ms=2000.0)
@@ -128,7 +143,9 @@ def test_a_distribution_that_is_none_is_refused(
     connection = Connection(address, CALLER)
     name = f"q{counts}{ids}{probabilities}"
     begin(connection, name, temperature=1.0)
-    refused = draft(connection, name, 1, 6, [1], counts=counts, ids=ids, probabilities=probabilities)
+    refused = draft(
+        connection, name, 1, 6, [1], counts=counts, ids=ids, probabilities=probabilities
+    )
     assert Status(refused.status) is Status.BROKEN_DISTRIBUTION
 
 
@@ -141,7 +158,9 @@ def test_a_distribution_that_is_none_is_refused(
         ({"prompt": [1], "sampling": {"temperature": -1.0}}, Status.BROKEN_SAMPLING),
     ],
 )
-def test_a_wrong_session_is_refused(address: str, opening: dict[str, object], status: Status) -> None:
+def test_a_wrong_session_is_refused(
+    address: str, opening: dict[str, object], status: Status
+) -> None:
     refused = ask(Connection(address, CALLER), open={"session": str(status), **opening})
     assert Status(refused.status) is status
 
@@ -155,7 +174,10 @@ def test_a_token_is_asked_for() -> None:
     with serving(tokens=("secret",)) as (_, address):
         with pytest.raises(SkitError, match="WRONG_TOKEN: "):
             Connection(address, ClientIdentity("same", VOCABULARY, "guess"))
-        assert Connection(address, ClientIdentity("same", VOCABULARY, "secret")).welcome.model == "tiny"
+        assert (
+            Connection(address, ClientIdentity("same", VOCABULARY, "secret")).welcome.model
+            == "tiny"
+        )
 
 
 def test_bytes_that_are_no_frame_end_their_stream_alone(address: str) -> None:

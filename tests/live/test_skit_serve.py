@@ -6,7 +6,16 @@ from threading import Event
 
 import psutil
 import pytest
-from command_line import TinyPair, environment, error_line, read_object, read_rows, skit, skit_here, write_rows
+from command_line import (
+    TinyPair,
+    environment,
+    error_line,
+    read_object,
+    read_rows,
+    skit,
+    skit_here,
+    write_rows,
+)
 from live_server import serving
 from warm_start import warm_start
 
@@ -16,19 +25,34 @@ from specbench_kit.live.server.settings import ServeSettings
 
 
 def test_a_benchmark_whose_target_is_on_a_server(tiny: TinyPair, tmp_path: Path) -> None:
-    prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2)))
-    options = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2))
+    )
+    options = (
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        12,
+        "--out",
+        tmp_path / "out",
+        "--draft",
+        tiny.draft,
+    )
     service, facts = make_service(
         ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64)
     )
     assert facts["tls"] is False
     with serving(service) as (_, address):
-        done = skit_here("bench", "--server", address, "--method", "fixed-k", *options, "--link", "rtt_s=0.001")
+        done = skit_here(
+            "bench", "--server", address, "--method", "fixed-k", *options, "--link", "rtt_s=0.001"
+        )
         refused = skit_here("bench", "--server", address, "--method", "specpipe", *options)
         decoupled = ("bench", "--server", address, "--method", "decoupled:k=2")
         ahead = skit_here(*decoupled, *options, "--link", "rtt_s=0.002")
         silent = skit_here(*decoupled, *options, "--server-silence", 1)
-        flooding = skit_here("bench", "--server", address, "--method", "decoupled:k=2,in_flight=99", *options)
+        flooding = skit_here(
+            "bench", "--server", address, "--method", "decoupled:k=2,in_flight=99", *options
+        )
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "out").glob("*-fixed-k-*")
     run, summary = (read_object(folder / f"{name}.json") for name in ("run", "summary"))
@@ -42,15 +66,28 @@ def test_a_benchmark_whose_target_is_on_a_server(tiny: TinyPair, tmp_path: Path)
     assert summary["lossless"]["identical"] == 2
     assert summary["overall"]["draft_bytes"] > 0
     assert "the server never waits for its drafts: leave out --server-silence" in error_line(silent)
-    assert "takes 16 drafts ahead of their verdicts: give in_flight=16 or less" in error_line(flooding)
+    assert "takes 16 drafts ahead of their verdicts: give in_flight=16 or less" in error_line(
+        flooding
+    )
 
 
 def test_methods_that_cannot_have_their_target_on_a_server_are_left_out_of_groups(
     tiny: TinyPair, tmp_path: Path
 ) -> None:
     prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "0", "prompt": "Say it."})
-    options = ("--dataset", prompts, "--max-new-tokens", 6, "--out", tmp_path / "out", "--draft", tiny.draft)
-    service, _ = make_service(ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
+    options = (
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        6,
+        "--out",
+        tmp_path / "out",
+        "--draft",
+        tiny.draft,
+    )
+    service, _ = make_service(
+        ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64)
+    )
     with serving(service) as (_, address):
         done = skit_here("bench", "--server", address, "--method", "group:bounds", *options)
     assert done.returncode == 0, done.stderr
@@ -60,10 +97,25 @@ def test_methods_that_cannot_have_their_target_on_a_server_are_left_out_of_group
     assert "a pipeline's stages cannot be behind a wire" in left_out["pipeline-ar"]
 
 
-def test_methods_that_draft_without_a_model_need_none_on_the_device(tiny: TinyPair, tmp_path: Path) -> None:
-    prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2)))
-    options = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
-    service, _ = make_service(ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
+def test_methods_that_draft_without_a_model_need_none_on_the_device(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(2))
+    )
+    options = (
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        12,
+        "--out",
+        tmp_path / "out",
+        "--draft",
+        tiny.draft,
+    )
+    service, _ = make_service(
+        ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64)
+    )
     with serving(service) as (_, address):
         done = skit_here("bench", "--server", address, "--method", "suffix", *options)
         refused = skit_here("bench", "--server", address, "--method", "goodput", *options)
@@ -74,17 +126,37 @@ def test_methods_that_draft_without_a_model_need_none_on_the_device(tiny: TinyPa
     assert "this machine cannot time a target on a server" in error_line(refused)
 
 
-def test_a_benchmark_beside_the_server_that_drafts_by_itself(tiny: TinyPair, tmp_path: Path) -> None:
-    prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(3)))
-    options = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
+def test_a_benchmark_beside_the_server_that_drafts_by_itself(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(3))
+    )
+    options = (
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        12,
+        "--out",
+        tmp_path / "out",
+        "--draft",
+        tiny.draft,
+    )
     methods = ("--method", "fixed-k:k=3", "--method", "round-trips")
     serve = {"listen": "127.0.0.1:0", "slots": 4, "session_tokens": 64, "methods": ("fixed-k:k=3",)}
-    service, _ = make_service(ServeSettings(target=str(tiny.target), draft=str(tiny.draft), **serve))
+    service, _ = make_service(
+        ServeSettings(target=str(tiny.target), draft=str(tiny.draft), **serve)
+    )
     with serving(service) as (_, address):
         done = skit_here("bench", "--server", address, *methods, *options, "--link", "rtt_s=0.02")
     assert done.returncode == 0, done.stderr
-    fixed_k, round_trips = (next((tmp_path / "out").glob(f"*-{name}-*")) for name in ("fixed-k-k-3", "round-trips"))
-    plain, by_round_trip = read_rows(fixed_k / "baseline.jsonl"), read_rows(round_trips / "requests.jsonl")
+    fixed_k, round_trips = (
+        next((tmp_path / "out").glob(f"*-{name}-*")) for name in ("fixed-k-k-3", "round-trips")
+    )
+    plain, by_round_trip = (
+        read_rows(fixed_k / "baseline.jsonl"),
+        read_rows(round_trips / "requests.jsonl"),
+    )
     # Streamed, the link counts once for 12 tokens; token by token it counts twelve times.
     for streamed, by_token in zip(plain, by_round_trip, strict=True):
         assert streamed["output_ids"] == by_token["output_ids"]
@@ -92,7 +164,10 @@ def test_a_benchmark_beside_the_server_that_drafts_by_itself(tiny: TinyPair, tmp
             step["link_s"] for step in by_token["rounds"]
         )
     run, summary = (read_object(fixed_k / f"{name}.json") for name in ("run", "summary"))
-    assert (run["server"]["baseline"], run["server_only"]) == ("streamed", {"compared": 3, "identical": 3})
+    assert (run["server"]["baseline"], run["server_only"]) == (
+        "streamed",
+        {"compared": 3, "identical": 3},
+    )
     assert all(row["colocated_s"] > 0 for row in read_rows(fixed_k / "requests.jsonl"))
     assert {"colocated_ratio", "colocated_speedup", "capacity_factor"} <= summary["overall"].keys()
     assert read_object(round_trips / "summary.json")["overall"]["colocated_ratio"] is None
@@ -104,9 +179,22 @@ def test_a_benchmark_beside_the_server_that_drafts_by_itself(tiny: TinyPair, tmp
 def test_an_edge_that_is_killed_between_a_verdict_and_its_arrival_goes_on_where_it_was(
     tiny: TinyPair, tmp_path: Path
 ) -> None:
-    prompts = write_rows(tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(3)))
-    options = ("--dataset", prompts, "--max-new-tokens", 12, "--out", tmp_path / "out", "--draft", tiny.draft)
-    service, *_ = make_service(ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64))
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", *({"id": f"{n}", "prompt": f"Say {n}."} for n in range(3))
+    )
+    options = (
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        12,
+        "--out",
+        tmp_path / "out",
+        "--draft",
+        tiny.draft,
+    )
+    service, *_ = make_service(
+        ServeSettings(target=str(tiny.target), listen="127.0.0.1:0", slots=4, session_tokens=64)
+    )
     with serving(service) as (_, address):
         command = ("bench", "--server", address, "--method", "fixed-k", *options)
         deliver = service.handler.batch_runner.deliver
@@ -140,13 +228,28 @@ def test_an_edge_that_is_killed_between_a_verdict_and_its_arrival_goes_on_where_
 @pytest.mark.parametrize(
     ("option", "reason"),
     [
-        (("--link", "rtt_s=0.1"), "--link and the options that begin with --server go with --server"),
-        (("--server", "127.0.0.1:1", "--deployment", "wan"), "--server cannot go with --deployment"),
+        (
+            ("--link", "rtt_s=0.1"),
+            "--link and the options that begin with --server go with --server",
+        ),
+        (
+            ("--server", "127.0.0.1:1", "--deployment", "wan"),
+            "--server cannot go with --deployment",
+        ),
         (("--server", "127.0.0.1:1", "--link", "rtt_s=-1"), "times are 0 or more seconds"),
         (("--server-silence", "1"), "options that begin with --server go with --server"),
-        (("--server", "127.0.0.1:1", "--server-silence", "0.001"), "--server-silence is 0 or from 0.05 to 3600 s"),
-        (("--server", "127.0.0.1:1", "--temperature", "1e-3"), "a skit serve takes a --temperature of 0 or from 0.01"),
-        (("--server", "vllm://127.0.0.1:1", "--server-silence", "1"), "are for a skit serve: leave them out for an"),
+        (
+            ("--server", "127.0.0.1:1", "--server-silence", "0.001"),
+            "--server-silence is 0 or from 0.05 to 3600 s",
+        ),
+        (
+            ("--server", "127.0.0.1:1", "--temperature", "1e-3"),
+            "a skit serve takes a --temperature of 0 or from 0.01",
+        ),
+        (
+            ("--server", "vllm://127.0.0.1:1", "--server-silence", "1"),
+            "are for a skit serve: leave them out for an",
+        ),
     ],
 )
 def test_options_that_do_not_go_together(option: tuple[str, ...], reason: str) -> None:

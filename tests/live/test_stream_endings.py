@@ -11,7 +11,12 @@ from http_servers import POLL_S
 from scripted_streams import GENERATION, chat
 
 from specbench_kit.live.engines.address import parse_server
-from specbench_kit.live.engines.client import Patience, RequestFailedError, SentRequest, StreamClient
+from specbench_kit.live.engines.client import (
+    Patience,
+    RequestFailedError,
+    SentRequest,
+    StreamClient,
+)
 
 EVENTS = [part for _, part in chat((0.0, {"content": "a"}), (0.0, {"content": "b"}), usage=2)]
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Tokens\r\n\r\n"
@@ -79,7 +84,11 @@ WHOLE = {
     "by closing": [CLOSED, *EVENTS],
     "by closing, with the last line open": [CLOSED, *EVENTS[:-1], EVENTS[-1].strip()],
     "byte by byte": [CLOSED, *(bytes([byte]) for event in EVENTS for byte in event)],
-    "in chunks of a byte": [CHUNKED, *chunks([bytes([byte]) for byte in b"".join(EVENTS)]), b"0\r\n\r\n"],
+    "in chunks of a byte": [
+        CHUNKED,
+        *chunks([bytes([byte]) for byte in b"".join(EVENTS)]),
+        b"0\r\n\r\n",
+    ],
 }
 
 
@@ -93,7 +102,10 @@ def test_an_answer_is_whole_however_its_response_ends(ending: str) -> None:
 
 BROKEN = {
     "a chunk that is missing": ([CHUNKED, *chunks(EVENTS[:2])], "peer closed connection"),
-    "an event that is cut": ([CLOSED, EVENTS[0], EVENTS[1][:20]], "the stream ended within an event"),
+    "an event that is cut": (
+        [CLOSED, EVENTS[0], EVENTS[1][:20]],
+        "the stream ended within an event",
+    ),
     "an answer that is cut": ([CLOSED, *EVENTS[:2]], "the stream ended before the answer did"),
 }
 

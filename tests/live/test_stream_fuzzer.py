@@ -40,7 +40,12 @@ class Answer:
         count = random.randint(2, 24)
         letters = [random.choice(LETTERS) for _ in range(random.randint(count, 5 * count))]
         first_s = random.uniform(0.001, 3)
-        return cls("".join(letters), [random.randrange(1000) for _ in range(count)], first_s, first_s + random.random())
+        return cls(
+            "".join(letters),
+            [random.randrange(1000) for _ in range(count)],
+            first_s,
+            first_s + random.random(),
+        )
 
     def cut(self, random: Random, most: int) -> list[tuple[float, str, list[int]]]:
         """Return the text and the ids in parts, with their times: at least two, of which none is without a text."""
@@ -48,9 +53,15 @@ class Answer:
         letters = list(self.text)
         parts = min(parts, len(letters))
         ends = sorted(random.sample(range(1, len(letters)), parts - 1))
-        texts = ["".join(letters[begin:end]) for begin, end in zip([0, *ends], [*ends, len(letters)], strict=True)]
+        texts = [
+            "".join(letters[begin:end])
+            for begin, end in zip([0, *ends], [*ends, len(letters)], strict=True)
+        ]
         id_ends = sorted(random.randint(0, len(self.ids)) for _ in range(parts - 1))
-        ids = [self.ids[begin:end] for begin, end in zip([0, *id_ends], [*id_ends, len(self.ids)], strict=True)]
+        ids = [
+            self.ids[begin:end]
+            for begin, end in zip([0, *id_ends], [*id_ends, len(self.ids)], strict=True)
+        ]
         between = sorted(random.uniform(self.first_s, self.last_s) for _ in range(parts - 2))
         return list(zip([self.first_s, *between, self.last_s], texts, ids, strict=True))
 
@@ -61,7 +72,9 @@ def delta_of(field: str, text: str, random: Random) -> Document:
     brought: Document = {
         "content": {"content": text},
         "parts": {"content": [{"type": "text", "text": text}]},
-        "thoughts": {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}]},
+        "thoughts": {
+            "content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}]}]
+        },
         "tools": {"tool_calls": [call]},
         "function": {"function_call": {"arguments": text}},
         "transcript": {"audio": {"id": "a", "transcript": text}},
@@ -73,7 +86,9 @@ def delta_of(field: str, text: str, random: Random) -> Document:
         "reasoning_content": "",
         "content": random.choice(["", None]),
     }
-    chosen = {name: random.choice([value, None]) for name, value in empty.items() if random.random() < 0.3}
+    chosen = {
+        name: random.choice([value, None]) for name, value in empty.items() if random.random() < 0.3
+    }
     return {**chosen, **brought}
 
 
@@ -85,7 +100,10 @@ OTHERS = ("tools", "function", "refusal", "transcript", "a_field_of_tomorrow")
 def fields_for(parts: int, random: Random) -> list[str]:
     """Return the field of each part: thoughts, then the reply, then what comes in other fields."""
     ends = sorted(random.randint(0, parts) for _ in range(2))
-    kinds = [THOUGHTS if place < ends[0] else REPLIES if place < ends[1] else OTHERS for place in range(parts)]
+    kinds = [
+        THOUGHTS if place < ends[0] else REPLIES if place < ends[1] else OTHERS
+        for place in range(parts)
+    ]
     return [random.choice(kind) for kind in kinds]
 
 
@@ -97,7 +115,9 @@ def openai(answer: Answer, kind: str, random: Random) -> Timed:
     empty_reasons = random.choice([{}, {"finish_reason": ""}, {"finish_reason": None}])
     documents: Timed = []
     if random.random() < 0.5:
-        opening = {"delta": {"role": "assistant", "content": ""}} if "chat" in kind else {"text": ""}
+        opening = (
+            {"delta": {"role": "assistant", "content": ""}} if "chat" in kind else {"text": ""}
+        )
         documents.append((answer.first_s / 2, {"choices": [{**opening, **empty_reasons}]}))
     if random.random() < 0.2:
         documents.append((answer.first_s / 2, {"choices": [], "prompt_filter_results": []}))
@@ -105,7 +125,9 @@ def openai(answer: Answer, kind: str, random: Random) -> Timed:
     lag = random.choice([0, 0, 1, 5])
     for (at_s, text, ids), field in zip(parts, fields, strict=True):
         so_far += len(ids)
-        choice: Document = {"text": text} if field == "text" else {"delta": delta_of(field, text, random)}
+        choice: Document = (
+            {"text": text} if field == "text" else {"delta": delta_of(field, text, random)}
+        )
         choice |= {**empty_reasons, "index": 0, "logprobs": None}
         if kind == "vllm-chat":
             choice["token_ids"] = ids
@@ -113,7 +135,9 @@ def openai(answer: Answer, kind: str, random: Random) -> Timed:
         usage = {"usage": {"prompt_tokens": 5, "completion_tokens": running}} if is_running else {}
         if random.random() < 0.1:
             documents.append((at_s, {"choices": [{**choice, "index": 1, "finish_reason": "stop"}]}))
-        documents.append((at_s, {"choices": [choice], **(usage or random.choice([{}, {"usage": None}]))}))
+        documents.append(
+            (at_s, {"choices": [choice], **(usage or random.choice([{}, {"usage": None}]))})
+        )
     return [*documents, *ending(documents[-1], answer, random)]
 
 
@@ -163,11 +187,18 @@ def llama_cpp(answer: Answer, _: str, random: Random) -> Timed:
     so_far = 0
     for at_s, text, ids in answer.cut(random, 40):
         so_far += len(ids)
-        counts = {"tokens": ids if names_all else ids[-1:], "tokens_predicted": so_far, "tokens_evaluated": 5}
+        counts = {
+            "tokens": ids if names_all else ids[-1:],
+            "tokens_predicted": so_far,
+            "tokens_evaluated": 5,
+        }
         documents.append((at_s, {"content": text, "stop": False, **counts}))
     end = {"content": "", "stop": True, "stop_type": "eos", "tokens_evaluated": 5}
     # What was verified after the end is counted too, and was not sent.
-    return [*documents, (answer.last_s + 0.3, {**end, "tokens_predicted": so_far + random.choice([0, 2])})]
+    return [
+        *documents,
+        (answer.last_s + 0.3, {**end, "tokens_predicted": so_far + random.choice([0, 2])}),
+    ]
 
 
 def tgi(answer: Answer, _: str, random: Random) -> Timed:
@@ -178,10 +209,20 @@ def tgi(answer: Answer, _: str, random: Random) -> Timed:
     between = sorted(random.uniform(answer.first_s, answer.last_s) for _ in range(count - 2))
     times = [answer.first_s, *between, answer.last_s]
     documents: Timed = [
-        (at_s, {"token": {"id": token, "text": "".join(letters[ends[place] : ends[place + 1]])}, "details": None})
+        (
+            at_s,
+            {
+                "token": {"id": token, "text": "".join(letters[ends[place] : ends[place + 1]])},
+                "details": None,
+            },
+        )
         for place, (at_s, token) in enumerate(zip(times, answer.ids, strict=True))
     ]
-    documents[-1][1]["details"] = {"finish_reason": "eos_token", "generated_tokens": count, "input_length": 5}
+    documents[-1][1]["details"] = {
+        "finish_reason": "eos_token",
+        "generated_tokens": count,
+        "input_length": 5,
+    }
     return documents
 
 
@@ -205,7 +246,16 @@ def written(document: Any, random: Random) -> str:
     )
     # The characters that end lines stand in JSON as escapes, so that every line of it is one of data.
     lines = [f"data:{random.choice(['', ' '])}{line}" for line in data.split("\n")]
-    others = [": comment", ":", "event: message", "id: 3", "id", "retry: 10", "unknown: field", "data-other: no"]
+    others = [
+        ": comment",
+        ":",
+        "event: message",
+        "id: 3",
+        "id",
+        "retry: 10",
+        "unknown: field",
+        "data-other: no",
+    ]
     for _ in range(random.choice([0, 0, 1, 3])):
         lines.insert(random.randint(0, len(lines)), random.choice(others))
     return "".join(f"{line}\n" for line in lines)
@@ -224,7 +274,9 @@ def sent(documents: Timed, random: Random) -> list[tuple[float, bytes]]:
     before_s = 0.0
     for at_s, document in documents:
         content = (written(document, random) + "\n").replace("\n", line_end).encode()
-        cuts = sorted(random.randint(0, len(content)) for _ in range(random.choice([0, 0, 1, 2, 5])))
+        cuts = sorted(
+            random.randint(0, len(content)) for _ in range(random.choice([0, 0, 1, 2, 5]))
+        )
         ends = [*cuts, len(content)]
         closed = len(content) - (line_end == "\r\n")
         for begin, end in zip([0, *cuts], ends, strict=True):
@@ -249,10 +301,18 @@ def joined(parts: Sequence[tuple[float, bytes]], random: Random) -> Iterator[tup
         yield held
 
 
-def check(answer: Answer, kind: str, parts: Sequence[tuple[float, bytes]], found: StreamedAnswer, case: str) -> None:
+def check(
+    answer: Answer,
+    kind: str,
+    parts: Sequence[tuple[float, bytes]],
+    found: StreamedAnswer,
+    case: str,
+) -> None:
     """Assert that the client has read the answer; a message shows the stream."""
     story = f"{case}: {kind}, {answer}\n" + "\n".join(map(str, parts))
-    assert (found.text, found.tokens, found.prompt_tokens) == (answer.text, len(answer.ids), 5), story
+    assert (found.text, found.tokens, found.prompt_tokens) == (answer.text, len(answer.ids), 5), (
+        story
+    )
     assert found.ttft_s == pytest.approx(answer.first_s, abs=1e-3), story
     assert found.e2e_s == pytest.approx(answer.last_s, abs=1e-3), story
     assert found.finish_reason == "stop", story
@@ -270,5 +330,7 @@ def test_every_stream_of_an_answer_has_its_counts_and_times(seed: int) -> None:
         check(answer, kind, parts, ScriptedServer(parts).ask(kind).received.answer(), case)
         # What the verifiers read, one part after the other, are the same events.
         events = EventReader(httpx.Response(200, content=iter([part for _, part in parts])))
-        read = [event.data if event.data == "[DONE]" else json.loads(event.data) for event in events]
+        read = [
+            event.data if event.data == "[DONE]" else json.loads(event.data) for event in events
+        ]
         assert read == [document for _, document in documents], case

@@ -31,7 +31,11 @@ def check(sent: SentRequest, text: str = "".join(TEN)) -> StreamedAnswer:
     """Assert the counts and times that the ten tokens have, and return their answer."""
     found = sent.received.answer()
     assert (found.text, found.tokens) == (text, 10)
-    assert (found.ttft_s, found.e2e_s, found.tpot_s) == (FIRST_S, LAST_S, pytest.approx(0.1, abs=1e-4))
+    assert (found.ttft_s, found.e2e_s, found.tpot_s) == (
+        FIRST_S,
+        LAST_S,
+        pytest.approx(0.1, abs=1e-4),
+    )
     return found
 
 
@@ -45,7 +49,9 @@ def test_more_chunks_than_tokens_end_with_the_last_chunk() -> None:
 
 
 def test_an_answer_of_one_token_in_several_chunks_ends_with_the_last_of_them() -> None:
-    found = answer(chat((0.1, {"content": "a"}), (0.4, {"content": "b"}), usage=1)).received.answer()
+    found = answer(
+        chat((0.1, {"content": "a"}), (0.4, {"content": "b"}), usage=1)
+    ).received.answer()
     assert (found.tokens, found.ttft_s, found.e2e_s, found.tpot_s) == (1, 0.1, 0.4, None)
 
 
@@ -68,10 +74,16 @@ def test_an_empty_reason_in_every_chunk_ends_nothing(reason: str | None) -> None
 
 
 def test_a_text_after_the_reason_belongs_to_the_answer() -> None:
-    parts = [(3 * at_s, sse({"choices": [{"delta": {"content": text}}]})) for at_s, text in evenly(TEN)]
+    parts = [
+        (3 * at_s, sse({"choices": [{"delta": {"content": text}}]})) for at_s, text in evenly(TEN)
+    ]
     parts.insert(4, (1.2, sse({"choices": [{"delta": {}, "finish_reason": "stop"}]})))
     found = answer([*parts, (3.0, sse("[DONE]"))]).received.answer()
-    assert (found.text, found.ttft_s, found.e2e_s) == ("".join(TEN), pytest.approx(0.3), pytest.approx(3))
+    assert (found.text, found.ttft_s, found.e2e_s) == (
+        "".join(TEN),
+        pytest.approx(0.3),
+        pytest.approx(3),
+    )
 
 
 def fields_of(text: str) -> dict[str, dict[str, Any]]:
@@ -81,7 +93,13 @@ def fields_of(text: str) -> dict[str, dict[str, Any]]:
         "a content": {"content": text},
         "parts of a content": {"content": [{"type": "text", "text": text}]},
         "a thought among the parts": {
-            "content": [{"type": "thinking", "thinking": [{"type": "text", "text": text}], "signature": "c2ln"}]
+            "content": [
+                {
+                    "type": "thinking",
+                    "thinking": [{"type": "text", "text": text}],
+                    "signature": "c2ln",
+                }
+            ]
         },
         "reasoning_content": {"content": None, "reasoning_content": text},
         "reasoning": {"content": "", "reasoning": text},
@@ -89,7 +107,9 @@ def fields_of(text: str) -> dict[str, dict[str, Any]]:
         "thinking": {"thinking": text},
         "reasoning with its details": {
             "reasoning": text,
-            "reasoning_details": [{"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}],
+            "reasoning_details": [
+                {"type": "reasoning.text", "text": text, "format": "unknown", "index": 0}
+            ],
         },
         "a call of a tool": {"content": None, "tool_calls": [call]},
         "a call of a function": {"function_call": {"arguments": text}},
@@ -102,16 +122,24 @@ def fields_of(text: str) -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("field", fields_of(""))
 def test_what_arrives_counts_in_whatever_field(field: str) -> None:
     deltas = [(at_s, {"role": "assistant", **fields_of(text)[field]}) for at_s, text in evenly(TEN)]
-    opening = (0.02, {"role": "assistant", "name": "a model", "content": "", "tool_calls": [], "refusal": None})
+    opening = (
+        0.02,
+        {"role": "assistant", "name": "a model", "content": "", "tool_calls": [], "refusal": None},
+    )
     sent = answer(chat(opening, *deltas, usage=10))
     check(sent)
-    assert sent.received.reply == ("".join(TEN).strip() if field in ("a content", "parts of a content") else "")
+    assert sent.received.reply == (
+        "".join(TEN).strip() if field in ("a content", "parts of a content") else ""
+    )
 
 
 def test_a_text_and_then_calls_of_tools_end_with_the_last_call() -> None:
     text = [(at_s, {"content": word}) for at_s, word in evenly(TEN)[:3]]
     calls = [(at_s, fields_of(word)["a call of a tool"]) for at_s, word in evenly(TEN)[3:]]
-    named = (0.35, {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "find"}}]})
+    named = (
+        0.35,
+        {"tool_calls": [{"index": 0, "id": "c", "type": "function", "function": {"name": "find"}}]},
+    )
     sent = answer(chat(*text, named, *calls, usage=10, change=with_reason(None)))
     check(sent, "".join(TEN[:3]) + "find" + "".join(TEN[3:]))
 
@@ -136,7 +164,10 @@ def replaced(old: bytes, new: bytes) -> list[Part]:
 def counted(lag: int | None) -> list[Part]:
     """Return the stream with usage in every chunk: null, or the tokens so far, some of them late."""
     counts = [None if lag is None else max(1, count - lag) for count in range(1, 11)]
-    usages = [None if count is None else {"prompt_tokens": 7, "completion_tokens": count} for count in counts]
+    usages = [
+        None if count is None else {"prompt_tokens": 7, "completion_tokens": count}
+        for count in counts
+    ]
     deltas = [
         (at_s, sse({"choices": [{"delta": delta}], "usage": usage}))
         for (at_s, delta), usage in zip(TOKENS, usages, strict=True)
@@ -146,17 +177,25 @@ def counted(lag: int | None) -> list[Part]:
 
 def inside(place: int, *others: bytes) -> list[Part]:
     """Return the stream with other events 10 ms after one of its own."""
-    return [*PLAIN[: place + 1], *((PLAIN[place][0] + 0.01, other) for other in others), *PLAIN[place + 1 :]]
+    return [
+        *PLAIN[: place + 1],
+        *((PLAIN[place][0] + 0.01, other) for other in others),
+        *PLAIN[place + 1 :],
+    ]
 
 
 def compressed(kind: str) -> list[Part]:
     packer = zlib.compressobj(wbits=31 if kind == "gzip" else 15)
-    packed = [(at_s, packer.compress(part) + packer.flush(zlib.Z_SYNC_FLUSH)) for at_s, part in PLAIN]
+    packed = [
+        (at_s, packer.compress(part) + packer.flush(zlib.Z_SYNC_FLUSH)) for at_s, part in PLAIN
+    ]
     return [*packed, (1.5, packer.flush())]
 
 
 NO_CHOICE = sse({"choices": []})
-OTHER_ANSWER = sse({"choices": [{"index": 1, "delta": {"content": "of a second answer"}, "finish_reason": "stop"}]})
+OTHER_ANSWER = sse(
+    {"choices": [{"index": 1, "delta": {"content": "of a second answer"}, "finish_reason": "stop"}]}
+)
 FILTERS = sse({"choices": [], "prompt_filter_results": [{"prompt_index": 0}]})
 HELD = {"choices": [{"delta": {}, "logprobs": {"content": []}}]}
 
@@ -171,7 +210,9 @@ SITUATIONS: dict[str, list[Part]] = {
     "names of events": around(b"event: message\n"),
     "identities and times of reconnection": around(b"id: 7\nretry: 3000\n"),
     "events without data": around(b"data\n\n", b"data:\n\nevent: ping\n\n"),
-    "events of other names": inside(3, b"event: ping\ndata: 2026\n\n", b'event: timing\ndata: {"ms": 4}\n\n'),
+    "events of other names": inside(
+        3, b"event: ping\ndata: 2026\n\n", b'event: timing\ndata: {"ms": 4}\n\n'
+    ),
     "no [DONE]": PLAIN[:-1],
     "no empty line at the end": [*PLAIN[:-1], (1.5, b"data: [DONE]")],
     "usage null in every chunk": counted(None),
@@ -185,7 +226,10 @@ SITUATIONS: dict[str, list[Part]] = {
     "a keep-alive that is no token": inside(6, sse(HELD)),
     "usage before the reason": [*PLAIN[:10], PLAIN[11], PLAIN[10], PLAIN[12]],
     "usage some time after the reason": [*PLAIN[:-2], (2.4, PLAIN[-2][1]), (9.0, PLAIN[-1][1])],
-    "comments without an end after the reason": [*PLAIN[:-1], *((2.0 + at_s, b": alive\n\n") for at_s in range(99))],
+    "comments without an end after the reason": [
+        *PLAIN[:-1],
+        *((2.0 + at_s, b": alive\n\n") for at_s in range(99)),
+    ],
     "what follows [DONE]": [*PLAIN, (2.0, b": bye\n\n")],
     "gzip": compressed("gzip"),
     "deflate": compressed("deflate"),
@@ -234,13 +278,21 @@ def test_a_proxy_that_holds_everything_back_makes_one_burst() -> None:
 
 
 FAILURES: dict[str, tuple[list[Part], dict[str, str], str]] = {
-    "an error between the chunks": (inside(4, sse({"error": {"message": "out of memory"}})), {}, "broke off: out of"),
+    "an error between the chunks": (
+        inside(4, sse({"error": {"message": "out of memory"}})),
+        {},
+        "broke off: out of",
+    ),
     "an error under its name": (
         inside(4, b'event: error\ndata: {"message": "out of memory"}\n\n'),
         {},
         "the server broke off: out of memory",
     ),
-    "an error in plain words": (inside(4, b"event: error\ndata: out of memory\n\n"), {}, "broke off: out of memory"),
+    "an error in plain words": (
+        inside(4, b"event: error\ndata: out of memory\n\n"),
+        {},
+        "broke off: out of memory",
+    ),
     "an error on a line of its own": (
         [*PLAIN[:5], (0.6, b'error: {"code": 500, "message": "out of memory"}\n\n')],
         {},
@@ -251,7 +303,11 @@ FAILURES: dict[str, tuple[list[Part], dict[str, str], str]] = {
         {},
         "the server said: <html>502 Bad Gateway</html>",
     ),
-    "an end within an event": ([*PLAIN[:5], (0.6, PLAIN[5][1][:30])], {}, "the stream ended within an event"),
+    "an end within an event": (
+        [*PLAIN[:5], (0.6, PLAIN[5][1][:30])],
+        {},
+        "the stream ended within an event",
+    ),
     "an answer that is no stream": (
         [(0.6, b'{"object": "chat.completion", "choices": []}')],
         {},
@@ -267,8 +323,16 @@ FAILURES: dict[str, tuple[list[Part], dict[str, str], str]] = {
         {},
         "are its events separated by empty lines?",
     ),
-    "what is not compressed as it says": (PLAIN, {"content_encoding": "gzip"}, "Error -3 while decompressing"),
-    "counts without an answer": ([PLAIN[11], PLAIN[12]], {}, "the answer is empty: no token arrived"),
+    "what is not compressed as it says": (
+        PLAIN,
+        {"content_encoding": "gzip"},
+        "Error -3 while decompressing",
+    ),
+    "counts without an answer": (
+        [PLAIN[11], PLAIN[12]],
+        {},
+        "the answer is empty: no token arrived",
+    ),
 }
 
 
@@ -282,13 +346,20 @@ def test_what_is_no_whole_answer_is_told_in_one_line(situation: str) -> None:
 
 
 def test_an_old_llama_cpp_says_only_that_an_answer_has_ended() -> None:
-    parts = [(0.1, sse({"content": "a", "tokens": [1], "stop": False})), (0.2, sse({"content": "", "stop": True}))]
+    parts = [
+        (0.1, sse({"content": "a", "tokens": [1], "stop": False})),
+        (0.2, sse({"content": "", "stop": True})),
+    ]
     assert answer(parts, "llama-cpp").received.answer().finish_reason == "stop"
 
 
 SGLANG = {
     "before 0.5.11": {"spec_draft_token_num": 20, "spec_accept_token_num": 6},
-    "0.5.11": {"spec_proposed_drafts": 20, "spec_accepted_drafts": 6, "spec_accept_histogram": [1, 0, 3]},
+    "0.5.11": {
+        "spec_proposed_drafts": 20,
+        "spec_accepted_drafts": 6,
+        "spec_accept_histogram": [1, 0, 3],
+    },
     "from 0.5.12 on": {
         "spec_num_proposed_drafts": 20,
         "spec_num_correct_drafts": 6,
@@ -305,20 +376,35 @@ def test_counts_of_every_version_of_sglang(version: str) -> None:
     read = dialects.get("sglang")().read(json.dumps({"text": "a", "meta_info": meta}))
     assert read.drafts == DraftCounts(4, 20, 6, first)
     for details in (counts, [counts]):
-        read = dialects.get("chat")().read(json.dumps({"choices": [], "sglext": {"spec_tokens_details": details}}))
+        read = dialects.get("chat")().read(
+            json.dumps({"choices": [], "sglext": {"spec_tokens_details": details}})
+        )
         assert read.drafts == DraftCounts(4, 20, 6, first)
 
 
 def test_counts_in_the_usage_of_a_gateway() -> None:
     details = {"accepted_prediction_tokens": 6, "rejected_prediction_tokens": 14}
-    read = dialects.get("chat")().read(json.dumps({"usage": {"completion_tokens_details": details}}))
+    read = dialects.get("chat")().read(
+        json.dumps({"usage": {"completion_tokens_details": details}})
+    )
     assert read.drafts == DraftCounts(None, 20, 6)
     nothing = dict.fromkeys(details, 0)
-    assert dialects.get("chat")().read(json.dumps({"usage": {"completion_tokens_details": nothing}})).drafts is None
+    assert (
+        dialects.get("chat")()
+        .read(json.dumps({"usage": {"completion_tokens_details": nothing}}))
+        .drafts
+        is None
+    )
 
 
 METRICS = {
-    "vllm": ("vllm:spec_decode_num_{}_total", "drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"),
+    "vllm": (
+        "vllm:spec_decode_num_{}_total",
+        "drafts",
+        "draft_tokens",
+        "accepted_tokens",
+        "accepted_tokens_per_pos",
+    ),
     "llama.cpp": (
         "llamacpp:spec_decode_num_{}_total",
         *("drafts", "draft_tokens", "accepted_tokens", "accepted_tokens_per_pos"),
@@ -337,7 +423,12 @@ def test_counters_of_servers_with_counts_of_their_rounds(server: str) -> None:
         f'{form.format(by_position)}{{position="0"}} 3',
         f'{form.format(by_position)}{{position="1"}} 3',
     ]
-    assert read_counters("\n".join(lines)) == {"rounds": 4, "drafted": 20, "accepted": 6, "accepted_first": 3}
+    assert read_counters("\n".join(lines)) == {
+        "rounds": 4,
+        "drafted": 20,
+        "accepted": 6,
+        "accepted_first": 3,
+    }
 
 
 def test_counters_of_tensorrt_llm_by_position_and_in_all() -> None:
@@ -346,7 +437,12 @@ def test_counters_of_tensorrt_llm_by_position_and_in_all() -> None:
         for kind, counts in (("drafted", (4, 4, 4)), ("accepted", (3, 2, 1)))
         for place, count in enumerate(counts)
     ]
-    assert read_counters("\n".join(by_position)) == {"rounds": 4, "drafted": 12, "accepted": 6, "accepted_first": 3}
+    assert read_counters("\n".join(by_position)) == {
+        "rounds": 4,
+        "drafted": 12,
+        "accepted": 6,
+        "accepted_first": 3,
+    }
     in_all = "trtllm_spec_decode_num_draft_tokens_total 12\ntrtllm_spec_decode_num_accepted_tokens_total 6\n"
     assert read_counters(in_all) == {"drafted": 12, "accepted": 6}
 

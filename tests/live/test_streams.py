@@ -15,7 +15,12 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.live.engines.address import parse_server
 from specbench_kit.live.engines.answers import Burst, DraftCounts, StreamedAnswer, divided
 from specbench_kit.live.engines.base import Generation, ServerFacts, StreamEvent, dialects
-from specbench_kit.live.engines.client import Patience, RequestFailedError, SentRequest, StreamClient
+from specbench_kit.live.engines.client import (
+    Patience,
+    RequestFailedError,
+    SentRequest,
+    StreamClient,
+)
 from specbench_kit.live.engines.counters import change, have_fallen, read_counters
 from specbench_kit.live.engines.received import ReceivedStream
 
@@ -30,7 +35,9 @@ def request(prompt: str = PROMPT) -> Generation:
     return Generation(prompt, COUNT, GREEDY, seed=3, label="a")
 
 
-async def ask(address: str, key: str = "", patience: Patience = PATIENCE) -> tuple[ServerFacts, SentRequest]:
+async def ask(
+    address: str, key: str = "", patience: Patience = PATIENCE
+) -> tuple[ServerFacts, SentRequest]:
     client = StreamClient(parse_server(f"it={address}"), key, patience)
     try:
         facts = await client.facts()
@@ -40,7 +47,9 @@ async def ask(address: str, key: str = "", patience: Patience = PATIENCE) -> tup
         await client.close()
 
 
-def answer_of(address: str, key: str = "", patience: Patience = PATIENCE) -> tuple[ServerFacts, StreamedAnswer, int]:
+def answer_of(
+    address: str, key: str = "", patience: Patience = PATIENCE
+) -> tuple[ServerFacts, StreamedAnswer, int]:
     facts, sent = asyncio.run(ask(address, key, patience))
     return facts, sent.received.answer(), sent.attempts
 
@@ -50,7 +59,12 @@ def answer_of(address: str, key: str = "", patience: Patience = PATIENCE) -> tup
 def test_every_kind_of_server_streams_the_same_answer(kind: str, speculates: bool) -> None:
     with streaming_server(speculates=speculates) as (host, engine):
         facts, answer, attempts = answer_of(f"{kind}://{host}")
-    assert (facts.model, answer.text, answer.tokens, attempts) == ("tiny", text_of(TOKENS), COUNT, 1)
+    assert (facts.model, answer.text, answer.tokens, attempts) == (
+        "tiny",
+        text_of(TOKENS),
+        COUNT,
+        1,
+    )
     assert answer.finish_reason == "length"
     names_tokens = kind not in ("chat", "completions", "llama-cpp-chat", "sglang-chat")
     assert answer.token_ids == (TOKENS if names_tokens else None)
@@ -85,7 +99,12 @@ def test_every_sampling_field_is_sent_to_llama_cpp(kind: str) -> None:
     with streaming_server() as (host, engine):
         answer_of(f"{kind}://{host}")
     body = engine.requests[0][1]
-    assert (body["min_p"], body["top_k"], body["top_p"], body["repeat_penalty"]) == (0.0, 0, 1.0, 1.0)
+    assert (body["min_p"], body["top_k"], body["top_p"], body["repeat_penalty"]) == (
+        0.0,
+        0,
+        1.0,
+        1.0,
+    )
     assert body["cache_prompt"] is False
 
 
@@ -99,7 +118,10 @@ def test_a_busy_server_and_a_broken_stream_are_asked_again() -> None:
     with streaming_server(refuses=1, breaks=1) as (host, engine):
         _, answer, attempts = answer_of(f"vllm://{host}")
     assert (answer.token_ids, attempts, len(engine.requests)) == (TOKENS, 3, 3)
-    with streaming_server(breaks=5) as (host, _), pytest.raises(RequestFailedError, match="before the answer did"):
+    with (
+        streaming_server(breaks=5) as (host, _),
+        pytest.raises(RequestFailedError, match="before the answer did"),
+    ):
         answer_of(f"vllm://{host}", patience=Patience(retries=1))
 
 
@@ -132,7 +154,9 @@ def test_a_silent_server_fails_after_its_time() -> None:
 def test_a_key_opens_the_server_and_stands_in_no_message() -> None:
     with streaming_server(key="sesame") as (host, _):
         assert answer_of(f"vllm://{host}", key="sesame")[1].token_ids == TOKENS
-        with pytest.raises(SkitError, match="answered 401: set the environment variable SKIT_API_KEY"):
+        with pytest.raises(
+            SkitError, match="answered 401: set the environment variable SKIT_API_KEY"
+        ):
             answer_of(f"vllm://{host}", key="wrong")
     client = StreamClient(parse_server("it=vllm://127.0.0.1:1"), "sesame")
     assert client._cleaned("no key sesame here") == "no key *** here"
@@ -161,7 +185,15 @@ def test_addresses(text: str, base: str, dialect: str, model: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["vllm://h:1", "a=vllm://", "a=vllm://u:secret@h:1", "a=https://h/?key=secret", "a=vllm://h:x", "=http://h"]
+    "text",
+    [
+        "vllm://h:1",
+        "a=vllm://",
+        "a=vllm://u:secret@h:1",
+        "a=https://h/?key=secret",
+        "a=vllm://h:x",
+        "=http://h",
+    ],
 )
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(SkitError) as error:
@@ -190,9 +222,15 @@ def test_running_usage_counts_the_tokens_of_a_chunk() -> None:
 def test_a_total_at_the_end_is_divided_by_text_or_as_a_tokenizer_divides_it() -> None:
     texts = [(0.1, StreamEvent("a")), (0.2, StreamEvent("b" * 9))]
     stream = received(*texts, (0.2, StreamEvent(total_tokens=6)))
-    assert (stream.answer().bursts, stream.answer().counted_by) == ([Burst(0.1, 1), Burst(0.2, 5)], "usage at the end")
+    assert (stream.answer().bursts, stream.answer().counted_by) == (
+        [Burst(0.1, 1), Burst(0.2, 5)],
+        "usage at the end",
+    )
     halves = stream.answer(lambda text: min(len(text), 1) + len(text) // 9)
-    assert (halves.bursts, halves.counted_by) == ([Burst(0.1, 3), Burst(0.2, 3)], "usage at the end")
+    assert (halves.bursts, halves.counted_by) == (
+        [Burst(0.1, 3), Burst(0.2, 3)],
+        "usage at the end",
+    )
     alone = received(*texts).answer(len)
     assert (alone.bursts, alone.counted_by) == ([Burst(0.1, 1), Burst(0.2, 9)], "tokenizer")
 
@@ -202,7 +240,9 @@ def test_without_any_count_chunks_are_counted_and_it_is_said() -> None:
     assert (answer.tokens, answer.counted_by) == (2, "chunks")
 
 
-@pytest.mark.parametrize(("total", "weights"), [(7, [1, 1, 1]), (3, [9, 1, 1]), (2, [1, 1, 1]), (100, [1, 50, 3])])
+@pytest.mark.parametrize(
+    ("total", "weights"), [(7, [1, 1, 1]), (3, [9, 1, 1]), (2, [1, 1, 1]), (100, [1, 50, 3])]
+)
 def test_parts_sum_to_the_total(total: int, weights: list[int]) -> None:
     parts = divided(total, weights)
     assert sum(parts) == total
@@ -211,8 +251,12 @@ def test_parts_sum_to_the_total(total: int, weights: list[int]) -> None:
 
 
 def test_counters_before_and_after() -> None:
-    text = 'vllm:spec_decode_num_drafts_total{a="1"} 3.0\nvllm:spec_decode_num_drafts_total{a="2"} 4\n'
-    text += "vllm:spec_decode_num_draft_tokens_total 20\nvllm:spec_decode_num_accepted_tokens_total 9\n"
+    text = (
+        'vllm:spec_decode_num_drafts_total{a="1"} 3.0\nvllm:spec_decode_num_drafts_total{a="2"} 4\n'
+    )
+    text += (
+        "vllm:spec_decode_num_draft_tokens_total 20\nvllm:spec_decode_num_accepted_tokens_total 9\n"
+    )
     before = read_counters(text)
     assert before == {"rounds": 7.0, "drafted": 20.0, "accepted": 9.0}
     after = {"rounds": 9.0, "drafted": 28.0, "accepted": 12.0}

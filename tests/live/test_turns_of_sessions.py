@@ -31,7 +31,9 @@ def two_accounts(handler: FrameHandler, *counts: int) -> list[list[ServerSession
     sessions_by_account = []
     for token, number in zip("abc", counts, strict=False):
         stream = device(handler, token)
-        sessions_by_account.append([open_session(stream, f"{token}{index}") for index in range(number)])
+        sessions_by_account.append(
+            [open_session(stream, f"{token}{index}") for index in range(number)]
+        )
     return sessions_by_account
 
 
@@ -78,7 +80,9 @@ def test_a_session_of_the_same_batch_keeps_its_slot() -> None:
     ("held", "asks", "loses"),
     [("baaa", "a", 1), ("baaa", "b", 1), ("bbaa", "b", 0), ("aabb", "b", 2), ("aabb", "c", 0)],
 )
-def test_who_holds_more_than_its_share_gives_up_its_own_oldest_slot(held: str, asks: str, loses: int) -> None:
+def test_who_holds_more_than_its_share_gives_up_its_own_oldest_slot(
+    held: str, asks: str, loses: int
+) -> None:
     """The one that asks counts as well: with it an account may be beyond its share."""
     handler = offline(slots=4, tokens=("a", "b", "c"))
     streams, slots = {token: device(handler, token) for token in "abc"}, handler.batch_runner.slots
@@ -110,7 +114,11 @@ def test_a_scheduler_is_told_what_a_round_costs_and_what_it_costs_without_its_kv
     send_draft(stream, "b")
     runner._admit_arrivals()
     waiting, degraded = runner._waiting_of.values()
-    assert (waiting.cached, waiting.new, waiting.expected_tokens) == (len(PROMPT) + 2, 1 + 2, (3 + 2) / 2)
+    assert (waiting.cached, waiting.new, waiting.expected_tokens) == (
+        len(PROMPT) + 2,
+        1 + 2,
+        (3 + 2) / 2,
+    )
     assert (degraded.cached, degraded.new, degraded.expected_tokens) == (0, len(PROMPT), 1.0)
     runner.slots.release(session)
     assert (waiting.cached, waiting.new) == (0, len(PROMPT) + 3 + 2)
@@ -128,7 +136,9 @@ def test_rounds_that_a_batch_leaves_behind_are_looked_at_again_at_once() -> None
     assert (runner.waiting, runner._retry_s) == (0, float("inf"))
 
 
-def test_the_seconds_of_a_round_are_those_of_its_queue_and_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seconds_of_a_round_are_those_of_its_queue_and_of_its_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The clock is read when a batch begins, when all is drafted, and at its end."""
     handler = offline(tokens=("a", "b"))
     (of_a, of_b), runner = two_accounts(handler, 2, 2), handler.batch_runner
@@ -138,12 +148,19 @@ def test_the_seconds_of_a_round_are_those_of_its_queue_and_of_its_batch(monkeypa
     runner.deliver = delivered.append
     monkeypatch.setattr(batches, "monotonic_s", count(10.0, 5.0).__next__)
     with torch.inference_mode():
-        runner._verify([pending(of_a[0], 4.0), pending(of_a[1], 4.0), pending(of_b[0], 11.0)], expected_s=0.5)
+        runner._verify(
+            [pending(of_a[0], 4.0), pending(of_a[1], 4.0), pending(of_b[0], 11.0)], expected_s=0.5
+        )
     ((first, second),) = delivered
     assert (first.pending.session, second.pending.session) == (of_a[0], of_b[0])
     assert (first.queue_s, second.queue_s) == (6.0, 0.0)
     assert first.batch == second.batch
-    assert (first.batch.size, first.batch.verify_s, first.batch.expected_s, first.batch.waiting) == (2, 5.0, 0.5, 1)
+    assert (
+        first.batch.size,
+        first.batch.verify_s,
+        first.batch.expected_s,
+        first.batch.waiting,
+    ) == (2, 5.0, 0.5, 1)
     assert len(runner.slots) == 2, "a closed session takes no slot"
 
 
@@ -155,7 +172,9 @@ def test_a_batch_verifies_each_session_by_its_own_sampling() -> None:
         handler = offline(slots=8)
         stream = device(handler)
         for index in places:
-            open_session(stream, f"s{index}", sampling={"temperature": temperatures[index], "seed": 3})
+            open_session(
+                stream, f"s{index}", sampling={"temperature": temperatures[index], "seed": 3}
+            )
             send_draft(stream, f"s{index}", tokens=[])
         verified = verify(handler)
         assert {verification.batch.size for verification in verified} == {len(places)}
@@ -187,7 +206,9 @@ def test_a_batch_brings_each_session_the_states_of_its_own_layers() -> None:
 
 
 @pytest.mark.parametrize("fails", [1, 2, 3])
-def test_what_a_failed_forward_appended_is_dropped_before_the_next(fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_failed_forward_appended_is_dropped_before_the_next(
+    fails: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A batch fails so many times and is verified by halves; each session gets its verdict, or its failure, once."""
     from specbench_kit.live.server import verifiers
 
@@ -206,7 +227,10 @@ def test_what_a_failed_forward_appended_is_dropped_before_the_next(fails: int, m
         send_draft(stream, name)
     verified = verify(handler)
     outcomes = {
-        verification.pending.session.name: (verification.error, verification.verdict and verification.verdict.bonus)
+        verification.pending.session.name: (
+            verification.error,
+            verification.verdict and verification.verdict.bonus,
+        )
         for verification in verified
     }
     failed = {name for name, (error, _) in outcomes.items() if error}
@@ -216,6 +240,6 @@ def test_what_a_failed_forward_appended_is_dropped_before_the_next(fails: int, m
     for name in sorted(set("abcd") - failed):
         send_draft(stream, name, 2, base=len(PROMPT) + 3, tokens=ANSWER[3:5])
     again = verify(handler)
-    assert [verification.verdict and verification.verdict.bonus for verification in again] == [ANSWER[5]] * (
-        4 - len(failed)
-    )
+    assert [verification.verdict and verification.verdict.bonus for verification in again] == [
+        ANSWER[5]
+    ] * (4 - len(failed))

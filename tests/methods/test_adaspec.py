@@ -24,7 +24,14 @@ from trace_builders import MAX_DRAFT, made_requests
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.distributions import NodeStats
 from specbench_kit.decoding.drafter import Draft
-from specbench_kit.decoding.latency import BatchSums, ContextModel, LatencyModel, LeapModel, Row, TableModel
+from specbench_kit.decoding.latency import (
+    BatchSums,
+    ContextModel,
+    LatencyModel,
+    LeapModel,
+    Row,
+    TableModel,
+)
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
@@ -75,14 +82,23 @@ class ChanceDrafter:
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
         grown = [draft for draft in drafts if self.room(draft) > 0]
         for draft in grown:
-            draft.tree.add(7, draft.tree.last, KnownChance(self.chances[int(draft.request_id)][draft.tree.last]), 0)
+            draft.tree.add(
+                7,
+                draft.tree.last,
+                KnownChance(self.chances[int(draft.request_id)][draft.tree.last]),
+                0,
+            )
         return grown
 
 
 def make_session(name: str, context: int) -> Session:
     prompt = (1,) * context
     return Session(
-        Request(name, "test", prompt, 100), RequestRandom(0, name), frozenset(), 0.0, RequestRecord(name, "test", [])
+        Request(name, "test", prompt, 100),
+        RequestRandom(0, name),
+        frozenset(),
+        0.0,
+        RequestRecord(name, "test", []),
     )
 
 
@@ -97,7 +113,9 @@ class Play:
         surroundings = Environment(PAIR, lambda: self.latencies)
         self.policy = self.options.prepare(surroundings).policy()
 
-    def __call__(self, chances: Sequence[Sequence[float]], context: int = CONTEXT) -> tuple[list[int], list[list[int]]]:
+    def __call__(
+        self, chances: Sequence[Sequence[float]], context: int = CONTEXT
+    ) -> tuple[list[int], list[list[int]]]:
         """Tokens drafted per request, and the nodes chosen."""
         drafter = ChanceDrafter(chances, context)
         self.policy.draft(drafter)
@@ -113,7 +131,10 @@ def steady(draft_s: float, verify_s: float = 1.0) -> Latencies:
 
 
 def drafting_s(batch: int, context: int, steps: int, model: ContextModel = DRAFT) -> float:
-    return sum(model.alpha_s * batch * (context + k) + model.gamma_s * batch + model.delta_s for k in range(steps))
+    return sum(
+        model.alpha_s * batch * (context + k) + model.gamma_s * batch + model.delta_s
+        for k in range(steps)
+    )
 
 
 def verifying_s(batch: int, context: int, steps: int, model: ContextModel = VERIFY) -> float:
@@ -122,13 +143,18 @@ def verifying_s(batch: int, context: int, steps: int, model: ContextModel = VERI
 
 
 def expected_tokens(chances: Sequence[Sequence[float]], lengths: Sequence[int]) -> float:
-    return sum(1 + float(np.cumprod(entry[:length]).sum()) for entry, length in zip(chances, lengths, strict=True))
+    return sum(
+        1 + float(np.cumprod(entry[:length]).sum())
+        for entry, length in zip(chances, lengths, strict=True)
+    )
 
 
 def throughput(chances: Sequence[Sequence[float]], lengths: Sequence[int], drafted: int) -> float:
     """Expected tokens per second where all drafted `drafted` tokens and sent the first `lengths`."""
     context, batch = CONTEXT - 1, len(chances)
-    verify_s = sum(verifying_s(1, context, length) for length in lengths) - (batch - 1) * VERIFY.delta_s
+    verify_s = (
+        sum(verifying_s(1, context, length) for length in lengths) - (batch - 1) * VERIFY.delta_s
+    )
     return expected_tokens(chances, lengths) / (drafting_s(batch, context, drafted) + verify_s)
 
 
@@ -251,7 +277,9 @@ def test_the_least_likely_tokens_go_while_that_makes_the_batch_faster(seed: int)
     lengths = [len(nodes) for nodes in chosen]
     assert chosen == [list(range(1, length + 1)) for length in lengths]
     order = sorted(
-        (float(np.prod(entry[:end])), -end, row) for row, entry in enumerate(chances) for end in range(1, drafted + 1)
+        (float(np.prod(entry[:end])), -end, row)
+        for row, entry in enumerate(chances)
+        for end in range(1, drafted + 1)
     )
     current = [drafted] * batch
     dropped = drafted * batch - sum(lengths)
@@ -284,7 +312,9 @@ def test_elimination_finds_the_best_lengths_of_all_where_costs_rise_in_steps(see
     draft_s = drafting_s(3, CONTEXT - 1, drafted)
 
     def rate(lengths: Sequence[int]) -> float:
-        return expected_tokens(chances, lengths) / (draft_s + costs.seconds([(1 + n, CONTEXT - 1) for n in lengths]))
+        return expected_tokens(chances, lengths) / (
+            draft_s + costs.seconds([(1 + n, CONTEXT - 1) for n in lengths])
+        )
 
     best = max(map(rate, product(range(drafted + 1), repeat=3)))
     assert rate([len(nodes) for nodes in chosen]) == pytest.approx(best)
@@ -297,7 +327,13 @@ def test_the_elimination_test_saw_some_of_everything() -> None:
         lengths, chosen = Play()(random_chances(seed, [1, 2, 4, 16][seed % 4]))
         for drafted, nodes in zip(lengths, chosen, strict=True):
             outcomes.add(
-                "plain" if not drafted else "none" if not nodes else "all" if len(nodes) == drafted else "some"
+                "plain"
+                if not drafted
+                else "none"
+                if not nodes
+                else "all"
+                if len(nodes) == drafted
+                else "some"
             )
     assert outcomes == {"none", "some", "all"}
 
@@ -368,9 +404,14 @@ def test_dropping_all_drafts_is_no_breach() -> None:
 @pytest.mark.parametrize("batch", [1, 2, 4, 8, 16, 32])
 @pytest.mark.parametrize("spread", [0.0, 0.1])
 @pytest.mark.parametrize("middle", [0.5, 0.7, 0.85])
-def test_throughput_is_near_that_of_the_best_length(batch: int, spread: float, middle: float) -> None:
+def test_throughput_is_near_that_of_the_best_length(
+    batch: int, spread: float, middle: float
+) -> None:
     """Constant confidences give one peak; the best of all lengths is sought anew in every round."""
-    dice, play = np.random.default_rng(0), Play(AdaSpec(initial_confidence=middle, elimination=False))
+    dice, play = (
+        np.random.default_rng(0),
+        Play(AdaSpec(initial_confidence=middle, elimination=False)),
+    )
     reached, best = [], []
     for _ in range(30):
         level = dice.uniform(middle - spread, middle + spread, batch)
@@ -386,7 +427,10 @@ def test_elimination_is_near_the_best_lengths_of_all() -> None:
     for seed in range(20):
         chances = random_chances(seed, 3)
         (drafted, *_), chosen = Play()(chances)
-        best = max(throughput(chances, lengths, drafted) for lengths in product(range(drafted + 1), repeat=3))
+        best = max(
+            throughput(chances, lengths, drafted)
+            for lengths in product(range(drafted + 1), repeat=3)
+        )
         assert throughput(chances, [len(nodes) for nodes in chosen], drafted) >= 0.98 * best
 
 
@@ -403,7 +447,9 @@ def test_drafts_grow_shorter_as_the_batch_grows() -> None:
 
 
 HEADER = TraceHeader(MAX_DRAFT, 0.001, (0.01,) * (MAX_DRAFT + 1), {})
-PLACE = Deployment("one machine", Endpoint("gpu", DRAFT), Endpoint("gpu", VERIFY), placement="server")
+PLACE = Deployment(
+    "one machine", Endpoint("gpu", DRAFT), Endpoint("gpu", VERIFY), placement="server"
+)
 
 
 def replayed(spec: str, batch_size: int, traces: Sequence[RequestTrace]) -> list[RequestRecord]:
@@ -417,7 +463,10 @@ def mean_of(name: str, records: Sequence[RequestRecord]) -> float:
 
 def test_replay_under_a_deployment_drafts_less_in_larger_batches() -> None:
     traces = made_requests(16)
-    drafted = [mean_of("drafted", replayed(f"adaspec:max_draft={MAX_DRAFT}", size, traces)) for size in (1, 4, 16)]
+    drafted = [
+        mean_of("drafted", replayed(f"adaspec:max_draft={MAX_DRAFT}", size, traces))
+        for size in (1, 4, 16)
+    ]
     assert drafted[0] > drafted[1] > drafted[2] > 0
 
 
@@ -427,7 +476,11 @@ def test_replay_decodes_no_slower_than_a_constant_length(batch_size: int) -> Non
     traces = made_requests(16)
     makespans = {
         spec: max(record.finished_s or 0.0 for record in replayed(spec, batch_size, traces))
-        for spec in (f"adaspec:max_draft={MAX_DRAFT}", "autoregressive", *(f"fixed-k:k={k}" for k in (1, 2, 4, 6)))
+        for spec in (
+            f"adaspec:max_draft={MAX_DRAFT}",
+            "autoregressive",
+            *(f"fixed-k:k={k}" for k in (1, 2, 4, 6)),
+        )
     }
     fastest = min(makespans.values())
     assert makespans[f"adaspec:max_draft={MAX_DRAFT}"] <= 1.02 * fastest
@@ -440,8 +493,12 @@ def runners() -> tuple[object, object]:
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize("sampler", [Sampler(), Sampler(temperature=0.8)], ids=["greedy", "sampled"])
-def test_live_output_is_the_targets(batch_size: int, sampler: Sampler, runners: tuple[object, object]) -> None:
+@pytest.mark.parametrize(
+    "sampler", [Sampler(), Sampler(temperature=0.8)], ids=["greedy", "sampled"]
+)
+def test_live_output_is_the_targets(
+    batch_size: int, sampler: Sampler, runners: tuple[object, object]
+) -> None:
     """Under sampling too, token for token: a draw of the target decides at every place."""
     requests = make_requests(random_prompts([3, 9, 1, 30, 14, 22], 64), 40)
     answers = decode(AUTOREGRESSIVE, runners, requests, sampler=sampler, batch_size=batch_size)
@@ -463,7 +520,10 @@ def test_live_output_is_the_targets(batch_size: int, sampler: Sampler, runners: 
     [
         ("adaspec", AdaSpec()),
         ("adaspec:max_draft=5,slo_tpot=0.05", AdaSpec(5, 0.05)),
-        ("adaspec:initial_confidence=0,elimination=false", AdaSpec(initial_confidence=0.0, elimination=False)),
+        (
+            "adaspec:initial_confidence=0,elimination=false",
+            AdaSpec(initial_confidence=0.0, elimination=False),
+        ),
     ],
 )
 def test_specs_that_are_understood(spec: str, method: Method) -> None:
@@ -480,7 +540,10 @@ def test_specs_that_are_understood(spec: str, method: Method) -> None:
         ("adaspec:initial_confidence=1.2", "adaspec: initial_confidence must lie in 0..1, not 1.2"),
         ("adaspec:initial_confidence=nan", "adaspec: initial_confidence must lie in 0..1, not nan"),
         ("adaspec:elimination=no", "adaspec: elimination must be true or false, not 'no'"),
-        ("adaspec:threshold=0.6", "adaspec: unknown option 'threshold'; known: max_draft, slo_tpot, "),
+        (
+            "adaspec:threshold=0.6",
+            "adaspec: unknown option 'threshold'; known: max_draft, slo_tpot, ",
+        ),
     ],
 )
 def test_specs_that_are_not(spec: str, message: str) -> None:
@@ -489,7 +552,9 @@ def test_specs_that_are_not(spec: str, message: str) -> None:
 
 
 def test_it_needs_latencies() -> None:
-    with pytest.raises(SkitError, match=r"^adaspec needs the latencies of the pair: call prepare first$"):
+    with pytest.raises(
+        SkitError, match=r"^adaspec needs the latencies of the pair: call prepare first$"
+    ):
         AdaSpec().policy()
     with pytest.raises(SkitError, match=r"^no latency profile [^\n]*: run skit [^\n]*$"):
         AdaSpec().prepare(environment(PAIR, None))

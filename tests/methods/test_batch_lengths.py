@@ -17,7 +17,9 @@ def drafted(method: BatchLengths, requests: int) -> set[int]:
 
 def test_the_example_of_tensorrt_llm() -> None:
     """Its `draft_len_schedule = {4: 4, 8: 2, 32: 1}`: 4 tokens up to 4 requests, 2 up to 8, 1 up to 32, then none."""
-    lengths_by_size = {requests: drafted(BatchLengths(), requests) for requests in (1, 4, 5, 8, 9, 32, 33)}
+    lengths_by_size = {
+        requests: drafted(BatchLengths(), requests) for requests in (1, 4, 5, 8, 9, 32, 33)
+    }
     assert lengths_by_size == {1: {4}, 4: {4}, 5: {2}, 8: {2}, 9: {1}, 32: {1}, 33: {0}}
 
 
@@ -33,11 +35,17 @@ def test_tuning_fills_the_table_with_the_fastest_length_of_every_size() -> None:
         assert method.sizes == (batch_size,)
         return 100.0 - abs(method.lengths[0] - best[batch_size])
 
-    assert BatchLengths.tuning_specs(tokens_per_s, 8, longest=7) == ["batch-lengths:lengths=6-3-1-0,sizes=1-2-4-8"]
+    assert BatchLengths.tuning_specs(tokens_per_s, 8, longest=7) == [
+        "batch-lengths:lengths=6-3-1-0,sizes=1-2-4-8"
+    ]
     assert len(trials) == 4 * 8
-    assert BatchLengths.tuning_specs(tokens_per_s, 1, longest=7) == ["batch-lengths:lengths=6,sizes=1"]
+    assert BatchLengths.tuning_specs(tokens_per_s, 1, longest=7) == [
+        "batch-lengths:lengths=6,sizes=1"
+    ]
     best[16] = 2
-    assert BatchLengths.tuning_specs(tokens_per_s, 9, longest=7) == ["batch-lengths:lengths=6-3-1-0-2,sizes=1-2-4-8-16"]
+    assert BatchLengths.tuning_specs(tokens_per_s, 9, longest=7) == [
+        "batch-lengths:lengths=6-3-1-0-2,sizes=1-2-4-8-16"
+    ]
 
 
 @pytest.mark.parametrize(

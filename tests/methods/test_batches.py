@@ -10,7 +10,15 @@ import torch
 from environments import DEPLOYMENT
 from known_drafts import KnownDrafter, TreeDrafter, at
 from test_history_and_bandits import round_of
-from tiny_models import decode, disturbed, make_requests, make_runner, outputs, random_prompts, tiny_llama
+from tiny_models import (
+    decode,
+    disturbed,
+    make_requests,
+    make_runner,
+    outputs,
+    random_prompts,
+    tiny_llama,
+)
 
 from specbench_kit.decoding.distributions import DraftForward
 from specbench_kit.decoding.drafter import Draft
@@ -35,7 +43,11 @@ ONE = at()
 FREE = Latencies(TableModel((0.0,)), TableModel((1.0,)))
 Table = dict[tuple[int, ...], list[float]]
 SURE: Table = {(): [0.9, 0.04, 0.03, 0.02, 0.01], (0,): [0.85, 0.06, 0.04, 0.03, 0.02]}
-UNSURE: Table = {(): [0.1, 0.12, 0.15, 0.3, 0.33], (4,): [0.05, 0.1, 0.5, 0.3, 0.05], (3,): [0.4, 0.3, 0.1, 0.1, 0.1]}
+UNSURE: Table = {
+    (): [0.1, 0.12, 0.15, 0.3, 0.33],
+    (4,): [0.05, 0.1, 0.5, 0.3, 0.05],
+    (3,): [0.4, 0.3, 0.1, 0.1, 0.1],
+}
 
 LATER = [0.4, 0.25, 0.18, 0.12, 0.05]
 """Of all other texts, turned by what they say."""
@@ -73,7 +85,9 @@ TABLES = {"0": SURE, "1": UNSURE, "2": SURE}
 ROOMS = {"0": 40, "1": 40, "2": 3}
 
 
-def drafted(spec: str, names: Sequence[str], begun: Sequence[str] = ()) -> dict[str, tuple[Any, ...]]:
+def drafted(
+    spec: str, names: Sequence[str], begun: Sequence[str] = ()
+) -> dict[str, tuple[Any, ...]]:
     """Return, by request, its tokens and parents, those that it sends, and how many are expected to be accepted.
 
     The requests that have `begun` bring one node along from the round before.
@@ -87,7 +101,12 @@ def drafted(spec: str, names: Sequence[str], begun: Sequence[str] = ()) -> dict[
     assert isinstance(policy, Policy)
     policy.draft(drafter)  # type: ignore[arg-type]
     return {
-        draft.request_id: (draft.tree.tokens, draft.tree.parents, nodes, policy.expects(draft, nodes))
+        draft.request_id: (
+            draft.tree.tokens,
+            draft.tree.parents,
+            nodes,
+            policy.expects(draft, nodes),
+        )
         for draft, nodes in zip(drafter.drafts, policy.choose(drafter.drafts), strict=True)
     }
 
@@ -113,15 +132,26 @@ def test_a_tree_is_the_same_in_a_batch_as_alone(spec: str) -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        *("fixed-k:k=3", "threshold:max_draft=5,threshold=0.3", "svip:max_draft=5", "adaedl:max_draft=5"),
-        *("margin:max_draft=5", "entropy-change:max_draft=5", "tail-pruning:max_draft=6,block=2,threshold=0.3"),
+        *(
+            "fixed-k:k=3",
+            "threshold:max_draft=5,threshold=0.3",
+            "svip:max_draft=5",
+            "adaedl:max_draft=5",
+        ),
+        *(
+            "margin:max_draft=5",
+            "entropy-change:max_draft=5",
+            "tail-pruning:max_draft=6,block=2,threshold=0.3",
+        ),
     ],
 )
 def test_a_chain_is_the_same_in_a_batch_as_alone(spec: str) -> None:
     assert drafted(spec, ["0", "1", "2"]) == {name: drafted(spec, [name])[name] for name in TABLES}
 
 
-def drafted_ahead(spec: str, names: Sequence[str]) -> dict[str, tuple[list[int], list[int], list[float]]]:
+def drafted_ahead(
+    spec: str, names: Sequence[str]
+) -> dict[str, tuple[list[int], list[int], list[float]]]:
     """Return, by request, its tokens, their parents and probabilities, with what was drafted during verification."""
     drafter = ApartDrafter([[]] * 3, tables=TABLES, rooms=ROOMS | {"2": 12})
     drafter.drafts = [draft for draft in drafter.drafts if draft.request_id in names]
@@ -192,7 +222,9 @@ def test_sglang_ema_averages_over_the_requests(accepted: list[int]) -> None:
 
 def verdicts_of(lengths: Sequence[int], accepted: Sequence[int]) -> list[Verdict]:
     """Return verdicts on chains of which so many tokens were sent and accepted."""
-    return KnownDrafter([[ONE]] * len(lengths)).verdicts([list(range(1, n + 1)) for n in lengths], accepted)
+    return KnownDrafter([[ONE]] * len(lengths)).verdicts(
+        [list(range(1, n + 1)) for n in lengths], accepted
+    )
 
 
 @pytest.mark.parametrize("accepted", [[0, 1, 2], [2, 1, 0]])
@@ -211,7 +243,9 @@ def test_sglang_throughput_counts_only_those_who_sent_a_position() -> None:
 
 
 @pytest.mark.parametrize(("contexts", "verified"), [((10, 1000), 1), ((1000, 10), 2)])
-def test_vllm_adaptive_pays_for_a_slot_by_the_request_that_gets_it(contexts: tuple[int, int], verified: int) -> None:
+def test_vllm_adaptive_pays_for_a_slot_by_the_request_that_gets_it(
+    contexts: tuple[int, int], verified: int
+) -> None:
     """A token after 999 others costs 1 s more, after 9 others 9 ms; the first request's token is the likelier one.
 
     Without drafts, two tokens take 2.008 s. Where the likely token is cheap, 2.9 take 2.017 s and 3.7 take 3.016 s;
@@ -220,7 +254,9 @@ def test_vllm_adaptive_pays_for_a_slot_by_the_request_that_gets_it(contexts: tup
     drafter = KnownDrafter([[ONE]] * 2)
     for draft, context in zip(drafter.drafts, contexts, strict=True):
         draft.session.tokens = [1] * context
-    policy = _VllmAdaptivePolicy(VllmAdaptive(), Latencies(TableModel((0.0,)), InteractionModel(0, 1e-3, 0, 1.0)))
+    policy = _VllmAdaptivePolicy(
+        VllmAdaptive(), Latencies(TableModel((0.0,)), InteractionModel(0, 1e-3, 0, 1.0))
+    )
     assert policy.count(drafter.drafts, [iter([0.9]), iter([0.8])]) == verified
 
 
@@ -237,7 +273,9 @@ def test_an_arm_learns_from_the_requests_that_it_drafted_for() -> None:
     for arm, own in enumerate(policy.policies):
 
         def observe(verdicts: Sequence[Verdict], arm: int = arm) -> None:
-            requests_by_arm.setdefault(arm, []).extend(verdict.draft.request_id for verdict in verdicts)
+            requests_by_arm.setdefault(arm, []).extend(
+                verdict.draft.request_id for verdict in verdicts
+            )
 
         own.observe = observe  # type: ignore[method-assign]
     round_of(policy, [0])
@@ -253,7 +291,9 @@ def test_each_bandit_learns_of_the_arm_that_its_own_request_played() -> None:
     round_of(policy, [0])
     assert round_of(policy, [2, 1]) == [2, 1]
     learned = {
-        name: (bandit.counts, bandit.means) for name, bandit in policy.bandits.items() if isinstance(bandit, Ucb)
+        name: (bandit.counts, bandit.means)
+        for name, bandit in policy.bandits.items()
+        if isinstance(bandit, Ucb)
     }
     assert learned == {"0": ([1, 1], [0.0, 0.5]), "1": ([1, 0], [0.25, 0.0])}
 
@@ -264,7 +304,10 @@ MODELS = [tiny_llama(0), disturbed(tiny_llama(0), 0.02), disturbed(tiny_llama(0)
 @pytest.mark.parametrize("drafter", ["model", "cascade.second=smaller+k2=2"])
 def test_sampled_rounds_do_not_depend_on_who_else_is_in_the_batch(drafter: str) -> None:
     """Every request draws its draft and its answer from numbers of its own, and each token keeps its distribution."""
-    method, requests = parse_method(f"fixed-k:k=4,drafter={drafter}"), make_requests(random_prompts([3, 9, 17], 64), 20)
+    method, requests = (
+        parse_method(f"fixed-k:k=4,drafter={drafter}"),
+        make_requests(random_prompts([3, 9, 17], 64), 20),
+    )
 
     def records(batch_size: int) -> dict[str, RequestRecord]:
         target, draft, smaller = (make_runner(model, batch_size, 80) for model in MODELS)
@@ -285,7 +328,9 @@ def test_sampled_rounds_do_not_depend_on_who_else_is_in_the_batch(drafter: str) 
     alone, together = records(1), records(3)
     assert outputs(together) == outputs(alone)
     for name, record in together.items():
-        assert [step.accepted for step in record.rounds] == [step.accepted for step in alone[name].rounds]
+        assert [step.accepted for step in record.rounds] == [
+            step.accepted for step in alone[name].rounds
+        ]
 
 
 def test_forwards_of_a_drafter_with_two_models_take_time_at_the_ends_of_a_range_too() -> None:

@@ -133,7 +133,9 @@ class _ObservingPolicy(Policy):
                 draft.tree.add(token, parent, LookUpDistribution("test", 1.0), 0)
 
     def observe(self, verdicts: Sequence[Verdict]) -> None:
-        self.verdicts.extend((self.texts[verdict.draft.request_id], verdict) for verdict in verdicts)
+        self.verdicts.extend(
+            (self.texts[verdict.draft.request_id], verdict) for verdict in verdicts
+        )
 
 
 def test_a_verdict_has_the_targets_candidates_after_the_root_and_every_node() -> None:
@@ -145,7 +147,10 @@ def test_a_verdict_has_the_targets_candidates_after_the_root_and_every_node() ->
         tree = verdict.draft.tree
         for node, candidates in zip((0, *verdict.submitted), verdict.candidates, strict=True):
             tokens = [tree.tokens[above] for above in tree.path(node)]
-            assert list(candidates) == plain_logits(model, [*text, *tokens])[-1].topk(3).indices.tolist()
+            assert (
+                list(candidates)
+                == plain_logits(model, [*text, *tokens])[-1].topk(3).indices.tolist()
+            )
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -159,7 +164,9 @@ def test_a_target_that_names_no_candidates_is_refused_in_one_line(name: str) -> 
         DraftingOffer({name: method})
 
 
-@pytest.mark.parametrize("spec", ["lookahead:window=0", "lookahead:ngram=1", "token-recycling:nodes=0"])
+@pytest.mark.parametrize(
+    "spec", ["lookahead:window=0", "lookahead:ngram=1", "token-recycling:nodes=0"]
+)
 def test_bad_options_are_refused(spec: str) -> None:
     with pytest.raises(SkitError, match="must be at least"):
         parse_method(spec)

@@ -13,17 +13,33 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.arms import ArmsMethod, arm_specs
-from specbench_kit.methods.banditspec import BanditSpec, Exp3, Ucb, _BanditSpecPolicy, confidence_radius
+from specbench_kit.methods.banditspec import (
+    BanditSpec,
+    Exp3,
+    Ucb,
+    _BanditSpecPolicy,
+    confidence_radius,
+)
 from specbench_kit.methods.sglang_ema import LengthState, SGLangEma, _SGLangEmaPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.tapout import _TapOutPolicy, blended
-from specbench_kit.methods.ucb_specstop import LengthTimes, UcbSpecStop, _UcbSpecStopPolicy, link_state
+from specbench_kit.methods.ucb_specstop import (
+    LengthTimes,
+    UcbSpecStop,
+    _UcbSpecStopPolicy,
+    link_state,
+)
 
 ONE = at()
 
 
 def round_of(
-    policy: object, accepted: list[int], *, took_s: float = 0.1, message_s: float = 0.0, **drafting: object
+    policy: object,
+    accepted: list[int],
+    *,
+    took_s: float = 0.1,
+    message_s: float = 0.0,
+    **drafting: object,
 ) -> list[int]:
     """One round of requests that accept so many tokens, after a message over the link; returns what each drafted."""
     clock = ModelledClock()
@@ -87,7 +103,9 @@ def test_sglang_ema_caps_a_length_that_does_not_rise() -> None:
 
 def test_ucb_specstop_plays_the_least_lower_bound() -> None:
     arms = [LengthTimes(300, 4, 3), LengthTimes(420, 7, 4), LengthTimes(330, 6, 3)]
-    assert [arm.bound(10, 1.0, "ratio") for arm in arms] == pytest.approx([74.3429, 59.5664, 54.5620], abs=1e-4)
+    assert [arm.bound(10, 1.0, "ratio") for arm in arms] == pytest.approx(
+        [74.3429, 59.5664, 54.5620], abs=1e-4
+    )
     policy = _UcbSpecStopPolicy(UcbSpecStop(k_max=3, beta=0))
     policy.lengths = arms
     assert round_of(policy, [0]) == [3]
@@ -116,13 +134,18 @@ def test_a_round_that_brings_a_prompt_in_says_nothing_of_a_length() -> None:
 
 
 def test_ucb_specstop_needs_a_link() -> None:
-    with pytest.raises(SkitError, match="ucb-specstop: only a deployment models what it does: add --deployment NAME"):
+    with pytest.raises(
+        SkitError,
+        match="ucb-specstop: only a deployment models what it does: add --deployment NAME",
+    ):
         parse_method("ucb-specstop").prepare(environment(PAIR, None))
 
 
 def test_the_bandit_of_banditspec() -> None:
     """K = 2, L = 4, t = 10: in tokens the bounds are 7.3987 and 6.8978; rewards are shares of L."""
-    bounds = [mean + 4 * confidence_radius(count, 10, 2, 0.05) for count, mean in ((4, 2.5), (6, 3.0))]
+    bounds = [
+        mean + 4 * confidence_radius(count, 10, 2, 0.05) for count, mean in ((4, 2.5), (6, 3.0))
+    ]
     assert bounds == pytest.approx([7.3987, 6.8978], abs=1e-4)
     bandit = Ucb(2, BanditSpec())
     bandit.counts, bandit.means = [4, 5], [1.5 / 4, 2 / 4]
@@ -167,7 +190,9 @@ def test_a_request_of_banditspec_learns_alone_unless_the_run_does() -> None:
 
 def test_a_shared_bandit_learns_from_all_requests_of_a_batch() -> None:
     """One request accepts nothing and the others one and two tokens of at most four: a reward of a quarter."""
-    policy = _BanditSpecPolicy(BanditSpec(arms="fixed-k.k=4+fixed-k.k=3", reward="length", share="run"))
+    policy = _BanditSpecPolicy(
+        BanditSpec(arms="fixed-k.k=4+fixed-k.k=3", reward="length", share="run")
+    )
     round_of(policy, [0, 1, 2])
     bandit = policy.bandits[""]
     assert isinstance(bandit, Ucb)
@@ -212,7 +237,10 @@ def test_how_arms_are_written() -> None:
         "threshold",
     ]
     assert arm_specs("fixed-k.k=1..3") == ["fixed-k.k=1", "fixed-k.k=2", "fixed-k.k=3"]
-    assert arm_specs("threshold.threshold=0.3+max_draft=4+svip") == ["threshold.threshold=0.3+max_draft=4", "svip"]
+    assert arm_specs("threshold.threshold=0.3+max_draft=4+svip") == [
+        "threshold.threshold=0.3+max_draft=4",
+        "svip",
+    ]
 
 
 def test_arms_that_take_the_likeliest_tokens_go_together() -> None:
@@ -227,7 +255,10 @@ def test_arms_that_take_the_likeliest_tokens_go_together() -> None:
     [
         ("svip", "tapout: arms must be two or more, as in svip"),
         ("svip+svip", "tapout: the arm svip is named twice"),
-        ("svip+specinfer", "tapout: 'specinfer' cannot be an arm: arms are methods that draft chains"),
+        (
+            "svip+specinfer",
+            "tapout: 'specinfer' cannot be an arm: arms are methods that draft chains",
+        ),
         ("svip+oracle", "tapout: 'oracle' cannot be an arm"),
         (
             "svip+tetris",
@@ -245,11 +276,21 @@ def test_arms_that_make_no_sense(arms: str, wrong: str) -> None:
 
 def test_ucb_specstop_keeps_states_of_the_link_apart() -> None:
     """Lengths that were tried with messages of 20 ms are yet to be tried with messages of 40 ms."""
-    assert [link_state(seconds) for seconds in (0.0, 0.0004, 0.001, 0.02, 0.03, 0.04)] == [0, 0, 0, 4, 5, 5]
+    assert [link_state(seconds) for seconds in (0.0, 0.0004, 0.001, 0.02, 0.03, 0.04)] == [
+        0,
+        0,
+        0,
+        4,
+        5,
+        5,
+    ]
 
     def played(context: str) -> list[int]:
         policy = _UcbSpecStopPolicy(UcbSpecStop(k_max=3, context=context))  # type: ignore[arg-type]
-        return [round_of(policy, [1], message_s=message_s)[0] for message_s in (0.02, 0.02, 0.04, 0.02, 0.04, 0.04)]
+        return [
+            round_of(policy, [1], message_s=message_s)[0]
+            for message_s in (0.02, 0.02, 0.04, 0.02, 0.04, 0.04)
+        ]
 
     assert played("link") == [1, 2, 1, 3, 2, 3]
     assert played("run")[:3] == [1, 2, 3]

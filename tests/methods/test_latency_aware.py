@@ -15,7 +15,12 @@ from specbench_kit.methods.goodput import Goodput, _GoodputPolicy
 from specbench_kit.methods.sglang_throughput import SGLangThroughput, _SGLangThroughputPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.tetris import Tetris
-from specbench_kit.methods.vllm_adaptive import AcceptanceFit, VllmAdaptive, _VllmAdaptivePolicy, best_first
+from specbench_kit.methods.vllm_adaptive import (
+    AcceptanceFit,
+    VllmAdaptive,
+    _VllmAdaptivePolicy,
+    best_first,
+)
 
 ONE = at()
 
@@ -62,7 +67,9 @@ def test_goodput_decides_again_after_its_interval_and_counts_tested_tokens_only(
 
 
 def test_goodput_asks_now_and_then_where_drafting_does_not_pay() -> None:
-    policy = _GoodputPolicy(Goodput(interval=1), Latencies(TableModel((50.0,)), OfLength(20.0, 2.0)))
+    policy = _GoodputPolicy(
+        Goodput(interval=1), Latencies(TableModel((50.0,)), OfLength(20.0, 2.0))
+    )
     lengths = []
     for _ in range(20):
         drafter = KnownDrafter([[ONE] * 9])
@@ -90,13 +97,17 @@ def test_goodput_over_a_link_does_not_underrate_long_drafts() -> None:
 
 
 @pytest.mark.parametrize(("tested", "length"), [(4.0, 7), (400.0, 5)])
-def test_goodput_over_a_link_shortens_drafts_once_the_lower_rate_is_shown(tested: float, length: int) -> None:
+def test_goodput_over_a_link_shortens_drafts_once_the_lower_rate_is_shown(
+    tested: float, length: int
+) -> None:
     """It begins with 7 tokens, at a rate of .7; 5 are best at .6, 6 at .64, 8 at .74.
 
     A mean of 4 tokens a round, where the newest has the weight .15, rests on 4 x 1.85 / .15 = 49.3 tokens: the standard
     error of the rate is .0698, so that .7395 is likely too, and 7 stays between 5 and 8. With 400 it is .00698.
     """
-    policy = _GoodputPolicy(Goodput(interval=1), Latencies(TableModel((2.0,)), TableModel((20.0,)), LinkCosts(60.0)))
+    policy = _GoodputPolicy(
+        Goodput(interval=1), Latencies(TableModel((2.0,)), TableModel((20.0,)), LinkCosts(60.0))
+    )
     policy.draft(KnownDrafter([[ONE] * 9]))
     assert policy.length == 7
     policy.acceptance, policy.mean_tested = 0.6, tested
@@ -116,9 +127,9 @@ def test_sglang_throughput_extrapolates_positions_that_it_does_not_draft() -> No
         policy.draft(drafter)
         policy.observe(drafter.verdicts(policy.choose(drafter.drafts), accepted))
     assert policy.acceptance_shares() == pytest.approx([0.8, 0.6, 0.45])
-    assert [(1 + sum(policy.acceptance_shares()[:k])) / COSTS.by_new_tokens_s[k] for k in (1, 2, 3)] == pytest.approx(
-        [0.18, 0.2182, 0.2036], abs=1e-4
-    )
+    assert [
+        (1 + sum(policy.acceptance_shares()[:k])) / COSTS.by_new_tokens_s[k] for k in (1, 2, 3)
+    ] == pytest.approx([0.18, 0.2182, 0.2036], abs=1e-4)
     policy.draft(KnownDrafter([[ONE] * 5] * 5))
     assert policy.steps == 2
 
@@ -152,7 +163,9 @@ def test_sglang_throughput_over_a_link_shortens_drafts_once_shorter_ones_are_sho
     error of .0154.
     """
     costs = Latencies(FREE, TableModel((9.0, 10.0, 12.0)), link)
-    policy = _SGLangThroughputPolicy(SGLangThroughput(steps=2, max_draft=2, window=5, interval=5), costs)
+    policy = _SGLangThroughputPolicy(
+        SGLangThroughput(steps=2, max_draft=2, window=5, interval=5), costs
+    )
     for accepted in (1, 1, 1, 1, 2):
         drafter = KnownDrafter([[ONE] * 5])
         policy.draft(drafter)
@@ -206,7 +219,9 @@ def test_vllm_adaptive_verifies_the_slots_that_pay() -> None:
 @pytest.mark.parametrize("row", [(1, 0), (1, 30), (4, 7)])
 def test_sums_of_a_request_that_gets_longer(row: tuple[int, int]) -> None:
     older_requests = [(2, 9), (3, 0)]
-    assert sums_of([*older_requests, row]).longer(row) == sums_of([*older_requests, (row[0] + 1, row[1])])
+    assert sums_of([*older_requests, row]).longer(row) == sums_of(
+        [*older_requests, (row[0] + 1, row[1])]
+    )
 
 
 def test_vllm_adaptive_fits_one_damped_step() -> None:
@@ -232,7 +247,10 @@ def test_vllm_adaptive_takes_the_number_of_slots_from_the_round_before() -> None
     options = VllmAdaptive(max_draft=3, warmup_refits=0, refit_every=100)
     policy = _VllmAdaptivePolicy(options, Latencies(FREE, FreeAtFirst()))
     policy.fit.slope, policy.fit.intercepts = 1.0, [0.0] * 3
-    rows = [[at(confidence=c) for c in (0.9, 0.8, 0.5)], [at(confidence=c) for c in (0.6, 0.5, 0.4)]]
+    rows = [
+        [at(confidence=c) for c in (0.9, 0.8, 0.5)],
+        [at(confidence=c) for c in (0.6, 0.5, 0.4)],
+    ]
     for ideal in ([[1, 2, 3], [1, 2, 3]], [[1, 2, 3], [1]]):
         drafter = KnownDrafter(rows)
         policy.draft(drafter)
@@ -246,9 +264,13 @@ def test_vllm_adaptive_takes_the_number_of_slots_from_the_round_before() -> None
     assert set(policy.scores) == {"1"}
 
 
-@pytest.mark.parametrize(("feature", "value"), [("max", log(4)), ("margin", log(0.8 / 0.1)), ("drawn", log(1 / 3))])
+@pytest.mark.parametrize(
+    ("feature", "value"), [("max", log(4)), ("margin", log(0.8 / 0.1)), ("drawn", log(1 / 3))]
+)
 def test_what_vllm_adaptive_judges_by(feature: str, value: float) -> None:
-    method = parse_method(f"vllm-adaptive:feature={feature}").prepare(replace(ENVIRONMENT, server_decodes=False))
+    method = parse_method(f"vllm-adaptive:feature={feature}").prepare(
+        replace(ENVIRONMENT, server_decodes=False)
+    )
     policy = method.policy()
     assert isinstance(policy, _VllmAdaptivePolicy)
     drafter = KnownDrafter([[at(confidence=0.8, margin=0.7, probability=0.25)]])
@@ -258,7 +280,9 @@ def test_what_vllm_adaptive_judges_by(feature: str, value: float) -> None:
     assert policy.scores["0"] == pytest.approx([1 / (1 + exp(-value))])
 
 
-@pytest.mark.parametrize(("option", "proposal"), [("", "sample"), (":budget=fresh", "top"), (":feature=drawn", "top")])
+@pytest.mark.parametrize(
+    ("option", "proposal"), [("", "sample"), (":budget=fresh", "top"), (":feature=drawn", "top")]
+)
 def test_what_would_bias_drawn_tokens_takes_the_likeliest(option: str, proposal: str) -> None:
     assert parse_method(f"vllm-adaptive{option}").prepare(ENVIRONMENT).proposal == proposal
 
@@ -269,7 +293,9 @@ def test_they_do_not_verify_everything() -> None:
     runners = make_runner(target, 4, 200), make_runner(disturbed(target, 0.01), 4, 200)
     method = VllmAdaptive(max_draft=4, refit_every=3, warmup_refits=2)
     object.__setattr__(method, "latencies", Latencies(FREE, OfLength(1.0, 1.0)))
-    records = decode(method, runners, make_requests(random_prompts([5, 9, 3], 64), 40), batch_size=3)
+    records = decode(
+        method, runners, make_requests(random_prompts([5, 9, 3], 64), 40), batch_size=3
+    )
     rounds = [step for record in records.values() for step in record.rounds]
     assert any(step.submitted < step.drafted for step in rounds)
     assert any(step.submitted == step.drafted for step in rounds)
@@ -277,9 +303,15 @@ def test_they_do_not_verify_everything() -> None:
 
 @pytest.mark.parametrize("name", ["goodput", "sglang-throughput", "vllm-adaptive"])
 def test_they_need_the_latencies(name: str) -> None:
-    with pytest.raises(SkitError, match=f"{name} needs the latencies of the pair: call prepare first"):
+    with pytest.raises(
+        SkitError, match=f"{name} needs the latencies of the pair: call prepare first"
+    ):
         parse_method(name).policy()
-    assert set(parse_method(name).prepare(ENVIRONMENT).uses()["latencies"]) == {"draft", "verify", "link"}
+    assert set(parse_method(name).prepare(ENVIRONMENT).uses()["latencies"]) == {
+        "draft",
+        "verify",
+        "link",
+    }
     blind = parse_method(f"{name}:link=false").prepare(ENVIRONMENT)
     assert set(blind.uses()["latencies"]) == {"draft", "verify"}
 
@@ -288,7 +320,10 @@ def test_they_need_the_latencies(name: str) -> None:
     ("spec", "wrong"),
     [
         ("goodput:interval=0", "goodput: interval must be at least 1, not 0"),
-        ("sglang-throughput:steps=9", "sglang-throughput: steps must lie in 1..max_draft, not 9 of 8"),
+        (
+            "sglang-throughput:steps=9",
+            "sglang-throughput: steps must lie in 1..max_draft, not 9 of 8",
+        ),
         ("tetris:k=0", "tetris: k must be at least 1, not 0"),
         ("vllm-adaptive:l2=0", "vllm-adaptive: damping must not be negative, and l2 above 0"),
     ],

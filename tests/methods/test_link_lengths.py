@@ -103,7 +103,9 @@ def test_the_acceptance_rate_forgets() -> None:
 
 def test_delay_optimal_learns_unless_it_is_told() -> None:
     """Ten rounds that accept nothing make 7 of 10 tokens .02-weighted less and less: the length falls."""
-    policy = _DelayOptimalPolicy(DelayOptimal(), Latencies(DRAFT, PerToken(), LinkCosts(rtt_s=60.0)))
+    policy = _DelayOptimalPolicy(
+        DelayOptimal(), Latencies(DRAFT, PerToken(), LinkCosts(rtt_s=60.0))
+    )
     lengths = [play(policy, 71.0, accepted=[0]) for _ in range(10)]
     assert lengths[0] == 7
     assert lengths == sorted(lengths, reverse=True)
@@ -142,7 +144,9 @@ def test_flexspec_keeps_to_its_budget_of_energy(budget_j: float | None, length: 
     options = FlexSpec(budget_j=budget_j, draft_w=10.0, radio_w=1.0, initial_acceptance=0.5)
     policy = _FlexSpecPolicy(options, Latencies(DRAFT, VERIFY, LinkCosts(rtt_s=20.0)))
     costs = policy.costs(KnownDrafter([[at()] * 30]).drafts)
-    assert [cost.seconds for cost in costs[:5]] == pytest.approx([20.667, 18.286, 17.6, 17.548, 17.778], abs=1e-3)
+    assert [cost.seconds for cost in costs[:5]] == pytest.approx(
+        [20.667, 18.286, 17.6, 17.548, 17.778], abs=1e-3
+    )
     assert [cost.joules for cost in costs[:3]] == pytest.approx([26.667, 28.571, 32.0], abs=1e-3)
     assert play(policy, 34.0) == length
 
@@ -188,7 +192,9 @@ def test_adaptive_quantised_measures_how_far_it_rounds() -> None:
     assert policy.used_distance == pytest.approx(0.01)
 
 
-@pytest.mark.parametrize("name", ["delay-optimal", "measured-link", "flexspec", "adaptive-quantised"])
+@pytest.mark.parametrize(
+    "name", ["delay-optimal", "measured-link", "flexspec", "adaptive-quantised"]
+)
 def test_they_leave_rounds_to_the_server_where_no_draft_can_pay(name: str) -> None:
     far = environment(PAIR, replace(DEPLOYMENT, link=Link(rtt_s=10.0)))
     policy = parse_method(name).prepare(far).policy()
@@ -204,7 +210,10 @@ def test_they_leave_rounds_to_the_server_where_no_draft_can_pay(name: str) -> No
         ("measured-link:ema=2", r"measured-link: ema must lie in 0..1, not 2.0"),
         ("flexspec:budget_j=0", "flexspec: budget_j must be a number of joules above 0, not 0.0"),
         ("flexspec:draft_w=-1", "flexspec: draft_w must be at least 0, not -1.0"),
-        ("adaptive-quantised:levels=4-x", "adaptive-quantised: levels must be numbers from 1 on, as in 10-100"),
+        (
+            "adaptive-quantised:levels=4-x",
+            "adaptive-quantised: levels must be numbers from 1 on, as in 10-100",
+        ),
     ],
 )
 def test_options_that_make_no_sense(spec: str, message: str) -> None:

@@ -39,9 +39,15 @@ def test_specs_that_are_understood(spec: str, method: Method) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("fixedk", "unknown method 'fixedk' (did you mean 'fixed-k'?); skit list methods shows all "),
+        (
+            "fixedk",
+            "unknown method 'fixedk' (did you mean 'fixed-k'?); skit list methods shows all ",
+        ),
         ("", "unknown method ''; skit list methods shows all "),
-        ("Fixed-K:k=3", "unknown method 'Fixed-K' (did you mean 'fixed-k'?); skit list methods shows all "),
+        (
+            "Fixed-K:k=3",
+            "unknown method 'Fixed-K' (did you mean 'fixed-k'?); skit list methods shows all ",
+        ),
         ("fixed-k:n=3", "fixed-k: unknown option 'n'; known: k"),
         ("fixed-k: k=3", "fixed-k: unknown option ' k' (did you mean 'k'?); known: k"),
         ("autoregressive:k=3", "autoregressive: unknown option 'k'; known: none"),

@@ -43,10 +43,18 @@ def runners() -> Runners:
 def decode_all(spec: str, runners: Runners, sampler: Sampler) -> dict[str, RequestRecord]:
     requests = make_requests(random_prompts([3, 9, 1, 30, 14], 64), 60)
     answers = decode(AUTOREGRESSIVE, runners, requests, sampler=sampler, batch_size=3)
-    return decode(parse_method(spec), runners, with_references(requests, answers), sampler=sampler, batch_size=3)
+    return decode(
+        parse_method(spec),
+        runners,
+        with_references(requests, answers),
+        sampler=sampler,
+        batch_size=3,
+    )
 
 
-@pytest.mark.parametrize("sampler", [Sampler(), Sampler(temperature=0.8)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampler", [Sampler(), Sampler(temperature=0.8)], ids=["greedy", "sampled"]
+)
 @pytest.mark.parametrize("longest", [1, 4, 8])
 def test_all_that_is_sent_is_accepted(longest: int, sampler: Sampler, runners: Runners) -> None:
     records = decode_all(f"oracle:max_draft={longest}", runners, sampler)
@@ -62,9 +70,13 @@ def test_no_chain_needs_fewer_rounds(runners: Runners) -> None:
     for spec in ("fixed-k:k=6", "fixed-k:k=3", "threshold:max_draft=6", "autoregressive"):
         rival = decode_all(spec, runners, Sampler())
         assert all(len(best[name].rounds) <= len(rival[name].rounds) for name in best)
-        assert {name: best[name].output_ids for name in best} == {name: rival[name].output_ids for name in best}
+        assert {name: best[name].output_ids for name in best} == {
+            name: rival[name].output_ids for name in best
+        }
     rounds = sum(len(record.rounds) for record in best.values())
-    assert rounds == sum(len(record.rounds) for record in decode_all("fixed-k:k=6", runners, Sampler()).values())
+    assert rounds == sum(
+        len(record.rounds) for record in decode_all("fixed-k:k=6", runners, Sampler()).values()
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +124,9 @@ def seconds(method: Method, trace: RequestTrace, deployment: Deployment) -> floa
 
 
 def prepared(spec: str, deployment: Deployment) -> Method:
-    return parse_method(spec).prepare(replace(environment(PairHashes("a", "b"), deployment), longest_draft=MAX_DRAFT))
+    return parse_method(spec).prepare(
+        replace(environment(PairHashes("a", "b"), deployment), longest_draft=MAX_DRAFT)
+    )
 
 
 @pytest.mark.parametrize("deployment", list(places()), ids=lambda deployment: deployment.name)
@@ -126,8 +140,14 @@ def test_no_lengths_are_faster(deployment: Deployment) -> None:
         plan = Lengths(lengths=(0,) * size, streams=(on_edge,) * size)
         fastest_s = seconds(plan, trace, deployment)
         for _ in range(60):
-            lengths = [length if random.random() < 0.8 else random.randint(0, LONGEST) for length in plan.lengths]
-            streams = [flag if random.random() < 0.8 else on_edge and random.random() < 0.5 for flag in plan.streams]
+            lengths = [
+                length if random.random() < 0.8 else random.randint(0, LONGEST)
+                for length in plan.lengths
+            ]
+            streams = [
+                flag if random.random() < 0.8 else on_edge and random.random() < 0.5
+                for flag in plan.streams
+            ]
             other = Lengths(lengths=tuple(lengths), streams=tuple(streams))
             if (other_s := seconds(other, trace, deployment)) < fastest_s:
                 plan, fastest_s = other, other_s
@@ -135,12 +155,21 @@ def test_no_lengths_are_faster(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("deployment", list(places()), ids=lambda deployment: deployment.name)
-def test_no_method_that_waits_is_faster_and_plain_decoding_is_not_either(deployment: Deployment) -> None:
+def test_no_method_that_waits_is_faster_and_plain_decoding_is_not_either(
+    deployment: Deployment,
+) -> None:
     for trace in made_requests(6):
         best = seconds(prepared("oracle", deployment), trace, deployment)
         rivals = [f"fixed-k:k={k}" for k in range(1, MAX_DRAFT + 1)]
-        for spec in ("autoregressive", "threshold:threshold=0.6,max_draft=6", "measured-link:max_draft=6", *rivals):
-            assert best <= seconds(prepared(spec, deployment), trace, deployment) * (1 + 1e-12), spec
+        for spec in (
+            "autoregressive",
+            "threshold:threshold=0.6,max_draft=6",
+            "measured-link:max_draft=6",
+            *rivals,
+        ):
+            assert best <= seconds(prepared(spec, deployment), trace, deployment) * (1 + 1e-12), (
+                spec
+            )
 
 
 def test_a_live_oracle_takes_the_time_of_the_replayed_one(runners: Runners) -> None:

@@ -34,7 +34,9 @@ def runners() -> Runners:
 
 def chains(spec: str, runners: Runners, **options: Any) -> list[list[RoundRecord]]:
     """Rounds by request, without the last ones, which the end of the output may cut short."""
-    records = decode(parse_method(spec), runners, make_requests(random_prompts([5, 9, 3], 64), 40), **options)
+    records = decode(
+        parse_method(spec), runners, make_requests(random_prompts([5, 9, 3], 64), 40), **options
+    )
     return [record.rounds[:-2] for record in records.values()]
 
 
@@ -49,7 +51,9 @@ def test_a_miss_is_followed_by_pre_verification_and_a_hit_by_the_rest_of_the_dra
             modes.add(before.aligned)
             assert step.submitted == (2 if before.aligned else 0)
             assert step.proactive == 3
-            assert step.aligned <= (step.accepted == step.submitted), "a wrong token stops the draft"
+            assert step.aligned <= (step.accepted == step.submitted), (
+                "a wrong token stops the draft"
+            )
             assert step.committed == step.accepted + 1
     assert modes == {True, False}
 
@@ -59,13 +63,17 @@ def test_a_draft_that_is_always_right_commits_k_tokens_per_verification() -> Non
     runners = make_runner(tiny_llama(0), 4, 200), make_runner(tiny_llama(0), 4, 200)
     for rounds in chains("pearl:k=4", runners):
         assert [step.committed for step in rounds] == [1] + [4] * (len(rounds) - 1)
-        assert {step.reused for step in rounds[1:]} == {3}, "nothing is drafted while the target waits"
+        assert {step.reused for step in rounds[1:]} == {3}, (
+            "nothing is drafted while the target waits"
+        )
 
 
 def test_without_pre_verification_a_draft_is_finished_first(runners: Runners) -> None:
     for rounds in chains("pearl:k=3,pre_verify=false", runners):
         assert rounds[0].submitted == 3
-        assert all(step.submitted == (2 if before.aligned else 3) for before, step in pairwise(rounds))
+        assert all(
+            step.submitted == (2 if before.aligned else 3) for before, step in pairwise(rounds)
+        )
 
 
 def test_drafting_hides_behind_verification_on_the_modelled_clock() -> None:
@@ -74,7 +82,10 @@ def test_drafting_hides_behind_verification_on_the_modelled_clock() -> None:
     (rounds,) = [
         record.rounds
         for record in decode(
-            parse_method("pearl:k=4"), runners, make_requests([[1, 2, 3]], 40), deployment=DEPLOYMENT
+            parse_method("pearl:k=4"),
+            runners,
+            make_requests([[1, 2, 3]], 40),
+            deployment=DEPLOYMENT,
         ).values()
     ]
     for before, step in pairwise(rounds[1:-2]):
@@ -95,7 +106,9 @@ def test_chunks_in_flight_hide_the_link() -> None:
     runners = make_runner(tiny_llama(0), 4, 200), make_runner(tiny_llama(0), 4, 200)
     for spec, hidden in (("decoupled:k=4,in_flight=9", True), ("pearl:k=4", False)):
         method = parse_method(spec)
-        records = decode(method, runners, make_requests([[1, 2, 3]], 120), deployment=slow_link(0.03))
+        records = decode(
+            method, runners, make_requests([[1, 2, 3]], 120), deployment=slow_link(0.03)
+        )
         (rounds,) = [record.rounds for record in records.values()]
         for before, step in list(pairwise(rounds))[8:-10]:
             assert step.committed == 4
@@ -106,8 +119,14 @@ def test_chunks_in_flight_hide_the_link() -> None:
 def test_a_draft_that_is_always_wrong_is_as_fast_as_the_server_alone() -> None:
     runners = make_runner(tiny_llama(0), 4, 200), make_runner(tiny_llama(3), 4, 200)
     method = parse_method("decoupled:k=4")
-    (record,) = decode(method, runners, make_requests([[1, 2, 3]], 40), deployment=slow_link(0.03)).values()
-    misses = [(before, step) for before, step in pairwise(record.rounds) if not (before.aligned or step.aligned)]
+    (record,) = decode(
+        method, runners, make_requests([[1, 2, 3]], 40), deployment=slow_link(0.03)
+    ).values()
+    misses = [
+        (before, step)
+        for before, step in pairwise(record.rounds)
+        if not (before.aligned or step.aligned)
+    ]
     assert len(misses) > 20
     for before, step in misses:
         assert (step.submitted, step.committed) == (0, 1)
@@ -124,7 +143,9 @@ def test_a_server_that_never_waits_loses_nothing_to_a_long_link(runners: Runners
     for rtt_s in (0.0, 0.02, 0.08):
         specs = (AUTOREGRESSIVE, parse_method("decoupled:k=4"))
         alone_s, took_s = (
-            next(iter(decode(method, runners, requests, deployment=slow_link(rtt_s)).values())).e2e_s
+            next(
+                iter(decode(method, runners, requests, deployment=slow_link(rtt_s)).values())
+            ).e2e_s
             for method in specs
         )
         assert took_s <= alone_s + 1.02e-3, rtt_s
@@ -133,7 +154,12 @@ def test_a_server_that_never_waits_loses_nothing_to_a_long_link(runners: Runners
 def test_a_chunk_is_verified_when_it_has_arrived_and_not_before(runners: Runners) -> None:
     """A chunk comes 34 ms after a wrong token: two ways over the link and 4 forwards, three steps of the server."""
     method = parse_method("decoupled:k=4,in_flight=9")
-    records = decode(method, runners, make_requests(random_prompts([5, 9, 3], 64), 60), deployment=slow_link(0.03))
+    records = decode(
+        method,
+        runners,
+        make_requests(random_prompts([5, 9, 3], 64), 60),
+        deployment=slow_link(0.03),
+    )
     wrong = 0
     for record in records.values():
         assert record.rounds[0].submitted == 0
@@ -145,7 +171,10 @@ def test_a_chunk_is_verified_when_it_has_arrived_and_not_before(runners: Runners
 
 
 def test_what_is_in_flight_loses_nothing_and_is_bounded(runners: Runners) -> None:
-    method, requests = parse_method("decoupled:k=3,in_flight=2"), make_requests(random_prompts([5, 9, 3], 64), 40)
+    method, requests = (
+        parse_method("decoupled:k=3,in_flight=2"),
+        make_requests(random_prompts([5, 9, 3], 64), 40),
+    )
     plain = decode(AUTOREGRESSIVE, runners, requests)
     found = decode(method, runners, requests, deployment=slow_link(0.1), batch_size=2)
     assert outputs(found) == outputs(plain)

@@ -59,7 +59,10 @@ def test_opt_tree_stops_with_the_level_that_brings_little(
     policy = _OptTreePolicy(OptTree(nodes=3, **options))  # type: ignore[arg-type]
     draft = draft_with(OPT, policy)
     (chosen,) = policy.choose([draft])
-    assert sorted(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in chosen) == kept
+    assert (
+        sorted(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in chosen)
+        == kept
+    )
 
 
 VERIFY = TableModel((10.0, 10.0, 10.5, 12.0))
@@ -95,7 +98,10 @@ def test_a_tree_from_measured_costs_is_as_large_as_pays(
     policy = _MeasuredPolicy(options, Latencies(TableModel((draft_s,)), VERIFY, link))
     draft = draft_with(OPT, policy)
     (chosen,) = policy.choose([draft])
-    assert sorted(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in chosen) == kept
+    assert (
+        sorted(tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in chosen)
+        == kept
+    )
     assert max(draft.tree.depth(node) for node in range(1, len(draft.tree))) == forwards
 
 
@@ -126,7 +132,9 @@ def test_without_costs_no_link_is_weighed() -> None:
 
 def autodraft(**options: float) -> _AutoDraftPolicy:
     """A policy with up to four nodes in steps of two, where wide forwards and verifications take longer."""
-    latencies = Latencies(TableModel((1.0, 1.0, 2.0, 3.0)), TableModel((10.0, 10.0, 10.5, 11.0, 12.0)))
+    latencies = Latencies(
+        TableModel((1.0, 1.0, 2.0, 3.0)), TableModel((10.0, 10.0, 10.5, 11.0, 12.0))
+    )
     sizes = {"nodes": 4, "step": 2, "max_depth": 6, "margin": 0.0}
     return _AutoDraftPolicy(AutoDraft(**(sizes | options)), latencies)  # type: ignore[arg-type]
 
@@ -136,11 +144,19 @@ def autodraft(**options: float) -> _AutoDraftPolicy:
     [
         ({"cost_weight": 0.0}, [4, 2, 2, 2]),
         ({"cost_weight": 0.0, "max_depth": 3}, [4, 2, 2]),
-        ({"cost_weight": 1.0, "edge_price_per_hour": 1.0, "server_price_per_hour": 1e-9}, [4, 2, 2]),
-        ({"cost_weight": 1.0, "edge_price_per_hour": 1e-9, "server_price_per_hour": 1.0}, [4, 4, 4, 4]),
+        (
+            {"cost_weight": 1.0, "edge_price_per_hour": 1.0, "server_price_per_hour": 1e-9},
+            [4, 2, 2],
+        ),
+        (
+            {"cost_weight": 1.0, "edge_price_per_hour": 1e-9, "server_price_per_hour": 1.0},
+            [4, 4, 4, 4],
+        ),
     ],
 )
-def test_autodraft_grows_while_time_and_money_per_token_fall(options: dict[str, float], widths: list[int]) -> None:
+def test_autodraft_grows_while_time_and_money_per_token_fall(
+    options: dict[str, float], widths: list[int]
+) -> None:
     """The first level is as wide as it may: .6, .3, .1 and nothing, after 1 s; forwarding its four nodes takes 3 s.
 
     By time alone: of the next level two nodes (.42 and .24) promise 1 + 1 + .66 tokens in 4 + 1 + 12 s, .1565 a second,
@@ -160,7 +176,9 @@ def test_autodraft_grows_while_time_and_money_per_token_fall(options: dict[str, 
     assert policy.plans["0"].expected == pytest.approx(1.74)
 
 
-def test_autodraft_learns_how_many_of_the_expected_tokens_are_accepted_and_what_a_token_takes() -> None:
+def test_autodraft_learns_how_many_of_the_expected_tokens_are_accepted_and_what_a_token_takes() -> (
+    None
+):
     """Three of 1.74 expected tokens are accepted in a round of 19 s by the clock, after 5 s of drafting and before 12.
 
     The references are 10 s a token of the server alone, then 19 / 4, as soon as the request has ended.
@@ -201,7 +219,9 @@ def test_the_best_tree_of_every_size(chances: tuple[float, float]) -> None:
     results = TreeShapes(chances, 8, 5)
     for size in range(1, 9):
         for levels in range(1, 6):
-            best = max((tree.expected(chances) for tree in all_trees(size, levels)), default=float("-inf"))
+            best = max(
+                (tree.expected(chances) for tree in all_trees(size, levels)), default=float("-inf")
+            )
             assert results.expected(size, levels) == pytest.approx(best)
             if best > 0:
                 shape = results.shape(size, levels)
@@ -227,9 +247,9 @@ def all_trees(size: int, levels: int) -> list[TreeShape]:
 
 def test_the_tree_that_takes_the_least_time_per_token() -> None:
     """A chain of four takes 4 + 11 for 2.176 tokens, two children and a grandchild 3 + 11 for 2.16."""
-    assert [(levels + 11) / shape.expected(CHANCES) for levels, shape in ((4, CHAIN), (3, FORK))] == pytest.approx(
-        [6.8934, 6.4815], abs=1e-4
-    )
+    assert [
+        (levels + 11) / shape.expected(CHANCES) for levels, shape in ((4, CHAIN), (3, FORK))
+    ] == pytest.approx([6.8934, 6.4815], abs=1e-4)
     assert fastest(CHANCES, (4,), 4, 1.0, lambda _: 11.0) == FORK
     assert fastest(CHANCES, (1, 2, 4), 4, 0.01, lambda size: float(size)) == LEAF
 
@@ -238,7 +258,10 @@ def test_sequoia_drafts_its_tree_with_the_likeliest_tokens() -> None:
     policy = _SequoiaPolicy(CHANCES, (4,), 4, Latencies(TableModel((1.0,)), TableModel((11.0,))))
     draft = draft_with(OPT, policy)
     assert policy.shape == FORK
-    assert [tuple(draft.tree.tokens[n] for n in draft.tree.path(node)) for node in range(1, len(draft.tree))] == [
+    assert [
+        tuple(draft.tree.tokens[n] for n in draft.tree.path(node))
+        for node in range(1, len(draft.tree))
+    ] == [
         (0,),
         (1,),
         (0, 0),
@@ -257,7 +280,9 @@ def test_ranks_are_counted_after_each_run_of_first_ones() -> None:
 def test_the_rank_of_each_token_of_an_answer() -> None:
     target = tiny_llama(0)
     (record,) = decode(
-        parse_method("autoregressive"), (make_runner(target, 1, 64),) * 2, make_requests(random_prompts([7], 64), 20)
+        parse_method("autoregressive"),
+        (make_runner(target, 1, 64),) * 2,
+        make_requests(random_prompts([7], 64), 20),
     ).values()
     draft = make_runner(disturbed(target, 0.02), 1, 64)
     assert set(ranks_of(make_runner(target, 1, 64), record.prompt_ids, record.output_ids)) == {0}
@@ -270,13 +295,19 @@ def test_the_rank_of_each_token_of_an_answer() -> None:
 def table(**changed: object) -> RankTable:
     shares = (0.6, 0.2)
     return RankTable(
-        **{"pair": PAIR, "temperature": 0.0, "shares": shares, "by_depth": (shares,), "count": 9} | changed
+        **{"pair": PAIR, "temperature": 0.0, "shares": shares, "by_depth": (shares,), "count": 9}
+        | changed
     )  # type: ignore[arg-type]
 
 
-def test_a_table_is_found_by_pair_and_temperature(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_is_found_by_pair_and_temperature(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SKIT_HOME", str(tmp_path))
-    with pytest.raises(SkitError, match="sequoia: rank-wise acceptance of this pair at temperature 0 was not measured"):
+    with pytest.raises(
+        SkitError,
+        match="sequoia: rank-wise acceptance of this pair at temperature 0 was not measured",
+    ):
         parse_method("sequoia").prepare(ENVIRONMENT)
     path = save(table())
     assert find(PAIR, 0.0) == table()
@@ -305,5 +336,8 @@ def test_shares_have_to_be_chances(tmp_path: Path) -> None:
 
 
 def test_a_tree_that_does_not_exist_is_one_line() -> None:
-    with pytest.raises(SkitError, match="there is no tree of 2 nodes on 1 levels with 3 children at most: allow more"):
+    with pytest.raises(
+        SkitError,
+        match="there is no tree of 2 nodes on 1 levels with 3 children at most: allow more",
+    ):
         fastest((0.5, 0.2, 0.1), (2,), 1, 0.001, lambda _: 0.01)

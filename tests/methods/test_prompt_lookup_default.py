@@ -49,7 +49,9 @@ def test_the_chosen_length_reaches_99_percent_of_the_best(per_token: float) -> N
 
 
 def test_the_dearer_a_token_the_shorter_the_draft() -> None:
-    lengths = [length_in(with_verification(at_cost(cost))) for cost in (0.001, 0.01, 0.03, 0.05, 0.1, 0.5)]
+    lengths = [
+        length_in(with_verification(at_cost(cost))) for cost in (0.001, 0.01, 0.03, 0.05, 0.1, 0.5)
+    ]
     assert lengths == sorted(lengths, reverse=True)
     assert (lengths[0], lengths[-1]) == (10, 1)
 
@@ -59,7 +61,9 @@ def test_a_link_pays_for_longer_drafts_and_a_batch_for_shorter_ones() -> None:
     assert length_in(with_verification(at_cost(0.08), link_s=5.0)) > alone
     assert length_in(with_verification(at_cost(0.08), batch_size=16)) < alone
     far = environment(ENVIRONMENT.pair, replace(DEPLOYMENT, link=Link(rtt_s=1.0)))
-    assert length_in(far) > length_in(environment(ENVIRONMENT.pair, replace(DEPLOYMENT, link=Link())))
+    assert length_in(far) > length_in(
+        environment(ENVIRONMENT.pair, replace(DEPLOYMENT, link=Link()))
+    )
 
 
 def test_no_length_is_chosen_that_the_recorded_times_do_not_cover() -> None:
@@ -76,7 +80,16 @@ def test_a_stated_length_is_meant_and_an_unknown_verification_has_a_default() ->
 
 def test_a_run_states_the_length_that_was_chosen(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "trace.parquet", made_requests(2)).path
-    options = ("--replay", trace, "--deployment", "wan", "--method", "prompt-lookup", "--out", tmp_path / "out")
+    options = (
+        "--replay",
+        trace,
+        "--deployment",
+        "wan",
+        "--method",
+        "prompt-lookup",
+        "--out",
+        tmp_path / "out",
+    )
     done = skit_here("bench", *options)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "out").iterdir()

@@ -29,7 +29,10 @@ def test_only_the_first_streamed_token_waits_for_the_link() -> None:
     )
     assert streamed.output_ids == requested.output_ids
     assert streamed.ttft_s == pytest.approx(requested.ttft_s, rel=1e-3)
-    gaps = [[later.end_s - step.end_s for step, later in pairwise(record.rounds)] for record in (streamed, requested)]
+    gaps = [
+        [later.end_s - step.end_s for step, later in pairwise(record.rounds)]
+        for record in (streamed, requested)
+    ]
     assert all(step.link_s == 0 for step in streamed.rounds[1:])
     assert [with_link - plain for plain, with_link in zip(*gaps, strict=True)] == pytest.approx(
         [deployment.link.rtt_s] * 11, rel=1e-3
@@ -38,7 +41,9 @@ def test_only_the_first_streamed_token_waits_for_the_link() -> None:
 
 def test_it_is_a_method_of_links_and_no_baseline() -> None:
     assert methods.get("round-trips").group == "bounds"
-    with pytest.raises(SkitError, match="round-trips: there is no link to cross: add --deployment NAME or --server"):
+    with pytest.raises(
+        SkitError, match="round-trips: there is no link to cross: add --deployment NAME or --server"
+    ):
         parse_method("round-trips").prepare(environment(PairHashes("a", "b"), None))
 
 
@@ -49,7 +54,12 @@ def test_a_report_says_what_its_speedups_are_relative_to() -> None:
     local = run_document({"config": {"baseline": True}})
     pipeline = run_document({})
     pipeline.deployment = deployment_description(link=LinkDescription())
-    assert [plain_decoding(run) for run in (modelled, live, local, pipeline)] == [STREAMED, STREAMED, None, None]
+    assert [plain_decoding(run) for run in (modelled, live, local, pipeline)] == [
+        STREAMED,
+        STREAMED,
+        None,
+        None,
+    ]
     assert baseline.words(live) == "autoregressive decoding at the server, streamed"
     ((_, text),) = baseline.facts(modelled)
     assert text.startswith("AR at the server, streamed: ")

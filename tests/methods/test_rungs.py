@@ -39,8 +39,13 @@ def drafted_and_sent(confidences: Sequence[float], options: TailPruning) -> tupl
         ([0.95] * 14, 12, 12),
     ],
 )
-def test_tail_pruning_drafts_in_blocks_and_sends_no_tail(confidences: list[float], drafted: int, sent: int) -> None:
-    assert drafted_and_sent(confidences, TailPruning(block=4, threshold=0.3, max_draft=12)) == (drafted, sent)
+def test_tail_pruning_drafts_in_blocks_and_sends_no_tail(
+    confidences: list[float], drafted: int, sent: int
+) -> None:
+    assert drafted_and_sent(confidences, TailPruning(block=4, threshold=0.3, max_draft=12)) == (
+        drafted,
+        sent,
+    )
 
 
 def test_a_block_of_one_stops_at_the_first_pruned_token() -> None:
@@ -99,7 +104,9 @@ def test_chances_are_counted_without_outcomes() -> None:
 def policy(tmp_path: Path) -> _ReachablePolicy:
     """Drafts at 1 s, verifications of 10 s and 20 s on the way; confidence .5 is a chance of .5, .9 one of .96."""
     predictor = load(confidence_predictor(tmp_path))
-    return _ReachablePolicy(predictor, Latencies(TableModel((1.0,)), TableModel((10.0,)), LinkCosts(rtt_s=20.0)), 6)
+    return _ReachablePolicy(
+        predictor, Latencies(TableModel((1.0,)), TableModel((10.0,)), LinkCosts(rtt_s=20.0)), 6
+    )
 
 
 def test_reachable_stops_behind_an_unlikely_token(policy: _ReachablePolicy) -> None:
@@ -126,8 +133,12 @@ def test_reachable_shares_its_seconds_between_the_requests(policy: _ReachablePol
 
 
 def test_reachable_needs_a_predictor_of_other_prompts(tmp_path: Path) -> None:
-    with pytest.raises(SkitError, match="reachable: no predictor for this pair of models: run skit train-predictor"):
+    with pytest.raises(
+        SkitError, match="reachable: no predictor for this pair of models: run skit train-predictor"
+    ):
         parse_method("reachable").prepare(ENVIRONMENT)
-    ready = parse_method(f"reachable:predictor={confidence_predictor(tmp_path)}").prepare(ENVIRONMENT)
+    ready = parse_method(f"reachable:predictor={confidence_predictor(tmp_path)}").prepare(
+        ENVIRONMENT
+    )
     assert ready.trained_on == frozenset()
     assert set(ready.uses()) == {"latencies", "predictor"}

@@ -48,7 +48,10 @@ LATENCY_AWARE = [
 
 def place(rtt_s: float, draft_s: float = 0.002, verify_s: float = 0.04) -> Deployment:
     """A deployment whose forwards take the same time at every length."""
-    drafter, verifier = Endpoint("edge", TableModel((draft_s,))), Endpoint("server", TableModel((verify_s,)))
+    drafter, verifier = (
+        Endpoint("edge", TableModel((draft_s,))),
+        Endpoint("server", TableModel((verify_s,))),
+    )
     return Deployment("far", drafter, verifier, Link(rtt_s=rtt_s))
 
 
@@ -66,10 +69,14 @@ def test_a_round_trip_lengthens_the_draft_by_hand() -> None:
     near = Latencies(TableModel((2.0,)), TableModel((20.0,)))
     far = near._replace(link=LinkCosts(rtt_s=60.0))
     drafts = KnownDrafter([[at()] * 9]).drafts
-    speeds = [_GoodputPolicy(Goodput(), latencies).expected_speeds(drafts) for latencies in (near, far)]
+    speeds = [
+        _GoodputPolicy(Goodput(), latencies).expected_speeds(drafts) for latencies in (near, far)
+    ]
     assert [of.index(max(of)) for of in speeds] == [4, 7]
     assert speeds[0][1:6] == pytest.approx([0.0773, 0.0913, 0.0974, 0.0990, 0.0980], abs=1e-4)
-    assert speeds[1][1:] == pytest.approx([0.0207, 0.0261, 0.0295, 0.0315, 0.0327, 0.0332, 0.0334, 0.0333], abs=1e-4)
+    assert speeds[1][1:] == pytest.approx(
+        [0.0207, 0.0261, 0.0295, 0.0315, 0.0327, 0.0332, 0.0334, 0.0333], abs=1e-4
+    )
 
 
 def test_devices_of_their_own_draft_at_the_same_time() -> None:
@@ -225,7 +232,10 @@ def test_a_low_acceptance_rate_ends_the_attempt_before_the_rounds_to_learn() -> 
 def test_where_drafting_cannot_pay_the_server_decodes_as_fast_as_alone(name: str) -> None:
     """Drafts take as long as the target's own tokens."""
     prompts = SyntheticPrompts(requests=3, prompt_tokens=8, output_tokens=32, batch_size=2)
-    records, plain = (prompts.decode(spec, place(0.08, draft_s=0.04), "ranks=0.4") for spec in (name, "autoregressive"))
+    records, plain = (
+        prompts.decode(spec, place(0.08, draft_s=0.04), "ranks=0.4")
+        for spec in (name, "autoregressive")
+    )
     assert seconds(records) == pytest.approx(seconds(plain))
 
 
@@ -233,16 +243,27 @@ def test_where_drafting_cannot_pay_the_server_decodes_as_fast_as_alone(name: str
     ("name", "batch_size"),
     nightly_except([("goodput", 4), ("adaspec", 1)], product(LATENCY_AWARE, (1, 4))),
 )
-def test_where_drafting_pays_with_other_drafts_the_attempt_costs_three_percent(name: str, batch_size: int) -> None:
-    prompts = SyntheticPrompts(requests=12, prompt_tokens=8, output_tokens=256, batch_size=batch_size)
-    records, plain = (prompts.decode(spec, place(0.1), "ranks=0.4") for spec in (name, "autoregressive"))
+def test_where_drafting_pays_with_other_drafts_the_attempt_costs_three_percent(
+    name: str, batch_size: int
+) -> None:
+    prompts = SyntheticPrompts(
+        requests=12, prompt_tokens=8, output_tokens=256, batch_size=batch_size
+    )
+    records, plain = (
+        prompts.decode(spec, place(0.1), "ranks=0.4") for spec in (name, "autoregressive")
+    )
     assert seconds(records) <= 1.03 * seconds(plain)
 
 
 @pytest.mark.parametrize("name", LATENCY_AWARE)
 def test_as_published_the_link_is_not_seen(name: str) -> None:
-    far, near = (environment(PAIR, replace(DEPLOYMENT, link=Link(rtt_s=rtt_s))) for rtt_s in (1.0, 0.0))
-    blind, close = parse_method(f"{name}:link=false").prepare(far), parse_method(f"{name}:link=false").prepare(near)
+    far, near = (
+        environment(PAIR, replace(DEPLOYMENT, link=Link(rtt_s=rtt_s))) for rtt_s in (1.0, 0.0)
+    )
+    blind, close = (
+        parse_method(f"{name}:link=false").prepare(far),
+        parse_method(f"{name}:link=false").prepare(near),
+    )
     assert blind.uses() == close.uses()
     assert not isinstance(blind.policy(), ServerDecoding)
 

@@ -14,11 +14,21 @@ from specbench_kit.methods.spec import parse_method
     ("exact", "levels", "steps"),
     [
         ([2.0, 1.2, 0.8], 4, [2, 1, 1]),
-        ([1.5, 0.9, 0.6], 3, [1, 1, 1]),  # 2, 1, 1 is one too many, and the first was rounded up the furthest
-        ([1.4, 1.3, 0.3], 3, [2, 1, 0]),  # 1, 1, 0 lacks one, and the first was rounded down the furthest
+        (
+            [1.5, 0.9, 0.6],
+            3,
+            [1, 1, 1],
+        ),  # 2, 1, 1 is one too many, and the first was rounded up the furthest
+        (
+            [1.4, 1.3, 0.3],
+            3,
+            [2, 1, 0],
+        ),  # 1, 1, 0 lacks one, and the first was rounded down the furthest
     ],
 )
-def test_shares_are_rounded_to_the_nearest_that_add_up(exact: list[float], levels: int, steps: list[int]) -> None:
+def test_shares_are_rounded_to_the_nearest_that_add_up(
+    exact: list[float], levels: int, steps: list[int]
+) -> None:
     assert nearest_steps(exact, levels) == steps
 
 
@@ -37,7 +47,9 @@ def test_the_bits_name_one_of_all_distributions() -> None:
 
 
 @pytest.mark.parametrize(("temperature", "sent"), [(0.0, False), (1.0, True)])
-def test_the_link_carries_the_bytes_of_its_own_distributions(temperature: float, sent: bool) -> None:
+def test_the_link_carries_the_bytes_of_its_own_distributions(
+    temperature: float, sent: bool
+) -> None:
     """C(64, 4) = 635,376 and C(8, 3) = 56: 19.28 + 5.81 bits, so 26; three tokens take 9.75 bytes."""
     deployment = load("wan", ["link.jitter_s=0", "link.up_bytes_per_s=100"])
     target = tiny_llama(0)
@@ -45,7 +57,9 @@ def test_the_link_carries_the_bytes_of_its_own_distributions(temperature: float,
     requests, sampler = make_requests([[3, 9]], 12), Sampler(temperature=temperature)
     links = []
     for spec in ("fixed-k:k=3", "sparse-quantised:k=3,top=4,levels=5"):
-        (record,) = decode(parse_method(spec), runners, requests, sampler=sampler, deployment=deployment).values()
+        (record,) = decode(
+            parse_method(spec), runners, requests, sampler=sampler, deployment=deployment
+        ).values()
         links.append(record.rounds[0].link_s)
     more_s = 9.75 / 100 if sent else 0.0
     assert links[1] - links[0] == pytest.approx(more_s, abs=1e-3)

@@ -48,7 +48,9 @@ def test_depth_fills_the_verification_less_the_round_trip(rtt_s: float, depth: i
 def test_depth_is_calibrated_on_verifications_without_a_prompt(runners: Runners) -> None:
     """Forwards of up to 100 tokens take 0.1 s, prompts 20 s; 8 levels fill the former, less the round trip."""
     verifier = Endpoint("server", TableModel((*[0.1] * 100, 20.0)))
-    index = Deployment("slow prompts", Endpoint("edge", TableModel((0.01,))), verifier, link=Link(rtt_s=0.02))
+    index = Deployment(
+        "slow prompts", Endpoint("edge", TableModel((0.01,))), verifier, link=Link(rtt_s=0.02)
+    )
     spec = parse_method("specedge:tree=chain,budget=200,proactive=false")
     requests = make_requests(random_prompts([200, 150, 180], 64), 20)
     first, *siblings = decode(spec, runners, requests, deployment=index).values()
@@ -63,8 +65,15 @@ def test_depth_is_never_below_one() -> None:
 
 def test_a_tree_never_exceeds_its_budget_and_beats_a_chain(runners: Runners) -> None:
     requests = make_requests(random_prompts([3, 9, 30], 64), 60)
-    small = decode(parse_method("specedge:budget=9,beams=4,branch=3,depth=4"), runners, requests, batch_size=3)
-    tree = decode(parse_method("specedge:budget=40,beams=16,branch=4,depth=4"), runners, requests, batch_size=3)
+    small = decode(
+        parse_method("specedge:budget=9,beams=4,branch=3,depth=4"), runners, requests, batch_size=3
+    )
+    tree = decode(
+        parse_method("specedge:budget=40,beams=16,branch=4,depth=4"),
+        runners,
+        requests,
+        batch_size=3,
+    )
     chain = decode(parse_method("fixed-k:k=4"), runners, requests, batch_size=3)
     assert max(step.submitted for step in rounds_of(small)) == 9
     assert max(step.submitted for step in rounds_of(tree)) == 40
@@ -105,7 +114,9 @@ def test_what_is_drafted_ahead_decays_by_095_and_counts_the_guess() -> None:
     policy.overlap(drafter)  # type: ignore[arg-type]
     guess = policy.guesses["0"]
     tree = guess.draft.tree
-    assert [[tree.tokens[n] for n in tree.path(node)] for node in (guess.root, *guess.selected)] == [
+    assert [
+        [tree.tokens[n] for n in tree.path(node)] for node in (guess.root, *guess.selected)
+    ] == [
         [0, 3],
         [0, 3, 0],
         [0, 3, 0, 0],
@@ -114,7 +125,9 @@ def test_what_is_drafted_ahead_decays_by_095_and_counts_the_guess() -> None:
 
 
 @pytest.mark.parametrize(("kind", "deepest"), [("excluded", 3), ("included", 2)])
-def test_levels_drafted_ahead_may_count_in_the_next_round(kind: str, deepest: int, runners: Runners) -> None:
+def test_levels_drafted_ahead_may_count_in_the_next_round(
+    kind: str, deepest: int, runners: Runners
+) -> None:
     """A level that was kept and two of the round; as `included`, the kept one and one of the round."""
     requests = make_requests(random_prompts([3, 9, 30], 64), 60)
     spec = f"specedge:tree=chain,depth=2,proactive_depth=1,proactive_type={kind}"
@@ -164,23 +177,33 @@ def test_ahead_is_drafted_while_the_answer_is_on_its_way(runners: Runners) -> No
 def test_a_layer_split_is_plain_decoding_with_a_round_trip_per_token(runners: Runners) -> None:
     plain, split = timed("autoregressive", runners), timed("layer-split", runners)
     assert split.output_ids == plain.output_ids
-    per_token = [[step.end_s - before.end_s for before, step in pairwise(record.rounds)] for record in (plain, split)]
-    assert [split_s - plain_s for plain_s, split_s in zip(*per_token, strict=True)] == pytest.approx(
-        [DEPLOYMENT.link.rtt_s] * 39
-    )
+    per_token = [
+        [step.end_s - before.end_s for before, step in pairwise(record.rounds)]
+        for record in (plain, split)
+    ]
+    assert [
+        split_s - plain_s for plain_s, split_s in zip(*per_token, strict=True)
+    ] == pytest.approx([DEPLOYMENT.link.rtt_s] * 39)
 
 
 def test_a_server_tree_takes_the_same_rounds_and_crosses_the_link_once(runners: Runners) -> None:
     options = "depth=3,budget=8"
-    edge, server = timed(f"specedge:{options},proactive=false", runners), timed(f"server-tree:{options}", runners)
+    edge, server = (
+        timed(f"specedge:{options},proactive=false", runners),
+        timed(f"server-tree:{options}", runners),
+    )
     assert [step.submitted for step in server.rounds] == [step.submitted for step in edge.rounds]
     assert sum(step.link_s for step in server.rounds) == pytest.approx(DEPLOYMENT.link.rtt_s)
-    assert sum(step.link_s for step in edge.rounds) == pytest.approx(DEPLOYMENT.link.rtt_s * len(edge.rounds))
+    assert sum(step.link_s for step in edge.rounds) == pytest.approx(
+        DEPLOYMENT.link.rtt_s * len(edge.rounds)
+    )
 
 
 @pytest.mark.parametrize("name", ["layer-split", "server-tree"])
 def test_without_a_deployment_there_is_no_link_to_cross(name: str) -> None:
-    with pytest.raises(SkitError, match=f"{name}: only a deployment models what it does: add --deployment NAME"):
+    with pytest.raises(
+        SkitError, match=f"{name}: only a deployment models what it does: add --deployment NAME"
+    ):
         parse_method(name).prepare(environment(PAIR, None))
 
 
@@ -189,12 +212,18 @@ def test_a_server_cannot_draft_while_it_verifies() -> None:
         parse_method("server-tree:proactive=true")
 
 
-@pytest.mark.parametrize("option", ["budget=0", "beams=0", "branch=0", "depth=0", "proactive_depth=0"])
+@pytest.mark.parametrize(
+    "option", ["budget=0", "beams=0", "branch=0", "depth=0", "proactive_depth=0"]
+)
 def test_an_option_below_one_is_one_line(option: str) -> None:
-    with pytest.raises(SkitError, match=rf"specedge: {option.split('=')[0]} must be .*at least 1, not 0"):
+    with pytest.raises(
+        SkitError, match=rf"specedge: {option.split('=')[0]} must be .*at least 1, not 0"
+    ):
         parse_method(f"specedge:{option}")
 
 
 def test_a_depth_that_is_no_number_is_one_line() -> None:
-    with pytest.raises(SkitError, match="specedge: depth must be a whole number or auto, not 'deep'"):
+    with pytest.raises(
+        SkitError, match="specedge: depth must be a whole number or auto, not 'deep'"
+    ):
         parse_method("specedge:depth=deep")

@@ -41,7 +41,9 @@ def test_a_guess_that_comes_true_brings_its_tree_along() -> None:
     target = tiny_llama(0)
     runners = make_runner(target, 3, 300), make_runner(disturbed(target, 0.01), 3, 300)
     requests = make_requests(random_prompts([3, 9, 30], 64), 60)
-    records = decode(parse_method("specinfer:branching=2-1-2,guesses=6"), runners, requests, batch_size=3)
+    records = decode(
+        parse_method("specinfer:branching=2-1-2,guesses=6"), runners, requests, batch_size=3
+    )
     assert outputs(records) == outputs(decode(AUTOREGRESSIVE, runners, requests, batch_size=3))
     rounds = [step for record in records.values() for step in record.rounds]
     assert {step.submitted for step in rounds} == {8}

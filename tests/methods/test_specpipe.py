@@ -23,7 +23,11 @@ def next_level(spec: str, room: int = 100) -> list[tuple[int, int, float]]:
 
 
 def test_the_likeliest_nodes_from_the_root_on_make_the_next_level() -> None:
-    assert next_level("specpipe:width=3") == [(1, 1, log(0.72)), (0, 0, log(0.1)), (0, 1, log(0.06))]
+    assert next_level("specpipe:width=3") == [
+        (1, 1, log(0.72)),
+        (0, 0, log(0.1)),
+        (0, 1, log(0.06)),
+    ]
 
 
 def test_each_node_offers_its_likeliest_children() -> None:
@@ -38,8 +42,14 @@ def test_a_level_keeps_to_the_room_and_holds_nothing_impossible() -> None:
 
 
 def test_its_pipeline_holds_a_level_per_stage_and_one_that_waits() -> None:
-    assert parse_method("specpipe").pipeline == Pipeline(stages=8, width=64, budget=StepBudget(64, prefill="mixed"))
-    assert parse_method("specpipe:stages=3,width=5").pipeline == (3, 5, StepBudget(64, prefill="mixed"))
+    assert parse_method("specpipe").pipeline == Pipeline(
+        stages=8, width=64, budget=StepBudget(64, prefill="mixed")
+    )
+    assert parse_method("specpipe:stages=3,width=5").pipeline == (
+        3,
+        5,
+        StepBudget(64, prefill="mixed"),
+    )
     assert Pipeline(3, 5).nodes == 20
     assert parse_method("specinfer").pipeline is None
 
@@ -53,7 +63,11 @@ def test_options_are_at_least_one(option: str) -> None:
 def test_a_level_that_no_step_can_take_is_refused() -> None:
     with pytest.raises(SkitError, match="width=64 is more than a step's rows=8: give rows=64"):
         parse_method("specpipe:rows=8")
-    assert parse_method("specpipe:rows=8,budget=request").pipeline == (8, 64, StepBudget(prefill="mixed"))
+    assert parse_method("specpipe:rows=8,budget=request").pipeline == (
+        8,
+        64,
+        StepBudget(prefill="mixed"),
+    )
 
 
 def hit_rate(records: dict[str, RequestRecord]) -> float:
@@ -65,6 +79,9 @@ def test_wider_levels_hold_the_true_token_more_often() -> None:
     target: PreTrainedModel = tiny_llama(0)
     runners = make_runner(target, 1, 256), make_runner(disturbed(target, 0.02), 1, 256)
     requests = make_requests(clear_prompts(target, [9, 20, 33], 40), 40)
-    rates = [hit_rate(decode(parse_method(f"specpipe:stages=4,width={n}"), runners, requests)) for n in (1, 4, 16)]
+    rates = [
+        hit_rate(decode(parse_method(f"specpipe:stages=4,width={n}"), runners, requests))
+        for n in (1, 4, 16)
+    ]
     assert rates == sorted(rates)
     assert rates[-1] > rates[0] + 0.1

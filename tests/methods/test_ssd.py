@@ -21,7 +21,9 @@ def runners() -> Runners:
 
 
 def rounds(spec: str, runners: Runners, **options: Any) -> list[RoundRecord]:
-    records = decode(parse_method(spec), runners, make_requests(random_prompts([5, 9, 3], 64), 40), **options)
+    records = decode(
+        parse_method(spec), runners, make_requests(random_prompts([5, 9, 3], 64), 40), **options
+    )
     return [step for record in records.values() for step in record.rounds]
 
 
@@ -30,7 +32,10 @@ def test_guesses_go_to_the_likelier_outcomes() -> None:
     shares = geometric_shares(0.8, 2, 6, 1.0)
     assert shares == [2, 1, 3]
     chances = (0.2, 0.16, 0.64)
-    hit = [sum(p * (1 - 1 / n) for p, n in zip(chances, counts, strict=True)) for counts in (shares, [2, 2, 2])]
+    hit = [
+        sum(p * (1 - 1 / n) for p, n in zip(chances, counts, strict=True))
+        for counts in (shares, [2, 2, 2])
+    ]
     assert hit == pytest.approx([0.526667, 0.5])
     assert geometric_shares(1.0, 2, 6, 1.0) == [1, 1, 6]
 

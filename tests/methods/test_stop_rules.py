@@ -27,7 +27,9 @@ def lengths(policy: Policy, *rows: list[float]) -> tuple[list[int], list[int]]:
     """Tokens drafted and sent, of requests whose tokens are drawn with these entropies, or confidences above 1."""
     drafter = KnownDrafter([[at(entropy=entropy) for entropy in row] for row in rows])
     policy.draft(drafter)
-    return [draft.tree.last for draft in drafter.drafts], list(map(len, policy.choose(drafter.drafts)))
+    return [draft.tree.last for draft in drafter.drafts], list(
+        map(len, policy.choose(drafter.drafts))
+    )
 
 
 def test_svip_keeps_the_token_that_it_stops_at() -> None:
@@ -46,7 +48,10 @@ def test_adaedl_does_not_send_the_token_that_it_stops_at_but_always_one() -> Non
     assert 1 - sqrt(0.2 * COIN) == pytest.approx(0.62767, abs=1e-5)
     assert lengths(AdaEdl(threshold=0.62).policy(), [COIN] * 4) == ([4], [4])
     assert lengths(AdaEdl(threshold=0.63).policy(), [COIN] * 4) == ([2], [1])
-    assert lengths(AdaEdl(threshold=0.63).policy(), [0.0, 0.1, COIN, 0.0], [0.0]) == ([3, 1], [2, 1])
+    assert lengths(AdaEdl(threshold=0.63).policy(), [0.0, 0.1, COIN, 0.0], [0.0]) == (
+        [3, 1],
+        [2, 1],
+    )
     assert lengths(AdaEdl(max_draft=3).policy(), [0.0] * 9) == ([3], [3])
 
 
@@ -57,7 +62,9 @@ def test_adaedl_learns_from_every_round() -> None:
 
 
 @pytest.mark.parametrize(("accepted", "threshold"), [(3, 0.499), (4, 0.5)])
-def test_adaedl_lowers_its_threshold_only_while_it_could_draft_more(accepted: int, threshold: float) -> None:
+def test_adaedl_lowers_its_threshold_only_while_it_could_draft_more(
+    accepted: int, threshold: float
+) -> None:
     policy = _AdaEdlPolicy(AdaEdl(max_draft=4, target=0.5))
     policy.learn(accepted, sent=4)
     assert policy.threshold == pytest.approx(threshold)
@@ -68,7 +75,12 @@ def test_adaedl_counts_what_was_sent() -> None:
     drafter = KnownDrafter([[at(entropy=0.0), at(entropy=COIN)], []])
     policy.draft(drafter)
     sent = policy.choose(drafter.drafts)
-    policy.observe([Verdict(*pair, [1] if pair[1] else [], 7, 1) for pair in zip(drafter.drafts, sent, strict=True)])
+    policy.observe(
+        [
+            Verdict(*pair, [1] if pair[1] else [], 7, 1)
+            for pair in zip(drafter.drafts, sent, strict=True)
+        ]
+    )
     assert sent == [[1], []]
     assert policy.rate == pytest.approx(0.95)
 
@@ -76,7 +88,10 @@ def test_adaedl_counts_what_was_sent() -> None:
 def test_a_batch_moves_adaedl_once_a_round() -> None:
     """Eight drafts of four tokens with three accepted each teach what one of them does; so do eight of all tokens."""
     for accepted in (3, 4):
-        alone, batch = _AdaEdlPolicy(AdaEdl(max_draft=4, target=0.5)), _AdaEdlPolicy(AdaEdl(max_draft=4, target=0.5))
+        alone, batch = (
+            _AdaEdlPolicy(AdaEdl(max_draft=4, target=0.5)),
+            _AdaEdlPolicy(AdaEdl(max_draft=4, target=0.5)),
+        )
         for policy, requests in ((alone, 1), (batch, 8)):
             drafter = KnownDrafter([[at(entropy=0.0)] * 4] * requests)
             policy.draft(drafter)
@@ -97,7 +112,13 @@ class Told:
 
 @pytest.mark.parametrize(
     ("options", "drafted"),
-    [({}, 4), ({"lag": 1}, 5), ({"max_draft": 3}, 3), ({"threshold": 0.04, "min_draft": 3}, 3), ({"threshold": 1}, 6)],
+    [
+        ({}, 4),
+        ({"lag": 1}, 5),
+        ({"max_draft": 3}, 3),
+        ({"threshold": 0.04, "min_draft": 3}, 3),
+        ({"threshold": 1}, 6),
+    ],
 )
 def test_specdecpp_stops_by_the_product(options: dict[str, float], drafted: int) -> None:
     """1 - the products of .95, .9, .85, .8 are .05, .145, .27325, .4186."""
@@ -110,7 +131,9 @@ def test_specdecpp_says_how_well_its_predictor_is_calibrated_and_needs_one(tmp_p
     uses = parse_method(f"specdecpp:predictor={folder}").prepare(ENVIRONMENT).uses()
     assert uses["predictor"]["family"] == "logistic"
     assert "expected_calibration_error" in uses["predictor"]
-    with pytest.raises(SkitError, match="specdecpp: no predictor for this pair of models: run skit train-predictor"):
+    with pytest.raises(
+        SkitError, match="specdecpp: no predictor for this pair of models: run skit train-predictor"
+    ):
         parse_method("specdecpp").prepare(ENVIRONMENT)
 
 
@@ -120,7 +143,10 @@ def test_specdecpp_says_how_well_its_predictor_is_calibrated_and_needs_one(tmp_p
         ("svip:factor=0", "svip: factor must be above 0, not 0.0"),
         ("adaedl:beta1=2", "adaedl: beta1 must lie in 0..1, not 2.0"),
         ("specdecpp:lag=2", "specdecpp: lag must be 0 or 1, not 2"),
-        ("specdecpp:min_draft=9,max_draft=3", "specdecpp: min_draft must lie in 1..max_draft, not 9 of 3"),
+        (
+            "specdecpp:min_draft=9,max_draft=3",
+            "specdecpp: min_draft must lie in 1..max_draft, not 9 of 3",
+        ),
     ],
 )
 def test_options_that_make_no_sense(spec: str, wrong: str) -> None:

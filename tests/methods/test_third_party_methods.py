@@ -52,7 +52,10 @@ def test_it_is_listed_beside_the_others(tmp_path: Path) -> None:
     methods = {row["name"]: row for row in listed}
     assert {"autoregressive", "fixed-k", "pairs", "threshold"} <= set(methods)
     assert methods["pairs"]["summary"] == "Draft two tokens, twice."
-    assert (methods["pairs"]["source"], methods["pairs"]["options"]) == ("elsewhere", {"times": 2, "drafter": "model"})
+    assert (methods["pairs"]["source"], methods["pairs"]["options"]) == (
+        "elsewhere",
+        {"times": 2, "drafter": "model"},
+    )
     assert "pairs" in skit("list", "methods", env=env).stdout
 
 
@@ -82,8 +85,18 @@ def test_one_that_is_gone_is_left_out_with_a_line(tmp_path: Path, entry: str, re
     ("right", "wrong", "reason", "line"),
     [
         ("def draft(self, drafter):", "def draft(self, drafter)", "SyntaxError: expected ':'", 24),
-        ("    times: int = 2\n", "    times: int = two\n", "NameError: name 'two' is not defined", 13),
-        ("import Method, Policy", "import Methods, Policy", "ImportError: cannot import name 'Methods' from", 6),
+        (
+            "    times: int = 2\n",
+            "    times: int = two\n",
+            "NameError: name 'two' is not defined",
+            13,
+        ),
+        (
+            "import Method, Policy",
+            "import Methods, Policy",
+            "ImportError: cannot import name 'Methods' from",
+            6,
+        ),
     ],
 )
 def test_one_whose_code_is_wrong_is_left_out_with_its_line(
@@ -96,7 +109,9 @@ def test_one_whose_code_is_wrong_is_left_out_with_its_line(
     assert "threshold" in {row["name"] for row in json.loads(listed.stdout)}
     said = error_line(skit("bench", "--method", "pairs", env=env))
     assert f"the installed method 'pairs' cannot be imported: {reason}" in said
-    assert f"({file}, line {line}): mend it, or remove it with pip uninstall elsewhere-pairs" in said
+    assert (
+        f"({file}, line {line}): mend it, or remove it with pip uninstall elsewhere-pairs" in said
+    )
 
 
 DATASET = '''
@@ -119,15 +134,23 @@ def test_one_that_lacks_what_its_contract_asks_for_is_left_out(tmp_path: Path) -
     file = tmp_path / "elsewhere_pairs.py"
     file.write_text(file.read_text().replace("    def policy(self)", "    def polizy(self)"))
     plug_ins.install(
-        tmp_path, "elsewhere_proverbs", DATASET, "specbench_kit.datasets", ["proverbs = elsewhere_proverbs:Proverbs"]
+        tmp_path,
+        "elsewhere_proverbs",
+        DATASET,
+        "specbench_kit.datasets",
+        ["proverbs = elsewhere_proverbs:Proverbs"],
     )
-    for kind, name, others in (("methods", "pairs", "threshold"), ("datasets", "proverbs", "gsm8k")):
+    for kind, name, others in (
+        ("methods", "pairs", "threshold"),
+        ("datasets", "proverbs", "gsm8k"),
+    ):
         names = {row["name"] for row in json.loads(skit("list", kind, "--json", env=env).stdout)}
         assert others in names
         assert name not in names
     said = error_line(skit("bench", "--method", "pairs", env=env))
     assert (
-        "the installed method 'pairs' (elsewhere_pairs:Pairs) has no policy(): mend it, or remove it with pip" in said
+        "the installed method 'pairs' (elsewhere_pairs:Pairs) has no policy(): mend it, or remove it with pip"
+        in said
     )
     said = error_line(skit("bench", "--method", "fixed-k", "--dataset", "proverbs", env=env))
     assert "the installed dataset 'proverbs' (elsewhere_proverbs:Proverbs) has no " in said
@@ -136,13 +159,26 @@ def test_one_that_lacks_what_its_contract_asks_for_is_left_out(tmp_path: Path) -
 
 def test_two_of_one_name_are_one_line(tmp_path: Path) -> None:
     env = install(tmp_path, "fixed-k = elsewhere_pairs:Pairs")
-    assert error_line(skit("list", "methods", env=env)) == "two methods are called 'fixed-k': rename one of them"
+    assert (
+        error_line(skit("list", "methods", env=env))
+        == "two methods are called 'fixed-k': rename one of them"
+    )
 
 
 def test_a_run_says_of_which_source_its_method_was(tmp_path: Path) -> None:
     """An edit between two runs is told by `skit rerun`."""
     env = install(tmp_path, "pairs = elsewhere_pairs:Pairs")
-    command = ("bench", "--method", "pairs", "--replay", "qwen2.5-coder", "--deployment", "wan", "--limit", 4)
+    command = (
+        "bench",
+        "--method",
+        "pairs",
+        "--replay",
+        "qwen2.5-coder",
+        "--deployment",
+        "wan",
+        "--limit",
+        4,
+    )
     assert skit(*command, "--out", tmp_path / "out", env=env).returncode == 0
     (folder,) = (tmp_path / "out").iterdir()
     described = json.loads((folder / "run.json").read_text())
@@ -154,7 +190,9 @@ def test_a_run_says_of_which_source_its_method_was(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("range(2 * self.times)", "range(3 * self.times)"))
     changed = skit("rerun", folder, "--out", tmp_path / "again", env=env)
     assert changed.returncode == 1
-    assert "NOT THE SAME POLICY: its code has changed since the first run; 4 of 4" in " ".join(changed.stdout.split())
+    assert "NOT THE SAME POLICY: its code has changed since the first run; 4 of 4" in " ".join(
+        changed.stdout.split()
+    )
 
 
 def test_the_kits_own_methods_are_told_by_version_and_commit() -> None:
@@ -189,5 +227,15 @@ def test_one_that_misspells_a_name_or_never_drafts_is_refused_with_what_is_meant
     env = install(tmp_path, "pairs = elsewhere_pairs:Pairs")
     file = tmp_path / "elsewhere_pairs.py"
     file.write_text(file.read_text().replace(right, wrong))
-    command = ("bench", "--replay", "qwen2.5-coder", "--method", "pairs", "--method", "fixed-k", "--limit", 1)
+    command = (
+        "bench",
+        "--replay",
+        "qwen2.5-coder",
+        "--method",
+        "pairs",
+        "--method",
+        "fixed-k",
+        "--limit",
+        1,
+    )
     assert error_line(skit(*command, "--out", tmp_path / "out", env=env)).endswith(said)

@@ -32,10 +32,15 @@ def runners() -> Runners:
 
 def draft_once(method: Threshold, runner: Runner, sampler: Sampler) -> list[Draft]:
     """The first round's drafts of eight requests."""
-    drafter = ModelDrafter(runner, sampler, MeasuringClock(torch.device("cpu")), not sampler.greedy, CAPACITY)
+    drafter = ModelDrafter(
+        runner, sampler, MeasuringClock(torch.device("cpu")), not sampler.greedy, CAPACITY
+    )
     sessions = []
     for i, prompt in enumerate(random_prompts([3, 9, 1, 20, 14, 6, 11, 2], 64)):
-        request, record = Request(str(i), "test", tuple(prompt), 100), RequestRecord(str(i), "test", prompt)
+        request, record = (
+            Request(str(i), "test", tuple(prompt), 100),
+            RequestRecord(str(i), "test", prompt),
+        )
         sessions.append(Session(request, RequestRandom(0, str(i)), frozenset(), 0.0, record))
     drafts = drafter.begin(sessions)
     method.policy().draft(drafter)
@@ -50,7 +55,9 @@ def probabilities(draft: Draft) -> list[float]:
 
 @pytest.mark.parametrize("sampler", [Sampler(), Sampler(temperature=1.0)])
 @pytest.mark.parametrize("threshold", [0.0, 0.5, 0.8, 1.0])
-def test_a_draft_ends_with_its_first_unsure_token(threshold: float, sampler: Sampler, runners: Runners) -> None:
+def test_a_draft_ends_with_its_first_unsure_token(
+    threshold: float, sampler: Sampler, runners: Runners
+) -> None:
     drafts = draft_once(Threshold(threshold, max_draft=6), runners[1], sampler)
     for draft in drafts:
         *before, last = probabilities(draft)
@@ -61,10 +68,14 @@ def test_a_draft_ends_with_its_first_unsure_token(threshold: float, sampler: Sam
 def test_drafts_of_one_batch_end_at_different_places(runners: Runners) -> None:
     longest = draft_once(Threshold(0.0, max_draft=6), runners[1], Sampler())
     assert {len(draft.tree) - 1 for draft in longest} == {6}
-    median = float(np.median([probability for draft in longest for probability in probabilities(draft)]))
+    median = float(
+        np.median([probability for draft in longest for probability in probabilities(draft)])
+    )
     drafts = draft_once(Threshold(median, max_draft=6), runners[1], Sampler())
     assert len({len(draft.tree) for draft in drafts}) > 1
-    assert {len(draft.tree) - 1 for draft in draft_once(Threshold(1.0), runners[1], Sampler())} == {1}
+    assert {len(draft.tree) - 1 for draft in draft_once(Threshold(1.0), runners[1], Sampler())} == {
+        1
+    }
 
 
 @pytest.mark.parametrize("threshold", [0.0, 0.55, 0.75, 0.99])
@@ -123,7 +134,10 @@ def test_the_heuristic_schedules(schedule: str, runners: Runners) -> None:
 
 @pytest.mark.parametrize(
     ("schedule", "lengths"),
-    [("heuristic", [[3, 3, 3], [5, 5, 5], [4, 4, 4]]), ("heuristic-transient", [[3, 3, 3], [5, 5, 5], [7, 4, 7]])],
+    [
+        ("heuristic", [[3, 3, 3], [5, 5, 5], [4, 4, 4]]),
+        ("heuristic-transient", [[3, 3, 3], [5, 5, 5], [7, 4, 7]]),
+    ],
 )
 def test_a_batch_moves_the_limit_once_a_round(schedule: Schedule, lengths: list[list[int]]) -> None:
     """All is accepted in the first round, and all but a draft's last token in the second: 3 + 2, then 5 - 1."""
@@ -164,7 +178,10 @@ def test_best_threshold_equals_scikit_learns(decimals: int) -> None:
         labels = dice.random(len(values)) < np.where(dice.random() < 0.5, values, 0.6)
         if labels.all() or not labels.any():
             continue
-        best, expected_best = best_threshold(values.tolist(), labels.tolist()), reference(values, labels)
+        best, expected_best = (
+            best_threshold(values.tolist(), labels.tolist()),
+            reference(values, labels),
+        )
         assert best in values
         assert cost(best, values, labels) == pytest.approx(cost(expected_best, values, labels))
 
@@ -175,4 +192,7 @@ def cost(threshold: float, values: NDArray[np.float64], labels: NDArray[np.bool_
 
 
 def test_best_threshold_separates_what_can_be_separated() -> None:
-    assert best_threshold([0.9, 0.2, 0.8, 0.3, 0.7, 0.1], [True, False, True, False, True, False]) == 0.7
+    assert (
+        best_threshold([0.9, 0.2, 0.8, 0.3, 0.7, 0.1], [True, False, True, False, True, False])
+        == 0.7
+    )

@@ -105,7 +105,9 @@ class FreshBudget(Policy):
         first, second = (draft.tree.distribution_stats(node).confidence for node in (1, 2))
         rates = [
             expected / cost
-            for expected, cost in zip((1, 1 + first, 1 + first + first * second), self.costs, strict=True)
+            for expected, cost in zip(
+                (1, 1 + first, 1 + first + first * second), self.costs, strict=True
+            )
         ]
         return list(range(1, rates.index(max(rates)) + 1))
 
@@ -123,14 +125,19 @@ def _surer_after_one(_name: str, prefix: tuple[int, ...]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("policy", "draft", "first"), [(DropsUnlikely(), _unlike, 0.55), (FreshBudget(), _surer_after_one, 0.70)]
+    ("policy", "draft", "first"),
+    [(DropsUnlikely(), _unlike, 0.55), (FreshBudget(), _surer_after_one, 0.70)],
 )
-def test_enumeration_sees_what_a_biased_policy_does(policy: Policy, draft: object, first: float) -> None:
+def test_enumeration_sees_what_a_biased_policy_does(
+    policy: Policy, draft: object, first: float
+) -> None:
     """The fixtures: half and half become .55 and .45, or .70 and .30."""
     drafter = TwoTokenDrafter(draft, ("a",), drawn=True)  # type: ignore[arg-type]
     states_found = exact_outputs(policy, plan_unchecked, drafter, _even)
     assert states_found is not None
-    assert sum(chance for output, chance in states_found["a"].items() if output[0] == 0) == pytest.approx(first)
+    assert sum(
+        chance for output, chance in states_found["a"].items() if output[0] == 0
+    ) == pytest.approx(first)
     assert {len(output) for output in states_found["a"]} == {DEPTH}
 
 

@@ -69,7 +69,9 @@ def prepared(spec: str) -> Method:
     return parse_method(spec).prepare(ENVIRONMENT)
 
 
-def run(spec: str, runners: Runners, prompts: list[list[int]], **options: object) -> dict[str, RequestRecord]:
+def run(
+    spec: str, runners: Runners, prompts: list[list[int]], **options: object
+) -> dict[str, RequestRecord]:
     return decode(prepared(spec), runners, make_requests(prompts, LONG), **options)  # type: ignore[arg-type]
 
 
@@ -78,7 +80,10 @@ def rounds(records: dict[str, RequestRecord]) -> list[RoundRecord]:
 
 
 def counts(records: dict[str, RequestRecord]) -> dict[str, list[tuple[int, int, int]]]:
-    return {name: [(r.drafted, r.submitted, r.accepted) for r in record.rounds] for name, record in records.items()}
+    return {
+        name: [(r.drafted, r.submitted, r.accepted) for r in record.rounds]
+        for name, record in records.items()
+    }
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -87,7 +92,9 @@ def test_the_token_that_it_stops_at_is_drafted_and_not_sent(
 ) -> None:
     spec = f"wisp:predictor={folder},operating_point={AT_15_PERCENT},max_draft=4"
     records_found = rounds(run(spec, runners, prompts, sampler=Sampler(temperature)))
-    assert {step.drafted - step.submitted for step in records_found if step.submitted < 4 and step.end_s} >= {1}
+    assert {
+        step.drafted - step.submitted for step in records_found if step.submitted < 4 and step.end_s
+    } >= {1}
     assert {step.drafted for step in records_found if step.submitted == 4} == {4}
     assert {step.submitted for step in records_found} >= {0, 1, 4}
 
@@ -107,7 +114,9 @@ def test_a_threshold_that_everything_reaches_is_a_fixed_length(
     assert counts(everything) == counts(fixed)
 
 
-def test_requests_of_a_batch_stop_each_on_its_own(folder: Path, runners: Runners, prompts: list[list[int]]) -> None:
+def test_requests_of_a_batch_stop_each_on_its_own(
+    folder: Path, runners: Runners, prompts: list[list[int]]
+) -> None:
     spec = f"wisp:predictor={folder},max_draft=4"
     assert counts(run(spec, runners, prompts, batch_size=3)) == counts(run(spec, runners, prompts))
 
@@ -116,7 +125,10 @@ def test_the_predictors_own_longest_draft_holds_unless_another_is_given(
     folder: Path, runners: Runners, prompts: list[list[int]]
 ) -> None:
     save(folder, replace(load(folder), threshold=0.0, max_draft=2))
-    for spec, longest in ((f"wisp:predictor={folder}", 2), (f"wisp:predictor={folder},max_draft=5", 5)):
+    for spec, longest in (
+        (f"wisp:predictor={folder}", 2),
+        (f"wisp:predictor={folder},max_draft=5", 5),
+    ):
         assert max(step.drafted for step in rounds(run(spec, runners, prompts))) == longest
 
 
@@ -147,18 +159,25 @@ class Noting(Dense):
 def test_deciding_is_charged_to_the_policy(
     folder: Path, runners: Runners, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assembly, "measuring_clock", lambda device, started_s, _: OpenPhases(device, started_s))
+    monkeypatch.setattr(
+        assembly, "measuring_clock", lambda device, started_s, _: OpenPhases(device, started_s)
+    )
     predictor = load(folder)
     assert isinstance(predictor.scorer, Dense)
     assert predictor.scorer.scaler is not None
     scorer = Noting(predictor.scorer.scaler, predictor.scorer.layers)
-    method = replace(prepared(f"wisp:predictor={folder}"), predictor=replace(predictor, scorer=scorer))
+    method = replace(
+        prepared(f"wisp:predictor={folder}"), predictor=replace(predictor, scorer=scorer)
+    )
     decode(method, runners, make_requests(prompts, LONG), batch_size=2)
     assert Noting.charged == {"policy"}
 
 
 def test_a_folder_a_name_a_family_and_the_best_are_found(own: Path, folder: Path) -> None:
-    with pytest.raises(SkitError, match=r"no predictor for this pair of models: run skit train-predictor with the sa"):
+    with pytest.raises(
+        SkitError,
+        match=r"no predictor for this pair of models: run skit train-predictor with the sa",
+    ):
         prepared("wisp")
     confidence_predictor(own / "mine", threshold=0.7)
     thresholds = {
@@ -166,13 +185,17 @@ def test_a_folder_a_name_a_family_and_the_best_are_found(own: Path, folder: Path
         for spec in (str(folder), "mine", "logistic", "auto")
     }
     assert thresholds == {str(folder): 0.5, "mine": 0.7, "logistic": 0.7, "auto": 0.7}
-    with pytest.raises(SkitError, match=r"no predictor 'xgboost' for this pair of models; known: mine"):
+    with pytest.raises(
+        SkitError, match=r"no predictor 'xgboost' for this pair of models; known: mine"
+    ):
         prepared("wisp:predictor=xgboost")
 
 
 @pytest.mark.usefixtures("own")
 def test_another_pair_is_refused_unless_forced(folder: Path) -> None:
-    with pytest.raises(SkitError, match=r"trained for another pair of models; .* or add force=true"):
+    with pytest.raises(
+        SkitError, match=r"trained for another pair of models; .* or add force=true"
+    ):
         parse_method(f"wisp:predictor={folder}").prepare(OTHER)
     forced = parse_method(f"wisp:predictor={folder},force=true").prepare(OTHER)
     assert forced.predictor.pair == PAIR  # type: ignore[attr-defined]
@@ -180,13 +203,17 @@ def test_another_pair_is_refused_unless_forced(folder: Path) -> None:
         parse_method("wisp").prepare(OTHER)
 
 
-@pytest.mark.parametrize("option", ["max_draft=0", "operating_point=1.5", "operating_point=nan", "max_draft=x"])
+@pytest.mark.parametrize(
+    "option", ["max_draft=0", "operating_point=1.5", "operating_point=nan", "max_draft=x"]
+)
 def test_options_that_make_no_sense_are_refused(option: str) -> None:
     with pytest.raises(SkitError, match=f"^wisp: {option.partition('=')[0]} must "):
         parse_method(f"wisp:{option}")
 
 
-def test_a_bare_name_is_never_a_folder(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bare_name_is_never_a_folder(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A folder `auto` where somebody works is not what plain `wisp` asks for."""
     confidence_predictor(own / "mine", threshold=0.25)
     for name in ("auto", "mine"):
@@ -200,7 +227,9 @@ def test_a_bare_name_is_never_a_folder(own: Path, tmp_path: Path, monkeypatch: p
 
 
 def test_a_threshold_of_zero_is_a_fixed_length_that_pays_for_no_score(tmp_path: Path) -> None:
-    method = prepared(f"wisp:predictor={confidence_predictor(tmp_path / 'all pass', threshold=0.0)}")
+    method = prepared(
+        f"wisp:predictor={confidence_predictor(tmp_path / 'all pass', threshold=0.0)}"
+    )
     assert method.learned is False
     assert method.uses()["predictor"]["threshold"] == 0.0
 
@@ -229,14 +258,26 @@ def test_a_cumulative_score_is_the_product_of_the_chances_so_far(folder: Path) -
     assert drafted_and_sent(f"{spec},score=cumulative,send_last=true", *[0.6] * 6) == (4, 4)
 
 
-def test_the_threshold_of_the_deployment_at_hand_is_taken_and_another_is_named(folder: Path) -> None:
+def test_the_threshold_of_the_deployment_at_hand_is_taken_and_another_is_named(
+    folder: Path,
+) -> None:
     key = deployment_key(DEPLOYMENT)
-    near, far = TunedThreshold(*key, *PUBLISHED_RULE, 0.9, 3), TunedThreshold("far", "f00", True, "token", 0.1, 7)
-    save(folder, replace(load(folder), tuned=(near, far), decision_s=7e-5, decision_origin="in the loop"))
+    near, far = (
+        TunedThreshold(*key, *PUBLISHED_RULE, 0.9, 3),
+        TunedThreshold("far", "f00", True, "token", 0.1, 7),
+    )
+    save(
+        folder,
+        replace(load(folder), tuned=(near, far), decision_s=7e-5, decision_origin="in the loop"),
+    )
     assert drafted_and_sent(f"wisp:predictor={folder}", 1.0, 0.7, 1.0) == (2, 1)  # 0.7 scores .83
     used = prepared(f"wisp:predictor={folder}").uses()["predictor"]
     assert (used["threshold"], used["max_draft"], used["deployment"]) == (0.9, 3, "test")
-    assert (used["decision_s"], used["decision_origin"], "rule" in used) == (7e-5, "in the loop", False)
+    assert (used["decision_s"], used["decision_origin"], "rule" in used) == (
+        7e-5,
+        "in the loop",
+        False,
+    )
     elsewhere = parse_method(f"wisp:predictor={folder}").prepare(
         environment(PAIR, replace(DEPLOYMENT, link=Link(rtt_s=0.5)))
     )
@@ -248,16 +289,27 @@ def test_the_threshold_of_the_deployment_at_hand_is_taken_and_another_is_named(f
         for entry in setting_cautions(RunDescription(method="wisp", uses=sending))
         if entry.startswith("OTHER RULE")
     ]
-    assert line == "OTHER RULE: the predictor of wisp has a threshold for the rule as published only; train it again."
-    own = prepared(f"wisp:predictor={folder},send_last=true,operating_point=0.3").uses()["predictor"]
+    assert (
+        line
+        == "OTHER RULE: the predictor of wisp has a threshold for the rule as published only; train it again."
+    )
+    own = prepared(f"wisp:predictor={folder},send_last=true,operating_point=0.3").uses()[
+        "predictor"
+    ]
     assert (own["threshold"], own["deployment"], "rule" in own) == (0.3, "test", False)
 
 
-def test_a_decision_takes_what_the_deployment_says_or_else_what_it_took_in_the_loop(folder: Path) -> None:
+def test_a_decision_takes_what_the_deployment_says_or_else_what_it_took_in_the_loop(
+    folder: Path,
+) -> None:
     save(folder, replace(load(folder), decision_s=0.002, decision_origin="in the loop"))
     method, trace = prepared(f"wisp:predictor={folder}"), made_request("one", 12)
     header = TraceHeader(8, 0.01, (0.1,) * 9, {})
-    trace = replace(trace, drafted=trace.drafted.repeat(2, 1)[:, :8], statistics=trace.statistics.repeat(2, 1)[:, :8])
+    trace = replace(
+        trace,
+        drafted=trace.drafted.repeat(2, 1)[:, :8],
+        statistics=trace.statistics.repeat(2, 1)[:, :8],
+    )
     for stated, paid_s in ((None, 0.002), (0.0, 0.0), (0.005, 0.005)):
         deployment = replace(DEPLOYMENT, predictor_s=stated)
         (record,) = replay(method, header, [trace], deployment=deployment)

@@ -31,12 +31,20 @@ def test_acceptance_after_a_pause_is_of_the_same_request() -> None:
 
 
 def test_drafts_that_were_not_sent_do_not_count() -> None:
-    record = make_record("a", make_round(0), make_round(3, submitted=0), make_round(0), make_round(1, accepted=1))
-    assert summarise(RequestGroup([record]), makespan_s=1.0)["overall"]["acceptance_after_pause"] == 1.0
+    record = make_record(
+        "a", make_round(0), make_round(3, submitted=0), make_round(0), make_round(1, accepted=1)
+    )
+    assert (
+        summarise(RequestGroup([record]), makespan_s=1.0)["overall"]["acceptance_after_pause"]
+        == 1.0
+    )
 
 
 def test_without_a_pause_there_is_no_such_metric() -> None:
     never = make_record("a", make_round(0), make_round(0))
     always = make_record("b", make_round(1), make_round(2, accepted=1))
     for record in (never, always):
-        assert "acceptance_after_pause" not in summarise(RequestGroup([record]), makespan_s=1.0)["overall"]
+        assert (
+            "acceptance_after_pause"
+            not in summarise(RequestGroup([record]), makespan_s=1.0)["overall"]
+        )

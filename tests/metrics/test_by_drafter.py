@@ -21,7 +21,13 @@ def test_rounds_tokens_and_acceptance_by_drafter() -> None:
         record("2", by("head", 4, 2), by("head", 4, 0)),
     ]
     head, *later_parts = by_drafter(records)
-    assert (head.name, head.rounds, head.share, head.submitted, head.accepted) == ("head", 3, 0.6, 12, 3)
+    assert (head.name, head.rounds, head.share, head.submitted, head.accepted) == (
+        "head",
+        3,
+        0.6,
+        12,
+        3,
+    )
     assert (head.acceptance_rate, head.acceptance_length) == (0.25, pytest.approx(2.0))
     assert [(part.name, part.rounds, part.acceptance_rate) for part in later_parts] == [
         ("none", 1, None),

@@ -26,7 +26,12 @@ def test_gaps_lie_between_the_tokens_of_one_request() -> None:
 
 def test_gaps_of_rounds_that_end_at_once() -> None:
     chains = [
-        record(name, round_of(1, end_s=start_s), round_of(1, accepted=1, end_s=start_s + 1), round_of(0, end_s=9.0))
+        record(
+            name,
+            round_of(1, end_s=start_s),
+            round_of(1, accepted=1, end_s=start_s + 1),
+            round_of(0, end_s=9.0),
+        )
         for name, start_s in (("a", 1.0), ("b", 4.0))
     ]
     assert inter_token_gaps(RoundColumns(chains)).tolist() == [0.5, 0.5, 7.0, 0.5, 0.5, 4.0]
@@ -49,7 +54,10 @@ def test_a_request_without_rounds_counts_as_one_of_nothing() -> None:
     rounds = RoundColumns([record("a", round_of(3, accepted=2), round_of(1)), bare])
     assert rounds.per_request("submitted").tolist() == [4.0, 0.0]
     assert rounds.per_unit("submitted", {"a": 0, "b": 1}).tolist() == [4.0, 0.0]
-    assert counts(RequestGroup([record("a", round_of(3, accepted=2), round_of(1)), bare]))["finished"] == 2
+    assert (
+        counts(RequestGroup([record("a", round_of(3, accepted=2), round_of(1)), bare]))["finished"]
+        == 2
+    )
 
 
 def test_a_pipelines_round_that_does_not_say_its_depth_reached_what_it_accepted() -> None:
@@ -76,7 +84,9 @@ def test_categories_in_order_of_their_first_request() -> None:
     for request, category in zip(requests, ("maths", "chat", "maths"), strict=True):
         request.category = category
     parts = RequestGroup(requests).categories
-    assert {name: [request.request_id for request in part.records] for name, part in parts.items()} == {
+    assert {
+        name: [request.request_id for request in part.records] for name, part in parts.items()
+    } == {
         "maths": ["a", "c"],
         "chat": ["b"],
     }

@@ -61,9 +61,15 @@ SEEN_OTHERWISE = {"limit": "the prompts differ", "baseline": "a run without one 
 
 
 def test_every_option_that_a_run_records_is_named_where_runs_differ_in_it(tmp_path):
-    names = {field.name for field, _, option in options_in(BenchSettings) if option.recorded != "no"}
+    names = {
+        field.name for field, _, option in options_in(BenchSettings) if option.recorded != "no"
+    }
     assert names == OTHERWISE.keys() | SEEN_OTHERWISE.keys()
-    config = BASE["config"] | {"temperature": 0.7, "repeats": 1, "executors": {"target": "native", "draft": "native"}}
+    config = BASE["config"] | {
+        "temperature": 0.7,
+        "repeats": 1,
+        "executors": {"target": "native", "draft": "native"},
+    }
     for name, changed in OTHERWISE.items():
         runs = pair(tmp_path / name, {"config": config | changed}, {"config": config})
         labelled = [(run.method, run) for run in runs]
@@ -81,14 +87,26 @@ def test_every_option_that_a_run_records_is_named_where_runs_differ_in_it(tmp_pa
             {"dataset": BASE["dataset"] | {"name": "alpaca"}},
             "dataset: wisp did not run on gsm8k",
         ),
-        ({"models": model("target", "99" * 32)}, "target model: bundled-target, hash abababababab (threshold)"),
-        ({"models": model("draft", "99" * 32)}, "draft model: bundled-draft, hash cdcdcdcdcdcd (threshold)"),
-        ({"config": BASE["config"] | {"dtype": "bfloat16"}}, "dtype: float32 (threshold), bfloat16 (wisp)"),
+        (
+            {"models": model("target", "99" * 32)},
+            "target model: bundled-target, hash abababababab (threshold)",
+        ),
+        (
+            {"models": model("draft", "99" * 32)},
+            "draft model: bundled-draft, hash cdcdcdcdcdcd (threshold)",
+        ),
+        (
+            {"config": BASE["config"] | {"dtype": "bfloat16"}},
+            "dtype: float32 (threshold), bfloat16 (wisp)",
+        ),
         (
             {"config": BASE["config"] | {"products": "activations in bf16"}},
             "rounding of products: not stated (threshold), activations in bf16 (wisp)",
         ),
-        ({"config": BASE["config"] | {"max_new_tokens": 96}}, "max_new_tokens: 128 (threshold), 96 (wisp)"),
+        (
+            {"config": BASE["config"] | {"max_new_tokens": 96}},
+            "max_new_tokens: 128 (threshold), 96 (wisp)",
+        ),
         (
             {"config": BASE["config"] | {"temperature": 0.8}},
             "sampling: greedy (threshold), temperature 0.8, top-p 1, seed 7 (wisp)",
@@ -111,18 +129,28 @@ def test_every_option_that_a_run_records_is_named_where_runs_differ_in_it(tmp_pa
 )
 def test_what_differs_is_named_and_refused_unless_forced(tmp_path, second, named):
     runs = pair(tmp_path, second)
-    with pytest.raises(SkitError, match="these runs cannot be compared, they differ in ") as refusal:
+    with pytest.raises(
+        SkitError, match="these runs cannot be compared, they differ in "
+    ) as refusal:
         compare(runs)
     assert named.partition(":")[0] in str(refusal.value)
     assert str(refusal.value).endswith("with --force, which names every difference")
     forced = compare(runs, force=True)
     assert any(named in line for line in forced.overruled)
     assert wording.where(forced).startswith("FORCED: these runs differ. ")
-    assert any(line.startswith("FORCED COMPARISON: these runs differ in ") for line in wording.cautions(forced))
+    assert any(
+        line.startswith("FORCED COMPARISON: these runs differ in ")
+        for line in wording.cautions(forced)
+    )
 
 
 def test_a_refusal_names_three_differences_with_both_values_and_counts_the_others(tmp_path):
-    config = BASE["config"] | {"max_new_tokens": 7, "batch_size": 4, "effective_batch_size": 4, "temperature": 0.5}
+    config = BASE["config"] | {
+        "max_new_tokens": 7,
+        "batch_size": 4,
+        "effective_batch_size": 4,
+        "temperature": 0.5,
+    }
     runs = pair(tmp_path, {"config": config, "time_kind": "modelled"})
     with pytest.raises(
         SkitError,
@@ -135,7 +163,9 @@ def test_a_refusal_names_three_differences_with_both_values_and_counts_the_other
 def test_deployments_differ_by_name_or_by_field(tmp_path):
     runs = pair(tmp_path / "field", deployment("wan", "link.rtt_s=0.5"), deployment("wan"))
     rtt_s = deployment("wan")["deployment"]["link"]["rtt_s"]
-    with pytest.raises(SkitError, match=rf"they differ in deployment: link.rtt_s {rtt_s} / 0.5: give runs"):
+    with pytest.raises(
+        SkitError, match=rf"they differ in deployment: link.rtt_s {rtt_s} / 0.5: give runs"
+    ):
         compare(runs)
     runs = pair(tmp_path / "name", deployment("specedge"), deployment("wan"))
     with pytest.raises(SkitError, match=r"deployment: wan / specedge: give runs"):
@@ -145,10 +175,15 @@ def test_deployments_differ_by_name_or_by_field(tmp_path):
 def test_runs_of_one_method_are_told_apart_by_their_dataset(tmp_path):
     records = in_turn(records_of(4, 0.7, 8, 24))
     write_run(tmp_path, "wisp", records)
-    changes = {"dataset": BASE["dataset"] | {"name": "alpaca"}, "config": BASE["config"] | {"dtype": None}}
+    changes = {
+        "dataset": BASE["dataset"] | {"name": "alpaca"},
+        "config": BASE["config"] | {"dtype": None},
+    }
     write_run(tmp_path, "wisp", records, **changes)
     runs = sorted(load_runs([tmp_path])[0], key=lambda run: run.fields.dataset.name, reverse=True)
-    assert compare(runs, force=True).overruled == ["dtype: float32 (wisp on gsm8k), not stated (wisp on alpaca)"]
+    assert compare(runs, force=True).overruled == [
+        "dtype: float32 (wisp on gsm8k), not stated (wisp on alpaca)"
+    ]
 
 
 def test_machines_are_not_compared_with_models(tmp_path):
@@ -163,7 +198,8 @@ def test_a_forced_report_gives_every_row_its_own_clock(tmp_path):
     assert kinds == {"threshold": "measured", "wisp": "modelled"}
     report = render(forced)
     assert (
-        "| time | measured by this machine's clock / modelled by the latency models of the deployment 'wan'" in report
+        "| time | measured by this machine's clock / modelled by the latency models of the deployment 'wan'"
+        in report
     )
     assert report.count("## Deployment (modelled)") == 1
 
@@ -193,14 +229,32 @@ STATED = {
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"versions": STATED["versions"] | {"specbench_kit": "0.2.0"}}, "version of specbench-kit: 0.1.0 (threshold)"),
-        ({"versions": STATED["versions"] | {"torch": "2.12.0"}}, "version of torch: 2.11.0 (threshold), 2.12.0 (wisp)"),
-        ({"versions": STATED["versions"] | {"transformers": "6"}}, "version of transformers: 5.17.0 (threshold)"),
+        (
+            {"versions": STATED["versions"] | {"specbench_kit": "0.2.0"}},
+            "version of specbench-kit: 0.1.0 (threshold)",
+        ),
+        (
+            {"versions": STATED["versions"] | {"torch": "2.12.0"}},
+            "version of torch: 2.11.0 (threshold), 2.12.0 (wisp)",
+        ),
+        (
+            {"versions": STATED["versions"] | {"transformers": "6"}},
+            "version of transformers: 5.17.0 (threshold)",
+        ),
         ({"git_dirty": True}, "uncommitted changes: no (threshold), yes (wisp)"),
         ({"platform": "macOS-15"}, "operating system: Linux-6.1 (threshold), macOS-15 (wisp)"),
-        ({"hardware": STATED["hardware"] | {"usable_cpus": 2}}, "cores: 8 cores, 4 usable (threshold), 8 cores, 2"),
-        ({"hardware": STATED["hardware"] | {"memory_gb": 32.0}}, "memory in GB: 16.0 (threshold), 32.0 (wisp)"),
-        ({"config": STATED["config"] | {"launch": "processes"}}, "launch: virtual (threshold), processes (wisp)"),
+        (
+            {"hardware": STATED["hardware"] | {"usable_cpus": 2}},
+            "cores: 8 cores, 4 usable (threshold), 8 cores, 2",
+        ),
+        (
+            {"hardware": STATED["hardware"] | {"memory_gb": 32.0}},
+            "memory in GB: 16.0 (threshold), 32.0 (wisp)",
+        ),
+        (
+            {"config": STATED["config"] | {"launch": "processes"}},
+            "launch: virtual (threshold), processes (wisp)",
+        ),
         ({"config": STATED["config"] | {"repeats": 3}}, "repeats: 1 (threshold), 3 (wisp)"),
     ],
 )
@@ -218,7 +272,9 @@ def test_conditions_that_an_older_run_does_not_state_are_passed_over(tmp_path):
 
 def test_prompts_that_the_tokenizer_read_otherwise_are_refused(tmp_path):
     runs = pair(tmp_path, {"prompts": {"q0": "aa"}}, {"prompts": {"q0": "bb"}})
-    with pytest.raises(SkitError, match=r"they differ in tokens of the prompts of gsm8k: hash \w{12} / hash"):
+    with pytest.raises(
+        SkitError, match=r"they differ in tokens of the prompts of gsm8k: hash \w{12} / hash"
+    ):
         compare(runs)
     assert compare(pair(tmp_path / "one", {"prompts": {"q0": "aa"}})).overruled == []
 
@@ -226,8 +282,12 @@ def test_prompts_that_the_tokenizer_read_otherwise_are_refused(tmp_path):
 def test_a_default_that_changed_and_a_predictor_trained_again_are_named(tmp_path):
     records = in_turn(records_of(4, 0.7, 8, 24))
     for k, created in ((4, "May"), (5, "June")):
-        write_run(tmp_path, "fixed-k", records, options={"k": k}, uses={"predictor": {"created": created}})
-    assert list(compare(sorted(load_runs([tmp_path])[0], key=lambda run: run.fields.options["k"])).remarks) == [
+        write_run(
+            tmp_path, "fixed-k", records, options={"k": k}, uses={"predictor": {"created": created}}
+        )
+    assert list(
+        compare(sorted(load_runs([tmp_path])[0], key=lambda run: run.fields.options["k"])).remarks
+    ) == [
         "options of fixed-k: k=4 (fixed-k (k=4)), k=5 (fixed-k (k=5))",
         "inputs of fixed-k: predictor.created=May (fixed-k (k=4)), predictor.created=June (fixed-k (k=5))",
     ]

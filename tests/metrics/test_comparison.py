@@ -45,7 +45,9 @@ def test_every_method_has_a_row_below_one_baseline(comparison):
 
 def test_rows_hold_the_metrics_of_the_vocabulary(folder, comparison):
     run = load_runs([folder])[0][0]
-    alone = summarise(run.group, run.plain, makespan_s=max(r.finished_s for r in run.records))["overall"]
+    alone = summarise(run.group, run.plain, makespan_s=max(r.finished_s for r in run.records))[
+        "overall"
+    ]
     row = comparison.overall[run.method]
     for name in (
         "speedup",
@@ -69,13 +71,23 @@ def test_a_row_holds_every_number_that_the_summary_of_its_run_holds(tmp_path):
     """A table has more numbers than a run: those that compare methods. It computes all others as the run did."""
     records = in_turn(records_of(4, 0.7, 8, 24))
     deployment = to_builtins(priced(4.0, 2.0))
-    path = write_run(tmp_path, "fixed-k:k=4", records, in_turn(plain(records)), deployment=deployment)
+    path = write_run(
+        tmp_path, "fixed-k:k=4", records, in_turn(plain(records)), deployment=deployment
+    )
     (run,), _ = load_runs([path])
     row = compare([run]).overall["fixed-k:k=4"]
     held = {metric.name: run.summary.overall.value(metric.name) for metric in METRICS}
     held = {name: value for name, value in held.items() if value is not None}
-    assert {"server_idle_share", "edge_idle_share", "cost_efficiency", "throughput", "speedup"} <= held.keys()
-    assert {name: row.value(name) for name in held} == {name: pytest.approx(value) for name, value in held.items()}
+    assert {
+        "server_idle_share",
+        "edge_idle_share",
+        "cost_efficiency",
+        "throughput",
+        "speedup",
+    } <= held.keys()
+    assert {name: row.value(name) for name in held} == {
+        name: pytest.approx(value) for name, value in held.items()
+    }
 
 
 def test_the_reference_is_the_fastest_that_can_be_deployed(tmp_path):
@@ -95,17 +107,24 @@ def test_a_modelled_drafter_that_is_always_right_is_no_candidate(tmp_path):
     The gap below the oracle stays the oracle's, however fast such a drafter is.
     """
     bound, likely = "fixed-k:k=8,drafter=block", "fixed-k:k=6,drafter=block.keep=1-0.8"
-    write_methods(tmp_path, drafts={bound: (8, 0.99), "oracle": (6, 0.95), likely: (6, 0.9), "wisp": (4, 0.8)})
+    write_methods(
+        tmp_path, drafts={bound: (8, 0.99), "oracle": (6, 0.95), likely: (6, 0.9), "wisp": (4, 0.8)}
+    )
     comparison = compared([tmp_path])
     assert comparison.overall[bound].speedup > comparison.overall["oracle"].speedup
     assert comparison.reference == likely
     assert comparison.overall["oracle"].headroom == pytest.approx(1)
-    assert comparison.overall[bound].headroom is None, "it is no share of a gap that it is not within"
+    assert comparison.overall[bound].headroom is None, (
+        "it is no share of a gap that it is not within"
+    )
 
 
 @pytest.mark.parametrize("rung", [(6, 0.9), (3, 0.7)])
 def test_a_report_says_how_much_of_the_gap_below_the_oracle_is_closed(tmp_path, rung):
-    write_methods(tmp_path, drafts={"oracle": (6, 0.95), "reachable": rung, "wisp": (4, 0.8), "fixed-k:k=3": (3, 0.6)})
+    write_methods(
+        tmp_path,
+        drafts={"oracle": (6, 0.95), "reachable": rung, "wisp": (4, 0.8), "fixed-k:k=3": (3, 0.6)},
+    )
     comparison = compared([tmp_path])
     closed, best = (comparison.overall[name].headroom for name in ("reachable", "wisp"))
     assert wording.reachable_gap(comparison) == (
@@ -127,7 +146,9 @@ def test_a_method_that_the_oracle_does_not_bound_is_named_and_closes_no_gap(tmp_
 
 def test_a_bound_is_never_the_fastest_that_can_be_deployed(tmp_path):
     """Neither an oracle nor a rung, even where it is faster than all others."""
-    write_methods(tmp_path, drafts={"reachable": (6, 0.95), "wisp": (4, 0.8), "fixed-k:k=3": (3, 0.6)})
+    write_methods(
+        tmp_path, drafts={"reachable": (6, 0.95), "wisp": (4, 0.8), "fixed-k:k=3": (3, 0.6)}
+    )
     comparison = compared([tmp_path])
     assert comparison.overall["reachable"].speedup > comparison.overall["wisp"].speedup
     assert (comparison.reference, winner_of(comparison)) == ("wisp", "wisp")
@@ -137,7 +158,9 @@ def test_a_bound_is_never_the_fastest_that_can_be_deployed(tmp_path):
 @pytest.mark.parametrize("missing", ["oracle", "reachable", "wisp"])
 def test_a_report_without_a_rung_says_nothing_of_what_is_reachable(tmp_path, missing):
     drafts = {"oracle": (6, 0.95), "reachable": (6, 0.9), "wisp": (4, 0.8)}
-    write_methods(tmp_path, drafts={name: draft for name, draft in drafts.items() if name != missing})
+    write_methods(
+        tmp_path, drafts={name: draft for name, draft in drafts.items() if name != missing}
+    )
     assert wording.reachable_gap(compared([tmp_path])) == ""
 
 
@@ -152,12 +175,17 @@ def test_there_is_no_headroom_below_a_bound_that_is_not_shown_to_be_faster(tmp_p
 def test_another_reference_can_be_named_by_spec_or_by_method(folder):
     assert compared([folder], against="threshold").reference == "threshold"
     assert compared([folder], against="fixed-k").reference == "fixed-k:k=3"
-    with pytest.raises(SkitError, match="no run of 'specinfer' to compare with; there are autoregressive, fixed-k:k=3"):
+    with pytest.raises(
+        SkitError,
+        match="no run of 'specinfer' to compare with; there are autoregressive, fixed-k:k=3",
+    ):
         compared([folder], against="specinfer")
 
 
 def test_shares_of_prompts_won_add_up(comparison):
-    shares = [row.fastest_share for label, row in comparison.overall.items() if label != "autoregressive"]
+    shares = [
+        row.fastest_share for label, row in comparison.overall.items() if label != "autoregressive"
+    ]
     assert sum(shares) == pytest.approx(1)
     best = comparison.overall[comparison.reference]
     assert best.relative_speed is None
@@ -217,9 +245,16 @@ def test_a_speedup_that_shows_no_difference_is_marked(tmp_path):
 
 def test_two_runs_of_one_method_are_numbered_and_held_against_the_first(tmp_path):
     old, new = (in_turn(records_of(4, 0.7, 12, 24, slower=slower)) for slower in (1.0, 1.25))
-    paths = [write_run(tmp_path / name, "wisp", side, in_turn(plain(old))) for name, side in (("a", old), ("b", new))]
+    paths = [
+        write_run(tmp_path / name, "wisp", side, in_turn(plain(old)))
+        for name, side in (("a", old), ("b", new))
+    ]
     comparison = compared(paths)
-    assert [series.label for series in comparison.series] == ["autoregressive", "wisp #1", "wisp #2"]
+    assert [series.label for series in comparison.series] == [
+        "autoregressive",
+        "wisp #1",
+        "wisp #2",
+    ]
     assert comparison.reference == "wisp #1"
     assert comparison.overall["wisp #2"].relative_speed == pytest.approx(1 / 1.25)
     assert comparison.overall["wisp #2"].verdict == SLOWER
@@ -264,7 +299,11 @@ def test_several_datasets_make_one_table_and_one_each(tmp_path):
         ("dataset", "mt-bench"),
     ]
     for label, row in comparison.overall.items():
-        overall_row, small, large = row, comparison.parts[1].rows[label], comparison.parts[2].rows[label]
+        overall_row, small, large = (
+            row,
+            comparison.parts[1].rows[label],
+            comparison.parts[2].rows[label],
+        )
         assert (overall_row.finished, small.finished, large.finished) == (18, 6, 12)
         assert overall_row.makespan_s == pytest.approx(small.makespan_s + large.makespan_s)
     assert comparison.overall["wisp"].speedup_units == 18
@@ -297,7 +336,9 @@ def test_repeating_everything_narrows_no_interval(tmp_path):
     records = in_turn(records_of(4, 0.7, 12, 24))
     again = [replace(r, repeat=1) for r in records]
     single = write_run(tmp_path / "once", "wisp", records, in_turn(plain(records)))
-    twice = write_run(tmp_path / "twice", "wisp", [*records, *again], in_turn(plain([*records, *again])))
+    twice = write_run(
+        tmp_path / "twice", "wisp", [*records, *again], in_turn(plain([*records, *again]))
+    )
     bounds = [compared([path]).overall["wisp"].intervals["speedup"] for path in (single, twice)]
     assert bounds[0] == pytest.approx(bounds[1])
 
@@ -311,7 +352,9 @@ def test_pooled_and_per_request_averages_differ_where_lengths_do(tmp_path):
     assert row.acceptance_length_request_mean == pytest.approx(np.mean(own))
     assert row.acceptance_length < row.acceptance_length_request_mean
     assert row.speedup < row.speedup_request_mean
-    rates = [np.mean([len(r.output_ids) / r.e2e_s for r in side]) for side in (records, plain(records))]
+    rates = [
+        np.mean([len(r.output_ids) / r.e2e_s for r in side]) for side in (records, plain(records))
+    ]
     assert row.speedup_of_mean_rates == pytest.approx(rates[0] / rates[1])
 
 
@@ -358,10 +401,14 @@ def test_sampled_outputs_are_not_compared(tmp_path):
         (None, "–"),
     ],
 )
-def test_a_table_says_whether_sampled_outputs_follow_the_target(tmp_path, check: SamplingCheck | None, cell: str):
+def test_a_table_says_whether_sampled_outputs_follow_the_target(
+    tmp_path, check: SamplingCheck | None, cell: str
+):
     records = in_turn(records_of(4, 0.7, 8, 24))
     config = make_run()["config"] | {"temperature": 0.8}
-    run = load_runs([write_run(tmp_path, "wisp", records, in_turn(plain(records)), config=config)])[0][0]
+    run = load_runs([write_run(tmp_path, "wisp", records, in_turn(plain(records)), config=config)])[
+        0
+    ][0]
     run.summary.lossless, run.summary.sampling = None, check
     rows = compare([run]).overall
     assert LOSSLESS.cell(rows["wisp"]) == cell
@@ -384,7 +431,13 @@ def test_unknown_numbers_of_other_tools_are_left_open(tmp_path):
     row = compared([tmp_path]).overall["eagle of another tool"]
     assert row.acceptance_length > 1
     assert row.acceptance_at[0] > 0
-    for name in ("acceptance_rate", "draft_efficiency", "wdt", "server_tokens_per_busy_second", "submitted"):
+    for name in (
+        "acceptance_rate",
+        "draft_efficiency",
+        "wdt",
+        "server_tokens_per_busy_second",
+        "submitted",
+    ):
         assert row.value(name) is None, name
     assert row.phase_seconds.verify is None
 
@@ -409,9 +462,11 @@ def test_order_star_headline_and_table_go_by_one_speedup_that_of_a_typical_promp
         f"(95% interval {ends})"
     )
     assert SPEEDUP.text(SPEEDUP.cell(first)).startswith(f"{times(first.typical_speedup)} ({ends})")
-    assert [column for column in leading_columns("comparison", "terminal", "paper") if column.unit == "times"] == [
-        SPEEDUP
-    ]
+    assert [
+        column
+        for column in leading_columns("comparison", "terminal", "paper")
+        if column.unit == "times"
+    ] == [SPEEDUP]
     picture = next(pictures(comparison))
     assert picture.name == "speedup"
     axes = Figure().subplots()

@@ -88,7 +88,10 @@ def test_nothing_passes_for_want_of_what_cannot_be_read(tmp_path):
     require_readable(compare(load_runs([tmp_path])[0]))
     (paths[0] / "requests.jsonl").write_text("{}\n")
     runs, problems = load_runs([tmp_path])
-    with pytest.raises(SkitError, match=r"cannot be judged, since not all runs could be read: .*no finished request"):
+    with pytest.raises(
+        SkitError,
+        match=r"cannot be judged, since not all runs could be read: .*no finished request",
+    ):
         require_readable(compare(runs, problems=problems))
 
 

@@ -5,7 +5,12 @@ from dataclasses import replace
 import pytest
 
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.metrics.evidence import PLAUSIBLE, ChoiceOfShape, DivergenceEvidence, OutputEvidence
+from specbench_kit.metrics.evidence import (
+    PLAUSIBLE,
+    ChoiceOfShape,
+    DivergenceEvidence,
+    OutputEvidence,
+)
 
 RECORD = RequestRecord("a", "test", [1], [2])
 TIE = DivergenceEvidence(
@@ -21,7 +26,9 @@ NOISE = 0.25
 
 
 def verdict(divergence: DivergenceEvidence, *, exact: bool = True, **evidence: float) -> str:
-    output_evidence = OutputEvidence(**{"noise": NOISE, "control": NOISE, **evidence}, divergences=(divergence,))  # type: ignore[arg-type]
+    output_evidence = OutputEvidence(
+        **{"noise": NOISE, "control": NOISE, **evidence}, divergences=(divergence,)
+    )  # type: ignore[arg-type]
     return output_evidence.verdict(RECORD, exact).verdict
 
 
@@ -39,7 +46,9 @@ def test_noise_counts_up_to_a_multiple_of_the_controls(margin: float, expected: 
 
 
 @pytest.mark.parametrize(("margin", "expected"), [(0.02, "tie"), (0.021, "error")])
-def test_in_half_precision_the_margin_has_to_be_small_in_float32_too(margin: float, expected: str) -> None:
+def test_in_half_precision_the_margin_has_to_be_small_in_float32_too(
+    margin: float, expected: str
+) -> None:
     assert verdict(replace(TIE, precise_margin=margin), precise_noise=0.01) == expected
 
 
@@ -64,5 +73,7 @@ def test_one_error_decides_over_ties() -> None:
     far = replace(TIE, position=3, margin=9.0)
     judgement = OutputEvidence(NOISE, NOISE, divergences=(TIE, far)).verdict(RECORD, exact=True)
     assert (judgement.verdict, judgement.position, judgement.margin) == ("error", 3, 9.0)
-    first = OutputEvidence(NOISE, NOISE, divergences=(TIE, replace(TIE, position=3))).verdict(RECORD, exact=True)
+    first = OutputEvidence(NOISE, NOISE, divergences=(TIE, replace(TIE, position=3))).verdict(
+        RECORD, exact=True
+    )
     assert (first.verdict, first.position) == ("tie", 0)

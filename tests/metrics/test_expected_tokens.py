@@ -25,14 +25,19 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize(("spec", "expected"), EXPECTED.items())
-def test_a_policy_expects_what_its_chances_come_to(spec: str, expected: float | None, tmp_path: Path) -> None:
+def test_a_policy_expects_what_its_chances_come_to(
+    spec: str, expected: float | None, tmp_path: Path
+) -> None:
     """The draft's likeliest token is right in half of the places, its second in a quarter, and it says so.
 
     Sequoia was told of a fifth.
     """
     deployment = load("adaspec-l40", ())
     assert deployment is not None
-    prompts, spec = SyntheticPrompts(requests=1, output_tokens=30), spec.format(**filled_in(tmp_path))
+    prompts, spec = (
+        SyntheticPrompts(requests=1, output_tokens=30),
+        spec.format(**filled_in(tmp_path)),
+    )
     (record,) = prompts.decode(spec, deployment, "ranks=0.5+0.25,spread=0")
     assert {step.expected for step in record.rounds[:-3]} == {expected}
 
@@ -45,4 +50,7 @@ def test_expected_and_accepted_are_over_the_same_rounds() -> None:
     assert [overall[name] for name in EXPECTED_RATIOS] == [3.0, 2.0, 1.5]
     assert "| `expectation_bias` | 1.50x" in render(make_run(), summary_of(records), records)
     silent_alone = [make_record("c", silent)]
-    assert not EXPECTED_RATIOS.keys() & summarise(RequestGroup(silent_alone), makespan_s=1.0)["overall"].keys()
+    assert (
+        not EXPECTED_RATIOS.keys()
+        & summarise(RequestGroup(silent_alone), makespan_s=1.0)["overall"].keys()
+    )

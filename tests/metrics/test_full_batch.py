@@ -50,7 +50,8 @@ def test_plain_decoding_has_the_speed_of_a_step_of_so_many_rows(size: int, tmp_p
     assert full is not None
     # 40 tokens each; of them one comes with the prompt, whose three tokens are a step of 3 rows per request.
     step_s, prompt_s = (
-        DEPLOYMENT.verifier.latency.seconds([(new, cached)] * size) for new, cached in ((1, 23), (3, 0))
+        DEPLOYMENT.verifier.latency.seconds([(new, cached)] * size)
+        for new, cached in ((1, 23), (3, 0))
     )
     assert full.throughput == pytest.approx(size * 40 / (39 * step_s + prompt_s), rel=0.04)
 
@@ -61,7 +62,13 @@ def test_a_repeated_prompt_is_one_sample(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "trace.parquet", made_requests(6), MODELS).path
     trace = TraceFile(path, limit=5, fewest=12)
     records = [
-        RequestRecord(request.request_id, "test", request.prompt_ids, request.output_ids, dialogue=request.dialogue)
+        RequestRecord(
+            request.request_id,
+            "test",
+            request.prompt_ids,
+            request.output_ids,
+            dialogue=request.dialogue,
+        )
         for request in trace
     ]
     assert len(records) == 15

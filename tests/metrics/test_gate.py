@@ -19,23 +19,30 @@ def gate(text: str) -> SlowerGate:
     return parsed
 
 
-def compared(old_s: Sequence[float], new_s: Sequence[float], time_kind: TimeKind = "measured") -> Comparison:
+def compared(
+    old_s: Sequence[float], new_s: Sequence[float], time_kind: TimeKind = "measured"
+) -> Comparison:
     """Return a comparison of two runs of one method, whose baseline took a second for every prompt."""
     entries = [
         TableEntry(
-            label, RequestGroup(_records(seconds, time_kind)), RequestGroup(_records([1.0] * len(seconds), time_kind))
+            label,
+            RequestGroup(_records(seconds, time_kind)),
+            RequestGroup(_records([1.0] * len(seconds), time_kind)),
         )
         for label, seconds in (("wisp", old_s), ("wisp #2", new_s))
     ]
     units = {str(number): number for number in range(len(old_s))}
     rows = rows_of(entries, Reference("wisp", ("wisp",)), units)
     series = [MethodSeries(label, {}) for label in rows]
-    return Comparison(series=series, parts=[ComparisonTable("overall", "all requests", rows)], reference="wisp")
+    return Comparison(
+        series=series, parts=[ComparisonTable("overall", "all requests", rows)], reference="wisp"
+    )
 
 
 def _records(seconds: Sequence[float], time_kind: TimeKind) -> list[RequestRecord]:
     return [
-        RequestRecord(str(n), "", [1], [2], e2e_s=float(value), time_kind=time_kind) for n, value in enumerate(seconds)
+        RequestRecord(str(n), "", [1], [2], e2e_s=float(value), time_kind=time_kind)
+        for n, value in enumerate(seconds)
     ]
 
 
@@ -67,7 +74,9 @@ def test_the_number_of_prompts_that_it_names_is_enough() -> None:
     (line,) = gate("slower by 5%").judge(drawn(0, 12, 0.0, noise=0.1)).too_small
     needed = int(line.rpartition("; about ")[2].split()[0])
     assert 30 < needed < 120
-    failures = [gate("slower by 5%").judge(drawn(seed, 54, 0.05, noise=0.1)).failed for seed in range(100)]
+    failures = [
+        gate("slower by 5%").judge(drawn(seed, 54, 0.05, noise=0.1)).failed for seed in range(100)
+    ]
     assert sum(map(bool, failures)) >= 68
 
 
@@ -84,9 +93,13 @@ def test_a_small_loss_that_is_sure_passes() -> None:
     assert (result.failed, result.too_small) == ([], [])
 
 
-@pytest.mark.parametrize("text", ["slower by 0%", "slower by 100%", "slower by five%", "slower than 5%", "slower"])
+@pytest.mark.parametrize(
+    "text", ["slower by 0%", "slower by 100%", "slower by five%", "slower than 5%", "slower"]
+)
 def test_what_is_no_loss_is_one_line(text: str) -> None:
-    with pytest.raises(SkitError, match=r"expected a loss between 0% and 100%, as in 'slower by 5%'"):
+    with pytest.raises(
+        SkitError, match=r"expected a loss between 0% and 100%, as in 'slower by 5%'"
+    ):
         SlowerGate.parse(text)
 
 

@@ -7,7 +7,15 @@ from itertools import product
 import pytest
 import torch
 from nightly import nightly_except
-from tiny_models import AUTOREGRESSIVE, decode, disturbed, make_requests, make_runner, random_prompts, tiny_llama
+from tiny_models import (
+    AUTOREGRESSIVE,
+    decode,
+    disturbed,
+    make_requests,
+    make_runner,
+    random_prompts,
+    tiny_llama,
+)
 
 from benchmarks.faults import accept_second, injected, swap_extra
 from specbench_kit.decoding.records import RequestRecord
@@ -44,7 +52,9 @@ class Always:
 
     def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
         verdict = "error" if record.request_id == "wrong" else "tie"
-        return Losslessness(record.request_id, verdict, position, repeat=record.repeat, noise=2e-6, control=1e-6)
+        return Losslessness(
+            record.request_id, verdict, position, repeat=record.repeat, noise=2e-6, control=1e-6
+        )
 
 
 def test_equal_outputs_are_identical_without_asking_the_target() -> None:
@@ -53,7 +63,9 @@ def test_equal_outputs_are_identical_without_asking_the_target() -> None:
 
 
 @pytest.mark.parametrize(("method", "baseline"), [((5,), (5, 7)), ((5, 7), (5,))])
-def test_an_output_that_ends_too_early_is_an_error_at_its_end(method: list[int], baseline: list[int]) -> None:
+def test_an_output_that_ends_too_early_is_an_error_at_its_end(
+    method: list[int], baseline: list[int]
+) -> None:
     result = check(output(*method, finish_reason="eos"), output(*baseline), Never())
     assert (result.verdict, result.position) == ("error", 1)
     assert {result.method_token, result.baseline_token} == {7, None}
@@ -70,9 +82,15 @@ def test_failed_or_missing_requests_are_not_compared() -> None:
 
 
 def test_summary_counts_each_verdict() -> None:
-    records = [output(5, request_id="same"), output(9, request_id="tie"), output(8, request_id="wrong")]
+    records = [
+        output(5, request_id="same"),
+        output(9, request_id="tie"),
+        output(8, request_id="wrong"),
+    ]
     records += [output(4, request_id="turn", prompt_ids=[3]), output(1, request_id="alone")]
-    baseline = [output(5, request_id="same")] + [output(7, request_id=i) for i in ("wrong", "tie", "turn")]
+    baseline = [output(5, request_id="same")] + [
+        output(7, request_id=i) for i in ("wrong", "tie", "turn")
+    ]
     summary = summarise_checks(check_all(records, baseline, Always()))
     assert [d["request_id"] for d in summary.pop("divergences")] == ["tie", "wrong"]
     assert summary == {
@@ -102,7 +120,9 @@ class DecodedPair:
     def __init__(self, dtype: torch.dtype, size: int, requests: int = 5) -> None:
         target = tiny_llama(vocab_size=256).to(dtype)
         self.size = size
-        self.runners = tuple(make_runner(model, size, 120) for model in (target, disturbed(target, 0.03)))
+        self.runners = tuple(
+            make_runner(model, size, 120) for model in (target, disturbed(target, 0.03))
+        )
         self.requests = make_requests(random_prompts([7 + 3 * i for i in range(requests)], 256), 24)
         self.shapes = RecomputedLogits(self.runners[0], target)
         self.plain = list(self.decode(AUTOREGRESSIVE).values())
@@ -129,7 +149,9 @@ HALVES = (torch.bfloat16, torch.float16)
 METHODS = (FixedK(4), SpecInfer())
 
 
-@pytest.mark.parametrize(("dtype", "size"), nightly_except([(torch.bfloat16, 3)], product(HALVES, (1, 3))))
+@pytest.mark.parametrize(
+    ("dtype", "size"), nightly_except([(torch.bfloat16, 3)], product(HALVES, (1, 3)))
+)
 def test_rounding_is_no_error(dtype: torch.dtype, size: int) -> None:
     bench = make_bench(dtype, size)
     for method in METHODS:
@@ -144,7 +166,9 @@ def test_rounding_is_no_error(dtype: torch.dtype, size: int) -> None:
         product(HALVES, (1, 3), (accept_second, swap_extra)),
     ),
 )
-def test_faults_that_stay_near_the_best_token_are_errors(dtype: torch.dtype, size: int, fault: object) -> None:
+def test_faults_that_stay_near_the_best_token_are_errors(
+    dtype: torch.dtype, size: int, fault: object
+) -> None:
     bench, verdicts = make_bench(dtype, size), list[str]()
     for method in METHODS:
         right = bench.right(method)
@@ -160,7 +184,9 @@ def test_faults_that_stay_near_the_best_token_are_errors(dtype: torch.dtype, siz
     assert verdicts.count("error") >= 0.95 * len(verdicts)
 
 
-def test_a_forward_that_computes_something_else_is_no_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forward_that_computes_something_else_is_no_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Noise that the control does not show, here that of verifications one position off, cannot excuse a token."""
     bench = DecodedPair(torch.float32, 1, requests=3)
     records = list(bench.decode(FixedK(4)).values())
@@ -184,7 +210,9 @@ def test_drawn_tokens_follow_the_streams_numbers() -> None:
     sampler, numbers = Sampler(1.0), RequestRandom(0, "a")
     first = numbers.uniform("target")
     choice = SampledChoice(sampler, RequestRandom(0, "a"))
-    below, above = (choice.scores(torch.tensor([p, 1 - p]).log()) for p in (first - 1e-3, first + 1e-3))
+    below, above = (
+        choice.scores(torch.tensor([p, 1 - p]).log()) for p in (first - 1e-3, first + 1e-3)
+    )
     assert [choice.token(scores, 0) for scores in (below, above)] == [1, 0]
     assert choice.shortfall(below, 0, 0) == pytest.approx(1e-3, abs=1e-6)
     assert choice.shortfall(below, 0, 1) == 0

@@ -26,11 +26,17 @@ def test_the_interval_of_a_ratio_of_equal_units_by_hand():
     """Ten denominators of 1, numerators of .9 and 1.1: each residual is .1 / 10, over the .9 left without its unit."""
     tops = [0.9, 1.1] * 5
     ratio = Ratio.of([tops], [np.ones(10)])
-    assert (ratio.value, ratio.units, ratio.freedom) == (pytest.approx(1), 10, pytest.approx(9, abs=0.1))
+    assert (ratio.value, ratio.units, ratio.freedom) == (
+        pytest.approx(1),
+        10,
+        pytest.approx(9, abs=0.1),
+    )
     error = np.sqrt(sum(((top - 1) / 10 / (1 - (top + 1) / 20)) ** 2 for top in tops))
     assert ratio.standard_error == pytest.approx(error)
     low, high = ratio.interval()
-    assert np.log([low, high]) == pytest.approx(np.array([-1, 1]) * student(0.95, ratio.freedom) * error)
+    assert np.log([low, high]) == pytest.approx(
+        np.array([-1, 1]) * student(0.95, ratio.freedom) * error
+    )
     assert student(0.95, 9) == pytest.approx(2.262, abs=1e-3)
 
 
@@ -64,7 +70,8 @@ def test_an_interval_without_width_is_none():
 
 
 @pytest.mark.parametrize(
-    ("methods", "experiments", "most_false"), nightly_except([(8, 75, 9)], [(2, 400, 34), (8, 75, 9)])
+    ("methods", "experiments", "most_false"),
+    nightly_except([(8, 75, 9)], [(2, 400, 34), (8, 75, 9)]),
 )
 def test_equal_methods_are_seldom_called_different(methods, experiments, most_false):
     """If 5% of the verdicts were false, more than `most_false` would have p < .005."""

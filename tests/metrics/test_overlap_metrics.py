@@ -1,7 +1,14 @@
 """What drafting while the target verifies brings: metrics, and what the report says of them."""
 
 import pytest
-from report_builders import autoregressive_like, make_record, make_round, make_run, priced, summary_of
+from report_builders import (
+    autoregressive_like,
+    make_record,
+    make_round,
+    make_run,
+    priced,
+    summary_of,
+)
 from report_builders import render_run as render
 
 from specbench_kit.decoding.records import RequestRecord
@@ -24,7 +31,9 @@ def records() -> list[RequestRecord]:
     second = make_record(
         "b",
         make_round(6, accepted=1, proactive=1, aligned=True, end_s=0.4, **times),
-        make_round(5, accepted=1, proactive=1, reused=1, end_s=0.8, prefill_s=0.05, policy_s=0.01, **times),
+        make_round(
+            5, accepted=1, proactive=1, reused=1, end_s=0.8, prefill_s=0.05, policy_s=0.01, **times
+        ),
         finished_s=2.0,
     )
     return [first, second]
@@ -37,7 +46,9 @@ def test_alignment_is_over_the_rounds_that_drafted_ahead(records: list[RequestRe
     assert overall["intervals"]["alignment_rate"] is None  # of two prompts
     assert (
         overall["intervals"]["acceptance_rate"]
-        == summarise(RequestGroup(records), makespan_s=1.0)["overall"]["intervals"]["acceptance_rate"]
+        == summarise(RequestGroup(records), makespan_s=1.0)["overall"]["intervals"][
+            "acceptance_rate"
+        ]
     )
 
 
@@ -65,7 +76,11 @@ def test_idle_shares_need_a_deployment_and_an_edge(records: list[RequestRecord])
         for placement in ("edge", "server")
     )
     # The verifier worked 5 x 0.2 s of 2 s; the edges 5 x 0.1 s and 0.06 s of 0.9 s + 0.8 s.
-    assert edge["overall"]["server_idle_share"] == server["overall"]["server_idle_share"] == pytest.approx(0.5)
+    assert (
+        edge["overall"]["server_idle_share"]
+        == server["overall"]["server_idle_share"]
+        == pytest.approx(0.5)
+    )
     assert edge["overall"]["edge_idle_share"] == pytest.approx(1 - 0.56 / 1.7)
     assert "edge_idle_share" not in server["overall"]
     assert "edge_idle_share" not in edge["baseline"]["overall"]
@@ -79,7 +94,9 @@ def test_the_report_says_that_one_device_cannot_overlap(records: list[RequestRec
     modelled = render(make_run(time_kind="modelled"), summary_of(records, overlaps=True), records)
     assert "took turns" not in modelled
     assert "| `proactive_hit_depth` | 1.50" in modelled
-    assert "## Drafting while" not in render(make_run(), summary_of(records, overlaps=False), records)
+    assert "## Drafting while" not in render(
+        make_run(), summary_of(records, overlaps=False), records
+    )
 
 
 def test_the_report_links_to_what_lies_beside_it(records: list[RequestRecord]) -> None:

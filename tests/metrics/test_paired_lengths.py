@@ -20,7 +20,9 @@ def sampled(step_s: float, mean_tokens: float) -> list[RequestRecord]:
     for number in range(PROMPTS):
         tokens = int(RNG.uniform(0.5, 1.5) * mean_tokens)
         seconds = tokens * step_s * float(np.exp(RNG.normal(0, 0.1)))
-        records.append(RequestRecord(str(number), "", [1], list(range(tokens)), e2e_s=seconds, ttft_s=step_s))
+        records.append(
+            RequestRecord(str(number), "", [1], list(range(tokens)), e2e_s=seconds, ttft_s=step_s)
+        )
     return records
 
 
@@ -29,10 +31,15 @@ def test_the_speedup_is_of_times_per_token() -> None:
     shorter = sampled(0.04, 60)
     speed = speedup(Side.of(shorter, plain), UNITS)
     assert speed is not None
-    rates = [sum(len(r.output_ids) for r in side) / sum(r.e2e_s or 0 for r in side) for side in (shorter, plain)]
+    rates = [
+        sum(len(r.output_ids) for r in side) / sum(r.e2e_s or 0 for r in side)
+        for side in (shorter, plain)
+    ]
     assert speed.ratio.value == pytest.approx(rates[0] / rates[1])
     assert speed.typical.value == pytest.approx(1, abs=0.1)
-    assert speed.time_ratio == pytest.approx(sum(r.e2e_s or 0 for r in plain) / sum(r.e2e_s or 0 for r in shorter))
+    assert speed.time_ratio == pytest.approx(
+        sum(r.e2e_s or 0 for r in plain) / sum(r.e2e_s or 0 for r in shorter)
+    )
     assert speed.time_ratio > 1.4
     assert speed.verdict() == NO_DIFFERENCE
 
@@ -64,7 +71,9 @@ def test_a_table_holds_both_ratios_and_goes_by_times_per_token() -> None:
 
 def test_equal_lengths_leave_total_times_as_they_are() -> None:
     plain = sampled(0.04, 100)
-    equal = [RequestRecord(r.request_id, "", [1], r.output_ids, e2e_s=(r.e2e_s or 0) / 2) for r in plain]
+    equal = [
+        RequestRecord(r.request_id, "", [1], r.output_ids, e2e_s=(r.e2e_s or 0) / 2) for r in plain
+    ]
     speed = speedup(Side.of(equal, plain), UNITS)
     assert speed is not None
     assert speed.time_ratio is None

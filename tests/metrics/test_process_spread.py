@@ -21,7 +21,9 @@ LENGTHS_S = np.linspace(1, 4, 8)
 def records(factors: Array) -> list[RequestRecord]:
     """Return the requests of a method that takes `factors` [processes, prompts] times the lengths."""
     return [
-        RequestRecord(name, "", [1], [2], repeat=process, e2e_s=float(LENGTHS_S[number] * factor[number]))
+        RequestRecord(
+            name, "", [1], [2], repeat=process, e2e_s=float(LENGTHS_S[number] * factor[number])
+        )
         for process, factor in enumerate(factors)
         for name, number in UNITS.items()
     ]
@@ -80,8 +82,13 @@ def test_a_method_that_is_faster_in_some_processes_only_is_not_called_faster() -
     steady = Side.of(records(constant(0.7, 0.7, 0.7) * noise[::-1]), plain)
     sides = [Side.of(plain, plain), moved, steady]
     spread = process_spread(sides, UNITS, 3)
-    assert process_spread([replace(side, is_measured=False) for side in sides], UNITS, 3) is None, "modelled"
-    verdicts = [speed.verdict() if speed else "" for speed in (speedup(moved, UNITS), speedup(moved, UNITS, spread))]
+    assert process_spread([replace(side, is_measured=False) for side in sides], UNITS, 3) is None, (
+        "modelled"
+    )
+    verdicts = [
+        speed.verdict() if speed else ""
+        for speed in (speedup(moved, UNITS), speedup(moved, UNITS, spread))
+    ]
     assert verdicts == [FASTER, NO_DIFFERENCE]
     by_far = relative_speed(steady, moved, UNITS, spread)
     assert by_far is not None
@@ -100,7 +107,10 @@ def test_requests_that_no_method_has_finished_count_for_nothing() -> None:
 
 def test_baselines_of_their_own_are_of_other_processes() -> None:
     ratios = constant(1, 1.1, 1.21)
-    sides = [Side.of(records(0.5 * ratios * scale), records(scale * constant(1, 1, 1))) for scale in (1.0, 1.5)]
+    sides = [
+        Side.of(records(0.5 * ratios * scale), records(scale * constant(1, 1, 1)))
+        for scale in (1.0, 1.5)
+    ]
     spread = process_spread(sides, UNITS, 3)
     assert spread is not None
     assert spread.variance == pytest.approx(np.log(1.1) ** 2), "shared, it would be none"
@@ -126,7 +136,9 @@ def test_the_fastest_of_many_methods_has_to_be_faster_by_more() -> None:
     spread = ProcessSpread.of(logs)
     assert spread is not None
     assert (spread.methods, spread.freedom) == (8, 32)
-    assert spread.half_width(1.96) == pytest.approx(range_of_equals(0.95, 8, 32) * spread.standard_error)
+    assert spread.half_width(1.96) == pytest.approx(
+        range_of_equals(0.95, 8, 32) * spread.standard_error
+    )
     assert spread.half_width() == pytest.approx(students_t.ppf(0.975, 32) * spread.standard_error)
 
 

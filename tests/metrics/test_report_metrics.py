@@ -30,7 +30,9 @@ def two_requests():
             make_round(3, submitted=2, accepted=0, draft_s=0.06, verify_s=0.1, end_s=0.5),
             make_round(1, submitted=1, accepted=1, draft_s=0.02, verify_s=0.1, end_s=0.9),
         ),
-        make_record("b", make_round(4, accepted=1, draft_s=0.04, verify_s=0.2, end_s=0.5), category="code"),
+        make_record(
+            "b", make_round(4, accepted=1, draft_s=0.04, verify_s=0.2, end_s=0.5), category="code"
+        ),
     ]
 
 
@@ -57,7 +59,10 @@ def test_acceptance_length_pooled_and_as_mean_of_requests(two_requests):
 
 
 def test_pooled_and_mean_differ_when_requests_differ_in_length():
-    records = [make_record("a", make_round(1, accepted=1)), make_record("b", *[make_round(1, accepted=0)] * 3)]
+    records = [
+        make_record("a", make_round(1, accepted=1)),
+        make_record("b", *[make_round(1, accepted=0)] * 3),
+    ]
     metrics = overall(records)
     assert metrics["acceptance_length"] == (2 + 3) / 4
     assert metrics["acceptance_length_request_mean"] == (2 + 1) / 2
@@ -91,29 +96,44 @@ def test_in_a_tree_a_position_is_a_depth_and_only_rounds_that_reached_it_tried()
 
 
 def test_a_pipelines_positions_go_as_deep_as_its_flight():
-    rounds = make_round(30, accepted=2, steps=9, deepest=4), make_round(30, accepted=0, steps=9, deepest=3)
+    rounds = (
+        make_round(30, accepted=2, steps=9, deepest=4),
+        make_round(30, accepted=0, steps=9, deepest=3),
+    )
     metrics = overall([make_record("a", *rounds)])
     assert metrics["acceptance_at"] == [1 / 2, 1 / 2, 0.0, 0.0]
     assert metrics["acceptance_at_conditional"] == [1 / 2, 1.0, 0.0, None]
 
 
 def test_a_pipeline_has_tokens_per_step_and_hits_instead_of_figures_of_verifications():
-    rounds = make_round(30, accepted=5, committed=6, steps=8), make_round(30, accepted=0, committed=2, steps=8)
+    rounds = (
+        make_round(30, accepted=5, committed=6, steps=8),
+        make_round(30, accepted=0, committed=2, steps=8),
+    )
     metrics = overall([make_record("a", *rounds), make_record("b", *rounds)])
     for name in ("acceptance_length", "acceptance_rate", "draft_efficiency"):
         assert metrics[name] is None
         assert metrics["intervals"].get(name) is None
-    for name in ("acceptance_length_request_mean", "acceptance_rate_request_mean", "acceptance_length_sd"):
+    for name in (
+        "acceptance_length_request_mean",
+        "acceptance_rate_request_mean",
+        "acceptance_length_sd",
+    ):
         assert metrics[name] is None
     assert metrics["tokens_per_step"] == 16 / 32
     assert metrics["hit_rate"] == 10 / 16
     assert COLUMNS["acceptance length"].cell(make_row(**metrics)) is None
-    assert headlines.pipeline_words(make_row(**metrics)) == "0.500 tokens per pipeline step, 62.5% in flight"
+    assert (
+        headlines.pipeline_words(make_row(**metrics))
+        == "0.500 tokens per pipeline step, 62.5% in flight"
+    )
     assert headlines.pipeline_words(make_row()) == ""
 
 
 def test_a_record_that_does_not_say_its_depth_is_taken_for_a_chain():
-    recent, old = ([make_record("a", make_round(4, accepted=2, **deepest))] for deepest in ({"deepest": 4}, {}))
+    recent, old = (
+        [make_record("a", make_round(4, accepted=2, **deepest))] for deepest in ({"deepest": 4}, {})
+    )
     assert old[0].rounds[0].deepest is None
     for name in ("acceptance_at", "acceptance_at_conditional"):
         assert overall(old)[name] == overall(recent)[name]
@@ -140,7 +160,9 @@ def test_a_burst_of_n_tokens_is_n_gaps_of_an_nth(two_requests):
     # Request a: first burst no gap, then one token after 0.2 s, then two tokens after 0.4 s. Request b: none.
     gaps = [0.2, 0.4 / 2, 0.4 / 2]
     assert overall(two_requests)["itl"]["mean"] == pytest.approx(sum(gaps) / 3)
-    record = make_record("c", *(make_round(9, accepted=n - 1, end_s=t) for n, t in ((4, 1.0), (1, 2.0), (4, 4.0))))
+    record = make_record(
+        "c", *(make_round(9, accepted=n - 1, end_s=t) for n, t in ((4, 1.0), (1, 2.0), (4, 4.0)))
+    )
     itl = overall([record])["itl"]
     assert itl["p50"] == 0.5  # of 1.0, 0.5, 0.5, 0.5, 0.5
     assert itl["p95"] == pytest.approx(0.5 + 0.8 * 0.5)  # rank 0.95 * 4 = 3.8
@@ -151,7 +173,9 @@ def test_gaps_add_up_to_the_time_after_the_first_burst():
     records = simulate_chain(requests=5, rounds=20, draft=4, alpha=0.7)
     metrics = overall(records)
     later_tokens = sum(len(r.output_ids) - r.rounds[0].committed for r in records)
-    assert metrics["itl"]["mean"] * later_tokens == pytest.approx(sum(r.e2e_s - r.ttft_s for r in records))
+    assert metrics["itl"]["mean"] * later_tokens == pytest.approx(
+        sum(r.e2e_s - r.ttft_s for r in records)
+    )
 
 
 def test_a_request_of_one_token_has_no_tpot():
@@ -168,7 +192,9 @@ def test_throughput_is_per_makespan_and_overall_only(two_requests):
 
 
 def test_server_tokens_per_busy_second(two_requests):
-    assert overall(two_requests)["server_tokens_per_busy_second"] == pytest.approx(8 / (0.1 * 3 + 0.2))
+    assert overall(two_requests)["server_tokens_per_busy_second"] == pytest.approx(
+        8 / (0.1 * 3 + 0.2)
+    )
 
 
 def test_goodput_counts_the_requests_that_met_the_slo(two_requests):
@@ -203,7 +229,9 @@ def test_speedup_pairs_requests_that_finished_in_both(two_requests):
     for record in baseline:
         record.output_ids = lengths.get(record.request_id, record.output_ids)
     records = [*two_requests, failed_record("c"), make_record("d", make_round(end_s=9.0))]
-    summary = summarise(RequestGroup(records), RequestGroup([*baseline, failed_record("d")]), makespan_s=2.0)
+    summary = summarise(
+        RequestGroup(records), RequestGroup([*baseline, failed_record("d")]), makespan_s=2.0
+    )
     assert summary["overall"]["speedup"] == pytest.approx((1.8 + 1.0) / (0.9 + 0.5))
     assert summary["overall"]["speedup_pairs"] == 2
     assert summary["overall"]["intervals"]["speedup"] is None  # of two prompts
@@ -227,7 +255,9 @@ def test_phase_shares_sum_to_one(two_requests):
 
 
 def test_failed_requests_count_and_change_nothing_else(two_requests):
-    partly_done = failed_record("c", category="code", rounds=[make_round(4, verify_s=9.0, end_s=9.0)], e2e_s=9.0)
+    partly_done = failed_record(
+        "c", category="code", rounds=[make_round(4, verify_s=9.0, end_s=9.0)], e2e_s=9.0
+    )
     clean, with_failure = overall(two_requests), overall([*two_requests, partly_done])
     assert with_failure.pop("failed") == 1
     assert clean.pop("failed") == 0
@@ -235,7 +265,9 @@ def test_failed_requests_count_and_change_nothing_else(two_requests):
 
 
 def test_categories_add_up_to_the_whole():
-    summary = summarise(RequestGroup(simulate_chain(requests=9, rounds=6, draft=3, alpha=0.6)), makespan_s=1.0)
+    summary = summarise(
+        RequestGroup(simulate_chain(requests=9, rounds=6, draft=3, alpha=0.6)), makespan_s=1.0
+    )
     assert list(summary["categories"]) == ["chat", "code", "maths"]
     for name in ("finished", "rounds", "tokens", "drafted", "accepted", "wasted_tokens", "wdt"):
         parts = sum(part[name] for part in summary["categories"].values())
@@ -244,7 +276,9 @@ def test_categories_add_up_to_the_whole():
 
 def test_the_baseline_is_summarised_in_the_same_way(two_requests):
     baseline = autoregressive_like(two_requests)
-    summary = summarise(RequestGroup(two_requests), RequestGroup(baseline), makespan_s=2.0, baseline_makespan_s=4.0)
+    summary = summarise(
+        RequestGroup(two_requests), RequestGroup(baseline), makespan_s=2.0, baseline_makespan_s=4.0
+    )
     metrics = summary["baseline"]["overall"]
     assert metrics["acceptance_length"] == 1.0
     assert metrics["throughput"] == 2.0
@@ -252,11 +286,18 @@ def test_the_baseline_is_summarised_in_the_same_way(two_requests):
     assert summarise(RequestGroup(two_requests), makespan_s=2.0)["baseline"] is None
 
 
-@pytest.mark.parametrize("records", [[], [failed_record("a")], autoregressive_like(simulate_chain(1, 2, 3, 0.5))])
+@pytest.mark.parametrize(
+    "records", [[], [failed_record("a")], autoregressive_like(simulate_chain(1, 2, 3, 0.5))]
+)
 def test_metrics_without_a_meaning_are_none_and_never_nan(records):
     group = RequestGroup(records)
     summary = summarise(
-        group, group, makespan_s=0.0, oracle_throughput=1.0, slo_tpot_s=1.0, deployment=priced(1.0, 0.0)
+        group,
+        group,
+        makespan_s=0.0,
+        oracle_throughput=1.0,
+        slo_tpot_s=1.0,
+        deployment=priced(1.0, 0.0),
     )
     json.dumps(summary, allow_nan=False)
     metrics = summary["overall"]
@@ -292,14 +333,19 @@ def test_a_chain_with_independent_acceptance_commits_what_theory_says(draft, alp
 def test_summary_is_the_same_each_time():
     records = simulate_chain(requests=10, rounds=5, draft=4, alpha=0.7)
     baseline = autoregressive_like(records)
-    first, second = (summarise(RequestGroup(records), RequestGroup(baseline), makespan_s=1.0) for _ in range(2))
+    first, second = (
+        summarise(RequestGroup(records), RequestGroup(baseline), makespan_s=1.0) for _ in range(2)
+    )
     assert first == second
 
 
 def test_attainment_is_held_against_plain_decodings_90th_percentile():
     """Eleven baselines of 1 to 11 s per token promise 10 s."""
     plain, ours = (
-        [make_record(str(n), make_round(1, accepted=0), make_round(1, accepted=0)) for n in range(1, 12)]
+        [
+            make_record(str(n), make_round(1, accepted=0), make_round(1, accepted=0))
+            for n in range(1, 12)
+        ]
         for _ in range(2)
     )
     for seconds, (slow, fast) in enumerate(zip(plain, ours, strict=True), 1):

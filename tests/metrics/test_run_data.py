@@ -44,12 +44,19 @@ def test_a_last_line_that_was_cut_short_is_named_and_left_out(run):
 def test_a_damaged_line_and_a_repeated_one_are_named_and_left_out(run):
     file = run / "requests.jsonl"
     rows = file.read_text().splitlines()
-    file.write_text("\n".join([rows[0], "{broken", *rows[1:], rows[3], '{"request_id": "x"}']) + "\n")
+    file.write_text(
+        "\n".join([rows[0], "{broken", *rows[1:], rows[3], '{"request_id": "x"}']) + "\n"
+    )
     loaded, lines = problems(run)
     assert len(loaded.records) == 8
     assert lines[0].startswith(f"{run.name}/requests.jsonl:2: not a request record (")
-    assert lines[1] == f"{run.name}/requests.jsonl:10: request 'q3' is recorded twice: the second is left out"
-    assert lines[2].startswith(f"{run.name}/requests.jsonl:11: not a request record (category is missing)")
+    assert (
+        lines[1]
+        == f"{run.name}/requests.jsonl:10: request 'q3' is recorded twice: the second is left out"
+    )
+    assert lines[2].startswith(
+        f"{run.name}/requests.jsonl:11: not a request record (category is missing)"
+    )
 
 
 def test_an_unfinished_run_is_reported_from_its_requests(run):
@@ -70,7 +77,11 @@ def test_an_unfinished_run_is_reported_from_its_requests(run):
         (("e2e_s",), "fast", 'e2e_s must be a number or null, not "fast"'),
         (("request_id",), 3, "request_id must be text, not 3"),
         (("output_ids",), [1, "two"], 'output_ids[1] must be a whole number or null, not "two"'),
-        (("finish_reason",), "tired", 'finish_reason must be "eos" or "error" or "length", not "tired"'),
+        (
+            ("finish_reason",),
+            "tired",
+            'finish_reason must be "eos" or "error" or "length", not "tired"',
+        ),
         (("rounds",), 4, "rounds must be a list, not 4"),
         (("rounds", 1), 4, "rounds[1] must be an object, not 4"),
         (("rounds", 1, "accepted"), "3", 'rounds[1].accepted must be a whole number, not "3"'),
@@ -105,7 +116,10 @@ def test_a_broken_summary_is_computed_anew(run, content):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"requests": {"planned": 8, "finished": "8", "failed": 0}}, "requests.finished must be a whole number"),
+        (
+            {"requests": {"planned": 8, "finished": "8", "failed": 0}},
+            "requests.finished must be a whole number",
+        ),
         ({"overall": None}, "overall must be an object"),
         ({"categories": []}, "categories must be an object"),
         ({"categories": {"math": {}}}, "categories[...].finished is missing"),
@@ -125,15 +139,26 @@ def test_a_summary_with_a_field_of_a_wrong_kind_is_computed_anew(run, changes, r
 @pytest.mark.parametrize(
     ("change_run", "message"),
     [
-        (lambda run: change(run / "run.json", schema_version=99), "was written by a newer specbench-kit (version 99"),
-        (lambda run: (run / "requests.jsonl").write_text(""), "requests.jsonl holds no finished request"),
+        (
+            lambda run: change(run / "run.json", schema_version=99),
+            "was written by a newer specbench-kit (version 99",
+        ),
+        (
+            lambda run: (run / "requests.jsonl").write_text(""),
+            "requests.jsonl holds no finished request",
+        ),
         (lambda run: (run / "run.json").write_text("{"), "run.json is not valid JSON"),
         (lambda run: change(run / "run.json", method=None), "has a run.json that names no method"),
-        (lambda run: change(run / "run.json", dataset="gsm8k"), "run.json: dataset must be an object"),
+        (
+            lambda run: change(run / "run.json", dataset="gsm8k"),
+            "run.json: dataset must be an object",
+        ),
         (shutil.rmtree, "cannot read"),
     ],
 )
-def test_a_run_that_cannot_be_read_is_one_line_and_the_others_are_reported(tmp_path, run, change_run, message):
+def test_a_run_that_cannot_be_read_is_one_line_and_the_others_are_reported(
+    tmp_path, run, change_run, message
+):
     change_run(run)
     with pytest.raises(SkitError) as alone:
         load_runs([run])

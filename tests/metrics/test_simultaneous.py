@@ -29,10 +29,14 @@ SCENES: dict[str, tuple[Sequence[float], Lanes]] = {
 }
 
 
-def speeds_of(rng: np.random.Generator, true: Sequence[float], lanes: Lanes, prompts: int = PROMPTS) -> Array:
+def speeds_of(
+    rng: np.random.Generator, true: Sequence[float], lanes: Lanes, prompts: int = PROMPTS
+) -> Array:
     """Return logarithmic speeds relative to the baseline, whose times vary as those of the methods do."""
     noise = rng.normal(0, NOISE, (prompts, 1 + max(lanes)))
-    return np.column_stack([noise[:, 0] - noise[:, lane] + own for own, lane in zip(true, lanes, strict=True)])
+    return np.column_stack(
+        [noise[:, 0] - noise[:, lane] + own for own, lane in zip(true, lanes, strict=True)]
+    )
 
 
 def all_hold(rng: np.random.Generator, true: Sequence[float], lanes: Lanes) -> bool:
@@ -49,7 +53,10 @@ def all_hold(rng: np.random.Generator, true: Sequence[float], lanes: Lanes) -> b
         in_all = Ratio.of([numerator], [denominator])
         assert typical is not None
         assert in_all is not None
-        pairs = (typical.value, typical.interval(limits.typical)), (in_all.value, in_all.interval(limits.level))
+        pairs = (
+            (typical.value, typical.interval(limits.typical)),
+            (in_all.value, in_all.interval(limits.level)),
+        )
         # Methods with the same times have no interval, and exactly the true ratio.
         bounds = [found or [value * (1 - 1e-9), value * (1 + 1e-9)] for value, found in pairs]
         return all(low <= exp(ratio) <= high for low, high in bounds)
@@ -69,7 +76,9 @@ def all_hold(rng: np.random.Generator, true: Sequence[float], lanes: Lanes) -> b
     )
 
 
-@pytest.mark.parametrize("scene", nightly_except(["all different", "two are the baseline"], list(SCENES)))
+@pytest.mark.parametrize(
+    "scene", nightly_except(["all different", "two are the baseline"], list(SCENES))
+)
 def test_all_intervals_of_a_table_hold_together(scene: str) -> None:
     """If they held in 94 % of tables, fewer than 50 of 60 would come about once in a thousand times."""
     rng = np.random.default_rng(8)
@@ -95,7 +104,9 @@ def test_a_single_comparison_has_plain_intervals() -> None:
 
 
 def entry(name: str, seconds: Array, baseline: Sequence[RequestRecord] = ()) -> TableEntry:
-    records = [RequestRecord(str(n), "", [1], [2], e2e_s=float(own)) for n, own in enumerate(seconds)]
+    records = [
+        RequestRecord(str(n), "", [1], [2], e2e_s=float(own)) for n, own in enumerate(seconds)
+    ]
     return TableEntry(name, RequestGroup(records), RequestGroup(baseline), is_baseline=not baseline)
 
 
@@ -112,7 +123,11 @@ def bounds_beside(*tied: str) -> dict[str, list[float] | None]:
     rows = rows_of(entries, choose_reference(entries, units), units)
     return {
         f"{name} {metric}": rows[name].bounds(metric)
-        for name, metric in [("slow", "speedup"), ("slow", "typical_speedup"), ("fast", "typical_speedup")]
+        for name, metric in [
+            ("slow", "speedup"),
+            ("slow", "typical_speedup"),
+            ("fast", "typical_speedup"),
+        ]
     } | {"slow against fast": rows["slow"].bounds("typical_relative_speed")}
 
 

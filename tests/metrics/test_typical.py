@@ -48,7 +48,10 @@ def test_too_few_units_have_no_interval() -> None:
 
 
 def side(own: list[float], plain: list[float]) -> Side:
-    records = [[RequestRecord(str(n), "", [1], [2], e2e_s=s) for n, s in enumerate(times)] for times in (own, plain)]
+    records = [
+        [RequestRecord(str(n), "", [1], [2], e2e_s=s) for n, s in enumerate(times)]
+        for times in (own, plain)
+    ]
     return Side.of(*records)
 
 
@@ -82,7 +85,13 @@ def test_what_is_faster_on_most_prompts_and_slower_in_all_is_called_neither() ->
 def test_the_median_of_repeats_counts() -> None:
     """Every second prompt has one repeat in three that took twice as long."""
     records = [
-        RequestRecord(str(prompt), "", [1], [2], e2e_s=(0.9 + 0.001 * prompt) * (2 if prompt % 2 and not repeat else 1))
+        RequestRecord(
+            str(prompt),
+            "",
+            [1],
+            [2],
+            e2e_s=(0.9 + 0.001 * prompt) * (2 if prompt % 2 and not repeat else 1),
+        )
         for prompt in range(12)
         for repeat in range(3)
     ]
@@ -105,7 +114,9 @@ def test_equal_times_show_no_difference_and_few_prompts_nothing() -> None:
     assert few.verdict() == TOO_FEW
 
 
-def family(speeds: list[float], candidates: list[int], reference: int, noise: float = 0.1) -> TypicalFamily:
+def family(
+    speeds: list[float], candidates: list[int], reference: int, noise: float = 0.1
+) -> TypicalFamily:
     logs = np.log(speeds) + np.random.default_rng(3).normal(0, noise, (20, len(speeds)))
     return TypicalFamily(logs, np.ones(20), candidates, [False] * len(speeds), reference)
 
@@ -117,7 +128,10 @@ def test_a_table_asks_for_more_the_more_it_compares() -> None:
 
 
 def test_a_reference_that_was_fixed_costs_less_than_one_chosen_by_the_data() -> None:
-    assert family([1.0] * 8, [0], 0).limits().shown < family([1.0] * 8, list(range(8)), 0).limits().shown
+    assert (
+        family([1.0] * 8, [0], 0).limits().shown
+        < family([1.0] * 8, list(range(8)), 0).limits().shown
+    )
 
 
 def test_many_units_go_by_a_part_of_their_pairs() -> None:
@@ -131,19 +145,27 @@ def test_many_units_go_by_a_part_of_their_pairs() -> None:
     assert np.array([low, high]) == pytest.approx(logs.mean() + np.array([-half, half]), abs=5e-4)
     assert typical.deviation > limit_of_one(20_000) == pytest.approx(1.96, abs=0.001)
     speeds = RNG.normal(0, 0.1, (20_000, 3))
-    assert 2 < TypicalFamily(speeds, np.ones(20_000), [0, 1, 2], [False] * 3, 0).limits().shown < 2.6
+    assert (
+        2 < TypicalFamily(speeds, np.ones(20_000), [0, 1, 2], [False] * 3, 0).limits().shown < 2.6
+    )
 
 
 def test_methods_without_a_time_show_nothing() -> None:
     absent = np.full((30, 3), np.nan)
-    assert TypicalFamily(absent, np.zeros(30), [0, 1, 2], [True] * 3, 0).limits().shown == limit_of_one(1)
+    assert TypicalFamily(
+        absent, np.zeros(30), [0, 1, 2], [True] * 3, 0
+    ).limits().shown == limit_of_one(1)
 
 
 def test_units_of_other_tables_change_nothing() -> None:
     small = family([1.0] * 4, list(range(4)), 0)
     absent = np.full((30, 4), np.nan)
     larger = TypicalFamily(
-        np.concatenate([absent, small.speeds]), np.ones(50), small.candidates, small.has_baseline, small.reference
+        np.concatenate([absent, small.speeds]),
+        np.ones(50),
+        small.candidates,
+        small.has_baseline,
+        small.reference,
     )
     assert larger.limits().shown == small.limits().shown
 
@@ -153,7 +175,9 @@ def test_what_is_shown_is_set_aside() -> None:
     assert family([1.5, 1.48, *[1.0] * 6], list(range(8)), 0).limits().shown == limit_of_one(20)
 
 
-def test_a_table_shows_what_exceeds_the_largest_deviation_of_equal_methods_from_their_baselines() -> None:
+def test_a_table_shows_what_exceeds_the_largest_deviation_of_equal_methods_from_their_baselines() -> (
+    None
+):
     """The limit for many methods is that of the farthest of them in each shuffle, not of their average."""
     logs = np.random.default_rng(3).normal(0, 0.1, (20, 8))
 

@@ -8,7 +8,12 @@ from report_builders import run_summary, summary_of
 from run_builders import in_turn, plain, records_of, write_methods, write_run
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.metrics.acceptance import EXPECTED_RATIOS, PAUSE_RATIOS, PIPELINE_RATIOS, PROACTIVE_RATIOS
+from specbench_kit.metrics.acceptance import (
+    EXPECTED_RATIOS,
+    PAUSE_RATIOS,
+    PIPELINE_RATIOS,
+    PROACTIVE_RATIOS,
+)
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.gate import Condition, violations
 from specbench_kit.metrics.paired import Side, relative_speed
@@ -66,7 +71,11 @@ def test_every_bounded_metric_has_an_interval(tmp_path, sides):
         replace(
             record,
             rounds=[
-                replace(step, drafted=step.drafted + (place + number) % 3, submitted=step.drafted - number % 2)
+                replace(
+                    step,
+                    drafted=step.drafted + (place + number) % 3,
+                    submitted=step.drafted - number % 2,
+                )
                 for number, step in enumerate(record.rounds)
             ],
         )
@@ -77,12 +86,16 @@ def test_every_bounded_metric_has_an_interval(tmp_path, sides):
     computed = {name for row in comparison.overall.values() for name in bounded if row.bounds(name)}
     others = {*PIPELINE_RATIOS, *PROACTIVE_RATIOS, *PAUSE_RATIOS, *EXPECTED_RATIOS}
     missing = bounded - computed - others
-    assert missing == set(), "bounded, and nothing computes its interval: see RATIOS in metrics/acceptance.py"
+    assert missing == set(), (
+        "bounded, and nothing computes its interval: see RATIOS in metrics/acceptance.py"
+    )
 
 
 def test_a_copy_on_a_slower_machine_shows_no_difference(tmp_path, sides):
     records, baseline = sides
-    comparison = two_runs(tmp_path, records, slowed(records, 1.1), (baseline, slowed(baseline, 1.1)))
+    comparison = two_runs(
+        tmp_path, records, slowed(records, 1.1), (baseline, slowed(baseline, 1.1))
+    )
     row = comparison.overall["wisp #2"]
     assert row.verdict == NO_DIFFERENCE
     assert row.relative_speed == pytest.approx(1)
@@ -91,7 +104,8 @@ def test_a_copy_on_a_slower_machine_shows_no_difference(tmp_path, sides):
     (line,) = violations(comparison, Condition.parse("baseline_ratio<0.95"))
     assert line.startswith("wisp #2: baseline_ratio is 0.9091")
     assert any(
-        line.startswith("MACHINE OR ENGINE CHANGED: the baseline of `wisp #2`") for line in wording.cautions(comparison)
+        line.startswith("MACHINE OR ENGINE CHANGED: the baseline of `wisp #2`")
+        for line in wording.cautions(comparison)
     )
     assert "baseline / baseline: machine or engine changed" in render(comparison)
 
@@ -109,7 +123,9 @@ def test_without_baselines_raw_times_are_compared_and_the_sentence_says_so(tmp_p
     comparison = two_runs(tmp_path, records, slowed(records, 1.1))
     assert comparison.overall["wisp #2"].relative_speed == pytest.approx(1 / 1.1)
     assert comparison.overall["wisp #2"].baseline_ratio is None
-    assert "compared by raw times, because some run has no baseline" in headlines.of_comparison(comparison)
+    assert "compared by raw times, because some run has no baseline" in headlines.of_comparison(
+        comparison
+    )
     assert "compared only with each other" in headlines.of_comparison(comparison)
     assert "Ratios of raw times" in render(comparison)
 
@@ -119,7 +135,10 @@ def test_one_side_without_a_baseline_leaves_a_ratio_of_times_alone():
     halved = {key: value / 2 for key, value in seconds.items()}
     with_baseline, without_baseline = Side(halved, seconds), Side(seconds, {})
     units = {name: number for number, (name, _) in enumerate(seconds)}
-    for side, reference, ratio in ((with_baseline, without_baseline, 2.0), (without_baseline, with_baseline, 0.5)):
+    for side, reference, ratio in (
+        (with_baseline, without_baseline, 2.0),
+        (without_baseline, with_baseline, 0.5),
+    ):
         speed = relative_speed(side, reference, units)
         assert speed is not None
         assert (speed.raw, speed.ratio.value) == (True, pytest.approx(ratio))
@@ -142,7 +161,9 @@ def test_below_six_prompts_nothing_prints_an_interval_or_a_verdict(tmp_path):
 
 
 def test_a_method_that_is_not_lossless_is_neither_reference_nor_winner(tmp_path):
-    write_methods(tmp_path, drafts={"wisp": (6, 0.95), "threshold": (4, 0.6), "fixed-k:k=3": (3, 0.3)})
+    write_methods(
+        tmp_path, drafts={"wisp": (6, 0.95), "threshold": (4, 0.6), "fixed-k:k=3": (3, 0.3)}
+    )
     runs, _ = load_runs([tmp_path])
     (fast,) = (run for run in runs if run.method == "wisp")
     assert compare(runs).reference == "wisp"
@@ -180,15 +201,19 @@ def test_what_was_not_checked_wins_only_against_its_like(tmp_path, sides):
         summary.lossless = summary.sampling = None
     comparison = compare(runs, against="fixed-k")
     assert comparison.overall["wisp"].verdict == FASTER
-    assert "outputs were not checked, so these methods are compared only with each other" in headlines.of_comparison(
-        comparison
+    assert (
+        "outputs were not checked, so these methods are compared only with each other"
+        in headlines.of_comparison(comparison)
     )
 
 
 def sampled(comparison_runs, **consistent):
     """Return the comparison of runs whose sampling was checked with these results, by method."""
     for run in comparison_runs:
-        run.summary.lossless, run.summary.sampling = None, SamplingCheck(consistent=consistent[run.method])
+        run.summary.lossless, run.summary.sampling = (
+            None,
+            SamplingCheck(consistent=consistent[run.method]),
+        )
     return compare(comparison_runs)
 
 
@@ -219,7 +244,9 @@ def test_what_is_slower_than_plain_decoding_never_leads_as_the_fastest(tmp_path,
         assert headlines.of_comparison(comparison).startswith(
             "no lossless method here is faster than autoregressive decoding; `threshold`: 0.909x"
         )
-    assert "no lossless method" not in headlines.of_comparison(compare(load_runs([out])[0], against="wisp"))
+    assert "no lossless method" not in headlines.of_comparison(
+        compare(load_runs([out])[0], against="wisp")
+    )
 
 
 OUTPUTS = {"compared": 1, "identical": 1, "ties": 0, "errors": 0}
@@ -227,10 +254,18 @@ OUTPUTS = {"compared": 1, "identical": 1, "ties": 0, "errors": 0}
 
 @pytest.mark.parametrize(
     ("lossless", "sampling", "allowed"),
-    [(True, None, True), (None, True, True), (False, None, False), (True, False, False), (None, None, None)],
+    [
+        (True, None, True),
+        (None, True, True),
+        (False, None, False),
+        (True, False, False),
+        (None, None, None),
+    ],
 )
 def test_a_run_may_win_on_either_check_and_on_no_failed_one(lossless, sampling, allowed):
-    summary = run_summary(summary_of([], lossless=OUTPUTS | {"lossless": lossless}, sampling={"consistent": sampling}))
+    summary = run_summary(
+        summary_of([], lossless=OUTPUTS | {"lossless": lossless}, sampling={"consistent": sampling})
+    )
     assert may_win(summary) is allowed
 
 
@@ -252,8 +287,12 @@ def test_a_batch_is_one_unit_in_the_order_of_admission():
 def test_batches_are_resampled_whole(tmp_path, sides):
     records, baseline = sides
     config = load_runs([write_run(tmp_path / "one", "wisp", records, baseline)])[0][0].fields.config
-    narrow = write_run(tmp_path / "two", "wisp", records, baseline, config=asdict(config) | {"batch_size": 2})
-    wide = write_run(tmp_path / "three", "wisp", records, baseline, config=asdict(config) | {"batch_size": 3})
+    narrow = write_run(
+        tmp_path / "two", "wisp", records, baseline, config=asdict(config) | {"batch_size": 2}
+    )
+    wide = write_run(
+        tmp_path / "three", "wisp", records, baseline, config=asdict(config) | {"batch_size": 3}
+    )
     rows = [compare(load_runs([path])[0]).overall["wisp"] for path in (narrow, wide)]
     assert [row.speedup_units for row in rows] == [6, 4]
     assert rows[0].intervals["speedup"] is not None

@@ -37,7 +37,9 @@ ROWS, WIDTH = 2, 7
 Forward = Callable[[Tensor, Tensor, Tensor], Any]
 
 
-def make_model(kind: type[PretrainedConfig], dtype: torch.dtype = torch.float32, **changes: object) -> PreTrainedModel:
+def make_model(
+    kind: type[PretrainedConfig], dtype: torch.dtype = torch.float32, **changes: object
+) -> PreTrainedModel:
     """A model whose norms and biases are not what they begin with."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(kind(**(SIZES | changes))).to(dtype).eval()
@@ -54,7 +56,9 @@ def computed(forward: Forward, dtype: torch.dtype) -> Any:
     positions = torch.arange(WIDTH)[None].expand(ROWS, -1)
     visible = torch.tril(torch.ones(WIDTH, WIDTH, dtype=torch.bool))
     visible &= ~torch.diag(torch.ones(WIDTH - 2, dtype=torch.bool), -2)
-    mask = torch.zeros(ROWS, 1, WIDTH, WIDTH, dtype=dtype).masked_fill_(~visible, torch.finfo(dtype).min)
+    mask = torch.zeros(ROWS, 1, WIDTH, WIDTH, dtype=dtype).masked_fill_(
+        ~visible, torch.finfo(dtype).min
+    )
     with torch.inference_mode():
         return forward(tokens, positions, mask)
 
@@ -68,7 +72,9 @@ def by_transformers(model: PreTrainedModel) -> Forward:
 
 
 def by_decoder(model: PreTrainedModel, layers: tuple[int, ...] = (), first: int = 0) -> Forward:
-    return lambda tokens, places, mask: CardDecoder(model)(tokens, places, mask, DynamicCache(), layers, first)
+    return lambda tokens, places, mask: CardDecoder(model)(
+        tokens, places, mask, DynamicCache(), layers, first
+    )
 
 
 @pytest.mark.parametrize("kind", [*CONFIGURATIONS, MistralConfig])
@@ -86,7 +92,9 @@ def test_logits_and_hidden_states_of_every_layer(
     torch.testing.assert_close(logits, expected.logits, atol=tolerance * scale, rtol=0)
     for layer in layers:
         states = expected.hidden_states[layer]
-        torch.testing.assert_close(hidden[layer], states, atol=tolerance * float(states.abs().max()), rtol=0)
+        torch.testing.assert_close(
+            hidden[layer], states, atol=tolerance * float(states.abs().max()), rtol=0
+        )
     tail, _ = computed(by_decoder(model, first=4), dtype)
     torch.testing.assert_close(tail, logits[:, 4:], atol=tolerance * scale, rtol=0)
 
@@ -99,8 +107,13 @@ def test_the_model_keeps_its_weights_and_memory() -> None:
     assert torch.equal(computed(by_transformers(model), torch.float32).logits, logits)
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     attention = model.model.layers[0].self_attn
-    storages = {product.weight.untyped_storage().data_ptr() for product in (attention.q_proj, attention.k_proj)}
-    merged = {decoder._layers[0]._projections[0].untyped_storage().data_ptr() for decoder in decoders}
+    storages = {
+        product.weight.untyped_storage().data_ptr()
+        for product in (attention.q_proj, attention.k_proj)
+    }
+    merged = {
+        decoder._layers[0]._projections[0].untyped_storage().data_ptr() for decoder in decoders
+    }
     assert storages == merged, "one copy, which the model and all its decoders read"
     with torch.no_grad():
         attention.k_proj.weight.mul_(2)

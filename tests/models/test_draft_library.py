@@ -29,7 +29,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    return write_rows(tmp_path / "prompts.jsonl", {"prompt": "one two one two"}, {"prompt": "a b a b"})
+    return write_rows(
+        tmp_path / "prompts.jsonl", {"prompt": "one two one two"}, {"prompt": "a b a b"}
+    )
 
 
 def train(tiny: TinyPair) -> Path:
@@ -45,7 +47,9 @@ def test_the_bundled_target_has_the_bundled_draft_and_head() -> None:
     assert find_own(target, "head") == find(f"{HEAD}auto", target)
 
 
-def test_a_draft_that_the_user_trained_is_loaded_with_its_target(tiny: TinyPair, home: Path) -> None:
+def test_a_draft_that_the_user_trained_is_loaded_with_its_target(
+    tiny: TinyPair, home: Path
+) -> None:
     with pytest.raises(SkitError, match=NOTHING):
         load_pair(str(tiny.target), device="cpu")
     folder = train(tiny)
@@ -77,14 +81,20 @@ def test_what_is_bundled_for_a_named_model_belongs_to_every_copy_of_it(
     ]
     drafts = [find_draft("auto", copy) for copy in copies]
     assert {draft.location for draft in drafts} == {str(tmp_path / "bundled/smollm2/draft")}
-    assert [draft.label for draft in drafts] == ["some-file/draft", "smollm2/draft", f"{smollm2.repository}/draft"]
+    assert [draft.label for draft in drafts] == [
+        "some-file/draft",
+        "smollm2/draft",
+        f"{smollm2.repository}/draft",
+    ]
 
 
 def test_all_runs_what_needs_no_draft_and_says_once_why_others_cannot(
     tiny: TinyPair, prompts: Path, tmp_path: Path
 ) -> None:
     command = ["bench", "--target", tiny.target, "--dataset", prompts, "--max-new-tokens", 6]
-    done = skit_here(*command, "--method", "group:draft-free", "--method", "all", "--out", tmp_path / "runs")
+    done = skit_here(
+        *command, "--method", "group:draft-free", "--method", "all", "--out", tmp_path / "runs"
+    )
     assert done.returncode == 0, done.stderr
     runs = [read_object(file) for file in (tmp_path / "runs").glob("*/run.json")]
     assert {"suffix", "prompt-lookup"} <= {run["method"] for run in runs}
@@ -92,25 +102,44 @@ def test_all_runs_what_needs_no_draft_and_says_once_why_others_cannot(
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("left out: "))
     assert line.endswith(" more; the report says why")
     (report,) = (tmp_path / "runs").glob("*-bench-*/report.md")
-    (row,) = (row for row in report.read_text().splitlines() if row.startswith("| left out: ") and NOTHING in row)
+    (row,) = (
+        row
+        for row in report.read_text().splitlines()
+        if row.startswith("| left out: ") and NOTHING in row
+    )
     assert {"`fixed-k`", "`specedge`", "`wisp`"} <= set(
         row.split("|")[1].strip().removeprefix("left out: ").split(", ")
     )
 
 
-def test_a_named_method_without_its_draft_leaves_nothing(tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
+def test_a_named_method_without_its_draft_leaves_nothing(
+    tiny: TinyPair, prompts: Path, tmp_path: Path
+) -> None:
     command = ["bench", "--target", tiny.target, "--dataset", prompts, "--out", tmp_path / "runs"]
     assert error_line(skit_here(*command, "--method", "suffix", "--method", "fixed-k")) == NOTHING
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_run_with_the_targets_own_draft_is_run_again(tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
+def test_a_run_with_the_targets_own_draft_is_run_again(
+    tiny: TinyPair, prompts: Path, tmp_path: Path
+) -> None:
     train(tiny)
-    options = ["--target", tiny.target, "--dataset", prompts, "--max-new-tokens", 6, "--out", tmp_path / "runs"]
+    options = [
+        "--target",
+        tiny.target,
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        6,
+        "--out",
+        tmp_path / "runs",
+    ]
     first = skit_here("bench", "--method", "fixed-k", *options)
     assert first.returncode == 0, first.stderr
     (run,) = (tmp_path / "runs").iterdir()
     assert read_object(run / "run.json")["models"]["draft"]["name"] == "target/draft"
-    again = skit_here("rerun", run, "--target", tiny.target, "--data-dir", tmp_path, "--out", tmp_path / "again")
+    again = skit_here(
+        "rerun", run, "--target", tiny.target, "--data-dir", tmp_path, "--out", tmp_path / "again"
+    )
     assert again.returncode == 0, again.stderr
     assert "outputs" in again.stdout

@@ -24,7 +24,9 @@ def test_it_computes_what_the_first_layers_say(executor: str, tiny: TinyPair) ->
         states = model(torch.tensor([[5, 90, 7]]), output_hidden_states=True).hidden_states[1]
         expected = model.lm_head(model.model.norm(states))[0]
     torch.testing.assert_close(drafted, expected, atol=1e-4, rtol=1e-4)
-    assert {weight.data_ptr() for weight in small.parameters()} < {weight.data_ptr() for weight in model.parameters()}
+    assert {weight.data_ptr() for weight in small.parameters()} < {
+        weight.data_ptr() for weight in model.parameters()
+    }
 
 
 def test_the_target_stays_whole_and_its_output_too(tiny: TinyPair) -> None:
@@ -46,7 +48,10 @@ def test_the_target_stays_whole_and_its_output_too(tiny: TinyPair) -> None:
     ("name", "said"),
     [
         ("early-exit:2", "early-exit:2 must exit before the last of the target's 2 layers"),
-        ("early-exit", "early-exit needs the number of layers after which it exits, as in early-exit:4, not 'early-e"),
+        (
+            "early-exit",
+            "early-exit needs the number of layers after which it exits, as in early-exit:4, not 'early-e",
+        ),
         ("early-exit:0", "early-exit needs the number of layers"),
     ],
 )

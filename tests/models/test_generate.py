@@ -74,14 +74,18 @@ ARCHITECTURES = {
     "mistral, no window": Architecture("Mistral", {"sliding_window": None, "head_dim": 12}),
     "qwen2": Architecture("Qwen2", PADDED),
     "qwen2, mixed": Architecture(
-        "Qwen2", PADDED | {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1}
+        "Qwen2",
+        PADDED | {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
     ),
     "qwen2, all sliding": Architecture(
-        "Qwen2", PADDED | {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 0}
+        "Qwen2",
+        PADDED | {"use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 0},
     ),
     "qwen3, heads of 24": Architecture("Qwen3", PADDED | {"head_dim": 24}),
     "gemma, heads of 20": Architecture("Gemma", {"head_dim": 20}),
-    "gemma2": Architecture("Gemma2", {"head_dim": 16, "sliding_window": WINDOW, "query_pre_attn_scalar": 16}),
+    "gemma2": Architecture(
+        "Gemma2", {"head_dim": 16, "sliding_window": WINDOW, "query_pre_attn_scalar": 16}
+    ),
     "gemma3": Architecture(
         "Gemma3",
         {
@@ -98,7 +102,13 @@ ARCHITECTURES = {
     "phi3": Architecture("Phi3", {"sliding_window": WINDOW}),
     "olmo2": Architecture("Olmo2", {}),
     "gpt_oss": Architecture(
-        "GptOss", {"head_dim": 16, "sliding_window": WINDOW, "num_local_experts": 4, "num_experts_per_tok": 2}
+        "GptOss",
+        {
+            "head_dim": 16,
+            "sliding_window": WINDOW,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+        },
     ),
 }
 
@@ -113,14 +123,25 @@ def save(model: PreTrainedModel, folder: Path) -> str:
 
 def generate(model: PreTrainedModel, prompt: list[int], **options: Any) -> list[int]:
     ids = torch.tensor([prompt])
-    settings = {"do_sample": False, "max_new_tokens": TOKENS, "eos_token_id": None, "pad_token_id": None}
+    settings = {
+        "do_sample": False,
+        "max_new_tokens": TOKENS,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
     out = model.generate(ids, attention_mask=torch.ones_like(ids), **(settings | options))
     return list(out[0, len(prompt) :].tolist())
 
 
 def _gpt2_build() -> PreTrainedModel:
     config = transformers.GPT2Config(
-        vocab_size=VOCABULARY, n_embd=32, n_layer=2, n_head=4, n_positions=160, bos_token_id=0, eos_token_id=1
+        vocab_size=VOCABULARY,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=160,
+        bos_token_id=0,
+        eos_token_id=1,
     )
     return fill(transformers.GPT2LMHeadModel(config), 0, 0.2)
 
@@ -140,7 +161,9 @@ def test_every_architecture_equals_generate(name: str, tmp_path: Path) -> None:
     runners = pair.runners(3, max(LENGTHS) + TOKENS)
     for batch_size in (1, 3):
         for spec in ("autoregressive", "fixed-k"):
-            records = decode(parse_method(spec), runners, make_requests(prompts, TOKENS), batch_size=batch_size)
+            records = decode(
+                parse_method(spec), runners, make_requests(prompts, TOKENS), batch_size=batch_size
+            )
             assert outputs(records) == expected
     rounds = [step for record in records.values() for step in record.rounds]
     assert 0 < sum(step.accepted for step in rounds) < sum(step.submitted for step in rounds)
@@ -179,7 +202,9 @@ def test_every_rope_type_of_transformers_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("kind", nightly_except(["dynamic", "yarn", "longrope"], SCALED))
-def test_every_rope_type_equals_generate_whatever_else_is_in_the_batch(kind: str, tmp_path: Path) -> None:
+def test_every_rope_type_equals_generate_whatever_else_is_in_the_batch(
+    kind: str, tmp_path: Path
+) -> None:
     """A prompt of 70 tokens is beyond what `longrope` was trained on, and is refused; it must not turn the others."""
     model = scaled_llama(kind)
     folder = save(model, tmp_path / "target")
@@ -215,7 +240,12 @@ def test_end_of_sequence_equals_generate() -> None:
         assert expected[-1] == end
         runners = make_runner(model, 1, 128), make_runner(model, 1, 128)
         for spec in ("autoregressive", "fixed-k"):
-            records = decode(parse_method(spec), runners, make_requests([prompt], TOKENS), eos_ids=frozenset({end}))
+            records = decode(
+                parse_method(spec),
+                runners,
+                make_requests([prompt], TOKENS),
+                eos_ids=frozenset({end}),
+            )
             assert outputs(records)["000"] == expected
 
 
@@ -224,7 +254,11 @@ ASSISTED = {
     "fixed-k:k=5": ("constant", 5, 0.0),
     "threshold:adaptive=true": ("constant", 20, 0.4),
     HEURISTIC: ("heuristic_transient", 6, 0.7),
-    "threshold:threshold=0,max_draft=3,schedule=heuristic-transient": ("heuristic_transient", 3, 0.0),
+    "threshold:threshold=0,max_draft=3,schedule=heuristic-transient": (
+        "heuristic_transient",
+        3,
+        0.0,
+    ),
 }
 """Our spec beside Hugging Face's schedule, draft length and confidence threshold."""
 
@@ -235,9 +269,11 @@ def test_rounds_equal_assisted_generation(spec: str) -> None:
     target = tiny_llama(0, max_position_embeddings=512, bos_token_id=None, eos_token_id=None)
     draft = disturbed(target, 0.004)
     settings = draft.generation_config
-    settings.num_assistant_tokens_schedule, settings.num_assistant_tokens, settings.assistant_confidence_threshold = (
-        ASSISTED[spec]
-    )
+    (
+        settings.num_assistant_tokens_schedule,
+        settings.num_assistant_tokens,
+        settings.assistant_confidence_threshold,
+    ) = ASSISTED[spec]
     prompts, count = clear_prompts(target, [12, 4, 30], 100), 100
     runners = make_runner(target, 1, 512), make_runner(draft, 1, 512)
     records = decode(parse_method(spec), runners, make_requests(prompts, count))
@@ -246,7 +282,10 @@ def test_rounds_equal_assisted_generation(spec: str) -> None:
     for name, prompt in zip(outputs(records), prompts, strict=True):
         widths: list[int] = []
         hook = target.register_forward_pre_hook(
-            lambda _module, _args, kwargs, widths=widths: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+            lambda _module, _args, kwargs, widths=widths: widths.append(
+                kwargs["input_ids"].shape[1]
+            ),
+            with_kwargs=True,
         )
         theirs = generate(target, prompt, assistant_model=draft, max_new_tokens=count)
         hook.remove()

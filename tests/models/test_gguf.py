@@ -53,14 +53,20 @@ def test_a_file_gives_the_weights_and_the_tokenizer_that_it_was_made_of(
 ) -> None:
     pair = load_pair(str(path), None)
     for name, weight in original.model.state_dict().items():
-        torch.testing.assert_close(pair.target.model.state_dict()[name], weight.bfloat16().float(), rtol=0, atol=0)
+        torch.testing.assert_close(
+            pair.target.model.state_dict()[name], weight.bfloat16().float(), rtol=0, atol=0
+        )
     text = "Once upon a time, 12 + 30 = 42?\n\n1. a\n    20"
-    assert pair.tokenizer(text)["input_ids"] == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert (
+        pair.tokenizer(text)["input_ids"] == tokenizer(text, add_special_tokens=False)["input_ids"]
+    )
     assert pair.eos_ids == {tokenizer.eos_token_id}
     assert pair.target.source.label == "tiny"
 
 
-def test_texts_begin_as_the_file_says(path: Path, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
+def test_texts_begin_as_the_file_says(
+    path: Path, tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
     file = rewrite(path, tmp_path / "bos.gguf", metadata={"tokenizer.ggml.add_bos_token": True})
     converted = AutoTokenizer.from_pretrained(converted_folder(file))
     assert converted("A text.")["input_ids"] == tokenizer("A text.")["input_ids"]
@@ -92,7 +98,9 @@ def test_rotary_frequencies_are_scaled_as_the_file_says(
     path: Path, tmp_path: Path, stated: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     changes = {f"llama.rope.{name}": value for name, value in stated.items()}
-    rope = load_pair(str(rewrite(path, tmp_path / "scaled.gguf", metadata=changes)), None).target.text_config
+    rope = load_pair(
+        str(rewrite(path, tmp_path / "scaled.gguf", metadata=changes)), None
+    ).target.text_config
     assert expected.items() <= rope.rope_parameters.items()
     assert rope.rope_parameters["rope_theta"] == 10000
 
@@ -112,7 +120,9 @@ POSITIONS = 200
         {"freq_base": 500.0},
     ],
 )
-def test_logits_after_many_positions_are_those_of_llama_cpp(path: Path, tmp_path: Path, stated: dict[str, Any]) -> None:
+def test_logits_after_many_positions_are_those_of_llama_cpp(
+    path: Path, tmp_path: Path, stated: dict[str, Any]
+) -> None:
     changes = {f"llama.rope.{name}": value for name, value in stated.items()}
     file = rewrite(path, tmp_path / "scaled.gguf", metadata=changes)
     prompt = np.random.default_rng(0).integers(2, 4096, POSITIONS).tolist()
@@ -125,19 +135,27 @@ def test_logits_after_many_positions_are_those_of_llama_cpp(path: Path, tmp_path
     assert own == pytest.approx(likeliest, abs=0.01)
 
 
-def test_the_base_of_the_frequencies_is_that_of_the_file_or_llama_cpp_s(path: Path, tmp_path: Path) -> None:
+def test_the_base_of_the_frequencies_is_that_of_the_file_or_llama_cpp_s(
+    path: Path, tmp_path: Path
+) -> None:
     for stated, expected in (({}, 10000), ({"llama.rope.freq_base": 500000.0}, 500000)):
         file = rewrite(path, tmp_path / "base.gguf", metadata=stated, drop="llama.rope.freq_base")
-        assert load_pair(str(file), None).target.text_config.rope_parameters["rope_theta"] == expected
+        assert (
+            load_pair(str(file), None).target.text_config.rope_parameters["rope_theta"] == expected
+        )
 
 
-def test_the_factors_of_llama_3_become_its_scaling(path: Path, original: LoadedModel, tmp_path: Path) -> None:
+def test_the_factors_of_llama_3_become_its_scaling(
+    path: Path, original: LoadedModel, tmp_path: Path
+) -> None:
     plain = original.model.model.rotary_emb.inv_freq
     # The wavelengths at which Llama 3 begins and ends to divide frequencies, here by 8, for a context of 8192.
     wavelengths, low, high = 2 * np.pi / plain.double().numpy(), 8192 / 1, 8192 / 4
     smooth = (8192 / wavelengths - 1) / (4 - 1)
     between = 1 / ((1 - smooth) / 8 + smooth)
-    factors = np.where(wavelengths < high, 1, np.where(wavelengths > low, 8, between)).astype(np.float32)
+    factors = np.where(wavelengths < high, 1, np.where(wavelengths > low, 8, between)).astype(
+        np.float32
+    )
     file = rewrite(path, tmp_path / "llama3.gguf", tensors={"rope_freqs.weight": factors})
     scaled = load_pair(str(file), None).target.model
     assert scaled.config.rope_parameters["rope_type"] == "llama3"
@@ -151,23 +169,36 @@ def test_parts_of_a_model_are_joined(path: Path, tmp_path: Path) -> None:
     halves = [names[8:], names[:8]]
     for number, left_out in enumerate(halves):
         changes = {"split.count": 2, "split.no": number}
-        rewrite(path, folder / f"tiny-0000{number + 1}-of-00002.gguf", metadata=changes, without=left_out)
+        rewrite(
+            path,
+            folder / f"tiny-0000{number + 1}-of-00002.gguf",
+            metadata=changes,
+            without=left_out,
+        )
     one_file, joined = load_pair(str(path), None).target, load_pair(str(folder), None).target
     assert joined.source.label == "tiny"
     for name, weight in one_file.model.state_dict().items():
         assert torch.equal(joined.model.state_dict()[name], weight)
     (folder / "tiny-00001-of-00002.gguf").unlink()
     for name in (folder, folder / "tiny-00002-of-00002.gguf"):
-        with pytest.raises(SkitError, match=r"one of 2 parts of a model, and tiny-00001-of-00002\.gguf is not beside"):
+        with pytest.raises(
+            SkitError,
+            match=r"one of 2 parts of a model, and tiny-00001-of-00002\.gguf is not beside",
+        ):
             locate(str(name), "target")
 
 
 @pytest.mark.parametrize(
     "kind", nightly_except(["F16", "Q8_0"], ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 )
-def test_every_type_is_dequantised_as_the_format_says(path: Path, tmp_path: Path, kind: str) -> None:
+def test_every_type_is_dequantised_as_the_format_says(
+    path: Path, tmp_path: Path, kind: str
+) -> None:
     file = rewrite(path, tmp_path / f"{kind}.gguf", quantised(kind))
-    expected = {tensor.name: dequantize(tensor.data, tensor.tensor_type) for tensor in open_gguf(file).tensors}
+    expected = {
+        tensor.name: dequantize(tensor.data, tensor.tensor_type)
+        for tensor in open_gguf(file).tensors
+    }
     weights = load_file(converted_folder(file) / "model.safetensors")
     down = torch.from_numpy(np.array(expected["blk.0.ffn_down.weight"])).bfloat16()
     assert torch.equal(weights["model.layers.0.mlp.down_proj.weight"], down)
@@ -222,15 +253,24 @@ def test_a_folder_with_one_file_stands_for_it(path: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"metadata": {"general.architecture": "rwkv6"}}, "architecture 'rwkv6'.*give the original"),
+        (
+            {"metadata": {"general.architecture": "rwkv6"}},
+            "architecture 'rwkv6'.*give the original",
+        ),
         ({"metadata": {"split.count": 3}}, "one of 3 parts.*llama-gguf-split --merge"),
         ({"drop": "tokenizer."}, "holds no tokenizer: give the original model"),
-        ({"without": ("blk.1.ffn_down.weight",)}, r"lacks tensors: model\.layers\.1\.mlp\.down_proj\.weight would be"),
+        (
+            {"without": ("blk.1.ffn_down.weight",)},
+            r"lacks tensors: model\.layers\.1\.mlp\.down_proj\.weight would be",
+        ),
         (
             {"tensors": {"blk.0.attn_v.bias": ONES}},
             r"its architecture lacks in transformers: .*v_proj\.bias",
         ),
-        ({"tensors": {"rope_factors_long.weight": ONES}}, "scales rotary frequencies by rope_factors_long.weight"),
+        (
+            {"tensors": {"rope_factors_long.weight": ONES}},
+            "scales rotary frequencies by rope_factors_long.weight",
+        ),
         ({"tensors": {"rope_freqs.weight": 7 * ONES[:32]}}, "factors that are not Llama 3's"),
         (
             {"metadata": {"llama.rope.scaling.type": "longrope", "llama.rope.scaling.factor": 4}},
@@ -242,10 +282,16 @@ def test_a_folder_with_one_file_stands_for_it(path: Path, tmp_path: Path) -> Non
         ),
         ({"metadata": {"llama.rope.scaling.alpha": 2.0}}, "frequencies by alpha, unknown here"),
         (
-            {"metadata": {"llama.rope.scale_linear": 4.0}, "tensors": {"rope_freqs.weight": 7 * ONES[:32]}},
+            {
+                "metadata": {"llama.rope.scale_linear": 4.0},
+                "tensors": {"rope_freqs.weight": 7 * ONES[:32]},
+            },
             "twice, by factors and by 4",
         ),
-        ({"metadata": {"tokenizer.ggml.pre": "unheard-of"}}, "splits text by the rule 'unheard-of'"),
+        (
+            {"metadata": {"tokenizer.ggml.pre": "unheard-of"}},
+            "splits text by the rule 'unheard-of'",
+        ),
     ],
 )
 def test_what_cannot_be_converted_is_one_line(

@@ -24,7 +24,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tokenizer_of(path: Path, vocabulary: Vocabulary, **metadata: Any) -> Any:
-    return AutoTokenizer.from_pretrained(converted_folder(vocabularies.write(path, vocabulary, metadata)))
+    return AutoTokenizer.from_pretrained(
+        converted_folder(vocabularies.write(path, vocabulary, metadata))
+    )
 
 
 def tokens_of(tokenizer: Any, text: str) -> list[str]:
@@ -41,24 +43,34 @@ BEGINNINGS = {
 
 
 @pytest.mark.parametrize("rule", nightly_except(["llama-bpe", "qwen2"], BEGINNINGS))
-def test_texts_begin_and_end_by_the_rule_where_the_file_does_not_say(rule: str, tmp_path: Path) -> None:
-    by_rule = tokenizer_of(tmp_path / "rule.gguf", vocabularies.byte_level(), pre=rule, **BEGINNINGS[rule])
+def test_texts_begin_and_end_by_the_rule_where_the_file_does_not_say(
+    rule: str, tmp_path: Path
+) -> None:
+    by_rule = tokenizer_of(
+        tmp_path / "rule.gguf", vocabularies.byte_level(), pre=rule, **BEGINNINGS[rule]
+    )
     assert tokens_of(by_rule, "Hello")[0] == "<|begin|>"
     stated = {"add_bos_token": False, "add_eos_token": True}
     by_file = tokenizer_of(tmp_path / "file.gguf", vocabularies.byte_level(), pre=rule, **stated)
-    assert [tokens_of(by_file, "Hello")[index] for index in (0, -1)] == [tokens_of(by_rule, "Hello")[1], "<|end|>"]
+    assert [tokens_of(by_file, "Hello")[index] for index in (0, -1)] == [
+        tokens_of(by_rule, "Hello")[1],
+        "<|end|>",
+    ]
 
 
 def test_a_word_is_its_token_where_the_rule_keeps_words(tmp_path: Path) -> None:
     kept, merged = (
-        tokenizer_of(tmp_path / f"{rule}.gguf", vocabularies.byte_level(), pre=rule) for rule in ("llama-bpe", "qwen2")
+        tokenizer_of(tmp_path / f"{rule}.gguf", vocabularies.byte_level(), pre=rule)
+        for rule in ("llama-bpe", "qwen2")
     )
     assert tokens_of(kept, WHOLE_WORD)[1:] == ["Ġentirely"]
     assert len(tokens_of(merged, WHOLE_WORD)) > 1
 
 
 @pytest.mark.parametrize("vocabulary", [vocabularies.byte_level(), vocabularies.sentence_pieces()])
-def test_control_tokens_are_found_whole_whatever_their_characters(vocabulary: Vocabulary, tmp_path: Path) -> None:
+def test_control_tokens_are_found_whole_whatever_their_characters(
+    vocabulary: Vocabulary, tmp_path: Path
+) -> None:
     rule = {"pre": "deepseek-r1-qwen"} if vocabulary.merges else {}
     tokenizer = tokenizer_of(tmp_path / "control.gguf", vocabulary, **rule)
     numbers = tokenizer(f"a{CONTROL}b{DEFINED}c")["input_ids"]
@@ -72,7 +84,9 @@ def test_control_tokens_are_found_whole_whatever_their_characters(vocabulary: Vo
 
 def test_spaces_at_the_beginning_are_counted_as_the_file_says(tmp_path: Path) -> None:
     spaced = tokenizer_of(tmp_path / "spaced.gguf", vocabularies.sentence_pieces())
-    bare = tokenizer_of(tmp_path / "bare.gguf", vocabularies.sentence_pieces(), add_space_prefix=False)
+    bare = tokenizer_of(
+        tmp_path / "bare.gguf", vocabularies.sentence_pieces(), add_space_prefix=False
+    )
     for text in ("Hello", " Hello", "  Hello"):
         signs = text.replace(" ", SPACE_SIGN)
         assert "".join(tokens_of(spaced, text)) == f"<s>{SPACE_SIGN}{signs}"
@@ -84,13 +98,17 @@ def test_spaces_at_the_beginning_are_counted_as_the_file_says(tmp_path: Path) ->
 def test_an_answer_ends_with_tokens_that_are_named_so_whatever_their_type(tmp_path: Path) -> None:
     vocabulary = vocabularies.byte_level()
     assert vocabulary.types[vocabulary.tokens.index(END)] == vocabularies.NORMAL
-    pair = load_pair(str(vocabularies.write(tmp_path / "ends.gguf", vocabulary, {"pre": "llama-bpe"})), None)
+    pair = load_pair(
+        str(vocabularies.write(tmp_path / "ends.gguf", vocabulary, {"pre": "llama-bpe"})), None
+    )
     assert pair.eos_ids == {1, vocabulary.tokens.index(END)}
 
 
 def test_a_beginning_without_a_token_is_one_line(tmp_path: Path) -> None:
     vocabulary = vocabularies.byte_level()
-    file = vocabularies.write(tmp_path / "none.gguf", vocabulary, {"pre": "llama-bpe", "bos_token_id": 1 << 20})
+    file = vocabularies.write(
+        tmp_path / "none.gguf", vocabulary, {"pre": "llama-bpe", "bos_token_id": 1 << 20}
+    )
     with pytest.raises(SkitError, match=r"none\.gguf"):
         converted_folder(file)
 
@@ -130,7 +148,9 @@ PIECES_FLAGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("flags", PIECES_FLAGS)
-def test_sentence_pieces_become_the_tokens_of_llama_cpp(flags: dict[str, Any], tmp_path: Path) -> None:
+def test_sentence_pieces_become_the_tokens_of_llama_cpp(
+    flags: dict[str, Any], tmp_path: Path
+) -> None:
     path = vocabularies.write(tmp_path / "pieces.gguf", vocabularies.sentence_pieces(), flags)
     with llama_reference(path) as reference:
         own = AutoTokenizer.from_pretrained(converted_folder(path))
@@ -140,8 +160,12 @@ def test_sentence_pieces_become_the_tokens_of_llama_cpp(flags: dict[str, Any], t
         }
 
 
-@pytest.mark.parametrize("flags", [{}, {"add_eos_token": True}, {"add_bos_token": True, "bos_token_id": 9}])
-def test_flags_of_byte_level_files_are_those_of_llama_cpp(flags: dict[str, Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "flags", [{}, {"add_eos_token": True}, {"add_bos_token": True, "bos_token_id": 9}]
+)
+def test_flags_of_byte_level_files_are_those_of_llama_cpp(
+    flags: dict[str, Any], tmp_path: Path
+) -> None:
     path = vocabularies.write(tmp_path / "flags.gguf", vocabularies.byte_level(), flags)
     with llama_reference(path) as reference:
         own = AutoTokenizer.from_pretrained(converted_folder(path))
@@ -154,4 +178,6 @@ def test_answers_end_as_those_of_llama_cpp(tmp_path: Path) -> None:
     path = vocabularies.write(tmp_path / "ends.gguf", vocabulary, {"pre": "llama-bpe"})
     with llama_reference(path) as reference:
         asked = [1, 2, 300, *range(len(vocabulary.tokens) - 4, len(vocabulary.tokens))]
-        assert {token for token in asked if reference.is_end(token)} == load_pair(str(path), None).eos_ids
+        assert {token for token in asked if reference.is_end(token)} == load_pair(
+            str(path), None
+        ).eos_ids

@@ -21,7 +21,9 @@ from specbench_kit.models.catalogue import locate
 from specbench_kit.models.gguf import converted_folder, open_gguf
 from specbench_kit.models.pair import LoadedModel
 
-ROWS = json.loads(Path(__file__).with_name("recorded").joinpath("ggml_rows.json").read_text())["rows"]
+ROWS = json.loads(Path(__file__).with_name("recorded").joinpath("ggml_rows.json").read_text())[
+    "rows"
+]
 BLOCK = 256
 """The weights in a block of the K types: with rows of this length, every type is written as it is."""
 
@@ -56,7 +58,9 @@ def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def turned(row: NDArray[np.float32], block: int, rows: int, columns: int) -> NDArray[np.float32]:
     """Return a matrix of `columns` entries per row: a row repeated, turned by one block further in every row."""
-    return np.stack([np.tile(np.roll(row, block * index), columns // len(row)) for index in range(rows)])
+    return np.stack(
+        [np.tile(np.roll(row, block * index), columns // len(row)) for index in range(rows)]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +79,9 @@ def every_kind(wide: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKIT_HOME", str(folder))
-        weights = load_file(converted_folder(rewrite(wide, folder / "every.gguf", encode)) / "model.safetensors")
+        weights = load_file(
+            converted_folder(rewrite(wide, folder / "every.gguf", encode)) / "model.safetensors"
+        )
     return {names[gguf_name]: weights[name] for name, gguf_name in MATRICES.items()}
 
 

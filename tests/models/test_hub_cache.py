@@ -55,11 +55,16 @@ def test_a_model_in_the_cache_is_the_one_in_the_folder(
     folder = tiny.target if parts == 1 else split_weights(tiny.target, tmp_path / "parts")
     snapshot = add_model(cache, NAME, folder, links=links)
     source = locate(NAME, "target")
-    cached, local = load_model(source, device="cpu"), load_model(locate(str(tiny.target), "target"), device="cpu")
+    cached, local = (
+        load_model(source, device="cpu"),
+        load_model(locate(str(tiny.target), "target"), device="cpu"),
+    )
     tokens = torch.tensor([[0, 5, 9]])
     assert torch.equal(cached.model(tokens).logits, local.model(tokens).logits)
     assert cached.shell.generation_config.eos_token_id == local.shell.generation_config.eos_token_id
-    assert from_pretrained(AutoTokenizer, source).encode("ab") == AutoTokenizer.from_pretrained(folder).encode("ab")
+    assert from_pretrained(AutoTokenizer, source).encode("ab") == AutoTokenizer.from_pretrained(
+        folder
+    ).encode("ab")
     assert cached.describe(hash_model)["hash"] == commit_of(snapshot) == snapshot.name
     assert trained_folder(source, "head").name == "someone--tiny"
 
@@ -69,12 +74,20 @@ def test_weights_that_only_transformers_reads(cache: Path, tiny: TinyPair, tmp_p
     old = copy_model(tiny.target, tmp_path / "old", eos_token_id=[1, 7])
     (old / "generation_config.json").unlink()
     add_model(cache, "someone/old", old)
-    assert load_model(locate("someone/old", "target"), device="cpu").shell.generation_config.eos_token_id == [1, 7]
-    torch.save(dict(load_model(locate(str(tiny.target), "target")).model.state_dict()), old / "pytorch_model.bin")
+    assert load_model(
+        locate("someone/old", "target"), device="cpu"
+    ).shell.generation_config.eos_token_id == [1, 7]
+    torch.save(
+        dict(load_model(locate(str(tiny.target), "target")).model.state_dict()),
+        old / "pytorch_model.bin",
+    )
     (old / "model.safetensors").unlink()
     add_model(cache, "someone/pickled", old)
     loaded = load_model(locate("someone/pickled", "target"), device="cpu")
-    assert loaded.model.num_parameters() == load_model(locate(str(tiny.target), "target")).model.num_parameters()
+    assert (
+        loaded.model.num_parameters()
+        == load_model(locate(str(tiny.target), "target")).model.num_parameters()
+    )
 
 
 def test_a_revision_names_a_branch_or_a_commit(cache: Path, tiny: TinyPair) -> None:
@@ -84,13 +97,17 @@ def test_a_revision_names_a_branch_or_a_commit(cache: Path, tiny: TinyPair) -> N
         source = locate(name, "target")
         assert (source.folder.resolve(), source.label) == (snapshot.resolve(), name)
     assert identify_pair(NAME, f"{NAME}@v2") == PairHashes(main.name, other.name)
-    assert refusal(f"{NAME}@v3").startswith(f"cannot load model '{NAME}@v3': it is not in the hub's cache {cache}")
+    assert refusal(f"{NAME}@v3").startswith(
+        f"cannot load model '{NAME}@v3': it is not in the hub's cache {cache}"
+    )
     for name in (f"{NAME}@", "someone@v2/tiny@v2/x"):
         with pytest.raises(SkitError, match="a hub id like owner/name or owner/name@revision"):
             locate(name, "target")
 
 
-def test_a_run_is_repeated_with_its_commit_after_the_branch_has_moved(cache: Path, tiny: TinyPair) -> None:
+def test_a_run_is_repeated_with_its_commit_after_the_branch_has_moved(
+    cache: Path, tiny: TinyPair
+) -> None:
     before = add_model(cache, NAME, tiny.target, revision="before")
     now = add_model(cache, NAME, tiny.draft)
     assert _with_commit(NAME, "target", now.name) == NAME
@@ -106,7 +123,9 @@ def test_the_path_of_a_snapshot_names_the_same_model(cache: Path, tiny: TinyPair
     assert len(hash_model(tiny.target)) == 64
 
 
-def test_a_model_that_is_not_in_the_cache_is_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_not_in_the_cache_is_one_line(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert refusal(NAME) == (
         f"cannot load model '{NAME}': it is not in the hub's cache {cache}, and HF_HUB_OFFLINE forbids a download: "
         "unset it, set HF_HUB_CACHE or HF_HOME to where the model is, or name a folder"
@@ -126,10 +145,14 @@ def test_a_download_that_was_cut_short_names_the_missing_file(
     snapshot = add_model(cache, NAME, folder, without="" if broken else missing)
     if broken:
         delete_blob(snapshot, missing)
-    assert refusal(NAME).startswith(f"cannot load model '{NAME}': {snapshot} lacks {missing}, and HF_HUB_OFFLINE")
+    assert refusal(NAME).startswith(
+        f"cannot load model '{NAME}': {snapshot} lacks {missing}, and HF_HUB_OFFLINE"
+    )
 
 
-def test_a_damaged_index_of_weights_is_one_line(cache: Path, tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_damaged_index_of_weights_is_one_line(
+    cache: Path, tiny: TinyPair, tmp_path: Path
+) -> None:
     folder = split_weights(tiny.target, tmp_path / "parts")
     (folder / "model.safetensors.index.json").write_text('{"weight_map": [')
     add_model(cache, NAME, folder)
@@ -141,14 +164,28 @@ def test_a_damaged_index_of_weights_is_one_line(cache: Path, tiny: TinyPair, tmp
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (errors.GatedRepoError, "its licence has to be accepted: do so on its page of the hub, and log in with"),
-        (errors.RepositoryNotFoundError, "the hub has no such model, or it is private: check its name"),
-        (errors.RevisionNotFoundError, "the hub has no revision 'v2' of it: name a branch, a tag or a commit"),
-        (errors.RemoteEntryNotFoundError, "the hub has no config.json of it: a GGUF file has to be downloaded"),
+        (
+            errors.GatedRepoError,
+            "its licence has to be accepted: do so on its page of the hub, and log in with",
+        ),
+        (
+            errors.RepositoryNotFoundError,
+            "the hub has no such model, or it is private: check its name",
+        ),
+        (
+            errors.RevisionNotFoundError,
+            "the hub has no revision 'v2' of it: name a branch, a tag or a commit",
+        ),
+        (
+            errors.RemoteEntryNotFoundError,
+            "the hub has no config.json of it: a GGUF file has to be downloaded",
+        ),
         (OSError, "a first line"),
     ],
 )
-def test_what_the_hub_refuses_is_one_line(error: type[Exception], reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_hub_refuses_is_one_line(
+    error: type[Exception], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object) -> Path:
         if error is OSError:
             raise OSError("a first line\nand more")
@@ -205,7 +242,10 @@ def hub_of(folder: Path) -> Iterator[str]:
                 return json.dumps({"id": NAME, "sha": COMMIT, "siblings": names}).encode()
             if self.path.startswith(f"/api/models/{NAME}/tree/{COMMIT}"):
                 sizes = {file.name: file.stat().st_size for file in folder.iterdir()}
-                listed = [{"type": "file", "path": name, "size": size, "oid": "0" * 40} for name, size in sizes.items()]
+                listed = [
+                    {"type": "file", "path": name, "size": size, "oid": "0" * 40}
+                    for name, size in sizes.items()
+                ]
                 return json.dumps(listed).encode()
             repository, _, rest = self.path.removeprefix("/").partition("/resolve/")
             revision, _, name = rest.partition("/")
@@ -232,14 +272,18 @@ def test_the_hub_is_asked_for_what_is_needed_and_no_more(tiny: TinyPair, tmp_pat
             no_proxy="127.0.0.1",
         )  # fmt: skip
         script = [sys.executable, "-c", DOWNLOAD]
-        done = subprocess.run(script, capture_output=True, text=True, env=downloading, check=True, timeout=PATIENCE_S)
+        done = subprocess.run(
+            script, capture_output=True, text=True, env=downloading, check=True, timeout=PATIENCE_S
+        )
     config, tokenizer, whole, refused = done.stdout.splitlines()
     parts = {file.name for file in hub.glob("model-*.safetensors")}
     texts = {file.name for file in hub.iterdir() if file.suffix in (".json", ".jinja")}
     assert config == "config.json"
     assert set(tokenizer.split()) == texts
     assert set(whole.split()) == texts | parts
-    assert refused.startswith("cannot load model 'someone/tiny@v9': the hub has no revision 'v9' of it")
+    assert refused.startswith(
+        "cannot load model 'someone/tiny@v9': the hub has no revision 'v9' of it"
+    )
 
 
 def test_a_tokenizer_of_the_hub(cache: Path, tiny: TinyPair, tmp_path: Path) -> None:
@@ -252,11 +296,19 @@ def test_a_tokenizer_of_the_hub(cache: Path, tiny: TinyPair, tmp_path: Path) -> 
         (alone / name).unlink()
     assert from_pretrained(AutoTokenizer, locate_tokenizer(str(alone))).encode("abc")
     assert locate_tokenizer("bundled") == locate("bundled", "target")
-    with pytest.raises(SkitError, match="--tokenizer no/such cannot be loaded: cannot load model 'no/such': it is not"):
+    with pytest.raises(
+        SkitError,
+        match="--tokenizer no/such cannot be loaded: cannot load model 'no/such': it is not",
+    ):
         ab._token_counter("no/such")
 
 
-def test_drafts_that_belong_to_a_target_read_its_embedding_in_the_cache(cache: Path, tiny: TinyPair) -> None:
+def test_drafts_that_belong_to_a_target_read_its_embedding_in_the_cache(
+    cache: Path, tiny: TinyPair
+) -> None:
     add_model(cache, NAME, tiny.target)
     pair = load_pair(NAME, "early-exit:1", device="cpu")
-    assert pair.needed_draft.describe(hash_model)["hash"] == f"{commit_of(locate(NAME, 'target').folder)}-exit1"
+    assert (
+        pair.needed_draft.describe(hash_model)["hash"]
+        == f"{commit_of(locate(NAME, 'target').folder)}-exit1"
+    )

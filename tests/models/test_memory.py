@@ -35,7 +35,9 @@ def test_the_tightest_limit_above_a_process_counts(
     assert memory.free_bytes(CPU) == min(GIB // 2 + GIB // 8, psutil.virtual_memory().available)
 
 
-def test_a_container_sees_its_group_at_the_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_sees_its_group_at_the_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = memory.NEW._replace(root=tmp_path / "groups")
     monkeypatch.setattr(memory, "NEW", files)
     monkeypatch.setattr(memory, "GROUPS", tmp_path / "own")
@@ -49,17 +51,25 @@ def test_without_groups_the_machine_counts(tmp_path: Path, monkeypatch: pytest.M
     assert 0 < memory.free_bytes(CPU) <= psutil.virtual_memory().total
 
 
-def test_a_pair_that_does_not_fit_is_one_line_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pair_that_does_not_fit_is_one_line_before_it_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pair = load_pair("bundled", "bundled")
     sizes = [memory.held_bytes(model.shell, model.named_executor) for model in pair.loaded.values()]
     assert min(sizes) > 0, "nothing is in memory yet"
-    files = [next(Path(model.source.location).glob("*.safetensors")) for model in pair.loaded.values()]
+    files = [
+        next(Path(model.source.location).glob("*.safetensors")) for model in pair.loaded.values()
+    ]
     for size, file in zip(sizes, files, strict=True):
-        assert size == pytest.approx(file.stat().st_size, rel=0.01), "weights are held as they are stored, once"
+        assert size == pytest.approx(file.stat().st_size, rel=0.01), (
+            "weights are held as they are stored, once"
+        )
     monkeypatch.setattr(memory, "free_bytes", lambda _: sum(sizes) + memory.BESIDE_BYTES)
     load_pair("bundled", "bundled")
     monkeypatch.setattr(memory, "free_bytes", lambda _: sum(sizes) + memory.BESIDE_BYTES - 1)
-    with pytest.raises(SkitError, match=r"GB of bundled/target and .* GB of bundled/draft do not fit into the"):
+    with pytest.raises(
+        SkitError, match=r"GB of bundled/target and .* GB of bundled/draft do not fit into the"
+    ):
         load_pair("bundled", "bundled")
 
 

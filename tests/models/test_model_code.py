@@ -21,7 +21,9 @@ class Own({base}):
 """
 
 
-def folder_with_code(pair: TinyPair, folder: Path, mark: Path, file: str, kind: str, base: str, **changes: str) -> Path:
+def folder_with_code(
+    pair: TinyPair, folder: Path, mark: Path, file: str, kind: str, base: str, **changes: str
+) -> Path:
     """A copy of the draft whose `file` names a class of its own."""
     copy_model(pair.draft, folder)
     (folder / "own.py").write_text(CODE.format(base=base, mark=str(mark)))
@@ -49,7 +51,9 @@ def test_a_configuration_of_its_own_is_one_line(
     assert not mark.exists()
 
 
-def test_a_tokenizer_of_its_own_is_never_run(tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_of_its_own_is_never_run(
+    tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mark = tmp_path / "mark"
     kind = ("tokenizer_config.json", "AutoTokenizer", "PreTrainedTokenizerFast")
     folder = folder_with_code(tiny, tmp_path / "draft", mark, *kind, tokenizer_class="Own")
@@ -57,8 +61,16 @@ def test_a_tokenizer_of_its_own_is_never_run(tiny: TinyPair, tmp_path: Path, mon
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("key", ["attn_implementation", "_attn_implementation", "experts_implementation"])
-def test_a_configuration_names_no_kernel_from_the_hub(key: str, tiny: TinyPair, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "key", ["attn_implementation", "_attn_implementation", "experts_implementation"]
+)
+def test_a_configuration_names_no_kernel_from_the_hub(
+    key: str, tiny: TinyPair, tmp_path: Path
+) -> None:
     named = copy_model(tiny.draft, tmp_path / "draft", **{key: "somebody/kernel"})
     loaded = load_pair(str(tiny.target), str(named), device="cpu")
-    assert loaded.draft.model.config._attn_implementation == loaded.target.model.config._attn_implementation == "sdpa"
+    assert (
+        loaded.draft.model.config._attn_implementation
+        == loaded.target.model.config._attn_implementation
+        == "sdpa"
+    )

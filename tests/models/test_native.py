@@ -24,7 +24,13 @@ if library.load_library() is None:
     pytest.skip("the native executor was not compiled: no C++ compiler", allow_module_level=True)
 
 ROOT = Path(__file__).parents[2]
-VARIED = ("llama", "heads of 80", "bf16 weights", "fp16 weights", "qwen3, norms of queries and keys")
+VARIED = (
+    "llama",
+    "heads of 80",
+    "bf16 weights",
+    "fp16 weights",
+    "qwen3, norms of queries and keys",
+)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -58,7 +64,9 @@ def test_the_number_of_threads_changes_no_bit() -> None:
     try:
         for threads in (1, 2, 3, 7):
             torch.set_num_threads(threads)
-            logits_by_threads.append(torch.cat((in_pieces(runner, text, 7), in_a_tree(runner, text, 100))))
+            logits_by_threads.append(
+                torch.cat((in_pieces(runner, text, 7), in_a_tree(runner, text, 100)))
+            )
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(logits, logits_by_threads[0]) for logits in logits_by_threads[1:])
@@ -136,7 +144,12 @@ def test_what_lies_outside_is_refused_and_never_read(row: Row, named: str) -> No
 @pytest.mark.parametrize("weight", [float("nan"), float("inf")])
 @pytest.mark.parametrize("build", list(builds()))
 def test_a_weight_of_a_file_that_is_not_finite_is_noticed(
-    build: str, weight: float, dtype: torch.dtype, tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    build: str,
+    weight: float,
+    dtype: torch.dtype,
+    tiny: TinyPair,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     compiled = next(library._find(build))
     monkeypatch.setattr(executors.get("native"), "library", classmethod(lambda _: compiled))
@@ -144,13 +157,21 @@ def test_a_weight_of_a_file_that_is_not_finite_is_noticed(
     model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype)
     model.model.layers[1].mlp.down_proj.weight.data[3, 5] = weight
     model.save_pretrained(folder)
-    runner = load_pair(str(folder), None, executor="native", dtype="float32", device="cpu").target.runner(1, 40, None)
+    runner = load_pair(
+        str(folder), None, executor="native", dtype="float32", device="cpu"
+    ).target.runner(1, 40, None)
     assert runner.forward([Append(runner.acquire(), [1, 2, 3])]).is_nan()
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"hidden_act": "gelu"}, {"head_dim": 8}, {"hidden_size": 40}, {"attention_bias": True}, {"mlp_bias": True}],
+    [
+        {"hidden_act": "gelu"},
+        {"head_dim": 8},
+        {"hidden_size": 40},
+        {"attention_bias": True},
+        {"mlp_bias": True},
+    ],
 )
 def test_what_it_does_not_compute_falls_to_the_next_executor(options: dict[str, object]) -> None:
     model = llama(**options)
@@ -161,13 +182,21 @@ def test_what_it_does_not_compute_falls_to_the_next_executor(options: dict[str, 
 def test_half_precision_arithmetic_is_left_to_others() -> None:
     """A dtype other than float32 is a request for its rounding."""
     assert not executors.get("native").supports(llama().to(torch.bfloat16))
-    assert type(make_executor(llama().to(torch.float16), 1, 40, None)) is executors.get("transformers")
+    assert type(make_executor(llama().to(torch.float16), 1, 40, None)) is executors.get(
+        "transformers"
+    )
 
 
 def test_every_build_is_compiled_from_a_source_of_its_own() -> None:
     """They are built side by side into one folder: object files of one name would overwrite each other."""
-    extensions = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["ext-modules"]
-    names = {extension["name"].rpartition(".")[2] for extension in extensions if "executors" in extension["name"]}
+    extensions = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"][
+        "ext-modules"
+    ]
+    names = {
+        extension["name"].rpartition(".")[2]
+        for extension in extensions
+        if "executors" in extension["name"]
+    }
     assert names == {*library.BUILDS, library.NARROW_BUILD}
     assert len({tuple(extension["sources"]) for extension in extensions}) == len(extensions)
     assert not hasattr(library.load_library(), "products")  # which only the narrow build has
@@ -177,7 +206,9 @@ def test_without_a_build_the_others_serve(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("specbench_kit.models.executors.native.load_library", lambda: None)
     model = llama()
     assert isinstance(make_executor(model, 1, 40, None), executors.get("llama-cpu"))
-    with pytest.raises(SkitError, match=r"^executor 'native' was not compiled: install a C\+\+ compiler"):
+    with pytest.raises(
+        SkitError, match=r"^executor 'native' was not compiled: install a C\+\+ compiler"
+    ):
         make_executor(model, 1, 40, None, "native")
 
 
@@ -232,7 +263,8 @@ def test_the_pool_runs_each_thread_once_a_round_however_many_are_needed(tmp_path
     test = Path(__file__).with_name("csrc") / "pool_test.cpp"
     binary = tmp_path / "pool_test"
     subprocess.run(
-        [compiler, "-std=c++20", "-O1", "-pthread", f"-I{sources}", str(test), "-o", str(binary)], check=True
+        [compiler, "-std=c++20", "-O1", "-pthread", f"-I{sources}", str(test), "-o", str(binary)],
+        check=True,
     )
     result = subprocess.run([binary], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout

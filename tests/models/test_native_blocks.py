@@ -14,7 +14,15 @@ from gguf_files import Encode, Encoded, quantised, rewrite
 from native_models import builds, in_a_tree, in_pieces, rounded
 from nightly import nightly_except
 from numpy.typing import NDArray
-from tiny_models import AUTOREGRESSIVE, decode, fill, make_requests, outputs, random_prompts, tiny_llama
+from tiny_models import (
+    AUTOREGRESSIVE,
+    decode,
+    fill,
+    make_requests,
+    outputs,
+    random_prompts,
+    tiny_llama,
+)
 from torch import Tensor
 from torch.nn import Linear, Parameter
 from transformers import AutoTokenizer, PreTrainedModel
@@ -65,7 +73,9 @@ def random_blocks(kind: str, rows: int, columns: int, seed: int) -> NDArray[np.u
     factor_offsets, least, middle = FACTORS[kind]
     factors = generator.uniform(least, 2 * least, (len(blocks), 1)) * [1, middle]
     for number, offset in enumerate(factor_offsets):
-        blocks[:, offset : offset + 2] = factors[:, number : number + 1].astype(np.float16).view(np.uint8)
+        blocks[:, offset : offset + 2] = (
+            factors[:, number : number + 1].astype(np.float16).view(np.uint8)
+        )
     return blocks.reshape(rows, -1)
 
 
@@ -73,7 +83,9 @@ def every_matrix(kind: str) -> Encode:
     """Replace every matrix by random blocks of a type."""
 
     def encode(name: str, matrix: NDArray[np.float32]) -> Encoded:
-        return random_blocks(kind, *matrix.shape, sum(name.encode())), gguf.GGMLQuantizationType[kind]
+        return random_blocks(kind, *matrix.shape, sum(name.encode())), gguf.GGMLQuantizationType[
+            kind
+        ]
 
     return encode
 
@@ -96,7 +108,9 @@ def write(folder: Path, **options: Any) -> Path:
         "num_hidden_layers": 2,
     }
     path = folder / "wide.gguf"
-    gguf_file.write(LoadedModel(fill(tiny_llama(**sizes | options), 0, scale=0.06), source), tokenizer, path)
+    gguf_file.write(
+        LoadedModel(fill(tiny_llama(**sizes | options), 0, scale=0.06), source), tokenizer, path
+    )
     return path
 
 
@@ -139,7 +153,9 @@ def as_in_the_file(path: Path, *, round_activations: bool) -> PreTrainedModel:
 
     for name, parameter in loaded.named_parameters():
         if parameter.dim() == 1:  # the conversion rounds them
-            parameter.data = torch.from_numpy(np.array(tensors[NORMS[name.split(".")[-2]](name)].data))
+            parameter.data = torch.from_numpy(
+                np.array(tensors[NORMS[name.split(".")[-2]](name)].data)
+            )
     embedding, together = weights("token_embd")
     loaded.get_input_embeddings().weight = Parameter(embedding, requires_grad=False)
     for module_name, module in loaded.named_modules():
@@ -147,15 +163,22 @@ def as_in_the_file(path: Path, *, round_activations: bool) -> PreTrainedModel:
             continue
         part = module_name.rsplit(".", 1)[-1]
         if part == "lm_head":
-            values, together = weights("output") if "output.weight" in tensors else (embedding, together)
+            values, together = (
+                weights("output") if "output.weight" in tensors else (embedding, together)
+            )
         else:
             values, together = weights(f"blk.{module_name.split('.')[2]}.{names[part]}")
-        if part in ("q_proj", "k_proj"):  # the two numbers that RoPE rotates together are neighbours in the file
+        if part in (
+            "q_proj",
+            "k_proj",
+        ):  # the two numbers that RoPE rotates together are neighbours in the file
             heads = HEADS if part == "q_proj" else loaded.config.num_key_value_heads
             values = values.unflatten(0, (heads, -1, 2)).swapaxes(1, 2).flatten(0, 2)
         module.weight = Parameter(values.contiguous(), requires_grad=False)
         if round_activations:
-            module.register_forward_pre_hook(lambda _, read, size=together: (rounded(read[0], size),))
+            module.register_forward_pre_hook(
+                lambda _, read, size=together: (rounded(read[0], size),)
+            )
     return loaded
 
 
@@ -166,7 +189,9 @@ def logits(model: PreTrainedModel, text: list[int]) -> Tensor:
 
 
 BUILDS = list(block_builds())
-KEPT = [("Q4_K", build) for build in BUILDS[:-1]] + list(product(("Q5_0", "Q8_0", "Q4_K", "Q6_K"), BUILDS[-1:]))
+KEPT = [("Q4_K", build) for build in BUILDS[:-1]] + list(
+    product(("Q5_0", "Q8_0", "Q4_K", "Q6_K"), BUILDS[-1:])
+)
 """Every build with one type of weights, and the widest one with a type of each layout."""
 
 
@@ -185,7 +210,9 @@ def test_products_are_those_of_the_files_weights_with_rounded_activations(
         computed = runner.forward([Append(slot, text, keep=3)])[0]
         runner.release(slot)
         expected, exact = (logits(model, text) for model in models)
-        shares.append(((computed - expected).abs().median() / (computed - exact).abs().median()).item())
+        shares.append(
+            ((computed - expected).abs().median() / (computed - exact).abs().median()).item()
+        )
         assert (computed - exact).abs().median() < 0.1 * exact.abs().median()
     # A sum in another order may round an activation to its neighbour, and the whole text differs: most have none.
     assert np.median(shares) < 0.01
@@ -195,7 +222,13 @@ def runner_of(path: Path, slots: int = 1) -> Runner:
     return load_pair(str(path), None).all_runners(slots, 200)["target"]
 
 
-MIXED = {"token_embd": "Q5_0", "output": "Q8_0", "attn_v": "Q6_K", "ffn_down": "Q6_K", "attn_output": "Q5_1"}
+MIXED = {
+    "token_embd": "Q5_0",
+    "output": "Q8_0",
+    "attn_v": "Q6_K",
+    "ffn_down": "Q6_K",
+    "attn_output": "Q5_1",
+}
 
 
 def like_a_published_file(name: str, matrix: NDArray[np.float32]) -> Encoded:
@@ -230,24 +263,33 @@ def test_a_token_has_the_same_bits_however_tokens_are_put_together(
 
 
 def test_a_tied_output_layer_is_held_once_and_looked_up(tmp_path: Path) -> None:
-    path = rewrite(write(tmp_path, tie_word_embeddings=True), tmp_path / "tied.gguf", every_matrix("Q6_K"))
+    path = rewrite(
+        write(tmp_path, tie_word_embeddings=True), tmp_path / "tied.gguf", every_matrix("Q6_K")
+    )
     runner = runner_of(path)
     (text,) = random_prompts([30], 4096)
     forward = runner.forward([Append(runner.acquire(), text, keep=30)], layers=(0,))
     weights = as_in_the_file(path, round_activations=True)
     assert torch.equal(forward.hidden[0], weights.get_input_embeddings().weight[text])
-    exact, expected = logits(as_in_the_file(path, round_activations=False), text), logits(weights, text)
+    exact, expected = (
+        logits(as_in_the_file(path, round_activations=False), text),
+        logits(weights, text),
+    )
     assert (forward[0] - expected).abs().median() < 0.2 * (forward[0] - exact).abs().median()
 
 
-def test_every_method_gives_the_tokens_of_plain_decoding(mixed: Path, wide: Path, tmp_path: Path) -> None:
+def test_every_method_gives_the_tokens_of_plain_decoding(
+    mixed: Path, wide: Path, tmp_path: Path
+) -> None:
     draft = rewrite(wide, tmp_path / "draft.gguf", quantised("Q8_0"))
     runners = runner_of(mixed, 3), runner_of(draft, 3)
     requests = make_requests(random_prompts([5, 30, 17, 8], 4096), 24)
     plain = outputs(decode(AUTOREGRESSIVE, runners, requests))
     assert outputs(decode(AUTOREGRESSIVE, runners, requests, batch_size=3)) == plain
     for method in ("fixed-k:k=4", "specinfer", "suffix"):
-        assert outputs(decode(parse_method(method), runners, requests, batch_size=3)) == plain, method
+        assert outputs(decode(parse_method(method), runners, requests, batch_size=3)) == plain, (
+            method
+        )
 
 
 def in_4_bits(path: Path) -> Runner:
@@ -255,7 +297,9 @@ def in_4_bits(path: Path) -> Runner:
 
 
 def test_codes_of_more_bits_are_rounded_to_four_with_the_least_error(tmp_path: Path) -> None:
-    path = rewrite(write(tmp_path, tie_word_embeddings=True), tmp_path / "tied.gguf", every_matrix("Q6_K"))
+    path = rewrite(
+        write(tmp_path, tie_word_embeddings=True), tmp_path / "tied.gguf", every_matrix("Q6_K")
+    )
     text = list(range(64))
     runner = in_4_bits(path)
     embedded = runner.forward([Append(runner.acquire(), text, keep=64)], layers=(0,)).hidden[0]
@@ -278,11 +322,16 @@ def test_a_file_in_4_bits_stays_as_it_is(wide: Path, tmp_path: Path) -> None:
     assert torch.equal(*logits_of_files)
 
 
-def test_a_draft_may_be_in_4_bits_while_the_target_is_exact(mixed: Path, wide: Path, tmp_path: Path) -> None:
+def test_a_draft_may_be_in_4_bits_while_the_target_is_exact(
+    mixed: Path, wide: Path, tmp_path: Path
+) -> None:
     draft = rewrite(wide, tmp_path / "draft.gguf", every_matrix("Q8_0"))
     pair = load_pair(str(mixed), str(draft), executor="auto+native-4bit")
     runners = pair.runners(2, 100)
-    assert [type(runner.executor) for runner in runners] == [NativeBlocksExecutor, executors.get("native-4bit")]
+    assert [type(runner.executor) for runner in runners] == [
+        NativeBlocksExecutor,
+        executors.get("native-4bit"),
+    ]
     described = pair.describe(lambda _: "0")
     assert (described["target"]["name"], described["draft"]["name"]) == ("mixed", "draft in 4 bits")
     requests = make_requests(random_prompts([5, 30], 4096), 16)
@@ -316,11 +365,16 @@ def test_a_pair_whose_draft_computes_few_logits_is_another_pair_and_lossless(
     monkeypatch.setattr(executors.get("native-4bit-32k"), "first_tokens", 1000)
     pair = load_pair(str(mixed), str(draft), executor="auto+native-4bit-32k")
     described = pair.describe(lambda _: "0")["draft"]
-    assert (described["name"], described["hash"]) == ("draft in 4 bits, first 1,000 tokens", "0-4bit-first1000")
+    assert (described["name"], described["hash"]) == (
+        "draft in 4 bits, first 1,000 tokens",
+        "0-4bit-first1000",
+    )
     runners, requests = pair.runners(2, 100), make_requests(random_prompts([5, 30], 4096), 16)
     plain = outputs(decode(AUTOREGRESSIVE, runners, requests))
     for method in ("threshold", "fixed-k:k=4", "specinfer"):
-        assert outputs(decode(parse_method(method), runners, requests, batch_size=2)) == plain, method
+        assert outputs(decode(parse_method(method), runners, requests, batch_size=2)) == plain, (
+            method
+        )
 
 
 @pytest.mark.parametrize("build", list(block_builds()))
@@ -347,14 +401,23 @@ def test_the_size_before_loading_is_that_of_the_files_matrices(mixed: Path) -> N
     assert held_bytes(shell, "native") > 2 * held_bytes(shell)
 
 
-def test_what_has_no_blocks_is_left_to_native_or_refused_in_one_line(wide: Path, tmp_path: Path) -> None:
+def test_what_has_no_blocks_is_left_to_native_or_refused_in_one_line(
+    wide: Path, tmp_path: Path
+) -> None:
     bundled = load_pair().target.shell
     assert type(make_executor(bundled, 1, 40, None)) is executors.get("native")
-    with pytest.raises(SkitError, match=r"^executor 'native-blocks' computes models of one GGUF file: use native"):
+    with pytest.raises(
+        SkitError, match=r"^executor 'native-blocks' computes models of one GGUF file: use native"
+    ):
         make_executor(bundled, 1, 40, None, "native-blocks")
-    halves = load_pair(str(rewrite(wide, tmp_path / "half.gguf", quantised("F16"))), None).target.shell
+    halves = load_pair(
+        str(rewrite(wide, tmp_path / "half.gguf", quantised("F16"))), None
+    ).target.shell
     assert type(make_executor(halves, 1, 40, None)) is executors.get("native")
-    with pytest.raises(SkitError, match=r"^executor 'native-blocks' cannot multiply by the blocks of .*: use native"):
+    with pytest.raises(
+        SkitError,
+        match=r"^executor 'native-blocks' cannot multiply by the blocks of .*: use native",
+    ):
         make_executor(halves, 1, 40, None, "native-blocks")
 
 

@@ -31,8 +31,16 @@ from specbench_kit.models.pair import LoadedModel, load_pair, resolve_dtype
 from specbench_kit.models.runner import Append
 
 NARROW = library.load_narrow_library()
-needs_narrow = pytest.mark.skipif(NARROW is None, reason="no processor with AVX512-BF16, or no C++ compiler")
-VARIED = ("llama", "heads of 80", "bf16 weights", "fp16 weights", "qwen3, norms of queries and keys")
+needs_narrow = pytest.mark.skipif(
+    NARROW is None, reason="no processor with AVX512-BF16, or no C++ compiler"
+)
+VARIED = (
+    "llama",
+    "heads of 80",
+    "bf16 weights",
+    "fp16 weights",
+    "qwen3, norms of queries and keys",
+)
 PRODUCTS = ("fp32 multiply-add", "AVX512-BF16")
 
 
@@ -49,7 +57,9 @@ def to_bf16(values: Tensor) -> Tensor:
     return values.bfloat16().float()
 
 
-def to_8_bits(values: Tensor, round_scale: Callable[[Tensor], Tensor] = lambda scale: scale) -> Tensor:
+def to_8_bits(
+    values: Tensor, round_scale: Callable[[Tensor], Tensor] = lambda scale: scale
+) -> Tensor:
     """Round to whole multiples of a scale per 64 neighbours, of which the largest becomes 127."""
     blocks = pad(values, (0, -values.shape[-1] % 64)).unflatten(-1, (-1, 64))
     scale = round_scale(blocks.abs().amax(-1, keepdim=True) / 127)
@@ -57,7 +67,10 @@ def to_8_bits(values: Tensor, round_scale: Callable[[Tensor], Tensor] = lambda s
     return (codes * scale).flatten(-2)[..., : values.shape[-1]]
 
 
-WEIGHTS = {"native-bf16": to_bf16, "native-int8": lambda weight: to_8_bits(to_bf16(weight), to_bf16)}
+WEIGHTS = {
+    "native-bf16": to_bf16,
+    "native-int8": lambda weight: to_8_bits(to_bf16(weight), to_bf16),
+}
 ACTIVATIONS = {"native-bf16": to_bf16, "native-int8": to_8_bits}
 EXECUTORS = tuple(WEIGHTS)
 
@@ -91,7 +104,9 @@ def test_weights_and_activations_are_rounded_and_nothing_else(name: str, executo
 @pytest.mark.usefixtures("restored")
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("name", VARIED)
-def test_logits_are_the_same_to_the_bit_alone_in_chunks_and_in_a_tree(name: str, executor: str) -> None:
+def test_logits_are_the_same_to_the_bit_alone_in_chunks_and_in_a_tree(
+    name: str, executor: str
+) -> None:
     assert NARROW is not None
     model = MODELS[name]()
     (text,) = random_prompts([112], model.config.vocab_size)
@@ -115,7 +130,9 @@ def test_the_number_of_threads_changes_no_bit(executor: str) -> None:
     try:
         for threads in (1, 2, 3, 7):
             torch.set_num_threads(threads)
-            logits_by_threads.append(torch.cat((in_pieces(runner, text, 7), in_a_tree(runner, text, 100))))
+            logits_by_threads.append(
+                torch.cat((in_pieces(runner, text, 7), in_a_tree(runner, text, 100)))
+            )
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(logits, logits_by_threads[0]) for logits in logits_by_threads[1:])
@@ -123,7 +140,9 @@ def test_the_number_of_threads_changes_no_bit(executor: str) -> None:
 
 @needs_narrow
 def test_a_model_in_bf16_runs_on_native_bf16_and_one_in_fp32_does_not() -> None:
-    assert type(make_executor(llama().to(torch.bfloat16), 1, 40, None)) is executors.get("native-bf16")
+    assert type(make_executor(llama().to(torch.bfloat16), 1, 40, None)) is executors.get(
+        "native-bf16"
+    )
     assert type(make_executor(llama(), 1, 40, None)) is executors.get("native")
     fused = llama(hidden_act="gelu").to(torch.bfloat16)
     assert type(make_executor(fused, 1, 40, None)) is executors.get("transformers")
@@ -131,8 +150,13 @@ def test_a_model_in_bf16_runs_on_native_bf16_and_one_in_fp32_does_not() -> None:
 
 @needs_narrow
 def test_a_model_loaded_in_bf16_gives_the_logits_of_one_that_is_rounded_later() -> None:
-    loaded, named = load_pair(dtype="bfloat16", device="cpu"), load_pair(executor="native-bf16", device="cpu")
-    assert {model.model.dtype for pair in (loaded, named) for model in pair.loaded.values()} == {torch.bfloat16}
+    loaded, named = (
+        load_pair(dtype="bfloat16", device="cpu"),
+        load_pair(executor="native-bf16", device="cpu"),
+    )
+    assert {model.model.dtype for pair in (loaded, named) for model in pair.loaded.values()} == {
+        torch.bfloat16
+    }
     wide = load_pair(device="cpu")
     (text,) = random_prompts([40], 4096)
     logits_of_loads = []
@@ -152,7 +176,9 @@ def test_heads_and_reduced_drafts_in_bf16_have_executors_of_their_own() -> None:
     put_beside(runner, head)
     assert type(make_executor(head, 1, 40, None)) is executors.get("native-bf16-head")
     reduced = llama()
-    reduced.lm_head = ReducedOutput(SIZES["hidden_size"], torch.arange(0, SIZES["vocab_size"], 2), SIZES["vocab_size"])
+    reduced.lm_head = ReducedOutput(
+        SIZES["hidden_size"], torch.arange(0, SIZES["vocab_size"], 2), SIZES["vocab_size"]
+    )
     reduced.lm_head.weight.data = target.lm_head.weight.data[::2].clone()
     reduced = reduced.to(torch.bfloat16)
     draft = make_runner(reduced, 2, 120)
@@ -185,26 +211,41 @@ def test_weights_in_8_bits_are_described_as_another_model() -> None:
 
 
 def test_an_executor_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(SkitError, match=r"^unknown executor 'native-bf17' \(did you mean 'native-bf16'\?\)"):
+    with pytest.raises(
+        SkitError, match=r"^unknown executor 'native-bf17' \(did you mean 'native-bf16'\?\)"
+    ):
         resolve_dtype("auto", torch.device("cpu"), "native-bf17")
-    with pytest.raises(SkitError, match=r"^executor 'native-bf16' holds weights in bfloat16: leave out --dtype"):
+    with pytest.raises(
+        SkitError, match=r"^executor 'native-bf16' holds weights in bfloat16: leave out --dtype"
+    ):
         resolve_dtype("float32", torch.device("cpu"), "native-bf16")
-    monkeypatch.setattr("specbench_kit.models.executors.native_narrow.load_narrow_library", lambda: None)
-    with pytest.raises(SkitError, match=r"^executor 'native-bf16' needs an x86 processor with AVX512-BF16"):
+    monkeypatch.setattr(
+        "specbench_kit.models.executors.native_narrow.load_narrow_library", lambda: None
+    )
+    with pytest.raises(
+        SkitError, match=r"^executor 'native-bf16' needs an x86 processor with AVX512-BF16"
+    ):
         make_executor(llama(), 1, 40, None, "native-bf16")
     halved = llama().to(torch.bfloat16)
     assert type(make_executor(halved, 1, 40, None)) is executors.get("transformers")
     loaded = LoadedModel(halved, ModelSource("", "tiny", local_only=True))
-    with pytest.raises(SkitError, match=r"^--dtype bfloat16 on a CPU is computed by 'native-bf16', which needs"):
+    with pytest.raises(
+        SkitError, match=r"^--dtype bfloat16 on a CPU is computed by 'native-bf16', which needs"
+    ):
         loaded.runner(1, 40, None)
-    assert type(loaded.runner(1, 40, None, "transformers").executor) is executors.get("transformers")
+    assert type(loaded.runner(1, 40, None, "transformers").executor) is executors.get(
+        "transformers"
+    )
 
 
 @needs_narrow
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_every_method_gives_the_tokens_of_plain_decoding(executor: str) -> None:
     target = llama()
-    runners = make_runner(target, 3, 120, executor), make_runner(disturbed(target, 0.02), 3, 120, executor)
+    runners = (
+        make_runner(target, 3, 120, executor),
+        make_runner(disturbed(target, 0.02), 3, 120, executor),
+    )
     requests = make_requests(random_prompts([5, 30, 17, 8], SIZES["vocab_size"]), 24)
     plain = outputs(decode(AUTOREGRESSIVE, runners, requests))
     assert outputs(decode(AUTOREGRESSIVE, runners, requests, batch_size=3)) == plain
@@ -214,5 +255,7 @@ def test_every_method_gives_the_tokens_of_plain_decoding(executor: str) -> None:
 
 
 def test_an_executor_is_refused_for_a_model_that_it_does_not_compute() -> None:
-    with pytest.raises(SkitError, match=r"^executor 'native' cannot compute this model of type 'llama': it"):
+    with pytest.raises(
+        SkitError, match=r"^executor 'native' cannot compute this model of type 'llama': it"
+    ):
         make_executor(llama(hidden_act="gelu"), 1, 40, None, "native")

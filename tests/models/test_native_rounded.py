@@ -9,7 +9,15 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 from native_models import rounded
 from tiny_heads import put_beside
-from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts, tiny_llama
+from tiny_models import (
+    AUTOREGRESSIVE,
+    decode,
+    make_requests,
+    make_runner,
+    outputs,
+    random_prompts,
+    tiny_llama,
+)
 from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedModel
 
@@ -21,7 +29,9 @@ from specbench_kit.models.heads.config import HeadConfig
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Append, Runner
 
-pytestmark = pytest.mark.skipif(not byte_products(), reason="this processor's bytes are multiplied by portable code")
+pytestmark = pytest.mark.skipif(
+    not byte_products(), reason="this processor's bytes are multiplied by portable code"
+)
 WIDTH, VOCABULARY = 64, 150
 
 
@@ -56,7 +66,9 @@ def with_rounded_weights(model: PreTrainedModel, *, round_activations: bool) -> 
     return model
 
 
-def drafted(model: PreTrainedModel, executor: str | None, states: Tensor, pieces: tuple[int, ...]) -> Tensor:
+def drafted(
+    model: PreTrainedModel, executor: str | None, states: Tensor, pieces: tuple[int, ...]
+) -> Tensor:
     """Logits after every token of a text, whose rows and states are given in pieces."""
     runner = Runner(make_executor(model, 2, 100, None, executor))
     slot, first, pieces_drafted = runner.acquire(), 0, []
@@ -70,16 +82,21 @@ def drafted(model: PreTrainedModel, executor: str | None, states: Tensor, pieces
 
 
 @pytest.mark.parametrize("options", [{}, {"norm_before_residual": False, "fc_bias": True}])
-def test_a_head_multiplies_rounded_weights_by_rounded_activations(options: dict[str, object]) -> None:
+def test_a_head_multiplies_rounded_weights_by_rounded_activations(
+    options: dict[str, object],
+) -> None:
     head, shares = random_head(**options), []
     assert type(make_executor(head, 1, 50, None)) is executors.get("native-8bit-head")
     for seed in range(5):
         states = torch.randn((3, 3 * WIDTH), generator=torch.Generator().manual_seed(seed))
         computed = drafted(head, None, states, (3,))
         expected, exact = (
-            drafted(with_rounded_weights(head, round_activations=on), "head", states, (3,)) for on in (True, False)
+            drafted(with_rounded_weights(head, round_activations=on), "head", states, (3,))
+            for on in (True, False)
         )
-        shares.append(((computed - expected).abs().median() / (computed - exact).abs().median()).item())
+        shares.append(
+            ((computed - expected).abs().median() / (computed - exact).abs().median()).item()
+        )
         assert (computed - exact).abs().median() < 0.1 * exact.abs().median()
     # A sum in another order may round an activation to its neighbour, and the whole text differs: most have none.
     assert sorted(shares)[2] < 0.01
@@ -101,7 +118,9 @@ def test_a_head_has_the_same_bits_however_states_and_tokens_are_put_together(nam
 
 
 def test_a_trained_draft_multiplies_rounded_weights_by_rounded_activations() -> None:
-    draft = tiny_llama(0, vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=96, num_attention_heads=4)
+    draft = tiny_llama(
+        0, vocab_size=VOCABULARY, hidden_size=WIDTH, intermediate_size=96, num_attention_heads=4
+    )
     draft.lm_head = ReducedOutput(WIDTH, torch.arange(5, 75), VOCABULARY)
     nn.init.normal_(draft.lm_head.weight, std=0.2)
     draft.requires_grad_(False)
@@ -113,9 +132,12 @@ def test_a_trained_draft_multiplies_rounded_weights_by_rounded_activations() -> 
         computed = runner.forward([Append(slot, text, keep=3)])[0]
         runner.release(slot)
         expected, exact = (
-            with_rounded_weights(draft, round_activations=on)(torch.tensor([text])).logits[0] for on in (True, False)
+            with_rounded_weights(draft, round_activations=on)(torch.tensor([text])).logits[0]
+            for on in (True, False)
         )
-        shares.append(((computed - expected).abs().median() / (computed - exact).abs().median()).item())
+        shares.append(
+            ((computed - expected).abs().median() / (computed - exact).abs().median()).item()
+        )
     assert sorted(shares)[2] < 0.01
 
 
@@ -123,7 +145,9 @@ def test_what_8_bits_cannot_hold_is_computed_as_before() -> None:
     head = random_head()
     head.fc = nn.Linear(3 * WIDTH - 16, WIDTH, bias=False)
     assert type(make_executor(head, 1, 50, None)) is executors.get("native-head")
-    assert executors.get("native-8bit-head").refusal(head) == "needs matrices whose inputs 32 divides"
+    assert (
+        executors.get("native-8bit-head").refusal(head) == "needs matrices whose inputs 32 divides"
+    )
 
 
 def test_a_head_in_8_bits_loses_nothing() -> None:
@@ -133,4 +157,6 @@ def test_a_head_in_8_bits_loses_nothing() -> None:
     requests = make_requests(random_prompts([5, 1, 30], VOCABULARY), 20)
     plain = outputs(decode(AUTOREGRESSIVE, runners, requests))
     for method in ("eagle:k=3", "eagle2-tree:drafter=head,total=8,depth=3,top_k=3"):
-        assert outputs(decode(parse_method(method), runners, requests, batch_size=2)) == plain, method
+        assert outputs(decode(parse_method(method), runners, requests, batch_size=2)) == plain, (
+            method
+        )

@@ -23,7 +23,9 @@ VARIED = ("llama", "heads of 80", "bf16 weights", "qwen3, norms of queries and k
 pytestmark = [
     pytest.mark.nightly,  # compiles the extension anew; other tests try the kernels that this processor has
     pytest.mark.slow,
-    pytest.mark.skipif(library.load_narrow_library() is None, reason="no processor with AVX512-BF16"),
+    pytest.mark.skipif(
+        library.load_narrow_library() is None, reason="no processor with AVX512-BF16"
+    ),
 ]
 
 
@@ -35,7 +37,10 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
         pytest.skip("no C++ compiler")
     built = tmp_path_factory.mktemp("emulated") / f"narrow{sysconfig.get_config_var('EXT_SUFFIX')}"
     include = f"-I{sysconfig.get_paths()['include']}"
-    subprocess.run([compiler, *FLAGS.split(), include, str(SOURCES / "native.cpp"), "-o", str(built)], check=True)
+    subprocess.run(
+        [compiler, *FLAGS.split(), include, str(SOURCES / "native.cpp"), "-o", str(built)],
+        check=True,
+    )
     return library._load(built)
 
 
@@ -44,7 +49,9 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_tiles_give_the_same_bits_however_tokens_are_put_together(
     name: str, executor: str, emulated: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specbench_kit.models.executors.native_narrow.load_narrow_library", lambda: emulated)
+    monkeypatch.setattr(
+        "specbench_kit.models.executors.native_narrow.load_narrow_library", lambda: emulated
+    )
     model = MODELS[name]()
     (text,) = random_prompts([112], model.config.vocab_size)
     logits_by_products = {}
@@ -60,4 +67,6 @@ def test_tiles_give_the_same_bits_however_tokens_are_put_together(
         assert torch.equal(logits_by_products["AMX"], logits_by_products["AVX512-BF16"])
     else:  # another order of the sums: what differs is small against the rounding to bf16
         error = (logits_by_products["AMX"] - logits_by_products["AVX512-BF16"]).abs().mean()
-        assert 0 < error < 0.2 * (logits_by_products["AMX"] - plain_logits(model, text)).abs().mean()
+        assert (
+            0 < error < 0.2 * (logits_by_products["AMX"] - plain_logits(model, text)).abs().mean()
+        )

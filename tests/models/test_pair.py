@@ -49,7 +49,9 @@ def test_a_pair_loads_and_decodes(tiny: TinyPair) -> None:
     assert (pair.target.source.label, pair.draft.source.label) == ("target", "draft")
     runners = pair.runners(2, 40)
     assert [runner.capacity for runner in runners] == [40 + SLACK] * 2
-    records = decode(Autoregressive(), runners, make_requests([[5, 6], [7]], 10), eos_ids=pair.eos_ids)
+    records = decode(
+        Autoregressive(), runners, make_requests([[5, 6], [7]], 10), eos_ids=pair.eos_ids
+    )
     assert all(1 <= len(record.output_ids) <= 10 for record in records.values())
 
 
@@ -73,7 +75,9 @@ def test_differing_tokenizers(tiny: TinyPair, folder: Path) -> None:
     file.write_text(json.dumps(tokenizer))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     message = error_of(lambda: load_pair(str(tiny.target), str(folder), device="cpu"))
-    assert message.startswith(f"the tokenizers of target '{tiny.target}' and draft '{folder}' share no token")
+    assert message.startswith(
+        f"the tokenizers of target '{tiny.target}' and draft '{folder}' share no token"
+    )
 
 
 def with_added(folder: Path, *tokens: str) -> None:
@@ -88,7 +92,9 @@ def padded(folder: Path, vocabulary: int) -> None:
     model.save_pretrained(folder)
 
 
-def test_added_tokens_of_one_tokenizer_are_masked_in_the_draft_alone(tiny: TinyPair, folder: Path) -> None:
+def test_added_tokens_of_one_tokenizer_are_masked_in_the_draft_alone(
+    tiny: TinyPair, folder: Path
+) -> None:
     """A reasoning target with a token of its own: it may say it, the draft reads it and never drafts it."""
     draft = Path(shutil.copytree(tiny.draft, folder.parent / "padded"))
     with_added(folder, "<think>")
@@ -103,20 +109,29 @@ def test_added_tokens_of_one_tokenizer_are_masked_in_the_draft_alone(tiny: TinyP
     rows = [Append(0, [258, 7, 9], keep=3)]
     target_logits, drafted = target.forward(rows)[0], small.forward(rows)[0]
     torch.testing.assert_close(
-        target_logits[:, :259], plain_logits(pair.target.model, [258, 7, 9])[:, :259], atol=1e-4, rtol=1e-4
+        target_logits[:, :259],
+        plain_logits(pair.target.model, [258, 7, 9])[:, :259],
+        atol=1e-4,
+        rtol=1e-4,
     )
     assert (target_logits[:, 258] > target_logits.amin(-1)).all()
     assert torch.equal(drafted[:, 258], drafted.amin(-1))
     assert pair.describe(lambda _: "0")["draft"]["masked_tokens"] == 1
     caution = "TOKENIZERS DIFFER in 1 added tokens: they are never drafted, but the target may emit its own."
-    assert caution in setting_cautions(RunDescription.read({"models": pair.describe(lambda _: "0")}))
+    assert caution in setting_cautions(
+        RunDescription.read({"models": pair.describe(lambda _: "0")})
+    )
 
 
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json", "model.gguf"])
-def test_a_pointer_of_git_lfs_is_named_with_what_to_do(name: str, tiny: TinyPair, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "tokenizer.json", "config.json", "model.gguf"]
+)
+def test_a_pointer_of_git_lfs_is_named_with_what_to_do(
+    name: str, tiny: TinyPair, tmp_path: Path
+) -> None:
     folder = tmp_path / "clone"
     if name.endswith(".gguf"):
         folder.mkdir()
@@ -148,11 +163,15 @@ def test_a_padding_token_beyond_the_vocabulary_is_no_obstacle(
 
 
 @pytest.mark.parametrize("spoiled", ["target", "draft"])
-def test_a_vocabulary_that_lacks_tokens_is_one_line(spoiled: str, tiny: TinyPair, folder: Path) -> None:
+def test_a_vocabulary_that_lacks_tokens_is_one_line(
+    spoiled: str, tiny: TinyPair, folder: Path
+) -> None:
     padded(folder, 200)
     folders = {"target": str(tiny.target), "draft": str(tiny.draft)} | {spoiled: str(folder)}
     message = error_of(lambda: load_pair(**folders, device="cpu"))
-    assert message.startswith("model 'spoiled' has a vocabulary of 200 tokens and the tokenizer's go up to 257: ")
+    assert message.startswith(
+        "model 'spoiled' has a vocabulary of 200 tokens and the tokenizer's go up to 257: "
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,12 +181,20 @@ def test_a_vocabulary_that_lacks_tokens_is_one_line(spoiled: str, tiny: TinyPair
             {"repetition_penalty": 1.3, "suppress_tokens": [5, 6]},
             {"repetition_penalty": "1.3", "suppress_tokens": "[5, 6]"},
         ),
-        ({"no_repeat_ngram_size": 3, "min_new_tokens": 4}, {"no_repeat_ngram_size": "3", "min_new_tokens": "4"}),
-        ({"bad_words_ids": [[7]], "forced_eos_token_id": 1}, {"bad_words_ids": "[[7]]", "forced_eos_token_id": "1"}),
+        (
+            {"no_repeat_ngram_size": 3, "min_new_tokens": 4},
+            {"no_repeat_ngram_size": "3", "min_new_tokens": "4"},
+        ),
+        (
+            {"bad_words_ids": [[7]], "forced_eos_token_id": 1},
+            {"bad_words_ids": "[[7]]", "forced_eos_token_id": "1"},
+        ),
         ({"repetition_penalty": 1.0, "min_length": 0, "eos_token_id": 1, "temperature": 0.6}, {}),
     ],
 )
-def test_generation_settings_that_are_ignored_are_named(asked: object, named: dict[str, str], folder: Path) -> None:
+def test_generation_settings_that_are_ignored_are_named(
+    asked: object, named: dict[str, str], folder: Path
+) -> None:
     (folder / "generation_config.json").write_text(json.dumps(asked))
     models = load_pair(str(folder), str(folder), device="cpu").describe(lambda _: "0")
     assert models["target"].get("ignored_settings", {}) == named
@@ -193,12 +220,16 @@ def test_truncated_weights(folder: Path, kept: int) -> None:
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
 def test_broken_json(folder: Path, name: str) -> None:
     (folder / name).write_text('{"model_type": "lla')
-    assert error_of(lambda: load_pair(str(folder), str(folder), device="cpu")).startswith("cannot load model 'spoiled'")
+    assert error_of(lambda: load_pair(str(folder), str(folder), device="cpu")).startswith(
+        "cannot load model 'spoiled'"
+    )
 
 
 def test_missing_weights_file(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    assert error_of(lambda: load_pair(str(folder), str(folder), device="cpu")).startswith("cannot load model 'spoiled'")
+    assert error_of(lambda: load_pair(str(folder), str(folder), device="cpu")).startswith(
+        "cannot load model 'spoiled'"
+    )
 
 
 def test_weights_that_lack_a_tensor(folder: Path) -> None:
@@ -237,12 +268,19 @@ def test_weights_of_another_size_are_one_line(
 
 
 def test_an_architecture_that_transformers_does_not_know(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text()) | {"model_type": "nonsense", "architectures": ["No"]}
+    config = json.loads((folder / "config.json").read_text()) | {
+        "model_type": "nonsense",
+        "architectures": ["No"],
+    }
     (folder / "config.json").write_text(json.dumps(config))
-    assert error_of(lambda: load_pair(str(folder), str(folder), device="cpu")).startswith("cannot load model 'spoiled'")
+    assert error_of(lambda: load_pair(str(folder), str(folder), device="cpu")).startswith(
+        "cannot load model 'spoiled'"
+    )
 
 
-@pytest.mark.parametrize("name", ["/nowhere/at/all", "./nowhere", "~nobody/model", "just-a-word", "a/b/c"])
+@pytest.mark.parametrize(
+    "name", ["/nowhere/at/all", "./nowhere", "~nobody/model", "just-a-word", "a/b/c"]
+)
 def test_names_that_are_neither_folder_nor_hub_id(name: str, tiny: TinyPair) -> None:
     message = error_of(lambda: load_pair(str(tiny.target), name, device="cpu"))
     pairs = ", ".join(f"'{name}'" for name in NAMED_PAIRS)
@@ -253,12 +291,17 @@ def test_names_that_are_neither_folder_nor_hub_id(name: str, tiny: TinyPair) -> 
 
 @pytest.mark.parametrize("name", ["tpu", "cuda:x", "cuda:-1", "CPU", "", "cpu:0"])
 def test_unknown_device(name: str) -> None:
-    assert error_of(lambda: resolve_device(name)) == f"unknown device '{name}': use auto, cpu, cuda or cuda:N"
+    assert (
+        error_of(lambda: resolve_device(name))
+        == f"unknown device '{name}': use auto, cpu, cuda or cuda:N"
+    )
 
 
 def test_a_cuda_device_that_is_not_there() -> None:
     absent = f"cuda:{torch.cuda.device_count()}"
-    assert error_of(lambda: resolve_device(absent)).startswith(f"device '{absent}' is not there: torch sees ")
+    assert error_of(lambda: resolve_device(absent)).startswith(
+        f"device '{absent}' is not there: torch sees "
+    )
 
 
 def test_unknown_dtype() -> None:
@@ -283,10 +326,24 @@ def test_a_hub_id_without_network(tmp_path: Path) -> None:
     )
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        removed = {"HF_HUB_OFFLINE", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"}
+        removed = {
+            "HF_HUB_OFFLINE",
+            "http_proxy",
+            "https_proxy",
+            "HTTP_PROXY",
+            "HTTPS_PROXY",
+            "all_proxy",
+            "ALL_PROXY",
+        }
         environment = {name: value for name, value in os.environ.items() if name not in removed}
         environment |= {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path)}
-        settings = {"capture_output": True, "text": True, "timeout": PATIENCE_S, "env": environment, "check": True}
+        settings = {
+            "capture_output": True,
+            "text": True,
+            "timeout": PATIENCE_S,
+            "env": environment,
+            "check": True,
+        }
         done = subprocess.run([sys.executable, "-c", script], **settings)
     assert len(done.stdout.splitlines()) == 1
     assert done.stdout.startswith("cannot load model 'someone/some-model': ")

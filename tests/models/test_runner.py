@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from nightly import nightly_except
-from tiny_models import decode, disturbed, fill, make_requests, make_runner, plain_logits, random_prompts, tiny_llama
+from tiny_models import (
+    decode,
+    disturbed,
+    fill,
+    make_requests,
+    make_runner,
+    plain_logits,
+    random_prompts,
+    tiny_llama,
+)
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -55,7 +64,15 @@ def _mixed_qwen2() -> PreTrainedModel:
 
 
 def _gpt2() -> PreTrainedModel:
-    config = GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=256, bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(
+        vocab_size=64,
+        n_embd=32,
+        n_layer=2,
+        n_head=4,
+        n_positions=256,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
     return fill(GPT2LMHeadModel(config), 3)
 
 
@@ -80,10 +97,17 @@ class SlotMirror:
         count = min(count, CAPACITY - len(self.committed) - before)
         tokens = [dice.randrange(64) for _ in range(count)]
         chain = dice.random() < 0.5
-        parents = [before + i - 1 if chain else dice.randrange(-1, before + i) for i in range(count)]
+        parents = [
+            before + i - 1 if chain else dice.randrange(-1, before + i) for i in range(count)
+        ]
         self.tokens += tokens
         self.parents += parents
-        return Append(self.slot, tokens, None if chain and dice.random() < 0.5 else parents, dice.randint(1, count))
+        return Append(
+            self.slot,
+            tokens,
+            None if chain and dice.random() < 0.5 else parents,
+            dice.randint(1, count),
+        )
 
     def commit(self, dice: random.Random) -> tuple[list[int], list[int]]:
         """A random path, and now and then what stands below one of its end's children."""
@@ -93,7 +117,9 @@ class SlotMirror:
         root = dice.choice([None, *children])
         subtree = [node for node in range(len(self.tokens)) if root in self.path(node)]
         self.committed += [self.tokens[node] for node in path]
-        self.parents = [subtree.index(self.parents[node]) if node != root else -1 for node in subtree]
+        self.parents = [
+            subtree.index(self.parents[node]) if node != root else -1 for node in subtree
+        ]
         self.tokens = [self.tokens[node] for node in subtree]
         return path, subtree
 
@@ -112,9 +138,14 @@ APPENDED = [
     ("make_model", "executor", "tolerance"),
     nightly_except([APPENDED[0], APPENDED[1], APPENDED[3], APPENDED[5]], APPENDED),
 )
-def test_random_appends_and_commits(make_model: Callable[[], PreTrainedModel], executor: str, tolerance: float) -> None:
+def test_random_appends_and_commits(
+    make_model: Callable[[], PreTrainedModel], executor: str, tolerance: float
+) -> None:
     model, dice = make_model(), random.Random(7)
-    runner, fresh = make_runner(model, 4, CAPACITY, executor), make_runner(model, 1, CAPACITY, executor)
+    runner, fresh = (
+        make_runner(model, 4, CAPACITY, executor),
+        make_runner(model, 1, CAPACITY, executor),
+    )
     mirrors: list[SlotMirror] = []
     for _ in range(60):
         if len(mirrors) < 4 and dice.random() < 0.4:
@@ -138,14 +169,21 @@ def test_random_appends_and_commits(make_model: Callable[[], PreTrainedModel], e
 
 
 def _check_logits(
-    model: PreTrainedModel, mirror: SlotMirror, logits: torch.Tensor, row: Append, dice: random.Random, tolerance: float
+    model: PreTrainedModel,
+    mirror: SlotMirror,
+    logits: torch.Tensor,
+    row: Append,
+    dice: random.Random,
+    tolerance: float,
 ) -> None:
     """The kept nodes say what the model says after their path alone; a few of them are looked at."""
     assert logits.shape == (row.keep, 64)
     first = len(mirror.tokens) - row.keep
     for node in {first, len(mirror.tokens) - 1, dice.randrange(first, len(mirror.tokens))}:
         expected = plain_logits(model, mirror.text(node))[-1]
-        torch.testing.assert_close(logits[node - first].float(), expected, atol=tolerance, rtol=tolerance)
+        torch.testing.assert_close(
+            logits[node - first].float(), expected, atol=tolerance, rtol=tolerance
+        )
 
 
 def _check_kv(runner: Runner, fresh: Runner, mirror: SlotMirror, tolerance: float) -> None:
@@ -157,7 +195,9 @@ def _check_kv(runner: Runner, fresh: Runner, mirror: SlotMirror, tolerance: floa
     blocks = zip(fresh.executor.store.blocks, runner.executor.store.blocks, strict=True)
     for fresh_kv, kv in blocks:
         of_the_slot = kv[:, mirror.slot, :, :length]
-        torch.testing.assert_close(of_the_slot, fresh_kv[:, slot, :, :length], atol=tolerance, rtol=tolerance)
+        torch.testing.assert_close(
+            of_the_slot, fresh_kv[:, slot, :, :length], atol=tolerance, rtol=tolerance
+        )
     fresh.release(slot)
 
 
@@ -165,7 +205,10 @@ def _check_kv(runner: Runner, fresh: Runner, mirror: SlotMirror, tolerance: floa
 def test_a_reused_slot_remembers_nothing(executor: str) -> None:
     model = tiny_llama(0)
     prompt, earlier_prompt = random_prompts([20, 70], 64)
-    clean, used = make_runner(model, 1, CAPACITY, executor), make_runner(model, 1, CAPACITY, executor)
+    clean, used = (
+        make_runner(model, 1, CAPACITY, executor),
+        make_runner(model, 1, CAPACITY, executor),
+    )
     for block in used.executor.store.blocks:
         block.fill_(1e3)
     slot = used.acquire()
@@ -185,7 +228,9 @@ def test_neighbours_have_no_influence() -> None:
     slots = [runner.acquire() for _ in prompts]
     together = runner.forward([Append(slots[i], prompts[i], keep=3) for i in (2, 0, 1)])
     for index, i in enumerate((2, 0, 1)):
-        torch.testing.assert_close(together[index], plain_logits(model, prompts[i])[-3:], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(
+            together[index], plain_logits(model, prompts[i])[-3:], atol=1e-4, rtol=1e-4
+        )
 
 
 def test_a_slot_holds_its_capacity_and_no_more() -> None:
@@ -202,7 +247,9 @@ def test_logits_are_cut_to_the_shared_vocabulary() -> None:
     model = tiny_llama(0)
     runner = Runner(make_executor(model, 1, 10, 40))
     logits = runner.forward([Append(runner.acquire(), [1, 2, 3], keep=3)])
-    torch.testing.assert_close(logits[0], plain_logits(model, [1, 2, 3])[:, :40], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        logits[0], plain_logits(model, [1, 2, 3])[:, :40], atol=1e-4, rtol=1e-4
+    )
     assert logits.argmax()[0] == plain_logits(model, [1, 2, 3])[:, :40].argmax(-1).tolist()
 
 
@@ -213,6 +260,13 @@ def test_nan_logits_are_one_line(sick: str, sampler: Sampler) -> None:
     model = tiny_llama(0)
     broken = disturbed(model, 0.0)
     broken.lm_head.weight[5] = float("nan")
-    runners = [make_runner(broken if sick == role else model, 2, 40) for role in ("target", "draft")]
+    runners = [
+        make_runner(broken if sick == role else model, 2, 40) for role in ("target", "draft")
+    ]
     with pytest.raises(SkitError, match=r"^the model returned NaN logits: .+$"):
-        decode(parse_method("fixed-k"), (runners[0], runners[1]), make_requests([[1, 2], [3]], 5), sampler=sampler)
+        decode(
+            parse_method("fixed-k"),
+            (runners[0], runners[1]),
+            make_requests([[1, 2], [3]], 5),
+            sampler=sampler,
+        )

@@ -24,10 +24,16 @@ needs_native = pytest.mark.skipif(library.load_library() is None, reason="no C++
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def save(model: PreTrainedModel, folder: Path, dtype: torch.dtype = torch.float32, **options: object) -> Any:
+def save(
+    model: PreTrainedModel, folder: Path, dtype: torch.dtype = torch.float32, **options: object
+) -> Any:
     """Write a model in a type, and return it as transformers loads it in float32."""
     model.to(dtype).save_pretrained(folder, **options)
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().requires_grad_(False)
+    return (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        .eval()
+        .requires_grad_(False)
+    )
 
 
 def shell_in(folder: Path, **options: Any) -> LoadedModel:
@@ -47,15 +53,23 @@ def test_reading_from_files_changes_no_bit(name: str, dtype: torch.dtype, tmp_pa
     (text,) = random_prompts([40], model.config.vocab_size)
     runner = loaded.runner(2, 64, model.config.vocab_size, "native")
     assert is_empty(loaded)
-    assert torch.equal(in_pieces(runner, text, 40), in_pieces(make_runner(model, 2, 64, "native"), text, 40))
+    assert torch.equal(
+        in_pieces(runner, text, 40), in_pieces(make_runner(model, 2, 64, "native"), text, 40)
+    )
 
 
-@pytest.mark.parametrize("name", ["llama", "tied, one head of keys", "qwen2, biases", "llama3 rope", "yarn rope"])
+@pytest.mark.parametrize(
+    "name", ["llama", "tied, one head of keys", "qwen2, biases", "llama3 rope", "yarn rope"]
+)
 def test_a_filled_shell_is_the_model_that_transformers_loads(name: str, tmp_path: Path) -> None:
     model = save(MODELS[name](), tmp_path, torch.bfloat16)
     loaded = shell_in(tmp_path)
     assert is_empty(loaded)
-    assert (loaded.device.type, loaded.dtype, loaded.shell.training) == ("cpu", torch.float32, False)
+    assert (loaded.device.type, loaded.dtype, loaded.shell.training) == (
+        "cpu",
+        torch.float32,
+        False,
+    )
     assert loaded.shell.num_parameters() == model.num_parameters()
     assert type(loaded.shell).__name__ == type(model).__name__
     (text,) = random_prompts([40], model.config.vocab_size)
@@ -73,11 +87,15 @@ def test_weights_that_were_changed_in_memory_are_those_that_are_run(tmp_path: Pa
     for causal_model in (model, loaded.model):
         causal_model.lm_head.weight[3] = causal_model.lm_head.weight[4]
     runner = loaded.runner(1, 64, None, "native")
-    assert torch.equal(in_pieces(runner, [1, 2], 2), in_pieces(make_runner(model, 1, 64, "native"), [1, 2], 2))
+    assert torch.equal(
+        in_pieces(runner, [1, 2], 2), in_pieces(make_runner(model, 1, 64, "native"), [1, 2], 2)
+    )
 
 
 @pytest.mark.parametrize("executor", ["transformers", "llama-cpu"])
-def test_executors_of_another_layout_get_a_model_with_weights(executor: str, tmp_path: Path) -> None:
+def test_executors_of_another_layout_get_a_model_with_weights(
+    executor: str, tmp_path: Path
+) -> None:
     model = save(MODELS["llama"](), tmp_path)
     runner = shell_in(tmp_path).runner(1, 64, None, executor)
     computed = runner.forward([Append(runner.acquire(), [1, 2, 3], keep=3)])[0]
@@ -91,7 +109,9 @@ def test_a_draft_that_exits_early_shares_what_its_target_reads(tmp_path: Path) -
     draft = pair.runners(1, 40)[1]
     before = draft.forward([Append(draft.acquire(), [5, 6, 7], keep=3)])[0].clone()
     assert is_empty(pair.needed_draft)
-    torch.testing.assert_close(before, plain_logits(pair.needed_draft.model, [5, 6, 7]), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        before, plain_logits(pair.needed_draft.model, [5, 6, 7]), atol=1e-4, rtol=1e-4
+    )
     assert pair.target.shell.model.layers[0] is pair.needed_draft.shell.model.layers[0]
 
 
@@ -104,7 +124,9 @@ def test_a_checkpoint_in_several_files_is_read_from_all_of_them(tmp_path: Path) 
         assert torch.equal(loaded.model.state_dict()[name], weight)
 
 
-def test_the_end_tokens_are_those_of_the_generation_config_else_of_the_config(tmp_path: Path) -> None:
+def test_the_end_tokens_are_those_of_the_generation_config_else_of_the_config(
+    tmp_path: Path,
+) -> None:
     save(MODELS["llama"](), tmp_path)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [4, 5]}))
     assert shell_in(tmp_path).shell.generation_config.eos_token_id == [4, 5]
@@ -132,7 +154,9 @@ def in_a_pickle(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [with_untied_output, in_float64, in_a_pickle])
-def test_what_is_not_plain_is_left_to_transformers(change: Callable[[Path], None], tmp_path: Path) -> None:
+def test_what_is_not_plain_is_left_to_transformers(
+    change: Callable[[Path], None], tmp_path: Path
+) -> None:
     save(MODELS["tied, one head of keys"](), tmp_path)
     change(tmp_path)
     loaded = shell_in(tmp_path)
@@ -153,12 +177,15 @@ def replace_by_another(file: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [lose, cut, replace_by_another])
-def test_files_that_change_before_they_are_read_are_one_line(change: Callable[[Path], None], tmp_path: Path) -> None:
+def test_files_that_change_before_they_are_read_are_one_line(
+    change: Callable[[Path], None], tmp_path: Path
+) -> None:
     save(MODELS["llama"](), tmp_path)
     loaded = shell_in(tmp_path)
     change(tmp_path / "model.safetensors")
     with pytest.raises(
-        SkitError, match=r"cannot read model\.embed_tokens\.weight in .*has changed since the run began"
+        SkitError,
+        match=r"cannot read model\.embed_tokens\.weight in .*has changed since the run began",
     ):
         _ = loaded.model
 

@@ -30,7 +30,10 @@ PROMPTS = make_requests(random_prompts([5, 9], VOCABULARY), TOKENS)
 
 
 def runners(agreement: Agreement) -> tuple[Runner, Runner]:
-    models = SyntheticModel("target", None, VOCABULARY), SyntheticModel("draft", agreement, VOCABULARY)
+    models = (
+        SyntheticModel("target", None, VOCABULARY),
+        SyntheticModel("draft", agreement, VOCABULARY),
+    )
     target, draft = (make_runner(model, 2, TOKENS + 200) for model in models)
     return target, draft
 
@@ -59,7 +62,10 @@ def test_a_static_tree_yields_what_its_ranks_yield() -> None:
     ranks = (0.5, 0.3, 0.1)
     below = 0.8  # two children each
     expected = 1 + below + below**2 + below**2 * 0.5
-    assert off_by(expected, Agreement(ranks, spread=0.7), "specinfer:branching=2-2-1", batch_size=2) < 3
+    assert (
+        off_by(expected, Agreement(ranks, spread=0.7), "specinfer:branching=2-2-1", batch_size=2)
+        < 3
+    )
 
 
 def test_what_is_not_ranked_is_never_found_by_width() -> None:
@@ -71,7 +77,9 @@ def test_a_pipeline_waits_as_its_hit_rate_says() -> None:
     hit_rate, stages = 0.9, 4
     agreement = Agreement((0.7, 0.2), spread=0.0)
     requests = make_requests(random_prompts([5], VOCABULARY), 600)
-    records = decode(parse_method(f"specpipe:stages={stages},width=16,children=2"), runners(agreement), requests)
+    records = decode(
+        parse_method(f"specpipe:stages={stages},width=16,children=2"), runners(agreement), requests
+    )
     record = records["000"]
     steps = sum(step.steps for step in record.rounds) / len(record.output_ids)
     assert steps == pytest.approx(1 + (1 - hit_rate) * (stages - 1), rel=0.08)
@@ -96,7 +104,9 @@ def told_and_taken(agreement: Agreement) -> list[tuple[float, bool]]:
     forward = draft.forward([Append(draft.acquire(), text, keep=len(text))])
     best = forward.logits.softmax(-1).max(-1)
     pairs = list(zip(best.values.tolist(), (best.indices[:-1].tolist()), text[1:], strict=False))
-    return [(confidence, token == true) for confidence, token, true in pairs[len(record.prompt_ids) :]]
+    return [
+        (confidence, token == true) for confidence, token, true in pairs[len(record.prompt_ids) :]
+    ]
 
 
 def share_right(pairs: Sequence[tuple[float, bool]]) -> float:
@@ -107,7 +117,9 @@ def test_confidence_is_calibrated_and_tells_places_apart() -> None:
     pairs = sorted(told_and_taken(Agreement((0.7, 0.1), spread=1.0)))
     half = len(pairs) // 2
     for part in (pairs[:half], pairs[half:]):
-        assert share_right(part) == pytest.approx(sum(confidence for confidence, _ in part) / len(part), abs=0.04)
+        assert share_right(part) == pytest.approx(
+            sum(confidence for confidence, _ in part) / len(part), abs=0.04
+        )
     assert share_right(pairs[half:]) > share_right(pairs[:half]) + 0.2
 
 
@@ -121,7 +133,9 @@ def test_correlation_holds_within_blocks() -> None:
     def neighbours(correlation: float) -> float:
         confidences = [
             confidence
-            for confidence, _ in told_and_taken(Agreement((0.6,), spread=1.0, correlation=correlation, block=50))
+            for confidence, _ in told_and_taken(
+                Agreement((0.6,), spread=1.0, correlation=correlation, block=50)
+            )
         ]
         middle = mean(confidences)
         spread = sum((confidence - middle) ** 2 for confidence in confidences)
@@ -174,26 +188,37 @@ def shaped(tmp_path: Path) -> tuple[str, str]:
     """The names of a target and a draft that compute forwards with random weights."""
     for name, layers in (("large", 3), ("small", 1)):
         (tmp_path / f"{name}.toml").write_text(SHAPES.format(layers=layers))
-    return f"synthetic:shape={tmp_path}/large.toml", f"synthetic:ranks=0.7+0.1,shape={tmp_path}/small.toml"
+    return (
+        f"synthetic:shape={tmp_path}/large.toml",
+        f"synthetic:ranks=0.7+0.1,shape={tmp_path}/small.toml",
+    )
 
 
 @pytest.mark.parametrize("spec", ["fixed-k:k=3", "specedge:depth=3,budget=8,beams=4"])
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-def test_random_weights_take_time_and_change_nothing(device: str, spec: str, shaped: tuple[str, str]) -> None:
+def test_random_weights_take_time_and_change_nothing(
+    device: str, spec: str, shaped: tuple[str, str]
+) -> None:
     requests = make_requests(random_prompts([70, 9, 5], VOCABULARY), 24)
     pairs = [load_pair("synthetic", "synthetic:ranks=0.7+0.1")]
     with emulated_cards(1):
         pairs.append(load_pair(*shaped, device=device, random_model=random_model))
         assert [pair.target.device.type for pair in pairs] == ["cpu", device.partition(":")[0]]
-        plain, timed = (decode(parse_method(spec), pair.runners(2, 120), requests, batch_size=2) for pair in pairs)
+        plain, timed = (
+            decode(parse_method(spec), pair.runners(2, 120), requests, batch_size=2)
+            for pair in pairs
+        )
     assert outputs(timed) == outputs(plain)
     accepted = [
-        [[step.accepted for step in record.rounds] for record in records.values()] for records in (plain, timed)
+        [[step.accepted for step in record.rounds] for record in records.values()]
+        for records in (plain, timed)
     ]
     assert accepted[0] == accepted[1]
 
 
-@pytest.mark.parametrize("sampler", [Sampler(), Sampler(0.7), Sampler(0.7, top_p=0.9, top_k=50)], ids=str)
+@pytest.mark.parametrize(
+    "sampler", [Sampler(), Sampler(0.7), Sampler(0.7, top_p=0.9, top_k=50)], ids=str
+)
 def test_probabilities_are_the_same_on_every_processor(sampler: Sampler) -> None:
     """A processor decides in which order a vocabulary is summed: any order gives the same bits."""
     _, draft = runners(Agreement((0.6, 0.2, 0.1), spread=0.8))
@@ -207,9 +232,13 @@ def test_probabilities_are_the_same_on_every_processor(sampler: Sampler) -> None
 
     mine, reordered = known(logits), known(logits[:, order])
     assert torch.equal(mine.probabilities[:, order], reordered.probabilities)
-    assert [mine.stats(row, 0) for row in tokens] == [reordered.stats(row, order.tolist().index(0)) for row in tokens]
+    assert [mine.stats(row, 0) for row in tokens] == [
+        reordered.stats(row, order.tolist().index(0)) for row in tokens
+    ]
     single = logits.float()
-    assert not torch.equal(known(single).probabilities[:, order], known(single[:, order]).probabilities)
+    assert not torch.equal(
+        known(single).probabilities[:, order], known(single[:, order]).probabilities
+    )
 
 
 def test_random_weights_compute_what_the_same_tokens_take(shaped: tuple[str, str]) -> None:
@@ -232,23 +261,46 @@ def test_random_weights_compute_what_the_same_tokens_take(shaped: tuple[str, str
 
 
 def test_a_report_says_that_weights_were_random(shaped: tuple[str, str], tmp_path: Path) -> None:
-    options = ["--method", "fixed-k", "--limit", 2, "--max-new-tokens", 8, "--device", "cpu", "--out", tmp_path / "out"]
+    options = [
+        "--method",
+        "fixed-k",
+        "--limit",
+        2,
+        "--max-new-tokens",
+        8,
+        "--device",
+        "cpu",
+        "--out",
+        tmp_path / "out",
+    ]
     done = skit_here("bench", "--target", shaped[0], "--draft", shaped[1], *options)
     assert done.returncode == 0, done.stderr
     assert "RANDOM WEIGHTS: synthetic/target:shape=large" in " ".join(done.stdout.split())
-    assert str(tmp_path) not in "".join(path.read_text() for path in (tmp_path / "out").rglob("run.json"))
+    assert str(tmp_path) not in "".join(
+        path.read_text() for path in (tmp_path / "out").rglob("run.json")
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--deployment", "specedge"], "shape=qwen3-0.6b has no effect here, since nothing is timed: leave it out"),
-        (["--target", "synthetic:shape=qwen3-0.6b,ranks=0.8"], "give synthetic:ranks=0.8 as the draft"),
+        (
+            ["--deployment", "specedge"],
+            "shape=qwen3-0.6b has no effect here, since nothing is timed: leave it out",
+        ),
+        (
+            ["--target", "synthetic:shape=qwen3-0.6b,ranks=0.8"],
+            "give synthetic:ranks=0.8 as the draft",
+        ),
         (["--target", "synthetic:shape=nonsense"], "unknown architecture 'nonsense'"),
         (["--target", "synthetic:shape="], "shape= needs a name, like shape=qwen3-0.6b"),
     ],
 )
-def test_shapes_that_nothing_can_be_done_with(arguments: list[str], said: str, tmp_path: Path) -> None:
+def test_shapes_that_nothing_can_be_done_with(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
     target = ["--target", "synthetic:shape=qwen3-0.6b", "--draft", "synthetic:ranks=0.8"]
-    done = skit_here("bench", *target, "--method", "fixed-k", "--limit", 1, *arguments, "--out", tmp_path)
+    done = skit_here(
+        "bench", *target, "--method", "fixed-k", "--limit", 1, *arguments, "--out", tmp_path
+    )
     assert said in error_line(done)

@@ -9,7 +9,15 @@ import pytest
 import torch
 from command_line import TinyPair
 from scipy.stats import chisquare
-from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, plain_logits, tiny_llama
+from tiny_models import (
+    AUTOREGRESSIVE,
+    decode,
+    make_requests,
+    make_runner,
+    outputs,
+    plain_logits,
+    tiny_llama,
+)
 from tiny_tokenizers import SPACED, TARGET
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.generation.candidate_generator import AssistantToTargetTranslator
@@ -34,7 +42,9 @@ def test_tokens_are_shared_by_their_text() -> None:
     assert vocabulary_map.share == 6 / 8
 
 
-@pytest.mark.parametrize(("target", "draft"), [(TARGET, SPACED), (SPACED, TARGET), (TARGET, TARGET)])
+@pytest.mark.parametrize(
+    ("target", "draft"), [(TARGET, SPACED), (SPACED, TARGET), (TARGET, TARGET)]
+)
 def test_the_intersection_is_that_of_transformers(
     target: PreTrainedTokenizerBase, draft: PreTrainedTokenizerBase
 ) -> None:
@@ -65,17 +75,23 @@ def permuted(tiny: TinyPair, folder: Path) -> Path:
 def pairs(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pair, Pair]:
     """The tiny pair, and the same with a draft that numbers its tokens differently."""
     draft = permuted(tiny, tmp_path_factory.mktemp("other"))
-    return tuple(load_pair(str(tiny.target), str(name), device="cpu") for name in (tiny.draft, draft))  # type: ignore[return-value]
+    return tuple(
+        load_pair(str(tiny.target), str(name), device="cpu") for name in (tiny.draft, draft)
+    )  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("spec", ["fixed-k", "opt-tree:nodes=6,max_depth=3,gain=0.1", "svip"])
 def test_a_renumbered_draft_model_drafts_as_before(spec: str, pairs: tuple[Pair, Pair]) -> None:
     requests, method = make_requests([[70, 80], [90, 3, 200]], 16), parse_method(spec)
-    records_of_pairs = [decode(method, pair.runners(2, 64, "transformers"), requests, batch_size=2) for pair in pairs]
+    records_of_pairs = [
+        decode(method, pair.runners(2, 64, "transformers"), requests, batch_size=2)
+        for pair in pairs
+    ]
     plain = decode(AUTOREGRESSIVE, pairs[1].runners(2, 64, "transformers"), requests, batch_size=2)
     assert outputs(records_of_pairs[1]) == outputs(plain)
     accepted = [
-        [step.accepted for name in sorted(records) for step in records[name].rounds] for records in records_of_pairs
+        [step.accepted for name in sorted(records) for step in records[name].rounds]
+        for records in records_of_pairs
     ]
     assert accepted[0] == accepted[1]
     assert sum(accepted[0]) > 0
@@ -121,7 +137,12 @@ def test_sampling_keeps_the_targets_distribution() -> None:
     )
     sampler, draws = Sampler(temperature=1.0), 3000
     records = decode(
-        parse_method("fixed-k:k=2"), runners, make_requests([(2,)] * draws, 2), sampler=sampler, seed=11, batch_size=400
+        parse_method("fixed-k:k=2"),
+        runners,
+        make_requests([(2,)] * draws, 2),
+        sampler=sampler,
+        seed=11,
+        batch_size=400,
     )
     counts = Counter(tuple(record.output_ids) for record in records.values())
     first = plain_logits(target, [2])[-1].softmax(-1)
@@ -132,12 +153,17 @@ def test_sampling_keeps_the_targets_distribution() -> None:
         for following in range(6)
     }
     common = [tokens for tokens, chance in probabilities.items() if chance * draws >= 5]
-    observed = [*(counts[tokens] for tokens in common), draws - sum(counts[tokens] for tokens in common)]
+    observed = [
+        *(counts[tokens] for tokens in common),
+        draws - sum(counts[tokens] for tokens in common),
+    ]
     expected = [draws * probabilities[tokens] for tokens in common]
     assert chisquare(observed, [*expected, draws - sum(expected)]).pvalue > 1e-3
     assert sum(step.accepted for record in records.values() for step in record.rounds) > 1000
 
 
-def test_the_translated_pair_loads_its_own_tokenizer(pairs: tuple[Pair, Pair], tiny: TinyPair) -> None:
+def test_the_translated_pair_loads_its_own_tokenizer(
+    pairs: tuple[Pair, Pair], tiny: TinyPair
+) -> None:
     """Prompts are read by the target's."""
     assert pairs[1].tokenizer.get_vocab() == AutoTokenizer.from_pretrained(tiny.target).get_vocab()

@@ -26,7 +26,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two prompts."""
-    rows: list[dict[str, Any]] = [{"id": "one", "prompt": "How many?"}, {"id": "two", "prompt": "Who was first?"}]
+    rows: list[dict[str, Any]] = [
+        {"id": "one", "prompt": "How many?"},
+        {"id": "two", "prompt": "Who was first?"},
+    ]
     return write_rows(tmp_path_factory.mktemp("data") / "prompts.jsonl", *rows)
 
 
@@ -35,7 +38,8 @@ def short(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
     """The tiny pair with a short context, so that its profiles take seconds."""
     folder = tmp_path_factory.mktemp("short")
     models = [
-        copy_model(model, folder / model.name, max_position_embeddings=128) for model in (tiny.target, tiny.draft)
+        copy_model(model, folder / model.name, max_position_embeddings=128)
+        for model in (tiny.target, tiny.draft)
     ]
     return TinyPair(*models)
 

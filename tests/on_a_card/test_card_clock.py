@@ -82,7 +82,9 @@ def test_what_is_prepared_once_does_not_count(device: str, monkeypatch: pytest.M
     assert clock.uncounted_s >= AGES_S
 
 
-def test_time_stands_still_for_everybody_while_something_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_stands_still_for_everybody_while_something_is_prepared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before_s = counted_s()
     with not_counted():
         still_s = counted_s()
@@ -120,7 +122,9 @@ def test_a_cpu_keeps_its_clock() -> None:
 
 def test_a_mark_waits_for_the_other_cards() -> None:
     with emulated_cards(2) as machine:
-        clock = measuring_clock(torch.device("cpu"), others=[torch.device("cuda:0"), torch.device("cuda:1")])
+        clock = measuring_clock(
+            torch.device("cpu"), others=[torch.device("cuda:0"), torch.device("cuda:1")]
+        )
         assert isinstance(clock, CardClock)
         with clock.running():
             with clock.phase("draft"):

@@ -35,20 +35,29 @@ def assert_lossless(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("options", nightly_except([DRAWN], ["--batch-size 1", DRAWN]))
-def test_bench(options: str, command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
+def test_bench(
+    options: str, command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path
+) -> None:
     shared = ["--dataset", prompts, "--max-new-tokens", 8, "--out", tmp_path]
     document = command("bench", *tiny.options, *shared, *methods(*METHODS), *options.split())
     assert_lossless(document)
     run = read_object(Path(document["run_dirs"][0]) / "run.json")
     assert run["hardware"]["gpu"] == "Emulated card"
     report = (Path(document["run_dirs"][0]) / "report.md").read_text()
-    assert re.search(r"\| warm-up \| \d+ rounds and [\d.]+ m?s in which a GPU's graphs were captured, excluded", report)
+    assert re.search(
+        r"\| warm-up \| \d+ rounds and [\d.]+ m?s in which a GPU's graphs were captured, excluded",
+        report,
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.nightly  # test_bench above is the command, test_card_decoding.py decodes with every method
-@pytest.mark.parametrize("options", ["--batch-size 1", "--batch-size 3", "--batch-size 2 --temperature 0.7"])
-def test_bench_with_all_methods(options: str, command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options", ["--batch-size 1", "--batch-size 3", "--batch-size 2 --temperature 0.7"]
+)
+def test_bench_with_all_methods(
+    options: str, command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path
+) -> None:
     shared = ["--dataset", prompts, "--max-new-tokens", 8, "--out", tmp_path]
     document = command("bench", *tiny.options, *shared, "--method", "all", *options.split())
     assert len(document["run_dirs"]) > 20
@@ -71,16 +80,29 @@ def test_a_draft_model_on_another_device(
     config = read_object(Path(document["run_dirs"][0]) / "run.json")["config"]
     expected = tuple("cuda:0" if name == "cuda" else name for name in devices.split("+"))
     assert (config["device"], config["draft_device"]) == expected
-    assert [card.peak_bytes > 0 for card in machine.cards] == [f"cuda:{n}" in expected for n in range(2)]
+    assert [card.peak_bytes > 0 for card in machine.cards] == [
+        f"cuda:{n}" in expected for n in range(2)
+    ]
 
 
 @pytest.mark.nightly  # three benchmarks; placement on a second card is tried in test_card_decoding.py
 @pytest.mark.slow
-def test_a_number_is_no_other_card_than_none(machine: Machine, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
+def test_a_number_is_no_other_card_than_none(
+    machine: Machine, tiny: TinyPair, prompts: Path, tmp_path: Path
+) -> None:
     outputs = {}
     for device in ("cuda", "cuda:0", "cuda:1"):
         machine.cards[0].peak_bytes = machine.cards[1].peak_bytes = 0
-        options = ["--dataset", prompts, "--max-new-tokens", 8, "--method", "fixed-k", "--device", device]
+        options = [
+            "--dataset",
+            prompts,
+            "--max-new-tokens",
+            8,
+            "--method",
+            "fixed-k",
+            "--device",
+            device,
+        ]
         done = skit_here("bench", *tiny.options, *options, "--out", tmp_path / device)
         assert done.returncode == 0, done.stderr
         (folder,) = (tmp_path / device).glob("*-fixed-k-*")
@@ -90,7 +112,9 @@ def test_a_number_is_no_other_card_than_none(machine: Machine, tiny: TinyPair, p
     assert outputs["cuda"] == outputs["cuda:0"] == outputs["cuda:1"]
 
 
-def test_record_replay_and_tune(machine: Machine, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
+def test_record_replay_and_tune(
+    machine: Machine, tiny: TinyPair, prompts: Path, tmp_path: Path
+) -> None:
     trace = tmp_path / "trace.parquet"
     shared = ["--dataset", prompts, "--max-new-tokens", 8, "--out", trace, "--device", "cuda"]
     recorded = skit_here("record", *tiny.options, *shared, "--max-draft", 3)
@@ -117,7 +141,15 @@ def test_batch_sizes(command: Command, tiny: TinyPair, prompts: Path, tmp_path: 
 def test_sweep(command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
     shared = ["--dataset", prompts, "--max-new-tokens", 8, "--out", tmp_path]
     command(
-        "sweep", *tiny.options, *shared, "--method", "fixed-k", "--deployment", "wan", "--set", "link.rtt_s=0.1,0.2"
+        "sweep",
+        *tiny.options,
+        *shared,
+        "--method",
+        "fixed-k",
+        "--deployment",
+        "wan",
+        "--set",
+        "link.rtt_s=0.1,0.2",
     )
 
 

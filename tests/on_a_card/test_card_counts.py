@@ -36,7 +36,15 @@ OTHERWISE = {
     "server-tree": "server-tree:depth=5",
 }
 """Specs of methods whose default options decide by times."""
-FIXED = {"fixed-k", "block-verification", "eagle", "goodput", "sglang-ema", "sglang-throughput", "ucb-specstop"}
+FIXED = {
+    "fixed-k",
+    "block-verification",
+    "eagle",
+    "goodput",
+    "sglang-ema",
+    "sglang-throughput",
+    "ucb-specstop",
+}
 """Methods that read nothing of a draft before it is verified."""
 
 
@@ -77,7 +85,9 @@ def counted(
     draft = CountedRunner(draft.executor)
     requests = make_requests(clear_prompts(tiny_llama(), [4] * batch_size, NEW_TOKENS), NEW_TOKENS)
     if method.needs_reference:
-        requests = with_references(requests, decode(AUTOREGRESSIVE, (target, draft), requests, batch_size=batch_size))
+        requests = with_references(
+            requests, decode(AUTOREGRESSIVE, (target, draft), requests, batch_size=batch_size)
+        )
     for _ in range(MOST_RUNS):
         draft.forwards, before = 0, captures(target, draft)
         with machine.counts.during() as counts:
@@ -91,7 +101,9 @@ def counted(
 
 def captures(*runners: Runner) -> int:
     executors = [runner.executor for runner in runners]
-    return sum(executor.captures for executor in executors if isinstance(executor, CudaGraphExecutor))
+    return sum(
+        executor.captures for executor in executors if isinstance(executor, CudaGraphExecutor)
+    )
 
 
 @pytest.mark.parametrize("name", nightly_except(["threshold"], methods.all()))
@@ -122,4 +134,6 @@ def require_bounds(name: str, batch_size: int, machine: Machine, tmp_path: Path)
     assert counts.synchronisations <= rounds
     assert counts.copies_to_card <= COPIES * rounds
     assert counts.launches <= LAUNCHES * rounds
-    assert counts.replays <= drafted + rounds + batch_size, "one for a drafted token, a verification or a prompt"
+    assert counts.replays <= drafted + rounds + batch_size, (
+        "one for a drafted token, a verification or a prompt"
+    )

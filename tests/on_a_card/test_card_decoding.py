@@ -76,10 +76,16 @@ def test_drafters(
 
 
 @pytest.mark.parametrize(
-    ("spec", "batch_size"), nightly_except([(spec, 3) for spec in KINDS[::2]], product(specs(), (1, 3)))
+    ("spec", "batch_size"),
+    nightly_except([(spec, 3) for spec in KINDS[::2]], product(specs(), (1, 3))),
 )
 def test_every_method(
-    spec: str, batch_size: int, requests_: list[Request], plain: Any, machine: Machine, tmp_path: Path
+    spec: str,
+    batch_size: int,
+    requests_: list[Request],
+    plain: Any,
+    machine: Machine,
+    tmp_path: Path,
 ) -> None:
     """Every night; and before that one method of every kind."""
     method = parse_method(spec.format(**filled_in(tmp_path))).prepare(ENVIRONMENT)
@@ -90,7 +96,9 @@ def test_every_method(
     assert machine.cards[1].peak_bytes > 0
 
 
-def test_memory_of_a_card_does_not_grow_with_requests(requests_: list[Request], machine: Machine) -> None:
+def test_memory_of_a_card_does_not_grow_with_requests(
+    requests_: list[Request], machine: Machine
+) -> None:
     held, method, after = runners("cuda"), parse_method("specedge:depth=3,budget=8,beams=4"), []
     for _ in range(3):
         decode(method, held, requests_, batch_size=2)

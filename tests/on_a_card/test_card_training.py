@@ -8,7 +8,18 @@ import pytest
 from command_line import TinyPair, read_object
 
 Command = Callable[..., dict[str, Any]]
-SMALL = ["--limit", 12, "--max-new-tokens", 8, "--epochs", 1, "--vocabulary", 200, "--batch-size", 4]
+SMALL = [
+    "--limit",
+    12,
+    "--max-new-tokens",
+    8,
+    "--epochs",
+    1,
+    "--vocabulary",
+    200,
+    "--batch-size",
+    4,
+]
 
 
 def assert_lossless(document: dict[str, Any]) -> None:
@@ -17,18 +28,33 @@ def assert_lossless(document: dict[str, Any]) -> None:
         assert lossless.get("errors", 0) == 0, folder.name
 
 
-def test_a_head_is_trained_and_drafts(command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
+def test_a_head_is_trained_and_drafts(
+    command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path
+) -> None:
     trained = command("train-head", "--target", tiny.target, *SMALL)
     assert trained["summary"]["vocabulary"] == 200
     shared = ["--dataset", prompts, "--max-new-tokens", 8, "--out", tmp_path]
     for batch_size, temperature in ((1, 0), (2, 0.7)):
         options = ["--batch-size", batch_size, "--temperature", temperature]
-        assert_lossless(command("bench", "--target", tiny.target, *shared, "--method", "eagle:k=3", *options))
+        assert_lossless(
+            command("bench", "--target", tiny.target, *shared, "--method", "eagle:k=3", *options)
+        )
 
 
 @pytest.mark.nightly  # a head is trained by the same loop
-def test_a_draft_is_trained_and_drafts(command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path) -> None:
-    command("train-draft", "--target", tiny.target, *SMALL, "--layers", "0", "--save-to", tmp_path / "draft")
+def test_a_draft_is_trained_and_drafts(
+    command: Command, tiny: TinyPair, prompts: Path, tmp_path: Path
+) -> None:
+    command(
+        "train-draft",
+        "--target",
+        tiny.target,
+        *SMALL,
+        "--layers",
+        "0",
+        "--save-to",
+        tmp_path / "draft",
+    )
     pair = ["--target", tiny.target, "--draft", tmp_path / "draft"]
     shared = ["--dataset", prompts, "--max-new-tokens", 8, "--out", tmp_path / "runs"]
     assert_lossless(command("bench", *pair, *shared, "--method", "fixed-k"))

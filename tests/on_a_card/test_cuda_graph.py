@@ -32,7 +32,15 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.runner import Append, Runner
 
 CAPACITY, NEW_TOKENS, SLOTS = 160, 24, 9
-SPECS = ["autoregressive", "fixed-k:k=3", "fixed-k:k=11", "svip", "tetris", "specedge:depth=3,budget=8,beams=4", "ssd"]
+SPECS = [
+    "autoregressive",
+    "fixed-k:k=3",
+    "fixed-k:k=11",
+    "svip",
+    "tetris",
+    "specedge:depth=3,budget=8,beams=4",
+    "ssd",
+]
 
 
 @pytest.fixture
@@ -47,7 +55,10 @@ def requests_() -> list[Request]:
 
 
 def runners(device: str, executor: str, draft_device: str = "") -> tuple[Runner, Runner]:
-    models: list[Any] = [tiny_llama().to(device), disturbed(tiny_llama(), 0.02).to(draft_device or device)]
+    models: list[Any] = [
+        tiny_llama().to(device),
+        disturbed(tiny_llama(), 0.02).to(draft_device or device),
+    ]
     target, draft = (make_runner(model, SLOTS, CAPACITY, executor) for model in models)
     return target, draft
 
@@ -57,7 +68,8 @@ KEPT = [("fixed-k:k=3", 0.0, 1), ("svip", 0.7, 3), ("specedge:depth=3,budget=8,b
 
 
 @pytest.mark.parametrize(
-    ("spec", "temperature", "batch_size"), nightly_except(KEPT[1:], product(SPECS, (0.0, 0.7), (1, 3)))
+    ("spec", "temperature", "batch_size"),
+    nightly_except(KEPT[1:], product(SPECS, (0.0, 0.7), (1, 3))),
 )
 def test_outputs_of_the_plain_executor(
     spec: str, temperature: float, batch_size: int, requests_: list[Request], machine: Machine
@@ -79,12 +91,24 @@ def test_a_model_that_only_its_own_code_computes(
     monkeypatch.setattr(cuda_graph, "is_computable", lambda _: False)
     on_card = decode(parse_method(spec), runners("cuda", "cuda-graph"), requests_)
     assert machine.counts.replays > 0
-    assert outputs(on_card) == outputs(decode(parse_method(spec), runners("cpu", "transformers"), requests_))
+    assert outputs(on_card) == outputs(
+        decode(parse_method(spec), runners("cpu", "transformers"), requests_)
+    )
 
 
 @pytest.mark.parametrize(
     ("rows", "tokens", "width"),
-    [(1, 17, 32), (8, 9, 16), (8, 17, 20), (32, 5, 5), (32, 9, 10), (32, 64, 64), (32, 1, 1), (2, 64, 64), (4, 33, 40)],
+    [
+        (1, 17, 32),
+        (8, 9, 16),
+        (8, 17, 20),
+        (32, 5, 5),
+        (32, 9, 10),
+        (32, 64, 64),
+        (32, 1, 1),
+        (2, 64, 64),
+        (4, 33, 40),
+    ],
 )
 def test_forwards_are_padded_where_that_takes_no_time(rows: int, tokens: int, width: int) -> None:
     assert cuda_graph.padded_width(rows, tokens) == width
@@ -119,8 +143,14 @@ def test_logits_of_chains_and_trees_in_every_shape() -> None:
         for _ in range(SLOTS):
             each.acquire()
     steps = [
-        [Append(slot, prompt, keep=len(prompt)) for slot, prompt in zip((2, 3, 4, 8), prompts, strict=True)],
-        [Append(3, prompts[2][:6], [-1, 0, 0, 1, 1, -1], keep=6), Append(8, prompts[2][:2], keep=2)],
+        [
+            Append(slot, prompt, keep=len(prompt))
+            for slot, prompt in zip((2, 3, 4, 8), prompts, strict=True)
+        ],
+        [
+            Append(3, prompts[2][:6], [-1, 0, 0, 1, 1, -1], keep=6),
+            Append(8, prompts[2][:2], keep=2),
+        ],
         [Append(3, prompts[2][6:9], [3, 6, 5], keep=3), Append(2, prompts[2][7:10], keep=1)],
     ]
     kept = []
@@ -138,7 +168,9 @@ def test_logits_of_chains_and_trees_in_every_shape() -> None:
     runner.commit(3, [0, 1, 3, 6, 7])
     text = [*prompts[1], *(prompts[2][node] for node in (0, 1, 3, 6, 7)), 7]
     after = runner.forward([Append(3, [7])])[0]
-    torch.testing.assert_close(after.cpu(), plain_logits(tiny_llama(), text)[-1:], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        after.cpu(), plain_logits(tiny_llama(), text)[-1:], atol=1e-4, rtol=1e-4
+    )
 
 
 @pytest.mark.usefixtures("machine")
@@ -175,7 +207,9 @@ def test_a_prompt_is_one_graph_in_any_slot(machine: Machine) -> None:
             found = forward.argmax()
         assert found == reference.forward([Append(slot, prompts[slot])]).argmax()
         launches.append(counts.launches)
-    assert launches[1:] == [0, 0], "all three are graphs of 128 tokens, and the first one captures it"
+    assert launches[1:] == [0, 0], (
+        "all three are graphs of 128 tokens, and the first one captures it"
+    )
     for each in (runner, reference):
         for slot in (0, 1, 2):
             each.commit(slot, range(len(prompts[slot])))
@@ -188,11 +222,15 @@ def test_a_prompt_is_one_graph_in_any_slot(machine: Machine) -> None:
     for each in (runner, reference):
         each.commit(5, range(120))
     rows = [Append(5, prompts[0]), Append(3, [1], keep=1)]
-    torch.testing.assert_close(runner.forward(rows).logits.cpu(), reference.forward(rows).logits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        runner.forward(rows).logits.cpu(), reference.forward(rows).logits, atol=1e-4, rtol=1e-4
+    )
 
 
 @pytest.mark.usefixtures("machine")
-def test_what_captures_take_is_no_time_of_a_method(requests_: list[Request], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_captures_take_is_no_time_of_a_method(
+    requests_: list[Request], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On an H100 a batch's first rounds took up to ten times as long as the same ones later."""
     ages_s, begin, captured = 1000.0, graphs.Graph.capture_begin, []
 
@@ -204,7 +242,9 @@ def test_what_captures_take_is_no_time_of_a_method(requests_: list[Request], mon
         begin(graph, *arguments, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(graphs.Graph, "capture_begin", slow)
-    records = decode(parse_method("specedge:depth=3,budget=8,beams=4"), runners("cuda", "cuda-graph"), requests_)
+    records = decode(
+        parse_method("specedge:depth=3,budget=8,beams=4"), runners("cuda", "cuda-graph"), requests_
+    )
     assert len(captured) > 3
     for record in records.values():
         assert 0 < record.e2e_s < ages_s
@@ -219,7 +259,9 @@ def test_a_round_of_fixed_length_waits_once(batch_size: int, machine: Machine) -
     with machine.counts.during() as counts:
         records = decode(method, held, prompts, batch_size=batch_size)
     rounds = max(len(record.rounds) for record in records.values())
-    assert counts.places("wait").total() <= rounds + batch_size, "one per round, and one for each prompt"
+    assert counts.places("wait").total() <= rounds + batch_size, (
+        "one per round, and one for each prompt"
+    )
     assert counts.synchronisations == rounds, "the clock reads its events once a round"
     assert counts.copies_to_card == 0, "graphs copy their inputs themselves"
     assert counts.replays <= 2 * rounds + batch_size, "a chain, its verification, and the prompts"
@@ -227,15 +269,23 @@ def test_a_round_of_fixed_length_waits_once(batch_size: int, machine: Machine) -
 
 
 def test_memory_does_not_grow_with_requests(requests_: list[Request], machine: Machine) -> None:
-    held, method, after = runners("cuda", "cuda-graph"), parse_method("specedge:depth=3,budget=8,beams=4"), []
+    held, method, after = (
+        runners("cuda", "cuda-graph"),
+        parse_method("specedge:depth=3,budget=8,beams=4"),
+        [],
+    )
     for _ in range(3):
         decode(method, held, requests_, batch_size=2)
         after.append(machine.cards[0].allocated_bytes)
     assert len(set(after[1:])) == 1, "the first time captures"
 
 
-@pytest.mark.parametrize("spec", ["autoregressive", "fixed-k:k=3", "specedge:depth=3,budget=8,beams=4"])
-def test_a_pair_that_nobody_needs_is_freed_at_once(spec: str, requests_: list[Request], machine: Machine) -> None:
+@pytest.mark.parametrize(
+    "spec", ["autoregressive", "fixed-k:k=3", "specedge:depth=3,budget=8,beams=4"]
+)
+def test_a_pair_that_nobody_needs_is_freed_at_once(
+    spec: str, requests_: list[Request], machine: Machine
+) -> None:
     """Not when the garbage collector comes by: there may be no room for the next pair until then."""
     before = machine.cards[0].allocated_bytes
     held = runners("cuda", "cuda-graph")
@@ -266,13 +316,17 @@ def test_what_it_cannot_run() -> None:
 @pytest.mark.usefixtures("machine")
 def test_one_shape_gives_a_token_the_same_logits_however_tokens_are_split() -> None:
     """One by one, in a chunk, in a tree, in a batch, and behind 64 others, bit by bit in half precision."""
-    model = tiny_llama(hidden_size=128, intermediate_size=256)  # wide enough to be rounded by its shape elsewhere
+    model = tiny_llama(
+        hidden_size=128, intermediate_size=256
+    )  # wide enough to be rounded by its shape elsewhere
     text = random_prompts([72], 64)[0]
     last = 66
 
     def logits(*parts: int, slot: int = 0, others: bool = False) -> torch.Tensor:
         """Return the logits after token `last` if the text comes in parts of these lengths."""
-        runner = make_runner(deepcopy(model).to("cuda", torch.bfloat16), 3, CAPACITY, "cuda-invariant")
+        runner = make_runner(
+            deepcopy(model).to("cuda", torch.bfloat16), 3, CAPACITY, "cuda-invariant"
+        )
         slots = [runner.acquire() for _ in range(3)]
         end = 0
         for count in parts:
@@ -303,13 +357,18 @@ def test_one_shape_gives_a_token_the_same_logits_however_tokens_are_split() -> N
 
 @pytest.mark.nightly  # the test above is of the logits that these follow from
 @pytest.mark.parametrize("spec", SPECS[1:])
-def test_outputs_in_one_shape_are_plain_decodings(spec: str, requests_: list[Request], machine: Machine) -> None:
+def test_outputs_in_one_shape_are_plain_decodings(
+    spec: str, requests_: list[Request], machine: Machine
+) -> None:
     """In half precision, where the outputs of other executors differ now and then."""
     models: list[Any] = [tiny_llama(), disturbed(tiny_llama(), 0.02)]
     target, draft = (
         make_runner(model.to("cuda", torch.bfloat16), 3, CAPACITY, executor)
         for model, executor in zip(models, ("cuda-invariant", "cuda-graph"), strict=True)
     )
-    plain, records = (decode(parse_method(each), (target, draft), requests_, batch_size=2) for each in (SPECS[0], spec))
+    plain, records = (
+        decode(parse_method(each), (target, draft), requests_, batch_size=2)
+        for each in (SPECS[0], spec)
+    )
     assert outputs(records) == outputs(plain)
     assert machine.counts.replays > 0

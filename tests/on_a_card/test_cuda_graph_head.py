@@ -9,7 +9,15 @@ import pytest
 from emulated_card import Machine, emulated_cards
 from nightly import nightly_except
 from tiny_heads import heads_beside, put_beside, trained
-from tiny_models import AUTOREGRESSIVE, clear_prompts, decode, make_requests, make_runner, outputs, tiny_llama
+from tiny_models import (
+    AUTOREGRESSIVE,
+    clear_prompts,
+    decode,
+    make_requests,
+    make_runner,
+    outputs,
+    tiny_llama,
+)
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.sampling import Sampler
@@ -48,7 +56,9 @@ def head() -> HeadModel:
     runner = make_runner(tiny_llama(), 1, CAPACITY)
     answers = decode(AUTOREGRESSIVE, (runner, runner), requests_())
     prompts = [list(request.prompt_ids) for request in requests_()]
-    return trained(tiny_llama(), prompts, [answers[request.id].output_ids for request in requests_()])
+    return trained(
+        tiny_llama(), prompts, [answers[request.id].output_ids for request in requests_()]
+    )
 
 
 def target_with_head(executor: str | None) -> Runner:
@@ -59,10 +69,14 @@ def target_with_head(executor: str | None) -> Runner:
 
 @pytest.mark.usefixtures("machine")
 @pytest.mark.parametrize(
-    ("spec", "temperature", "batch_size"), nightly_except(KEPT[1:], product(SPECS, (0.0, 0.7), (1, 3)))
+    ("spec", "temperature", "batch_size"),
+    nightly_except(KEPT[1:], product(SPECS, (0.0, 0.7), (1, 3))),
 )
 def test_drafts_of_the_plain_executor(spec: str, temperature: float, batch_size: int) -> None:
-    method, sampler = parse_method(spec), Sampler(temperature, top_p=0.9) if temperature else Sampler()
+    method, sampler = (
+        parse_method(spec),
+        Sampler(temperature, top_p=0.9) if temperature else Sampler(),
+    )
     graphs, plain = target_with_head(None), target_with_head("head")
     (drafter,) = heads_beside(method, graphs).values()
     assert name_of(drafter.executor) == "cuda-graph-head"
@@ -72,11 +86,16 @@ def test_drafts_of_the_plain_executor(spec: str, temperature: float, batch_size:
     )
     assert outputs(on_card) == outputs(one_by_one)
     rounds, expected = (
-        [[(round_.drafted, round_.accepted) for round_ in record.rounds] for record in records.values()]
+        [
+            [(round_.drafted, round_.accepted) for round_ in record.rounds]
+            for record in records.values()
+        ]
         for records in (on_card, one_by_one)
     )
     assert rounds == expected
-    assert sum(accepted for request in rounds for _, accepted in request) > 3, "the head is right at times"
+    assert sum(accepted for request in rounds for _, accepted in request) > 3, (
+        "the head is right at times"
+    )
 
 
 def test_memory_does_not_grow_with_requests(machine: Machine) -> None:
@@ -89,7 +108,9 @@ def test_memory_does_not_grow_with_requests(machine: Machine) -> None:
 
 @pytest.mark.usefixtures("machine")
 def test_what_it_cannot_run() -> None:
-    with pytest.raises(SkitError, match="executor 'cuda-graph-head' runs EAGLE heads on a GPU: give --device cuda"):
+    with pytest.raises(
+        SkitError, match="executor 'cuda-graph-head' runs EAGLE heads on a GPU: give --device cuda"
+    ):
         make_executor(head(), 1, 64, None, "cuda-graph-head")
     with pytest.raises(SkitError, match="executor 'cuda-graph-head' runs EAGLE heads on a GPU"):
         make_executor(tiny_llama().to("cuda"), 1, 64, None, "cuda-graph-head")

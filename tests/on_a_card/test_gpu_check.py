@@ -61,7 +61,9 @@ def test_a_check_runs_whole(tiny: TinyPair, tmp_path: Path) -> None:
         "executors.csv",
     }
     verdicts = table(out / "lossless.csv")
-    conditions = {(row["executor"], int(row["batch_size"]), float(row["temperature"])) for row in verdicts}
+    conditions = {
+        (row["executor"], int(row["batch_size"]), float(row["temperature"])) for row in verdicts
+    }
     assert conditions == set(gpu_check.CONDITIONS)
     assert not [row for row in verdicts if row["verdict"] == "WRONG"]
     invariant = [row for row in verdicts if row["executor"] == gpu_check.INVARIANT]
@@ -69,7 +71,11 @@ def test_a_check_runs_whole(tiny: TinyPair, tmp_path: Path) -> None:
     curves = table(out / "curves.csv")
     assert {(row["kind"], row["requests"], row["tokens"]) for row in curves} == {
         (kind, batch, str(count))
-        for kind, counts in (("verify", gpu_check.NEW_TOKENS), ("draft", gpu_check.STEPS), ("invariant", [1]))
+        for kind, counts in (
+            ("verify", gpu_check.NEW_TOKENS),
+            ("draft", gpu_check.STEPS),
+            ("invariant", [1]),
+        )
         for batch in ("1", "2")
         for count in counts
     }
@@ -80,7 +86,9 @@ def test_a_check_runs_whole(tiny: TinyPair, tmp_path: Path) -> None:
     assert replays == set(gpu_check.COUNTED)
 
 
-def test_a_section_that_fails_costs_none_of_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_section_that_fails_costs_none_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*_: object) -> list[str]:
         raise RuntimeError("an illegal memory access was encountered")
 

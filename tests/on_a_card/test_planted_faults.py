@@ -75,7 +75,9 @@ def decoded(
     spec: str, held: tuple[Runner, Runner]
 ) -> tuple[dict[str, list[int]], dict[str, list[int]], dict[str, RequestRecord]]:
     records = decode(parse_method(spec), held, REQUESTS, batch_size=BATCH_SIZE)
-    accepted = {name: [round_.accepted for round_ in record.rounds] for name, record in records.items()}
+    accepted = {
+        name: [round_.accepted for round_ in record.rounds] for name, record in records.items()
+    }
     return outputs(records), accepted, records
 
 
@@ -180,7 +182,12 @@ def around(patch: pytest.MonkeyPatch, owner: Any, name: str, change: Callable[..
 
 @noticed_by(chains, RuntimeError, "at least two devices, cpu and cuda:0")
 def a_mask_is_made_on_the_host(patch: pytest.MonkeyPatch) -> None:
-    around(patch, graph_forward.GraphMemory, "_additive", lambda right, own, allowed: right(own, allowed.cpu()))
+    around(
+        patch,
+        graph_forward.GraphMemory,
+        "_additive",
+        lambda right, own, allowed: right(own, allowed.cpu()),
+    )
 
 
 @noticed_by(chains, RuntimeError, "at least two devices, cuda:0 and cuda:1")
@@ -194,7 +201,9 @@ def a_tensor_is_made_on_another_card(patch: pytest.MonkeyPatch) -> None:
 
 @noticed_by(chains, TypeError, "can't convert cuda:0 device type tensor to numpy")
 def results_are_read_as_an_array_of_the_host(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cuda_graph.CudaGraphExecutor, "read_board", lambda own, _: own._memory.board.numpy())
+    patch.setattr(
+        cuda_graph.CudaGraphExecutor, "read_board", lambda own, _: own._memory.board.numpy()
+    )
 
 
 @noticed_by(chains)
@@ -227,14 +236,22 @@ def padding_is_written_over_the_first_token(patch: pytest.MonkeyPatch) -> None:
 @noticed_by(chains)
 def tokens_attend_to_padding_after_them(patch: pytest.MonkeyPatch) -> None:
     around(
-        patch, graph_forward.GraphMemory, "chain_mask", lambda right, own, cells, length: right(own, cells + 1, length)
+        patch,
+        graph_forward.GraphMemory,
+        "chain_mask",
+        lambda right, own, cells, length: right(own, cells + 1, length),
     )
 
 
 @noticed_by(chains)
 def a_captured_length_is_too_short(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cuda_graph, "LEAST_LENGTH", 4)
-    around(patch, cuda_graph.CudaGraphExecutor, "_length", lambda right, own, work: max(4, right(own, work) // 2))
+    around(
+        patch,
+        cuda_graph.CudaGraphExecutor,
+        "_length",
+        lambda right, own, work: max(4, right(own, work) // 2),
+    )
 
 
 @noticed_by(chains)
@@ -244,7 +261,9 @@ def a_chain_goes_on_from_the_request_before(patch: pytest.MonkeyPatch) -> None:
     def change(right: Any, own: Any, *given: Any) -> Any:
         before = own._memory.cell.clone()
         result = right(own, *given)
-        own._memory.cell.copy_(torch.where(before == own._memory.trash, own._memory.cell, before + 1))
+        own._memory.cell.copy_(
+            torch.where(before == own._memory.trash, own._memory.cell, before + 1)
+        )
         return result
 
     around(patch, graph_forward.GraphComputations, "chain", change)
@@ -252,13 +271,21 @@ def a_chain_goes_on_from_the_request_before(patch: pytest.MonkeyPatch) -> None:
 
 @noticed_by(chains)
 def rows_are_answered_with_each_others_tokens(patch: pytest.MonkeyPatch) -> None:
-    around(patch, cuda_graph.CudaGraphExecutor, "read_board", lambda right, own, work: right(own, work)[::-1].copy())
+    around(
+        patch,
+        cuda_graph.CudaGraphExecutor,
+        "read_board",
+        lambda right, own, work: right(own, work)[::-1].copy(),
+    )
 
 
 @noticed_by(unread_results, IndexError, "out of bounds")
 def one_graph_serves_all_slots(patch: pytest.MonkeyPatch) -> None:
     around(
-        patch, graph_work.GraphLibrary, "find", lambda right, own, key: right(own, key._replace(shape=_at_0(key.shape)))
+        patch,
+        graph_work.GraphLibrary,
+        "find",
+        lambda right, own, key: right(own, key._replace(shape=_at_0(key.shape))),
     )
     around(
         patch,
@@ -338,8 +365,12 @@ def drafted_tokens_do_not_reach_the_verification(patch: pytest.MonkeyPatch) -> N
 @noticed_by(chains)
 def a_chain_is_not_ended(patch: pytest.MonkeyPatch) -> None:
     """What follows the first chain finds it still open, and its later steps are never started."""
-    patch.setattr(cuda_graph.CudaGraphExecutor, "_end_chain", lambda own: setattr(own, "_chain", None))
-    patch.setattr(graph_work.Work, "goes_on", lambda own, _, layers: own.starts_chain and not layers)
+    patch.setattr(
+        cuda_graph.CudaGraphExecutor, "_end_chain", lambda own: setattr(own, "_chain", None)
+    )
+    patch.setattr(
+        graph_work.Work, "goes_on", lambda own, _, layers: own.starts_chain and not layers
+    )
 
 
 @noticed_by(trees)
@@ -453,7 +484,9 @@ def the_mask_of_a_prompt_begins_in_the_middle_of_a_table(patch: pytest.MonkeyPat
     patch.setattr(cuda_graph, "is_computable", lambda _: False)
 
     def change(_: Any, own: Any, _starts: Any, width: int, length: int) -> Any:
-        own._wide = own._additive(torch.ones((width, length + 1), dtype=torch.bool, device=own.device))
+        own._wide = own._additive(
+            torch.ones((width, length + 1), dtype=torch.bool, device=own.device)
+        )
         return own._wide[..., 1:]
 
     around(patch, kv.MaskBuilder, "chains", change)
@@ -478,7 +511,9 @@ def test_without_a_fault_every_check_passes(check: Check, machine: Machine) -> N
 
 
 @pytest.mark.parametrize("fault", nightly_except(KEPT, faults))
-def test_a_planted_fault_is_noticed(fault: Fault, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_noticed(
+    fault: Fault, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check, error, says = faults[fault]
     fault(monkeypatch)
     with pytest.raises(error, match=says):

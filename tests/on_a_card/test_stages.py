@@ -21,7 +21,9 @@ TOKENS = [1, 9, 7, 30, 12]
 
 def stage(folder: Path, number: int, card: str) -> Stage:
     """Load a stage as its process does: the shell of the model, cut, and then moved to its card."""
-    model = load_model(ModelSource(str(folder), "tiny", local_only=True), device="cpu", dtype="float32").model
+    model = load_model(
+        ModelSource(str(folder), "tiny", local_only=True), device="cpu", dtype="float32"
+    ).model
     made = Stage(model, number, 2, torch.device(card), slots=1, capacity=32, vocabulary=64)
     made.admit(0)
     return made
@@ -50,12 +52,25 @@ def test_two_stages_on_two_cards_compute_what_the_model_does(tmp_path: Path) -> 
 def test_a_stage_that_raises_ends_with_its_error(tmp_path: Path) -> None:
     """A thread waits at its standard input, whose lock must not keep Python from ending."""
     store = meeting_point(world=2)
-    worker = [sys.executable, "-m", "specbench_kit.decoding.processes.worker", str(store.port), "no-device"]
+    worker = [
+        sys.executable,
+        "-m",
+        "specbench_kit.decoding.processes.worker",
+        str(store.port),
+        "no-device",
+    ]
     ranks = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}
     process = subprocess.Popen(
-        worker, env=os.environ | ranks, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        worker,
+        env=os.environ | ranks,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
     )
     assert process.stderr is not None
     said = process.stderr.read()
     assert process.wait(PATIENCE_S) == 1
-    assert said.splitlines()[-1].endswith("unknown device 'no-device': use auto, cpu, cuda or cuda:N")
+    assert said.splitlines()[-1].endswith(
+        "unknown device 'no-device': use auto, cpu, cuda or cuda:N"
+    )

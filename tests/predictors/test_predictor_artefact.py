@@ -65,12 +65,16 @@ def reweigh(folder: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_loaded_scores_as_what_was_saved(name: str, tmp_path: Path, predictors: dict[str, Predictor]) -> None:
+def test_what_is_loaded_scores_as_what_was_saved(
+    name: str, tmp_path: Path, predictors: dict[str, Predictor]
+) -> None:
     saved = predictors[name]
     save(tmp_path / name, saved)
     loaded = load(tmp_path / name, pair=PAIR)
     assert replace(loaded, scorer=saved.scorer) == saved
-    np.testing.assert_array_equal(loaded.scorer.score_many(VALID.features), saved.scorer.score_many(VALID.features))
+    np.testing.assert_array_equal(
+        loaded.scorer.score_many(VALID.features), saved.scorer.score_many(VALID.features)
+    )
     assert sorted(path.name for path in (tmp_path / name).iterdir()) == [HEADER, WEIGHTS]
 
 
@@ -80,12 +84,18 @@ def test_a_chain_is_scored_as_its_tokens_are(features: tuple[str, ...]) -> None:
     table = np.column_stack([VALID.features[:6], VALID.features[:6, 0]])
     tokens = [NodeStats(*row) for row in table.tolist()]
     chain = predictor.score_chain(table)
-    assert chain == pytest.approx([predictor.score(token, n) for n, token in enumerate(tokens, 1)], abs=1e-12)
+    assert chain == pytest.approx(
+        [predictor.score(token, n) for n, token in enumerate(tokens, 1)], abs=1e-12
+    )
     columns = dict(zip(ALL_FEATURES, [*table[2, :4], 3], strict=True))
-    assert predictor.score(tokens[2], 3) == predictor.scorer.score([columns[name] for name in features])
+    assert predictor.score(tokens[2], 3) == predictor.scorer.score(
+        [columns[name] for name in features]
+    )
 
 
-def test_scoring_a_saved_needs_no_training_library(tmp_path: Path, predictors: dict[str, Predictor]) -> None:
+def test_scoring_a_saved_needs_no_training_library(
+    tmp_path: Path, predictors: dict[str, Predictor]
+) -> None:
     for name, predictor in predictors.items():
         save(tmp_path / name, predictor)
     code = """
@@ -107,7 +117,11 @@ def test_the_header_holds_nothing_of_the_machine(folder: Path) -> None:
     text = (folder / HEADER).read_text()
     header = json.loads(text)
     assert str(folder) not in text
-    assert (header["schema"], header["features"], header["pair"]["target"]) == (1, list(FEATURES), "a" * 64)
+    assert (header["schema"], header["features"], header["pair"]["target"]) == (
+        1,
+        list(FEATURES),
+        "a" * 64,
+    )
     assert len(header["scaler"]["mean"]) == len(header["scaler"]["scale"]) == 4
     assert header["weights_sha256"] == hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()
 
@@ -143,7 +157,9 @@ def flip(folder: Path) -> None:
 def drop(*fields: str) -> Callable[[Path], None]:
     def edit(folder: Path) -> None:
         header = json.loads((folder / HEADER).read_text())
-        (folder / HEADER).write_text(json.dumps({k: v for k, v in header.items() if k not in fields}))
+        (folder / HEADER).write_text(
+            json.dumps({k: v for k, v in header.items() if k not in fields})
+        )
         if "sha256" not in fields:
             rewrite(folder)
 
@@ -157,14 +173,26 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty weights": (lambda f: (f / WEIGHTS).write_bytes(b""), "cut short or changed"),
     "changed weights": (flip, "cut short or changed"),
     "cut header": (cut(HEADER), "predictor.json is not JSON"),
-    "binary header": (lambda f: (f / HEADER).write_bytes(b"\xff\xfe\x00"), "predictor.json is not JSON"),
+    "binary header": (
+        lambda f: (f / HEADER).write_bytes(b"\xff\xfe\x00"),
+        "predictor.json is not JSON",
+    ),
     "deep header": (lambda f: (f / HEADER).write_text("[" * 100_000), "predictor.json is not JSON"),
-    "header is a folder": (lambda f: ((f / HEADER).unlink(), (f / HEADER).mkdir()), "predictor.json cannot be read"),
-    "other JSON": (lambda f: (f / HEADER).write_text('{"model_type": "llama"}'), "not a predictor of this kit"),
+    "header is a folder": (
+        lambda f: ((f / HEADER).unlink(), (f / HEADER).mkdir()),
+        "predictor.json cannot be read",
+    ),
+    "other JSON": (
+        lambda f: (f / HEADER).write_text('{"model_type": "llama"}'),
+        "not a predictor of this kit",
+    ),
     "a JSON list": (lambda f: (f / HEADER).write_text("[1, 2]"), "not a predictor of this kit"),
     "changed threshold": (nudge, "predictor.json was changed"),
     "no seal": (drop("sha256"), "sha256 is missing"),
-    "newer schema": (lambda f: rewrite(f, schema=2), "schema 2, this kit reads 1: update specbench-kit"),
+    "newer schema": (
+        lambda f: rewrite(f, schema=2),
+        "schema 2, this kit reads 1: update specbench-kit",
+    ),
     "unknown family": (lambda f: rewrite(f, family="oracle"), "unknown predictor family 'oracle'"),
     "other family": (lambda f: rewrite(f, family="xgboost"), "unexpected tensors"),
     "lacking threshold": (drop("threshold"), "threshold is missing"),
@@ -172,12 +200,27 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "garbled pair": (lambda f: rewrite(f, pair="x"), 'pair must be an object, not "x"'),
     "garbled date": (lambda f: rewrite(f, created="yesterday"), "yesterday"),
     "threshold above 1": (lambda f: rewrite(f, threshold=35), "threshold must lie in 0..1, not 35"),
-    "threshold is text": (lambda f: rewrite(f, threshold="0.5"), 'threshold must be a number, not "0.5"'),
-    "threshold is nan": (lambda f: rewrite(f, threshold=math.nan), "threshold must lie in 0..1, not nan"),
-    "three features": (lambda f: rewrite(f, features=list(FEATURES[:3])), "does not fit the features"),
+    "threshold is text": (
+        lambda f: rewrite(f, threshold="0.5"),
+        'threshold must be a number, not "0.5"',
+    ),
+    "threshold is nan": (
+        lambda f: rewrite(f, threshold=math.nan),
+        "threshold must lie in 0..1, not nan",
+    ),
+    "three features": (
+        lambda f: rewrite(f, features=list(FEATURES[:3])),
+        "does not fit the features",
+    ),
     "other order": (lambda f: rewrite(f, features=list(FEATURES[::-1])), "in this order"),
-    "unknown feature": (lambda f: rewrite(f, features=["a", "b", "c", "d"]), "features are some of"),
-    "other scaler": (lambda f: rewrite(f, scaler=None), "the scaler in predictor.json is not that of the weights"),
+    "unknown feature": (
+        lambda f: rewrite(f, features=["a", "b", "c", "d"]),
+        "features are some of",
+    ),
+    "other scaler": (
+        lambda f: rewrite(f, scaler=None),
+        "the scaler in predictor.json is not that of the weights",
+    ),
     "pickle": (lambda f: reweigh(f, pickle.dumps({"mean": [0.0]})), "not a safetensors file"),
     "no tensors": (lambda f: reweigh(f, encode({})), "unexpected tensors"),
 }
@@ -230,7 +273,9 @@ STUMP = {
 
 
 @pytest.mark.parametrize("name", DENSE_FORGERIES)
-def test_forged_layers_are_refused(name: str, folder: Path, predictors: dict[str, Predictor]) -> None:
+def test_forged_layers_are_refused(
+    name: str, folder: Path, predictors: dict[str, Predictor]
+) -> None:
     changes, message = DENSE_FORGERIES[name]
     reweigh(folder, encode(predictors["logistic"].scorer.to_tensors() | changes))
     with pytest.raises(SkitError, match=message):
@@ -248,7 +293,9 @@ def test_forged_trees_are_refused(name: str, folder: Path) -> None:
         load(folder)
 
 
-def test_a_predictor_with_foreign_features_or_threshold_cannot_be_made(predictors: dict[str, Predictor]) -> None:
+def test_a_predictor_with_foreign_features_or_threshold_cannot_be_made(
+    predictors: dict[str, Predictor],
+) -> None:
     with pytest.raises(SkitError, match="features are some of"):
         replace(predictors["logistic"], features=())
     with pytest.raises(SkitError, match="threshold must lie in"):
@@ -270,8 +317,15 @@ POINTS = (
 )
 
 
-def test_points_and_the_price_of_a_decision_are_kept(tmp_path: Path, predictors: dict[str, Predictor]) -> None:
-    saved = replace(predictors["logistic"], tuned=POINTS, decision_s=7e-5, decision_origin="measured in the loop")
+def test_points_and_the_price_of_a_decision_are_kept(
+    tmp_path: Path, predictors: dict[str, Predictor]
+) -> None:
+    saved = replace(
+        predictors["logistic"],
+        tuned=POINTS,
+        decision_s=7e-5,
+        decision_origin="measured in the loop",
+    )
     save(tmp_path / "made", saved)
     loaded = load(tmp_path / "made")
     assert (loaded.tuned, loaded.decision_s, loaded.decision_origin) == (
@@ -281,25 +335,42 @@ def test_points_and_the_price_of_a_decision_are_kept(tmp_path: Path, predictors:
     )
 
 
-def test_the_point_of_a_place_is_taken_or_what_comes_closest(predictors: dict[str, Predictor]) -> None:
+def test_the_point_of_a_place_is_taken_or_what_comes_closest(
+    predictors: dict[str, Predictor],
+) -> None:
     loaded, rule = (
         replace(predictors["logistic"], tuned=POINTS),
         ThresholdRule(send_last=True, score="cumulative"),
     )
     assert loaded.threshold_at(rule, DeploymentKey("wan", "d1")) == POINTS[1]
     changed = loaded.threshold_at(rule, DeploymentKey("wan", "d2"))
-    assert (changed, changed.deployment_label(DeploymentKey("wan", "d2"))) == (POINTS[1], "wan with other values")
+    assert (changed, changed.deployment_label(DeploymentKey("wan", "d2"))) == (
+        POINTS[1],
+        "wan with other values",
+    )
     assert loaded.threshold_at(rule, DeploymentKey("elsewhere", "d3")) == POINTS[2]
     assert loaded.threshold_at(PUBLISHED_RULE, DeploymentKey("elsewhere", "d3")) == TunedThreshold(
         "local", "", False, "token", 0.5, 8
     )
-    assert loaded.threshold_at(ThresholdRule(send_last=True), LOCAL_DEPLOYMENT).rule == PUBLISHED_RULE
+    assert (
+        loaded.threshold_at(ThresholdRule(send_last=True), LOCAL_DEPLOYMENT).rule == PUBLISHED_RULE
+    )
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"threshold": 2.0}, {"max_draft": 0}, {"score": "x"}, {"send_last": 1}, {"deployment": None}, {"more": 1}]
+    "wrong",
+    [
+        {"threshold": 2.0},
+        {"max_draft": 0},
+        {"score": "x"},
+        {"send_last": 1},
+        {"deployment": None},
+        {"more": 1},
+    ],
 )
-def test_an_operating_point_that_makes_no_sense_is_refused(wrong: dict[str, object], folder: Path) -> None:
+def test_an_operating_point_that_makes_no_sense_is_refused(
+    wrong: dict[str, object], folder: Path
+) -> None:
     rewrite(folder, points=[{**structs.asdict(POINTS[0]), **wrong}])
     with pytest.raises(SkitError, match="cannot be used: ") as refused:
         load(folder)

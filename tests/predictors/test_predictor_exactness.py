@@ -23,18 +23,29 @@ def probes(scorer: MeanTrees) -> NDArray[np.float32]:
         -np.zeros((1, 4), np.float32),
     ]
     inner = scorer.nodes.left >= 0
-    for feature, threshold in zip(scorer.nodes.feature[inner], scorer.nodes.threshold[inner], strict=True):
+    for feature, threshold in zip(
+        scorer.nodes.feature[inner], scorer.nodes.threshold[inner], strict=True
+    ):
         near = TRAIN.features[generator.integers(0, len(TRAIN), 4)].copy()
         above = np.nextafter(threshold, INFINITY)
-        near[:, feature] = (np.nextafter(threshold, -INFINITY), threshold, above, np.nextafter(above, INFINITY))
+        near[:, feature] = (
+            np.nextafter(threshold, -INFINITY),
+            threshold,
+            above,
+            np.nextafter(above, INFINITY),
+        )
         rows.append(near)
     return np.concatenate(rows)
 
 
-def assert_same(scorer: MeanTrees, rows: NDArray[np.float32], expected: NDArray[np.float64]) -> None:
+def assert_same(
+    scorer: MeanTrees, rows: NDArray[np.float32], expected: NDArray[np.float64]
+) -> None:
     np.testing.assert_allclose(scorer.score_many(rows), expected, rtol=0, atol=1e-6)
     some = np.linspace(0, len(rows) - 1, 400).astype(int)
-    np.testing.assert_allclose([scorer.score(rows[i].tolist()) for i in some], expected[some], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        [scorer.score(rows[i].tolist()) for i in some], expected[some], rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("depth", [1, 3, 6])
@@ -53,7 +64,12 @@ def test_xgboost_with_a_fixed_intercept_and_exact_splits() -> None:
     import xgboost as library
 
     data = library.DMatrix(TRAIN.features, TRAIN.labels)
-    params = {"objective": "binary:logistic", "tree_method": "exact", "base_score": 0.3, "nthread": 1}
+    params = {
+        "objective": "binary:logistic",
+        "tree_method": "exact",
+        "base_score": 0.3,
+        "nthread": 1,
+    }
     booster = library.train(params, data, 20)
     scorer = xgboost.export(booster)
     rows = probes(scorer)
@@ -76,7 +92,9 @@ def test_lightgbm(leaves: int) -> None:
 def test_random_forest(depth: int | None) -> None:
     from sklearn.ensemble import RandomForestClassifier
 
-    forest = RandomForestClassifier(15, max_depth=depth, random_state=0).fit(TRAIN.features, TRAIN.labels)
+    forest = RandomForestClassifier(15, max_depth=depth, random_state=0).fit(
+        TRAIN.features, TRAIN.labels
+    )
     scorer = random_forest.export(forest.estimators_)
     rows = probes(scorer)
     assert_same(scorer, rows, forest.predict_proba(rows)[:, 1])
@@ -94,8 +112,12 @@ def test_thresholds_round_down_so_that_no_float32_changes_sides() -> None:
     third, tenth = np.float64(1) / 3, np.float64(0.1)
     for threshold in (third, -third, tenth, 0.5, 0.0, -0.0, 1e-45, 3e38):
         near = np.float32(threshold)
-        values = np.array([np.nextafter(near, -INFINITY), near, np.nextafter(near, INFINITY)], np.float32)
-        np.testing.assert_array_equal(values <= at_most(threshold), values.astype(np.float64) <= threshold)
+        values = np.array(
+            [np.nextafter(near, -INFINITY), near, np.nextafter(near, INFINITY)], np.float32
+        )
+        np.testing.assert_array_equal(
+            values <= at_most(threshold), values.astype(np.float64) <= threshold
+        )
         np.testing.assert_array_equal(values <= below(near), values < near)
 
 
@@ -104,13 +126,21 @@ def test_a_dense_network_agrees_with_torch() -> None:
     from torch import nn
 
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 1), nn.Sigmoid())
+    network = nn.Sequential(
+        nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 1), nn.Sigmoid()
+    )
     linear = [part for part in network if isinstance(part, nn.Linear)]
-    layers = [(p.weight.detach().double().numpy(), p.bias.detach().double().numpy()) for p in linear]
+    layers = [
+        (p.weight.detach().double().numpy(), p.bias.detach().double().numpy()) for p in linear
+    ]
     scaler = Scaler.of(TRAIN.features)
     with torch.inference_mode():
-        expected = network(torch.from_numpy(scaler(TRAIN.features).astype(np.float32)))[:, 0].numpy()
-    np.testing.assert_allclose(Dense(scaler, layers).score_many(TRAIN.features), expected, rtol=0, atol=1e-6)
+        expected = network(torch.from_numpy(scaler(TRAIN.features).astype(np.float32)))[
+            :, 0
+        ].numpy()
+    np.testing.assert_allclose(
+        Dense(scaler, layers).score_many(TRAIN.features), expected, rtol=0, atol=1e-6
+    )
 
 
 def test_logistic_regression_agrees_with_scikit_learn() -> None:

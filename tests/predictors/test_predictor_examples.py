@@ -11,15 +11,21 @@ def test_select_puts_the_features_in_the_order_asked_for_and_knows_the_draft_pos
     chosen = examples.select(("margin", "confidence", "draft_position"))
     assert chosen.names == ("margin", "confidence", "draft_position")
     assert chosen.features.dtype == np.float32
-    expected = np.stack([examples.features[:, 2], examples.features[:, 0], examples.positions], axis=1)
+    expected = np.stack(
+        [examples.features[:, 2], examples.features[:, 0], examples.positions], axis=1
+    )
     np.testing.assert_array_equal(chosen.features, expected.astype(np.float32))
     np.testing.assert_array_equal(chosen.labels, examples.labels)
-    with pytest.raises(SkitError, match=r"unknown feature 'colour'; known: confidence, .*draft_position"):
+    with pytest.raises(
+        SkitError, match=r"unknown feature 'colour'; known: confidence, .*draft_position"
+    ):
         examples.select(("colour",))
 
 
 def test_select_again_keeps_the_columns_together_with_their_names() -> None:
-    examples = synthetic(20).select(("entropy", "draft_position")).select(("draft_position", "entropy"))
+    examples = (
+        synthetic(20).select(("entropy", "draft_position")).select(("draft_position", "entropy"))
+    )
     np.testing.assert_array_equal(examples.features[:, 0], examples.positions)
 
 

@@ -21,7 +21,9 @@ def family(name: str) -> PredictorFamily:
 
 def test_the_five_families_are_found_by_name() -> None:
     assert set(NAMES) <= set(families.all())
-    with pytest.raises(SkitError, match=r"unknown predictor family 'xgbost' \(did you mean 'xgboost'\?\)"):
+    with pytest.raises(
+        SkitError, match=r"unknown predictor family 'xgbost' \(did you mean 'xgboost'\?\)"
+    ):
         families.get("xgbost")
 
 
@@ -30,7 +32,9 @@ def test_finding_families_imports_no_training_library() -> None:
         "import sys; from specbench_kit.predictors.base import families; families.all();"
         "print({'torch', 'sklearn', 'xgboost', 'lightgbm', 'scipy'} & set(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert done.stdout.strip() == "set()"
 
 
@@ -60,7 +64,9 @@ def test_one_seed_gives_one_scorer_and_its_tensors_give_it_back(name: str) -> No
 
 @pytest.mark.parametrize("name", ["lightgbm", "mlp", "random_forest", "xgboost"])
 def test_another_seed_gives_another_scorer(name: str) -> None:
-    first, second = (family(name).fit(TRAIN, VALID, {}, seed).score_many(VALID.features) for seed in (3, 4))
+    first, second = (
+        family(name).fit(TRAIN, VALID, {}, seed).score_many(VALID.features) for seed in (3, 4)
+    )
     assert (first != second).any()
 
 
@@ -74,7 +80,10 @@ def test_every_corner_of_the_search_space_can_be_fitted(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_feature_or_five_will_do(name: str) -> None:
-    for names in (("confidence",), ("confidence", "entropy", "margin", "logit_std", "draft_position")):
+    for names in (
+        ("confidence",),
+        ("confidence", "entropy", "margin", "logit_std", "draft_position"),
+    ):
         scorer = family(name).fit(TRAIN.select(names), VALID.select(names), {}, seed=0)
         assert np.isfinite(scorer.score_many(VALID.select(names).features)).all()
 
@@ -116,12 +125,18 @@ def test_the_network_keeps_the_weights_of_its_best_epoch() -> None:
 
 
 def test_unknown_hyper_parameters_and_unfit_examples_are_refused() -> None:
-    with pytest.raises(SkitError, match="unknown hyper-parameter 'depth'; known: max_depth, learning_rate"):
+    with pytest.raises(
+        SkitError, match="unknown hyper-parameter 'depth'; known: max_depth, learning_rate"
+    ):
         family("xgboost").fit(TRAIN, VALID, {"depth": 3}, seed=0)
     accepted = TRAIN.take(TRAIN.labels)
-    with pytest.raises(SkitError, match=rf"training examples hold {len(accepted)} accepted and 0 rejected tokens"):
+    with pytest.raises(
+        SkitError, match=rf"training examples hold {len(accepted)} accepted and 0 rejected tokens"
+    ):
         family("logistic").fit(accepted, VALID, {}, seed=0)
-    with pytest.raises(SkitError, match="validation examples hold 0 accepted and 0 rejected tokens"):
+    with pytest.raises(
+        SkitError, match="validation examples hold 0 accepted and 0 rejected tokens"
+    ):
         family("logistic").fit(TRAIN, VALID.take(np.arange(0)), {}, seed=0)
     with pytest.raises(SkitError, match="different features"):
         family("logistic").fit(TRAIN, VALID.select(("margin",)), {}, seed=0)
@@ -150,4 +165,6 @@ def test_a_normalised_network_scores_as_it_was_trained_and_as_torch_scores_it() 
 def test_the_search_space_holds_what_wisps_table_9_names() -> None:
     assert "512-128-64" in families.get("mlp").space["hidden"]
     assert set(families.get("mlp").space["batch_norm"]) == {False, True}
-    assert {"min_child_weight", "gamma", "reg_lambda", "reg_alpha"} <= set(families.get("xgboost").space)
+    assert {"min_child_weight", "gamma", "reg_lambda", "reg_alpha"} <= set(
+        families.get("xgboost").space
+    )

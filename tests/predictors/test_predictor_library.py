@@ -11,7 +11,14 @@ from tiny_predictors import PAIR, confidence_predictor
 from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors import library
 from specbench_kit.predictors.artefact import load, save
-from specbench_kit.predictors.library import HEADER, PairHashes, data_folder, default_folder, entries, find
+from specbench_kit.predictors.library import (
+    HEADER,
+    PairHashes,
+    data_folder,
+    default_folder,
+    entries,
+    find,
+)
 
 OTHER = PairHashes("another", "draft")
 OLD, NEW = "2025-01-01T00:00:00+00:00", "2025-06-01T00:00:00+00:00"
@@ -39,7 +46,9 @@ def put(folder: Path, pair: PairHashes = PAIR, **changes: Any) -> Path:
     return folder
 
 
-def test_the_users_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_users_folder_follows_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.delenv("SKIT_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for value in ("relative/path", ""):
@@ -61,7 +70,9 @@ def test_the_newest_run_goes_first_and_its_recommended_family_before_the_others(
     assert find(OTHER) == [own / "stranger"]
 
 
-def test_the_users_own_go_before_bundled_ones_even_where_those_are_newer(own: Path, bundled: Path) -> None:
+def test_the_users_own_go_before_bundled_ones_even_where_those_are_newer(
+    own: Path, bundled: Path
+) -> None:
     shipped = put(bundled / "shipped", created=NEW, recommended=True)
     assert find(PAIR) == [shipped]
     mine = put(own / "mine", created=OLD)
@@ -77,7 +88,11 @@ def test_a_predictor_is_found_by_its_folders_name_or_its_family(own: Path, bundl
 
 def test_strangers_are_passed_over_and_damaged_folders_come_last(own: Path) -> None:
     assert find(PAIR) == []
-    complete, damaged, stranger = default_folder(PAIR, "mlp"), default_folder(PAIR, "logistic"), own / "notes"
+    complete, damaged, stranger = (
+        default_folder(PAIR, "mlp"),
+        default_folder(PAIR, "logistic"),
+        own / "notes",
+    )
     put(complete, family="mlp")
     for folder in (damaged, stranger):
         folder.mkdir()
@@ -98,9 +113,14 @@ def test_the_listing_says_what_each_is_and_what_cannot_be_used(own: Path, bundle
     (own / "torn" / HEADER).write_text("{")
     listed = {entry["name"]: entry for entry in entries()}
     assert json.loads(json.dumps(list(listed.values()))) == list(listed.values())
-    mine = "logistic for big with small, trained 2025-06-01, AUC 0.812, drafts of up to 8, recommended"
+    mine = (
+        "logistic for big with small, trained 2025-06-01, AUC 0.812, drafts of up to 8, recommended"
+    )
     assert listed["mine"]["summary"] == mine
-    assert listed["shipped"]["summary"] == "logistic for big with small, bundled, AUC 0.812, drafts of up to 5"
+    assert (
+        listed["shipped"]["summary"]
+        == "logistic for big with small, bundled, AUC 0.812, drafts of up to 5"
+    )
     assert listed["mine"]["pair"] == {"target": "target", "draft": "draft"}
     assert [listed[name]["bundled"] for name in ("mine", "shipped", "torn")] == [False, True, False]
     assert "cannot be used: predictor.json is not JSON" in listed["torn"]["summary"]

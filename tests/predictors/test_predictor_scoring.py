@@ -39,21 +39,33 @@ def test_a_score_at_the_threshold_counts_as_accepted() -> None:
 
 def test_auc_is_the_share_of_pairs_in_order() -> None:
     accepted, rejected = SCORES[LABELS][:, None], SCORES[~LABELS][None]
-    assert auc(LABELS, SCORES) == pytest.approx(((accepted > rejected) + 0.5 * (accepted == rejected)).mean())
+    assert auc(LABELS, SCORES) == pytest.approx(
+        ((accepted > rejected) + 0.5 * (accepted == rejected)).mean()
+    )
 
 
 def test_curves_hold_what_their_thresholds_give() -> None:
     curve = roc(LABELS, SCORES)
     assert (curve.false_positive_rate[0], curve.recall[0], curve.threshold[0]) == (0, 0, NEVER)
     assert (curve.false_positive_rate[-1], curve.recall[-1]) == (1, 1)
-    for rate, recall, threshold in zip(curve.false_positive_rate, curve.recall, curve.threshold, strict=True):
+    for rate, recall, threshold in zip(
+        curve.false_positive_rate, curve.recall, curve.threshold, strict=True
+    ):
         counts = confusion(LABELS, SCORES, threshold)
-        assert (counts.false_positive_rate, counts.recall) == (pytest.approx(rate), pytest.approx(recall))
+        assert (counts.false_positive_rate, counts.recall) == (
+            pytest.approx(rate),
+            pytest.approx(recall),
+        )
     points = precision_recall(LABELS, SCORES)
-    for recall, precision, threshold in zip(points.recall[:-1], points.precision, points.threshold, strict=False):
+    for recall, precision, threshold in zip(
+        points.recall[:-1], points.precision, points.threshold, strict=False
+    ):
         counts = confusion(LABELS, SCORES, threshold)
         positives = counts.true_positives + counts.false_positives
-        assert (counts.recall, counts.true_positives / positives) == (pytest.approx(recall), pytest.approx(precision))
+        assert (counts.recall, counts.true_positives / positives) == (
+            pytest.approx(recall),
+            pytest.approx(precision),
+        )
     assert (points.recall[-1], points.threshold[-1]) == (0, NEVER)
 
 
@@ -76,9 +88,13 @@ def test_scores_that_are_the_true_probabilities_are_calibrated() -> None:
 def test_a_target_fpr_is_kept_with_the_most_recall(target: float) -> None:
     counts = confusion(LABELS, SCORES, by_fpr(LABELS, SCORES, target))
     assert counts.false_positive_rate <= target
-    alternatives = [confusion(LABELS, SCORES, threshold) for threshold in [*np.unique(SCORES), NEVER]]
+    alternatives = [
+        confusion(LABELS, SCORES, threshold) for threshold in [*np.unique(SCORES), NEVER]
+    ]
     assert counts.recall == max(
-        alternative.recall for alternative in alternatives if alternative.false_positive_rate <= target
+        alternative.recall
+        for alternative in alternatives
+        if alternative.false_positive_rate <= target
     )
 
 
@@ -90,7 +106,9 @@ def test_an_fpr_that_only_accepting_nothing_reaches_gives_never() -> None:
 
 def test_balanced_accuracy_is_the_best_that_any_threshold_gives() -> None:
     chosen = confusion(LABELS, SCORES, by_balanced_accuracy(LABELS, SCORES)).balanced_accuracy
-    assert chosen == max(confusion(LABELS, SCORES, threshold).balanced_accuracy for threshold in np.unique(SCORES))
+    assert chosen == max(
+        confusion(LABELS, SCORES, threshold).balanced_accuracy for threshold in np.unique(SCORES)
+    )
 
 
 def test_thresholds_lie_between_scores() -> None:
@@ -108,7 +126,10 @@ def test_candidates_run_from_all_to_nothing_in_even_steps() -> None:
 
 
 def test_the_objective_chooses_the_first_of_the_best() -> None:
-    assert choose_threshold([0.1, 0.4, 0.6, 0.9], lambda threshold: -abs(threshold - 0.5)) == (0.4, pytest.approx(-0.1))
+    assert choose_threshold([0.1, 0.4, 0.6, 0.9], lambda threshold: -abs(threshold - 0.5)) == (
+        0.4,
+        pytest.approx(-0.1),
+    )
     with pytest.raises(SkitError, match="no threshold can be chosen"):
         choose_threshold([], lambda threshold: threshold)
     with pytest.raises(SkitError, match="no threshold can be chosen"):
@@ -125,8 +146,14 @@ def test_the_summary_holds_every_rate() -> None:
 
 
 def test_scores_without_two_classes_or_that_are_not_numbers_are_refused() -> None:
-    for labels, scores in ((LABELS[:10], SCORES), (LABELS | True, SCORES), (LABELS.astype(int), SCORES)):
-        with pytest.raises(SkitError, match="one bool label each, and accepted as well as rejected"):
+    for labels, scores in (
+        (LABELS[:10], SCORES),
+        (LABELS | True, SCORES),
+        (LABELS.astype(int), SCORES),
+    ):
+        with pytest.raises(
+            SkitError, match="one bool label each, and accepted as well as rejected"
+        ):
             auc(labels, scores)
     with pytest.raises(SkitError, match="one of them is not a number"):
         roc(LABELS, np.where(LABELS, np.nan, SCORES))

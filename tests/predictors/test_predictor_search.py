@@ -4,7 +4,14 @@ from predictor_examples import synthetic
 from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors.base import families
 from specbench_kit.predictors.latency import time_scores
-from specbench_kit.predictors.search import Budget, SearchResult, SearchTrial, changed_spaces, log_loss, search
+from specbench_kit.predictors.search import (
+    Budget,
+    SearchResult,
+    SearchTrial,
+    changed_spaces,
+    log_loss,
+    search,
+)
 
 TRAIN, VALID = synthetic(600, seed=1), synthetic(300, seed=2)
 
@@ -21,9 +28,15 @@ def test_the_first_trial_is_the_defaults_and_the_best_has_the_least_loss() -> No
 
 
 def test_one_seed_tries_and_finds_the_same() -> None:
-    first, again, other_seed = run("xgboost", Budget(5), 7), run("xgboost", Budget(5), 7), run("xgboost", Budget(5), 8)
+    first, again, other_seed = (
+        run("xgboost", Budget(5), 7),
+        run("xgboost", Budget(5), 7),
+        run("xgboost", Budget(5), 8),
+    )
     assert first.trials == again.trials
-    assert [trial.params for trial in first.trials[1:]] != [trial.params for trial in other_seed.trials[1:]]
+    assert [trial.params for trial in first.trials[1:]] != [
+        trial.params for trial in other_seed.trials[1:]
+    ]
 
 
 def test_no_point_is_tried_twice_and_a_small_grid_ends_the_search() -> None:
@@ -46,7 +59,11 @@ def test_a_space_of_ones_own_is_drawn_from() -> None:
         "batch_norm": (True,),
         "batch_size": (32, 64),
     }
-    for text, problem in (("mlp.depth=3", "mlp has hidden"), ("mlp", "write FAMILY"), ("mlp.dropout=x", "'x' is no")):
+    for text, problem in (
+        ("mlp.depth=3", "mlp has hidden"),
+        ("mlp", "write FAMILY"),
+        ("mlp.dropout=x", "'x' is no"),
+    ):
         with pytest.raises(SkitError, match=problem):
             changed_spaces([text])
 
@@ -57,7 +74,9 @@ def test_used_up_seconds_end_the_search_after_the_trial_at_hand() -> None:
 
 def test_progress_is_told_of_each_trial() -> None:
     reports: list[tuple[int, int, SearchTrial]] = []
-    result = search(families.get("logistic")(), TRAIN, VALID, Budget(3), 0, lambda *step: reports.append(step))
+    result = search(
+        families.get("logistic")(), TRAIN, VALID, Budget(3), 0, lambda *step: reports.append(step)
+    )
     assert [(done, planned) for done, planned, _ in reports] == [(1, 3), (2, 3), (3, 3)]
     assert tuple(trial for _, _, trial in reports) == result.trials
 

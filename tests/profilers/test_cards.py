@@ -9,7 +9,11 @@ from tiny_models import tiny_llama
 from tomli_w import dumps
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.profilers.architectures import architecture_of_config, bundled_architectures, read_architecture
+from specbench_kit.profilers.architectures import (
+    architecture_of_config,
+    bundled_architectures,
+    read_architecture,
+)
 from specbench_kit.profilers.devices import bundled_devices, device_reported_as, find_device
 from specbench_kit.profilers.roofline import Roofline
 from specbench_kit.profilers.software import KERNELS, bundled_software
@@ -47,7 +51,9 @@ def test_shapes_of_a_real_model_count_its_matrices(tied: bool) -> None:
     model = tiny_llama(tie_word_embeddings=tied)
     shapes = architecture_of_config(model.config)
     assert shapes is not None
-    assert shapes.parameters == sum(weight.numel() for weight in model.parameters() if weight.ndim == 2)
+    assert shapes.parameters == sum(
+        weight.numel() for weight in model.parameters() if weight.ndim == 2
+    )
     assert shapes.kv_numbers == 2 * 2 * 2 * 8
 
 
@@ -75,7 +81,9 @@ def test_every_required_device_has_a_card() -> None:
 def test_edge_devices_have_the_rates_that_follow_from_their_parts() -> None:
     """Transfers times bus width, and clocks times units: what the data sheets state apart, multiplied out here."""
     neon = 2 * 4  # a 128-bit unit multiplies and adds four float32 numbers in a cycle
-    jetson, phone, elite = map(find_device, ("jetson-agx-orin-64", "snapdragon-8-gen-3", "snapdragon-8-elite"))
+    jetson, phone, elite = map(
+        find_device, ("jetson-agx-orin-64", "snapdragon-8-gen-3", "snapdragon-8-elite")
+    )
     assert jetson.bandwidth_bytes_per_s == pytest.approx(6400e6 * 256 / 8)
     assert jetson.peak("float32") == pytest.approx(2048 * 2 * 1.3e9, rel=0.01)
     assert jetson.peak("bfloat16") == pytest.approx(170e12 / 2 / 2)  # neither sparse nor of 8 bits
@@ -88,7 +96,9 @@ def test_edge_devices_have_the_rates_that_follow_from_their_parts() -> None:
         assert card.default_dtype == "float16"
 
 
-def test_a_phone_meets_the_round_that_was_measured_on_one_only_within_what_is_unknown_of_it() -> None:
+def test_a_phone_meets_the_round_that_was_measured_on_one_only_within_what_is_unknown_of_it() -> (
+    None
+):
     """Four levels of Qwen3-0.6B in 4 bits, of one node or of up to 32, and a link of 200 ms: 285 to 305 ms measured.
 
     The page on links states these numbers, which nothing was fitted to.
@@ -116,7 +126,9 @@ def test_an_unknown_gpu_lists_the_known() -> None:
 
 
 def test_a_dtype_without_units_is_refused() -> None:
-    with pytest.raises(SkitError, match="rtx2080ti has no units for bfloat16; use float32 or float16"):
+    with pytest.raises(
+        SkitError, match="rtx2080ti has no units for bfloat16; use float32 or float16"
+    ):
         find_device("rtx2080ti").peak("bfloat16")
 
 
@@ -154,5 +166,7 @@ def test_a_bad_card_is_one_line(text: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_architecture_lists_the_known() -> None:
-    with pytest.raises(SkitError, match=r"unknown architecture 'qwen3-31b' \(did you mean 'qwen3-32b'\?\)"):
+    with pytest.raises(
+        SkitError, match=r"unknown architecture 'qwen3-31b' \(did you mean 'qwen3-32b'\?\)"
+    ):
         find_subject("qwen3-31b", "target")

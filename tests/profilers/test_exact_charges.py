@@ -25,14 +25,20 @@ ROOFLINE = Roofline(Device("d", "D", 1e3, 8.0, {"float16": 16.0}), Architecture(
 
 def test_compute_counts_weights_wanted_logits_and_pairs() -> None:
     # 3 new after 5: 3 x 288 + 3 x 40 weights, 3 x 5 + 6 pairs. A prompt of 3: one row of logits, 6 pairs.
-    assert ROOFLINE.compute_s(sums_of([(3, 5)])) == pytest.approx((2 * (3 * 288 + 3 * 40) + 32 * (15 + 6)) / 16)
-    assert ROOFLINE.compute_s(sums_of([(3, 0)])) == pytest.approx((2 * (3 * 288 + 1 * 40) + 32 * 6) / 16)
+    assert ROOFLINE.compute_s(sums_of([(3, 5)])) == pytest.approx(
+        (2 * (3 * 288 + 3 * 40) + 32 * (15 + 6)) / 16
+    )
+    assert ROOFLINE.compute_s(sums_of([(3, 0)])) == pytest.approx(
+        (2 * (3 * 288 + 1 * 40) + 32 * 6) / 16
+    )
     separate = ROOFLINE.compute_s(sums_of([(3, 5)])) + ROOFLINE.compute_s(sums_of([(3, 0)]))
     assert ROOFLINE.compute_s(sums_of([(3, 5), (3, 0)])) == pytest.approx(separate)
 
 
 def test_traffic_counts_weights_once_and_kv_that_is_read_and_written() -> None:
-    assert ROOFLINE.traffic_s(sums_of([(3, 5), (1, 2)])) == pytest.approx((2 * (288 + 40) + 16 * (3 + 5 + 1 + 2)) / 8)
+    assert ROOFLINE.traffic_s(sums_of([(3, 5), (1, 2)])) == pytest.approx(
+        (2 * (288 + 40) + 16 * (3 + 5 + 1 + 2)) / 8
+    )
 
 
 @pytest.mark.parametrize("rows", [[(3, 5)], [(3, 5), (4, 0), (1, 9)]])
@@ -48,7 +54,12 @@ def test_a_software_reaches_its_share_of_a_card_and_adds_its_steps_and_reduction
     speed = AchievedSpeed(0.5, 0.25, corner=1.0, step_s=3.0, layer_s=0.5, wide_layer_s=0.25)
     software = Software("s", "S", "", cards={"d": speed})
     rows, wire = [(3, 5)], Interconnect("w", "W", 2.0, 7.0, 1.0, 14.0)
-    plain_s = 2 * ROOFLINE.compute_s(sums_of(rows)) + 4 * ROOFLINE.traffic_s(sums_of(rows)) + 3.0 + 2 * 0.75
+    plain_s = (
+        2 * ROOFLINE.compute_s(sums_of(rows))
+        + 4 * ROOFLINE.traffic_s(sums_of(rows))
+        + 3.0
+        + 2 * 0.75
+    )
     assert ROOFLINE.estimate(software).seconds(rows) == pytest.approx(plain_s)
     spread = ROOFLINE.estimate(software, 4, wire).seconds(rows)
     assert spread - plain_s == pytest.approx(4 * (7.0 + 3 * 8 * 1.5 / 2.0))
@@ -58,10 +69,15 @@ def test_a_software_reaches_its_share_of_a_card_and_adds_its_steps_and_reduction
 
 def test_a_mixture_reads_the_experts_that_its_tokens_hit() -> None:
     """3 of 4 experts per token: 3 tokens leave an expert out once in 64, and a token alone reads 3 quarters of them."""
-    shapes = Architecture(**{**TINY, "family": "qwen3_moe"}, experts=4, active_experts=3, expert_size=5)
+    shapes = Architecture(
+        **{**TINY, "family": "qwen3_moe"}, experts=4, active_experts=3, expert_size=5
+    )
     roofline = Roofline(ROOFLINE.device, shapes, "float16")
     expert_parameters = 2 * 3 * 4 * 5
-    assert (shapes.expert_parameters, shapes.dense_parameters) == (expert_parameters, 2 * (48 + 4 * 4))
+    assert (shapes.expert_parameters, shapes.dense_parameters) == (
+        expert_parameters,
+        2 * (48 + 4 * 4),
+    )
     assert shapes.layer_parameters == shapes.dense_parameters + 3 * expert_parameters
     assert shapes.parameters == shapes.dense_parameters + 4 * expert_parameters + 40
     model = roofline.estimate(Software("s", "S", "", anywhere=AchievedSpeed()))
@@ -73,7 +89,9 @@ def test_a_mixture_reads_the_experts_that_its_tokens_hit() -> None:
 
 
 def test_quantised_weights_and_keys_are_read_in_fewer_bytes_and_computed_alike() -> None:
-    quantised = Roofline(ROOFLINE.device, Architecture(**TINY, weight_bits=4.0, kv_bits=8.0), "float16")
+    quantised = Roofline(
+        ROOFLINE.device, Architecture(**TINY, weight_bits=4.0, kv_bits=8.0), "float16"
+    )
     sums = sums_of([(3, 5)])
     assert quantised.compute_s(sums) == ROOFLINE.compute_s(sums)
     assert quantised.traffic_s(sums) == pytest.approx((288 / 2 + 2 * 40 + 8 * (3 + 5)) / 8)
@@ -84,14 +102,20 @@ def test_what_a_device_needs_for_a_token_a_forward_and_its_weights() -> None:
     assert ROOFLINE.weight_bytes == 2 * (288 + 40)
     assert ROOFLINE.per_forward_s == pytest.approx(2 * (288 + 40) / 8)
     assert ROOFLINE.per_token_s == pytest.approx(2 * (288 + 40) / 16)
-    assert list(ROOFLINE.bounds("interactions").values()) == pytest.approx([2 * 288 / 16, 32 / 16 / 2, 16 / 8, 656 / 8])
-    assert list(ROOFLINE.bounds("context").values()) == pytest.approx([32 / 16, 2 * 288 / 16, 656 / 8])
+    assert list(ROOFLINE.bounds("interactions").values()) == pytest.approx(
+        [2 * 288 / 16, 32 / 16 / 2, 16 / 8, 656 / 8]
+    )
+    assert list(ROOFLINE.bounds("context").values()) == pytest.approx(
+        [32 / 16, 2 * 288 / 16, 656 / 8]
+    )
 
 
 def test_cross_validation_learns_nothing_from_noise() -> None:
     """A fit that has seen the times would explain some of them; one that has not does worse than their mean."""
     random = np.random.default_rng(0)
-    noise = [Observation(configuration, float(random.uniform(1, 2))) for configuration in verification()]
+    noise = [
+        Observation(configuration, float(random.uniform(1, 2))) for configuration in verification()
+    ]
     fitted = fit("interactions", noise).cross_validation
     assert fitted.mean_r2 is not None
     assert fitted.min_r2 is not None

@@ -71,8 +71,12 @@ def test_the_card_with_the_most_experts_to_read_decides(cards: int) -> None:
     for tokens in (1, 4, 16, 64):
         draws = []
         for _ in range(400):
-            hit = {expert for _ in range(tokens) for expert in random.sample(range(SHAPES.experts), 8)}
-            draws.append(max(sum(expert % cards == card for expert in hit) for card in range(cards)))
+            hit = {
+                expert for _ in range(tokens) for expert in random.sample(range(SHAPES.experts), 8)
+            }
+            draws.append(
+                max(sum(expert % cards == card for expert in hit) for card in range(cards))
+            )
         drawn = cards * sum(draws) / len(draws) / SHAPES.experts
         sums = sums_of([(1, 0)] * tokens)
         dense_s = even.weights_s + even.kv_s * tokens
@@ -82,7 +86,9 @@ def test_the_card_with_the_most_experts_to_read_decides(cards: int) -> None:
 
 def test_many_tokens_need_all_experts_so_that_cards_are_even() -> None:
     model, sums = spread(4), sums_of([(1, 512)] * 512)
-    assert model.traffic_s(sums) == pytest.approx(replace(model, uneven=0.0).traffic_s(sums), rel=1e-6)
+    assert model.traffic_s(sums) == pytest.approx(
+        replace(model, uneven=0.0).traffic_s(sums), rel=1e-6
+    )
 
 
 def test_a_slower_interconnect_takes_longer() -> None:

@@ -20,18 +20,26 @@ TRUTH = InteractionModel(a_s=2e-4, b_compute_s=3e-9, b_read_s=4e-7, c_s=3e-2)
 def observe(model: LatencyModel = TRUTH, noise: float = 0.0) -> list[Observation]:
     random = np.random.default_rng(0)
     return [
-        Observation(configuration, model.seconds(configuration.rows) * (1 + noise * random.normal()))
+        Observation(
+            configuration, model.seconds(configuration.rows) * (1 + noise * random.normal())
+        )
         for configuration in verification()
     ]
 
 
 @pytest.mark.parametrize(
-    ("form", "model"), [("interactions", TRUTH), ("context", ContextModel(alpha_s=1e-7, gamma_s=2e-4, delta_s=1e-2))]
+    ("form", "model"),
+    [("interactions", TRUTH), ("context", ContextModel(alpha_s=1e-7, gamma_s=2e-4, delta_s=1e-2))],
 )
 def test_coefficients_are_recovered(form: Form, model: LatencyModel) -> None:
     plan = verification() if form == "interactions" else steps((1, 5, 9))
-    fitted = fit(form, [Observation(configuration, model.seconds(configuration.rows)) for configuration in plan])
-    assert list(fitted.coefficients.values()) == pytest.approx([getattr(model, name) for name in COEFFICIENTS[form]])
+    fitted = fit(
+        form,
+        [Observation(configuration, model.seconds(configuration.rows)) for configuration in plan],
+    )
+    assert list(fitted.coefficients.values()) == pytest.approx(
+        [getattr(model, name) for name in COEFFICIENTS[form]]
+    )
     described = fitted.describe()
     assert described.test.r2 == pytest.approx(1)
     assert described.test.mape == pytest.approx(0, abs=1e-9)
@@ -84,24 +92,55 @@ def test_too_few_configurations_are_refused() -> None:
         for observation in observe()
         if observation.configuration.regime == "mixed" and observation.configuration.part == "test"
     ]
-    with pytest.raises(SkitError, match=r"too little was measured.*0 configurations to fit on and 16 to test on"):
+    with pytest.raises(
+        SkitError, match=r"too little was measured.*0 configurations to fit on and 16 to test on"
+    ):
         fit("interactions", few)
 
 
 def summarised(**changes: object) -> ProfileSummary:
     """The summary of a profile that says nothing but what is given."""
-    fit_of_none = {"form": "work", "train": {"count": 0}, "test": {"count": 0}, "generalisation_gap": None}
-    names = ("coefficients", "estimates", "intervals", "cross_validation", "regimes", "shares", "limits")
+    fit_of_none = {
+        "form": "work",
+        "train": {"count": 0},
+        "test": {"count": 0},
+        "generalisation_gap": None,
+    }
+    names = (
+        "coefficients",
+        "estimates",
+        "intervals",
+        "cross_validation",
+        "regimes",
+        "shares",
+        "limits",
+    )
     nothing = {name: {} for name in names} | {"steps": [], "times": [], "weight_bytes": None}
     verdict = {"kind": "unchecked", "reason": "", "regimes": {}, "short": 0.0, "coefficients": []}
-    subject = {"name": "", "role": "verifier", "device": "cpu", "model": "m", "dtype": "float32", "source": "measured"}
-    described = {**fit_of_none, **nothing, **subject, "verdict": verdict, "hardware": "", "reference": ""}
+    subject = {
+        "name": "",
+        "role": "verifier",
+        "device": "cpu",
+        "model": "m",
+        "dtype": "float32",
+        "source": "measured",
+    }
+    described = {
+        **fit_of_none,
+        **nothing,
+        **subject,
+        "verdict": verdict,
+        "hardware": "",
+        "reference": "",
+    }
     return convert({**described, **changes}, ProfileSummary, from_attributes=True)
 
 
 def test_a_headline_names_a_measured_forward_like_a_verification() -> None:
     def observed(new: int, cached: int, requests: int, seconds: float) -> Observation:
-        return Observation(Configuration("a", "train", "step", ((new, cached),) * requests), seconds)
+        return Observation(
+            Configuration("a", "train", "step", ((new, cached),) * requests), seconds
+        )
 
     observations = [observed(1, 512, 1, 0.01), observed(6, 500, 1, 0.02), observed(5, 512, 8, 0.03)]
     fitted = replace(fit("interactions", observe()), observations=tuple(observations))
@@ -116,9 +155,16 @@ def test_a_headline_names_a_measured_forward_like_a_verification() -> None:
 
 
 def test_a_headline_of_a_derived_verifier_names_a_plain_step_and_a_verification() -> None:
-    times = [{"requests": 1, "new": new, "seconds": new / 100, "range_s": None, "origin": "silicon"} for new in (1, 5)]
-    derived = summarised(device="a100", dtype="bf16", source="silicon", reference="a table", times=times)
+    times = [
+        {"requests": 1, "new": new, "seconds": new / 100, "range_s": None, "origin": "silicon"}
+        for new in (1, 5)
+    ]
+    derived = summarised(
+        device="a100", dtype="bf16", source="silicon", reference="a table", times=times
+    )
     line = of_profile(derived)
-    assert line.startswith("m as verifier on a100 in bf16, by a table: a plain step takes 10.0 ms (")
+    assert line.startswith(
+        "m as verifier on a100 in bf16, by a table: a plain step takes 10.0 ms ("
+    )
     assert line.endswith("), a verification of 5 tokens 50.0 ms.")
     assert "verification" not in of_profile(structs.replace(derived, role="drafter"))

@@ -56,7 +56,9 @@ def test_the_first_forward_on_a_gpu_is_not_counted(
     rig.make_room(PLAN)
     monkeypatch.setattr(rig._runner.executor, "device", torch.device(device))
     monkeypatch.setattr(rig, "_forward", lambda _: next(seconds))
-    monkeypatch.setattr(rig, "_prefilled", lambda configuration, _: nullcontext(range(len(configuration.rows))))
+    monkeypatch.setattr(
+        rig, "_prefilled", lambda configuration, _: nullcontext(range(len(configuration.rows)))
+    )
     assert rig.time(PLAN[0], run=0) == counted
 
 
@@ -74,10 +76,16 @@ def test_every_configuration_is_timed_in_every_run(rig: TimingRig, samples: Samp
     gaps = measure(rig, PLAN, samples, FOREVER_S, "timing", lambda *call: calls.append(call))
     assert (gaps.skipped, gaps.cut_off) == ([], 0)
     assert calls[-1] == ("timing", 9, 9)
-    assert set(samples.seconds) == {(configuration.name, run) for configuration in PLAN for run in range(RUNS)}
+    assert set(samples.seconds) == {
+        (configuration.name, run) for configuration in PLAN for run in range(RUNS)
+    }
     assert all(value > 0 for seconds in samples.seconds.values() for value in seconds)
     observations = observe(PLAN, samples)
-    assert [observation.configuration.name for observation in observations] == ["short", "cold", "wide"]
+    assert [observation.configuration.name for observation in observations] == [
+        "short",
+        "cold",
+        "wide",
+    ]
     assert all(observation.variation is not None for observation in observations)
 
 
@@ -121,16 +129,23 @@ def test_the_cached_tokens_kv_is_really_there(rig: TimingRig) -> None:
     assert not torch.equal(watching.keys, first)
 
 
-def test_what_does_not_fit_the_memory_is_skipped_and_named(rig: TimingRig, samples: Samples) -> None:
+def test_what_does_not_fit_the_memory_is_skipped_and_named(
+    rig: TimingRig, samples: Samples
+) -> None:
     rig.make_executor = Watch(most=64).make
     gaps = measure(rig, PLAN, samples, FOREVER_S, "timing", nothing)
     assert gaps.skipped == ["wide"]
     assert {name for name, _ in samples.seconds} == {"short", "cold"}
-    assert [observation.configuration.name for observation in observe(PLAN, samples)] == ["short", "cold"]
+    assert [observation.configuration.name for observation in observe(PLAN, samples)] == [
+        "short",
+        "cold",
+    ]
 
 
 def test_a_cpu_without_memory_is_told_from_another_error(rig: TimingRig, samples: Samples) -> None:
-    rig.make_executor = Watch(64, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")).make
+    rig.make_executor = Watch(
+        64, RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
+    ).make
     assert measure(rig, PLAN, samples, FOREVER_S, "timing", nothing).skipped == ["wide"]
     rig.make_executor = Watch(64, RuntimeError("shapes differ")).make
     with pytest.raises(RuntimeError, match="shapes differ"):
@@ -146,7 +161,9 @@ def test_the_budget_cuts_off(rig: TimingRig, samples: Samples) -> None:
 def test_finished_timings_are_not_made_again(rig: TimingRig, samples: Samples) -> None:
     measure(rig, PLAN, samples, FOREVER_S, "timing", nothing)
     again = Samples.open(samples.path)
-    assert {key: pytest.approx(value, abs=1e-9) for key, value in samples.seconds.items()} == again.seconds
+    assert {
+        key: pytest.approx(value, abs=1e-9) for key, value in samples.seconds.items()
+    } == again.seconds
     text = samples.path.read_text()
     measure(rig, PLAN, again, FOREVER_S, "timing", nothing)
     assert samples.path.read_text() == text
@@ -168,12 +185,17 @@ def test_a_timing_that_was_cut_short_is_dropped(samples: Samples) -> None:
 def test_lengths_shrink_to_the_context(rig: TimingRig) -> None:
     factor = choose_factor(rig, verification(), budget_s=FOREVER_S)
     assert factor == 1 / 8
-    assert max(configuration.scaled(factor).longest for configuration in verification()) <= rig.loaded.context
+    assert (
+        max(configuration.scaled(factor).longest for configuration in verification())
+        <= rig.loaded.context
+    )
 
 
 def test_lengths_shrink_to_the_budget(rig: TimingRig) -> None:
     """The smallest factor is the last resort, as long as a part of the workload is enough for a fit."""
-    whole_s = planned_s([workload.scaled(1 / 32) for workload in verification()], _pilot(rig, FOREVER_S))
+    whole_s = planned_s(
+        [workload.scaled(1 / 32) for workload in verification()], _pilot(rig, FOREVER_S)
+    )
     assert choose_factor(rig, verification(), budget_s=whole_s) == 1 / 32
     with pytest.raises(SkitError, match=r"the budget ends before .* give a --budget at least"):
         choose_factor(rig, verification(), budget_s=1e-6, ends_there=True)

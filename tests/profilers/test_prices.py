@@ -31,13 +31,18 @@ GOOD = 'price_per_hour = 2.0\ndate = "2026-11-09"\nsource = "our contract"\n'
     [
         ("[h100]\nprice_per_hour = 2.0\n", "date is missing"),
         (f"[h100]\n{GOOD.replace('2.0', '-2.0')}", "price_per_hour"),
-        (f"[h100]\n{GOOD.replace('2026-11-09', 'last week')}", "date must be a day such as 2026-11-09"),
+        (
+            f"[h100]\n{GOOD.replace('2026-11-09', 'last week')}",
+            "date must be a day such as 2026-11-09",
+        ),
         (f"[h100]\n{GOOD}currency = 'EUR'\n", "unknown keys: currency"),
         ("h100 = 2.0\n", "prices stand in a table per card"),
         ("[h100\n", "is not valid TOML"),
     ],
 )
-def test_a_damaged_file_of_prices_is_named_in_one_line(tmp_path: Path, text: str, says: str) -> None:
+def test_a_damaged_file_of_prices_is_named_in_one_line(
+    tmp_path: Path, text: str, says: str
+) -> None:
     path = tmp_path / "prices.toml"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(SkitError) as error:
@@ -53,5 +58,7 @@ def test_a_card_without_a_price_says_how_to_add_one(tmp_path: Path) -> None:
     path.write_text(f"[h100]\n{GOOD}", encoding="utf-8")
     prices = read_prices(path)
     assert price_of(find_device("h100"), prices, path).price_per_hour == 2.0
-    with pytest.raises(SkitError, match=r"no price of l40s in .*prices\.toml: add a table \[l40s\]"):
+    with pytest.raises(
+        SkitError, match=r"no price of l40s in .*prices\.toml: add a table \[l40s\]"
+    ):
         price_of(find_device("l40s"), prices, path)

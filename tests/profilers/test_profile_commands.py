@@ -41,7 +41,8 @@ def short(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
     """The tiny pair with a context so short that its profile takes seconds."""
     folder = tmp_path_factory.mktemp("short")
     target, draft = (
-        copy_model(model, folder / model.name, max_position_embeddings=128) for model in (tiny.target, tiny.draft)
+        copy_model(model, folder / model.name, max_position_embeddings=128)
+        for model in (tiny.target, tiny.draft)
     )
     return TinyPair(target, draft)
 
@@ -50,9 +51,14 @@ def short(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> TinyPair:
 def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take timings from what a device once did, per forward, new and attended token, in place of forwards."""
 
-    def time(_: TimingRig, configuration: Configuration, *_run: int, **_options: int) -> list[float]:
+    def time(
+        _: TimingRig, configuration: Configuration, *_run: int, **_options: int
+    ) -> list[float]:
         rows = configuration.rows
-        tokens, attended = sum(new for new, _ in rows), sum(new * (cached + new / 2) for new, cached in rows)
+        tokens, attended = (
+            sum(new for new, _ in rows),
+            sum(new * (cached + new / 2) for new, cached in rows),
+        )
         return [1e-3 + 2e-5 * tokens + 1e-8 * attended]
 
     monkeypatch.setattr(TimingRig, "time", time)
@@ -62,7 +68,16 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 def measured(short: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> JsonObject:
     """A run that really measured, was interrupted once and gone on with."""
     folder = tmp_path_factory.mktemp("measured")
-    options = ["profile-verifier", "--target", short.target, *FAST, "--out", folder, "--save-to", folder / "p.toml"]
+    options = [
+        "profile-verifier",
+        "--target",
+        short.target,
+        *FAST,
+        "--out",
+        folder,
+        "--save-to",
+        folder / "p.toml",
+    ]
     with pytest.MonkeyPatch.context() as patched:
         interrupt_after(30, patched)
         broken = skit_here(*options)
@@ -95,7 +110,10 @@ def interrupt_after(count: int, patched: pytest.MonkeyPatch) -> None:
 
 
 def test_an_interruption_keeps_the_timings(measured: JsonObject) -> None:
-    assert "error: interrupted; the timings so far are kept, --resume continues with the others" in measured["broken"]
+    assert (
+        "error: interrupted; the timings so far are kept, --resume continues with the others"
+        in measured["broken"]
+    )
     ((path, text),) = measured["kept"].items()
     assert [str(path.parent)] == measured["run_dirs"]
     complete = path.read_text()
@@ -109,7 +127,9 @@ def test_a_resumption_with_another_setting_names_the_nearest_run(measured: JsonO
     assert f"nearest is {Path(folder).name}, with seed 0, not 12: give its settings" in said
 
 
-def test_a_measured_profile_carries_where_it_comes_from(measured: JsonObject, short: TinyPair) -> None:
+def test_a_measured_profile_carries_where_it_comes_from(
+    measured: JsonObject, short: TinyPair
+) -> None:
     profile = load(str(measured["folder"] / "p.toml"), model_hash=hash_model(short.target))
     assert (profile.source, profile.role, profile.form, profile.dtype) == (
         "measured",
@@ -136,11 +156,19 @@ def test_the_run_folder_has_report_plots_and_numbers(measured: JsonObject) -> No
     report = (folder / "report.md").read_text()
     plots = set(re.findall(r"\(plots/(\w+\.png)\)", report))
     assert plots == {path.name for path in (folder / "plots").glob("*.png")}
-    assert {Path(name).stem for name in plots} == {path.stem for path in (folder / "plots").glob("*.svg")}
+    assert {Path(name).stem for name in plots} == {
+        path.stem for path in (folder / "plots").glob("*.svg")
+    }
     assert all((folder / "plots" / name).read_bytes().startswith(b"\x89PNG") for name in plots)
     tables = re.findall(r"(?:^\|.*\n)+", report, re.MULTILINE)
     assert all(len({line.count("|") for line in table.splitlines()}) == 1 for table in tables)
-    for words in ("SHORTER REQUESTS", "cross-validation", "physical limit", "5-fold", "1,000 resamples"):
+    for words in (
+        "SHORTER REQUESTS",
+        "cross-validation",
+        "physical limit",
+        "5-fold",
+        "1,000 resamples",
+    ):
         assert words in report
 
 
@@ -155,7 +183,9 @@ def test_a_pair_gets_a_profile_of_either_model(short: TinyPair, home: Path, tmp_
         profile = find_measured(hash_model(model), role, "cpu", form="context")
         assert profile is not None
         assert profile.latency().seconds([(1, 100)]) > 0
-        assert {step["new"] for step in summary["profiles"][role]["steps"]} == ({1} if role == "drafter" else {1, 5, 9})
+        assert {step["new"] for step in summary["profiles"][role]["steps"]} == (
+            {1} if role == "drafter" else {1, 5, 9}
+        )
     assert len(list((home / "profiles").glob("*.csv"))) == 2
     assert "What a stopping criterion costs" in next(tmp_path.glob("out/*/report.md")).read_text()
 
@@ -176,12 +206,19 @@ def test_a_profile_of_a_disturbed_machine_is_marked_and_used_only_where_it_is_na
     assert read(saved).latency().seconds([(1, 10)]) > 0
     assert load(name).disturbances[0].startswith("the verifier had a processor")
     assert find_measured(hash_model(short.target), "verifier", "cpu") is None
-    entry = next(row for row in json.loads(skit_here("list", "profiles", "--json").stdout) if row["name"] == name)
+    entry = next(
+        row
+        for row in json.loads(skit_here("list", "profiles", "--json").stdout)
+        if row["name"] == name
+    )
     assert entry["summary"].startswith("DISTURBED MACHINE: the verifier had a processor")
     assert "DISTURBED MACHINE" in (folder / "report.md").read_text().split("\n\n")[1]
     assert len(read_object(folder / "run.json")["machine"]) == 1
     assert skit_here(*command, "--force").returncode == 0
-    assert {path.name for path in (home / "profiles").glob("*.toml")} == {saved.name, f"{name}.toml"}
+    assert {path.name for path in (home / "profiles").glob("*.toml")} == {
+        saved.name,
+        f"{name}.toml",
+    }
     forced = find_measured(hash_model(short.target), "verifier", "cpu")
     assert forced is not None
     assert (forced.name, bool(forced.disturbances)) == (saved.stem, True)
@@ -190,7 +227,9 @@ def test_a_profile_of_a_disturbed_machine_is_marked_and_used_only_where_it_is_na
 @ABSENT
 @pytest.mark.usefixtures("home")
 def test_a_small_model_on_an_absent_gpu_hints_at_a_larger_one(tmp_path: Path) -> None:
-    done = skit_here("profile-verifier", "--gpu", "a100", "--target", "bundled", "--out", tmp_path, "--json")
+    done = skit_here(
+        "profile-verifier", "--gpu", "a100", "--target", "bundled", "--out", tmp_path, "--json"
+    )
     assert done.returncode == 0, done.stderr
     assert "--target qwen3-32b, or another architecture card" in " ".join(done.stderr.split())
 
@@ -198,7 +237,9 @@ def test_a_small_model_on_an_absent_gpu_hints_at_a_larger_one(tmp_path: Path) ->
 @ABSENT
 @pytest.mark.usefixtures("home")
 def test_an_absent_gpu_gives_a_derived_profile_and_says_so(tmp_path: Path) -> None:
-    done = skit_here("profile-verifier", "--gpu", "a100", "--target", "qwen3-32b", "--out", tmp_path, "--json")
+    done = skit_here(
+        "profile-verifier", "--gpu", "a100", "--target", "qwen3-32b", "--out", tmp_path, "--json"
+    )
     assert done.returncode == 0, done.stderr
     assert "FROM KERNELS, NOT MEASURED: this machine has no a100-80" in done.stderr
     assert "larger model" not in done.stderr
@@ -231,7 +272,11 @@ def test_a_model_without_kernels_gets_the_law_of_the_data_sheet(tmp_path: Path) 
         assert done.returncode == 0, done.stderr
         assert "by the analytic model from its data sheet" in " ".join(done.stdout.split())
         profile = load(f"qwen3-32b-{name}-bf16-verifier-roofline")
-        assert (profile.source, profile.form, judge(profile).kind) == ("roofline", "rounded", "possible")
+        assert (profile.source, profile.form, judge(profile).kind) == (
+            "roofline",
+            "rounded",
+            "possible",
+        )
         ends = profile.range()
         assert ends is not None
         fast_s, slow_s = (end.seconds([(1, 512)]) for end in ends)
@@ -250,9 +295,15 @@ def test_a_model_without_kernels_gets_the_law_of_the_data_sheet(tmp_path: Path) 
         ("--target nowhere.toml", "cannot read nowhere.toml"),
         ("--device cuda:7", "device 'cuda:7' is not there"),
         ("--resume", "holds no unfinished run"),
-        ("--from silicon --software papers --gpu a100", "--software is for profiles of the analytic model"),
+        (
+            "--from silicon --software papers --gpu a100",
+            "--software is for profiles of the analytic model",
+        ),
         ("--from data-sheet --engine sglang --gpu a100", "--engine is for measured kernels"),
-        ("--from silicon --gpu a100 --dtype float16", "--from silicon: kernels on a100-80 were measured in bfloat16"),
+        (
+            "--from silicon --gpu a100 --dtype float16",
+            "--from silicon: kernels on a100-80 were measured in bfloat16",
+        ),
         ("--gpu a100 --host-s -1", "--host-s must not be negative"),
         ("--gpu a100 --overlap 1.5", "--overlap must be between 0 and 1"),
         ("--host-s 0.001", "--host-s applies to a derived profile only: name its --gpu"),
@@ -268,7 +319,9 @@ def test_bad_input_is_one_line(options: str, problem: str, home: Path, tmp_path:
 @ABSENT
 @pytest.mark.usefixtures("home")
 def test_a_model_that_the_device_cannot_hold_is_warned_of(tmp_path: Path) -> None:
-    done = skit_here("profile-verifier", "--gpu", "rtx4090", "--target", "qwen3-32b", "--out", tmp_path)
+    done = skit_here(
+        "profile-verifier", "--gpu", "rtx4090", "--target", "qwen3-32b", "--out", tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "TOO LARGE: the weights take 65.5 GB, and the device has 24 GB" in done.stdout
 
@@ -280,9 +333,16 @@ def test_profiles_are_listed_with_times_to_choose_by_and_impossible_ones_last() 
     by_name = {entry["name"]: entry for entry in entries}
     verifier = by_name["qwen3-32b-a100-80-bf16-verifier-silicon"]
     latency = load(verifier["name"]).latency()
-    assert verifier["batch_s"] == latency.seconds([(5, 512)] * 16) > verifier["five_tokens_s"] > verifier["step_s"]
+    assert (
+        verifier["batch_s"]
+        == latency.seconds([(5, 512)] * 16)
+        > verifier["five_tokens_s"]
+        > verifier["step_s"]
+    )
     times = f"a step {seconds(verifier['step_s'])}, five tokens {seconds(verifier['five_tokens_s'])}, 16 requests"
     assert verifier["summary"].startswith(f"verifier of qwen3-32b on a100-80 in bfloat16; {times}")
     assert verifier["summary"].endswith("from measured kernels")
     assert "five_tokens_s" not in by_name["qwen3-0.6b-rtx4090-bf16-drafter-roofline"]
-    assert "Qwen3-32B on an A100" in by_name["specedge-verify"]["summary"], "a source that names no model says what of"
+    assert "Qwen3-32B on an A100" in by_name["specedge-verify"]["summary"], (
+        "a source that names no model says what of"
+    )

@@ -66,7 +66,9 @@ def test_a_profile_survives_the_disk(tmp_path: Path) -> None:
 
 def test_published_profiles_name_their_place_in_a_paper() -> None:
     for folder in (DERIVED, PUBLISHED):
-        assert [path.stem for path in folder.glob("*.toml")] == [read(path).name for path in folder.glob("*.toml")]
+        assert [path.stem for path in folder.glob("*.toml")] == [
+            read(path).name for path in folder.glob("*.toml")
+        ]
     for name, profile in all_profiles().items():
         if (PUBLISHED / f"{name}.toml").exists():
             assert isinstance(profile, Profile)
@@ -76,7 +78,9 @@ def test_published_profiles_name_their_place_in_a_paper() -> None:
     assert load("specedge-draft").latency().seconds([(1, 500)]) == 11e-3
 
 
-def test_a_file_in_the_users_folder_is_a_profile_and_a_broken_one_harms_no_other(home: Path) -> None:
+def test_a_file_in_the_users_folder_is_a_profile_and_a_broken_one_harms_no_other(
+    home: Path,
+) -> None:
     save(home / "mine.toml", MINE)
     (home / "broken.toml").write_text("name = ")
     assert load("mine") == MINE
@@ -100,9 +104,14 @@ def test_measured_profiles_are_found_by_weights_role_and_machine(home: Path) -> 
     save(home / "new.toml", structs.replace(MINE, name="new", date="2026-02-01T00:00:00+00:00"))
     save(
         home / "far.toml",
-        structs.replace(MINE, name="far", hardware="another machine", date="2026-03-01T00:00:00+00:00"),
+        structs.replace(
+            MINE, name="far", hardware="another machine", date="2026-03-01T00:00:00+00:00"
+        ),
     )
-    save(home / "says.toml", structs.replace(MINE, name="says", source="roofline", date="2026-03-01T00:00:00+00:00"))
+    save(
+        home / "says.toml",
+        structs.replace(MINE, name="says", source="roofline", date="2026-03-01T00:00:00+00:00"),
+    )
     profile = find_measured("a" * 64, "drafter", "cpu")
     assert profile is not None
     assert profile.name == "new"
@@ -114,7 +123,9 @@ def test_measured_profiles_are_found_by_weights_role_and_machine(home: Path) -> 
 def test_a_profile_of_another_model_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "p.toml", MINE)
     assert load(str(tmp_path / "p.toml"), model_hash="a" * 64) == MINE
-    with pytest.raises(SkitError, match=r"measured with another model \(some/model\): profile this one with"):
+    with pytest.raises(
+        SkitError, match=r"measured with another model \(some/model\): profile this one with"
+    ):
         load(str(tmp_path / "p.toml"), model_hash="b" * 64)
 
 
@@ -153,7 +164,10 @@ def test_a_missing_key_is_named(key: str, tmp_path: Path) -> None:
 
 
 def test_no_time_at_all_and_no_reference_are_refused(tmp_path: Path) -> None:
-    save(tmp_path / "p.toml", structs.replace(MINE, coefficients=dict.fromkeys(MINE.coefficients, 0.0)))
+    save(
+        tmp_path / "p.toml",
+        structs.replace(MINE, coefficients=dict.fromkeys(MINE.coefficients, 0.0)),
+    )
     with pytest.raises(SkitError, match="all coefficients are 0"):
         read(tmp_path / "p.toml")
     save(tmp_path / "p.toml", structs.replace(MINE, source="published"))

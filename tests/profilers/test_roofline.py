@@ -26,13 +26,17 @@ def test_the_floor_of_qwen3_32b_on_an_a100() -> None:
 
 
 def test_attention_counts_what_a_token_can_see() -> None:
-    pairs = (A100.compute_s(sums_of([(2, 10)])) - A100.compute_s(sums_of([(2, 9)]))) / (4 * 64 * 64 * 128 / 312e12)
+    pairs = (A100.compute_s(sums_of([(2, 10)])) - A100.compute_s(sums_of([(2, 9)]))) / (
+        4 * 64 * 64 * 128 / 312e12
+    )
     assert pairs == pytest.approx(2)
     cached = A100.traffic_s(sums_of([(1, 11)])) - A100.traffic_s(sums_of([(1, 10)]))
     assert cached == pytest.approx(2 * 64 * 8 * 128 * 2 / 2039e9)
 
 
-@pytest.mark.parametrize(("cards", "repeated"), [(1, 1), (2, 1), (4, 1), (8, 2), (16, 4), (3, 1.5), (6, 1.5)])
+@pytest.mark.parametrize(
+    ("cards", "repeated"), [(1, 1), (2, 1), (4, 1), (8, 2), (16, 4), (3, 1.5), (6, 1.5)]
+)
 def test_heads_that_do_not_divide_among_the_cards_are_repeated(cards: int, repeated: float) -> None:
     """Qwen3-30B-A3B has four heads of keys and values: each of eight cards holds a whole one."""
     shapes = bundled_architectures()["qwen3-30b-a3b"]
@@ -42,7 +46,8 @@ def test_heads_that_do_not_divide_among_the_cards_are_repeated(cards: int, repea
     alone = Roofline(card, shapes, "bfloat16")
     assert shared.kv_token_bytes == pytest.approx(repeated * alone.kv_token_bytes)
     read_s = [
-        roofline.traffic_s(sums_of([(1, 5001)])) - roofline.traffic_s(sums_of([(1, 1)])) for roofline in (shared, alone)
+        roofline.traffic_s(sums_of([(1, 5001)])) - roofline.traffic_s(sums_of([(1, 1)]))
+        for roofline in (shared, alone)
     ]
     assert read_s[0] == pytest.approx(read_s[1] * repeated / cards)
     others = shared.weight_bytes + RESERVED * shared.device.memory_bytes
@@ -52,7 +57,8 @@ def test_heads_that_do_not_divide_among_the_cards_are_repeated(cards: int, repea
 
 
 @pytest.mark.parametrize(
-    ("name", "low"), [("wisp-section-4.4", {"a_s", "b_compute_s"}), ("wisp-table-12", {"a_s", "c_s"})]
+    ("name", "low"),
+    [("wisp-section-4.4", {"a_s", "b_compute_s"}), ("wisp-table-12", {"a_s", "c_s"})],
 )
 def test_both_published_sets_of_wisp_are_impossible(name: str, low: set[str]) -> None:
     verdict = judge(load(name))
@@ -66,10 +72,17 @@ def test_reading_at_a_multiple_of_its_price_is_slow_in_batches_alone() -> None:
     regimes = judge(load("wisp-table-12")).slow
     assert set(regimes) == {"batched"}
     predicted = load("wisp-table-12").latency()
-    ratios = [(predicted.seconds(configuration.rows), A100.floor_s(configuration.rows)) for configuration in batches()]
-    assert regimes["batched"] == pytest.approx(sum(s for s, _ in ratios) / sum(f for _, f in ratios))
+    ratios = [
+        (predicted.seconds(configuration.rows), A100.floor_s(configuration.rows))
+        for configuration in batches()
+    ]
+    assert regimes["batched"] == pytest.approx(
+        sum(s for s, _ in ratios) / sum(f for _, f in ratios)
+    )
     derived = structs.replace(
-        load("wisp-table-12"), form="rounded", coefficients=asdict(A100.estimate(find_software(KERNELS)))
+        load("wisp-table-12"),
+        form="rounded",
+        coefficients=asdict(A100.estimate(find_software(KERNELS))),
     )
     assert not judge(derived).slow
 
@@ -95,7 +108,8 @@ def test_an_estimate_never_undercuts_its_own_floor(device: str, model: str) -> N
     roofline = Roofline(card, bundled_architectures()[model], card.default_dtype)
     estimate = roofline.estimate(find_software(KERNELS))
     assert all(
-        estimate.seconds(configuration.rows) > roofline.floor_s(configuration.rows) for configuration in verification()
+        estimate.seconds(configuration.rows) > roofline.floor_s(configuration.rows)
+        for configuration in verification()
     )
 
 
@@ -117,7 +131,9 @@ def test_features_are_what_the_latency_models_multiply(form: Form) -> None:
 def test_table_12_gives_the_papers_times() -> None:
     model = load("wisp-table-12").latency()
     cold, short = (1500, 0), (5, 500)
-    milliseconds = [1e3 * model.seconds(rows) for rows in ([cold], [short], [short] * 16, [cold, short])]
+    milliseconds = [
+        1e3 * model.seconds(rows) for rows in ([cold], [short], [short] * 16, [cold, short])
+    ]
     assert milliseconds == pytest.approx([142.195, 17.423, 55.865, 144.758], abs=5e-4)
 
 
@@ -129,15 +145,21 @@ def test_a_forward_waits_for_its_host_where_that_takes_longer() -> None:
     hosted = roofline.estimate(Software("x", "x", "", anywhere=reached))
     host_s = 1e-3 * roofline.architecture.layers
     assert hosted.seconds([(1, 0)] * 3) == host_s + 3e-4 > device.seconds([(1, 0)] * 3)
-    assert sum(hosted.parts(sums_of([(1, 0)] * 3)).values()) == pytest.approx(hosted.seconds([(1, 0)] * 3))
+    assert sum(hosted.parts(sums_of([(1, 0)] * 3)).values()) == pytest.approx(
+        hosted.seconds([(1, 0)] * 3)
+    )
     assert hosted.seconds([(4096, 0)]) == device.seconds([(4096, 0)]) > host_s
     in_turn = replace(hosted, overlap=0.0)
-    assert in_turn.seconds([(4096, 0)]) == pytest.approx(device.seconds([(4096, 0)]) + host_s + 1e-4)
+    assert in_turn.seconds([(4096, 0)]) == pytest.approx(
+        device.seconds([(4096, 0)]) + host_s + 1e-4
+    )
 
 
 def test_a_slower_share_of_the_interconnect_tells_where_cards_share_a_model() -> None:
     over = find_interconnect("nvlink3")
-    full, half = (Software("x", "x", "", anywhere=AchievedSpeed(interconnect=share)) for share in (1.0, 0.5))
+    full, half = (
+        Software("x", "x", "", anywhere=AchievedSpeed(interconnect=share)) for share in (1.0, 0.5)
+    )
     assert A100.estimate(half).reduced_s == A100.estimate(full).reduced_s == 0
     full_s, half_s = (A100.estimate(software, 2, over).reduced_s for software in (full, half))
     assert half_s == pytest.approx(2 * full_s)
@@ -145,7 +167,9 @@ def test_a_slower_share_of_the_interconnect_tells_where_cards_share_a_model() ->
 
 @pytest.mark.parametrize("name", ["qwen3-32b", "qwen3-30b-a3b"])
 def test_the_law_takes_longer_for_more_requests_tokens_and_context(name: str) -> None:
-    model = Roofline(find_device("h100"), bundled_architectures()[name], "bfloat16").estimate(find_software(KERNELS))
+    model = Roofline(find_device("h100"), bundled_architectures()[name], "bfloat16").estimate(
+        find_software(KERNELS)
+    )
     grids: list[list[list[Row]]] = [
         [[(5, 512)] * requests for requests in range(1, 130)],
         [[(new, 512)] * 4 for new in range(1, 300)],
@@ -162,4 +186,6 @@ def test_operations_and_traffic_are_not_charged_twice() -> None:
     The law may be off by its spread on that card.
     """
     model = A100.estimate(find_software(KERNELS))
-    assert model.seconds([(9, 512)] * 16) / model.seconds([(1, 512)] * 16) == pytest.approx(1.36, rel=0.07)
+    assert model.seconds([(9, 512)] * 16) / model.seconds([(1, 512)] * 16) == pytest.approx(
+        1.36, rel=0.07
+    )

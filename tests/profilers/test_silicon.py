@@ -15,7 +15,13 @@ from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.cards import parse_table, read_toml
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.roofline import TOLERANCE, Roofline
-from specbench_kit.profilers.silicon import FOLDER, KernelDatabase, MeasuredKernels, find_kernels, rising
+from specbench_kit.profilers.silicon import (
+    FOLDER,
+    KernelDatabase,
+    MeasuredKernels,
+    find_kernels,
+    rising,
+)
 from specbench_kit.profilers.workload import batches, verification
 
 FILES = sorted(FOLDER.glob("*-vllm*.toml"))
@@ -31,7 +37,11 @@ def frozen(path: Path) -> MeasuredKernels:
     card = next(card for card in CARDS if name.endswith(f"-{card}"))
     kernels = find_kernels(name.removesuffix(f"-{card}"), card, "vllm", members)
     assert kernels is not None
-    assert (kernels.model, kernels.device, kernels.tensor_parallel) == (name.removesuffix(f"-{card}"), card, members)
+    assert (kernels.model, kernels.device, kernels.tensor_parallel) == (
+        name.removesuffix(f"-{card}"),
+        card,
+        members,
+    )
     return kernels
 
 
@@ -56,7 +66,12 @@ def test_steps_are_those_of_the_database(model: str, card: str) -> None:
     for step in measured():
         if (step.model, step.card) == (model, card):
             off[_kind(step)].append(abs(latency.of_sums(step.sums) / step.seconds - 1))
-    assert {kind: len(values) for kind, values in off.items()} == {"large": 6, "small": 8, "several": 70, "prompt": 2}
+    assert {kind: len(values) for kind, values in off.items()} == {
+        "large": 6,
+        "small": 8,
+        "several": 70,
+        "prompt": 2,
+    }
     assert max(off["large"]) < 0.01
     assert max(off["small"]) < 0.08
     assert max(off["prompt"]) < 0.02
@@ -117,7 +132,9 @@ def test_the_closest_rising_table_replaces_disturbed_cells_alone() -> None:
 
 
 def test_without_the_package_the_extra_is_named() -> None:
-    assert "pip install 'specbench-kit[silicon]'" in str(missing_module_line("aiconfigurator_core.sdk"))
+    assert "pip install 'specbench-kit[silicon]'" in str(
+        missing_module_line("aiconfigurator_core.sdk")
+    )
 
 
 class TestWithTheDatabase:
@@ -138,12 +155,18 @@ class TestWithTheDatabase:
         assert database.step(64, 1, 2048).attention_s >= database.step(64, 0, 2048).attention_s
         assert database.step(64, 1, 2048).total_s > database.step(64, 0, 2048).total_s
 
-    @pytest.mark.parametrize(("model", "card"), [("vicuna-33b", "rtx4090"), ("qwen3-32b-4bit", "a100-80")])
+    @pytest.mark.parametrize(
+        ("model", "card"), [("vicuna-33b", "rtx4090"), ("qwen3-32b-4bit", "a100-80")]
+    )
     def test_what_was_not_measured_is_one_line(self, model: str, card: str) -> None:
-        with pytest.raises(SkitError, match=r"no kernels of such a model on .*; leave out --from silicon"):
+        with pytest.raises(
+            SkitError, match=r"no kernels of such a model on .*; leave out --from silicon"
+        ):
             KernelDatabase(bundled_architectures()[model], card, "vllm")
 
     def test_a_batch_is_read_by_its_sums(self) -> None:
         database = KernelDatabase(bundled_architectures()["llama3.1-8b"], "a100-80", "vllm")
         latency = KernelModel(database.tables())
-        assert latency.of_sums(sums_of([(5, 512)] * 8)) == pytest.approx(database.step(8, 4, 512).total_s, rel=0.03)
+        assert latency.of_sums(sums_of([(5, 512)] * 8)) == pytest.approx(
+            database.step(8, 4, 512).total_s, rel=0.03
+        )

@@ -11,10 +11,17 @@ def test_the_workload_has_wisps_173_configurations() -> None:
     assert Counter(configuration.part for configuration in plan) == {"train": 123, "test": 50}
     assert len({configuration.name for configuration in plan}) == 173
     grid = [
-        configuration for configuration in plan if configuration.part == "train" and "train" not in configuration.name
+        configuration
+        for configuration in plan
+        if configuration.part == "train" and "train" not in configuration.name
     ]
-    assert Counter(configuration.regime for configuration in grid) == {"compute-bound": 25, "memory-bound": 48}
-    drawn = Counter(configuration.regime for configuration in plan if configuration.name.startswith("train"))
+    assert Counter(configuration.regime for configuration in grid) == {
+        "compute-bound": 25,
+        "memory-bound": 48,
+    }
+    drawn = Counter(
+        configuration.regime for configuration in plan if configuration.name.startswith("train")
+    )
     assert drawn == {"compute-bound": 15, "memory-bound": 15, "mixed": 20}
 
 
@@ -66,6 +73,9 @@ def test_steps_cover_contexts_and_batches() -> None:
 
 
 def test_wide_batches_go_up_to_128_requests_and_bring_a_row_of_logits_each() -> None:
-    assert max(len(configuration.rows) for configuration in wide() if configuration.part == "train") == 128
+    assert (
+        max(len(configuration.rows) for configuration in wide() if configuration.part == "train")
+        == 128
+    )
     assert {new for configuration in wide() for new, _ in configuration.rows} == {1}
     assert {configuration.regime for configuration in wide()} == {"batched"}

@@ -15,7 +15,10 @@ def test_no_forward_that_takes_time_is_said_to_take_none(name: str) -> None:
     said = dict(description(described(deployment)))
     assert deployment.verifier.latency.seconds([(5, 512)]) > 0
     assert "no time" not in said["a verification"]
-    assert deployment.drafter.latency.seconds([(1, 512)]) == 0 or "no time" not in said["a draft forward"]
+    assert (
+        deployment.drafter.latency.seconds([(1, 512)]) == 0
+        or "no time" not in said["a draft forward"]
+    )
 
 
 def test_times_of_measured_kernels_are_those_of_the_model() -> None:

@@ -29,7 +29,10 @@ from specbench_kit.reports.document import (
 
 TABLE = Table(
     ("method", Column("speedup", "times"), Column("TPOT", "seconds"), Column("headroom", "share")),
-    [(code("wisp"), Estimate(1.5, (1.4, 1.6), " ≈", best=True), 0.0123, None), (code("a_b"), None, 0.2, None)],
+    [
+        (code("wisp"), Estimate(1.5, (1.4, 1.6), " ≈", best=True), 0.0123, None),
+        (code("a_b"), None, 0.2, None),
+    ],
 )
 
 
@@ -74,15 +77,24 @@ def test_empty_texts_and_cautions_make_no_block() -> None:
 
 
 def test_markdown_has_every_block() -> None:
-    text = render_markdown.render(Document("Title", [TABLE, Caution(["A", "B"]), Figure("f", "plots/f.png", "Note.")]))
-    assert text.startswith("# Title\n\n| method | speedup | TPOT | headroom |\n| --- | --- | --- | --- |\n")
+    text = render_markdown.render(
+        Document("Title", [TABLE, Caution(["A", "B"]), Figure("f", "plots/f.png", "Note.")])
+    )
+    assert text.startswith(
+        "# Title\n\n| method | speedup | TPOT | headroom |\n| --- | --- | --- | --- |\n"
+    )
     assert "| `wisp` | 1.50x (1.40–1.60) ≈ | 12.3 ms | – |" in text
     assert text.endswith("> [!WARNING]\n> **A**\n>\n> **B**\n\n![f](plots/f.png)\n*Note.*\n")
 
 
 def test_a_terminal_shows_texts_without_marks_and_no_figures() -> None:
     console = Console(file=StringIO(), width=60)
-    blocks = [Heading("`H`"), Paragraph("a **b** [c](d)"), Folded("More", [TABLE]), Figure("picture", "p.png")]
+    blocks = [
+        Heading("`H`"),
+        Paragraph("a **b** [c](d)"),
+        Folded("More", [TABLE]),
+        Figure("picture", "p.png"),
+    ]
     render_terminal.show(console, blocks)
     lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert lines[:3] == ["H", "a b c", "More"]
@@ -98,7 +110,9 @@ def test_a_paper_has_units_in_titles_and_the_best_in_bold() -> None:
     assert r"\caption{Caption \& more}" in text
 
 
-@pytest.mark.parametrize(("unit", "value"), [("times", 0.9996), ("share", 0.06543), ("rate", 99.97), ("count", 7)])
+@pytest.mark.parametrize(
+    ("unit", "value"), [("times", 0.9996), ("share", 0.06543), ("rate", 99.97), ("count", 7)]
+)
 def test_a_paper_has_the_digits_of_the_page(unit: Unit, value: float) -> None:
     table = Table(("method", Column("metric", unit)), [("wisp", value)])
     on_the_page = re.sub(r"[^\d.,]", "", table.texts()[0][1])
@@ -107,7 +121,9 @@ def test_a_paper_has_the_digits_of_the_page(unit: Unit, value: float) -> None:
 
 def test_latex_puts_columns_that_do_not_fit_below_the_others_and_shrinks_nothing() -> None:
     columns = [Column(f"a metric of number {number}", "share") for number in range(9)]
-    text = render_latex.render(Table(("method", *columns), [("`a`", *[0.5] * 9)]), "Caption", "slug", "Note.")
+    text = render_latex.render(
+        Table(("method", *columns), [("`a`", *[0.5] * 9)]), "Caption", "slug", "Note."
+    )
     parts = text.split(r"\begin{tabular}")[1:]
     assert len(parts) == 3
     assert all(r"\texttt{a} & 50.0" in part for part in parts)
@@ -121,7 +137,9 @@ def test_latex_puts_columns_that_do_not_fit_below_the_others_and_shrinks_nothing
     "text", [r"--a[b]<c>|\\input{x}&%$#_^~", "é ø Ž µ ≥ ½ ﬁ “q” …", "通义 \t\x00 \U0001f600", "---"]
 )
 def test_latex_is_ascii_in_which_nothing_is_a_command_of_the_texts(text: str) -> None:
-    written = render_latex.render(Table((text, Column(text)), [(code(text), text)]), text, "slug", text)
+    written = render_latex.render(
+        Table((text, Column(text)), [(code(text), text)]), text, "slug", text
+    )
     assert written.isascii()
     assert all(character.isprintable() or character == "\n" for character in written)
     lines = written.partition("\n")[2]
@@ -139,7 +157,9 @@ def test_latex_keeps_letters_that_it_can_set() -> None:
 
 def test_latex_names_tokens_as_the_unit_of_tokens_and_of_no_other_number() -> None:
     columns = (Column("length", "tokens"), Column("factor", "number"), Column("speed", "rate"))
-    written = render_latex.render(Table(("method", *columns), [("`a`", 2.5, 1.25, 40.0)]), "caption", "slug", "note")
+    written = render_latex.render(
+        Table(("method", *columns), [("`a`", 2.5, 1.25, 40.0)]), "caption", "slug", "note"
+    )
     assert "method & length (tok) & factor & speed (tok/s)" in written
     assert "2.50 & 1.25 & 40.0" in written
 
@@ -149,14 +169,27 @@ def test_plain_drops_all_marks() -> None:
 
 
 def test_titles_of_numbers_wrap_between_words_before_a_column_falls_below() -> None:
-    titles = ("tokens per verification", "share of the drafting time", "late at 8 tok/s", "speedup of a typical prompt")
-    table = Table(("cell", *(Column(title, "number") for title in titles)), [("`coder/phone-160/8`", *[0.5] * 4)])
+    titles = (
+        "tokens per verification",
+        "share of the drafting time",
+        "late at 8 tok/s",
+        "speedup of a typical prompt",
+    )
+    table = Table(
+        ("cell", *(Column(title, "number") for title in titles)),
+        [("`coder/phone-160/8`", *[0.5] * 4)],
+    )
     narrow, wide = (Console(file=StringIO(), width=width) for width in (64, 120))
     for console in (narrow, wide):
         render_terminal.show(console, [table])
     lines = narrow.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert [line.split()[0] for line in lines].count("coder/phone-160/8") == 1
-    assert set(" ".join(lines).split()) == {"cell", "coder/phone-160/8", "0.500", *" ".join(titles).split()}
+    assert set(" ".join(lines).split()) == {
+        "cell",
+        "coder/phone-160/8",
+        "0.500",
+        *" ".join(titles).split(),
+    }
     assert max(map(len, lines)) <= 64
     assert lines[-1].split() == ["coder/phone-160/8", *["0.500"] * 4]
     assert len(wide.file.getvalue().splitlines()) == 2  # type: ignore[attr-defined]

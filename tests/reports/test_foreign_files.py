@@ -58,7 +58,9 @@ ANSWERS = (
     b'"decoding_steps": [2, 2], "new_tokens": [5, 6], "wall_time": [0.5, 0.6], "accept_lengths": [2, 3, 3, 3]}], '
     b'"tstamp": 1760000000.0}\n'
 )
-MODEL_VALUES = tuple(value for value in VALUES if not (isinstance(value, int | float) and abs(value) > 1e6))
+MODEL_VALUES = tuple(
+    value for value in VALUES if not (isinstance(value, int | float) and abs(value) > 1e6)
+)
 """A folder decides how large its model is: sizes beyond every memory are its maker's business."""
 
 
@@ -129,9 +131,13 @@ def _round_fields() -> list[Any]:
         ("baseline.jsonl", spoil_lines, 20),
     ],
 )
-def test_a_report_of_a_run(name: str, spoil_: Spoil, count: int, run: Path, tmp_path: Path, trial: Begin) -> None:
+def test_a_report_of_a_run(
+    name: str, spoil_: Spoil, count: int, run: Path, tmp_path: Path, trial: Begin
+) -> None:
     def read(path: Path) -> None:
-        write_reports(compare(load_runs([path.parent])[0]), tmp_path / "out", ["md", "csv", "latex"])
+        write_reports(
+            compare(load_runs([path.parent])[0]), tmp_path / "out", ["md", "csv", "latex"]
+        )
 
     begun = trial(run / name)
     begun.run((run / name).read_bytes(), spoil_, read, count)
@@ -151,7 +157,9 @@ def test_a_run_to_go_on_with(
     name: str, spoil_: Spoil, read: Callable[[RunDirectory], object], run: Path, trial: Begin
 ) -> None:
     begun = trial(run / name)
-    begun.run(begun.path.read_bytes(), spoil_, lambda path: read(RunDirectory.open(path.parent)), 200)
+    begun.run(
+        begun.path.read_bytes(), spoil_, lambda path: read(RunDirectory.open(path.parent)), 200
+    )
     begun.conclude()
 
 
@@ -172,14 +180,21 @@ def _examples() -> Examples:
 def test_a_predictor(family: str, tmp_path: Path, trial: Begin) -> None:
     def seal(content: bytes, random: Random) -> bytes:
         """A header that says something else, with the hash that belongs to it."""
-        header = swap({key: value for key, value in json.loads(content).items() if key != "sha256"}, random)
+        header = swap(
+            {key: value for key, value in json.loads(content).items() if key != "sha256"}, random
+        )
         if isinstance(header, dict):
-            header["sha256"] = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()
+            header["sha256"] = hashlib.sha256(
+                json.dumps(header, sort_keys=True).encode()
+            ).hexdigest()
         return json.dumps(header).encode()
 
     scorer = families.get(family)().fit(_examples(), _examples(), {}, 0)
     names = ("confidence", "entropy", "margin", "logit_std")
-    artefact.save(tmp_path / family, artefact.Predictor(family, scorer, names, 0.5, "by hand", PairHashes("t", "d")))
+    artefact.save(
+        tmp_path / family,
+        artefact.Predictor(family, scorer, names, 0.5, "by hand", PairHashes("t", "d")),
+    )
     for name, spoil_, count in (("predictor.json", seal, 60), ("predictor.json", spoil, 15)):
         begun = trial(tmp_path / family / name)
         begun.run(begun.path.read_bytes(), spoil_, lambda path: artefact.load(path.parent), count)
@@ -204,7 +219,11 @@ def _spoil_toml(content: bytes, random: Random) -> bytes:
 
     if random.random() < 0.3:
         return spoil(content, random)
-    values = tuple(value for value in VALUES if value is not None and not (isinstance(value, int) and abs(value) > 1e9))
+    values = tuple(
+        value
+        for value in VALUES
+        if value is not None and not (isinstance(value, int) and abs(value) > 1e9)
+    )
     changed = swap(tomllib.loads(content.decode()), random, values)
     try:
         return tomli_w.dumps(changed).encode()
@@ -220,7 +239,9 @@ def _spoil_toml(content: bytes, random: Random) -> bytes:
         ("deployments/library/specedge.toml", lambda path: deployments.find(str(path)).sweep, 100),
     ],
 )
-def test_profiles_and_deployments(place: str, read: Read, count: int, trial: Begin, tmp_path: Path) -> None:
+def test_profiles_and_deployments(
+    place: str, read: Read, count: int, trial: Begin, tmp_path: Path
+) -> None:
     begun = trial(tmp_path / "mine.toml")
     begun.run((FOLDER / place).read_bytes(), _spoil_toml, read, count)
     begun.conclude()
@@ -230,7 +251,10 @@ def test_profiles_and_deployments(place: str, read: Read, count: int, trial: Beg
     ("place", "read"),
     [
         ("profilers/architectures.toml", lambda path: architectures.read_architecture(path)),
-        ("profilers/devices.toml", lambda path: devices.parse_device(cards.read_toml(path), str(path))),
+        (
+            "profilers/devices.toml",
+            lambda path: devices.parse_device(cards.read_toml(path), str(path)),
+        ),
     ],
 )
 def test_cards(place: str, read: Read, trial: Begin, tmp_path: Path) -> None:
@@ -249,17 +273,27 @@ def test_cards(place: str, read: Read, trial: Begin, tmp_path: Path) -> None:
         ("links.csv", b"time_s,rtt_ms,mbps\n0,20,8\n1.5,30,9\n", spoil, read_link_trace, 100),
         ("mahimahi", b"1\n5\n5\n900\n", spoil, read_link_trace, 60),
         ("pensieve", b"0.5\t1.6\n1.5\t2.4\n", spoil, read_link_trace, 60),
-        ("answers.jsonl", ANSWERS, spoil_lines, lambda path: formats.get("spec-bench")().read(path), 200),
+        (
+            "answers.jsonl",
+            ANSWERS,
+            spoil_lines,
+            lambda path: formats.get("spec-bench")().read(path),
+            200,
+        ),
         (
             "prompts.jsonl",
             PROMPTS,
             spoil_lines,
-            lambda path: load_dataset(str(path), data_dir=None, allow_sample=False, limit=None, seed=0),
+            lambda path: load_dataset(
+                str(path), data_dir=None, allow_sample=False, limit=None, seed=0
+            ),
             200,
         ),
     ],
 )
-def test_rows(name: str, content: bytes, spoil_: Spoil, read: Read, count: int, tmp_path: Path, trial: Begin) -> None:
+def test_rows(
+    name: str, content: bytes, spoil_: Spoil, read: Read, count: int, tmp_path: Path, trial: Begin
+) -> None:
     begun = trial(tmp_path / name)
     begun.run(content, spoil_, read, count)
     begun.conclude()
@@ -292,7 +326,9 @@ def test_options(tmp_path: Path, trial: Begin) -> None:
     begun.conclude()
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
+)
 def test_a_model_folder(name: str, tiny: TinyPair, tmp_path: Path, trial: Begin) -> None:
     def spoil_model(content: bytes, random: Random) -> bytes:
         if name.endswith(".safetensors") or random.random() < 0.3:
@@ -301,5 +337,10 @@ def test_a_model_folder(name: str, tiny: TinyPair, tmp_path: Path, trial: Begin)
 
     folder = copy_model(tiny.draft, tmp_path / "draft")
     begun = trial(folder / name)
-    begun.run(begun.path.read_bytes(), spoil_model, lambda _: load_pair(str(folder), str(folder), device="cpu"), 8)
+    begun.run(
+        begun.path.read_bytes(),
+        spoil_model,
+        lambda _: load_pair(str(folder), str(folder), device="cpu"),
+        8,
+    )
     begun.conclude()

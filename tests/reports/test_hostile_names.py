@@ -45,7 +45,9 @@ def comparison(tmp_path: Path) -> Comparison:
     models = {role: model | {"name": NAME} for role, model in fields["models"].items()}
     changes = {"dataset": fields["dataset"] | {"name": NAME, "location": NAME}, "models": models}
     run = write_run(tmp_path, "fixed-k", records, in_turn(plain(records)), **changes)
-    (run / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {"method": METHOD}))
+    (run / "run.json").write_text(
+        json.dumps(json.loads((run / "run.json").read_text()) | {"method": METHOD})
+    )
     (run / "plots").mkdir()
     (run / "plots" / "timeline.svg").write_text(SVG)
     return compare(load_runs([run])[0])
@@ -60,7 +62,9 @@ def test_no_markup_reaches_a_report(comparison: Comparison, tmp_path: Path) -> N
     assert "](https://else" not in outside
     assert not re.search("^# Title", text, re.MULTILINE)
     page = page.replace(f"<script>{SCRIPT}</script>", "")
-    assert not re.search(r"<(script|form|meta http-equiv=\"refresh|foreignObject|img|a [^>]*else)|\son\w+=", page)
+    assert not re.search(
+        r"<(script|form|meta http-equiv=\"refresh|foreignObject|img|a [^>]*else)|\son\w+=", page
+    )
     assert not re.search(r"(?<!&gt;)alert\(1\)", page)
     (caption,) = re.findall(r"^\\caption.*$", table, re.MULTILINE)
     assert r"\textbackslash{}end\{table\}" in caption
@@ -81,7 +85,9 @@ def test_no_cell_begins_a_formula(comparison: Comparison, tmp_path: Path) -> Non
     write_reports(comparison, tmp_path, ["csv"])
     rows = list(csv.DictReader(StringIO((tmp_path / "report.csv").read_text())))
     assert {row["method"] for row in rows} >= {f"'{METHOD}"}
-    assert not any(cell.startswith(("=", "+", "@", "\t", "\r")) for row in rows for cell in row.values())
+    assert not any(
+        cell.startswith(("=", "+", "@", "\t", "\r")) for row in rows for cell in row.values()
+    )
 
 
 def test_numbers_in_a_table_stay_numbers() -> None:
@@ -93,7 +99,9 @@ def test_code_that_ends_on_another_line_hides_no_tag() -> None:
     assert "\\<b>" in render(Document("a ` b\nc ` <b> `", []))
     assert "\\<b>" in blocks([Paragraph("a ` b\nc ` <b> `")])
     assert "\\<b>" in blocks([Table(("a `", "<b> `"), [])])
-    assert blocks([Paragraph("`<b>`"), CodeBlock("<b>\n\n<i>")]) == "`<b>`\n\n```text\n<b>\n\n<i>\n```"
+    assert (
+        blocks([Paragraph("`<b>`"), CodeBlock("<b>\n\n<i>")]) == "`<b>`\n\n```text\n<b>\n\n<i>\n```"
+    )
 
 
 def test_no_text_begins_a_block_of_its_own() -> None:
@@ -109,7 +117,9 @@ def test_of_a_drawing_shapes_and_texts_remain() -> None:
     assert not re.search("script|else.where|onload|onclick|foreignObject|meta|out", drawing)
 
 
-@pytest.mark.parametrize("content", [b"", b"<svg>", b"\xff<svg/>", b"<svg>&a;</svg>", b"<svg>" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"", b"<svg>", b"\xff<svg/>", b"<svg>&a;</svg>", b"<svg>" * 5000]
+)
 def test_what_is_no_drawing_is_left_out(content: bytes) -> None:
     with pytest.raises(ValueError, match="not a drawing"):
         safe_svg(content)

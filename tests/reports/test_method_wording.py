@@ -63,7 +63,8 @@ def test_every_form_of_a_comparison_states_the_options(tmp_path) -> None:
     report = render_markdown.render(comparison_report.build(comparison))
     assert "| `fixed-k` | k=4 | – |" in report
     assert (
-        "| `threshold` | threshold=0.4, max_draft=20, schedule=constant, adaptive=false, unit=request | – |" in report
+        "| `threshold` | threshold=0.4, max_draft=20, schedule=constant, adaptive=false, unit=request | – |"
+        in report
     )
     assert "`fixed-k (k=4)`" in report
     assert "fixed-k (k=4)" in styles_of(comparison)
@@ -112,7 +113,11 @@ def notes_on(*runs: tuple[RunDocument, RunSummary]) -> str:
 
 
 def test_a_report_says_which_methods_counted_the_link() -> None:
-    runs = [link_run("goodput", seen=True), link_run("adaspec", seen=True), link_run("goodput:link=false", seen=False)]
+    runs = [
+        link_run("goodput", seen=True),
+        link_run("adaspec", seen=True),
+        link_run("goodput:link=false", seen=False),
+    ]
     assert notes_on(*runs) == (
         "Link: `goodput`, `adaspec` count the link as part of a round; `goodput:link=false` does not, as published for "
         "models in one place."
@@ -141,7 +146,9 @@ def test_a_report_names_the_methods_that_take_the_likeliest_tokens_under_samplin
         ("autoregressive", None),
     ],
 )
-def test_a_run_records_that_its_method_takes_the_likeliest_tokens(spec: str, proposal: str | None) -> None:
+def test_a_run_records_that_its_method_takes_the_likeliest_tokens(
+    spec: str, proposal: str | None
+) -> None:
     assert describe_method(spec, parse_method(spec)).get("proposal") == proposal
 
 

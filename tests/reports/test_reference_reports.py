@@ -30,7 +30,9 @@ def test_the_reports_are_there() -> None:
 
 def test_numbers_on_the_known_pair_are_those_of_its_files() -> None:
     """The section is older than a report where `python scripts/pair_page.py` was forgotten."""
-    assert pair_page.page() == (ROOT / "results" / "reference" / "README.md").read_text(encoding="utf-8")
+    assert pair_page.page() == (ROOT / "results" / "reference" / "README.md").read_text(
+        encoding="utf-8"
+    )
 
 
 TABLES = [name for name in REPORTS if name.endswith("/report.csv")]
@@ -45,6 +47,8 @@ def test_intervals_of_a_reference_report_have_a_width(name: str) -> None:
     assert rows
     for row in (row for row in rows if float(row["drafted"] or 0)):
         for metric in SPEEDS:
-            value, low, high = (row.get(column) or "" for column in (metric, f"{metric}_low", f"{metric}_high"))
+            value, low, high = (
+                row.get(column) or "" for column in (metric, f"{metric}_low", f"{metric}_high")
+            )
             if low and abs(float(value) - 1) > 1e-3:
                 assert float(high) / float(low) - 1 > 1e-6, (row["method"], metric)

@@ -27,13 +27,20 @@ def runs(tmp_path):
 def regression(tmp_path, slower):
     """A run, and one of the same method after a change that made it slower."""
     old, new = (in_turn(records_of(4, 0.7, 12, 24, slower=factor)) for factor in (1.0, slower))
-    return [write_run(tmp_path / name, "wisp", side, in_turn(plain(old))) for name, side in (("a", old), ("b", new))]
+    return [
+        write_run(tmp_path / name, "wisp", side, in_turn(plain(old)))
+        for name, side in (("a", old), ("b", new))
+    ]
 
 
 def test_report_of_a_folder_of_runs_in_a_real_process(runs, tmp_path):
     done = skit("report", runs, "--out", tmp_path / "report", "--format", "md,html,csv", "--json")
     assert done.returncode == 0, done.stderr
-    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["report.csv", "report.html", "report.md"]
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == [
+        "report.csv",
+        "report.html",
+        "report.md",
+    ]
     document = json.loads(done.stdout)
     assert len(document["run_dirs"]) == 2
     assert set(document["summary"]) == {"autoregressive", "fixed-k:k=3", "wisp"}
@@ -59,7 +66,9 @@ def test_compare_prints_a_table_and_writes_nothing(runs):
     done = skit_here("compare", runs)
     assert done.returncode == 0
     assert "against" in done.stdout
-    assert re.search(r"^autoregressive .* 0\.\d+x +–$", done.stdout, re.MULTILINE), "slower, and shown to be"
+    assert re.search(r"^autoregressive .* 0\.\d+x +–$", done.stdout, re.MULTILINE), (
+        "slower, and shown to be"
+    )
     assert "12/12" in done.stdout
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("*")} == before
 
@@ -69,11 +78,16 @@ def test_runs_that_differ_are_refused_in_one_line_and_marked_when_forced(runs, t
     config = make_run()["config"] | {"dtype": "bfloat16"}
     other_run = write_run(tmp_path, "threshold", records, in_turn(plain(records)), config=config)
     line = error_line(skit_here("compare", runs, other_run))
-    assert "they differ in dtype: float32 / bfloat16: give runs of one setting, or all of them with --force" in line
+    assert (
+        "they differ in dtype: float32 / bfloat16: give runs of one setting, or all of them with --force"
+        in line
+    )
     forced = skit_here("compare", runs, other_run, "--force", "--json")
     assert forced.returncode == 0
     assert "FORCED COMPARISON" in forced.stderr
-    assert json.loads(forced.stdout)["forced"] == ["dtype: float32 (fixed-k:k=3, wisp), bfloat16 (threshold)"]
+    assert json.loads(forced.stdout)["forced"] == [
+        "dtype: float32 (fixed-k:k=3, wisp), bfloat16 (threshold)"
+    ]
 
 
 @pytest.mark.parametrize(("slower", "code"), [(1.0, 0), (1.3, 1)])
@@ -82,13 +96,18 @@ def test_a_regression_ends_with_exit_code_1_and_names_run_and_value(tmp_path, sl
     done = skit_here("compare", *paths, "--fail-if", "relative_speed<0.95")
     assert done.returncode == code
     if code:
-        assert f"failed: wisp #2: relative_speed is 0.7692 (relative_speed<0.95); run {paths[1].name}" in done.stderr
+        assert (
+            f"failed: wisp #2: relative_speed is 0.7692 (relative_speed<0.95); run {paths[1].name}"
+            in done.stderr
+        )
     else:
         assert "passed: relative_speed<0.95 holds for no method" in done.stdout
 
 
 def test_several_conditions_and_json(runs):
-    done = skit_here("compare", runs, "--fail-if", "speedup<100", "--fail-if", "itl.p99>1000s", "--json")
+    done = skit_here(
+        "compare", runs, "--fail-if", "speedup<100", "--fail-if", "itl.p99>1000s", "--json"
+    )
     assert done.returncode == 1
     assert len(json.loads(done.stdout)["failed"]) == 2
 
@@ -108,7 +127,9 @@ def test_bad_options_are_one_line(runs, arguments, message):
 
 def test_what_cannot_be_read_is_one_line_each_and_the_rest_is_reported(runs, tmp_path):
     first, second = sorted(runs.iterdir())
-    (first / "run.json").write_text(json.dumps(json.loads((first / "run.json").read_text()) | {"schema_version": 99}))
+    (first / "run.json").write_text(
+        json.dumps(json.loads((first / "run.json").read_text()) | {"schema_version": 99})
+    )
     file = second / "requests.jsonl"
     file.write_bytes(file.read_bytes()[:-30])
     done = skit_here("report", runs, "--out", tmp_path / "report", "--format", "md", "--json")
@@ -129,7 +150,12 @@ def test_a_run_that_cannot_be_read_passes_no_condition(runs):
 
 
 DISTURBED = [
-    {"lanes": {"wisp": {"cpu_share": 0.04, "spread": 6.0}}, "steal": None, "load": [9.5, 11.25], "cpus": 2},
+    {
+        "lanes": {"wisp": {"cpu_share": 0.04, "spread": 6.0}},
+        "steal": None,
+        "load": [9.5, 11.25],
+        "cpus": 2,
+    },
 ]
 WARNING = "DISTURBED MACHINE: wisp had a processor for 4% of its time (at least 90%); "
 
@@ -160,7 +186,9 @@ def test_time_of_a_disturbed_machine_passes_and_fails_nothing(busy):
         (None, "DISTURBED MACHINE", "disturbed"),
     ],
 )
-def test_a_gate_and_the_cautions_have_one_word_for_the_state_of_a_machine(tmp_path, control, caution, words):
+def test_a_gate_and_the_cautions_have_one_word_for_the_state_of_a_machine(
+    tmp_path, control, caution, words
+):
     lanes = {name: {"cpu_share": 0.7, "spread": 1.5} for name in ("autoregressive", "wisp")}
     records = in_turn(records_of(4, 0.7, 12, 24))
     machine = [{"lanes": lanes, "control": control, "cpus": 2}]
@@ -176,7 +204,9 @@ def test_what_holds_no_time_is_judged_on_a_disturbed_machine_too(busy):
     assert skit_here("compare", busy, "--fail-if", "acceptance_length<100").returncode == 1
     passed = skit_here("compare", busy, "--fail-if", "acceptance_length<1")
     assert (passed.returncode, "passed: acceptance_length<1 holds" in passed.stdout) == (0, True)
-    refused = skit_here("compare", busy, "--fail-if", "acceptance_length<100", "--fail-if", "speedup<100")
+    refused = skit_here(
+        "compare", busy, "--fail-if", "acceptance_length<100", "--fail-if", "speedup<100"
+    )
     assert refused.returncode == 1
     assert "speedup" not in refused.stderr.partition("failed: ")[2].splitlines()[0]
 
@@ -216,14 +246,19 @@ def test_nothing_to_report_is_an_error(tmp_path):
 def test_an_index_lists_every_report_of_a_folder(runs, tmp_path):
     root = shutil.copytree(runs, tmp_path / "copied")
     paths = sorted(root.iterdir())
-    assert skit_here("report", *paths, "--out", root / "both", "--format", "md,html,json").returncode == 0
+    assert (
+        skit_here("report", *paths, "--out", root / "both", "--format", "md,html,json").returncode
+        == 0
+    )
     for path in paths:
         (path / "report.md").write_text("# A page\n")
     run = read_object(paths[0] / "run.json")
     run["dataset"] |= {"name": "<b>", "source": "sample"}
     (paths[0] / "run.json").write_text(json.dumps(run))
     (paths[1] / "run.json").write_text("{")
-    assert error_line(skit_here("report", "--index", tmp_path / "none")).startswith("there is no folder")
+    assert error_line(skit_here("report", "--index", tmp_path / "none")).startswith(
+        "there is no folder"
+    )
     assert error_line(skit_here("report")).startswith("give run directories")
     shutil.copytree(OLD / "capacity", root / "capacity")
     assert skit_here("report", root / "capacity").returncode == 0

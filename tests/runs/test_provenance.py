@@ -15,7 +15,14 @@ import pytest
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.catalogue import BUNDLED, locate
 from specbench_kit.runs import provenance
-from specbench_kit.runs.provenance import collect, git_state, hash_file, hash_model, versions, without_folders
+from specbench_kit.runs.provenance import (
+    collect,
+    git_state,
+    hash_file,
+    hash_model,
+    versions,
+    without_folders,
+)
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -49,11 +56,31 @@ def test_collect_states_this_machine_and_these_versions() -> None:
     assert provenance_fields["argv"] == ["skit", "bench"]
     assert provenance_fields["versions"]["python"] == platform.python_version()
     # The wheel of a build for GPUs calls itself 2.11.0 where the module says 2.11.0+cu130.
-    assert provenance_fields["versions"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
-    decisive = {"python", "torch", "transformers", "tokenizers", "numpy", "safetensors", "specbench_kit"}
+    assert (
+        provenance_fields["versions"]["torch"].partition("+")[0]
+        == torch.__version__.partition("+")[0]
+    )
+    decisive = {
+        "python",
+        "torch",
+        "transformers",
+        "tokenizers",
+        "numpy",
+        "safetensors",
+        "specbench_kit",
+    }
     assert decisive <= set(provenance_fields["versions"])
     assert "pytest" not in provenance_fields["versions"]
-    hardware = {"cpu", "physical_cores", "usable_cpus", "torch_threads", "memory_gb", "gpu", "gpus", "cuda"}
+    hardware = {
+        "cpu",
+        "physical_cores",
+        "usable_cpus",
+        "torch_threads",
+        "memory_gb",
+        "gpu",
+        "gpus",
+        "cuda",
+    }
     assert set(provenance_fields["hardware"]) == hardware
     assert provenance_fields["hardware"]["torch_threads"] == torch.get_num_threads()
     assert provenance_fields["hardware"]["cpu"]
@@ -63,7 +90,9 @@ def test_collect_states_this_machine_and_these_versions() -> None:
     assert json.loads(json.dumps(provenance_fields, allow_nan=False)) == provenance_fields
 
 
-def test_a_checkout_that_was_never_installed_names_its_versions_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkout_that_was_never_installed_names_its_versions_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def unknown(name: str) -> list[str]:
         raise PackageNotFoundError(name)
 
@@ -105,7 +134,9 @@ def test_collect_names_no_user_no_host_and_no_folder() -> None:
         ("//data/jo", "jo"),
     ],
 )
-def test_paths_that_lead_out_of_the_working_directory_keep_their_last_part(argument: str, expected: str) -> None:
+def test_paths_that_lead_out_of_the_working_directory_keep_their_last_part(
+    argument: str, expected: str
+) -> None:
     assert without_folders(argument) == expected
 
 
@@ -118,12 +149,16 @@ def test_git_state_of_a_checkout(checkout: Path) -> None:
     assert git_state(checkout) == (commit, True)
 
 
-def test_git_state_reads_its_own_checkout_inside_a_hook(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_state_reads_its_own_checkout_inside_a_hook(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_DIR", "/nowhere/.git")
     assert git_state(checkout)[1] is False
 
 
-def test_git_state_is_none_for_a_package_installed_inside_a_checkout(checkout: Path, tmp_path: Path) -> None:
+def test_git_state_is_none_for_a_package_installed_inside_a_checkout(
+    checkout: Path, tmp_path: Path
+) -> None:
     installed = checkout.parent / ".venv" / "package"
     installed.mkdir(parents=True)
     (installed / "module.py").write_text("x = 1\n")
@@ -155,8 +190,22 @@ def test_model_hash_follows_content_and_not_place(tmp_path: Path) -> None:
             "tokenizer.model.v3",
             "special_tokens_map.json",
         ),
-        *("added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "spiece.model", "sentencepiece.bpe.model"),
-        *("source.spm", "entity_vocab.json", "bpe.codes", "dict.txt", "qwen.tiktoken", "tekken.json"),
+        *(
+            "added_tokens.json",
+            "vocab.json",
+            "vocab.txt",
+            "merges.txt",
+            "spiece.model",
+            "sentencepiece.bpe.model",
+        ),
+        *(
+            "source.spm",
+            "entity_vocab.json",
+            "bpe.codes",
+            "dict.txt",
+            "qwen.tiktoken",
+            "tekken.json",
+        ),
         *(
             "chat_template.jinja",
             "chat_template.json",
@@ -194,7 +243,9 @@ def test_hashing_what_is_not_there_is_one_line(tmp_path: Path) -> None:
         hash_file(tmp_path / "weights")
 
 
-def test_a_converted_gguf_file_has_the_hash_of_the_file_whatever_transformers_wrote(tmp_path: Path) -> None:
+def test_a_converted_gguf_file_has_the_hash_of_the_file_whatever_transformers_wrote(
+    tmp_path: Path,
+) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for folder, version in ((first, "5.19"), (second, "5.23")):
         folder.mkdir()

@@ -32,11 +32,23 @@ NOBODY = 65534
 
 
 def record(number: int, text: str = "text") -> RequestRecord:
-    values: dict[str, Any] = {f.name: 0.25 if f.name.endswith("_s") else 4 for f in fields(RoundRecord)}
+    values: dict[str, Any] = {
+        f.name: 0.25 if f.name.endswith("_s") else 4 for f in fields(RoundRecord)
+    }
     step = RoundRecord(
-        **values | {"aligned": True, "commits_s": [0.25], "parents": [], "path": [], "padded": [], "drafter": ""}
+        **values
+        | {
+            "aligned": True,
+            "commits_s": [0.25],
+            "parents": [],
+            "path": [],
+            "padded": [],
+            "drafter": "",
+        }
     )
-    return RequestRecord(f"q{number}", "math", [1, 2], [3, 4, 5, 6], text, ttft_s=0.31, e2e_s=0.31, rounds=[step])
+    return RequestRecord(
+        f"q{number}", "math", [1, 2], [3, 4, 5, 6], text, ttft_s=0.31, e2e_s=0.31, rounds=[step]
+    )
 
 
 def ids(run: RunDirectory) -> list[str]:
@@ -58,7 +70,10 @@ def unprivileged() -> Iterator[None]:
 def test_create_names_the_folder_and_writes_run_json(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "deep" / "results", RUN)
     assert re.fullmatch(rf"\d{{8}}T\d{{6}}Z-fixed-k-k-4-gsm8k-{config_key(RUN)[:8]}", run.path.name)
-    assert json.loads((run.path / "run.json").read_text()) == {"schema_version": SCHEMA_VERSION, **RUN}
+    assert json.loads((run.path / "run.json").read_text()) == {
+        "schema_version": SCHEMA_VERSION,
+        **RUN,
+    }
     assert sorted(p.name for p in run.path.iterdir()) == ["requests.jsonl", "run.json"]
     assert run.records() == run.baseline_records() == []
 
@@ -66,9 +81,12 @@ def test_create_names_the_folder_and_writes_run_json(tmp_path: Path) -> None:
 def test_folder_name_leaves_out_folders_of_paths_and_stays_short(tmp_path: Path) -> None:
     dataset = RUN["dataset"] | {"name": "local:/home/jo/Sätze 1.jsonl"}
     run = RunDirectory.create(
-        tmp_path, RUN | {"method": "wisp:predictor=/home/jo/p.json,x=" + "9" * 300} | {"dataset": dataset}
+        tmp_path,
+        RUN | {"method": "wisp:predictor=/home/jo/p.json,x=" + "9" * 300} | {"dataset": dataset},
     )
-    assert re.match(r"\d{8}T\d{6}Z-wisp-predictor-p.json-x-9+-local-s-tze-1.jsonl-[0-9a-f]{8}$", run.path.name)
+    assert re.match(
+        r"\d{8}T\d{6}Z-wisp-predictor-p.json-x-9+-local-s-tze-1.jsonl-[0-9a-f]{8}$", run.path.name
+    )
     assert len(run.path.name) < 160
 
 
@@ -125,7 +143,9 @@ def test_a_killed_process_leaves_every_finished_request(tmp_path: Path) -> None:
         "    print(n, flush=True)\n"
     )
     run = RunDirectory.create(tmp_path, RUN)
-    with subprocess.Popen([sys.executable, "-c", program, str(run.path)], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(run.path)], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         reported = [int(process.stdout.readline()) for _ in range(20)]
         process.send_signal(signal.SIGKILL)
@@ -143,11 +163,16 @@ def test_a_killed_process_leaves_every_finished_request(tmp_path: Path) -> None:
         ("[1, 2]", "not a request record"),
         ('{"request_id": "q1", "category": "c", "prompt_ids": []}', "rounds is missing"),
         ('{"rounds": []}', "request_id"),
-        ('{"request_id": "q1", "category": "c", "prompt_ids": [], "rounds": [{"drafted": 1}]}', "submitted is missing"),
+        (
+            '{"request_id": "q1", "category": "c", "prompt_ids": [], "rounds": [{"drafted": 1}]}',
+            "submitted is missing",
+        ),
         ("\udcff", "codec can't decode"),
     ],
 )
-def test_a_malformed_line_is_an_error_with_its_place(tmp_path: Path, line: str, reason: str) -> None:
+def test_a_malformed_line_is_an_error_with_its_place(
+    tmp_path: Path, line: str, reason: str
+) -> None:
     run = RunDirectory.create(tmp_path, RUN)
     content = f"{record(0).to_json()}\n{line}\n{record(2).to_json()}\n"
     (run.path / "requests.jsonl").write_bytes(content.encode("utf-8", "surrogateescape"))
@@ -162,7 +187,8 @@ def test_a_request_recorded_twice_and_not_alike_is_an_error_with_its_place(tmp_p
     for entry in (record(0), record(1), record(0, "other")):
         run.append(entry)
     with pytest.raises(
-        SkitError, match=r"requests\.jsonl:3: request 'q0' is recorded twice with different content: remove"
+        SkitError,
+        match=r"requests\.jsonl:3: request 'q0' is recorded twice with different content: remove",
     ):
         run.records()
     assert run.drop_repeated() == 0
@@ -175,7 +201,9 @@ def test_lines_that_repeat_an_earlier_one_are_read_once_and_dropped(tmp_path: Pa
         run.append_baseline(record(number))
     assert ids(run) == ["q0", "q1", "q2"]
     assert run.drop_repeated() == 4
-    assert (run.path / "requests.jsonl").read_text() == "".join(record(n).to_json() + "\n" for n in (0, 1, 2))
+    assert (run.path / "requests.jsonl").read_text() == "".join(
+        record(n).to_json() + "\n" for n in (0, 1, 2)
+    )
     assert run.baseline_records() == run.records()
     assert run.drop_repeated() == 0
 
@@ -196,13 +224,21 @@ def test_fields_of_a_newer_kit_are_passed_over(tmp_path: Path) -> None:
         ("[]", "no JSON object"),
         ('{"method": "fixed-k"}', "names no schema_version"),
         ('{"schema_version": 1, "method": 3}', "method must be text or null, not 3"),
-        ('{"schema_version": 1, "models": {"draft": "d"}}', r"models\[\.\.\.\] must be an object or null, not text"),
-        ('{"schema_version": 1, "dataset": {"count": "8"}}', 'dataset.count must be a whole number or null, not "8"'),
+        (
+            '{"schema_version": 1, "models": {"draft": "d"}}',
+            r"models\[\.\.\.\] must be an object or null, not text",
+        ),
+        (
+            '{"schema_version": 1, "dataset": {"count": "8"}}',
+            'dataset.count must be a whole number or null, not "8"',
+        ),
         ('{"schema_version": 1, "argv": ["skit", 1]}', r"argv\[1\] must be text, not 1"),
         (f'{{"schema_version": {SCHEMA_VERSION + 1}}}', "newer specbench-kit"),
     ],
 )
-def test_open_refuses_what_is_no_known_run(tmp_path: Path, content: str | None, reason: str) -> None:
+def test_open_refuses_what_is_no_known_run(
+    tmp_path: Path, content: str | None, reason: str
+) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     with pytest.raises(SkitError, match=reason) as raised:
@@ -234,13 +270,18 @@ def test_numbers_that_are_not_finite_never_reach_a_file(tmp_path: Path) -> None:
 
 def test_the_key_follows_what_defines_a_run_and_nothing_else() -> None:
     key = config_key(RUN)
-    assert config_key(json.loads(json.dumps(RUN)) | {"hardware": {"cpu": "two"}, "argv": ["skit"]}) == key
+    assert (
+        config_key(json.loads(json.dumps(RUN)) | {"hardware": {"cpu": "two"}, "argv": ["skit"]})
+        == key
+    )
     for changed in ("method", "dataset", "models", "config"):
         assert config_key(RUN | {changed: {"name": "other"}}) != key
 
 
 def test_the_key_follows_resolved_options_and_not_how_they_were_given() -> None:
-    named, default = (RUN | {"method": spec, "options": {"k": 4}} for spec in ("fixed-k:k=4", "fixed-k"))
+    named, default = (
+        RUN | {"method": spec, "options": {"k": 4}} for spec in ("fixed-k:k=4", "fixed-k")
+    )
     assert config_key(named) == config_key(default)
     assert config_key(default | {"options": {"k": 5}}) != config_key(default)
     assert config_key(default | {"method": "threshold"}) != config_key(default)
@@ -258,12 +299,18 @@ def test_find_resumable_takes_the_newest_partial_run_of_the_same_settings(tmp_pa
 
 def test_find_resumable_takes_a_finished_run_along_with_a_partial_one(tmp_path: Path) -> None:
     threshold_run = RUN | {"method": "threshold"}
-    finished, partial = RunDirectory.create(tmp_path, RUN), RunDirectory.create(tmp_path, threshold_run)
+    finished, partial = (
+        RunDirectory.create(tmp_path, RUN),
+        RunDirectory.create(tmp_path, threshold_run),
+    )
     finished.write_summary({"partial": False})
     described = [RUN, threshold_run]
     assert find_resumable(tmp_path, described) == [finished, partial]
     partial.write_summary({"partial": False})
-    with pytest.raises(SkitError, match=f"no unfinished run .*; this run is finished: {finished.path}; start another"):
+    with pytest.raises(
+        SkitError,
+        match=f"no unfinished run .*; this run is finished: {finished.path}; start another",
+    ):
         find_resumable(tmp_path, described)
 
 
@@ -279,7 +326,9 @@ def test_a_full_disk_names_the_run_and_keeps_finished_requests(tmp_path: Path) -
     run = RunDirectory.create(tmp_path, RUN)
     run.append(record(0))
     (run.path / "baseline.jsonl").symlink_to("/dev/full")
-    with pytest.raises(SkitError, match="No space left on device; finished requests are kept") as raised:
+    with pytest.raises(
+        SkitError, match="No space left on device; finished requests are kept"
+    ) as raised:
         run.append_baseline(record(0))
     assert str(run.path) in str(raised.value)
     assert "\n" not in str(raised.value)

@@ -19,10 +19,14 @@ HOLDER = (
 
 def test_another_process_is_refused_until_the_first_is_killed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(SkitError, match="is being written by another skit: wait until it has ended"):
+        with pytest.raises(
+            SkitError, match="is being written by another skit: wait until it has ended"
+        ):
             lock(tmp_path)
         holder.send_signal(signal.SIGKILL)
     lock(tmp_path)

@@ -10,7 +10,9 @@ def no_token_is_lost_or_doubled(result: SimulationResult) -> None:
     rounds, responses = result.rounds, result.responses
     for client in np.unique(responses["client"]):
         of, mine = rounds["client"] == client, responses["client"] == client
-        done = np.bincount(rounds["response"][of].astype(int), rounds["committed"][of], minlength=int(mine.sum()))
+        done = np.bincount(
+            rounds["response"][of].astype(int), rounds["committed"][of], minlength=int(mine.sum())
+        )
         assert done.tolist() == responses["committed"][mine].tolist()
     finished = np.isfinite(responses["end_s"])
     assert (responses["committed"] == responses["tokens"])[finished].all()
@@ -24,7 +26,11 @@ def no_token_is_lost_or_doubled(result: SimulationResult) -> None:
 def no_request_is_in_two_batches(result: SimulationResult) -> None:
     rounds = result.rounds
     batch = rounds["batch"][np.isfinite(rounds["ended_s"])].astype(int)
-    pairs = {(client, number) for client, number in zip(rounds["client"], rounds["batch"], strict=True) if number >= 0}
+    pairs = {
+        (client, number)
+        for client, number in zip(rounds["client"], rounds["batch"], strict=True)
+        if number >= 0
+    }
     assert len(pairs) == len(batch)
     counts = np.bincount(batch, minlength=len(result.batches["size"]))
     ended = result.batches["ended_s"] <= result.end_s
@@ -33,7 +39,11 @@ def no_request_is_in_two_batches(result: SimulationResult) -> None:
 
 def time_never_runs_backwards(result: SimulationResult) -> None:
     rounds, batches = result.rounds, result.batches
-    for earlier, later in (("sent_s", "arrived_s"), ("arrived_s", "started_s"), ("ended_s", "answered_s")):
+    for earlier, later in (
+        ("sent_s", "arrived_s"),
+        ("arrived_s", "started_s"),
+        ("ended_s", "answered_s"),
+    ):
         assert (rounds[earlier] <= rounds[later]).all(), (earlier, later)
     verified = np.isfinite(rounds["ended_s"])
     assert (rounds["started_s"] < rounds["ended_s"])[verified].all()

@@ -15,7 +15,9 @@ Latency = tuple[float, float, float, float]
 def seconds(latency: Latency, rows: list[tuple[int, int]]) -> float:
     """Return the seconds of one forward over rows of new and cached tokens."""
     a_s, block_s, read_s, c_s = latency
-    return c_s + sum(a_s * new + block_s * new * (cached + new) + read_s * cached for new, cached in rows)
+    return c_s + sum(
+        a_s * new + block_s * new * (cached + new) + read_s * cached for new, cached in rows
+    )
 
 
 @dataclass
@@ -92,7 +94,9 @@ class Simulator:
     def run(self) -> None:
         """Send and verify rounds until no request is left."""
         scene = self.scene
-        self.devices = [NaiveDevice(scene.requests[number :: scene.devices]) for number in range(scene.devices)]
+        self.devices = [
+            NaiveDevice(scene.requests[number :: scene.devices]) for number in range(scene.devices)
+        ]
         self.servers = [Server(stage_free_s=[0.0] * scene.stages) for _ in range(scene.servers)]
         self.turn = 0
         self.link_free_s = 0.0
@@ -134,7 +138,9 @@ class Simulator:
             return
         chosen, server.ask_again_s = self._choose(server.waiting, now_s)
         if chosen:
-            end_s = self._pass(server, [self._row(self.devices[number]) for number in chosen], now_s)
+            end_s = self._pass(
+                server, [self._row(self.devices[number]) for number in chosen], now_s
+            )
             server.under_way.append((end_s, chosen))
             server.waiting = [entry for entry in server.waiting if entry[1] not in chosen]
             self.batches.append((now_s, end_s, chosen, index))
@@ -145,7 +151,10 @@ class Simulator:
         """Return when a batch is through all stages: in each of them it waits until the batch before it has left."""
         at_s = now_s
         for stage in range(self.scene.stages):
-            at_s = max(at_s, server.stage_free_s[stage]) + seconds(self.scene.verifier, rows) / self.scene.stages
+            at_s = (
+                max(at_s, server.stage_free_s[stage])
+                + seconds(self.scene.verifier, rows) / self.scene.stages
+            )
             server.stage_free_s[stage] = at_s
             at_s += self.scene.hand_over_s
         return server.stage_free_s[-1]
@@ -167,8 +176,14 @@ class Simulator:
             for _ in range(scene.draft):
                 draft_s += seconds(scene.drafter, [(missing, cached)])
                 missing, cached = 1, cached + missing
-            draft_s += seconds(scene.drafter, [(device.prompt - 1, 0)]) if first and device.prompt > 1 else 0.0
-        size = ((device.prompt if first else 0) + (scene.draft if scene.on_edge else 0)) * TOKEN_BYTES
+            draft_s += (
+                seconds(scene.drafter, [(device.prompt - 1, 0)])
+                if first and device.prompt > 1
+                else 0.0
+            )
+        size = (
+            (device.prompt if first else 0) + (scene.draft if scene.on_edge else 0)
+        ) * TOKEN_BYTES
         crosses = first or scene.on_edge
         up_s = scene.rtt_s / 2 + size / scene.up_bytes_per_s if crosses else 0.0
         device.reaches_s = (from_s + draft_s) + up_s
@@ -190,11 +205,21 @@ class Simulator:
 
         Those that cross the shared link do so one after the other, in the order in which they reach it.
         """
-        arrivals = [(device.reaches_s, number) for number, device in enumerate(self.devices) if not device.occupies_s]
-        crossing = [(device.reaches_s, number) for number, device in enumerate(self.devices) if device.occupies_s]
+        arrivals = [
+            (device.reaches_s, number)
+            for number, device in enumerate(self.devices)
+            if not device.occupies_s
+        ]
+        crossing = [
+            (device.reaches_s, number)
+            for number, device in enumerate(self.devices)
+            if device.occupies_s
+        ]
         if crossing:
             reaches_s, number = min(crossing)
-            arrivals.append((max(reaches_s, self.link_free_s) + self.devices[number].occupies_s, number))
+            arrivals.append(
+                (max(reaches_s, self.link_free_s) + self.devices[number].occupies_s, number)
+            )
         return min(arrivals)
 
     def _receive(self, until_s: float) -> None:
@@ -211,7 +236,9 @@ class Simulator:
             self.servers[device.server].waiting.append((arrived_s, number))
 
     def _row(self, device: NaiveDevice) -> tuple[int, int]:
-        return device.context - device.at_server + (self.scene.draft if self.scene.on_edge else 0), device.at_server
+        return device.context - device.at_server + (
+            self.scene.draft if self.scene.on_edge else 0
+        ), device.at_server
 
     def _choose(self, waiting: list[tuple[float, int]], now_s: float) -> tuple[list[int], float]:
         """Return the devices of the next batch, or when to ask again."""
@@ -240,7 +267,11 @@ class Simulator:
         device.tokens_left -= committed
         device.at_server = device.context - 1 if scene.prefix_cache else 0
         crosses = scene.on_edge or first
-        down_s = scene.rtt_s / 2 + (accepted + 1) * TOKEN_BYTES / scene.down_bytes_per_s if crosses else 0.0
+        down_s = (
+            scene.rtt_s / 2 + (accepted + 1) * TOKEN_BYTES / scene.down_bytes_per_s
+            if crosses
+            else 0.0
+        )
         device.busy_until_s = end_s + down_s
         device.first_s = min(device.first_s, end_s + down_s)
         if device.tokens_left:

@@ -32,7 +32,9 @@ def scenario(system: str = "wisp", devices: int = 20, **changes: Any) -> Scenari
     }
     options = {**plain, **changes}
     options["slo"] = parse_slo(options["slo"])
-    return Scenario(options.pop("deployment", DEPLOYMENT), systems.get(system), devices=devices, **options)
+    return Scenario(
+        options.pop("deployment", DEPLOYMENT), systems.get(system), devices=devices, **options
+    )
 
 
 def calm(deployment: Deployment = DEPLOYMENT) -> Deployment:

@@ -72,7 +72,10 @@ def test_every_published_form_is_read_in_its_own_unit(name: str, tmp_path: Path)
     content, taken_for = FORMS[name]
     (tmp_path / name).write_text(content)
     arrivals = read_arrivals(tmp_path / name)
-    assert [tuple(request) for request in arrivals.requests] == [(0, 9, 3), (pytest.approx(2.5), 8, 2)]
+    assert [tuple(request) for request in arrivals.requests] == [
+        (0, 9, 3),
+        (pytest.approx(2.5), 8, 2),
+    ]
     assert arrivals.reading is not None
     assert arrivals.reading.line == f"{name}: taken for {taken_for}, with lengths; 2 requests."
     assert not arrivals.reading.doubts
@@ -93,7 +96,9 @@ def test_json_lines_are_known_whatever_the_file_s_name(tmp_path: Path) -> None:
         ("when,in,out", "time=when,unit=ms,prompt=in,output=out", 2.5),
     ],
 )
-def test_a_stated_unit_or_column_comes_first(columns: str, stated: str, at_s: float, tmp_path: Path) -> None:
+def test_a_stated_unit_or_column_comes_first(
+    columns: str, stated: str, at_s: float, tmp_path: Path
+) -> None:
     (tmp_path / "trace.csv").write_text(f"{columns}\n500,9,3\n3000,8,2\n")
     arrivals = parse_arrival_file(f"{tmp_path / 'trace.csv'}:{stated}")
     assert arrivals.requests[1].at_s == pytest.approx(at_s)
@@ -105,7 +110,11 @@ def test_a_stated_unit_or_column_comes_first(columns: str, stated: str, at_s: fl
 @pytest.mark.parametrize(
     ("content", "stated", "message"),
     [
-        ("timestamp\n1\n2\n", "", "known layouts: .*; others are stated, as in .*:unit=ms,time=COLUMN"),
+        (
+            "timestamp\n1\n2\n",
+            "",
+            "known layouts: .*; others are stated, as in .*:unit=ms,time=COLUMN",
+        ),
         ("Timestamp,in,out\n1,2,3\n", "", "has the columns Timestamp, in, out; known layouts"),
         (
             "TIMESTAMP,ContextTokens,GeneratedTokens\n5,1,2\n",
@@ -126,7 +135,11 @@ def test_a_stated_unit_or_column_comes_first(columns: str, stated: str, at_s: fl
         ("when\n5\n", "prompt=in,unit=s", "name the column of times too"),
         ("when\n2024-01-01\n", "time=when,unit=s", "unit=s: when holds dates; leave it out"),
         ("when\n5\n", "unit=h", "unit must be s or ms or us or ns, not 'h'"),
-        ("when\n5\n", "units=s", "unknown option 'units' .did you mean 'unit'.*; known: unit, time, prompt"),
+        (
+            "when\n5\n",
+            "units=s",
+            "unknown option 'units' .did you mean 'unit'.*; known: unit, time, prompt",
+        ),
     ],
 )
 def test_a_unit_is_never_guessed(content: str, stated: str, message: str, tmp_path: Path) -> None:
@@ -137,7 +150,9 @@ def test_a_unit_is_never_guessed(content: str, stated: str, message: str, tmp_pa
 
 
 def test_requests_without_a_prompt_or_an_answer_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "trace.csv").write_text("Timestamp,Request tokens,Response tokens\n1,4,0\n2,3,1\n3,0,0\n")
+    (tmp_path / "trace.csv").write_text(
+        "Timestamp,Request tokens,Response tokens\n1,4,0\n2,3,1\n3,0,0\n"
+    )
     reading = read_arrivals(tmp_path / "trace.csv").reading
     assert reading is not None
     assert reading.line.endswith("; 1 request; left out: 2 without a prompt or an answer.")
@@ -153,8 +168,12 @@ def test_requests_without_a_prompt_or_an_answer_are_counted(tmp_path: Path) -> N
         (1.0, 200, ""),
     ],
 )
-def test_a_density_that_cannot_be_is_doubted(apart_s: float, count: int, doubt: str, tmp_path: Path) -> None:
-    (tmp_path / "trace.csv").write_text("Timestamp\n" + "".join(f"{apart_s * n}\n" for n in range(count)))
+def test_a_density_that_cannot_be_is_doubted(
+    apart_s: float, count: int, doubt: str, tmp_path: Path
+) -> None:
+    (tmp_path / "trace.csv").write_text(
+        "Timestamp\n" + "".join(f"{apart_s * n}\n" for n in range(count))
+    )
     reading = read_arrivals(tmp_path / "trace.csv").reading
     assert reading is not None
     assert [line[: len(doubt)] for line in reading.doubts] == ([doubt] if doubt else [])
@@ -174,12 +193,23 @@ def test_what_a_trace_was_taken_for_stands_before_the_result(command: str, tmp_p
     trace = tmp_path / "trace.csv"
     rows = "".join(f"{n / 10_000},20,4\n" for n in range(200))
     trace.write_text(f"arrived_at,num_prefill_tokens,num_decode_tokens\n{rows}")
-    options = ("--acceptance", "iid:alpha=0.8,length=4", "--seeds", 1, "--duration", 12, "--warm-up", 0)
+    options = (
+        "--acceptance",
+        "iid:alpha=0.8,length=4",
+        "--seeds",
+        1,
+        "--duration",
+        12,
+        "--warm-up",
+        0,
+    )
     devices = ("--devices", 200) if command == "simulate" else ()
     done = skit_here(command, *options, *devices, "--arrivals", trace, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     words = " ".join(done.stdout.split())
-    assert words.index("DOUBTFUL: trace.csv: more than a request per millisecond") < words.index("200 requests.")
+    assert words.index("DOUBTFUL: trace.csv: more than a request per millisecond") < words.index(
+        "200 requests."
+    )
     assert words.index("200 requests.") < words.index("simulated seconds")
     (folder,) = (tmp_path / "out").iterdir()
     run = read_object(folder / "run.json")
@@ -188,7 +218,9 @@ def test_what_a_trace_was_taken_for_stands_before_the_result(command: str, tmp_p
     ]
     report = (folder / "report.md").read_text()
     assert report.index("DOUBTFUL: trace.csv") < report.index("What was simulated")
-    stated = skit_here(command, *options, *devices, "--arrivals", f"{trace}:unit=weeks", "--out", tmp_path / "out")
+    stated = skit_here(
+        command, *options, *devices, "--arrivals", f"{trace}:unit=weeks", "--out", tmp_path / "out"
+    )
     assert "unit must be s or ms or us or ns" in error_line(stated)
 
 
@@ -203,7 +235,9 @@ def test_what_a_trace_was_taken_for_stands_before_the_result(command: str, tmp_p
         ("adaspec_mooncake.csv", "AdaSpec's arrival times, Timestamp in seconds", None),
     ],
 )
-def test_the_real_traces_are_taken_for_what_they_are(name: str, taken_for: str, lasts_s: float | None) -> None:
+def test_the_real_traces_are_taken_for_what_they_are(
+    name: str, taken_for: str, lasts_s: float | None
+) -> None:
     arrivals = read_arrivals(DATA / name)
     assert arrivals.reading is not None
     assert f"taken for {taken_for}" in arrivals.reading.line

@@ -9,7 +9,11 @@ from test_schedulers import PLAIN, clients, filled_queue, waiting
 from specbench_kit.core.errors import SkitError
 from specbench_kit.profilers.base import Profile
 from specbench_kit.serving.schedulers.base import BatchBuilder, BatchLimits
-from specbench_kit.serving.schedulers.estimator import Estimator, EstimatorError, estimate_with_profile
+from specbench_kit.serving.schedulers.estimator import (
+    Estimator,
+    EstimatorError,
+    estimate_with_profile,
+)
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 from specbench_kit.serving.schedulers.wisp_promise import FeasibleQueue
 
@@ -21,7 +25,9 @@ def estimator_of(*requests: WaitingRound, error: EstimatorError | None = None) -
 
 
 @pytest.mark.parametrize(("kv_tokens", "fits"), [(210, True), (209, False)])
-def test_all_at_once_they_take_new_and_cached_tokens_of_the_memory(kv_tokens: float, fits: bool) -> None:
+def test_all_at_once_they_take_new_and_cached_tokens_of_the_memory(
+    kv_tokens: float, fits: bool
+) -> None:
     pair = [waiting(0, 9.0), waiting(1, 9.0)]
     batch = BatchBuilder(estimator_of(*pair), BatchLimits(8, kv_tokens))
     assert batch.take_all(pair, 0.5) is fits
@@ -44,7 +50,9 @@ def test_all_at_once_they_have_to_be_in_time_together(due_s: float, fits: bool) 
 def test_late_requests_do_not_keep_each_other_out() -> None:
     """Two requests are past their deadline; one joins the other, and a third that is in time binds both."""
     assert clients(filled_queue("knapsack", [waiting(0, 0.2), waiting(1, 0.3)])) == [0, 1]
-    assert clients(filled_queue("knapsack", [waiting(0, 0.2), waiting(1, 0.3), waiting(2, 0.71)])) == [2, 0]
+    assert clients(
+        filled_queue("knapsack", [waiting(0, 0.2), waiting(1, 0.3), waiting(2, 0.71)])
+    ) == [2, 0]
 
 
 def test_critical_requests_that_are_late_by_now_bind_nobody() -> None:
@@ -71,7 +79,10 @@ def test_a_late_request_for_which_those_in_time_cannot_wait_ends_the_critical_on
 
 def test_those_that_are_not_critical_stay_in_order_over_several_looks() -> None:
     """Sixteen requests are tried together; the first is critical, and so is the 21st, which would make it late."""
-    requests = [waiting(0, 0.69), *(waiting(n, 3.0 + n / 100, new=255 if n == 20 else 5) for n in range(1, 40))]
+    requests = [
+        waiting(0, 0.69),
+        *(waiting(n, 3.0 + n / 100, new=255 if n == 20 else 5) for n in range(1, 40)),
+    ]
     batch, feasible = BatchBuilder(estimator_of(*requests), BatchLimits(8)), FeasibleQueue(0.1)
     feasible.add(requests)
     assert not feasible.add_urgent(batch, 0.5, 0.1)
@@ -96,7 +107,9 @@ def test_tidied_orders_hold_those_that_wait_and_no_others() -> None:
     assert batch.requests == requests[90:]
 
 
-@pytest.mark.parametrize("spec", ["wisp-promise", "wisp-paper:late_lane=true", "knapsack", "edf", "fcfs"])
+@pytest.mark.parametrize(
+    "spec", ["wisp-promise", "wisp-paper:late_lane=true", "knapsack", "edf", "fcfs"]
+)
 def test_a_queue_is_as_long_as_what_it_has_not_handed_out(spec: str) -> None:
     queue = filled_queue(spec, [waiting(n, 9.0 + n) for n in range(7)], limits=BatchLimits(3))
     lengths = [len(queue)]

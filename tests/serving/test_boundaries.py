@@ -48,7 +48,10 @@ def test_options_at_their_bounds_are_taken(spec: str) -> None:
 
 def test_prompts_fill_a_batch_and_memory_to_the_last_token() -> None:
     prompts = [waiting(n, 5, 0) for n in range(3)]
-    assert clients(filled_queue("prefill-first:prompt_tokens=10", prompts, BatchLimits(9))) == [0, 1]
+    assert clients(filled_queue("prefill-first:prompt_tokens=10", prompts, BatchLimits(9))) == [
+        0,
+        1,
+    ]
     assert clients(filled_queue("prefill-first:prompt_tokens=9", prompts, BatchLimits(9))) == [0]
     assert clients(filled_queue("prefill-first:prompt_tokens=4", prompts, BatchLimits(9))) == [0]
     assert clients(filled_queue("prefill-first", prompts, BatchLimits(9, 10))) == [0, 1]
@@ -73,7 +76,9 @@ def test_time_per_token_counts_the_gaps() -> None:
     """21 tokens have 20 gaps: at 2 a second the last one is due 10 s after the first."""
     scene = scenario(slo="1", duration_s=100.0, warmup_s=10.0)
     for end_s, broken in ((38.8, False), (39.2, True)):
-        violated, classes = slo_violations(scene, result([response(20, end_s, 21, first_s=29)], [], []), "tpot")
+        violated, classes = slo_violations(
+            scene, result([response(20, end_s, 21, first_s=29)], [], []), "tpot"
+        )
         assert violated.tolist() == [broken]
         assert classes.dtype == np.int64
 
@@ -81,6 +86,9 @@ def test_time_per_token_counts_the_gaps() -> None:
 def test_the_middle_belongs_to_the_second_half() -> None:
     """From 10 to 100 s the middle is at 55 s."""
     scene = scenario(slo="2", duration_s=100.0, warmup_s=10.0)
-    rounds = [{"answered_s": at_s, "arrived_s": at_s, "committed": 3.0, "ended_s": np.inf} for at_s in (10.0, 55.0)]
+    rounds = [
+        {"answered_s": at_s, "arrived_s": at_s, "committed": 3.0, "ended_s": np.inf}
+        for at_s in (10.0, 55.0)
+    ]
     state = compute_metrics(scene, result([], rounds, [])).steady
     assert (state.drift, state.steady) == (0.0, True)

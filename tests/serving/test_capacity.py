@@ -13,7 +13,12 @@ from specbench_kit.serving.arrivals import Poisson, ReplayedArrivals, RequestArr
 from specbench_kit.serving.lengths import LogNormalLengths
 from specbench_kit.serving.metrics import slo_violations
 from specbench_kit.serving.options import Objective
-from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, SimulationResult
+from specbench_kit.serving.result import (
+    BATCH_COLUMNS,
+    RESPONSE_COLUMNS,
+    ROUND_COLUMNS,
+    SimulationResult,
+)
 from specbench_kit.serving.round_sources import RecordedRounds, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.server_metrics import is_drifting, warm_up_end_s
@@ -52,7 +57,10 @@ def late(violated: Sequence[bool] | np.ndarray) -> np.ndarray:  # type: ignore[t
 
 def alphas() -> list[float]:
     """Return what each look may err, as a run spends it."""
-    return [0.05 * (share - before) / LOOKS[-1] for before, share in zip((0.0, *LOOKS), LOOKS, strict=False)]
+    return [
+        0.05 * (share - before) / LOOKS[-1]
+        for before, share in zip((0.0, *LOOKS), LOOKS, strict=False)
+    ]
 
 
 def test_looks_share_what_a_run_may_err() -> None:
@@ -131,14 +139,19 @@ def test_responses_that_are_in_time_together_count_for_fewer() -> None:
     """None of them is late; lateness that drifts slowly says that not all of them are new evidence."""
     random = np.random.default_rng(4)
     slow = 0.5 + 0.3 * np.sin(np.linspace(0, 9, 800))
-    assert violation_interval(slow, turns=20)[2] > 3 * violation_interval(random.permutation(slow), turns=20)[2]
+    assert (
+        violation_interval(slow, turns=20)[2]
+        > 3 * violation_interval(random.permutation(slow), turns=20)[2]
+    )
 
 
 def test_two_batches_say_hardly_anything() -> None:
     """A run of two turns knows the variance from two numbers, however many responses it has."""
     random = np.random.default_rng(5)
     responses = late(random.random(2000) < 0.2)
-    widths = [high - low for _, low, high in (violation_interval(responses, turns) for turns in (2, 8))]
+    widths = [
+        high - low for _, low, high in (violation_interval(responses, turns) for turns in (2, 8))
+    ]
     assert widths[0] > 4 * widths[1]
 
 
@@ -182,7 +195,9 @@ def test_the_search_ends_at_the_most_devices() -> None:
 def test_with_arrivals_of_their_own_the_search_is_over_their_rate() -> None:
     """A response takes 4 s on its own whatever the number of devices, so the capacity is a rate of arrivals."""
     search = find_capacity(
-        scenario(arrivals=Poisson(99.0), output_tokens=10, duration_s=60.0), 0, CapacityRule(epsilon=0.2, most=32)
+        scenario(arrivals=Poisson(99.0), output_tokens=10, duration_s=60.0),
+        0,
+        CapacityRule(epsilon=0.2, most=32),
     )
     assert load_unit(scenario(arrivals=Poisson(1.0))) == "requests/s"
     assert {trial.load for trial in search.trials} <= {step * RATE_STEP for step in range(1, 33)}
@@ -192,7 +207,9 @@ def test_with_arrivals_of_their_own_the_search_is_over_their_rate() -> None:
     assert [request.at_s for request in trace.at_rate(2.5).requests] == [0.0, 0.5, 1.0, 1.5, 2.0]
 
 
-def test_a_rate_that_falls_again_with_the_load_is_followed_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_that_falls_again_with_the_load_is_followed_and_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Loads up to 18 and from 44 to 60 are served, as if batches filled only then; 1.5 times 32 is tried too."""
     served = {*range(1, 19), *range(44, 61)}
 
@@ -214,15 +231,27 @@ def test_a_run_that_drifts_cannot_say_that_a_load_is_served() -> None:
         answered_s = np.arange(0.5, 100.0)
         rounds = dict.fromkeys(ROUND_COLUMNS, np.zeros(100))
         rounds |= {"answered_s": answered_s, "committed": np.where(answered_s < 60, 10.0, later)}
-        other_tables = dict.fromkeys(RESPONSE_COLUMNS, np.zeros(0)), dict.fromkeys(BATCH_COLUMNS, np.zeros(0))
-        assert is_drifting(scene, SimulationResult(rounds, *other_tables, 100.0, 0, 0.0, 0, 0, 0)) == drifting
+        other_tables = (
+            dict.fromkeys(RESPONSE_COLUMNS, np.zeros(0)),
+            dict.fromkeys(BATCH_COLUMNS, np.zeros(0)),
+        )
+        assert (
+            is_drifting(scene, SimulationResult(rounds, *other_tables, 100.0, 0, 0.0, 0, 0, 0))
+            == drifting
+        )
 
 
 def test_the_warm_up_ends_where_the_rest_is_steady() -> None:
     answered_s = np.arange(0.5, 120.0)
     rounds = dict.fromkeys(ROUND_COLUMNS, np.zeros(120))
-    rounds |= {"answered_s": answered_s, "committed": np.where(answered_s < 20, answered_s, 20 + answered_s % 2)}
-    other_tables = dict.fromkeys(RESPONSE_COLUMNS, np.zeros(0)), dict.fromkeys(BATCH_COLUMNS, np.zeros(0))
+    rounds |= {
+        "answered_s": answered_s,
+        "committed": np.where(answered_s < 20, answered_s, 20 + answered_s % 2),
+    }
+    other_tables = (
+        dict.fromkeys(RESPONSE_COLUMNS, np.zeros(0)),
+        dict.fromkeys(BATCH_COLUMNS, np.zeros(0)),
+    )
     assert warm_up_end_s(SimulationResult(rounds, *other_tables, 120.0, 0, 0.0, 0, 0, 0)) == 20.0
 
 
@@ -251,17 +280,22 @@ def test_rules_are_checked(changes: dict[str, float], line: str) -> None:
 
 
 @pytest.mark.parametrize(("objective", "tokens"), [("speed", 41), ("tpot", 42)])
-def test_a_promise_beyond_the_end_of_the_run_is_refused_before_it(objective: Objective, tokens: int) -> None:
+def test_a_promise_beyond_the_end_of_the_run_is_refused_before_it(
+    objective: Objective, tokens: int
+) -> None:
     """40 tokens at 8 tokens/s have the five seconds that the warm-up leaves."""
     at_most = scenario(output_tokens=tokens - 1, duration_s=15.0)
     at_most.check_due(objective)
     too_long = replace(at_most, output_tokens=tokens)
     with pytest.raises(
-        SkitError, match=rf"no response of {tokens} tokens is due within 15 s: .* give --duration 2\d or more"
+        SkitError,
+        match=rf"no response of {tokens} tokens is due within 15 s: .* give --duration 2\d or more",
     ):
         too_long.check_due(objective)
     recorded = replace(
-        too_long, output_tokens=None, source=RecordedRounds([make_record("long", *[make_round()] * tokens)])
+        too_long,
+        output_tokens=None,
+        source=RecordedRounds([make_record("long", *[make_round()] * tokens)]),
     )
     with pytest.raises(SkitError, match=f"no response of {tokens} tokens is due"):
         recorded.check_due(objective)
@@ -273,4 +307,6 @@ def test_a_promise_beyond_the_end_of_the_run_is_refused_before_it(objective: Obj
 def test_the_loads_that_a_search_will_try_are_known_from_its_capacity() -> None:
     for most in (8, 64, 4096):
         found = find_capacity(scenario(), 0, replace(RULE, most=most))
-        assert steps_tried(int(found.load), replace(RULE, most=most)) == [trial.load for trial in found.trials]
+        assert steps_tried(int(found.load), replace(RULE, most=most)) == [
+            trial.load for trial in found.trials
+        ]

@@ -14,7 +14,9 @@ from specbench_kit.serving.systems.base import systems
 
 DRAFTER = Endpoint("edge", InteractionModel(a_s=0.1, b_compute_s=0.0, b_read_s=0.01, c_s=0.0))
 """A forward takes 0.1 s for every new token and 0.01 s for every token in the KV."""
-DEPLOYMENT = Deployment("scene", DRAFTER, Endpoint("server", InteractionModel(0, 0, 0, 0.35)), Link(rtt_s=0.2))
+DEPLOYMENT = Deployment(
+    "scene", DRAFTER, Endpoint("server", InteractionModel(0, 0, 0, 0.35)), Link(rtt_s=0.2)
+)
 PROMPT = 5
 
 
@@ -26,7 +28,14 @@ def test_the_first_draft_after_a_pause_takes_the_time_of_the_tokens_of_the_pause
     of the pause: the first forward after it has four new tokens (0.46 s), the second one, beside ten (0.2 s). This
     round is rejected from its first token on, which leaves ten of eleven tokens in the KV.
     """
-    rounds = [make_round(2, accepted=1), make_round(), make_round(), make_round(), make_round(2), make_round(2)]
+    rounds = [
+        make_round(2, accepted=1),
+        make_round(),
+        make_round(),
+        make_round(),
+        make_round(2),
+        make_round(2),
+    ]
     source = RecordedRounds([make_record("pausing", *rounds, prompt_ids=list(range(PROMPT)))])
     scene = Scenario(
         DEPLOYMENT,
@@ -34,11 +43,15 @@ def test_the_first_draft_after_a_pause_takes_the_time_of_the_tokens_of_the_pause
         source,
         devices=1,
         slo=parse_slo("0.5/s"),
-        arrivals=ReplayedArrivals((RequestArrival(0.0, PROMPT, 7), RequestArrival(90.0, PROMPT, 7))),
+        arrivals=ReplayedArrivals(
+            (RequestArrival(0.0, PROMPT, 7), RequestArrival(90.0, PROMPT, 7))
+        ),
         duration_s=20.0,
         warmup_s=0.0,
     )
     result = simulate(scene)
     assert result.rounds["submitted"].tolist() == [2, 0, 0, 0, 2, 2]
     first_s, after_pause_s, next_s = 0.4 + 0.14 + 0.15, 0.46 + 0.2, (0.1 + 0.1) + (0.1 + 0.11)
-    assert result.rounds["draft_s"].tolist() == pytest.approx([first_s, 0, 0, 0, after_pause_s, next_s])
+    assert result.rounds["draft_s"].tolist() == pytest.approx(
+        [first_s, 0, 0, 0, after_pause_s, next_s]
+    )

@@ -45,7 +45,9 @@ def scene(**changes: Any) -> Scenario:
         "duration_s": 10.0,
         "warmup_s": 2.0,
     }
-    return Scenario(DEPLOYMENT, systems.get("wisp-cache"), PositionRates((1.0, 1.0)), **(options | changes))
+    return Scenario(
+        DEPLOYMENT, systems.get("wisp-cache"), PositionRates((1.0, 1.0)), **(options | changes)
+    )
 
 
 @pytest.fixture
@@ -89,7 +91,9 @@ def test_rounds_and_their_deadlines(found: Figures) -> None:
     # the server: the two that waited for 0.2 and 0.15 s before their 0.35 s are late. The last one's comes at 10.2 s.
     overall = found.overall
     assert (overall.rounds, overall.deadline_miss_rate) == (7, pytest.approx(2 / 7))
-    assert overall.slow_round_rate == pytest.approx(2 / 7)  # 1.05 and 1.0 s for 3 tokens, all others 0.85 or 0.75 s
+    assert overall.slow_round_rate == pytest.approx(
+        2 / 7
+    )  # 1.05 and 1.0 s for 3 tokens, all others 0.85 or 0.75 s
     assert (overall.acceptance_length, overall.submitted_per_verify) == (3, 2)
     # Of five times nothing, 0.15 and 0.2 s, in order: ranks 3, 5.7 and 5.94 of 0 to 6.
     assert overall.queue_s is not None
@@ -103,17 +107,24 @@ def test_rounds_and_their_deadlines(found: Figures) -> None:
 def test_the_server_is_busy_until_the_end_and_not_beyond(found: Figures) -> None:
     server = found.server
     assert server.utilisation == pytest.approx((5 * 0.35 + 0.15) / 8)
-    assert (server.batches, mean(server.batch_size)) == (6, pytest.approx((1 + 1 + 1 + 2 + 2 + 1) / 6))
+    assert (server.batches, mean(server.batch_size)) == (
+        6,
+        pytest.approx((1 + 1 + 1 + 2 + 2 + 1) / 6),
+    )
     assert server.estimate_over_true == pytest.approx(1)
     assert (server.refusals, server.idle_while_waiting_s, server.evictions) == (0, 0.0, 0)
     assert server.peak_kv_tokens == 2 * (5 + 3 + 2)  # devices 1 and 2 in their second rounds
-    assert found.steady == SteadyState(drift=-1.0, steady=False, warm_up_left_s=0.0)  # all was answered before 6 s
+    assert found.steady == SteadyState(
+        drift=-1.0, steady=False, warm_up_left_s=0.0
+    )  # all was answered before 6 s
 
 
 def test_how_it_goes_over_time(found: Figures) -> None:
     """There are sixty spans of a sixth of a second; a batch of two keeps the server busy from 4.5 to 4.85 s."""
     over_time = found.over_time
-    assert sum(over_time.load) * 10 / 60 == pytest.approx(8 * 0.35 + 0.15)  # three of them in the warm-up
+    assert sum(over_time.load) * 10 / 60 == pytest.approx(
+        8 * 0.35 + 0.15
+    )  # three of them in the warm-up
     assert over_time.load[27:29] == pytest.approx([1.0, 1.0])
     assert {over_time.batch_size[second] for second in (26, 27)} == {2, None}
     assert sum(over_time.tokens_per_s) * 10 / 60 == pytest.approx(5 * 6)
@@ -125,7 +136,10 @@ def test_devices_are_paid_while_they_draft(found: Figures) -> None:
     assert cost.edge_busy_s == pytest.approx(0.2 + 3 * 0.5 + 0.3)
     assert cost.price == pytest.approx(2 * 8 + 2.0)  # 2 a second for the server, 1 for a device
     assert cost.tokens_per_price == pytest.approx(21 / 18)
-    assert (cost.rented_price, cost.tokens_per_rented_price) == (8 * (2 + 3), pytest.approx(21 / 40))
+    assert (cost.rented_price, cost.tokens_per_rented_price) == (
+        8 * (2 + 3),
+        pytest.approx(21 / 40),
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +153,9 @@ def test_devices_are_paid_while_they_draft(found: Figures) -> None:
         (3.92, [3.95]),
     ],
 )
-def test_a_response_that_began_in_the_warm_up_is_not_owed(warmup_s: float, owed: list[float]) -> None:
+def test_a_response_that_began_in_the_warm_up_is_not_owed(
+    warmup_s: float, owed: list[float]
+) -> None:
     scenario = scene(warmup_s=warmup_s)
     violated, _ = slo_violations(scenario, simulate(scenario))
     assert len(violated) == len(owed)

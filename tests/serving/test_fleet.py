@@ -27,7 +27,9 @@ MIXED = (DeviceKind("near", 0.25, DEPLOYMENT, SOURCE), DeviceKind("far", 0.75, F
 
 def test_two_kinds_that_are_the_same_are_one() -> None:
     halves = tuple(DeviceKind(name, 0.5, DEPLOYMENT, SOURCE) for name in ("a", "b"))
-    uniform, halved = (simulate(scenario("specedge", 8, fleet=fleet, duration_s=10.0)) for fleet in ((), halves))
+    uniform, halved = (
+        simulate(scenario("specedge", 8, fleet=fleet, duration_s=10.0)) for fleet in ((), halves)
+    )
     assert equal_results(uniform, halved)
 
 
@@ -67,18 +69,22 @@ def test_the_least_recently_used_makes_room_where_that_is_asked_for() -> None:
 def test_with_lru_nobody_waits_to_be_let_in() -> None:
     """Two of six sessions of up to 104 tokens are admitted to 250 and the others wait; with lru all take turns."""
     keeps, turns = (
-        simulate(scenario("wisp-cache", 6, memory=KvCapacity(250, lru=lru), duration_s=15.0)) for lru in (False, True)
+        simulate(scenario("wisp-cache", 6, memory=KvCapacity(250, lru=lru), duration_s=15.0))
+        for lru in (False, True)
     )
     assert turns.evictions > keeps.evictions
     assert turns.peak_kv_tokens <= 250
-    begun = [len(set(result.rounds["client"][result.rounds["batch"] >= 0])) for result in (keeps, turns)]
+    begun = [
+        len(set(result.rounds["client"][result.rounds["batch"] >= 0])) for result in (keeps, turns)
+    ]
     assert begun[1] == 6
 
 
 def test_what_goes_up_beside_a_token_takes_its_time_on_the_link() -> None:
     """Two drafted tokens with 300 bytes each besides the id take 6 ms more at 100,000 bytes a second."""
     plain, heavy = (
-        replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, jitter_s=0.0, draft_bytes=size)) for size in (0.0, 300.0)
+        replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, jitter_s=0.0, draft_bytes=size))
+        for size in (0.0, 300.0)
     )
     up_s = []
     for deployment in (plain, heavy):
@@ -97,7 +103,8 @@ def test_a_lost_message_is_sent_again_as_often_as_chance_says() -> None:
     assert not lost_s[fleet.kind == 1].any()
     assert lost_s[fleet.kind == 0].mean() == pytest.approx(0.3 / 3, rel=0.1)
     slow, sure = (
-        simulate(scenario(devices=4, deployment=deployment, duration_s=15.0)) for deployment in (lossy, DEPLOYMENT)
+        simulate(scenario(devices=4, deployment=deployment, duration_s=15.0))
+        for deployment in (lossy, DEPLOYMENT)
     )
     assert slow.rounds["committed"].sum() < sure.rounds["committed"].sum()
 
@@ -117,7 +124,9 @@ def test_energy_is_that_of_what_works() -> None:
     assert cost.joules_per_device_hour == pytest.approx(10 * cost.edge_busy_s / 3 * 3600 / 7.0)
     assert cost.server_joules_per_token
     assert cost.device_joules_per_token
-    assert cost.joules_per_token == pytest.approx(cost.server_joules_per_token + cost.device_joules_per_token)
+    assert cost.joules_per_token == pytest.approx(
+        cost.server_joules_per_token + cost.device_joules_per_token
+    )
     bare = scenario(devices=3, duration_s=12.0)
     assert compute_metrics(bare, simulate(bare)).cost.energy_j is None
 
@@ -132,7 +141,11 @@ def test_energy_that_is_known_does_not_wait_for_the_other() -> None:
     assert costs["wisp"].device_joules_per_token is costs["wisp"].joules_per_device_hour is None
     assert costs["wisp"].server_joules_per_token > 0
     assert costs["wisp"].joules_per_token is None
-    assert costs["centralized"].device_joules_per_token == costs["centralized"].joules_per_device_hour == 0
+    assert (
+        costs["centralized"].device_joules_per_token
+        == costs["centralized"].joules_per_device_hour
+        == 0
+    )
     assert costs["centralized"].joules_per_token == costs["centralized"].server_joules_per_token
 
 
@@ -166,6 +179,9 @@ def test_a_payload_is_named_and_a_loss_is_noticed(link: dict[str, Any], found: f
     ],
 )
 def test_a_fleet_that_is_none_is_one_line(text: str, line: str) -> None:
-    assert parse_fleet("a=0.5; b=0.5@iid:alpha=0.6") == [("a", 0.5, None), ("b", 0.5, "iid:alpha=0.6")]
+    assert parse_fleet("a=0.5; b=0.5@iid:alpha=0.6") == [
+        ("a", 0.5, None),
+        ("b", 0.5, "iid:alpha=0.6"),
+    ]
     with pytest.raises(SkitError, match=line):
         parse_fleet(text)

@@ -7,7 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from invariants import no_request_is_in_two_batches, no_token_is_lost_or_doubled, time_never_runs_backwards
+from invariants import (
+    no_request_is_in_two_batches,
+    no_token_is_lost_or_doubled,
+    time_never_runs_backwards,
+)
 from scenes import DEPLOYMENT, calm, scenario
 from trace_builders import MAX_DRAFT, made_requests
 
@@ -68,14 +72,24 @@ def test_one_device_takes_the_rounds_of_a_replayed_benchmark(method: str, rtt_s:
     header = TraceHeader(MAX_DRAFT, 0.0, (), {})
     (record,) = replay(parse_method(method), header, trace, deployment=deployment)
     scene = free_scene(
-        method, 1, deployment=deployment, arrivals=ClosedLoop(ramp_s=0), source=source(method, deployment, 1)
+        method,
+        1,
+        deployment=deployment,
+        arrivals=ClosedLoop(ramp_s=0),
+        source=source(method, deployment, 1),
     )
     rounds = simulate(scene).rounds
     count = len(record.rounds)
     for name in ("submitted", "accepted", "committed"):
-        assert rounds[name][:count].tolist() == [getattr(step, name) for step in record.rounds], name
-    assert (rounds["submitted"][:count].max() > 0) == (rtt_s < 0.05)  # short drafts are never in time over a long link
-    assert np.allclose(rounds["answered_s"][:count], [step.end_s for step in record.rounds], rtol=1e-9)
+        assert rounds[name][:count].tolist() == [getattr(step, name) for step in record.rounds], (
+            name
+        )
+    assert (rounds["submitted"][:count].max() > 0) == (
+        rtt_s < 0.05
+    )  # short drafts are never in time over a long link
+    assert np.allclose(
+        rounds["answered_s"][:count], [step.end_s for step in record.rounds], rtol=1e-9
+    )
 
 
 def test_a_device_that_is_slower_than_the_server_begins_anew_from_what_it_has_read() -> None:
@@ -83,14 +97,18 @@ def test_a_device_that_is_slower_than_the_server_begins_anew_from_what_it_has_re
     slow = replace(calm().drafter, latency=InteractionModel(0.002, 0, 0, 0.07))
     deployment = replace(calm(), drafter=slow, link=replace(calm().link, rtt_s=0.001))
     trace = made_requests(1)
-    (record,) = replay(parse_method(METHODS[1]), TraceHeader(MAX_DRAFT, 0.0, (), {}), trace, deployment=deployment)
+    (record,) = replay(
+        parse_method(METHODS[1]), TraceHeader(MAX_DRAFT, 0.0, (), {}), trace, deployment=deployment
+    )
     own = source(METHODS[1], deployment, 1)
     rounds = simulate(
         free_scene(METHODS[1], 1, deployment=deployment, arrivals=ClosedLoop(ramp_s=0), source=own)
     ).rounds
     count = len(record.rounds) - 1
     assert rounds["committed"][:count].tolist() == [step.committed for step in record.rounds[:-1]]
-    assert sum(rounds["drafted"][: count + 1]) == pytest.approx(sum(step.drafted for step in record.rounds), abs=1)
+    assert sum(rounds["drafted"][: count + 1]) == pytest.approx(
+        sum(step.drafted for step in record.rounds), abs=1
+    )
     drafted_s = sum(step.draft_s for step in record.rounds)
     assert sum(rounds["draft_s"][: count + 1]) == pytest.approx(drafted_s, abs=0.1)
 
@@ -138,7 +156,10 @@ def test_a_device_that_was_overtaken_reads_what_it_did_not_draft_by_itself() -> 
 
 def test_answers_follow_each_other_and_each_is_drawn_as_often() -> None:
     """Tokens 1 and 5 of two answers of three tokens are wrong; behind the last token the first answer comes again."""
-    traces = [replace(trace, output_ids=[1, 2, 3], drafted=np.array([[1], [2], [3]])) for trace in made_requests(2)]
+    traces = [
+        replace(trace, output_ids=[1, 2, 3], drafted=np.array([[1], [2], [3]]))
+        for trace in made_requests(2)
+    ]
     traces[0].drafted[1, 0] = traces[1].drafted[2, 0] = 9
     traces[1] = replace(traces[1], prompt_ids=[5] * 7)
     ahead = parse_method(METHODS[0]).ahead
@@ -151,10 +172,14 @@ def test_answers_follow_each_other_and_each_is_drawn_as_often() -> None:
     assert starts.output_tokens.tolist() == [3] * 4
 
 
-@pytest.mark.parametrize("memory", [KvCapacity(), KvCapacity(700, 4096), KvCapacity(700, 4096, lru=True)])
+@pytest.mark.parametrize(
+    "memory", [KvCapacity(), KvCapacity(700, 4096), KvCapacity(700, 4096, lru=True)]
+)
 @pytest.mark.parametrize("servers", [1, 2])
 def test_what_holds_among_many_devices(servers: int, memory: KvCapacity) -> None:
-    result = simulate(free_scene(arrivals=Poisson(4.0), servers=servers, memory=memory, max_batch=6), seed=2)
+    result = simulate(
+        free_scene(arrivals=Poisson(4.0), servers=servers, memory=memory, max_batch=6), seed=2
+    )
     assert len(result.responses["client"]) > 40
     no_token_is_lost_or_doubled(result)
     no_request_is_in_two_batches(result)
@@ -178,7 +203,10 @@ def test_a_server_never_waits_for_devices() -> None:
 def test_drafts_that_are_always_wrong_cost_a_server_nothing() -> None:
     """Tokens come as fast as from plain decoding, but for the draft that is verified now and then."""
     traces = made_requests(4)
-    wrong = [replace(trace, drafted=np.where(trace.drafted >= 0, trace.drafted + 1, trace.drafted)) for trace in traces]
+    wrong = [
+        replace(trace, drafted=np.where(trace.drafted >= 0, trace.drafted + 1, trace.drafted))
+        for trace in traces
+    ]
     ahead = parse_method(METHODS[0]).ahead
     assert ahead is not None
     hopeless = RightTokens(wrong, ahead, replayed(METHODS[0], DEPLOYMENT, traces))
@@ -209,27 +237,40 @@ def test_a_run_that_is_looked_at_goes_on_as_if_it_had_not_been() -> None:
         ({"fleet": "mixed"}, "with devices that all do so"),
     ],
 )
-def test_scenes_that_such_devices_cannot_be_in_are_refused(changes: dict[str, object], words: str) -> None:
+def test_scenes_that_such_devices_cannot_be_in_are_refused(
+    changes: dict[str, object], words: str
+) -> None:
     scene = free_scene()
     changes = dict(changes)
     if changes.get("fleet"):
-        kinds = (DeviceKind("a", 0.5, DEPLOYMENT, scene.source), DeviceKind("b", 0.5, DEPLOYMENT, iid(0.5, 3)))
+        kinds = (
+            DeviceKind("a", 0.5, DEPLOYMENT, scene.source),
+            DeviceKind("b", 0.5, DEPLOYMENT, iid(0.5, 3)),
+        )
         changes = {"fleet": kinds}
     if system := changes.pop("system", None):
-        scene = scenario(str(system), 3, source=scene.source, slo="1", prompt_tokens=None, output_tokens=None)
+        scene = scenario(
+            str(system), 3, source=scene.source, slo="1", prompt_tokens=None, output_tokens=None
+        )
     with pytest.raises(SkitError, match=words):
         simulate(replace(scene, **changes))  # type: ignore[arg-type]
 
 
 def test_rounds_that_do_not_depend_on_the_server_are_refused() -> None:
     """Rates say how long drafts are, and a run how long they were, however busy the server is."""
-    with pytest.raises(SkitError, match="depend on how busy the server is: name a trace as --acceptance"):
+    with pytest.raises(
+        SkitError, match="depend on how busy the server is: name a trace as --acceptance"
+    ):
         parse_acceptance("iid:alpha=0.8", METHODS[0], DEPLOYMENT)
-    with pytest.raises(SkitError, match="depend on how busy the server is: name a trace as --acceptance"):
+    with pytest.raises(
+        SkitError, match="depend on how busy the server is: name a trace as --acceptance"
+    ):
         recorded_source([], parse_method(METHODS[0]), DEPLOYMENT)
 
 
-def test_a_system_that_drafts_on_its_server_is_refused_before_anything_is_recorded(tmp_path: Path) -> None:
+def test_a_system_that_drafts_on_its_server_is_refused_before_anything_is_recorded(
+    tmp_path: Path,
+) -> None:
     settings = ServingSettings(
         recording=BenchSettings(methods=("autoregressive",)),
         method=(METHODS[0],),

@@ -44,8 +44,13 @@ def test_even_rounds_accept_as_many_tokens_as_the_mean_or_one_more() -> None:
     """2.83 tokens a round at k = 3: one token is always accepted, and a second in 83 of 100 rounds."""
     rates = parse_rates("golden:minimax-m3-eagle3,k=3,shape=even")
     assert rates is not None
-    rounds, _ = rates.source().rounds(np.zeros(1000, dtype=np.int64), (np.arange(1000) + 0.5) / 1000)
-    assert dict(zip(*np.unique(rounds.accepted, return_counts=True), strict=True)) == {1: 170, 2: 830}
+    rounds, _ = rates.source().rounds(
+        np.zeros(1000, dtype=np.int64), (np.arange(1000) + 0.5) / 1000
+    )
+    assert dict(zip(*np.unique(rounds.accepted, return_counts=True), strict=True)) == {
+        1: 170,
+        2: 830,
+    }
 
 
 def test_modes_and_files(tmp_path: Path) -> None:
@@ -93,14 +98,18 @@ def test_what_a_curve_does_not_have_is_one_line(text: str, message: str) -> None
 def test_other_files_are_refused_in_one_line(content: str, tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
     file.write_text(content)
-    with pytest.raises(SkitError, match=r"^golden: '\S+' is not one model with acceptance lengths [^\n]+$"):
+    with pytest.raises(
+        SkitError, match=r"^golden: '\S+' is not one model with acceptance lengths [^\n]+$"
+    ):
         read_curve(file)
 
 
 def test_lengths_that_cannot_be_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
     file.write_text("model: {thinking_on: {2: 3.5}}")
-    with pytest.raises(SkitError, match=r"an acceptance length of 3\.5 for k=2; it must lie in 1\.\.3"):
+    with pytest.raises(
+        SkitError, match=r"an acceptance length of 3\.5 for k=2; it must lie in 1\.\.3"
+    ):
         golden_length(str(file), 2, thinking=True)
 
 
@@ -138,10 +147,22 @@ def test_models_are_told_apart_by_their_names(one: str, other: str, same: bool) 
         ("iid:alpha=0.8", ""),
     ],
 )
-def test_the_acceptance_of_another_model_is_named(acceptance: str, model: str, tmp_path: Path) -> None:
+def test_the_acceptance_of_another_model_is_named(
+    acceptance: str, model: str, tmp_path: Path
+) -> None:
     lengths = () if "coder" in acceptance else ("--prompt-tokens", "50", "--output-tokens", "20")
     few = ("--duration", "60", "--warm-up", "2", "--seeds", "1", "--devices", "2")
-    done = skit_here("simulate", "--acceptance", acceptance, "--method", "fixed-k", *few, *lengths, "--out", tmp_path)
+    done = skit_here(
+        "simulate",
+        "--acceptance",
+        acceptance,
+        "--method",
+        "fixed-k",
+        *few,
+        *lengths,
+        "--out",
+        tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     (report,) = tmp_path.glob("*/report.md")
     text = report.read_text(encoding="utf-8")

@@ -18,7 +18,9 @@ def test_lengths_are_read_from_text() -> None:
     assert parse_lengths("250") == parse_lengths(250) == 250
     lengths = parse_lengths("lognormal:mean=90,cv=0.62")
     assert lengths == LogNormalLengths(90, 0.62)
-    assert longest(lengths) == pytest.approx(90 / np.sqrt(1.3844) * np.exp(3.0902 * np.sqrt(np.log(1.3844))), abs=1)
+    assert longest(lengths) == pytest.approx(
+        90 / np.sqrt(1.3844) * np.exp(3.0902 * np.sqrt(np.log(1.3844))), abs=1
+    )
 
 
 @pytest.mark.parametrize("text", ["long", "5:6", "lognormal:mean=0,cv=1", "lognormal:mean=9,cv=0"])

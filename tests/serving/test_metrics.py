@@ -7,7 +7,12 @@ from scenes import VERIFY, scenario
 
 from specbench_kit.deployments.loading import find
 from specbench_kit.serving.metrics import ALL, compute_metrics, latencies_by_class, slo_violations
-from specbench_kit.serving.result import BATCH_COLUMNS, RESPONSE_COLUMNS, ROUND_COLUMNS, SimulationResult
+from specbench_kit.serving.result import (
+    BATCH_COLUMNS,
+    RESPONSE_COLUMNS,
+    ROUND_COLUMNS,
+    SimulationResult,
+)
 from specbench_kit.serving.round_sources import StopRuleRates, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.simulation import simulate
@@ -23,11 +28,17 @@ def table(names: tuple[str, ...], *rows: dict[str, float]) -> dict[str, np.ndarr
 
 
 def result(responses: list[Row], rounds: list[Row], batches: list[Row]) -> SimulationResult:
-    tables = table(ROUND_COLUMNS, *rounds), table(RESPONSE_COLUMNS, *responses), table(BATCH_COLUMNS, *batches)
+    tables = (
+        table(ROUND_COLUMNS, *rounds),
+        table(RESPONSE_COLUMNS, *responses),
+        table(BATCH_COLUMNS, *batches),
+    )
     return SimulationResult(*tables, 100.0, 0, 0.0, 0, 0, 0)
 
 
-def response(start_s: float, end_s: float, tokens: int = 20, first_s: float | None = None) -> dict[str, float]:
+def response(
+    start_s: float, end_s: float, tokens: int = 20, first_s: float | None = None
+) -> dict[str, float]:
     first_s = start_s + 1 if first_s is None else first_s
     return {"start_s": start_s, "first_s": first_s, "end_s": end_s, "tokens": tokens}
 
@@ -46,12 +57,17 @@ def test_a_late_response_counts_once_and_where_starved_as_often_as_it_was_owed()
     ]
     for rows, (broken, owed) in cases:
         violated, classes = slo_violations(scene, result([rows], [], []))
-        assert (violated.sum(), len(violated), len(classes)) == (broken > 0, owed > 0, owed > 0), rows
+        assert (violated.sum(), len(violated), len(classes)) == (broken > 0, owed > 0, owed > 0), (
+            rows
+        )
         starved = compute_metrics(scene, result([rows], [], [])).overall.starved_rate
         assert starved == (broken / owed if owed else None), rows
     everything = result([rows for rows, _ in cases], [], [])
     overall = compute_metrics(scene, everything).overall
-    assert (overall.violation_rate, overall.starved_rate) == (pytest.approx(4 / 5), pytest.approx(13 / 14))
+    assert (overall.violation_rate, overall.starved_rate) == (
+        pytest.approx(4 / 5),
+        pytest.approx(13 / 14),
+    )
 
 
 def test_time_per_token_is_judged_from_the_first_one_on() -> None:
@@ -104,7 +120,9 @@ def test_goodput_equals_the_throughput_where_no_promise_is_broken(system: str) -
     assert overall.violation_rate is not None
     assert overall.violation_rate > 0.5
     # Tokens and responses agree about the share that is late, whatever is under way at the end.
-    assert overall.goodput / overall.throughput == pytest.approx(1 - overall.violation_rate, abs=0.05)
+    assert overall.goodput / overall.throughput == pytest.approx(
+        1 - overall.violation_rate, abs=0.05
+    )
 
 
 def test_rounds_are_judged_by_their_deadline_and_by_their_speed() -> None:
@@ -124,10 +142,33 @@ def test_rounds_are_judged_by_their_deadline_and_by_their_speed() -> None:
         {**base, "deadline_s": 20.95},
         {**base, "deadline_s": 20.85},
         {**base, "deadline_s": 20.95, "answered_s": 21.1},
-        {**base, "deadline_s": 30, "started_s": NEVER, "ended_s": NEVER, "answered_s": NEVER, "batch": -1},
-        {**base, "deadline_s": 130, "started_s": NEVER, "ended_s": NEVER, "answered_s": NEVER, "batch": -1},
+        {
+            **base,
+            "deadline_s": 30,
+            "started_s": NEVER,
+            "ended_s": NEVER,
+            "answered_s": NEVER,
+            "batch": -1,
+        },
+        {
+            **base,
+            "deadline_s": 130,
+            "started_s": NEVER,
+            "ended_s": NEVER,
+            "answered_s": NEVER,
+            "batch": -1,
+        },
     ]
-    batches = [{"started_s": 20.5, "ended_s": 20.9, "expected_s": 20.9, "size": 3, "new": 15, "cached": 300}]
+    batches = [
+        {
+            "started_s": 20.5,
+            "ended_s": 20.9,
+            "expected_s": 20.9,
+            "size": 3,
+            "new": 15,
+            "cached": 300,
+        }
+    ]
     overall = compute_metrics(scene, result([], rounds, batches)).overall
     assert overall.rounds == 4
     assert overall.deadline_miss_rate == 2 / 4
@@ -139,7 +180,10 @@ def test_rounds_are_judged_by_their_deadline_and_by_their_speed() -> None:
 def test_a_violation_is_put_down_to_its_batch_or_to_the_queue() -> None:
     """The third batch takes three times the mean of itself and the two before it, less than it takes alone."""
     scene = scenario(slo="2", duration_s=100.0, warmup_s=10.0)
-    batches = [{"started_s": at, "ended_s": at + took, "size": 1} for at, took in ((20, 1), (22, 1), (24, 10), (40, 1))]
+    batches = [
+        {"started_s": at, "ended_s": at + took, "size": 1}
+        for at, took in ((20, 1), (22, 1), (24, 10), (40, 1))
+    ]
     rounds = [
         {"arrived_s": 19.9, "started_s": batch["started_s"], "ended_s": batch["ended_s"],
          "answered_s": batch["ended_s"], "deadline_s": 20.5, "batch": number, "new": 1}
@@ -168,7 +212,9 @@ def test_itl_is_between_two_arrivals_of_one_response() -> None:
         icl_s = latencies[name].icl_s
         assert icl_s is not None
         assert (icl_s.mean, icl_s.p50) == pytest.approx((np.mean(expected), np.median(expected)))
-    before = latencies_by_class(scene, result([], [{**row, "arrived_s": 9.0} for row in rounds], []))
+    before = latencies_by_class(
+        scene, result([], [{**row, "arrived_s": 9.0} for row in rounds], [])
+    )
     assert before[ALL].icl_s is None
 
 
@@ -177,7 +223,12 @@ def test_time_per_token_lies_within_the_gaps_between_arrivals(system: str) -> No
     """The gaps of a response add up to the time from its first tokens to its last, whichever side drafts."""
     scene = scenario(system, 8, slo="1", duration_s=60.0, warmup_s=0.0)
     latencies = latencies_by_class(scene, simulate(scene, 1))[ALL]
-    icl_s, tpot_s, ttft_s, response_s = latencies.icl_s, latencies.tpot_s, latencies.ttft_s, latencies.response_s
+    icl_s, tpot_s, ttft_s, response_s = (
+        latencies.icl_s,
+        latencies.tpot_s,
+        latencies.ttft_s,
+        latencies.response_s,
+    )
     assert icl_s
     assert tpot_s
     assert ttft_s
@@ -195,7 +246,9 @@ def test_figures_of_a_run_hang_together() -> None:
     figures = compute_metrics(scene, run)
     overall, classes = figures.overall, figures.classes
     assert set(classes) == {"1", "2", "3", "4"}
-    assert sum(class_figures.throughput for class_figures in classes.values()) == pytest.approx(overall.throughput)
+    assert sum(class_figures.throughput for class_figures in classes.values()) == pytest.approx(
+        overall.throughput
+    )
     assert sum(class_figures.responses for class_figures in classes.values()) == overall.responses
     assert overall.goodput <= overall.throughput
     assert 0 < figures.server.utilisation <= 1
@@ -216,7 +269,9 @@ TABLE_2 = {"1": (130, 50), "2": (66, 25), "3": (56, 20), "4": (40, 14)}
 
 
 @pytest.mark.parametrize("slo", nightly_except(["4"], "1234"))
-def test_wisp_serves_more_devices_than_centralized_serving_and_that_more_than_sled(slo: str) -> None:
+def test_wisp_serves_more_devices_than_centralized_serving_and_that_more_than_sled(
+    slo: str,
+) -> None:
     """The ordering of WISP's Table 2 with its Table 12: prompts of 500 and answers of 100 tokens, acceptance 0.8."""
     devices, fewer = TABLE_2[slo]
     assert broken("wisp", slo, devices) <= 0.05 < broken("centralized", slo, devices + devices // 8)

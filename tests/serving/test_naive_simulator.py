@@ -47,7 +47,10 @@ def random_scene(seed: int) -> Scene:
     on_edge = bool(random.random() < 0.75)
     return Scene(
         devices=int(random.integers(1, 13)),
-        requests=[(float(at_s), int(random.integers(1, 400)), int(random.integers(1, 40))) for at_s in arrivals_s],
+        requests=[
+            (float(at_s), int(random.integers(1, 400)), int(random.integers(1, 40)))
+            for at_s in arrivals_s
+        ],
         drafter=latency(0.004),
         verifier=latency(0.02),
         rtt_s=random.uniform(0.001, 0.2),
@@ -64,7 +67,9 @@ def random_scene(seed: int) -> Scene:
         speed=random.uniform(0.5, 4.0),
         turn_s=random.uniform(0.001, 0.05) if random.random() < 0.4 else 0.0,
         shared_bytes_per_s=10 ** random.uniform(2.5, 5) if random.random() < 0.4 else float("inf"),
-        servers=int(random.integers(2, 4)) if SINGLE <= seed < SINGLE + POOLS else 1 + seed % 2 * (seed >= SINGLE),
+        servers=int(random.integers(2, 4))
+        if SINGLE <= seed < SINGLE + POOLS
+        else 1 + seed % 2 * (seed >= SINGLE),
         stages=int(random.integers(2, 6)) if seed >= SINGLE + POOLS else 1,
         hand_over_s=random.choice([0.0, 0.003, 0.02]) if seed >= SINGLE + POOLS else 0.0,
     )
@@ -76,13 +81,23 @@ def kit_scenario(scene: Scene) -> Scenario:
     if scheduler == "static":
         scheduler = f"static:size={scene.size},timeout_s={scene.timeout_s!r}"
     rates = (1.0,) * scene.accepted + (0.0,) * (scene.draft - scene.accepted)
-    link = Link(scene.rtt_s, up_bytes_per_s=scene.up_bytes_per_s, down_bytes_per_s=scene.down_bytes_per_s)
-    drafter, verifier = (Endpoint(name, InteractionModel(*getattr(scene, name))) for name in ("drafter", "verifier"))
+    link = Link(
+        scene.rtt_s, up_bytes_per_s=scene.up_bytes_per_s, down_bytes_per_s=scene.down_bytes_per_s
+    )
+    drafter, verifier = (
+        Endpoint(name, InteractionModel(*getattr(scene, name))) for name in ("drafter", "verifier")
+    )
     hand_over = HandOver(scene.hand_over_s, per_pass=scene.stages - 1)
-    pipeline = replace(verifier, stages=scene.stages, hand_over=hand_over) if scene.stages > 1 else verifier
+    pipeline = (
+        replace(verifier, stages=scene.stages, hand_over=hand_over)
+        if scene.stages > 1
+        else verifier
+    )
     return Scenario(
         Deployment("random", drafter, pipeline, link),
-        ServingSystem("", "fixed-k", "fcfs", "edge" if scene.on_edge else "none", scene.prefix_cache),
+        ServingSystem(
+            "", "fixed-k", "fcfs", "edge" if scene.on_edge else "none", scene.prefix_cache
+        ),
         PositionRates(rates),
         scene.devices,
         slo=parse_slo(f"{scene.speed!r}/s"),
@@ -111,7 +126,10 @@ def test_random_scenes_go_as_a_naive_simulator_says(seed: int) -> None:
     assert result.batches["size"].tolist() == [len(chosen) for chosen in devices]
     assert result.batches["started_s"] == pytest.approx(np.array(starts_s), rel=1e-9, abs=1e-9)
     assert result.batches["ended_s"] == pytest.approx(np.array(ends_s), rel=1e-9, abs=1e-9)
-    served = [sorted(result.rounds["client"][result.rounds["batch"] == number]) for number in range(len(devices))]
+    served = [
+        sorted(result.rounds["client"][result.rounds["batch"] == number])
+        for number in range(len(devices))
+    ]
     assert served == [sorted(chosen) for chosen in devices]
     columns = [result.responses[name] for name in ("client", "start_s", "first_s", "end_s")]
     simulated = sorted(zip(*(column.tolist() for column in columns), strict=True))
@@ -142,14 +160,18 @@ def test_random_scenes_cover_what_they_should() -> None:
 
 
 ONE_ROUND = Deployment(
-    "queue", Endpoint("device", InteractionModel(0, 0, 0, 0)), Endpoint("server", InteractionModel(0, 0, 0, 0.1))
+    "queue",
+    Endpoint("device", InteractionModel(0, 0, 0, 0)),
+    Endpoint("server", InteractionModel(0, 0, 0, 0.1)),
 )
 PLAIN = ServingSystem("", "autoregressive", "fcfs", "none")
 
 
 @pytest.mark.parametrize("stages", [1, 4])
 @pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
-def test_a_server_of_single_rounds_is_the_queue_with_equal_service_times(load: float, stages: int) -> None:
+def test_a_server_of_single_rounds_is_the_queue_with_equal_service_times(
+    load: float, stages: int
+) -> None:
     """M/D/1: customers wait for load / (2 - 2 load) service times on average (Pollaczek and Khinchine).
 
     Equal rounds wait nowhere but in front of the first stage of a pipeline, which serves each of them in the time of
@@ -180,7 +202,9 @@ def test_a_server_of_single_rounds_is_the_queue_with_equal_service_times(load: f
     assert verify_s.mean == pytest.approx(0.1 * stages)
 
 
-@pytest.mark.parametrize(("think_s", "leave", "away_s"), [(0.0, 0.0, 0.0), (2.0, 0.0, 0.0), (1.0, 0.25, 6.0)])
+@pytest.mark.parametrize(
+    ("think_s", "leave", "away_s"), [(0.0, 0.0, 0.0), (2.0, 0.0, 0.0), (1.0, 0.25, 6.0)]
+)
 @pytest.mark.parametrize(("system", "stages"), [("edge", 1), ("none", 1), ("edge", 3)])
 def test_devices_are_throughput_times_the_length_of_their_cycle(
     think_s: float, leave: float, away_s: float, system: str, stages: int
@@ -227,7 +251,9 @@ def single_rounds(requests: list[tuple[float, int]], servers: int, router: str) 
         PLAIN,
         PositionRates((0.5,)),
         len(requests),
-        arrivals=ReplayedArrivals(tuple(RequestArrival(at_s, tokens, 1) for at_s, tokens in requests)),
+        arrivals=ReplayedArrivals(
+            tuple(RequestArrival(at_s, tokens, 1) for at_s, tokens in requests)
+        ),
         max_batch=1,
         slo=parse_slo("1/s"),
         duration_s=END_S,
@@ -265,7 +291,9 @@ def test_the_least_work_is_one_line_for_all_servers(servers: int) -> None:
         start_s = max(at_s, free_s[earliest])
         free_s[earliest] = start_s + tokens * 1e-3
         expected_s.append(start_s - at_s)
-    assert waits_s(single_rounds(requests, servers, "least-work")) == pytest.approx(expected_s, rel=1e-9, abs=1e-9)
+    assert waits_s(single_rounds(requests, servers, "least-work")) == pytest.approx(
+        expected_s, rel=1e-9, abs=1e-9
+    )
 
 
 @pytest.mark.nightly  # the scenes above go batch by batch as a second simulator says
@@ -274,12 +302,17 @@ def test_requests_wait_as_long_as_erlang_says_or_longer_in_turn() -> None:
     load = 0.7
     by_router = {
         router: np.array(
-            [np.mean(waits_s(single_rounds(drawn_requests(load, 2, 3000, seed), 2, router))) for seed in range(5)]
+            [
+                np.mean(waits_s(single_rounds(drawn_requests(load, 2, 3000, seed), 2, router)))
+                for seed in range(5)
+            ]
         )
         for router in ("least-work", "round-robin")
     }
     all_busy = 2 * load**2 / (1 + load)
-    assert by_router["least-work"].mean() == pytest.approx(all_busy * 0.1 / (2 * (1 - load)), rel=0.1)
+    assert by_router["least-work"].mean() == pytest.approx(
+        all_busy * 0.1 / (2 * (1 - load)), rel=0.1
+    )
     lost_s = by_router["round-robin"] - by_router["least-work"]
     assert lost_s.min() > 0
     assert lost_s.mean() > 2.8 * lost_s.std(ddof=1) / 5**0.5

@@ -45,10 +45,14 @@ SCHEDULERS = (
     "wisp-paper",
     "wisp-paper:late_lane=true,amortise=2",
 )
-ROUNDED = RoundedModel(1e-5, 1e-8, 1e-6, 4e-3, 1e-7, 2e-3, wide_s=1e-3, host_s=3e-3, host_request_s=1e-4, overlap=0.5)
+ROUNDED = RoundedModel(
+    1e-5, 1e-8, 1e-6, 4e-3, 1e-7, 2e-3, wide_s=1e-3, host_s=3e-3, host_request_s=1e-4, overlap=0.5
+)
 """A latency model that is no sum over the requests of a batch."""
 
-pytestmark = pytest.mark.skipif(native_core.load_core() is None, reason="the event loop was not compiled")
+pytestmark = pytest.mark.skipif(
+    native_core.load_core() is None, reason="the event loop was not compiled"
+)
 
 
 def random_scenario(seed: int) -> Scenario:
@@ -72,10 +76,17 @@ def random_scenario(seed: int) -> Scenario:
     if random.random() < 0.3:
         deployment = replace(deployment, verifier=Endpoint("server", ROUNDED))
     if (stages := int(one_of(1, 1, 2, 4))) > 1:
-        transfer = HandOver(latency_s=2e-4, bytes_per_token=8e3, bytes_per_s=1e9, per_pass=stages - 1)
-        deployment = replace(deployment, verifier=replace(deployment.verifier, stages=stages, hand_over=transfer))
+        transfer = HandOver(
+            latency_s=2e-4, bytes_per_token=8e3, bytes_per_s=1e9, per_pass=stages - 1
+        )
+        deployment = replace(
+            deployment, verifier=replace(deployment.verifier, stages=stages, hand_over=transfer)
+        )
     slow = replace(deployment, drafter=Endpoint("slow", InteractionModel(2e-4, 1e-8, 1e-7, 3e-2)))
-    fleet = (DeviceKind("one", 0.6, deployment, source), DeviceKind("other", 0.4, slow, iid(0.5, 3)))
+    fleet = (
+        DeviceKind("one", 0.6, deployment, source),
+        DeviceKind("other", 0.4, slow, iid(0.5, 3)),
+    )
     longest = int(one_of(1200, 3000)) * stages  # batches under way share it
     return scenario(
         one_of("wisp", "wisp", "wisp-drafting", "specedge", "sled", "centralized", "adaspec"),
@@ -106,7 +117,10 @@ def recorded(random: np.random.Generator) -> RecordedRounds:
     """Return a few recorded requests; devices draft on while their rounds are verified, or do not."""
     records = []
     for length in (1, 4, 9):
-        rounds = [make_round(drafted, accepted=drafted // 2) for drafted in random.integers(1, 6, length).tolist()]
+        rounds = [
+            make_round(drafted, accepted=drafted // 2)
+            for drafted in random.integers(1, 6, length).tolist()
+        ]
         records.append(make_record(str(length), *rounds, prompt_ids=[1] * 30, output_ids=[2] * 25))
     return RecordedRounds(records, proactive=int(random.integers(0, 3)))
 
@@ -139,7 +153,9 @@ def test_memory_is_used_again_only_when_no_result_looks_into_it() -> None:
     assert equal_results(simulate(scenes[1]), expected[1])
     assert equal_results(first_result, expected[0])
     rounds = native_core._spare[0]
-    first_result = simulate(scenes[2])  # its own memory, since a part of the first result is still held
+    first_result = simulate(
+        scenes[2]
+    )  # its own memory, since a part of the first result is still held
     assert equal_results(first_result, expected[2])
     assert np.array_equal(part, expected[0].rounds["sent_s"][3:9])
     spare = native_core._spare[0]
@@ -174,7 +190,9 @@ def test_a_simulation_leaves_nothing_behind() -> None:
 
 @pytest.mark.parametrize("method", ["fixed-k:k=3", "wisp", "suffix", "threshold"])
 @pytest.mark.parametrize(("scheduler", "kv_tokens"), [("fcfs", None), ("wisp-promise", 6000)])
-def test_a_server_that_drafts_from_a_trace(method: str, scheduler: str, kv_tokens: int | None) -> None:
+def test_a_server_that_drafts_from_a_trace(
+    method: str, scheduler: str, kv_tokens: int | None
+) -> None:
     """Forwards of one model side by side, prompts one after another, decisions of a predictor, and KV that runs out."""
     settings = ServingSettings(
         system=("adaspec",),
@@ -208,7 +226,9 @@ UNKNOWN = {
     "a policy that drafts for a whole batch": {"batch_method": parse_method("fixed-k:k=2")},
     "a scheduler that goes on with parts of prompts": {"scheduler": "chunked"},
     "noise of the estimator": {"estimator": EstimatorError(1.0, 0.2)},
-    "a link that loses messages": {"deployment": replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, loss=0.1))},
+    "a link that loses messages": {
+        "deployment": replace(DEPLOYMENT, link=replace(DEPLOYMENT.link, loss=0.1))
+    },
     "a shared link": {"network": Network(shared_up_bytes_per_s=4000.0)},
 }
 

@@ -50,30 +50,50 @@ def test_a_recording_that_never_changes_is_a_link() -> None:
 
 def test_drafts_that_share_an_uplink_cross_it_one_by_one_and_late() -> None:
     scene = scenario(deployment=calm(), duration_s=12.0)
-    alone, shared = simulate(scene), simulate(replace(scene, network=Network(shared_up_bytes_per_s=1000.0)))
+    alone, shared = (
+        simulate(scene),
+        simulate(replace(scene, network=Network(shared_up_bytes_per_s=1000.0))),
+    )
     rounds, order = shared.rounds, np.argsort(shared.rounds["arrived_s"])
-    takes_s = 4 * rounds["submitted"] / 1000.0 * (rounds["cached"] > 0)  # of drafts without a prompt
+    takes_s = (
+        4 * rounds["submitted"] / 1000.0 * (rounds["cached"] > 0)
+    )  # of drafts without a prompt
     assert (np.diff(rounds["arrived_s"][order]) >= takes_s[order][1:] - 1e-9).all()
-    missed = [compute_metrics(scene, result).overall.deadline_miss_rate for result in (alone, shared)]
+    missed = [
+        compute_metrics(scene, result).overall.deadline_miss_rate for result in (alone, shared)
+    ]
     assert missed[0] < missed[1]
 
 
 def test_a_server_reads_and_writes_one_message_after_the_other() -> None:
     table = RoundTable(scenario(devices=3), 0)
-    delays, rows = LinkDelays(Network(frame_s=0.5), table.fleet, on_edge=True), table.current(np.arange(3))
-    moved, arrives_s = delays.uplink_arrivals(np.arange(3), rows, np.array([2.0, 1.0, 9.0]) - rows["up_s"])
-    assert dict(zip(moved.tolist(), arrives_s.tolist(), strict=True)) == pytest.approx({1: 1.5, 0: 2.5, 2: 9.5})
-    assert delays.downlink_excess_s(np.array([2, 0]), table.current(np.array([2, 0])), 20.0).tolist() == [0.5, 1.0]
+    delays, rows = (
+        LinkDelays(Network(frame_s=0.5), table.fleet, on_edge=True),
+        table.current(np.arange(3)),
+    )
+    moved, arrives_s = delays.uplink_arrivals(
+        np.arange(3), rows, np.array([2.0, 1.0, 9.0]) - rows["up_s"]
+    )
+    assert dict(zip(moved.tolist(), arrives_s.tolist(), strict=True)) == pytest.approx(
+        {1: 1.5, 0: 2.5, 2: 9.5}
+    )
+    assert delays.downlink_excess_s(
+        np.array([2, 0]), table.current(np.array([2, 0])), 20.0
+    ).tolist() == [0.5, 1.0]
 
 
 def test_a_server_takes_a_while_from_one_verification_to_the_next() -> None:
     """A waiting round starts right after that gap; answers leave as before."""
-    scene = replace(scenario(devices=12, duration_s=8.0), network=Network(turn_s=0.01, turn_answer_s=0.002))
+    scene = replace(
+        scenario(devices=12, duration_s=8.0), network=Network(turn_s=0.01, turn_answer_s=0.002)
+    )
     result = simulate(scene)
     batches, rounds = result.batches, result.rounds
     free_s = batches["ended_s"][:-1] + 0.01 + 0.002 * batches["size"][:-1]
     assert (batches["started_s"][1:] >= free_s - 1e-9).all()
-    first = [rounds["arrived_s"][rounds["batch"] == number].min() for number in range(1, len(free_s) + 1)]
+    first = [
+        rounds["arrived_s"][rounds["batch"] == number].min() for number in range(1, len(free_s) + 1)
+    ]
     waits = batches["left_waiting"][:-1] > 0
     waits |= np.array(first) <= free_s
     assert waits.sum() > 5
@@ -86,7 +106,9 @@ def test_answers_that_still_leave_hold_up_the_next_verification() -> None:
     batches = simulate(replace(scenario(devices=12, duration_s=8.0), network=network)).batches
     gaps_s = batches["started_s"][1:] - batches["ended_s"][:-1]
     answers_leaving = np.ceil(np.maximum(0.0, batches["size"][:-1] - gaps_s / 0.004))
-    more_s = ((batches["ended_s"] - batches["started_s"]) - (batches["expected_s"] - batches["started_s"]))[1:]
+    more_s = (
+        (batches["ended_s"] - batches["started_s"]) - (batches["expected_s"] - batches["started_s"])
+    )[1:]
     assert more_s == pytest.approx(0.0005 * (answers_leaving - batches["size"][1:]), abs=1e-9)
     assert answers_leaving.min() == 0
     assert answers_leaving.max() > 1
@@ -95,7 +117,9 @@ def test_answers_that_still_leave_hold_up_the_next_verification() -> None:
 def test_verifications_scatter_around_what_they_take() -> None:
     scene = scenario(devices=4, duration_s=60.0)
     batches = simulate(replace(scene, verify_cv=0.3)).batches
-    share = (batches["ended_s"] - batches["started_s"]) / (batches["expected_s"] - batches["started_s"])
+    share = (batches["ended_s"] - batches["started_s"]) / (
+        batches["expected_s"] - batches["started_s"]
+    )
     assert share.mean() == pytest.approx(1.0, abs=4 * 0.3 / np.sqrt(len(share)))
     assert share.std() == pytest.approx(0.3, rel=0.15)
     with pytest.raises(SkitError, match="--verify-cv takes a share from 0 on, not -1"):
@@ -105,8 +129,14 @@ def test_verifications_scatter_around_what_they_take() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("time_s,jitter_s\n0,5\n", r"links\.csv has the columns time_s, jitter_s: name each once, as rtt_s or rtt_ms"),
-        ("time_s,rtt_s,rtt_ms\n0,5,5000\n", r"links\.csv has the columns time_s, rtt_s, rtt_ms: name each once"),
+        (
+            "time_s,jitter_s\n0,5\n",
+            r"links\.csv has the columns time_s, jitter_s: name each once, as rtt_s or rtt_ms",
+        ),
+        (
+            "time_s,rtt_s,rtt_ms\n0,5,5000\n",
+            r"links\.csv has the columns time_s, rtt_s, rtt_ms: name each once",
+        ),
         ("time_s,rtt_s\n0,0.1\n1\n", r"links\.csv:3: not a row with time_s, rtt_s"),
         ("0.1\nslow\n", r"links\.csv:2: not a row with rtt_s"),
         ("0.1\n-0.1\n", r"links\.csv:2: rtt_s must be numbers from 0 up"),
@@ -132,7 +162,9 @@ def test_a_bad_recording_is_named(tmp_path: Path, text: str, message: str) -> No
         ("pings.jsonl", '{"rtt_s": 0.03}\n{"rtt_s": 0.05}\n{"rtt_s": 0.1}\n', [0, 1, 2]),
     ],
 )
-def test_a_recording_may_be_of_round_trips_alone(tmp_path: Path, name: str, text: str, times: list[float]) -> None:
+def test_a_recording_may_be_of_round_trips_alone(
+    tmp_path: Path, name: str, text: str, times: list[float]
+) -> None:
     path = tmp_path / name
     path.write_text(text)
     recorded = read_link_trace(path)
@@ -151,7 +183,9 @@ def test_round_trips_alone_leave_the_bytes_to_the_devices_own_links() -> None:
     for name in ("arrived_s", "answered_s", "deadline_s"):
         assert recorded.rounds[name] == pytest.approx(plain.rounds[name], rel=1e-9, abs=1e-9)
     varying = LinkTrace(np.arange(2.0), np.array([0.02, 0.08]))
-    assert varying.excess_s(np.array([10.0, 1e6]), np.array([0.5, 1.5])) == pytest.approx([-0.015, 0.015])
+    assert varying.excess_s(np.array([10.0, 1e6]), np.array([0.5, 1.5])) == pytest.approx(
+        [-0.015, 0.015]
+    )
     link = Network(varying).link(steady.link)
     assert link == replace(steady.link, rtt_s=0.05)
 

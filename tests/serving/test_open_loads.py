@@ -21,7 +21,9 @@ from specbench_kit.studies.serving.summary import SimulationSummary
 from specbench_kit.studies.serving.wording import waiting
 
 
-@pytest.mark.parametrize("text", ["poisson:rate_per_s=3", "waves:rate_per_s=3", "levels:rate_per_s=3,cv=0.5"])
+@pytest.mark.parametrize(
+    "text", ["poisson:rate_per_s=3", "waves:rate_per_s=3", "levels:rate_per_s=3,cv=0.5"]
+)
 def test_an_open_load_has_as_many_devices_as_it_needs(text: str) -> None:
     """Next to no request waits for its device then; with few devices they do, and the report says for how long."""
     settings = ServingSettings(
@@ -41,7 +43,9 @@ def test_an_open_load_has_as_many_devices_as_it_needs(text: str) -> None:
         figures = over_seeds([compute_metrics(scenario, simulate(scenario, seed=1))])
         assert figures.device_wait_share is not None
         row = SimulatedRow(series="wisp", **point.coordinates(), figures=figures)
-        summary = SimulationSummary(axes={}, rows=[row], against_first=[], knees=[], guards=[], ranges=[])
+        summary = SimulationSummary(
+            axes={}, rows=[row], against_first=[], knees=[], guards=[], ranges=[]
+        )
         waits[devices] = figures.device_wait_share.mean, waiting(summary)
     assert waits[settings.loads][0] < 0.01
     assert waits[settings.loads][1] == []
@@ -57,7 +61,9 @@ def test_recorded_arrivals_have_a_device_each_and_a_closed_loop_has_those_in_fli
     recording = BenchSettings(methods=("autoregressive",))
     assert ServingSettings(recording=recording).loads == (16,)
     assert ServingSettings(recording=recording, concurrency=(3, 9)).loads == (3, 9)
-    with pytest.raises(SkitError, match="--concurrency cannot go with --arrivals poisson:rate_per_s=1"):
+    with pytest.raises(
+        SkitError, match="--concurrency cannot go with --arrivals poisson:rate_per_s=1"
+    ):
         ServingSettings(recording=recording, concurrency=(3,), arrivals="poisson:rate_per_s=1")
     with pytest.raises(SkitError, match="give --devices"):
         _ = ServingSettings(recording=recording, arrivals="poisson:rate_per_s=1e6").loads

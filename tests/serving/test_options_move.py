@@ -53,7 +53,9 @@ def others(kind: type, option: "Field[object]") -> Iterator[object]:
     elif isinstance(default, tuple):
         yield from ("-".join(f"{part:g}" for part in default[:-1]), "1", "0.2", "2-2", "4-3")
     else:
-        yield from (value for value in get_args(hint) if isinstance(value, str) and value != default)
+        yield from (
+            value for value in get_args(hint) if isinstance(value, str) and value != default
+        )
         yield from ("0.02", "3")
 
 
@@ -136,10 +138,17 @@ def require_moved(changes: Iterator[str], spec: str, system: str) -> None:
 
 def test_several_methods_draft_alike_where_rates_are_stated() -> None:
     """A plan of stated rates names one method at most, for what drafts, and none of its lengths."""
-    stated = PlanOptions(devices=5, classes=((4.0, 1.0),), acceptance="iid:alpha=0.8,length=4", gpus=("l40s",))
+    stated = PlanOptions(
+        devices=5, classes=((4.0, 1.0),), acceptance="iid:alpha=0.8,length=4", gpus=("l40s",)
+    )
     assert Market(stated).methods == ("fixed-k",)
-    assert Market(replace(stated, methods=("fixed-k:drafter=block",))).methods == ("fixed-k:drafter=block",)
-    for methods_, reason in ((("fixed-k", "wisp"), "given 2 times"), (("fixed-k:k=6",), "k changes nothing")):
+    assert Market(replace(stated, methods=("fixed-k:drafter=block",))).methods == (
+        "fixed-k:drafter=block",
+    )
+    for methods_, reason in (
+        (("fixed-k", "wisp"), "given 2 times"),
+        (("fixed-k:k=6",), "k changes nothing"),
+    ):
         with pytest.raises(SkitError, match=reason):
             _ = Market(replace(stated, methods=methods_)).methods
 

@@ -73,7 +73,9 @@ def test_a_session_that_lost_its_kv_goes_before_those_that_never_ran() -> None:
 def test_utility_is_by_the_time_that_a_request_adds() -> None:
     """One token for 10 ms more goes before four for 100 ms more; alone they take 110 and 200 ms."""
     queue = filled_queue(
-        "wisp-promise:guard_s=0.1,amortise=0", [waiting(0, 10, 0, tokens=4.0), waiting(1, 1, 0)], BatchLimits(1)
+        "wisp-promise:guard_s=0.1,amortise=0",
+        [waiting(0, 10, 0, tokens=4.0), waiting(1, 1, 0)],
+        BatchLimits(1),
     )
     assert (clients(queue), clients(queue)) == ([1], [0])
 
@@ -84,7 +86,9 @@ def test_equal_batches_make_wilsons_interval_with_students_t() -> None:
     for alpha, t in ((0.05, 2.3646), (0.01, 3.4995)):
         centre = (0.2 + t**2 / 400) / (1 + t**2 / 200)
         half = t / (1 + t**2 / 200) * sqrt(0.2 * 0.8 / 200 + t**2 / (4 * 200**2))
-        assert violation_interval(lateness, 20, alpha) == pytest.approx((0.2, centre - half, centre + half), abs=1e-4)
+        assert violation_interval(lateness, 20, alpha) == pytest.approx(
+            (0.2, centre - half, centre + half), abs=1e-4
+        )
 
 
 def test_batches_that_differ_count_for_fewer_responses() -> None:
@@ -100,7 +104,10 @@ def test_batches_that_are_alike_in_a_row_count_for_still_fewer() -> None:
     """Four batches with 2 late ones in ten, then four without: each is like the one before it, which widens."""
     apart = np.concatenate([np.repeat([2.0 * (batch % 2), 0.5], [2, 8]) for batch in range(8)])
     in_a_row = np.concatenate([np.repeat([2.0 * (batch < 4), 0.5], [2, 8]) for batch in range(8)])
-    widths = [high - low for _, low, high in (violation_interval(lateness, 8) for lateness in (apart, in_a_row))]
+    widths = [
+        high - low
+        for _, low, high in (violation_interval(lateness, 8) for lateness in (apart, in_a_row))
+    ]
     assert widths[1] > 1.5 * widths[0]
 
 
@@ -121,8 +128,16 @@ def test_series_are_held_against_the_first_seed_by_seed() -> None:
             serving_figures(0.0, throughput=10.0 * (n + 1) * factor, violation_rate=rate)
             for n, rate in enumerate(rates[name])
         ]
-        condition = {"slo": "2", "slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": None}
-        row = SimulatedRow(series=name, devices=16, **condition, figures=serving_figures(Interval(0.0)))
+        condition = {
+            "slo": "2",
+            "slo_scale": 1.0,
+            "estimator_factor": 1.0,
+            "estimator_noise": 0.0,
+            "guard_s": None,
+        }
+        row = SimulatedRow(
+            series=name, devices=16, **condition, figures=serving_figures(Interval(0.0))
+        )
         rows.append(GridRow(row, by_seed))
     (difference,) = summarise(rows).against_first
     assert difference.violation_difference is not None
@@ -138,20 +153,27 @@ def test_an_evicted_session_comes_back_before_one_that_never_ran() -> None:
     Devices 0 and 1 are let in with 7 each. At 1.15 s the first grows to 10, and the second has to go, cold with 10.
     Device 2 is there from 1.3 s on, device 1 again from 1.5 s. When device 0 is done at 2.25 s there is room for one.
     """
-    deployment = replace(DEPLOYMENT, drafter=Endpoint("edge", always(0.1)), verifier=Endpoint("server", always(0.35)))
+    deployment = replace(
+        DEPLOYMENT, drafter=Endpoint("edge", always(0.1)), verifier=Endpoint("server", always(0.35))
+    )
     scene = Scenario(
         replace(deployment, link=Link(rtt_s=0.2)),
         systems.get("wisp-cache"),
         PositionRates((1.0, 1.0)),
         devices=3,
         slo=parse_slo("2"),
-        arrivals=ReplayedArrivals((RequestArrival(0.0, 5, 9), RequestArrival(0.05, 5, 6), RequestArrival(0.9, 5, 6))),
+        arrivals=ReplayedArrivals(
+            (RequestArrival(0.0, 5, 9), RequestArrival(0.05, 5, 6), RequestArrival(0.9, 5, 6))
+        ),
         memory=KvCapacity(16, 100),
         duration_s=10.0,
         warmup_s=0.0,
     )
     result = simulate(scene)
-    order = [(int(client), round(started_s, 6)) for client, started_s in zip(*rounds_of(result), strict=True)]
+    order = [
+        (int(client), round(started_s, 6))
+        for client, started_s in zip(*rounds_of(result), strict=True)
+    ]
     assert order == [(0, 0.4), (1, 0.75), (0, 1.15), (0, 1.9), (1, 2.25), (2, 2.6), (2, 3.35)]
     assert (result.evictions, result.peak_kv_tokens) == (1, 14)
 

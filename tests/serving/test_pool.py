@@ -39,7 +39,11 @@ from specbench_kit.studies.serving.settings import ServingSettings
 from specbench_kit.studies.serving.summary import CapacitySummary, SimulationSummary
 from specbench_kit.studies.serving.terminal import print_serving
 
-ALL_ROUTERS = (*sorted(routers.all()), "round-robin:per_round=true", "shortest-expected-time:per_round=true")
+ALL_ROUTERS = (
+    *sorted(routers.all()),
+    "round-robin:per_round=true",
+    "shortest-expected-time:per_round=true",
+)
 
 
 def finished_once(result: SimulationResult) -> None:
@@ -86,7 +90,9 @@ class FewRequests(Poisson):
     def next_requests(
         self, devices: Integers, count: int, number: Integers, previous_s: Floats, uniform: Floats
     ) -> NextRequests:
-        following = Poisson(self.rate_per_s).next_requests(devices, count, number, previous_s, uniform)
+        following = Poisson(self.rate_per_s).next_requests(
+            devices, count, number, previous_s, uniform
+        )
         return following._replace(at_s=np.where(number < self.limit, following.at_s, np.inf))
 
 
@@ -115,10 +121,14 @@ def test_a_session_that_moves_is_computed_from_its_first_token_on() -> None:
     unmoved = simulate(scenario("wisp", 6, servers=2, router="round-robin"), 1)
     moved = simulate(scenario("wisp", 6, servers=2, router="round-robin:per_round=true"), 1)
     for result, leaves in ((unmoved, False), (moved, True)):
-        rounds = {name: column[result.rounds["batch"] >= 0] for name, column in result.rounds.items()}
+        rounds = {
+            name: column[result.rounds["batch"] >= 0] for name, column in result.rounds.items()
+        }
         servers = result.batches["server"][rounds["batch"].astype(int)]
         order = np.lexsort((rounds["started_s"], rounds["client"]))
-        same_response = (np.diff(rounds["client"][order]) == 0) & (np.diff(rounds["response"][order]) == 0)
+        same_response = (np.diff(rounds["client"][order]) == 0) & (
+            np.diff(rounds["response"][order]) == 0
+        )
         changes = (np.diff(servers[order]) != 0) & same_response
         assert changes.any() == leaves
         later = order[1:][changes]
@@ -136,7 +146,9 @@ SYSTEMS = ("wisp", "sled", "specedge", "wisp-cache", "centralized")
 
 @pytest.mark.parametrize("system", nightly_except(["wisp", "centralized"], SYSTEMS))
 @pytest.mark.parametrize("changes", [{}, {"memory": KvCapacity(1500), "arrivals": Poisson(2.0)}])
-def test_a_pool_of_one_server_does_what_a_single_server_does(system: str, changes: dict[str, object]) -> None:
+def test_a_pool_of_one_server_does_what_a_single_server_does(
+    system: str, changes: dict[str, object]
+) -> None:
     """The loop of pools takes every arrival by itself, and comes to the same rounds, batches and responses."""
     scene = scenario(system, 30, **changes)
     alone = simulate(scene, 5)
@@ -163,8 +175,13 @@ def test_two_servers_serve_what_one_cannot() -> None:
 
 def test_an_unequal_pool_gives_the_faster_server_more() -> None:
     """Both get as many responses in turn, and the slow server's take longer; by work the fast one gets more of them."""
-    slow = replace(DEPLOYMENT, verifier=Endpoint("slow", InteractionModel(1.6e-4, 8e-8, 1.6e-5, 60e-3)))
-    pool = (PoolServer("1 (fast)", DEPLOYMENT, UNLIMITED_KV), PoolServer("2 (slow)", slow, UNLIMITED_KV))
+    slow = replace(
+        DEPLOYMENT, verifier=Endpoint("slow", InteractionModel(1.6e-4, 8e-8, 1.6e-5, 60e-3))
+    )
+    pool = (
+        PoolServer("1 (fast)", DEPLOYMENT, UNLIMITED_KV),
+        PoolServer("2 (slow)", slow, UNLIMITED_KV),
+    )
     figures_by_router = {}
     for router in ("round-robin", "least-work", "shortest-expected-time"):
         scene = scenario("wisp", 60, servers=pool, router=router)
@@ -214,7 +231,12 @@ def test_what_routers_choose() -> None:
 
 @pytest.mark.parametrize(
     ("text", "servers"),
-    [("3", 3), ("wisp", ["wisp"]), ("wisp=2,wan", ["wisp", "wisp", "wan"]), (" a.toml , b", ["a.toml", "b"])],
+    [
+        ("3", 3),
+        ("wisp", ["wisp"]),
+        ("wisp=2,wan", ["wisp", "wisp", "wan"]),
+        (" a.toml , b", ["a.toml", "b"]),
+    ],
 )
 def test_servers_as_options_name_them(text: str, servers: object) -> None:
     assert parse_servers(text) == servers
@@ -226,7 +248,9 @@ def test_other_texts_are_no_servers(text: str) -> None:
         parse_servers(text)
 
 
-@pytest.mark.parametrize("text", ["", "1:2", "0:1:2", "1:5:5", "1:-1:2", "1:1:inf", "x:1:2", "1:1:2:3"])
+@pytest.mark.parametrize(
+    "text", ["", "1:2", "0:1:2", "1:5:5", "1:-1:2", "1:1:inf", "x:1:2", "1:1:2:3"]
+)
 def test_other_texts_are_no_outages(text: str) -> None:
     with pytest.raises(SkitError, match="--outage takes SERVER:FROM:TO"):
         parse_outage(text)
@@ -237,7 +261,10 @@ def test_other_texts_are_no_outages(text: str) -> None:
     [
         ((Outage(2, 1.0, 2.0),), "there is no server 3 of 2"),
         ((Outage(0, 50.0, 60.0),), "fails at 50 s, after the end at 40 s"),
-        ((Outage(1, 4.0, 8.0), Outage(1, 2.0, 5.0)), "server 2 fails at 4 s, before it is back at 5 s"),
+        (
+            (Outage(1, 4.0, 8.0), Outage(1, 2.0, 5.0)),
+            "server 2 fails at 4 s, before it is back at 5 s",
+        ),
     ],
 )
 def test_outages_that_cannot_be_are_refused(outages: tuple[Outage, ...], line: str) -> None:
@@ -256,13 +283,17 @@ def built(**changes: Any) -> list[Scenario]:
         "duration_s": 40.0,
         "warmup_s": 5.0,
     }
-    settings = ServingSettings(recording=BenchSettings(methods=("autoregressive",)), **{**plain, **changes})
+    settings = ServingSettings(
+        recording=BenchSettings(methods=("autoregressive",)), **{**plain, **changes}
+    )
     builder = ScenarioBuilder(settings)
     return [builder.scenario(point) for point in settings.points()]
 
 
 def test_named_servers_have_their_own_verifiers_and_memory() -> None:
-    (scene,) = built(servers=("adaspec-7b-a100=2,adaspec-7b-l40",), router=("round-robin",), outage=("3:10:20",))
+    (scene,) = built(
+        servers=("adaspec-7b-a100=2,adaspec-7b-l40",), router=("round-robin",), outage=("3:10:20",)
+    )
     first, second, third = scene.pool
     assert [server.name for server in scene.pool] == [
         "1 (adaspec-7b-a100)",
@@ -279,27 +310,44 @@ def test_named_servers_have_their_own_verifiers_and_memory() -> None:
 def test_a_server_of_a_pool_may_be_several_cards() -> None:
     """Eight cards that share a model are one server: one queue, one KV memory, and the power of all of them."""
     (scene,) = built(
-        deployment=("adaspec-70b-8xa100",), system=("centralized",), servers=("adaspec-70b-8xa100=2",), slo=("class-1",)
+        deployment=("adaspec-70b-8xa100",),
+        system=("centralized",),
+        servers=("adaspec-70b-8xa100=2",),
+        slo=("class-1",),
     )
     first, second = scene.pool
     assert first.deployment.verifier == second.deployment.verifier
     assert first.deployment.verifier.power_w == 8 * 400
-    assert first.memory.tokens == kv_capacity(find_profile(TENSOR_PARALLEL, LIBRARY, "verifier")).tokens > 0
+    assert (
+        first.memory.tokens
+        == kv_capacity(find_profile(TENSOR_PARALLEL, LIBRARY, "verifier")).tokens
+        > 0
+    )
 
 
 def test_cards_of_a_server_share_the_model_by_the_law_of_steps() -> None:
     """Two cards hold more KV than one, and take less time for a step, but more than half of it; power adds up."""
-    (scene,) = built(deployment=("wisp-roofline",), servers=("1xh100,2xh100,8xa100",), slo=("class-1",))
+    (scene,) = built(
+        deployment=("wisp-roofline",), servers=("1xh100,2xh100,8xa100",), slo=("class-1",)
+    )
     single_card, two_cards, eight_cards = scene.pool
     assert [server.name for server in scene.pool] == ["1 (1xh100)", "2 (2xh100)", "3 (8xa100)"]
-    alone_s, shared_s = (server.deployment.verifier.pass_s(((5, 1000),) * 32) for server in (single_card, two_cards))
+    alone_s, shared_s = (
+        server.deployment.verifier.pass_s(((5, 1000),) * 32) for server in (single_card, two_cards)
+    )
     assert alone_s / 2 < shared_s < alone_s
     assert two_cards.memory.tokens > 2 * single_card.memory.tokens > 0
     assert [server.deployment.verifier.power_w for server in scene.pool] == [700, 1400, 3200]
-    assert two_cards.deployment.verifier.price_per_hour == 2 * single_card.deployment.verifier.price_per_hour > 0
+    assert (
+        two_cards.deployment.verifier.price_per_hour
+        == 2 * single_card.deployment.verifier.price_per_hour
+        > 0
+    )
     assert eight_cards.deployment.verifier.device == "8 x NVIDIA A100 SXM 80 GB"
     assert single_card.deployment.drafter == scene.deployment.drafter
-    profile = shared_profile(find_device("h100"), 2, find_subject("qwen3-32b", "target"), dtype="bfloat16")
+    profile = shared_profile(
+        find_device("h100"), 2, find_subject("qwen3-32b", "target"), dtype="bfloat16"
+    )
     assert two_cards.deployment.verifier.latency == profile.latency()
     settings = ServingSettings(
         recording=BenchSettings(methods=("autoregressive",)),
@@ -308,7 +356,10 @@ def test_cards_of_a_server_share_the_model_by_the_law_of_steps() -> None:
         servers=("2xh100,1xh100",),
     )
     memory, origin = ScenarioBuilder(settings).least_memory(settings.series()[0])
-    assert (memory, origin) == (single_card.memory, "on server 2 (1xh100), of all servers the least")
+    assert (memory, origin) == (
+        single_card.memory,
+        "on server 2 (1xh100), of all servers the least",
+    )
 
 
 def test_batches_in_a_pipeline_of_cards_by_hand() -> None:
@@ -317,7 +368,9 @@ def test_batches_in_a_pipeline_of_cards_by_hand() -> None:
     The second batch enters when the first one has left stage 1, at 0.2 s, finds stage 2 busy from 0.25 to 0.45 s, and
     stage 3 from 0.5 to 0.7 s.
     """
-    verifier = Endpoint("cards", InteractionModel(0.1, 0, 0, 0), stages=3, hand_over=HandOver(0.05, per_pass=2))
+    verifier = Endpoint(
+        "cards", InteractionModel(0.1, 0, 0, 0), stages=3, hand_over=HandOver(0.05, per_pass=2)
+    )
     scene = scenario(
         "centralized",
         devices=2,
@@ -331,14 +384,20 @@ def test_batches_in_a_pipeline_of_cards_by_hand() -> None:
     result = simulate(scene)
     assert result.batches["started_s"] == pytest.approx([0.0, 0.2])
     assert result.batches["ended_s"] == pytest.approx([3 * 0.2 + 2 * 0.05, 0.7 + 0.1])
-    figures = compute_metrics(replace(scene, warmup_s=0.0, duration_s=0.8), replace(result, end_s=0.8))
+    figures = compute_metrics(
+        replace(scene, warmup_s=0.0, duration_s=0.8), replace(result, end_s=0.8)
+    )
     assert figures.server.utilisation == pytest.approx((0.7 + 0.6) / 3 / 0.8)
-    assert sum(figures.over_time.load) / len(figures.over_time.load) == pytest.approx((0.7 + 0.6) / 3 / 0.8)
+    assert sum(figures.over_time.load) / len(figures.over_time.load) == pytest.approx(
+        (0.7 + 0.6) / 3 / 0.8
+    )
 
 
 def test_cards_of_a_server_in_stages_share_its_layers() -> None:
     """Four stages of two H100 take the step of two H100 and three transfers, and hold the KV that eight cards hold."""
-    (scene,) = built(deployment=("wisp-roofline",), servers=("2xh100,8xh100/pp4,8xh100",), slo=("class-1",))
+    (scene,) = built(
+        deployment=("wisp-roofline",), servers=("2xh100,8xh100/pp4,8xh100",), slo=("class-1",)
+    )
     two, pipeline, eight = scene.pool
     assert pipeline.name == "2 (8xh100/pp4)"
     verifier = pipeline.deployment.verifier
@@ -347,7 +406,9 @@ def test_cards_of_a_server_in_stages_share_its_layers() -> None:
     rows = ((5, 1000),) * 32
     # 160 hidden states of 5120 numbers in 2 bytes, at 450 GB/s, and 10 us, for each of three transfers.
     transfers_s = 3 * (10e-6 + 160 * 5120 * 2 / 450e9)
-    assert verifier.pass_s(rows) == pytest.approx(two.deployment.verifier.pass_s(rows) + transfers_s)
+    assert verifier.pass_s(rows) == pytest.approx(
+        two.deployment.verifier.pass_s(rows) + transfers_s
+    )
     assert pipeline.memory == eight.memory
     assert verifier.power_w == eight.deployment.verifier.power_w
     assert verifier.price_per_hour == eight.deployment.verifier.price_per_hour
@@ -359,7 +420,11 @@ def test_kv_of_a_pipeline_is_enough_for_all_batches_under_way() -> None:
     """Sessions outgrow the memory, so that some are evicted, but never one of a batch that is under way."""
     verifier = replace(DEPLOYMENT.verifier, stages=3)
     scene = scenario(
-        "wisp", devices=12, deployment=replace(DEPLOYMENT, verifier=verifier), memory=KvCapacity(600), slo="0.1/s"
+        "wisp",
+        devices=12,
+        deployment=replace(DEPLOYMENT, verifier=verifier),
+        memory=KvCapacity(600),
+        slo="0.1/s",
     )
     result = simulate(scene)
     assert result.evictions
@@ -373,13 +438,19 @@ LIBRARY = Path(find("adaspec-70b-8xa100").path).parent
 
 def test_the_drafter_of_a_server_that_drafts_is_its_own() -> None:
     (scene,) = built(system=("adaspec",), servers=("adaspec-7b-a100,adaspec-7b-l40",))
-    assert [server.deployment.drafter.device for server in scene.pool] == ["NVIDIA A100 40 GB", "NVIDIA L40"]
+    assert [server.deployment.drafter.device for server in scene.pool] == [
+        "NVIDIA A100 40 GB",
+        "NVIDIA L40",
+    ]
 
 
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"servers": ("adaspec-7b-a100,wisp",)}, "wisp runs qwen3-32b, and adaspec-7b-a100 vicuna-7b"),
+        (
+            {"servers": ("adaspec-7b-a100,wisp",)},
+            "wisp runs qwen3-32b, and adaspec-7b-a100 vicuna-7b",
+        ),
         ({"servers": ("2", "3"), "outage": ("3:1:2",)}, "there is no server 3 of 2"),
         ({"servers": ("2",), "router": ("nonsense",)}, "unknown router 'nonsense'"),
         ({"servers": ("2",), "outage": ("3",)}, "--outage takes SERVER:FROM:TO"),
@@ -389,8 +460,14 @@ def test_the_drafter_of_a_server_that_drafts_is_its_own() -> None:
         ({"servers": ("6xh100/pp4",)}, "6 cards cannot be divided into 4 equal stages"),
         ({"servers": ("6xh100/pp6",)}, "6 stages cannot share 32 layers evenly"),
         ({"servers": ("6xh100/pp2",)}, "3 cards cannot share 32 heads evenly"),
-        ({"servers": ("2xh100",), "system": ("adaspec",)}, "nothing says how long drafting takes there"),
-        ({"servers": ("2xh100",), "deployment": ("specedge-server",)}, "does not say by a profile which model"),
+        (
+            {"servers": ("2xh100",), "system": ("adaspec",)},
+            "nothing says how long drafting takes there",
+        ),
+        (
+            {"servers": ("2xh100",), "deployment": ("specedge-server",)},
+            "does not say by a profile which model",
+        ),
     ],
 )
 def test_pools_that_cannot_be_are_refused(changes: dict[str, object], line: str) -> None:
@@ -433,7 +510,9 @@ def test_the_report_says_what_every_server_does(tmp_path: Path) -> None:
     shares = [server.tokens_share.mean for server in pool.values() if server.tokens_share]
     assert sum(shares) == pytest.approx(1)
     report = (outcome.folder / "report.md").read_text(encoding="utf-8")
-    first_table = report.partition("## Servers of the pool (modelled)")[2].strip().partition("\n\n")[0]
+    first_table = (
+        report.partition("## Servers of the pool (modelled)")[2].strip().partition("\n\n")[0]
+    )
     lines = first_table.splitlines()
     assert len(lines) == 2 + 3
     assert "| `wisp, 2 servers` | 8 | 2 |" in lines[-1]
@@ -463,7 +542,9 @@ def test_a_search_says_what_every_server_does_at_the_capacity(tmp_path: Path) ->
     assert len(shares) == 2
     assert sum(shares) == pytest.approx(1)
     report = (outcome.folder / "report.md").read_text(encoding="utf-8")
-    lines = report.partition("## Servers of the pool at the capacity (modelled)")[2].partition("##")[0]
+    lines = report.partition("## Servers of the pool at the capacity (modelled)")[2].partition(
+        "##"
+    )[0]
     assert [line.split("|")[3].strip() for line in lines.strip().splitlines()[2:4]] == ["1", "2"]
     console = Console(width=80, file=StringIO())
     print_serving(console, outcome.run, outcome.result)

@@ -23,7 +23,9 @@ REPAIRED = "algorithm 1, late lane"
 
 
 def settings(name: str) -> ServingSettings:
-    options = {key: value for key, value in presets.get(name).options.items() if key not in CAPACITY}
+    options = {
+        key: value for key, value in presets.get(name).options.items() if key not in CAPACITY
+    }
     return ServingSettings(recording=RECORDING, **options)
 
 
@@ -41,7 +43,9 @@ def test_a_preset_can_be_simulated_as_it_stands(name: str) -> None:
 def test_a_preset_says_where_each_assumption_would_lead(name: str) -> None:
     preset = presets.get(name)
     assert preset.assumed
-    assert all(assumption.value and assumption.effect.endswith(".") for assumption in preset.assumed)
+    assert all(
+        assumption.value and assumption.effect.endswith(".") for assumption in preset.assumed
+    )
     assert len({assumption.name for assumption in preset.assumed}) == len(preset.assumed)
 
 
@@ -63,7 +67,9 @@ def test_capacities_of_table_2() -> None:
         (published.series, published.where["slo"]): published.value
         for published in presets.get("wisp-table-2").published
     }
-    assert {capacities[name, "class-1"] for name in ("algorithm 1, late lane", "wisp-promise")} == {164}
+    assert {capacities[name, "class-1"] for name in ("algorithm 1, late lane", "wisp-promise")} == {
+        164
+    }
     assert capacities["sled", "class-4"] == 21
     assert len(capacities) == 24
 
@@ -88,7 +94,11 @@ def test_ratios_of_ratios_are_over_the_reference_series() -> None:
 def test_a_number_that_is_not_at_hand_has_no_ratio() -> None:
     unknown = Published("wisp", "figures.violations.queue_dominant", None, {"devices": 120})
     preset = replace(presets.get("wisp-figure-8"), published=(unknown,))
-    row = {"series": "wisp", "devices": 120, "figures": {"violations": {"queue_dominant": {"mean": 2.0}}}}
+    row = {
+        "series": "wisp",
+        "devices": 120,
+        "figures": {"violations": {"queue_dominant": {"mean": 2.0}}},
+    }
     pair = compare_published(preset, [row])[-1]
     assert pair.simulated == Interval(2.0)
     assert pair.simulated_over_published is None

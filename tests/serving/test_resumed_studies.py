@@ -41,21 +41,77 @@ SEARCH = (
     "--most",
     16,
 )
-GRID = ("simulate", "--system", "wisp", "--system", "sled", *ODDS, *SHORT, "--devices", "2,4", "--seeds", 2)
+GRID = (
+    "simulate",
+    "--system",
+    "wisp",
+    "--system",
+    "sled",
+    *ODDS,
+    *SHORT,
+    "--devices",
+    "2,4",
+    "--seeds",
+    2,
+)
 PLAN = (
-    *("plan", "--devices", 60, "--class", 6, "--link", "40ms", "--gpus", "l40s", "--cards", 1, "--bits", 4),
-    *("--method", "fixed-k:k=2", "--scheduler", "fcfs", "--max-batch", 16, "--acceptance", "iid:alpha=0.8,length=2"),
+    *(
+        "plan",
+        "--devices",
+        60,
+        "--class",
+        6,
+        "--link",
+        "40ms",
+        "--gpus",
+        "l40s",
+        "--cards",
+        1,
+        "--bits",
+        4,
+    ),
+    *(
+        "--method",
+        "fixed-k:k=2",
+        "--scheduler",
+        "fcfs",
+        "--max-batch",
+        16,
+        "--acceptance",
+        "iid:alpha=0.8,length=2",
+    ),
     *("--prompt-tokens", 200, "--output-tokens", 24, "--jobs", 1),
 )
 SWEEP = (
-    *("sweep", "--target", "synthetic", "--draft", "synthetic:ranks=0.5", "--limit", 1, "--max-new-tokens", 24),
-    *("--method", "fixed-k:k=2", "--deployment", "wan", "--set", "link.rtt_s=0.01,0.1,0.2", "--set", "fixed-k.k=1,2"),
+    *(
+        "sweep",
+        "--target",
+        "synthetic",
+        "--draft",
+        "synthetic:ranks=0.5",
+        "--limit",
+        1,
+        "--max-new-tokens",
+        24,
+    ),
+    *(
+        "--method",
+        "fixed-k:k=2",
+        "--deployment",
+        "wan",
+        "--set",
+        "link.rtt_s=0.01,0.1,0.2",
+        "--set",
+        "fixed-k.k=1,2",
+    ),
 )
 COMMANDS = [
     pytest.param(SEARCH, capacity, "find_capacity", 3, id="capacity"),
     pytest.param(GRID, simulation_grid, "simulate_and_measure", 8, id="simulate"),
     pytest.param(SWEEP, grid, "work_on_point", 6, id="sweep"),
-    pytest.param(PLAN, search, "most_devices", None, id="plan", marks=[pytest.mark.slow, pytest.mark.nightly]),
+    pytest.param(
+        PLAN, search, "most_devices", None, id="plan", marks=[pytest.mark.slow, pytest.mark.nightly]
+    ),
 ]
 
 
@@ -116,7 +172,10 @@ def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
     with subprocess.Popen(
         [SKIT, *map(str, SEARCH), "--out", str(out)], env=environment(), stderr=subprocess.PIPE
     ) as run:
-        while not (checkpoints := list(out.glob(f"*/{NAME}"))) or checkpoints[0].read_text().count("\n") < 2:
+        while (
+            not (checkpoints := list(out.glob(f"*/{NAME}")))
+            or checkpoints[0].read_text().count("\n") < 2
+        ):
             assert run.poll() is None, run.stderr and run.stderr.read()
             time.sleep(0.01)
         run.send_signal(signal.SIGKILL)
@@ -127,10 +186,24 @@ def test_a_search_that_is_killed_goes_on(tmp_path: Path) -> None:
     assert summary_of(out) == summary_of(tmp_path / "whole")
 
 
-def test_a_search_does_not_go_on_with_another_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_does_not_go_on_with_another_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trace = write_trace(tmp_path / "trace.parquet", made_requests(3)).path
     out = tmp_path / "out"
-    loads = ("--deployment", "wisp", "--slo", "class-4", *SHORT, "--seeds", 3, "--most", 8, "--out", out)
+    loads = (
+        "--deployment",
+        "wisp",
+        "--slo",
+        "class-4",
+        *SHORT,
+        "--seeds",
+        3,
+        "--most",
+        8,
+        "--out",
+        out,
+    )
     search = ("capacity", "--system", "sled", "--acceptance", trace, *loads)
     calls = []
     real = capacity.find_capacity
@@ -147,8 +220,12 @@ def test_a_search_does_not_go_on_with_another_trace(tmp_path: Path, monkeypatch:
     write_trace(trace, made_requests(2))
     (folder,) = out.iterdir()
     refused = error_line(skit_here(*search, "--resume"))
-    assert refused.startswith(f"{out} holds no unfinished run with these settings; nearest is {folder.name}, with ")
-    assert refused.endswith(f"with other content of {trace}: give its settings, or start a run without --resume")
+    assert refused.startswith(
+        f"{out} holds no unfinished run with these settings; nearest is {folder.name}, with "
+    )
+    assert refused.endswith(
+        f"with other content of {trace}: give its settings, or start a run without --resume"
+    )
     write_trace(trace, made_requests(3))
     other = error_line(skit_here(*search, "--epsilon", 0.2, "--resume"))
     assert other == (
@@ -193,9 +270,20 @@ def test_a_sweep_whose_recording_is_interrupted_goes_on_with_it(
     tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No prompt is decoded twice, and another limit is another sweep."""
-    prompts = write_rows(tmp_path / "p.jsonl", *({"id": f"q{i}", "prompt": f"What is {i}?"} for i in range(5)))
+    prompts = write_rows(
+        tmp_path / "p.jsonl", *({"id": f"q{i}", "prompt": f"What is {i}?"} for i in range(5))
+    )
     sizes = ("--dataset", prompts, "--max-new-tokens", 6, "--max-draft", 3, *tiny.options)
-    command = ("sweep", *sizes, "--method", "fixed-k:k=2", "--deployment", "wan", "--set", "link.rtt_s=0.01,0.1")
+    command = (
+        "sweep",
+        *sizes,
+        "--method",
+        "fixed-k:k=2",
+        "--deployment",
+        "wan",
+        "--set",
+        "link.rtt_s=0.01,0.1",
+    )
     out = tmp_path / "out"
     begin = KeptParts.begin
 
@@ -206,7 +294,9 @@ def test_a_sweep_whose_recording_is_interrupted_goes_on_with_it(
     with monkeypatch.context() as patch:
         patch.setattr(KeptParts, "begin", interrupted)
         assert "go on with --resume" in error_line(skit_here(*command, "--out", out))
-    assert "no unfinished run" in error_line(skit_here(*command, "--limit", 2, "--out", out, "--resume"))
+    assert "no unfinished run" in error_line(
+        skit_here(*command, "--limit", 2, "--out", out, "--resume")
+    )
     assert skit_here(*command, "--out", out, "--resume").returncode == 0
     assert skit_here(*command, "--out", tmp_path / "whole").returncode == 0
     assert rows_of(out) == rows_of(tmp_path / "whole")
@@ -237,7 +327,9 @@ def two_nodes() -> Iterator[Any]:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False}
+    )
     second = cluster.add_node(num_cpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
     try:
@@ -280,7 +372,9 @@ def of_this_file(number: int) -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("two_nodes")
 @pytest.mark.parametrize("command", [SEARCH, SWEEP], ids=["capacity", "sweep"])
-def test_a_search_on_a_cluster_comes_to_the_same(command: tuple[object, ...], tmp_path: Path) -> None:
+def test_a_search_on_a_cluster_comes_to_the_same(
+    command: tuple[object, ...], tmp_path: Path
+) -> None:
     assert skit_here(*command, "--out", tmp_path / "here").returncode == 0
     assert skit_here(*command, "--backend", "ray", "--out", tmp_path / "there").returncode == 0
     assert summary_of(tmp_path / "here") == summary_of(tmp_path / "there")
@@ -295,7 +389,17 @@ def test_a_sweep_that_loses_a_node_has_every_point_once(
 
     cluster, second = two_nodes
     trace = write_trace(tmp_path / "trace.parquet", made_requests(60)).path
-    command = ("sweep", "--replay", trace, "--method", "fixed-k:k=2", "--method", "threshold", "--deployment", "wan")
+    command = (
+        "sweep",
+        "--replay",
+        trace,
+        "--method",
+        "fixed-k:k=2",
+        "--method",
+        "threshold",
+        "--deployment",
+        "wan",
+    )
     command += ("--set", "link.rtt_s=0.01,0.02,0.04,0.08,0.16,0.32")
     assert skit_here(*command, "--out", tmp_path / "here").returncode == 0
     kept: list[int] = []
@@ -344,16 +448,24 @@ def test_results_come_in_the_order_of_the_work() -> None:
     assert list(Workers(2).map(json.loads, work)) == list(range(20))
 
 
-def test_a_finished_study_with_these_settings_is_named_beside_an_unfinished_one(tmp_path: Path) -> None:
+def test_a_finished_study_with_these_settings_is_named_beside_an_unfinished_one(
+    tmp_path: Path,
+) -> None:
     """An unfinished study of other settings leaves open whether there is one to resume, until all inputs are known."""
     defining = {"epsilon": 0.05}
     finished = unused_folder(tmp_path, "capacity", "sled", defining)
     finished.mkdir()
     for name in ("run.json", "summary.json"):
         (finished / name).write_text("{}")
-    other = KeptParts(unused_folder(tmp_path, "capacity", "sled", {"epsilon": 0.2}), {"epsilon": 0.2})
+    other = KeptParts(
+        unused_folder(tmp_path, "capacity", "sled", {"epsilon": 0.2}), {"epsilon": 0.2}
+    )
     other.begin()
-    with pytest.raises(SkitError, match=f"with these settings; this run is finished: {finished}; start another one"):
+    with pytest.raises(
+        SkitError, match=f"with these settings; this run is finished: {finished}; start another one"
+    ):
         unfinished_parts(tmp_path, "capacity", defining)
-    with pytest.raises(SkitError, match=f"nearest is {other.folder.name}, with epsilon 0.2, not 0.1"):
+    with pytest.raises(
+        SkitError, match=f"nearest is {other.folder.name}, with epsilon 0.2, not 0.1"
+    ):
         unfinished_parts(tmp_path, "capacity", {"epsilon": 0.1})

@@ -37,13 +37,18 @@ from specbench_kit.traces.trace import TraceHeader
 DATA = Path(os.environ.get("SKIT_DATA_DIR", "")) / "traces"
 PUBLISHED = "TIMESTAMP,ContextTokens,GeneratedTokens"
 AZURE = "arrived_at,num_prefill_tokens,num_decode_tokens"
-needs_data = pytest.mark.skipif("SKIT_DATA_DIR" not in os.environ, reason="SKIT_DATA_DIR is not set")
+needs_data = pytest.mark.skipif(
+    "SKIT_DATA_DIR" not in os.environ, reason="SKIT_DATA_DIR is not set"
+)
 
 
 def drawn(source: RoundSource, count: int) -> list[SimulatedRound]:
     chance = np.random.default_rng(1).random((2, count))
     rounds, _ = source.rounds(source.begin(chance[0]).cursor, chance[1])
-    return [SimulatedRound(*values) for values in zip(*(column.tolist() for column in rounds), strict=True)]
+    return [
+        SimulatedRound(*values)
+        for values in zip(*(column.tolist() for column in rounds), strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -59,16 +64,24 @@ def drawn(source: RoundSource, count: int) -> list[SimulatedRound]:
 )
 def test_what_is_typical_is_the_average_of_what_is_drawn(source: PositionRates) -> None:
     rounds = drawn(source, 40_000)
-    steps, submitted, accepted = (sum(round_[column] for round_ in rounds) / len(rounds) for column in range(3))
+    steps, submitted, accepted = (
+        sum(round_[column] for round_ in rounds) / len(rounds) for column in range(3)
+    )
     assert steps == pytest.approx(source.typical.steps, rel=0.02)
     assert submitted == pytest.approx(source.typical.submitted, rel=0.02)
     assert 1 + accepted == pytest.approx(source.typical.committed, rel=0.02)
-    assert all(round_.accepted <= round_.submitted <= round_.steps <= source.typical.longest for round_ in rounds)
+    assert all(
+        round_.accepted <= round_.submitted <= round_.steps <= source.typical.longest
+        for round_ in rounds
+    )
 
 
 def test_a_tree_takes_a_forward_for_each_of_its_levels() -> None:
     tree = structs.replace(
-        make_round(drafted=6, submitted=5, accepted=2), parents=(0, 0, 1, 1, 3), path=(1, 3), deepest=3
+        make_round(drafted=6, submitted=5, accepted=2),
+        parents=(0, 0, 1, 1, 3),
+        path=(1, 3),
+        deepest=3,
     )
     chain = make_round(drafted=4, submitted=3, accepted=1)
     assert drawn(RecordedRounds([make_record("tree", tree)]), 1) == [SimulatedRound(3, 5, 2)]
@@ -88,14 +101,19 @@ def test_what_was_drafted_during_a_verification_takes_no_time_before_the_next_on
 
 def test_a_tree_that_was_drafted_earlier_takes_no_forward() -> None:
     ready = structs.replace(
-        make_round(drafted=4, submitted=3, accepted=1, proactive=4), parents=(0, 1, 0), path=(1,), deepest=2
+        make_round(drafted=4, submitted=3, accepted=1, proactive=4),
+        parents=(0, 1, 0),
+        path=(1,),
+        deepest=2,
     )
     assert drawn(RecordedRounds([make_record("tree", ready)]), 1) == [SimulatedRound(0, 3, 1)]
 
 
 def test_a_fixed_chain_commits_what_the_closed_form_says() -> None:
     alpha, length = 0.8, 5
-    assert iid(alpha, length).typical.committed == pytest.approx((1 - alpha ** (length + 1)) / (1 - alpha))
+    assert iid(alpha, length).typical.committed == pytest.approx(
+        (1 - alpha ** (length + 1)) / (1 - alpha)
+    )
 
 
 def test_a_perfect_predictor_stops_at_the_first_rejection() -> None:
@@ -118,7 +136,9 @@ def test_recorded_rounds_come_in_their_order_with_their_lengths() -> None:
         assert list(sequence) == expected[: len(rounds_drawn)]
     assert (begun.prompt_tokens.tolist(), begun.output_tokens.tolist()) == ([3] * 3, [40] * 3)
     everything = [step for record in records for step in record.rounds]
-    accepted = sum(step.accepted for step in everything) / sum(step.submitted for step in everything)
+    accepted = sum(step.accepted for step in everything) / sum(
+        step.submitted for step in everything
+    )
     assert source.typical.acceptance == pytest.approx(accepted)
 
 
@@ -130,12 +150,15 @@ def test_records_without_a_request_are_refused() -> None:
 def test_a_closed_loop_thinks_and_random_arrivals_have_their_rate() -> None:
     two, chance = np.array([0, 1]), np.array([0.0, 0.5])
     first, second = (
-        ClosedLoop(2.0, ramp_s=3.0).next_requests(two, 4, np.full(2, n), np.zeros(2), chance) for n in (0, 1)
+        ClosedLoop(2.0, ramp_s=3.0).next_requests(two, 4, np.full(2, n), np.zeros(2), chance)
+        for n in (0, 1)
     )
     assert (first.at_s.tolist(), first.gap_s.tolist()) == ([0.0, 1.5], [-inf, -inf])
     assert (second.at_s.tolist(), second.gap_s.tolist()) == ([-inf, -inf], [2.0, 2.0])
     many, chance = np.arange(100_000), np.random.default_rng(0).random(100_000)
-    thought = ClosedLoop(2.0, exponential=True).next_requests(many, 100_000, many + 1, np.zeros(100_000), chance)
+    thought = ClosedLoop(2.0, exponential=True).next_requests(
+        many, 100_000, many + 1, np.zeros(100_000), chance
+    )
     assert thought.gap_s.mean() == pytest.approx(2, rel=0.02)
     leaving = ClosedLoop(2.0, leave=0.25, away_s=40.0)
     gap_s = leaving.next_requests(many, 100_000, many + 1, np.zeros(100_000), chance).gap_s
@@ -178,9 +201,17 @@ def test_devices_that_leave_are_gone_for_some_time(leave: float, away_s: float, 
             f"{PUBLISHED}\n2024-05-10 01:00:00.5+00:00,2162,5\n2024-05-10 03:00:01+02:00,76,15\n",
             [(0, 2162, 5), (0.5, 76, 15)],
         ),
-        ("burst.csv", "Timestamp,Model,Request tokens,Response tokens\n5,GPT-4,30,4\n", [(0, 30, 4)]),
+        (
+            "burst.csv",
+            "Timestamp,Model,Request tokens,Response tokens\n5,GPT-4,30,4\n",
+            [(0, 30, 4)],
+        ),
         ("times.csv", "Timestamp\n7.0\n4.0\n", [(0, None, None), (3, None, None)]),
-        ("cake.jsonl", '{"timestamp": 500, "input_length": 8, "output_length": 3, "hash_ids": [1]}\n', [(0, 8, 3)]),
+        (
+            "cake.jsonl",
+            '{"timestamp": 500, "input_length": 8, "output_length": 3, "hash_ids": [1]}\n',
+            [(0, 8, 3)],
+        ),
     ],
 )
 def test_arrival_files_are_read_by_their_layout(
@@ -189,7 +220,9 @@ def test_arrival_files_are_read_by_their_layout(
     (tmp_path / name).write_text(content)
     arrivals = read_arrivals(tmp_path / name)
     assert [tuple(request) for request in arrivals.requests] == expected
-    assert [request.at_s for request in arrivals.scaled(2.0).requests] == [at_s / 2 for at_s, _, _ in expected]
+    assert [request.at_s for request in arrivals.scaled(2.0).requests] == [
+        at_s / 2 for at_s, _, _ in expected
+    ]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +230,11 @@ def test_arrival_files_are_read_by_their_layout(
     [
         ("empty.csv", "Timestamp\n", "holds no request"),
         ("none.csv", "", "has the columns \\(none\\); known layouts"),
-        ("other.csv", "when,what\n1,2\n", "has the columns what, when; known layouts: TIMESTAMP, ContextTokens"),
+        (
+            "other.csv",
+            "when,what\n1,2\n",
+            "has the columns what, when; known layouts: TIMESTAMP, ContextTokens",
+        ),
         ("dates.csv", f"{PUBLISHED}\nyesterday,1,2\n", "dates.csv:2: not a request with TIMESTAMP"),
         ("words.csv", "Timestamp\nsoon\n", "words.csv:2: not a request with Timestamp"),
         ("minus.csv", f"{AZURE}\n1,-5,2\n", "numbers from 0 up"),
@@ -206,7 +243,9 @@ def test_arrival_files_are_read_by_their_layout(
         ("nowhere.csv", None, "cannot read the arrivals .*nowhere.csv"),
     ],
 )
-def test_a_bad_arrival_file_is_one_line(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+def test_a_bad_arrival_file_is_one_line(
+    tmp_path: Path, name: str, content: str | None, message: str
+) -> None:
     if content is not None:
         (tmp_path / name).write_text(content)
     with pytest.raises(SkitError, match=message):
@@ -223,7 +262,9 @@ def test_a_bad_arrival_file_is_one_line(tmp_path: Path, name: str, content: str 
         ("adaspec_conv.csv", None, RequestArrival(0.0)),
     ],
 )
-def test_the_real_traces_are_read_whole(name: str, count: int | None, first: RequestArrival) -> None:
+def test_the_real_traces_are_read_whole(
+    name: str, count: int | None, first: RequestArrival
+) -> None:
     filled_queue = read_arrivals(DATA / name).requests
     assert count in (None, len(filled_queue))
     assert filled_queue[0] == first
@@ -294,7 +335,9 @@ def test_an_estimator_of_another_model_is_refused() -> None:
     served = loading.load("wisp-table-12")
     error = estimate_with_profile(loading.load("wisp-section-4.4"), served)
     assert error.model is not None
-    with pytest.raises(SkitError, match="'specedge-verify' is of no known model, but the server runs qwen3-32b"):
+    with pytest.raises(
+        SkitError, match="'specedge-verify' is of no known model, but the server runs qwen3-32b"
+    ):
         estimate_with_profile(loading.load("specedge-verify"), served)
 
 
@@ -314,14 +357,19 @@ def test_the_chance_of_a_next_token_is_found_in_averages(alpha: float, length: i
 def test_rates_that_are_moved_are_so_many_times_the_recorded_ones(factor: float) -> None:
     """Drafts stay as they were; a token whose predecessors were accepted is accepted so many times as often."""
     stated = iid(0.7, 4)
-    rounds = [make_round(drafted=4, submitted=4, accepted=entry.accepted) for entry in drawn(stated, 20000)]
+    rounds = [
+        make_round(drafted=4, submitted=4, accepted=entry.accepted)
+        for entry in drawn(stated, 20000)
+    ]
     recorded = RecordedRounds([make_record("answer", *rounds)])
     moved = recorded.with_rates_times(factor)
     assert stated.with_rates_times(factor).typical.rate == pytest.approx(0.7 * factor)
     assert moved.typical.rate == pytest.approx(0.7 * factor, abs=0.01)
     assert recorded.typical.rate == pytest.approx(0.7, abs=0.01)
     before, after = drawn(recorded, 1), drawn(moved, 1)
-    assert [entry._replace(accepted=0) for entry in before] == [entry._replace(accepted=0) for entry in after]
+    assert [entry._replace(accepted=0) for entry in before] == [
+        entry._replace(accepted=0) for entry in after
+    ]
     accepted, kept = (source.tables()[0][2] for source in (recorded, moved))
     assert 0 <= kept.min() <= kept.max() <= 4
     assert (kept <= accepted).all() if factor <= 1 else (kept >= accepted).all()
@@ -329,5 +377,7 @@ def test_rates_that_are_moved_are_so_many_times_the_recorded_ones(factor: float)
 
 def test_no_rate_is_moved_above_1() -> None:
     assert iid(0.9, 3).with_rates_times(1.25).rates == (1.0, 1.0, 1.0)
-    recorded = RecordedRounds([make_record("answer", *[make_round(drafted=3, submitted=3, accepted=2)] * 9)])
+    recorded = RecordedRounds(
+        [make_record("answer", *[make_round(drafted=3, submitted=3, accepted=2)] * 9)]
+    )
     assert recorded.with_rates_times(1.25).typical.acceptance == 1.0

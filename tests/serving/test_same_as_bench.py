@@ -37,10 +37,22 @@ DEPLOYMENTS = ("specedge", "wan", "wisp-roofline", "vllm-rtx4090")
 CALM = ("link.jitter_s=0", "link.loss=0")
 """The two draw from different random numbers, so that chance is left out."""
 SPECS = [*methods.all(), *(f"fixed-k:drafter={name}" for name in drafters.all())]
-SPECS += ["fixed-k:drafter=block.size=3,k=7", "threshold:drafter=block.size=2+keep=0.9-0.7", "pearl:drafter=block"]
-SPECS += ["threshold:unit=batch", "threshold:unit=any,threshold=0.2", "batch-lengths:lengths=5-2,sizes=1-4"]
+SPECS += [
+    "fixed-k:drafter=block.size=3,k=7",
+    "threshold:drafter=block.size=2+keep=0.9-0.7",
+    "pearl:drafter=block",
+]
+SPECS += [
+    "threshold:unit=batch",
+    "threshold:unit=any,threshold=0.2",
+    "batch-lengths:lengths=5-2,sizes=1-4",
+]
 SPECS += ["adaspec:drafter=suffix", "adaspec:elimination=false"]
-SPECS += ["fixed-k:drafter=prompt-lookup.lookup_s=0.001+max=4", "threshold:drafter=suffix", "pearl:drafter=suffix"]
+SPECS += [
+    "fixed-k:drafter=prompt-lookup.lookup_s=0.001+max=4",
+    "threshold:drafter=suffix",
+    "pearl:drafter=suffix",
+]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +140,11 @@ def differences(found: Scene, trace: TraceFile) -> str:
         first = int((~same).argmax())
         return f"round {first}: {answered_s[first]} s for {ended_s[first]} s"
     compiled = simulate(scenario).rounds
-    return "" if np.array_equal(compiled["answered_s"], rounds["answered_s"]) else "the compiled loop differs"
+    return (
+        ""
+        if np.array_equal(compiled["answered_s"], rounds["answered_s"])
+        else "the compiled loop differs"
+    )
 
 
 RECORDED = [name for name in drafters.all() if drafters.get(name).recordable]
@@ -143,12 +159,20 @@ def test_traces_of_all_drafters_are_simulated_as_they_are_replayed(
     models = dict(trace.header.run["models"])
     named = parse_drafter(drafter).models
     models |= dict.fromkeys(named, models["draft"])
-    header = structs.replace(trace.header, drafter=drafter, run={**trace.header.run, "models": models})
+    header = structs.replace(
+        trace.header, drafter=drafter, run={**trace.header.run, "models": models}
+    )
     with TraceWriter(tmp_path / "other.parquet", header) as writer:
         for request in trace:
             writer.append(replace(request, sources=[drafter] * len(request.output_ids)))
     other = TraceFile(tmp_path / "other.parquet")
-    for spec in ("fixed-k:k=3", "threshold:max_draft=6", "adaspec:max_draft=4", "pearl:k=3", "decoupled"):
+    for spec in (
+        "fixed-k:k=3",
+        "threshold:max_draft=6",
+        "adaspec:max_draft=4",
+        "pearl:k=3",
+        "decoupled",
+    ):
         found = scene_or_reason(spec, name, other)
         if isinstance(found, str):
             assert any(reason in found for reason in (*REASONS, "has no more than tokens")), found
@@ -185,12 +209,19 @@ def test_one_device_takes_the_rounds_and_times_of_the_replayed_benchmark(
     ("system", "method", "deployment", "reason"),
     [
         ("wisp", "autoregressive", "wan", "the method does not draft, and the system does"),
-        ("wisp", "fixed-k", "vllm-rtx4090", "its devices draft, and deployment vllm-rtx4090 drafts on the server"),
+        (
+            "wisp",
+            "fixed-k",
+            "vllm-rtx4090",
+            "its devices draft, and deployment vllm-rtx4090 drafts on the server",
+        ),
         ("adaspec", "pearl", "wan", "the method drafts while the target verifies"),
         ("adaspec", "round-trips", "wan", "its server drafts, and the method on devices"),
     ],
 )
-def test_a_method_that_drafts_elsewhere_is_refused(system: str, method: str, deployment: str, reason: str) -> None:
+def test_a_method_that_drafts_elsewhere_is_refused(
+    system: str, method: str, deployment: str, reason: str
+) -> None:
     settings = ServingSettings(
         system=(system,),
         method=(method,),
@@ -226,7 +257,9 @@ def test_a_server_drafts_beside_parts_of_prompts(method: str, trace: TraceFile) 
     assert np.isfinite(ended).sum() > 20
 
 
-def stated(method: str, acceptance: str = "iid:alpha=0.8,length=8", deployment: str = "wan") -> Scenario:
+def stated(
+    method: str, acceptance: str = "iid:alpha=0.8,length=8", deployment: str = "wan"
+) -> Scenario:
     settings = ServingSettings(
         method=(method,),
         acceptance=(acceptance,),
@@ -246,7 +279,10 @@ def stated(method: str, acceptance: str = "iid:alpha=0.8,length=8", deployment: 
 def test_stated_rates_cost_what_their_drafter_takes() -> None:
     """Drafts of eight: look-ups cost nothing, a block one forward, and two halves of a block two."""
     drafters_ = ("model", "block", "block.size=4", "suffix")
-    drafted_s = [simulate(stated(f"fixed-k:drafter={name}")).rounds["draft_s"][4:].mean() for name in drafters_]
+    drafted_s = [
+        simulate(stated(f"fixed-k:drafter={name}")).rounds["draft_s"][4:].mean()
+        for name in drafters_
+    ]
     assert drafted_s[3] == 0
     assert drafted_s[0] > 3 * drafted_s[2] > 4 * drafted_s[1] > 0
     with pytest.raises(SkitError, match="which forwards drafter 'first-of' needs does not follow"):
@@ -254,14 +290,21 @@ def test_stated_rates_cost_what_their_drafter_takes() -> None:
 
 
 def test_what_drafts_beside_the_target_takes_of_its_memory() -> None:
-    tokens = {spec: stated(spec, deployment="vllm-rtx4090").memory.tokens for spec in ("fixed-k", "suffix")}
+    tokens = {
+        spec: stated(spec, deployment="vllm-rtx4090").memory.tokens
+        for spec in ("fixed-k", "suffix")
+    }
     assert tokens == {"fixed-k": 18_728, "suffix": 42_266}
 
 
-@pytest.mark.parametrize("method", ["fixed-k:k=7", "threshold:threshold=0.2,max_draft=4", "wisp:send_last=true"])
+@pytest.mark.parametrize(
+    "method", ["fixed-k:k=7", "threshold:threshold=0.2,max_draft=4", "wisp:send_last=true"]
+)
 def test_options_that_stated_rates_leave_without_effect_are_refused(method: str) -> None:
     name = method.partition(":")[2].partition("=")[0]
-    with pytest.raises(SkitError, match=f"{name}.* changes nothing where iid rates state what is drafted"):
+    with pytest.raises(
+        SkitError, match=f"{name}.* changes nothing where iid rates state what is drafted"
+    ):
         stated(method)
 
 
@@ -272,5 +315,7 @@ def test_a_server_cuts_drafts_at_the_methods_longest() -> None:
         for spec in ("fixed-k", "fixed-k:k=1", "fixed-k:k=8")
     ]
     assert drafted == [4, 1, 8]
-    with pytest.raises(SkitError, match="threshold changes nothing where iid rates state what is drafted"):
+    with pytest.raises(
+        SkitError, match="threshold changes nothing where iid rates state what is drafted"
+    ):
         stated("threshold:threshold=0.2,max_draft=4", deployment="vllm-rtx4090")

@@ -40,7 +40,10 @@ def test_each_request_is_drafted_for_as_far_as_its_round_says(
     """The first request takes three forwards for two tokens, the second one for one; a decision takes half a second."""
     costs = DrafterCosts(learned=learned)
     drafts = RoundDrafting(
-        replace(SLOW, predictor_s=0.5), lambda _: [RoundDraft(3, 2), RoundDraft(1, 1)], longest, costs
+        replace(SLOW, predictor_s=0.5),
+        lambda _: [RoundDraft(3, 2), RoundDraft(1, 1)],
+        longest,
+        costs,
     )
     assert drafts.run(BATCH, {}) == (pytest.approx(seconds), drafted)
 
@@ -54,7 +57,9 @@ def test_prompts_are_read_by_both_models_and_not_drafted_for() -> None:
     )
 
 
-@pytest.mark.parametrize(("spec", "longest"), [("fixed-k:k=1", 1), ("fixed-k:k=3", 3), ("autoregressive", 0)])
+@pytest.mark.parametrize(
+    ("spec", "longest"), [("fixed-k:k=1", 1), ("fixed-k:k=3", 3), ("autoregressive", 0)]
+)
 def test_a_fixed_length_is_what_is_sent(spec: str, longest: int) -> None:
     method = parse_method(spec)
     scene = scenario("adaspec", 4, source=iid(0.8, 4), duration_s=8.0, warmup_s=0.0,
@@ -98,7 +103,9 @@ def test_tokens_are_as_often_right_as_their_chances_say() -> None:
 
 def test_an_overconfident_draft_model_tells_higher_odds_of_the_same_tokens() -> None:
     accepted, random = np.array([0, 1]), np.array([[0.2], [0.6]])
-    honest, proud = (iid(0.5, 1, spread=0.4, overconfidence=by).typical.confidence for by in (1.0, 3.0))
+    honest, proud = (
+        iid(0.5, 1, spread=0.4, overconfidence=by).typical.confidence for by in (1.0, 3.0)
+    )
     is_so, claimed = honest.reported(accepted, random), proud.reported(accepted, random)
     assert claimed / (1 - claimed) == pytest.approx(3 * is_so / (1 - is_so))
     with pytest.raises(SkitError, match="overconfidence must be above 0, not 0"):

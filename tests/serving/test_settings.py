@@ -22,7 +22,9 @@ def settings(**changes: Any) -> ServingSettings:
 
 
 def test_one_entry_counts_for_all_and_several_for_one_each() -> None:
-    series_list = settings(system=("wisp", "sled"), scheduler=("fcfs",), method=("own", "fixed-k:k=2")).series()
+    series_list = settings(
+        system=("wisp", "sled"), scheduler=("fcfs",), method=("own", "fixed-k:k=2")
+    ).series()
     assert [(series.system, series.scheduler, series.method) for series in series_list] == [
         ("wisp", "fcfs", "wisp"),
         ("sled", "fcfs", "fixed-k:k=2"),
@@ -39,11 +41,16 @@ def test_the_grid_keeps_guard_times_to_schedulers_that_have_one() -> None:
     chosen = settings(system=("wisp", "sled"), guard_s=(0.05, 0.2), estimator_factor=(1.0, 0.5))
     points = chosen.points()
     assert len(points) == 2 * 2 + 2
-    assert {point.scheduler for point in points} == {"wisp-promise:guard_s=0.05", "wisp-promise:guard_s=0.2", "static"}
+    assert {point.scheduler for point in points} == {
+        "wisp-promise:guard_s=0.05",
+        "wisp-promise:guard_s=0.2",
+        "static",
+    }
 
 
 @pytest.mark.parametrize(
-    ("text", "devices"), [("7", (7,)), ("1,4,2", (1, 4, 2)), ("10:30:10", (10, 20, 30)), ("2:4,8", (2, 3, 4, 8))]
+    ("text", "devices"),
+    [("7", (7,)), ("1,4,2", (1, 4, 2)), ("10:30:10", (10, 20, 30)), ("2:4,8", (2, 3, 4, 8))],
 )
 def test_numbers_of_devices(text: str, devices: tuple[int, ...]) -> None:
     assert parse_devices(text) == devices
@@ -58,7 +65,10 @@ def test_other_texts_are_no_numbers_of_devices(text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"system": ("wisp", "sled", "centralized"), "scheduler": ("fcfs", "edf")}, "--scheduler is given 2 times"),
+        (
+            {"system": ("wisp", "sled", "centralized"), "scheduler": ("fcfs", "edf")},
+            "--scheduler is given 2 times",
+        ),
         ({"system": ("wisp", "wisp")}, "need as many different labels"),
         ({"devices": (4, 4)}, "devices: a value is given twice"),
         ({"deployment": ("local",)}, "a simulation needs latency models"),
@@ -101,8 +111,16 @@ def test_the_knee_is_where_a_flat_line_begins_to_rise() -> None:
 
 def test_the_guard_time_that_makes_up_for_a_wrong_estimator() -> None:
     def row(factor: float, guard_s: float, rate: float) -> SimulatedRow:
-        condition = {"series": "wisp", "devices": 9, "slo": "2", "slo_scale": 1.0, "estimator_noise": 0.0}
-        figures = serving_figures(Interval(0.0), violation_rate=Interval(rate, rate - 0.01, rate + 0.01))
+        condition = {
+            "series": "wisp",
+            "devices": 9,
+            "slo": "2",
+            "slo_scale": 1.0,
+            "estimator_noise": 0.0,
+        }
+        figures = serving_figures(
+            Interval(0.0), violation_rate=Interval(rate, rate - 0.01, rate + 0.01)
+        )
         return SimulatedRow(**condition, estimator_factor=factor, guard_s=guard_s, figures=figures)
 
     def late(row: SimulatedRow) -> Interval | None:

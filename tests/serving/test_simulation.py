@@ -6,7 +6,11 @@ from math import inf, isclose
 
 import numpy as np
 import pytest
-from invariants import no_request_is_in_two_batches, no_token_is_lost_or_doubled, time_never_runs_backwards
+from invariants import (
+    no_request_is_in_two_batches,
+    no_token_is_lost_or_doubled,
+    time_never_runs_backwards,
+)
 from nightly import nightly_except
 from scenes import DRAFT, VERIFY, calm, equal_results, scenario
 from trace_builders import MAX_DRAFT, made_requests
@@ -33,12 +37,21 @@ from specbench_kit.traces.trace import TraceHeader
 SYSTEMS = list(systems.all())
 TIGHT = KvCapacity(700, 4096)
 """Room for six of the scenes' sessions."""
-WORK_CONSERVING = ("fcfs", "edf", "wisp-promise", "wisp-paper:late_lane=true", "knapsack:window=6", "prefill-first")
+WORK_CONSERVING = (
+    "fcfs",
+    "edf",
+    "wisp-promise",
+    "wisp-paper:late_lane=true",
+    "knapsack:window=6",
+    "prefill-first",
+)
 
 
 def replayed(method: str, deployment: Deployment, requests: int = 4) -> list[RequestRecord]:
     header = TraceHeader(MAX_DRAFT, 0.0, (), {})
-    return list(replay(parse_method(method), header, made_requests(requests), deployment=deployment))
+    return list(
+        replay(parse_method(method), header, made_requests(requests), deployment=deployment)
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +126,11 @@ def test_one_device_alone_takes_the_closed_form() -> None:
         expected_s += DRAFT.seconds([(lacking, context - lacking)])
         expected_s += sum(DRAFT.seconds([(1, context + step)]) for step in range(2))
         sent = 3 + (prompt if number == 0 else 0)
-        expected_s += link.rtt_s + sent * TOKEN_BYTES / link.up_bytes_per_s + 4 * TOKEN_BYTES / link.down_bytes_per_s
+        expected_s += (
+            link.rtt_s
+            + sent * TOKEN_BYTES / link.up_bytes_per_s
+            + 4 * TOKEN_BYTES / link.down_bytes_per_s
+        )
         expected_s += VERIFY.seconds([(context + 3 - cached, cached)])
     assert isclose(result.responses["end_s"][0], expected_s, rel_tol=1e-12)
     assert result.rounds["submitted"][:3].tolist() == [3, 3, 3]
@@ -135,9 +152,16 @@ def test_one_device_takes_the_time_of_a_replayed_benchmark(method: str) -> None:
     )  # fmt: skip
     result = simulate(scene)
     rounds = len(records[0].rounds)
-    assert result.rounds["committed"][:rounds].tolist() == [step.committed for step in records[0].rounds]
-    answered_s, expected_s = result.rounds["answered_s"][:rounds], [step.end_s for step in records[0].rounds]
-    assert answered_s[0] == pytest.approx(expected_s[0], rel=1e-12), "tokens are there when their answer arrives"
+    assert result.rounds["committed"][:rounds].tolist() == [
+        step.committed for step in records[0].rounds
+    ]
+    answered_s, expected_s = (
+        result.rounds["answered_s"][:rounds],
+        [step.end_s for step in records[0].rounds],
+    )
+    assert answered_s[0] == pytest.approx(expected_s[0], rel=1e-12), (
+        "tokens are there when their answer arrives"
+    )
     if any(step.proactive for step in records[0].rounds):
         # A forward ahead of the first answer begins with the wait here, and in the engine behind the prompt. All later
         # rounds take the same time but for the context of such forwards.
@@ -152,7 +176,9 @@ def test_one_device_takes_the_time_of_a_replayed_benchmark(method: str) -> None:
 def test_random_arrivals_at_a_constant_server_wait_as_md1_says() -> None:
     """Responses of one token, one at a time, wait for utilisation / (1 - utilisation) * service / 2 on average."""
     service_s, utilisation = 0.02, 0.5
-    deployment = Deployment("md1", Endpoint("none", DRAFT), Endpoint("server", InteractionModel(0, 0, 0, service_s)))
+    deployment = Deployment(
+        "md1", Endpoint("none", DRAFT), Endpoint("server", InteractionModel(0, 0, 0, service_s))
+    )
     waits_s = []
     for seed in range(2):
         scene = Scenario(
@@ -174,12 +200,16 @@ def test_a_seed_gives_the_same_run_in_any_number_of_processes() -> None:
     assert not equal_results(alone[0], alone[1])
 
 
-@pytest.mark.parametrize("system", nightly_except(["wisp", "sled"], ["wisp", "sled", "centralized", "adaspec"]))
+@pytest.mark.parametrize(
+    "system", nightly_except(["wisp", "sled"], ["wisp", "sled", "centralized", "adaspec"])
+)
 def test_a_run_that_is_looked_at_goes_on_as_if_it_had_not_been(system: str) -> None:
     """The state at each pause is that of a run that ends there."""
     looked_at = Simulation(scenario(system, memory=TIGHT, arrivals=Poisson(2.0)), 4)
     for end_s in (1.0, 7.3, 12.0, 40.0):
-        short = scenario(system, memory=TIGHT, arrivals=Poisson(2.0), duration_s=end_s, warmup_s=0.0)
+        short = scenario(
+            system, memory=TIGHT, arrivals=Poisson(2.0), duration_s=end_s, warmup_s=0.0
+        )
         assert equal_results(looked_at.run(end_s), simulate(short, 4))
 
 
@@ -188,9 +218,13 @@ def keep(_scene: Scenario, result: SimulationResult) -> SimulationResult:
 
 
 def test_paired_seeds_give_every_scheduler_the_same_drafts() -> None:
-    results = [simulate(scenario(devices=12, scheduler=name), seed=5) for name in ("fcfs", "wisp-promise")]
+    results = [
+        simulate(scenario(devices=12, scheduler=name), seed=5) for name in ("fcfs", "wisp-promise")
+    ]
     for client in range(12):
-        accepted = [result.rounds["accepted"][result.rounds["client"] == client] for result in results]
+        accepted = [
+            result.rounds["accepted"][result.rounds["client"] == client] for result in results
+        ]
         common = min(map(len, accepted)) - 1
         assert common > 20
         assert accepted[0][:common].tolist() == accepted[1][:common].tolist()
@@ -206,7 +240,10 @@ def test_a_session_that_does_not_fit_comes_back_cold() -> None:
 @pytest.mark.parametrize("scheduler", ["fcfs", "wisp-promise"])
 def test_more_sessions_than_memory_holds_do_not_wear_it_out(scheduler: str) -> None:
     """With eight times as many devices as fit, sessions wait their turn, and few are computed twice."""
-    few, many = (simulate(scenario("wisp-cache", n, scheduler=scheduler, memory=TIGHT, slo="1")) for n in (6, 48))
+    few, many = (
+        simulate(scenario("wisp-cache", n, scheduler=scheduler, memory=TIGHT, slo="1"))
+        for n in (6, 48)
+    )
     assert many.rounds["committed"].sum() > few.rounds["committed"].sum()
     assert many.evictions < len(many.responses["client"])
     read = [result.rounds["new"].sum() / result.rounds["committed"].sum() for result in (few, many)]
@@ -222,7 +259,9 @@ def test_without_a_prefix_cache_every_round_reads_all() -> None:
 def test_the_server_drafts_as_long_as_it_pays() -> None:
     """With a larger batch every verified token costs more, so AdaSpec's drafts get shorter."""
     draft, verify = ContextModel(1e-9, 1e-6, 1e-3), ContextModel(1e-9, 1e-3, 1e-2)
-    deployment = Deployment("pair", Endpoint("gpu", draft), Endpoint("gpu", verify), placement="server")
+    deployment = Deployment(
+        "pair", Endpoint("gpu", draft), Endpoint("gpu", verify), placement="server"
+    )
     lengths, rule = [], parse_method("adaspec").prepare(environment(PairHashes("", ""), deployment))
     for devices in (1, 40):
         scene = scenario("adaspec", devices, deployment=deployment, source=iid(0.8, 8), slo="1", output_tokens=80,
@@ -246,7 +285,9 @@ def test_two_groups_take_turns() -> None:
 def test_what_was_drafted_meanwhile_delays_the_device_by_a_step_at_most() -> None:
     deployment = replace(calm(), drafter=Endpoint("edge", InteractionModel(0, 0, 0, 0.03)))
     source = RecordedRounds(replayed("fixed-k:k=2", deployment), levels=2, proactive=3)
-    rounds = simulate(scenario("wisp-cache", 1, deployment=deployment, source=source, slo="1")).rounds
+    rounds = simulate(
+        scenario("wisp-cache", 1, deployment=deployment, source=source, slo="1")
+    ).rounds
     same_response = rounds["response"][1:] == rounds["response"][:-1]
     begun_s = rounds["sent_s"][1:] - rounds["draft_s"][1:]
     delay_s = (begun_s - rounds["answered_s"][:-1])[same_response]
@@ -257,9 +298,13 @@ def test_what_was_drafted_meanwhile_delays_the_device_by_a_step_at_most() -> Non
 
 def test_recorded_arrivals_that_find_their_device_busy_wait_and_are_counted() -> None:
     filled_queue = tuple(RequestArrival(0.1 * n, 60, 40) for n in range(100))
-    scene = scenario(devices=2, arrivals=ReplayedArrivals(filled_queue), slo="4", duration_s=20.0, warmup_s=0.0)
+    scene = scenario(
+        devices=2, arrivals=ReplayedArrivals(filled_queue), slo="4", duration_s=20.0, warmup_s=0.0
+    )
     result = simulate(scene)
-    assert sorted(np.round(result.responses["start_s"], 6)) == [round(request.at_s, 6) for request in filled_queue]
+    assert sorted(np.round(result.responses["start_s"], 6)) == [
+        round(request.at_s, 6) for request in filled_queue
+    ]
     assert np.isinf(result.responses["end_s"]).any()
     assert compute_metrics(scene, result).overall.violation_rate > 0.5
 
@@ -269,7 +314,10 @@ def test_recorded_arrivals_that_find_their_device_busy_wait_and_are_counted() ->
     [
         ({"devices": 0}, "at least 1 device, not 0"),
         ({"slo": "900/s"}, "no batch can meet the SLO '900/s' of 900 tokens/s"),
-        ({"prompt_tokens": 5000, "memory": KvCapacity(inf, 4096)}, "exceeds the model's context of 4096"),
+        (
+            {"prompt_tokens": 5000, "memory": KvCapacity(inf, 4096)},
+            "exceeds the model's context of 4096",
+        ),
         ({"memory": KvCapacity(50, 4096)}, "exceeds the server's KV memory of 50 tokens"),
         ({"warmup_s": 40.0}, "the warm-up of 40 s must end before the 40 s"),
         ({"output_tokens": 0}, "output_tokens must be at least 1, not 0"),
@@ -288,6 +336,10 @@ def test_lengths_that_nobody_knows_are_refused() -> None:
 
 
 def test_a_traces_length_beyond_the_context_is_refused() -> None:
-    scene = scenario(arrivals=ReplayedArrivals((RequestArrival(0.0, 9000, 10),)), memory=KvCapacity(inf, 4096))
-    with pytest.raises(SkitError, match="a response of 9000 \\+ 10 tokens exceeds the model's context"):
+    scene = scenario(
+        arrivals=ReplayedArrivals((RequestArrival(0.0, 9000, 10),)), memory=KvCapacity(inf, 4096)
+    )
+    with pytest.raises(
+        SkitError, match="a response of 9000 \\+ 10 tokens exceeds the model's context"
+    ):
         simulate(scene)

@@ -17,7 +17,9 @@ from specbench_kit.serving.schedulers.estimator import EstimatorError
 from specbench_kit.serving.simulation import simulate
 
 RECORDED = Path(__file__).with_name("single_server.json")
-NETWORK = Network(frame_s=0.002, turn_s=0.004, turn_answer_s=0.001, answer_s=0.0001, shared_up_bytes_per_s=4000.0)
+NETWORK = Network(
+    frame_s=0.002, turn_s=0.004, turn_answer_s=0.001, answer_s=0.0001, shared_up_bytes_per_s=4000.0
+)
 SCENES: dict[str, Callable[[], Scenario]] = {
     "wisp": lambda: scenario("wisp", 60),
     "sled": lambda: scenario("sled", 60),
@@ -25,8 +27,12 @@ SCENES: dict[str, Callable[[], Scenario]] = {
     "centralized": lambda: scenario("centralized", 60, arrivals=Poisson(3.0)),
     "chunked": lambda: scenario("centralized", 60, scheduler="chunked"),
     "little memory": lambda: scenario("wisp", 60, memory=KvCapacity(1500), arrivals=Poisson(2.0)),
-    "least recently used": lambda: scenario("wisp", 60, memory=KvCapacity(1500, lru=True), arrivals=Poisson(2.0)),
-    "scatter": lambda: scenario("wisp", 60, estimator=EstimatorError(1.2, 0.3), verify_cv=0.3, max_batch=7),
+    "least recently used": lambda: scenario(
+        "wisp", 60, memory=KvCapacity(1500, lru=True), arrivals=Poisson(2.0)
+    ),
+    "scatter": lambda: scenario(
+        "wisp", 60, estimator=EstimatorError(1.2, 0.3), verify_cv=0.3, max_batch=7
+    ),
     "network": lambda: scenario("wisp", 60, network=NETWORK),
 }
 
@@ -34,7 +40,8 @@ SCENES: dict[str, Callable[[], Scenario]] = {
 def figures(result: SimulationResult) -> dict[str, float]:
     """Return counts, and per column the sum of its finite values, weighted by their place so that order counts."""
     sums: dict[str, float] = {
-        name: getattr(result, name) for name in ("refusals", "idle_waiting_s", "evictions", "peak_kv_tokens", "events")
+        name: getattr(result, name)
+        for name in ("refusals", "idle_waiting_s", "evictions", "peak_kv_tokens", "events")
     }
     for table in ("rounds", "responses", "batches"):
         for name, column in getattr(result, table).items():

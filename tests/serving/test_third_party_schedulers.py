@@ -56,11 +56,26 @@ print(json.dumps({"known": list(schedulers.all()), "largest": result.batches["si
 
 
 def test_it_runs_beside_the_others(tmp_path: Path) -> None:
-    install(tmp_path, "elsewhere_lifo", MODULE, "specbench_kit.schedulers", ["lifo = elsewhere_lifo:Lifo"])
-    program = f"import sys; sys.path[:0] = {[str(tmp_path), str(Path(__file__).parent)]}\n{PROGRAM}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    printed = json.loads(done.stdout)
-    assert {"fcfs", "static", "edf", "wisp-paper", "wisp-promise", "knapsack", "prefill-first", "lifo"} <= set(
-        printed["known"]
+    install(
+        tmp_path,
+        "elsewhere_lifo",
+        MODULE,
+        "specbench_kit.schedulers",
+        ["lifo = elsewhere_lifo:Lifo"],
     )
+    program = f"import sys; sys.path[:0] = {[str(tmp_path), str(Path(__file__).parent)]}\n{PROGRAM}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    printed = json.loads(done.stdout)
+    assert {
+        "fcfs",
+        "static",
+        "edf",
+        "wisp-paper",
+        "wisp-promise",
+        "knapsack",
+        "prefill-first",
+        "lifo",
+    } <= set(printed["known"])
     assert printed["largest"] == 2

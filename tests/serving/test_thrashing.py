@@ -26,10 +26,18 @@ def finished(result: SimulationResult) -> int:
 
 
 def cautions(scene: Scenario, result: SimulationResult) -> list[str]:
-    condition = {"slo": "1", "slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": None}
+    condition = {
+        "slo": "1",
+        "slo_scale": 1.0,
+        "estimator_factor": 1.0,
+        "estimator_noise": 0.0,
+        "guard_s": None,
+    }
     figures = over_seeds([compute_metrics(scene, result)])
     row = SimulatedRow(series="centralized", devices=scene.devices, **condition, figures=figures)
-    return thrashing(SimulationSummary(axes={}, rows=[row], against_first=[], knees=[], guards=[], ranges=[]))
+    return thrashing(
+        SimulationSummary(axes={}, rows=[row], against_first=[], knees=[], guards=[], ranges=[])
+    )
 
 
 def test_a_server_with_little_memory_thrashes_goes_on_and_says_so() -> None:

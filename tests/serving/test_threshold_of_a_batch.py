@@ -11,7 +11,14 @@ def test_a_batch_stops_where_its_mean_surety_falls_below_the_threshold() -> None
         "method": ["threshold:unit=batch,threshold=0.7,max_draft=6", "threshold:unit=batch,threshold=0.5,max_draft=6"],
         "label": ["strict", "lax"], "prompt_tokens": 50, "output_tokens": 100,
     }  # fmt: skip
-    sent = {entry["series"]: entry for entry in simulate(options, lambda *_: None) if entry.get("figures")}
-    strict, lax = (sent[name]["figures"]["overall"]["submitted_per_verify"]["mean"] for name in ("strict", "lax"))
+    sent = {
+        entry["series"]: entry
+        for entry in simulate(options, lambda *_: None)
+        if entry.get("figures")
+    }
+    strict, lax = (
+        sent[name]["figures"]["overall"]["submitted_per_verify"]["mean"]
+        for name in ("strict", "lax")
+    )
     assert 0.9 < strict <= 1
     assert 5.5 < lax <= 6

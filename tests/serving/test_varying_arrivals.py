@@ -28,7 +28,9 @@ def test_as_many_come_as_the_rate_of_each_part_of_a_cycle_asks_for(changing: Var
     at_s = np.sort(arrivals(changing, 4000).ravel())
     at_s = at_s[at_s < 40 * seconds[-1]]
     expected = rates * np.diff(seconds) / np.sum(rates * np.diff(seconds)) * 40 * 8.0 * seconds[-1]
-    fifths = np.interp(np.linspace(0, seconds[-1], 6), seconds, np.concatenate([[0.0], np.cumsum(expected)]))
+    fifths = np.interp(
+        np.linspace(0, seconds[-1], 6), seconds, np.concatenate([[0.0], np.cumsum(expected)])
+    )
     arrived = np.histogram(at_s % seconds[-1], np.linspace(0, seconds[-1], 6))[0]
     due = np.diff(fifths)
     assert np.abs(arrived - due).max() < 4 * np.sqrt(due.max())
@@ -37,12 +39,22 @@ def test_as_many_come_as_the_rate_of_each_part_of_a_cycle_asks_for(changing: Var
 
 def test_a_rate_that_does_not_change_is_that_of_random_arrivals() -> None:
     even, random = Waves(8.0, swing=0.0), parse_arrivals("poisson:rate_per_s=8", 1.0)
-    arguments = np.arange(3), 3, np.zeros(3, dtype=int), np.array([0.0, 130.0, 260.0]), np.array([0.1, 0.5, 0.9])
-    assert even.next_requests(*arguments).at_s == pytest.approx(random.next_requests(*arguments).at_s)
+    arguments = (
+        np.arange(3),
+        3,
+        np.zeros(3, dtype=int),
+        np.array([0.0, 130.0, 260.0]),
+        np.array([0.1, 0.5, 0.9]),
+    )
+    assert even.next_requests(*arguments).at_s == pytest.approx(
+        random.next_requests(*arguments).at_s
+    )
 
 
 def test_named_on_the_command_line_and_scaled_in_rate() -> None:
-    assert parse_arrivals("levels:rate_per_s=2,cv=0.5,span_s=5", 1.0) == Levels(2.0, span_s=5.0, cv=0.5)
+    assert parse_arrivals("levels:rate_per_s=2,cv=0.5,span_s=5", 1.0) == Levels(
+        2.0, span_s=5.0, cv=0.5
+    )
     assert Waves(1.0, swing=0.5).at_rate(3.0) == Waves(3.0, swing=0.5)
     with pytest.raises(SkitError, match="swing is a share from 0 to 1, not 2"):
         parse_arrivals("waves:rate_per_s=2,swing=2", 1.0)

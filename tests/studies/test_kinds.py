@@ -46,7 +46,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.mark.figures
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_page_is_made_again_from_two_files(command: str, made: dict[str, Path], tmp_path: Path) -> None:
+def test_every_page_is_made_again_from_two_files(
+    command: str, made: dict[str, Path], tmp_path: Path
+) -> None:
     assert_made_again(made[command], tmp_path)
 
 
@@ -58,9 +60,16 @@ def test_every_kind_is_found_by_its_command(made: dict[str, Path]) -> None:
         assert len(api.load(folder).to_pandas()) > 0
 
 
-def test_three_folders_of_different_commands_join_in_a_notebook(made: dict[str, Path], tmp_path: Path) -> None:
+def test_three_folders_of_different_commands_join_in_a_notebook(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
     trace = write_trace(tmp_path / "trace.parquet", made_requests(4), MODELS).path
-    assert skit_here("bench", "--method", "fixed-k:k=2", "--replay", trace, "--out", tmp_path / "runs").returncode == 0
+    assert (
+        skit_here(
+            "bench", "--method", "fixed-k:k=2", "--replay", trace, "--out", tmp_path / "runs"
+        ).returncode
+        == 0
+    )
     folders = [made["sweep"], made["batch-sizes"], tmp_path / "runs"]
     swept, sized, benchmark = (api.load(folder).to_pandas() for folder in folders)
     alone = sized[sized.batch_size == 1][["method", "tpot_s"]]
@@ -68,7 +77,9 @@ def test_three_folders_of_different_commands_join_in_a_notebook(made: dict[str, 
     joined = swept.merge(alone, on="method").merge(lengths, on="method", suffixes=("", "_there"))
     assert len(joined) == len(swept) == 4, "no method is lost"
     assert set(joined.method) == {"autoregressive", "fixed-k:k=2"}
-    assert joined.acceptance_length.tolist() == pytest.approx(joined.acceptance_length_there.tolist())
+    assert joined.acceptance_length.tolist() == pytest.approx(
+        joined.acceptance_length_there.tolist()
+    )
     results = [api.load(made[command]) for command in ("sweep", "simulate", "batch-sizes")]
     assert all(result.headline and result.warnings for result in results)
     with pytest.raises(SkitError, match=r"there is no table 'rows' in this result; it has sweep"):
@@ -85,7 +96,9 @@ def test_a_folder_of_folders_stands_for_all_of_them(made: dict[str, Path], tmp_p
     assert written["summary"][1] == read_object(made["sweep"] / "summary.json")
 
 
-def test_a_changed_sentence_is_on_the_page_without_running_anything(made: dict[str, Path], tmp_path: Path) -> None:
+def test_a_changed_sentence_is_on_the_page_without_running_anything(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
     folder = shutil.copytree(made["sweep"], tmp_path / "changed")
     run = read_object(folder / "run.json")
     run["dataset"]["name"] = "questions of mine"
@@ -121,10 +134,15 @@ def test_what_cannot_be_read_is_one_line(
         (None, "has no summary.json: its run of skit sweep is unfinished"),
         ("{", "summary.json is not valid JSON ("),
         ("[]", "holds no JSON object"),
-        ('{"axes": {}, "break_even": [], "edge": [], "fastest": [], "rows": [3]}', "rows[0] must be an object"),
+        (
+            '{"axes": {}, "break_even": [], "edge": [], "fastest": [], "rows": [3]}',
+            "rows[0] must be an object",
+        ),
     ],
 )
-def test_a_damaged_result_is_one_line(content: str | None, words: str, made: dict[str, Path], tmp_path: Path) -> None:
+def test_a_damaged_result_is_one_line(
+    content: str | None, words: str, made: dict[str, Path], tmp_path: Path
+) -> None:
     folder = shutil.copytree(made["sweep"], tmp_path / "study")
     (folder / "summary.json").unlink()
     if content is not None:
@@ -132,7 +150,9 @@ def test_a_damaged_result_is_one_line(content: str | None, words: str, made: dic
     assert words in error_line(skit_here("report", folder))
 
 
-def test_files_that_do_not_belong_together_are_one_line(made: dict[str, Path], tmp_path: Path) -> None:
+def test_files_that_do_not_belong_together_are_one_line(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
     folder = shutil.copytree(made["capacity"], tmp_path / "study")
     summary = read_object(folder / "summary.json") | {"rows": []}
     (folder / "summary.json").write_text(json.dumps(summary))
@@ -142,10 +162,14 @@ def test_files_that_do_not_belong_together_are_one_line(made: dict[str, Path], t
     assert skit_here("report", "--index", tmp_path).returncode == 0
 
 
-def test_a_drawing_from_elsewhere_keeps_shapes_and_texts_alone(made: dict[str, Path], tmp_path: Path) -> None:
+def test_a_drawing_from_elsewhere_keeps_shapes_and_texts_alone(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
     folder = shutil.copytree(made["profile-verifier"], tmp_path / "study")
     (drawing,) = (folder / "plots").glob("*_shares.svg")
-    drawing.write_text(f'<svg xmlns="{NAMESPACE}" viewBox="0 0 9 9"><script>alert(1)</script><path d="M0 0"/></svg>')
+    drawing.write_text(
+        f'<svg xmlns="{NAMESPACE}" viewBox="0 0 9 9"><script>alert(1)</script><path d="M0 0"/></svg>'
+    )
     assert skit_here("report", folder, "--out", tmp_path / "page").returncode == 0
     for file in (tmp_path / "page" / "report.html", tmp_path / "page" / "plots" / drawing.name):
         assert "alert(1)" not in file.read_text()
@@ -166,9 +190,13 @@ def test_a_file_in_place_of_a_folder_is_one_line(made: dict[str, Path]) -> None:
     assert line.startswith(f"{made['sweep'] / 'report.html'} is a file: name the folder of a run")
 
 
-def test_options_of_comparisons_are_refused_for_other_commands(made: dict[str, Path], tmp_path: Path) -> None:
+def test_options_of_comparisons_are_refused_for_other_commands(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
     assert "are for runs of skit bench" in error_line(skit_here("report", made["sweep"], "--bare"))
-    assert "it has md, html, csv, png, svg" in error_line(skit_here("report", made["sweep"], "--format", "latex"))
+    assert "it has md, html, csv, png, svg" in error_line(
+        skit_here("report", made["sweep"], "--format", "latex")
+    )
     both = (made["sweep"], made["simulate"], "--out", tmp_path)
     assert "--out is one folder" in error_line(skit_here("report", *both))
     assert "they share no table" in error_line(skit_here("report", made["sweep"], OLD / "bench"))
@@ -181,7 +209,9 @@ def test_folders_of_0_2_open(folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     (study,) = studies_in(folder)
     assert study.kind.command == folder.name
-    assert study.headline.replace("`", "") in (tmp_path / "report.md").read_text().replace("`", "").replace("**", "")
+    assert study.headline.replace("`", "") in (tmp_path / "report.md").read_text().replace(
+        "`", ""
+    ).replace("**", "")
     assert len(api.load(folder).to_pandas()) > 0
 
 
@@ -189,7 +219,15 @@ def test_rows_of_an_old_sweep_are_those_of_its_table() -> None:
     old = read_object(OLD / "sweep" / "summary.json")["rows"]
     new = api.load(OLD / "sweep").to_pandas().to_dict("records")
     for before, now in zip(old, new, strict=True):
-        for name in ("link.rtt_s", "fixed-k.k", "method", "speedup", "speedup_low", "tpot_p95_s", "draft_s"):
+        for name in (
+            "link.rtt_s",
+            "fixed-k.k",
+            "method",
+            "speedup",
+            "speedup_low",
+            "tpot_p95_s",
+            "draft_s",
+        ):
             assert now[name] == before[name] or (before[name] is None and now[name] != now[name])
 
 

@@ -45,7 +45,12 @@ def predictor(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def traces() -> list[RequestTrace]:
     """Return traces with a prompt of one token, an answer of one token, and answers up to the context's end."""
     shortest = made_request("one", 1, prompt=(7,), seed=8)
-    return [*made_requests(3), shortest, made_request("full", 30, spare=1, seed=9), made_request("more", 30, seed=10)]
+    return [
+        *made_requests(3),
+        shortest,
+        made_request("full", 30, spare=1, seed=9),
+        made_request("more", 30, seed=10),
+    ]
 
 
 def places() -> Iterator[Deployment]:
@@ -92,7 +97,9 @@ def test_a_policy_with_a_memory_takes_the_loop(spec: str) -> None:
 def test_a_timeline_is_kept_where_it_is_asked_for(traces) -> None:
     timeline = Timeline()
     method = parse_method("fixed-k")
-    assert list(replay(method, HEADER, traces, timeline=timeline)) == list(replay(method, HEADER, traces))
+    assert list(replay(method, HEADER, traces, timeline=timeline)) == list(
+        replay(method, HEADER, traces)
+    )
     assert timeline.spans
 
 
@@ -102,7 +109,9 @@ def test_drafts_beyond_the_record_are_refused(spec: str, traces, monkeypatch) ->
     option = type(method).draft_limit
     with pytest.raises(SkitError, match="drafts of 6 tokens and the method wants more") as quick:
         list(replay(method, HEADER, traces))
-    assert str(quick.value).endswith(f": record the trace with a larger --max-draft, or set {option} to 6 or less")
+    assert str(quick.value).endswith(
+        f": record the trace with a larger --max-draft, or set {option} to 6 or less"
+    )
     with pytest.raises(SkitError) as looped:
         through_the_loop(method, traces, recording_deployment(HEADER), monkeypatch)
     assert str(quick.value) == str(looped.value)
@@ -113,6 +122,7 @@ def test_a_draft_that_is_right_beyond_the_answer_is_refused() -> None:
     trace = made_request("short", 12, spare=0, seed=3)
     trace.drafted[-1, 0] = trace.output_ids[-1]
     with pytest.raises(
-        SkitError, match=r"tokens beyond the recorded answer: record .* --max-draft, or take another method"
+        SkitError,
+        match=r"tokens beyond the recorded answer: record .* --max-draft, or take another method",
     ):
         list(replay(parse_method("fixed-k:k=1"), structs.replace(HEADER, capacity=64), [trace]))

@@ -31,7 +31,9 @@ def replayable(name: str) -> bool:
     except SkitError:
         return False
     needs_predictor = name in ("wisp", "specdecpp", "reachable")
-    return method.drafting == parse_drafter("model") and not needs_predictor and name != "layer-split"
+    return (
+        method.drafting == parse_drafter("model") and not needs_predictor and name != "layer-split"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -85,17 +87,25 @@ def test_the_option_that_is_too_large_is_named_with_its_limit(method: Method, ad
     assert shorter_drafts(method, MAX_DRAFT) == advice
 
 
-def test_a_replay_says_in_run_and_report_which_draft_it_shortened(trace: Path, tmp_path: Path) -> None:
+def test_a_replay_says_in_run_and_report_which_draft_it_shortened(
+    trace: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     done = skit_here("bench", "--replay", trace, "--method", "threshold", "--out", out)
     assert done.returncode == 0, done.stderr
     (folder,) = out.iterdir()
     run = read_object(folder / "run.json")
     assert (run["method"], run["options"]["max_draft"]) == ("threshold:max_draft=6", 6)
-    assert run["lowered_limits"] == {"threshold": {"option": "max_draft", "default": 20, "lowered": 6}}
+    assert run["lowered_limits"] == {
+        "threshold": {"option": "max_draft", "default": 20, "lowered": 6}
+    }
     for text in (done.stdout, (folder / "report.md").read_text(encoding="utf-8")):
-        assert "SHORTER DRAFTS: threshold (20 by default) drafts at most 6 tokens here" in " ".join(text.split())
-    stated = skit_here("bench", "--replay", trace, "--method", "threshold:max_draft=20,threshold=0", "--out", out)
+        assert "SHORTER DRAFTS: threshold (20 by default) drafts at most 6 tokens here" in " ".join(
+            text.split()
+        )
+    stated = skit_here(
+        "bench", "--replay", trace, "--method", "threshold:max_draft=20,threshold=0", "--out", out
+    )
     assert "the method wants more" in error_line(stated)
 
 
@@ -106,20 +116,41 @@ def test_two_names_of_what_becomes_one_method_run_once(trace: Path, tmp_path: Pa
     assert left_out == {"threshold:max_draft=6": "on this trace it is the same as threshold"}
 
 
-def test_a_sweep_and_a_simulation_replay_the_same_shortened_draft(trace: Path, tmp_path: Path) -> None:
+def test_a_sweep_and_a_simulation_replay_the_same_shortened_draft(
+    trace: Path, tmp_path: Path
+) -> None:
     point = ["--deployment", "wan", "--method", "margin", "--json"]
-    load = ["--acceptance", trace, "--devices", 2, "--seeds", 1, "--duration", 8, "--warm-up", 1, "--jobs", 1]
+    load = [
+        "--acceptance",
+        trace,
+        "--devices",
+        2,
+        "--seeds",
+        1,
+        "--duration",
+        8,
+        "--warm-up",
+        1,
+        "--jobs",
+        1,
+    ]
     for command in (["sweep", "--replay", trace, *point], ["simulate", *load, *point]):
         done = skit_here(*command, "--out", tmp_path)
         assert done.returncode == 0, done.stderr
         (folder,) = json.loads(done.stdout.splitlines()[-1])["run_dirs"]
         run = read_object(Path(folder) / "run.json")
-        assert run["lowered_limits"]["margin"] == {"option": "max_draft", "default": 20, "lowered": 6}
+        assert run["lowered_limits"]["margin"] == {
+            "option": "max_draft",
+            "default": 20,
+            "lowered": 6,
+        }
         assert "SHORTER DRAFTS: margin" in (Path(folder) / "report.md").read_text(encoding="utf-8")
 
 
 def test_tuning_tries_the_default_with_the_drafts_that_the_trace_holds(trace: Path) -> None:
-    tuned, left_out = tune(TuningSettings(methods=("threshold",), traces=(trace,), budget=1), lambda *_: None)
+    tuned, left_out = tune(
+        TuningSettings(methods=("threshold",), traces=(trace,), budget=1), lambda *_: None
+    )
     assert left_out == {}
     assert tuned.methods["threshold"].spec == "threshold:max_draft=6"
 

@@ -74,7 +74,10 @@ def head() -> HeadModel:
 
 
 def runners_of(slots: int = 4) -> tuple[Runner, Runner]:
-    pair = make_runner(TARGET, slots, CAPACITY), make_runner(disturbed(TARGET, 0.02), slots, CAPACITY)
+    pair = (
+        make_runner(TARGET, slots, CAPACITY),
+        make_runner(disturbed(TARGET, 0.02), slots, CAPACITY),
+    )
     put_beside(pair[0], head())
     return pair
 
@@ -82,17 +85,27 @@ def runners_of(slots: int = 4) -> tuple[Runner, Runner]:
 @pytest.fixture(scope="module")
 def requests() -> list[Request]:
     without_references = make_requests(PROMPTS, LENGTH)
-    return with_references(without_references, decode(AUTOREGRESSIVE, runners_of(), without_references))
+    return with_references(
+        without_references, decode(AUTOREGRESSIVE, runners_of(), without_references)
+    )
 
 
-def record_traces(drafter: str, requests: Sequence[Request]) -> tuple[TraceHeader, list[RequestTrace]]:
+def record_traces(
+    drafter: str, requests: Sequence[Request]
+) -> tuple[TraceHeader, list[RequestTrace]]:
     target, draft = runners_of()
     drafting = parse_drafter(drafter)
     models = {**heads_beside(parse_method(f"fixed-k:drafter={drafter}"), target), DRAFT: draft}
     recorder = DrafterTraceRecorder(target, drafting, models, MAX_DRAFT)
     traces = [
         recorder.trace(
-            RequestRecord(request.id, "test", list(request.prompt_ids), list(request.reference), finish_reason="length")
+            RequestRecord(
+                request.id,
+                "test",
+                list(request.prompt_ids),
+                list(request.reference),
+                finish_reason="length",
+            )
         )
         for request in requests
     ]
@@ -118,15 +131,25 @@ def recorded(requests: list[Request]) -> RecordedTraces:
     return {drafter: record_traces(drafter, requests) for drafter in DRAFTERS}
 
 
-def live(spec: str, requests: Sequence[Request], deployment: Deployment, batch_size: int = 1) -> list[RequestRecord]:
-    records = decode(parse_method(spec), runners_of(), requests, deployment=deployment, batch_size=batch_size)
+def live(
+    spec: str, requests: Sequence[Request], deployment: Deployment, batch_size: int = 1
+) -> list[RequestRecord]:
+    records = decode(
+        parse_method(spec), runners_of(), requests, deployment=deployment, batch_size=batch_size
+    )
     for record in records.values():
-        record.rounds = [structs.replace(step, padded=[]) for step in record.rounds]  # a replay has no batches
+        record.rounds = [
+            structs.replace(step, padded=[]) for step in record.rounds
+        ]  # a replay has no batches
     return sorted(records.values(), key=lambda record: record.request_id)
 
 
 def replayed(
-    spec: str, header: TraceHeader, traces: Sequence[RequestTrace], deployment: Deployment, batch_size: int = 1
+    spec: str,
+    header: TraceHeader,
+    traces: Sequence[RequestTrace],
+    deployment: Deployment,
+    batch_size: int = 1,
 ) -> list[RequestRecord]:
     method = parse_method(spec)
     records = replay(method, header, traces, deployment=deployment, batch_size=batch_size)
@@ -135,15 +158,22 @@ def replayed(
 
 @pytest.mark.parametrize(("drafter", "spec"), nightly_except(ONE_PER_DRAFTER, CASES))
 @pytest.mark.parametrize(
-    "deployment", [pytest.param(EDGE, id="edge"), pytest.param(SERVER, id="server", marks=pytest.mark.nightly)]
+    "deployment",
+    [pytest.param(EDGE, id="edge"), pytest.param(SERVER, id="server", marks=pytest.mark.nightly)],
 )
 def test_a_replay_equals_the_live_run_request_by_request(
-    drafter: str, spec: str, deployment: Deployment, recorded: RecordedTraces, requests: list[Request]
+    drafter: str,
+    spec: str,
+    deployment: Deployment,
+    recorded: RecordedTraces,
+    requests: list[Request],
 ) -> None:
     """A replay and the live run are equal in every decision and in every second."""
     spec = f"{spec},drafter={drafter}"
     decoded = live(spec, requests, deployment)
-    for record, original in zip(replayed(spec, *recorded[drafter], deployment), decoded, strict=True):
+    for record, original in zip(
+        replayed(spec, *recorded[drafter], deployment), decoded, strict=True
+    ):
         assert record == original
     assert sum(step.accepted for record in decoded for step in record.rounds) > 20
 
@@ -152,9 +182,12 @@ BLOCKS = ["fixed-k:k=5", "threshold:threshold=0.05,max_draft=6", "oracle:max_dra
 
 
 @pytest.mark.parametrize(
-    ("spec", "batch_size"), nightly_except([(BLOCKS[0], 3), (BLOCKS[1], 1), (BLOCKS[2], 3)], product(BLOCKS, [1, 3]))
+    ("spec", "batch_size"),
+    nightly_except([(BLOCKS[0], 3), (BLOCKS[1], 1), (BLOCKS[2], 3)], product(BLOCKS, [1, 3])),
 )
-def test_a_replay_of_blocks_takes_one_forward_for_each(spec: str, batch_size: int, requests: list[Request]) -> None:
+def test_a_replay_of_blocks_takes_one_forward_for_each(
+    spec: str, batch_size: int, requests: list[Request]
+) -> None:
     """A block ends a draft early, and has no token at the first offset."""
     drafter = "medusa.size=3"
     header, traces = record_traces(drafter, requests)
@@ -173,15 +206,24 @@ def test_a_replay_in_batches_equals_the_live_run_in_batches(
     assert replayed(spec, *recorded[drafter], EDGE, 3) == live(spec, requests, EDGE, 3)
 
 
-def test_a_hybrid_that_depends_on_the_order_is_not_replayed_in_batches(recorded: RecordedTraces) -> None:
-    with pytest.raises(SkitError, match="replay them with --batch-size 1, or record a look-up with shared=false"):
-        replayed("fixed-k:k=5,drafter=first-of.second=head", *recorded["first-of.second=head"], EDGE, 3)
+def test_a_hybrid_that_depends_on_the_order_is_not_replayed_in_batches(
+    recorded: RecordedTraces,
+) -> None:
+    with pytest.raises(
+        SkitError, match="replay them with --batch-size 1, or record a look-up with shared=false"
+    ):
+        replayed(
+            "fixed-k:k=5,drafter=first-of.second=head", *recorded["first-of.second=head"], EDGE, 3
+        )
 
 
 def test_what_a_trace_holds(recorded: RecordedTraces) -> None:
     """A head has no draft at the first offset; a look-up where nothing matches; a hybrid says who drafted."""
     _, heads = recorded["head"]
-    assert all(trace.draft_lengths()[0] == 0 and (trace.draft_lengths()[1:] == MAX_DRAFT).all() for trace in heads)
+    assert all(
+        trace.draft_lengths()[0] == 0 and (trace.draft_lengths()[1:] == MAX_DRAFT).all()
+        for trace in heads
+    )
     _, suffixes = recorded["suffix.shared=false+min=2"]
     lengths = np.concatenate([trace.draft_lengths() for trace in suffixes])
     assert 0 < (lengths == 0).mean() < 1 < lengths.max()
@@ -190,12 +232,16 @@ def test_what_a_trace_holds(recorded: RecordedTraces) -> None:
     assert {source for trace in hybrids for source in trace.sources} == {"suffix", "head", "model"}
 
 
-def test_the_first_answers_help_the_later_ones_only_where_they_are_shared(recorded: RecordedTraces) -> None:
+def test_the_first_answers_help_the_later_ones_only_where_they_are_shared(
+    recorded: RecordedTraces,
+) -> None:
     (_, shared), (_, own) = recorded["suffix"], recorded["suffix.shared=false+min=2"]
     assert shared[3].draft_lengths()[3:].mean() > own[3].draft_lengths()[3:].mean()
 
 
-def test_a_file_keeps_short_drafts_and_their_sources(recorded: RecordedTraces, tmp_path: Path) -> None:
+def test_a_file_keeps_short_drafts_and_their_sources(
+    recorded: RecordedTraces, tmp_path: Path
+) -> None:
     header, traces = recorded[HYBRID]
     with TraceWriter(tmp_path / "trace.parquet", header) as writer:
         for trace in traces:
@@ -211,12 +257,20 @@ def test_a_file_keeps_short_drafts_and_their_sources(recorded: RecordedTraces, t
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        (lambda trace: replace(trace, sources=trace.sources[1:]), "does not say who drafted at every offset"),
-        (lambda trace: replace(trace, drafted=trace.drafted[:, ::-1]), "has a draft that goes on after its end"),
+        (
+            lambda trace: replace(trace, sources=trace.sources[1:]),
+            "does not say who drafted at every offset",
+        ),
+        (
+            lambda trace: replace(trace, drafted=trace.drafted[:, ::-1]),
+            "has a draft that goes on after its end",
+        ),
         (lambda trace: replace(trace, drafted=trace.drafted - 1), "holds a negative token"),
     ],
 )
-def test_a_damaged_trace_is_refused(change: Any, problem: str, recorded: RecordedTraces, tmp_path: Path) -> None:
+def test_a_damaged_trace_is_refused(
+    change: Any, problem: str, recorded: RecordedTraces, tmp_path: Path
+) -> None:
     header, traces = recorded["first-of.second=head"]
     with TraceWriter(tmp_path / "trace.parquet", header) as writer:
         writer.append(change(traces[0]))
@@ -229,11 +283,16 @@ def test_a_trace_without_text_has_the_same_rounds(drafter: str, recorded: Record
     header, traces = recorded[drafter]
     redactor, spec = Redactor(), f"fixed-k:k=5,drafter={drafter}"
     hidden = [redactor.redact(trace) for trace in traces]
-    assert all(((a.drafted == NO_TOKEN) == (b.drafted == NO_TOKEN)).all() for a, b in zip(hidden, traces, strict=True))
+    assert all(
+        ((a.drafted == NO_TOKEN) == (b.drafted == NO_TOKEN)).all()
+        for a, b in zip(hidden, traces, strict=True)
+    )
     with_text, without = replayed(spec, header, traces, EDGE), replayed(spec, header, hidden, EDGE)
     assert [record.rounds for record in without] == [record.rounds for record in with_text]
 
 
 def test_other_drafters_with_a_model_are_refused(recorded: RecordedTraces) -> None:
-    with pytest.raises(SkitError, match="a trace holds drafts of 'head', so drafter 'model' cannot be replayed"):
+    with pytest.raises(
+        SkitError, match="a trace holds drafts of 'head', so drafter 'model' cannot be replayed"
+    ):
         replayed("threshold:max_draft=6", *recorded["head"], EDGE)

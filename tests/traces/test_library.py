@@ -35,8 +35,12 @@ def test_every_bundled_file_is_in_the_catalogue() -> None:
     assert sum(file.stat().st_size for file in BUNDLED.iterdir()) <= LARGEST_BYTES
 
 
-@pytest.mark.parametrize(("name", "tasks"), [(REPORTS, TASKS), (TUNING, TASKS), (TREES, TASKS), (LONG, KINDS)])
-def test_a_trace_holds_all_tasks_of_the_pair_that_it_is_named_after(name: str, tasks: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "tasks"), [(REPORTS, TASKS), (TUNING, TASKS), (TREES, TASKS), (LONG, KINDS)]
+)
+def test_a_trace_holds_all_tasks_of_the_pair_that_it_is_named_after(
+    name: str, tasks: set[str]
+) -> None:
     trace, pair = TraceFile(Path(name)), NAMED_PAIRS["qwen2.5-coder"]
     assert trace.header.licence == bundled_traces()[name].licence
     assert pair.draft is not None
@@ -62,7 +66,9 @@ def test_the_long_trace_is_long_and_small() -> None:
     assert (BUNDLED / f"{LONG}.parquet").stat().st_size <= 6_000_000
 
 
-def test_a_file_comes_before_a_bundled_trace_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_comes_before_a_bundled_trace_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert trace_file(Path(REPORTS)) == BUNDLED / f"{REPORTS}.parquet"
     Path(REPORTS).touch()
@@ -71,15 +77,23 @@ def test_a_file_comes_before_a_bundled_trace_of_its_name(tmp_path: Path, monkeyp
 
 
 def test_an_unknown_name_is_one_line() -> None:
-    with pytest.raises(SkitError, match=r"no trace 'qwen2.5-codr' \(did you mean 'qwen2.5-coder'\?\)"):
+    with pytest.raises(
+        SkitError, match=r"no trace 'qwen2.5-codr' \(did you mean 'qwen2.5-coder'\?\)"
+    ):
         trace_file(Path("qwen2.5-codr"))
     line = error_line(skit_here("bench", "--replay", "nothing", "--method", "fixed-k"))
-    assert line.startswith("no trace 'nothing': name a file of skit record, or a bundled trace (qwen2.5-coder")
+    assert line.startswith(
+        "no trace 'nothing': name a file of skit record, or a bundled trace (qwen2.5-coder"
+    )
 
 
 def test_policies_differ_on_the_known_pair(tmp_path: Path) -> None:
     """The claim of the first minute: behind a link, stop rules of one draft model differ, and the bound lies above."""
-    policies = [part for method in ("fixed-k:k=2", "threshold", "svip", "oracle") for part in ("--method", method)]
+    policies = [
+        part
+        for method in ("fixed-k:k=2", "threshold", "svip", "oracle")
+        for part in ("--method", method)
+    ]
     done = skit_here("bench", "--config", "known-pair", *policies, "--out", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)["summary"]
@@ -92,19 +106,44 @@ def test_policies_differ_on_the_known_pair(tmp_path: Path) -> None:
 
 def test_trees_replay_beside_chains_and_what_was_not_recorded_is_named(tmp_path: Path) -> None:
     """Trees of the right shape accept more of each draft than any chain, and are faster where verification is cheap."""
-    policies = [part for method in ("server-tree", "threshold", "oracle") for part in ("--method", method)]
-    done = skit_here("bench", "--replay", TREES, *policies, "--deployment", "specedge", "--out", tmp_path, "--json")
+    policies = [
+        part for method in ("server-tree", "threshold", "oracle") for part in ("--method", method)
+    ]
+    done = skit_here(
+        "bench",
+        "--replay",
+        TREES,
+        *policies,
+        "--deployment",
+        "specedge",
+        "--out",
+        tmp_path,
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
-    totals = {label.partition(":")[0]: entry["overall"] for label, entry in json.loads(done.stdout)["summary"].items()}
+    totals = {
+        label.partition(":")[0]: entry["overall"]
+        for label, entry in json.loads(done.stdout)["summary"].items()
+    }
     assert totals["server-tree"]["acceptance_length"] > totals["oracle"]["acceptance_length"]
-    assert totals["server-tree"]["speedup"] > totals["oracle"]["speedup"] > totals["threshold"]["speedup"]
-    line = error_line(skit_here("bench", "--replay", TREES, "--method", "ssd", "--deployment", "specedge"))
+    assert (
+        totals["server-tree"]["speedup"]
+        > totals["oracle"]["speedup"]
+        > totals["threshold"]["speedup"]
+    )
+    line = error_line(
+        skit_here("bench", "--replay", TREES, "--method", "ssd", "--deployment", "specedge")
+    )
     assert line.startswith("its tree asks for more of the draft model than the trace holds")
 
 
-def test_a_named_method_that_the_trace_cannot_serve_costs_no_other_its_report(tmp_path: Path) -> None:
+def test_a_named_method_that_the_trace_cannot_serve_costs_no_other_its_report(
+    tmp_path: Path,
+) -> None:
     policies = ("--method", "specedge", "--method", "fixed-k", "--limit", 8, "--batch-size", 8)
-    done = skit_here("bench", "--replay", TREES, *policies, "--deployment", "wan", "--out", tmp_path, "--json")
+    done = skit_here(
+        "bench", "--replay", TREES, *policies, "--deployment", "wan", "--out", tmp_path, "--json"
+    )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "error: specedge: left out, as said above"
     document = json.loads(done.stdout)
@@ -130,7 +169,17 @@ SHORT = ["--duration", "10", "--warm-up", "2", "--seeds", "1", "--jobs", "1"]
             REPORTS,
             *SHORT,
         ],
-        ["sweep", "--replay", REPORTS, "--deployment", "wan", "--method", "fixed-k", "--set", "link.rtt_s=0.02,0.04"],
+        [
+            "sweep",
+            "--replay",
+            REPORTS,
+            "--deployment",
+            "wan",
+            "--method",
+            "fixed-k",
+            "--set",
+            "link.rtt_s=0.02,0.04",
+        ],
     ],
     ids=lambda arguments: str(arguments[0]),
 )

@@ -25,16 +25,23 @@ SECRET = "The launch code is 7182"
 
 
 @pytest.fixture(scope="module")
-def pair_of_traces(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> tuple[TraceFile, TraceFile]:
+def pair_of_traces(
+    tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[TraceFile, TraceFile]:
     """Return the same recording with its text and without it."""
     folder = tmp_path_factory.mktemp("traces")
     turns = {"id": "d", "turns": [SECRET, "And why?"]}
     prompts = write_rows(folder / "prompts.jsonl", turns, {"id": "q", "prompt": SECRET})
     options = ["--dataset", prompts, "--max-new-tokens", 12, "--max-draft", 4, *tiny.options]
-    for name, more_options in {"plain": [], "shared": ["--share", "CC-BY-4.0", "--no-text"]}.items():
+    for name, more_options in {
+        "plain": [],
+        "shared": ["--share", "CC-BY-4.0", "--no-text"],
+    }.items():
         done = skit_here("record", *options, "--out", folder / f"{name}.parquet", *more_options)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.endswith("; without text; to be shared under CC-BY-4.0)\n") is bool(more_options)
+        assert done.stdout.endswith("; without text; to be shared under CC-BY-4.0)\n") is bool(
+            more_options
+        )
     plain, shared = (TraceFile(folder / f"{name}.parquet") for name in ("plain", "shared"))
     return plain, shared
 
@@ -45,10 +52,14 @@ def test_no_token_of_the_text_is_left(pair_of_traces: tuple[TraceFile, TraceFile
     assert plain.header.licence is None
     assert shared.header.run["models"] == plain.header.run["models"]
     for redacted, original in zip(shared, plain, strict=True):
-        assert [len(part) for part in (redacted.prompt_ids, redacted.output_ids, redacted.continuation)] == [
+        assert [
+            len(part) for part in (redacted.prompt_ids, redacted.output_ids, redacted.continuation)
+        ] == [
             len(part) for part in (original.prompt_ids, original.output_ids, original.continuation)
         ]
-        assert len({*redacted.prompt_ids}) == len({*redacted.output_ids, *redacted.continuation}) == 1
+        assert (
+            len({*redacted.prompt_ids}) == len({*redacted.output_ids, *redacted.continuation}) == 1
+        )
         assert set(np.unique(redacted.drafted)) <= {0, 1}
 
 
@@ -57,11 +68,18 @@ def test_a_trace_without_text_learns_replays_and_serves_as_with_it(
 ) -> None:
     """Both traces give the same rounds: only drafts beyond the answer's end could differ, and there are none."""
     plain, shared = pair_of_traces
-    for spec in ("fixed-k:k=3", "threshold:threshold=0.1,max_draft=4", "svip:max_draft=4", "oracle:max_draft=4"):
+    for spec in (
+        "fixed-k:k=3",
+        "threshold:threshold=0.1,max_draft=4",
+        "svip:max_draft=4",
+        "oracle:max_draft=4",
+    ):
         rounds = [
             [
                 record.rounds
-                for record in replay(prepare_for_replay(method, file, WAN), file.header, file, deployment=WAN)
+                for record in replay(
+                    prepare_for_replay(method, file, WAN), file.header, file, deployment=WAN
+                )
             ]
             for file in (plain, shared)
             for method in [parse_method(spec)]
@@ -72,7 +90,15 @@ def test_a_trace_without_text_learns_replays_and_serves_as_with_it(
             == trace_source(shared, parse_method(spec), WAN).typical
         )
     from_plain, from_shared = read_offsets(plain), read_offsets(shared)
-    for name in ("conversation", "request", "context", "remaining", "matched", "judged", "statistics"):
+    for name in (
+        "conversation",
+        "request",
+        "context",
+        "remaining",
+        "matched",
+        "judged",
+        "statistics",
+    ):
         assert np.array_equal(getattr(from_plain, name), getattr(from_shared, name)), name
 
 
@@ -86,14 +112,20 @@ def test_turns_stay_together_and_other_prompts_apart() -> None:
     assert redacted[1].prompt_ids[:2] == redacted[0].prompt_ids
     assert len({request.prompt_ids[0] for request in redacted}) == 3
     dialogues = Dialogues()
-    numbers = [dialogues.index(turn.request_id, turn.prompt_ids, turn.output_ids) for turn in redacted]
+    numbers = [
+        dialogues.index(turn.request_id, turn.prompt_ids, turn.output_ids) for turn in redacted
+    ]
     assert numbers == [0, 0, 1, 2], "turns are recognised without their tokens, too"
 
 
-def test_who_needs_the_text_is_refused(pair_of_traces: tuple[TraceFile, TraceFile], tmp_path: Path) -> None:
+def test_who_needs_the_text_is_refused(
+    pair_of_traces: tuple[TraceFile, TraceFile], tmp_path: Path
+) -> None:
     _, shared = pair_of_traces
     replay_options = ["--replay", shared.path, "--out", tmp_path]
-    line = error_line(skit_here("bench", "--method", "fixed-k:drafter=prompt-lookup", *replay_options))
+    line = error_line(
+        skit_here("bench", "--method", "fixed-k:drafter=prompt-lookup", *replay_options)
+    )
     assert line.startswith("fixed-k looks tokens up, and this trace has no token ids on record")
 
 

@@ -42,7 +42,12 @@ from specbench_kit.traces.writing import TraceWriter
 MAX_DRAFT, NEW_TOKENS = 6, 24
 EOS = frozenset({3})
 VARIANTS = {
-    "fixed-k": ["fixed-k", "fixed-k:k=6", "fixed-k:drafter=prompt-lookup", "fixed-k:drafter=suffix"],
+    "fixed-k": [
+        "fixed-k",
+        "fixed-k:k=6",
+        "fixed-k:drafter=prompt-lookup",
+        "fixed-k:drafter=suffix",
+    ],
     "threshold": [
         "threshold:max_draft=6",
         "threshold:threshold=0.1,max_draft=6",
@@ -61,7 +66,12 @@ VARIANTS = {
 
 def specs(*, chains: bool) -> list[str]:
     """Return specs of every registered method that drafts chains, or of those that draft trees."""
-    return [spec for name, kind in methods.all().items() if _chains(kind) is chains for spec in _specs_of(name, kind)]
+    return [
+        spec
+        for name, kind in methods.all().items()
+        if _chains(kind) is chains
+        for spec in _specs_of(name, kind)
+    ]
 
 
 def _chains(kind: type[Method]) -> bool:
@@ -70,7 +80,12 @@ def _chains(kind: type[Method]) -> bool:
 
 def _specs_of(name: str, kind: type[Method]) -> list[str]:
     field_names = {field.name for field in fields(kind)}
-    values = {"max_draft": MAX_DRAFT, "k_max": MAX_DRAFT, "predictor": "{predictor}", "ranks": "{ranks}"}
+    values = {
+        "max_draft": MAX_DRAFT,
+        "k_max": MAX_DRAFT,
+        "predictor": "{predictor}",
+        "ranks": "{ranks}",
+    }
     options = ",".join(f"{key}={value}" for key, value in values.items() if key in field_names)
     return VARIANTS.get(name, [f"{name}:{options}" if options else name])
 
@@ -125,7 +140,9 @@ def traces(models, answers) -> list[RequestTrace]:
 
 def rounds(records) -> dict[str, list[tuple[int, int, int, int]]]:
     return {
-        record.request_id: [(r.drafted, r.submitted, r.accepted, r.committed) for r in record.rounds]
+        record.request_id: [
+            (r.drafted, r.submitted, r.accepted, r.committed) for r in record.rounds
+        ]
         for record in records
     }
 
@@ -151,20 +168,30 @@ def test_replayed_rounds_equal_live_rounds(spec, places, models, requests, answe
     """A deployment models time, since policies that learn from measured time would decide differently."""
     method = parse_method(spec.format(**places)).prepare(ENVIRONMENT)
     runners = tuple(make_runner(model, 1, 96) for model in models)
-    live = decode(method, runners, with_references(requests, answers), eos_ids=EOS, deployment=DEPLOYMENT)
+    live = decode(
+        method, runners, with_references(requests, answers), eos_ids=EOS, deployment=DEPLOYMENT
+    )
     replayed = list(replay(method, header, traces, deployment=DEPLOYMENT))
     assert rounds(replayed) == rounds(live.values())
-    assert {r.request_id: r.output_ids for r in replayed} == {r.request_id: r.output_ids for r in live.values()}
-    assert {r.request_id: r.finish_reason for r in replayed} == {r.request_id: r.finish_reason for r in live.values()}
+    assert {r.request_id: r.output_ids for r in replayed} == {
+        r.request_id: r.output_ids for r in live.values()
+    }
+    assert {r.request_id: r.finish_reason for r in replayed} == {
+        r.request_id: r.finish_reason for r in live.values()
+    }
 
 
 SHORT = 40
 """Tokens of a context that three of the five requests fill."""
 
 
-@pytest.mark.parametrize("states_it", [True, False], ids=["capacity in the header", "a trace of version 2"])
+@pytest.mark.parametrize(
+    "states_it", [True, False], ids=["capacity in the header", "a trace of version 2"]
+)
 @pytest.mark.parametrize("spec", ["fixed-k:k=6", "threshold:threshold=0.1,max_draft=6"])
-def test_at_the_contexts_end_a_replay_drafts_what_live_drafting_does(spec, states_it, models, header):
+def test_at_the_contexts_end_a_replay_drafts_what_live_drafting_does(
+    spec, states_it, models, header
+):
     runners = tuple(make_runner(model, 1, SHORT) for model in models)
     requests = make_requests(clear_prompts(models[0], (3, 22, 30, 37, 39), 1), NEW_TOKENS)
     plain_records = decode(AUTOREGRESSIVE, runners, requests)
@@ -174,9 +201,17 @@ def test_at_the_contexts_end_a_replay_drafts_what_live_drafting_does(spec, state
     traces = [recorder.trace(record) for record in plain_records.values()]
     live = decode(parse_method(spec), runners, with_references(requests, plain_records))
     assert [len(record.output_ids) for record in live.values()] == [24, 18, 10, 3, 1]
-    replayed = list(replay(parse_method(spec), structs.replace(header, capacity=SHORT if states_it else None), traces))
+    replayed = list(
+        replay(
+            parse_method(spec),
+            structs.replace(header, capacity=SHORT if states_it else None),
+            traces,
+        )
+    )
     assert rounds(replayed) == rounds(live.values())
-    assert {r.request_id: r.output_ids for r in replayed} == {r.request_id: r.output_ids for r in live.values()}
+    assert {r.request_id: r.output_ids for r in replayed} == {
+        r.request_id: r.output_ids for r in live.values()
+    }
 
 
 @pytest.mark.parametrize("spec", TREE_METHODS)
@@ -187,7 +222,9 @@ def test_a_method_that_drafts_trees_is_refused(spec, places, header, traces):
 
 def test_replay_of_a_batch_has_the_same_rounds(header, traces):
     method = parse_method("fixed-k")
-    assert rounds(replay(method, header, traces, batch_size=3)) == rounds(replay(method, header, traces))
+    assert rounds(replay(method, header, traces, batch_size=3)) == rounds(
+        replay(method, header, traces)
+    )
 
 
 def test_replayed_time_is_steps_times_their_recorded_seconds(header, traces):
@@ -211,7 +248,9 @@ def test_a_replayed_predictor_is_charged_for_its_decisions(places, header, trace
 
 def test_file_round_trip(tmp_path: Path, header, traces):
     path = tmp_path / "a" / "trace.parquet"
-    many = [replace(trace, request_id=f"{i}-{trace.request_id}") for i in range(40) for trace in traces]
+    many = [
+        replace(trace, request_id=f"{i}-{trace.request_id}") for i in range(40) for trace in traces
+    ]
     with TraceWriter(path, header) as writer:
         for trace in many:
             writer.append(trace)
@@ -243,7 +282,9 @@ def test_a_limit_reads_the_first_requests_and_no_more(tmp_path: Path, header, tr
     for limit, count in ((1, 1), (len(traces), len(traces)), (len(traces) + 5, len(traces))):
         file = TraceFile(trace_path, limit)
         assert len(file) == count
-        assert [trace.request_id for trace in file] == [trace.request_id for trace in traces[:count]]
+        assert [trace.request_id for trace in file] == [
+            trace.request_id for trace in traces[:count]
+        ]
         assert file.recorded == len(traces)
 
 
@@ -253,7 +294,11 @@ def test_foreign_truncated_and_missing_files(tmp_path: Path, header, traces):
     cut.write_bytes(content[: len(content) // 2])
     foreign = tmp_path / "foreign.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), foreign)
-    for path, reason in ((cut, "cannot read"), (foreign, "not a trace"), (tmp_path / "no.parquet", "cannot read")):
+    for path, reason in (
+        (cut, "cannot read"),
+        (foreign, "not a trace"),
+        (tmp_path / "no.parquet", "cannot read"),
+    ):
         with pytest.raises(SkitError, match=reason) as error:
             TraceFile(path)
         assert "\n" not in str(error.value)
@@ -275,7 +320,10 @@ def with_header(path: Path, **changes: object) -> Path:
         ({"schema_version": 7}, "written by a newer specbench-kit .version 7 of the format"),
         ({"schema_version": 1}, "written by an older specbench-kit: record it again"),
         ({"schema_version": None}, "written by an older specbench-kit: record it again"),
-        ({"verify_s": None}, r"damaged: its header cannot be read \(verify_s must be a list, not null\)"),
+        (
+            {"verify_s": None},
+            r"damaged: its header cannot be read \(verify_s must be a list, not null\)",
+        ),
         ({"verify_s": [0.1, "0.2"]}, r"verify_s\[1\] must be a number, not \"0.2\""),
         ({"verify_s": [0.1]}, "1 verification times do not go with drafts of 6"),
         ({"verify_s": [float("nan")] * 7}, "NaN is no number"),
@@ -335,23 +383,38 @@ def set_first(value: object) -> Callable[[list[object]], None]:
         ("output_ids", set_first(None), "column output_ids holds null"),
         ("drafted", lambda values: values[0].__setitem__(3, None), "column drafted holds null"),
         ("entropy", lambda values: values[0].__setitem__(3, None), "column entropy holds null"),
-        ("entropy", lambda values: values[0].__setitem__(3, float("nan")), "statistics that are no numbers"),
+        (
+            "entropy",
+            lambda values: values[0].__setitem__(3, float("nan")),
+            "statistics that are no numbers",
+        ),
         ("prompt_ids", set_first([]), "has no prompt or no output"),
         ("prompt_ids", set_first([5, -2]), "holds a negative token"),
         ("finish_reason", set_first("tired"), "finished for the reason 'tired', not eos or length"),
         ("continuation", lambda values: values[0].clear(), "ends before the capacity of 96 tokens"),
     ],
 )
-def test_columns_that_hold_no_trace_are_one_line(name, change, reason, tmp_path: Path, header, traces):
+def test_columns_that_hold_no_trace_are_one_line(
+    name, change, reason, tmp_path: Path, header, traces
+):
     path = write(tmp_path / "t.parquet", structs.replace(header, capacity=96), traces)
-    with pytest.raises(SkitError, match=rf"^the trace .* is damaged: .*{reason}.*; record it again$"):
+    with pytest.raises(
+        SkitError, match=rf"^the trace .* is damaged: .*{reason}.*; record it again$"
+    ):
         list(TraceFile(with_column(path, name, change)))
 
 
 @pytest.mark.parametrize("run", [{}, {"models": None}, {"models": {"target": {"hash": "a"}}}])
 def test_a_trace_that_does_not_say_its_models_is_one_line(run, tmp_path: Path, header, traces):
-    path = write(tmp_path / "t.parquet", structs.replace(header, run={"dataset": {"name": "d"}, **run}), traces)
-    with pytest.raises(SkitError, match=r"^the trace .* does not say its models (target|draft) hash: record it again$"):
+    path = write(
+        tmp_path / "t.parquet",
+        structs.replace(header, run={"dataset": {"name": "d"}, **run}),
+        traces,
+    )
+    with pytest.raises(
+        SkitError,
+        match=r"^the trace .* does not say its models (target|draft) hash: record it again$",
+    ):
         bench_replay(BenchSettings(("fixed-k",), out=tmp_path / "out"), path, print)
 
 
@@ -373,7 +436,10 @@ def test_no_changed_byte_goes_unnoticed(tmp_path: Path, header, traces):
 def same_traces(read: Iterable[RequestTrace], wrote: Iterable[RequestTrace]) -> None:
     for read_trace, written_trace in zip(read, wrote, strict=True):
         for field in fields(RequestTrace):
-            read_value, written_value = getattr(read_trace, field.name), getattr(written_trace, field.name)
+            read_value, written_value = (
+                getattr(read_trace, field.name),
+                getattr(written_trace, field.name),
+            )
             if isinstance(written_value, np.ndarray):
                 assert np.array_equal(read_value, written_value)
             else:
@@ -396,7 +462,11 @@ def test_writing_holds_one_group_of_requests(tmp_path: Path, header, traces):
 
     def peak(count: int) -> int:
         tracemalloc.start()
-        write(tmp_path / "t.parquet", header, (replace(traces[0], request_id=str(i)) for i in range(count)))
+        write(
+            tmp_path / "t.parquet",
+            header,
+            (replace(traces[0], request_id=str(i)) for i in range(count)),
+        )
         peak_bytes = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return peak_bytes
@@ -412,7 +482,8 @@ def test_steps_are_timed_for_every_length_and_leave_the_runners_as_they_were(mod
         assert len(verify_s) == MAX_DRAFT + 1
         assert min(draft_s, *verify_s) > 0
         assert [
-            min(timings) <= step_s <= max(timings) for timings, step_s in zip(timed, (draft_s, *verify_s), strict=True)
+            min(timings) <= step_s <= max(timings)
+            for timings, step_s in zip(timed, (draft_s, *verify_s), strict=True)
         ]
     assert [runner.length(runner.acquire()) for runner in runners] == [0, 0]
 
@@ -438,5 +509,7 @@ def test_recorded_statistics_are_those_of_the_draft_model(models, traces):
                 logits.std(correction=0),
                 top[0],
             ]
-            assert trace.statistics[offset, position].tolist() == pytest.approx([float(x) for x in expected], abs=1e-4)
+            assert trace.statistics[offset, position].tolist() == pytest.approx(
+                [float(x) for x in expected], abs=1e-4
+            )
             prefix = [*prefix, int(trace.drafted[offset, position])]

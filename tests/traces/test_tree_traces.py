@@ -76,13 +76,17 @@ def models() -> tuple[PreTrainedModel, PreTrainedModel]:
 @pytest.fixture(scope="module")
 def answers(models) -> dict[str, RequestRecord]:
     requests = make_requests(clear_prompts(models[0], (3, 7, 1), NEW_TOKENS), NEW_TOKENS)
-    return decode(AUTOREGRESSIVE, [make_runner(model, 3, CAPACITY) for model in models], requests, eos_ids=EOS)
+    return decode(
+        AUTOREGRESSIVE, [make_runner(model, 3, CAPACITY) for model in models], requests, eos_ids=EOS
+    )
 
 
 @pytest.fixture(scope="module")
 def header(places) -> TraceHeader:
     trees = tuple(spec.format(**places) for spec in RECORDED)
-    return TraceHeader(MAX_DRAFT, 0.001, (0.01,) * (MAX_DRAFT + 1), {"models": {}}, capacity=CAPACITY, trees=trees)
+    return TraceHeader(
+        MAX_DRAFT, 0.001, (0.01,) * (MAX_DRAFT + 1), {"models": {}}, capacity=CAPACITY, trees=trees
+    )
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +94,10 @@ def traces(models, answers, header) -> list[RequestTrace]:
     target = make_runner(models[0], 1, CAPACITY)
     chain_draft = make_runner(models[1], 1, slot_length(20, NEW_TOKENS, MAX_DRAFT))
     chains = TraceRecorder(target, chain_draft, MAX_DRAFT, TREE_TOKENS)
-    methods = [parse_method(spec).prepare(replace(ENVIRONMENT, server_decodes=False)) for spec in header.trees]
+    methods = [
+        parse_method(spec).prepare(replace(ENVIRONMENT, server_decodes=False))
+        for spec in header.trees
+    ]
     first = next(iter(answers.values()))
     # So small a slot is full several times.
     trees = TreeRecorder(make_runner(models[1], 1, 700), methods, header, first.prompt_ids)
@@ -108,10 +115,14 @@ def test_a_replayed_tree_equals_the_live_one(spec, places, models, answers, head
     method = parse_method(spec.format(**places)).prepare(ENVIRONMENT)
     requests = make_requests([record.prompt_ids for record in answers.values()], NEW_TOKENS)
     runners = [make_runner(model, 1, CAPACITY) for model in models]
-    live = decode(method, runners, with_references(requests, answers), eos_ids=EOS, deployment=DEPLOYMENT)
+    live = decode(
+        method, runners, with_references(requests, answers), eos_ids=EOS, deployment=DEPLOYMENT
+    )
     replayed = list(replay(method, header, traces, deployment=DEPLOYMENT))
     assert rounds(replayed) == rounds(live.values())
-    assert {r.request_id: r.output_ids for r in replayed} == {r.request_id: r.output_ids for r in live.values()}
+    assert {r.request_id: r.output_ids for r in replayed} == {
+        r.request_id: r.output_ids for r in live.values()
+    }
 
 
 def test_the_trees_are_not_trivial(traces: list[RequestTrace]) -> None:
@@ -124,7 +135,10 @@ def test_the_trees_are_not_trivial(traces: list[RequestTrace]) -> None:
 def test_a_tree_beyond_the_record_is_an_error_that_says_so(header, traces) -> None:
     for spec in ("specinfer:branching=60-1", "sampled-tree:branching=1-30-2"):
         method = parse_method(spec).prepare(ENVIRONMENT)
-        with pytest.raises(BeyondRecord, match="asks for more of the draft model than the trace holds, which has the"):
+        with pytest.raises(
+            BeyondRecord,
+            match="asks for more of the draft model than the trace holds, which has the",
+        ):
             list(replay(method, header, traces, deployment=DEPLOYMENT))
 
 

@@ -1,4 +1,6 @@
-"""The contract of a drafter: its options in a frozen dataclass, and the source of draft tokens that it makes."""
+"""The contract of a drafter: its options in a frozen dataclass, and the source of draft tokens that
+it makes.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +25,9 @@ DRAFT = "draft"
 
 
 class Capability(IntEnum):
-    """A level of what a drafter tells about its tokens, or a method needs; each level includes those before it."""
+    """A level of what a drafter tells about its tokens, or a method needs; each level includes
+    those before it.
+    """
 
     TOKENS = 0
     PROBABILITIES = 1
@@ -38,7 +42,9 @@ class Capability(IntEnum):
     @property
     def words(self) -> str:
         """The level in words, for messages."""
-        return ("tokens", "probabilities", "statistics", "distributions of trees", "tree levels")[self]
+        return ("tokens", "probabilities", "statistics", "distributions of trees", "tree levels")[
+            self
+        ]
 
 
 @dataclass(frozen=True)
@@ -60,9 +66,11 @@ class DrafterParts:
 
 @dataclass(frozen=True)
 class Drafting(ABC):
-    """A kind of drafter; a subclass's fields are its options, as in `drafter=NAME.key=value+key=value`.
+    """A kind of drafter; a subclass's fields are its options, as in
+    `drafter=NAME.key=value+key=value`.
 
-    Subclasses are found in this package or through entry points of the group `specbench_kit.drafting`.
+    Subclasses are found in this package or through entry points of the group
+    `specbench_kit.drafting`.
     """
 
     display_name: ClassVar[str] = ""
@@ -72,7 +80,9 @@ class Drafting(ABC):
     reads_states: ClassVar[bool] = False
     """True if it reads hidden states of the target."""
     drawn: ClassVar[bool] = True
-    """True if sampled decoding draws its tokens at random, unless the method takes the likeliest."""
+    """True if sampled decoding draws its tokens at random, unless the method takes the
+    likeliest.
+    """
 
     modelled: ClassVar[bool] = False
     """True if only a deployment models the time that it takes."""
@@ -96,14 +106,27 @@ class Drafting(ABC):
     def spec(self) -> str:
         """Return the text that `parse_drafter` reads as this drafter."""
         options = {option.name: getattr(self, option.name) for option in init_fields(type(self))}
-        texts = {name: str(value).lower() if isinstance(value, bool) else value for name, value in options.items()}
-        texts |= {name: "-".join(map(str, value)) for name, value in options.items() if isinstance(value, tuple)}
-        changed = [f"{name}={texts[name]}" for name in options if options[name] != getattr(type(self), name)]
+        texts = {
+            name: str(value).lower() if isinstance(value, bool) else value
+            for name, value in options.items()
+        }
+        texts |= {
+            name: "-".join(map(str, value))
+            for name, value in options.items()
+            if isinstance(value, tuple)
+        }
+        changed = [
+            f"{name}={texts[name]}"
+            for name in options
+            if options[name] != getattr(type(self), name)
+        ]
         return ".".join(filter(None, (self.display_name, "+".join(changed))))
 
     @property
     def is_bound(self) -> bool:
-        """Return True if no drafter of its kind can be right so often: what it reaches is an upper bound."""
+        """Return True if no drafter of its kind can be right so often: what it reaches is an upper
+        bound.
+        """
         return False
 
     @property
@@ -112,7 +135,9 @@ class Drafting(ABC):
         return 1
 
     def require_new_prompts(self, passes: int) -> None:
-        """Raise SkitError if prompts are decoded `passes` times and it would find their answers again."""
+        """Raise SkitError if prompts are decoded `passes` times and it would find their answers
+        again.
+        """
         require(
             passes == 1 or not self.depends_on_order,
             f"drafter '{self.spec}' searches earlier answers, and would find those to the same prompts: a batch that "
@@ -131,7 +156,9 @@ class Drafting(ABC):
         """Return the drafter that an engine works with."""
 
     def over(self, recorded: "DraftSource", clock: "Clock") -> "DraftSource | None":
-        """Return the drafter over the draft model's chains of a trace; None if its drafts do not follow from them."""
+        """Return the drafter over the draft model's chains of a trace; None if its drafts do not
+        follow from them.
+        """
         return None
 
     def levels(self, parts: DrafterParts) -> "LevelSource":
@@ -139,11 +166,15 @@ class Drafting(ABC):
         raise SkitError(f"drafter '{self.display_name}' has no tree levels: choose another drafter")
 
     def layers(self, models: "Mapping[str, Runner]") -> Sequence[int]:
-        """Return the target's layers whose hidden states it reads; `models` are those of `DrafterParts`."""
+        """Return the target's layers whose hidden states it reads; `models` are those of
+        `DrafterParts`.
+        """
         return ()
 
     def latency(self, draft: "LatencyModel") -> "LatencyModel":
-        """Return the latency of drafting a token for every request, given that of a draft-model forward."""
+        """Return the latency of drafting a token for every request, given that of a draft-model
+        forward.
+        """
         return draft
 
     @property
@@ -152,7 +183,9 @@ class Drafting(ABC):
         return type(self).latencies is not Drafting.latencies
 
     def latencies(self, draft: "LatencyModel") -> "Mapping[str, LatencyModel]":
-        """Return the latency of a forward of each of its models, if its drafter reports forwards."""
+        """Return the latency of a forward of each of its models, if its drafter reports
+        forwards.
+        """
         return {}
 
 
@@ -176,7 +209,8 @@ drafters: Registry[type[Drafting]] = _DrafterRegistry(
 
 
 def parse_drafter(spec: str, separator: str = "+") -> Drafting:
-    """Return the drafter that `NAME.key=value+key=value` describes; `separator` stands between its options.
+    """Return the drafter that `NAME.key=value+key=value` describes; `separator` stands between its
+    options.
 
     Unknown names, unknown keys and bad values raise SkitError.
     """

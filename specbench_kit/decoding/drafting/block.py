@@ -1,4 +1,6 @@
-"""Drafters of one forward, such as PARD, P-EAGLE, DFlash, MTP heads or Medusa: modelled on the pair's draft model."""
+"""Drafters of one forward, such as PARD, P-EAGLE, DFlash, MTP heads or Medusa: modelled on the
+pair's draft model.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +42,10 @@ class BlockDrafting(Drafting):
     def __post_init__(self) -> None:
         require(self.size >= 1, f"block: size must be at least 1, not {self.size}")
         shares = "-".join(f"{share:g}" for share in self.keep)
-        require(all(0 <= share <= 1 for share in self.keep), f"block: keep must have shares in 0..1, not {shares}")
+        require(
+            all(0 <= share <= 1 for share in self.keep),
+            f"block: keep must have shares in 0..1, not {shares}",
+        )
 
     @property
     def is_bound(self) -> bool:
@@ -86,14 +91,18 @@ class _ModelsOwn:
 
 @dataclass(slots=True)
 class _Request:
-    """A request's chain of the draft model in this round, and the number of tokens of its text that are in KV."""
+    """A request's chain of the draft model in this round, and the number of tokens of its text that
+    are in KV.
+    """
 
     chain: Draft
     cached: int = 0
 
 
 class BlockDrafter(ReportingChainDrafter):
-    """Drafts chains of a model, and reports a forward per block where the model forwards every token."""
+    """Drafts chains of a model, and reports a forward per block where the model forwards every
+    token.
+    """
 
     def __init__(self, model: DraftSource, options: BlockDrafting, clock: Clock) -> None:
         super().__init__("block", clock)
@@ -124,7 +133,13 @@ class BlockDrafter(ReportingChainDrafter):
             draft.tree.add(self._token(draft), draft.tree.last, source, 0)
         return grown
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
         """Commit the accepted tokens in the model, as far as it drafted them itself."""
         chain = self._chain(draft)
         own = takewhile(lambda node: draft.tree.tokens[node] == chain.tree.tokens[node], path)
@@ -139,7 +154,9 @@ class BlockDrafter(ReportingChainDrafter):
         return self._requests[draft.request_id].chain
 
     def _token(self, draft: Draft) -> int:
-        """Return the model's next token, or a wrong one in its place, as often as the options say."""
+        """Return the model's next token, or a wrong one in its place, as often as the options
+        say.
+        """
         position = draft.tree.last
         token = self._chain(draft).tree.tokens[position + 1]
         # Seeded by the place in the text, so that no run and no batch replaces other tokens.
@@ -148,15 +165,22 @@ class BlockDrafter(ReportingChainDrafter):
         return token if number < self._options.kept(position % self._options.size) else wrong
 
     def _report(self, drafts: Sequence[Draft]) -> None:
-        """Note the forward of a block: the committed tokens since the last one, and a position per further token."""
+        """Note the forward of a block: the committed tokens since the last one, and a position per
+        further token.
+        """
         rows = {}
         for draft in drafts:
             request = self._requests[draft.request_id]
             text = draft.context_length + draft.tree.last
             if not request.cached and text > 1:
-                self._forwards.append(Forwarded(DRAFT, "prefill", {draft.request_id: (text - 1, 0)}))
+                self._forwards.append(
+                    Forwarded(DRAFT, "prefill", {draft.request_id: (text - 1, 0)})
+                )
                 request.cached = text - 1
-            rows[draft.request_id] = (text - request.cached + self._options.size - 1, request.cached)
+            rows[draft.request_id] = (
+                text - request.cached + self._options.size - 1,
+                request.cached,
+            )
             # Tokens of the block are committed by the target, and read anew with the next block.
             request.cached = draft.context_length
         if rows:

@@ -23,7 +23,8 @@ from specbench_kit.decoding.tree import TokenTree
 @drafters.register("cascade")
 @dataclass(frozen=True)
 class CascadeDrafting(Drafting):
-    """The second drafter guesses `k2` tokens, the first verifies them as a target does and adds one of its own.
+    """The second drafter guesses `k2` tokens, the first verifies them as a target does and adds one
+    of its own.
 
     This repeats until the draft is long enough. `first` is the draft model, or a folder or hub id; `second` is a folder
     or hub id of a smaller model, or a drafter that needs no model. The target sees the first's distributions. Under a
@@ -44,7 +45,9 @@ class CascadeDrafting(Drafting):
         if not self.second_s >= 0:
             raise SkitError(f"cascade: second_s must be at least 0, not {self.second_s}")
         if self._second_is_drafter and drafters.get(self.second)().models:
-            raise SkitError(f"cascade: second must be a model or a drafter that needs none, not {self.second}")
+            raise SkitError(
+                f"cascade: second must be a model or a drafter that needs none, not {self.second}"
+            )
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -54,12 +57,18 @@ class CascadeDrafting(Drafting):
         forwards = list[Forwarded]()
 
         def model(name: str) -> ModelDrafter:
-            drafter = ModelDrafter(parts.models[name], parts.sampler, parts.clock, parts.sampled, parts.capacity)
+            drafter = ModelDrafter(
+                parts.models[name], parts.sampler, parts.clock, parts.sampled, parts.capacity
+            )
             drafter.on_forward = lambda phase, rows: forwards.append(Forwarded(name, phase, rows))
             return drafter
 
         first = model(self.first)
-        second = drafters.get(self.second)().source(parts) if self._second_is_drafter else model(self.second)
+        second = (
+            drafters.get(self.second)().source(parts)
+            if self._second_is_drafter
+            else model(self.second)
+        )
         return CascadeDrafter(first, second, parts, self.k2, forwards)
 
     def latencies(self, draft: LatencyModel) -> Mapping[str, LatencyModel]:
@@ -87,7 +96,8 @@ class _ReadyToken(NamedTuple):
 class _Chain:
     """One request's round, as it lies in the trees of both drafters.
 
-    A tree only grows, so rejected guesses stay in it beside the chain; the paths say which nodes are the chain's.
+    A tree only grows, so rejected guesses stay in it beside the chain; the paths say which nodes
+    are the chain's.
     """
 
     first: Draft
@@ -110,17 +120,25 @@ class _Chain:
         return tree
 
     def add_guesses(self) -> list[int]:
-        """Put the guesses into the first's tree, and return its nodes to forward, from the end of the chain on."""
+        """Put the guesses into the first's tree, and return its nodes to forward, from the end of
+        the chain on.
+        """
         nodes = [(self.first_path or [0])[-1]]
         for node in self.guesses:
             source = self.second.tree.source(node)
             nodes.append(self.first.tree.add(self.second.tree.tokens[node], nodes[-1], *source))
         return nodes
 
-    def take(self, nodes: Sequence[int], accepted: int, bonus: int, source: DraftForward, row: int) -> None:
-        """Append the first `accepted` guesses and the first drafter's own next token to the chain."""
+    def take(
+        self, nodes: Sequence[int], accepted: int, bonus: int, source: DraftForward, row: int
+    ) -> None:
+        """Append the first `accepted` guesses and the first drafter's own next token to the
+        chain.
+        """
         tokens = [*(self.first.tree.tokens[node] for node in nodes[1 : accepted + 1]), bonus]
-        self.ready += (_ReadyToken(token, source, row + index) for index, token in enumerate(tokens))
+        self.ready += (
+            _ReadyToken(token, source, row + index) for index, token in enumerate(tokens)
+        )
         self.second_path += self.guesses[:accepted]
         self.first_path += nodes[1 : accepted + 1]
         for draft, path in ((self.first, self.first_path), (self.second, self.second_path)):
@@ -128,10 +146,17 @@ class _Chain:
 
 
 class CascadeDrafter(ReportingChainDrafter):
-    """Drafts chains of the first drafter, which forwards only once for all tokens that the second guessed."""
+    """Drafts chains of the first drafter, which forwards only once for all tokens that the second
+    guessed.
+    """
 
     def __init__(
-        self, first: Drafter, second: Drafter, parts: DrafterParts, k2: int, forwards: list[Forwarded]
+        self,
+        first: Drafter,
+        second: Drafter,
+        parts: DrafterParts,
+        k2: int,
+        forwards: list[Forwarded],
     ) -> None:
         super().__init__("cascade", parts.clock)
         self._first = first
@@ -159,7 +184,9 @@ class CascadeDrafter(ReportingChainDrafter):
         return room + len(chain.first.tree) - len(draft.tree) if chain.ready else room
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append the first drafter's next token to each chain, and return the drafts that had room for it."""
+        """Append the first drafter's next token to each chain, and return the drafts that had room
+        for it.
+        """
         grown = [draft for draft in drafts if self.room(draft) > 0]
         chains = [self._chains[draft.request_id] for draft in grown]
         if empty := [chain for chain in chains if not chain.ready]:
@@ -169,7 +196,13 @@ class CascadeDrafter(ReportingChainDrafter):
             draft.tree.add(ready.token, draft.tree.last, ready.source, ready.row)
         return grown
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
         """Commit the accepted nodes in both drafters."""
         chain = self._chains[draft.request_id]
         self._first.commit(chain.first, chain.first_path[: len(path)])
@@ -182,12 +215,16 @@ class CascadeDrafter(ReportingChainDrafter):
         self._random.pop(session.request.id, None)
 
     def _refill(self, chains: Sequence[_Chain]) -> None:
-        """Let the second guess, let the first verify all guesses in one forward, and make the result ready."""
+        """Let the second guess, let the first verify all guesses in one forward, and make the
+        result ready.
+        """
         growing = [chain.second for chain in chains]
         for _ in range(self._k2):
             growing = self._second.extend(growing)
         nodes_of = [chain.add_guesses() for chain in chains]
-        verified = self._first.expand([(chain.first, nodes) for chain, nodes in zip(chains, nodes_of, strict=True)])
+        verified = self._first.expand(
+            [(chain.first, nodes) for chain, nodes in zip(chains, nodes_of, strict=True)]
+        )
         forward = DraftForward(verified.forward, self._parts.sampler, sampled=self._parts.sampled)
         best = [] if self._parts.sampled else verified.forward.argmax()
         row = 0
@@ -198,7 +235,8 @@ class CascadeDrafter(ReportingChainDrafter):
                 if best:
                     path, bonus = walk(tree, guesses, best[number].__getitem__)
                 else:
-                    # Streams of its own: the target's rule must not see the numbers that made the draft.
+                    # Streams of its own: the target's rule must not see the numbers that made the
+                    # draft.
                     name = chain.first.request_id
                     request_random = chain.first.session.random
                     random = self._random.setdefault(name, request_random.substream("cascade"))

@@ -18,11 +18,15 @@ class ChainDrafter(LocalDrafter):
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
         """Raise PolicyError: there are no distributions by which a tree could grow."""
-        raise PolicyError(f"drafter '{self._name}' gives chains, and this method grows trees: choose another drafter")
+        raise PolicyError(
+            f"drafter '{self._name}' gives chains, and this method grows trees: choose another drafter"
+        )
 
 
 class ReportingChainDrafter(ChainDrafter):
-    """A drafter of chains that reports its forwards, since these cannot be derived from its trees."""
+    """A drafter of chains that reports its forwards, since these cannot be derived from its
+    trees.
+    """
 
     def __init__(self, name: str, clock: Clock) -> None:
         super().__init__(name, clock)

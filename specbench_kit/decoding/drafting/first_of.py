@@ -9,7 +9,14 @@ from torch import Tensor
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.decoding.clock import Clock, Phase
 from specbench_kit.decoding.drafter import Draft, Drafter, Forwarded
-from specbench_kit.decoding.drafting.base import DRAFT, Capability, DrafterParts, Drafting, drafters, parse_drafter
+from specbench_kit.decoding.drafting.base import (
+    DRAFT,
+    Capability,
+    DrafterParts,
+    Drafting,
+    drafters,
+    parse_drafter,
+)
 from specbench_kit.decoding.drafting.chains import ChainDrafter
 from specbench_kit.decoding.drafting.look_up import LookUp
 from specbench_kit.decoding.drafting.model import ModelDrafter
@@ -28,7 +35,8 @@ MODEL = "model"
 @drafters.register("first-of")
 @dataclass(frozen=True)
 class FirstOfDrafting(Drafting):
-    """In every round a request's draft comes from the first member that has a token for it, in order of trust.
+    """In every round a request's draft comes from the first member that has a token for it, in
+    order of trust.
 
     A look-up drafts if at least `match` tokens match, a head once the target has processed the prompt, and a model
     always. A member is the name of such a drafter, `auto` (the target's own head, else the draft model, else none) or
@@ -49,12 +57,18 @@ class FirstOfDrafting(Drafting):
         require(bool(names), "first-of: all members are none: name at least one drafter")
         for member in self.members:
             if member.display_name not in (HEAD, MODEL) and not isinstance(member, LookUp):
-                raise SkitError(f"first-of: '{member.display_name}' cannot be a member: name a look-up, head or model")
-        require(len(set(names)) == len(names), f"first-of: members must differ, not {', '.join(names)}")
+                raise SkitError(
+                    f"first-of: '{member.display_name}' cannot be a member: name a look-up, head or model"
+                )
+        require(
+            len(set(names)) == len(names), f"first-of: members must differ, not {', '.join(names)}"
+        )
 
     @property
     def members(self) -> Sequence[Drafting]:
-        return [self._member(name) for name in (self.first, self.second, self.third) if name != NONE]
+        return [
+            self._member(name) for name in (self.first, self.second, self.third) if name != NONE
+        ]
 
     @property
     def depends_on_order(self) -> bool:
@@ -66,7 +80,9 @@ class FirstOfDrafting(Drafting):
 
     def resolved(self, exists: Callable[[str], bool]) -> "FirstOfDrafting":
         chosen = HEAD if exists(named(AUTO)) else MODEL if exists(DRAFT) else NONE
-        first, second, third = (chosen if name == AUTO else name for name in (self.first, self.second, self.third))
+        first, second, third = (
+            chosen if name == AUTO else name for name in (self.first, self.second, self.third)
+        )
         return replace(self, first=first, second=second, third=third)
 
     def source(self, parts: DrafterParts) -> "FirstOfDrafter":
@@ -81,7 +97,11 @@ class FirstOfDrafting(Drafting):
 
     def _member(self, name: str) -> Drafting:
         member = parse_drafter(HEAD if name == AUTO else name, separator=":")
-        return replace(member, min=max(member.min, self.match)) if isinstance(member, LookUp) else member
+        return (
+            replace(member, min=max(member.min, self.match))
+            if isinstance(member, LookUp)
+            else member
+        )
 
 
 @dataclass
@@ -124,7 +144,8 @@ class _Member:
         """Note a forward of a model."""
         assert isinstance(self.drafter, ModelDrafter)
         skips = self.drafter.skips
-        # As for any drafter, the time counts the whole text, of which a head forwards all but its first token.
+        # As for any drafter, the time counts the whole text, of which a head forwards all but its
+        # first token.
         if phase == "prefill":
             counted = {name: (new + skips, cached) for name, (new, cached) in rows.items()}
         else:
@@ -133,17 +154,21 @@ class _Member:
 
 
 class FirstOfDrafter(ChainDrafter):
-    """Drafts chains, each by the first member that had a token for it when its round's first token was wanted.
+    """Drafts chains, each by the first member that had a token for it when its round's first token
+    was wanted.
 
-    All members learn of all rounds: a look-up reads the text, a head is given the target's hidden states of all
-    committed tokens, and a model or head forwards the tokens that its KV lacks when it drafts again.
+    All members learn of all rounds: a look-up reads the text, a head is given the target's hidden
+    states of all committed tokens, and a model or head forwards the tokens that its KV lacks when
+    it drafts again.
     """
 
     def __init__(self, members: Sequence[_Member], clock: Clock) -> None:
         super().__init__("first-of", clock)
         self._members = members
         self._sources: dict[str, _Member] = {}
-        """The members that draft in this round, by request, as far as the first token was drafted."""
+        """The members that draft in this round, by request, as far as the first token was
+        drafted.
+        """
 
     def forwards(self) -> Sequence[Forwarded]:
         """Return the forwards and look-ups of all members since the last call."""
@@ -160,7 +185,9 @@ class FirstOfDrafter(ChainDrafter):
         return super().begin(sessions)
 
     def room(self, draft: Draft) -> int:
-        """Return how many tokens the chain can still take, by its member or, before its first token, by any."""
+        """Return how many tokens the chain can still take, by its member or, before its first
+        token, by any.
+        """
         name = draft.request_id
         members = [self._sources[name]] if name in self._sources else self._members
         return max(member.drafter.room(member.drafts[name]) for member in members)
@@ -169,18 +196,31 @@ class FirstOfDrafter(ChainDrafter):
         """Append a token to each chain, and return the drafts whose member had one."""
         grown: set[str] = set()
         for member in self._members:
-            # A chain stays with the member that began it: tokens of two members could not be verified by one rule.
-            own = [draft for draft in drafts if self._sources.get(draft.request_id, member) is member]
+            # A chain stays with the member that began it: tokens of two members could not be
+            # verified by one rule.
+            own = [
+                draft for draft in drafts if self._sources.get(draft.request_id, member) is member
+            ]
             for draft in member.extend([draft for draft in own if draft.request_id not in grown]):
                 self._sources[draft.request_id] = member
                 grown.add(draft.request_id)
         return [draft for draft in drafts if draft.request_id in grown]
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
-        """Commit the accepted nodes in the member that drafted them, and give every member the hidden states."""
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
+        """Commit the accepted nodes in the member that drafted them, and give every member the
+        hidden states.
+        """
         source = self._sources.get(draft.request_id)
         for member in self._members:
-            member.drafter.commit(member.drafts[draft.request_id], path if member is source else (), None, states)
+            member.drafter.commit(
+                member.drafts[draft.request_id], path if member is source else (), None, states
+            )
 
     def release(self, session: Session) -> None:
         """Free what a finished request held in any member."""

@@ -32,12 +32,15 @@ if TYPE_CHECKING:
 class HeadLevels:
     """Drafts the next level of all requests at once.
 
-    When the target gives hidden states of further tokens, all that is in flight stood on guesses of them: the head
-    then forwards it again, one level after the other, before it drafts the next. Before the target has processed a
-    request's prompt there are no states, and nothing is drafted for it.
+    When the target gives hidden states of further tokens, all that is in flight stood on guesses of
+    them: the head then forwards it again, one level after the other, before it drafts the next.
+    Before the target has processed a request's prompt there are no states, and nothing is drafted
+    for it.
     """
 
-    def __init__(self, runner: Runner, executor: "ReadsStates", sampler: Sampler, clock: Clock) -> None:
+    def __init__(
+        self, runner: Runner, executor: "ReadsStates", sampler: Sampler, clock: Clock
+    ) -> None:
         self.state_layers: Sequence[int] = executor.reads
         self._runner = runner
         self._executor = executor
@@ -47,24 +50,41 @@ class HeadLevels:
         self._forwards: list[list[Row]] = []
 
     def step(self, streams: Sequence[RequestStream]) -> Mapping[int, Tensor]:
-        """Return distributions, by slot, for the requests whose states are known up to the token before the root."""
+        """Return distributions, by slot, for the requests whose states are known up to the token
+        before the root.
+        """
         branches = [(stream, self._branches.get(stream.session.request.id)) for stream in streams]
-        ready = [(stream, branch) for stream, branch in branches if branch is not None and branch.ready(stream)]
+        ready = [
+            (stream, branch)
+            for stream, branch in branches
+            if branch is not None and branch.ready(stream)
+        ]
         with self._clock.phase("draft"):
             self._forwards = []
             waiting = [(stream, branch, branch.pending(stream)) for stream, branch in ready]
-            while waiting := [(stream, branch, levels) for stream, branch, levels in waiting if levels]:
+            while waiting := [
+                (stream, branch, levels) for stream, branch, levels in waiting if levels
+            ]:
                 appends = [branch.append(stream, levels[0]) for stream, branch, levels in waiting]
-                cached = [self._runner.length(row.slot) + self._runner.provisional(row.slot) for row in appends]
-                self._forwards.append([(len(row.tokens), before) for row, before in zip(appends, cached, strict=True)])
+                cached = [
+                    self._runner.length(row.slot) + self._runner.provisional(row.slot)
+                    for row in appends
+                ]
+                self._forwards.append(
+                    [(len(row.tokens), before) for row, before in zip(appends, cached, strict=True)]
+                )
                 logits = self._runner.forward(appends)
                 for row, (stream, branch, levels) in enumerate(waiting):
                     branch.take(stream, levels.pop(0), logits[row])
-            distributions = batched_probabilities(self._sampler, [branch.logits for _, branch in ready])
+            distributions = batched_probabilities(
+                self._sampler, [branch.logits for _, branch in ready]
+            )
         return dict(zip((stream.slot for stream, _ in ready), distributions, strict=True))
 
     def forwards(self) -> Sequence[Sequence[Row]]:
-        """Return the forwards of the last step: for each, the rows' numbers of new tokens and of tokens in KV."""
+        """Return the forwards of the last step: for each, the rows' numbers of new tokens and of
+        tokens in KV.
+        """
         return self._forwards
 
     def add_states(self, session: Session, states: Tensor) -> None:
@@ -85,7 +105,9 @@ class HeadLevels:
 
 
 class _Branch:
-    """One request's slot of the head: the committed tokens from the second on, and below them what is in flight."""
+    """One request's slot of the head: the committed tokens from the second on, and below them what
+    is in flight.
+    """
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -95,18 +117,25 @@ class _Branch:
         self.logits = torch.empty(0)
         """[nodes, vocabulary] after the last level."""
         self._nodes: dict[int, int] = {}
-        """The slot's provisional node by the id of the node in flight; -1 for the root, which is committed."""
+        """The slot's provisional node by the id of the node in flight; -1 for the root, which is
+        committed.
+        """
 
     def ready(self, stream: RequestStream) -> bool:
         """Return whether the root is in flight and the states of all tokens before it are known."""
-        return bool(stream.flight.tokens) and 0 < self.states_known == len(stream.session.tokens) - 1
+        return (
+            bool(stream.flight.tokens) and 0 < self.states_known == len(stream.session.tokens) - 1
+        )
 
     def pending(self, stream: RequestStream) -> list[Sequence[int]]:
-        """Return the flight's nodes that are yet to be forwarded, level by level from the root down.
+        """Return the flight's nodes that are yet to be forwarded, level by level from the root
+        down.
 
         These are of the last level, and of the levels above it that it hangs from.
         """
-        if self._runner.length(self.slot) < self.states_known:  # all in flight stands on less than is known now
+        if (
+            self._runner.length(self.slot) < self.states_known
+        ):  # all in flight stands on less than is known now
             self._runner.commit(self.slot, ())
             self._nodes = {}
         flight = stream.flight
@@ -121,7 +150,9 @@ class _Branch:
         return pending
 
     def append(self, stream: RequestStream, nodes: Sequence[int]) -> Append:
-        """Return what is to be computed: the root with all committed tokens that are missing, or a level's nodes."""
+        """Return what is to be computed: the root with all committed tokens that are missing, or a
+        level's nodes.
+        """
         flight = stream.flight
         if nodes[0] == 0:
             return Append(self.slot, stream.session.tokens[1 + self._runner.length(self.slot) :])
@@ -143,10 +174,11 @@ class _Branch:
 @drafters.register("head")
 @dataclass(frozen=True)
 class HeadDrafting(Drafting):
-    """The head in a folder, as `skit train-head` or the `speculators` library wrote it; `auto` is the target's own.
+    """The head in a folder, as `skit train-head` or the `speculators` library wrote it; `auto` is
+    the target's own.
 
-    Nothing is drafted before the target has processed the prompt. In a pipeline, all that is in flight is forwarded
-    again, level by level, when the states of further tokens are known.
+    Nothing is drafted before the target has processed the prompt. In a pipeline, all that is in
+    flight is forwarded again, level by level, when the states of further tokens are known.
     """
 
     path: str = AUTO
@@ -167,7 +199,9 @@ class HeadDrafting(Drafting):
 
     def levels(self, parts: DrafterParts) -> HeadLevels:
         (name,) = self.models
-        return HeadLevels(parts.models[name], self._executor(parts.models), parts.sampler, parts.clock)
+        return HeadLevels(
+            parts.models[name], self._executor(parts.models), parts.sampler, parts.clock
+        )
 
     def _executor(self, models: "Mapping[str, Runner]") -> "ReadsStates":
         # Not above: a replay, which runs no head, is spared the imports of its executor.
@@ -182,7 +216,9 @@ class HeadDrafting(Drafting):
 
 
 class HeadDrafter(ModelDrafter):
-    """Drafts by forwards of a head, which is given the target's hidden states of the tokens that each round commits."""
+    """Drafts by forwards of a head, which is given the target's hidden states of the tokens that
+    each round commits.
+    """
 
     skips = 1  # its rows begin with the second token, as there are no states before the first
 
@@ -190,11 +226,14 @@ class HeadDrafter(ModelDrafter):
         super().__init__(runner, parts.sampler, parts.clock, parts.sampled, parts.capacity)
         self._executor = executor
         self._early_states: defaultdict[str, list[Tensor]] = defaultdict(list)
-        """Hidden states of the tokens of requests that have no slot yet: of the prompt, and of what was committed in
-        rounds without a draft."""
+        """Hidden states of the tokens of requests that have no slot yet: of the prompt, and of what
+        was committed in rounds without a draft.
+        """
 
     def room(self, draft: Draft) -> int:
-        """Return how many nodes the tree can still take: none before the prompt's hidden states are known."""
+        """Return how many nodes the tree can still take: none before the prompt's hidden states are
+        known.
+        """
         ready = draft.request_id in self._slots or draft.request_id in self._early_states
         return super().room(draft) if ready else 0
 
@@ -202,11 +241,17 @@ class HeadDrafter(ModelDrafter):
         """Return None: what it would draft depends on hidden states of the target."""
         return None
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
         """Commit the accepted nodes and pass on the target's hidden states of them.
 
-        The head drafted them from its own guesses of these states. Unless the tree goes on, the accepted nodes are
-        therefore dropped from KV, and forwarded again with the true states.
+        The head drafted them from its own guesses of these states. Unless the tree goes on, the
+        accepted nodes are therefore dropped from KV, and forwarded again with the true states.
         """
         super().commit(draft, () if root is None else path, root)
         assert states is not None
@@ -221,7 +266,9 @@ class HeadDrafter(ModelDrafter):
         super().release(session)
 
     def take_slot(self, draft: Draft) -> int:
-        """Acquire a slot for a request's first draft, give the head all states so far, and return the slot."""
+        """Acquire a slot for a request's first draft, give the head all states so far, and return
+        the slot.
+        """
         slot = super().take_slot(draft)
         self._executor.forget(slot)
         self._executor.add_states(slot, cat(self._early_states.pop(draft.request_id)))

@@ -1,4 +1,6 @@
-"""Drafting without a model: the next tokens are looked up in text that exists already, such as the request's own."""
+"""Drafting without a model: the next tokens are looked up in text that exists already, such as the
+request's own.
+"""
 
 from abc import abstractmethod
 from collections import defaultdict
@@ -33,7 +35,9 @@ class TextIndex(Protocol):
         """Add a request's text so far: its prompt and its output."""
 
     def look_up(self, request_id: str, tokens: Sequence[int]) -> Iterator[Continuation]:
-        """Yield what may follow `tokens`, which are those that were learned and what the round has drafted so far."""
+        """Yield what may follow `tokens`, which are those that were learned and what the round has
+        drafted so far.
+        """
 
     def forget(self, request_id: str) -> None:
         """Forget a finished request."""
@@ -41,7 +45,8 @@ class TextIndex(Protocol):
 
 @dataclass(frozen=True)
 class LookUp(Drafting):
-    """A drafter without a model; a deployment's drafting device spends `lookup_s` seconds per drafted token.
+    """A drafter without a model; a deployment's drafting device spends `lookup_s` seconds per
+    drafted token.
 
     `min` is the length of the shortest match that drafts, in tokens.
     """
@@ -76,7 +81,8 @@ class _LookedUp:
 
 
 class LookUpDrafter(ChainDrafter):
-    """Drafts chains of what an index finds, with one look-up per chain and round; a chain ends where nothing is found.
+    """Drafts chains of what an index finds, with one look-up per chain and round; a chain ends
+    where nothing is found.
 
     Looked-up tokens are not drawn at random, so they are verified like any chosen tokens.
     """
@@ -88,7 +94,9 @@ class LookUpDrafter(ChainDrafter):
         self._looked_up: dict[str, _LookedUp] = {}
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
-        """Learn what the last round committed, and start a round, from what was left to continue from if there is."""
+        """Learn what the last round committed, and start a round, from what was left to continue
+        from if there is.
+        """
         self._looked_up.clear()
         with self.clock.phase("draft"):
             for session in sessions:
@@ -104,8 +112,16 @@ class LookUpDrafter(ChainDrafter):
         with self.clock.phase("draft"):
             return [draft for draft in drafts if self.room(draft) > 0 and self._grow(draft)]
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
-        """Keep what lies below the next `root`; accepted tokens are learned when the next round begins."""
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
+        """Keep what lies below the next `root`; accepted tokens are learned when the next round
+        begins.
+        """
         if root is not None:
             self._continue(draft, root)
 
@@ -118,7 +134,8 @@ class LookUpDrafter(ChainDrafter):
     def _grow(self, draft: Draft) -> bool:
         tree = draft.tree
         looked_up = self._looked_up.get(draft.request_id)
-        # A cascade adds a token of its own where it rejects a guess: from there the text is looked up anew.
+        # A cascade adds a token of its own where it rejects a guess: from there the text is looked
+        # up anew.
         if looked_up is None or looked_up.node != tree.last:
             tokens = [*draft.session.tokens, *(tree.tokens[node] for node in tree.path(tree.last))]
             looked_up = _LookedUp(self._index.look_up(draft.request_id, tokens), tree.last)
@@ -134,7 +151,9 @@ class LookUpDrafter(ChainDrafter):
 
 @dataclass(frozen=True, slots=True)
 class LookUpDistribution:
-    """The source of a looked-up token: nothing is known of its distribution but the token's own probability."""
+    """The source of a looked-up token: nothing is known of its distribution but the token's own
+    probability.
+    """
 
     drafter: str
     token_probability: float
@@ -150,7 +169,9 @@ class LookUpDistribution:
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise PolicyError(f"drafter '{self.drafter}' has no statistics of a draft distribution: choose another drafter")
+        raise PolicyError(
+            f"drafter '{self.drafter}' has no statistics of a draft distribution: choose another drafter"
+        )
 
 
 class NoDrafting(LookUp):
@@ -176,7 +197,8 @@ class _EmptyIndex:
 @drafters.register("prompt-lookup")
 @dataclass(frozen=True)
 class PromptLookupDrafting(LookUp):
-    """Drafts what followed the first occurrence, in the request's own text, of its last `min` to `max` tokens.
+    """Drafts what followed the first occurrence, in the request's own text, of its last `min` to
+    `max` tokens.
 
     The longest n-gram that occurred before counts.
     """
@@ -185,7 +207,9 @@ class PromptLookupDrafting(LookUp):
 
     def __post_init__(self) -> None:
         if not 1 <= self.min <= self.max:
-            raise SkitError(f"prompt-lookup: min must lie in 1..max, not {self.min} with max {self.max}")
+            raise SkitError(
+                f"prompt-lookup: min must lie in 1..max, not {self.min} with max {self.max}"
+            )
 
     def index(self) -> TextIndex:
         return _FirstOccurrences(range(self.min, self.max + 1))

@@ -26,11 +26,13 @@ NAME = "medusa"
 @drafters.register(NAME)
 @dataclass(frozen=True)
 class MedusaDrafting(Drafting):
-    """The Medusa heads in a folder, as `skit train-head --kind medusa` wrote it; `auto` are the target's own.
+    """The Medusa heads in a folder, as `skit train-head --kind medusa` wrote it; `auto` are the
+    target's own.
 
-    The first `size` heads draft as many tokens in one forward, each without having seen the ones before it. A round has
-    one block, so that longer chains end there. Nothing is drafted before the target has processed the prompt. Under a
-    deployment a block takes one forward of its drafter, and methods that weigh time count 1/`size` of it per token.
+    The first `size` heads draft as many tokens in one forward, each without having seen the ones
+    before it. A round has one block, so that longer chains end there. Nothing is drafted before the
+    target has processed the prompt. Under a deployment a block takes one forward of its drafter,
+    and methods that weigh time count 1/`size` of it per token.
     """
 
     path: str = "auto"
@@ -71,14 +73,21 @@ class MedusaDrafting(Drafting):
                 f"{NAME}: '{self.path}' holds an EAGLE head: draft with it by drafter=head.path={self.path}"
             )
         heads = executor.model.config.heads
-        require(self.size <= heads, f"{NAME}: there are {heads} heads, so that size must be at most that")
+        require(
+            self.size <= heads,
+            f"{NAME}: there are {heads} heads, so that size must be at most that",
+        )
         return executor
 
 
 class MedusaDrafter(ReportingChainDrafter):
-    """Drafts a block per round from the target's hidden state of the token before the newest one."""
+    """Drafts a block per round from the target's hidden state of the token before the newest
+    one.
+    """
 
-    def __init__(self, parts: DrafterParts, runner: Runner, executor: "MedusaExecutor", size: int) -> None:
+    def __init__(
+        self, parts: DrafterParts, runner: Runner, executor: "MedusaExecutor", size: int
+    ) -> None:
         super().__init__(NAME, parts.clock)
         self._runner = runner
         self._executor = executor
@@ -88,7 +97,9 @@ class MedusaDrafter(ReportingChainDrafter):
         self._size = size
         self._slots: dict[str, int] = {}
         self._blocks: dict[str, DraftForward] = {}
-        """By request, the distributions of this round's block; each row was drawn from at most once."""
+        """By request, the distributions of this round's block; each row was drawn from at most
+        once.
+        """
 
     def begin(self, sessions: Sequence[Session]) -> list[Draft]:
         """Start a round with empty trees."""
@@ -97,12 +108,16 @@ class MedusaDrafter(ReportingChainDrafter):
         return super().begin(sessions)
 
     def room(self, draft: Draft) -> int:
-        """Return how many tokens the block still has; none before the prompt's hidden states are known."""
+        """Return how many tokens the block still has; none before the prompt's hidden states are
+        known.
+        """
         left = min(self._size, self._capacity - draft.context_length - 1) - draft.tree.last
         return left if draft.request_id in self._slots else 0
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append the next token of its block to each chain, and return the drafts that had room for it."""
+        """Append the next token of its block to each chain, and return the drafts that had room for
+        it.
+        """
         grown = [draft for draft in drafts if self.room(draft) > 0]
         with self.clock.phase("draft"):
             self._forward([draft for draft in grown if draft.request_id not in self._blocks])
@@ -111,7 +126,13 @@ class MedusaDrafter(ReportingChainDrafter):
                 draft.tree.add(self._token(draft, block), draft.tree.last, block, draft.tree.last)
         return grown
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
         """Keep the target's newest hidden state, which the next block is guessed from."""
         assert states is not None
         if draft.request_id not in self._slots:
@@ -130,7 +151,8 @@ class MedusaDrafter(ReportingChainDrafter):
             return
         slots = [self._slots[draft.request_id] for draft in drafts]
         rows = [
-            Append(slot, [draft.tree.tokens[0]], keep=self._size) for slot, draft in zip(slots, drafts, strict=True)
+            Append(slot, [draft.tree.tokens[0]], keep=self._size)
+            for slot, draft in zip(slots, drafts, strict=True)
         ]
         forward = self._runner.forward(rows)
         refuse_nan(forward)
@@ -138,10 +160,14 @@ class MedusaDrafter(ReportingChainDrafter):
             self._runner.commit(slot, ())
             own = type(forward)([forward[row]])
             self._blocks[draft.request_id] = DraftForward(own, self._sampler, self._sampled)
-        self._forwards.append(Forwarded(NAME, "draft", {draft.request_id: (self._size, 0) for draft in drafts}))
+        self._forwards.append(
+            Forwarded(NAME, "draft", {draft.request_id: (self._size, 0) for draft in drafts})
+        )
 
     def _token(self, draft: Draft, block: DraftForward) -> int:
         row = draft.tree.last
         if not self._sampled:
             return block.best_tokens()[row]
-        return int(draw(block.probabilities[row : row + 1], [draft.session.random.uniform("draft")])[0])
+        return int(
+            draw(block.probabilities[row : row + 1], [draft.session.random.uniform("draft")])[0]
+        )

@@ -36,7 +36,9 @@ class ModelDrafting(Drafting):
         return LevelDrafter(parts.models[DRAFT], parts.sampler, parts.clock)
 
     def source(self, parts: DrafterParts) -> "ModelDrafter":
-        return ModelDrafter(parts.models[DRAFT], parts.sampler, parts.clock, parts.sampled, parts.capacity)
+        return ModelDrafter(
+            parts.models[DRAFT], parts.sampler, parts.clock, parts.sampled, parts.capacity
+        )
 
 
 class ModelDrafter(LocalDrafter):
@@ -45,7 +47,9 @@ class ModelDrafter(LocalDrafter):
     skips: ClassVar[int] = 0
     """The number of tokens at the beginning of a text that the model does not forward."""
 
-    def __init__(self, runner: Runner, sampler: Sampler, clock: Clock, sample: bool, capacity: int) -> None:
+    def __init__(
+        self, runner: Runner, sampler: Sampler, clock: Clock, sample: bool, capacity: int
+    ) -> None:
         super().__init__()
         self.clock = clock
         self._runner = runner
@@ -62,7 +66,9 @@ class ModelDrafter(LocalDrafter):
         return self._capacity - len(draft.session.tokens) - len(draft.tree)
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append one token to each chain by one batched forward, and return the drafts that had room for it."""
+        """Append one token to each chain by one batched forward, and return the drafts that had
+        room for it.
+        """
         grown = [draft for draft in drafts if self.room(draft) > 0]
         if not grown:
             return []
@@ -70,22 +76,30 @@ class ModelDrafter(LocalDrafter):
             if draft.request_id not in self._slots:
                 self._prefill(draft)
         with self.clock.phase("draft"):
-            logits = self._forward(grown, [self._append(draft, _unforwarded(draft), keep=1) for draft in grown])
-            logits.launching = self._drafting  # if it was put off, it is charged to this phase nevertheless
+            logits = self._forward(
+                grown, [self._append(draft, _unforwarded(draft), keep=1) for draft in grown]
+            )
+            logits.launching = (
+                self._drafting
+            )  # if it was put off, it is charged to this phase nevertheless
             best = None if self._sample else logits.next_tokens()
             forward = DraftForward(logits, self._sampler, self._sample, best)
             if best is None:
                 refuse_nan_in(forward.probabilities)
-                best = draw(forward.probabilities, [draft.session.random.uniform("draft") for draft in grown])
+                best = draw(
+                    forward.probabilities,
+                    [draft.session.random.uniform("draft") for draft in grown],
+                )
         for row, (draft, token) in enumerate(zip(grown, best, strict=True)):
             draft.tree.add(token, draft.tree.last, forward, row)
         return grown
 
     def foresee(self, draft: Draft, longest: int) -> Sequence[int] | None:
-        """Return how many tokens of a draft at each offset of the answer would be right, up to `longest`.
+        """Return how many tokens of a draft at each offset of the answer would be right, up to
+        `longest`.
 
-        The model reads the prompt and the answer once, in a slot of its own. None for drafts that are drawn at random,
-        and for a request that has a slot already.
+        The model reads the prompt and the answer once, in a slot of its own. None for drafts that
+        are drawn at random, and for a request that has a slot already.
         """
         if self._sample or draft.request_id in self._slots:
             return None
@@ -105,7 +119,8 @@ class ModelDrafter(LocalDrafter):
         return counts[::-1]
 
     def expand(self, frontier: Sequence[tuple[Draft, Sequence[int]]]) -> DraftForward:
-        """Forward tree nodes whose parents were forwarded; row i is the distribution after the i-th node, in order.
+        """Forward tree nodes whose parents were forwarded; row i is the distribution after the i-th
+        node, in order.
 
         Each node is forwarded once; `room` says how many children may be added.
         """
@@ -118,11 +133,19 @@ class ModelDrafter(LocalDrafter):
             refuse_nan(logits)
         return DraftForward(logits, self._sampler)
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
-        """Keep the KV of the old root, of the accepted nodes that were forwarded and of all below the next `root`.
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
+        """Keep the KV of the old root, of the accepted nodes that were forwarded and of all below
+        the next `root`.
 
-        The rest is dropped. Accepted nodes that were never forwarded, such as a chain's last token, are appended with
-        the next forward: `_append` begins with whatever committed tokens the slot lacks.
+        The rest is dropped. Accepted nodes that were never forwarded, such as a chain's last token,
+        are appended with the next forward: `_append` begins with whatever committed tokens the slot
+        lacks.
         """
         slot = self._slots.get(draft.request_id)
         if slot is None or not draft.kv_nodes:
@@ -132,9 +155,14 @@ class ModelDrafter(LocalDrafter):
         proactive = sorted(draft.kv_nodes[node] for node in below if node in draft.kv_nodes)
         self._runner.commit(slot, [*range(draft.kv_nodes[0] + 1), *accepted], proactive)
         if root is not None:
-            # The runner renumbers provisional nodes from 0 in their order; the next tree numbers its nodes anew too.
+            # The runner renumbers provisional nodes from 0 in their order; the next tree numbers
+            # its nodes anew too.
             index = {node: new for new, node in enumerate(proactive)}
-            kv_nodes = {new: index[draft.kv_nodes[node]] for new, node in enumerate(below) if node in draft.kv_nodes}
+            kv_nodes = {
+                new: index[draft.kv_nodes[node]]
+                for new, node in enumerate(below)
+                if node in draft.kv_nodes
+            }
             self._continue(draft, root, kv_nodes)
 
     def release(self, session: Session) -> None:
@@ -152,8 +180,8 @@ class ModelDrafter(LocalDrafter):
     def _prefill(self, draft: Draft) -> None:
         """Bring a new request's prompt into KV.
 
-        This is a forward and a phase of its own, since otherwise a request's first draft step would be as slow as its
-        prompt is long, and policies that compare draft times would learn from it.
+        This is a forward and a phase of its own, since otherwise a request's first draft step would
+        be as slow as its prompt is long, and policies that compare draft times would learn from it.
         """
         with self.clock.phase("prefill"):
             slot = self.take_slot(draft)
@@ -162,11 +190,17 @@ class ModelDrafter(LocalDrafter):
                 refuse_nan(self._forward([draft], [Append(slot, prefix)], "prefill"))
                 self._runner.commit(slot, range(len(prefix)))
 
-    def _forward(self, drafts: Sequence[Draft], rows: Sequence[Append], phase: Phase = "draft") -> Forward:
+    def _forward(
+        self, drafts: Sequence[Draft], rows: Sequence[Append], phase: Phase = "draft"
+    ) -> Forward:
         if self.on_forward is not None:
-            cached = (self._runner.length(row.slot) + self._runner.provisional(row.slot) for row in rows)
+            cached = (
+                self._runner.length(row.slot) + self._runner.provisional(row.slot) for row in rows
+            )
             work = [(len(row.tokens), before) for row, before in zip(rows, cached, strict=True)]
-            self.on_forward(phase, dict(zip((draft.request_id for draft in drafts), work, strict=True)))
+            self.on_forward(
+                phase, dict(zip((draft.request_id for draft in drafts), work, strict=True))
+            )
         return self._runner.forward(rows)
 
     def _append(self, draft: Draft, nodes: Sequence[int], keep: int) -> Append:
@@ -178,15 +212,19 @@ class ModelDrafter(LocalDrafter):
         parents: list[int] = []
         base = self._runner.provisional(slot)
         if not kv_nodes:
-            # The round's first forward: the committed tokens since the last one come before the nodes.
+            # The round's first forward: the committed tokens since the last one come before the
+            # nodes.
             tokens = draft.session.tokens[self.skips + self._runner.length(slot) :]
             parents = list(range(-1, len(tokens) - 1))
             kv_nodes[0] = base + len(tokens) - 1
             if tokens:
-                nodes = [node for node in nodes if node]  # the root is the last of the committed tokens
+                nodes = [
+                    node for node in nodes if node
+                ]  # the root is the last of the committed tokens
         above = tree.parents
         size = len(tree)
-        # A node is entered before its children are looked at, so that one append may hold a node and its children.
+        # A node is entered before its children are looked at, so that one append may hold a node
+        # and its children.
         for kv_node, node in enumerate(nodes, base + len(tokens)):
             if node in kv_nodes or node >= size or above[node] not in kv_nodes:
                 raise _misplaced(draft, node)
@@ -212,7 +250,11 @@ def _unforwarded(draft: Draft) -> list[int]:
 def _misplaced(draft: Draft, node: int) -> PolicyError:
     """Return the error for a node that cannot be forwarded now."""
     if node > draft.tree.last:
-        return PolicyError(f"node {node} was expanded in a tree whose nodes are 0 to {draft.tree.last}")
+        return PolicyError(
+            f"node {node} was expanded in a tree whose nodes are 0 to {draft.tree.last}"
+        )
     if node in draft.kv_nodes:
         return PolicyError(f"node {node} was expanded twice")
-    return PolicyError(f"node {node} was expanded before its parent, node {draft.tree.parents[node]}")
+    return PolicyError(
+        f"node {node} was expanded before its parent, node {draft.tree.parents[node]}"
+    )

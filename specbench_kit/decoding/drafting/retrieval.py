@@ -1,4 +1,6 @@
-"""Retrieval from an external corpus: a tree of the most frequent continuations of the newest tokens (REST)."""
+"""Retrieval from an external corpus: a tree of the most frequent continuations of the newest tokens
+(REST).
+"""
 
 import json
 from collections import Counter, defaultdict
@@ -15,7 +17,13 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import whole_number
 from specbench_kit.decoding.drafter import Draft
 from specbench_kit.decoding.drafting.base import Capability, DrafterParts
-from specbench_kit.decoding.drafting.look_up import LookUp, LookUpDistribution, LookUpDrafter, NoDrafting, TextIndex
+from specbench_kit.decoding.drafting.look_up import (
+    LookUp,
+    LookUpDistribution,
+    LookUpDrafter,
+    NoDrafting,
+    TextIndex,
+)
 from specbench_kit.decoding.session import Session
 
 MOST_MATCHES = 5000
@@ -50,27 +58,42 @@ class Corpus:
                 self._places[text[end - LISTED_BY : end]].append((number, end))
 
     def retrieve(self, tokens: Sequence[int], longest: int, nodes: int) -> list[RetrievedNode]:
-        """Return the tree of the `nodes` most frequent continuations of the longest match of 2 to `longest` tokens."""
+        """Return the tree of the `nodes` most frequent continuations of the longest match of 2 to
+        `longest` tokens.
+        """
         counts: Counter[tuple[int, ...]] = Counter()
         for number, end in islice(self._matches(tokens, longest), MOST_MATCHES):
             following = self._texts[number][end : end + LONGEST_PATH]
             counts.update(following[:length] for length in range(1, len(following) + 1))
-        # A path is never more frequent than its beginning, which is shorter: the best paths are a tree.
+        # A path is never more frequent than its beginning, which is shorter: the best paths are a
+        # tree.
         best = sorted(counts, key=lambda path: (-counts[path], len(path), path))[:nodes]
-        index: dict[tuple[int, ...], int] = {(): -1} | {path: place for place, path in enumerate(best)}
+        index: dict[tuple[int, ...], int] = {(): -1} | {
+            path: place for place, path in enumerate(best)
+        }
         first = sum(count for path, count in counts.items() if len(path) == 1)
         return [
-            RetrievedNode(index[path[:-1]], path[-1], counts[path] / (counts[path[:-1]] if path[:-1] else first))
+            RetrievedNode(
+                index[path[:-1]],
+                path[-1],
+                counts[path] / (counts[path[:-1]] if path[:-1] else first),
+            )
             for path in best
         ]
 
     def _matches(self, tokens: Sequence[int], longest: int) -> Iterator[tuple[int, int]]:
-        """Yield the places behind the longest match: the number of the text, and the position after the match."""
+        """Yield the places behind the longest match: the number of the text, and the position after
+        the match.
+        """
         places = self._places.get(tuple(tokens[-LISTED_BY:]), [])
         length = SHORTEST_MATCH
         while length < min(longest, len(tokens)):
             token = tokens[-length - 1]
-            longer = [(n, end) for n, end in places if end > length and self._texts[n][end - length - 1] == token]
+            longer = [
+                (n, end)
+                for n, end in places
+                if end > length and self._texts[n][end - length - 1] == token
+            ]
             if not longer:
                 break
             places = longer
@@ -80,7 +103,8 @@ class Corpus:
 
 @lru_cache(maxsize=2)
 def load_corpus(path: str) -> Corpus:
-    """Return the corpus in a file of JSON lines with `output_ids`, such as the `requests.jsonl` of a run.
+    """Return the corpus in a file of JSON lines with `output_ids`, such as the `requests.jsonl` of
+    a run.
 
     Raise SkitError if it cannot be read, or holds no text.
     """
@@ -91,7 +115,9 @@ def load_corpus(path: str) -> Corpus:
         ]
         texts = [list(map(int, row["output_ids"])) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SkitError(f"cannot read the corpus '{path}': give the requests.jsonl of a run of this target") from error
+        raise SkitError(
+            f"cannot read the corpus '{path}': give the requests.jsonl of a run of this target"
+        ) from error
     if not any(texts):
         raise SkitError(f"the corpus '{path}' holds no answers")
     return Corpus(texts)
@@ -99,7 +125,9 @@ def load_corpus(path: str) -> Corpus:
 
 @dataclass(frozen=True)
 class RetrievalDrafting(LookUp):
-    """Drafts trees from a corpus; it belongs to the method `rest`, since other methods draft chains by look-ups."""
+    """Drafts trees from a corpus; it belongs to the method `rest`, since other methods draft chains
+    by look-ups.
+    """
 
     corpus: str = ""
     span: int = 16
@@ -139,5 +167,10 @@ class RetrievalDrafter(LookUpDrafter):
         if tree.last >= len(self._retrieved[name]):
             return False
         node = self._retrieved[name][tree.last]
-        tree.add(node.token, node.parent + 1, LookUpDistribution(self._name, float(np.float32(node.share))), 0)
+        tree.add(
+            node.token,
+            node.parent + 1,
+            LookUpDistribution(self._name, float(np.float32(node.share))),
+            0,
+        )
         return True

@@ -1,7 +1,9 @@
-"""String-level exact matching: a draft model with a tokenizer of its own drafts text, which the target's reads anew.
+"""String-level exact matching: a draft model with a tokenizer of its own drafts text, which the
+target's reads anew.
 
-Timor et al. 2025 (arXiv 2502.05202, algorithm 2), as the universal assisted generation of transformers has it: the
-drafted text is matched exactly, so that greedy and sampled outputs stay the target's whatever the tokenizers share.
+Timor et al. 2025 (arXiv 2502.05202, algorithm 2), as the universal assisted generation of
+transformers has it: the drafted text is matched exactly, so that greedy and sampled outputs stay
+the target's whatever the tokenizers share.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,9 +24,13 @@ from specbench_kit.models.runner import Append, refuse_nan
 from specbench_kit.models.vocabulary_map import Texts, TranslatingRunner
 
 WINDOW = 16
-"""Tokens at the end of a text that more text may split anew: they are read again, and stay out of the committed KV."""
+"""Tokens at the end of a text that more text may split anew: they are read again, and stay out of
+the committed KV.
+"""
 MOST_PIECES = 8
-"""Tokens of the draft's that a token of the target's may take, such as the bytes of a rare character."""
+"""Tokens of the draft's that a token of the target's may take, such as the bytes of a rare
+character.
+"""
 
 
 @drafters.register("slem")
@@ -32,9 +38,9 @@ MOST_PIECES = 8
 class SlemDrafting(Drafting):
     """The draft model's most likely text, split into tokens of the target; verified by matching.
 
-    A token is drafted once `settled` further tokens follow it in the drafted text, since a text that goes on may be
-    split differently. Each of these costs a forward per round. Where both models have one vocabulary this is the draft
-    model's most likely chain.
+    A token is drafted once `settled` further tokens follow it in the drafted text, since a text
+    that goes on may be split differently. Each of these costs a forward per round. Where both
+    models have one vocabulary this is the draft model's most likely chain.
     """
 
     settled: int = 1
@@ -73,9 +79,13 @@ class _Chain:
 
 
 class SlemDrafter(ReportingChainDrafter):
-    """Drafts chains by forwards of the draft model on its own tokens, of which the target's are read off."""
+    """Drafts chains by forwards of the draft model on its own tokens, of which the target's are
+    read off.
+    """
 
-    def __init__(self, runner: TranslatingRunner, texts: Texts, parts: DrafterParts, settled: int) -> None:
+    def __init__(
+        self, runner: TranslatingRunner, texts: Texts, parts: DrafterParts, settled: int
+    ) -> None:
         super().__init__("slem", parts.clock)
         self._runner = runner
         self._texts = texts
@@ -95,7 +105,9 @@ class SlemDrafter(ReportingChainDrafter):
         return self._capacity - draft.context_length - len(draft.tree)
 
     def extend(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Append the next token of the target's to each chain, and return the drafts that got one."""
+        """Append the next token of the target's to each chain, and return the drafts that got
+        one.
+        """
         growing = [draft for draft in drafts if self.room(draft) > 0]
         for draft in growing:
             if draft.request_id not in self._chains or not self._chains[draft.request_id].text:
@@ -104,16 +116,32 @@ class SlemDrafter(ReportingChainDrafter):
         waiting = growing
         with self.clock.phase("draft"):
             while waiting:
-                ready |= {draft.request_id: token for draft in waiting if (token := self._next(draft)) is not None}
-                chains = [(draft, self._chains[draft.request_id]) for draft in waiting if draft.request_id not in ready]
+                ready |= {
+                    draft.request_id: token
+                    for draft in waiting
+                    if (token := self._next(draft)) is not None
+                }
+                chains = [
+                    (draft, self._chains[draft.request_id])
+                    for draft in waiting
+                    if draft.request_id not in ready
+                ]
                 waiting = [draft for draft, chain in chains if not chain.ended]
                 self._forward(waiting)
         grown = [draft for draft in growing if draft.request_id in ready]
         for draft in grown:
-            draft.tree.add(ready[draft.request_id], draft.tree.last, LookUpDistribution("slem", 1.0), 0)
+            draft.tree.add(
+                ready[draft.request_id], draft.tree.last, LookUpDistribution("slem", 1.0), 0
+            )
         return grown
 
-    def commit(self, draft: Draft, path: Sequence[int], root: int | None = None, states: Tensor | None = None) -> None:
+    def commit(
+        self,
+        draft: Draft,
+        path: Sequence[int],
+        root: int | None = None,
+        states: Tensor | None = None,
+    ) -> None:
         """Do nothing: the committed text is read when the next round drafts."""
 
     def release(self, session: Session) -> None:
@@ -123,19 +151,25 @@ class SlemDrafter(ReportingChainDrafter):
             self._runner.release(chain.slot)
 
     def _next(self, draft: Draft) -> int | None:
-        """Return the chain's next token of the target if the drafted text settles it; end the chain if none comes."""
+        """Return the chain's next token of the target if the drafted text settles it; end the chain
+        if none comes.
+        """
         chain = self._chains[draft.request_id]
         text = chain.text[len(chain.text) - chain.drafted :]
         tokens = self._texts.to_target(draft.session.tokens[-WINDOW:], text)
         given = draft.tree.tokens[1:]
-        if tokens[: len(given)] != given:  # the text's further tokens changed how what was drafted is split
+        if (
+            tokens[: len(given)] != given
+        ):  # the text's further tokens changed how what was drafted is split
             chain.ended = True
         elif len(tokens) > len(given) + (0 if chain.ended else self._settled):
             return tokens[len(given)]
         return None
 
     def _read(self, draft: Draft) -> None:
-        """Read the committed text, and keep in KV what it shares with the text that was read and drafted before."""
+        """Read the committed text, and keep in KV what it shares with the text that was read and
+        drafted before.
+        """
         name = draft.request_id
         if name not in self._chains:
             self._chains[name] = _Chain(self._runner.acquire())
@@ -146,13 +180,18 @@ class SlemDrafter(ReportingChainDrafter):
         if chain.ended:
             return
         pairs = enumerate(zip(chain.held, chain.text[:-1], strict=False))
-        shared = next((i for i, (held, read) in pairs if held != read), min(len(chain.held), len(chain.text) - 1))
+        shared = next(
+            (i for i, (held, read) in pairs if held != read),
+            min(len(chain.held), len(chain.text) - 1),
+        )
         committed = self._runner.length(chain.slot)
         if shared < committed:
             self._runner.release(chain.slot)
             chain.slot, shared, committed = self._runner.acquire(), 0, 0
         moved = max(shared - WINDOW, committed)
-        self._runner.commit(chain.slot, range(moved - committed), range(moved - committed, shared - committed))
+        self._runner.commit(
+            chain.slot, range(moved - committed), range(moved - committed, shared - committed)
+        )
         chain.held = chain.text[:shared]
         if not shared:
             with self.clock.phase("prefill"):
@@ -163,15 +202,22 @@ class SlemDrafter(ReportingChainDrafter):
         if not drafts:
             return
         chains = [self._chains[draft.request_id] for draft in drafts]
-        rows = [(draft, chain.text[len(chain.held) :]) for draft, chain in zip(drafts, chains, strict=True)]
+        rows = [
+            (draft, chain.text[len(chain.held) :])
+            for draft, chain in zip(drafts, chains, strict=True)
+        ]
         for draft, chain, token in zip(drafts, chains, self._append(rows, "draft"), strict=True):
             chain.text.append(token)
             chain.drafted += 1
             spent = chain.drafted >= MOST_PIECES * (draft.tree.last + 1 + self._settled)
-            chain.ended = token in self._texts.ends or len(chain.text) >= self._runner.capacity or spent
+            chain.ended = (
+                token in self._texts.ends or len(chain.text) >= self._runner.capacity or spent
+            )
 
     def _append(self, rows: Sequence[tuple[Draft, list[int]]], phase: Phase) -> list[int]:
-        """Forward tokens of the draft's vocabulary, and return the likeliest one after those of each request."""
+        """Forward tokens of the draft's vocabulary, and return the likeliest one after those of
+        each request.
+        """
         rows = [(draft, tokens) for draft, tokens in rows if tokens]
         if not rows:
             return []
@@ -181,7 +227,9 @@ class SlemDrafter(ReportingChainDrafter):
             for chain, (draft, tokens) in zip(chains, rows, strict=True)
         }
         self._forwards.append(Forwarded(DRAFT, phase, work))
-        appends = [Append(chain.slot, tokens) for chain, (_, tokens) in zip(chains, rows, strict=True)]
+        appends = [
+            Append(chain.slot, tokens) for chain, (_, tokens) in zip(chains, rows, strict=True)
+        ]
         result = self._runner.forward_own(appends)
         refuse_nan(result)
         for chain, (_, tokens) in zip(chains, rows, strict=True):

@@ -1,4 +1,6 @@
-"""Suffix decoding: the most frequent continuation of the last tokens, in the request's own text and all outputs."""
+"""Suffix decoding: the most frequent continuation of the last tokens, in the request's own text and
+all outputs.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,11 +17,13 @@ from specbench_kit.decoding.drafting.look_up import Continuation, LookUp, LookUp
 class SuffixDrafting(LookUp):
     """Drafts the most frequent continuation after the best match of the last m tokens.
 
-    Matches of less than `min` tokens do not count. A match of m tokens drafts at most `factor` m + `offset` tokens, at
-    most `max_draft`, and at most `max_depth` together with the match. The estimated probability of a token is the share
-    of the places of all text before it, the present end of the text included, where it follows. A draft ends where the
-    product of these shares falls below `min_prob`; the match whose products sum up highest wins. With `shared` it also
-    searches the outputs of all requests, running ones included, so that results depend on the order of the requests.
+    Matches of less than `min` tokens do not count. A match of m tokens drafts at most `factor` m +
+    `offset` tokens, at most `max_draft`, and at most `max_depth` together with the match. The
+    estimated probability of a token is the share of the places of all text before it, the present
+    end of the text included, where it follows. A draft ends where the product of these shares falls
+    below `min_prob`; the match whose products sum up highest wins. With `shared` it also searches
+    the outputs of all requests, running ones included, so that results depend on the order of the
+    requests.
     """
 
     max_depth: int = 64
@@ -49,18 +53,30 @@ class SuffixDrafting(LookUp):
 
     def limit(self, match: int) -> int:
         """Return the most tokens that a match of this length drafts."""
-        # The small addend makes up for products such as 0.29 x 100 that come out just below a whole number.
-        return max(0, min(self.max_draft, int(self.factor * match + self.offset + 1e-6), self.max_depth - match))
+        # The small addend makes up for products such as 0.29 x 100 that come out just below a whole
+        # number.
+        return max(
+            0,
+            min(
+                self.max_draft,
+                int(self.factor * match + self.offset + 1e-6),
+                self.max_depth - match,
+            ),
+        )
 
     def index(self) -> "SuffixIndex":
         return SuffixIndex(self)
 
     def source(self, parts: DrafterParts) -> LookUpDrafter:
-        return LookUpDrafter(self.display_name, SuffixIndex(self, parts.remembered), parts.clock, parts.capacity)
+        return LookUpDrafter(
+            self.display_name, SuffixIndex(self, parts.remembered), parts.clock, parts.capacity
+        )
 
 
 Place = tuple[list[int], int]
-"""A text and the position in it that follows an occurrence; at the end of the text, nothing follows yet."""
+"""A text and the position in it that follows an occurrence; at the end of the text, nothing follows
+yet.
+"""
 
 
 class _Texts:
@@ -78,26 +94,37 @@ class _Texts:
             self._after[token].append((text, len(text)))
         self.size += len(tokens)
 
-    def matches(self, tokens: Sequence[int], options: SuffixDrafting) -> Iterator[tuple[int, list[Place]]]:
+    def matches(
+        self, tokens: Sequence[int], options: SuffixDrafting
+    ) -> Iterator[tuple[int, list[Place]]]:
         """Yield the lengths of the matches with the end of `tokens`, and the places after them.
 
-        Of matches with the same places only one is yielded: the one that may draft most, and the longest of these.
+        Of matches with the same places only one is yielded: the one that may draft most, and the
+        longest of these.
         """
         longest: dict[int, tuple[int, list[Place]]] = {}
         places = self._after.get(tokens[-1], [])
         for length in range(1, min(options.max_depth, len(tokens))):
-            places = [(text, end) for text, end in places if end >= length and text[end - length] == tokens[-length]]
+            places = [
+                (text, end)
+                for text, end in places
+                if end >= length and text[end - length] == tokens[-length]
+            ]
             if all(end == len(text) for text, end in places):
                 break
-            # A longer match keeps some of a shorter one's places, so as many places means the same places.
+            # A longer match keeps some of a shorter one's places, so as many places means the same
+            # places.
             shorter, _ = longest.get(len(places), (length, places))
             if length >= options.min and options.limit(length) >= options.limit(shorter):
                 longest[len(places)] = length, places
         yield from longest.values()
 
 
-def follow(places: Sequence[Place], limit: int, least: float) -> Iterator[tuple[Continuation, float]]:
-    """Yield the most frequent next tokens, each with the product of the shares down to it, while it is `least` or more.
+def follow(
+    places: Sequence[Place], limit: int, least: float
+) -> Iterator[tuple[Continuation, float]]:
+    """Yield the most frequent next tokens, each with the product of the shares down to it, while it
+    is `least` or more.
 
     Of equally frequent tokens the one that occurred first is taken.
     """
@@ -125,7 +152,9 @@ class _Match(NamedTuple):
 
 
 class _Request:
-    """The text of a running request, the part of it that is output, and the length of its prompt."""
+    """The text of a running request, the part of it that is output, and the length of its
+    prompt.
+    """
 
     def __init__(self, prompt: int) -> None:
         self.texts = _Texts()
@@ -137,7 +166,8 @@ class _Request:
 class SuffixIndex:
     """The texts of running requests, and the outputs of these and of finished ones.
 
-    Once finished outputs make it larger than `remembered` tokens, the oldest are forgotten until half of that is left.
+    Once finished outputs make it larger than `remembered` tokens, the oldest are forgotten until
+    half of that is left.
     """
 
     def __init__(self, options: SuffixDrafting, remembered: int | None = None) -> None:
@@ -168,7 +198,9 @@ class SuffixIndex:
             for length, places in texts.matches(tokens, options):
                 path = list(follow(places, options.limit(length), options.min_prob))
                 score = sum(product for _, product in path)
-                matches.append(_Match(score, texts is own, length, [continuation for continuation, _ in path]))
+                matches.append(
+                    _Match(score, texts is own, length, [continuation for continuation, _ in path])
+                )
         return max(matches, default=_Match(0.0, True, 0, []))
 
     def forget(self, request_id: str) -> None:
@@ -179,7 +211,9 @@ class SuffixIndex:
                 self._forget_oldest(self._remembered // 2)
 
     def _forget_oldest(self, room: int) -> None:
-        """Forget the oldest finished outputs until all fit in `room` tokens, and index the others anew."""
+        """Forget the oldest finished outputs until all fit in `room` tokens, and index the others
+        anew.
+        """
         running = [request.output for request in self._running.values()]
         size = sum(map(len, running))
         kept = 0

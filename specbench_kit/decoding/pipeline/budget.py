@@ -35,7 +35,8 @@ class StepBudget:
         return self.chunk if self.rows is None else min(self.chunk, max(1, self.rows // requests))
 
     def allot(self, levels: Sequence[Sequence[float]], used: int) -> list[int]:
-        """Return the rows for each level, given its nodes' scores; `used` rows go to prompts and roots.
+        """Return the rows for each level, given its nodes' scores; `used` rows go to prompts and
+        roots.
 
         Every level gets at least one row, even if the budget is exceeded by that.
         """
@@ -52,7 +53,9 @@ class StepBudget:
             return shares
         shares = [min(1, len(level)) for level in levels]
         # Ties go to the request that came first: hence the negative index.
-        nodes = [(score, -index) for index, level in enumerate(levels) for score in sorted(level)[:-1]]
+        nodes = [
+            (score, -index) for index, level in enumerate(levels) for score in sorted(level)[:-1]
+        ]
         for _, negative in nlargest(max(0, rows - sum(shares)), nodes):
             shares[-negative] += 1
         return shares

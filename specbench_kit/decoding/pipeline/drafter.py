@@ -22,20 +22,28 @@ class LevelSource(Protocol):
     """The target's layers whose hidden states it reads, of every token that the target commits."""
 
     def step(self, streams: Sequence[RequestStream]) -> Mapping[int, Tensor]:
-        """Return, by slot, distributions [nodes, vocabulary] after the last level, for all that it can draft for."""
+        """Return, by slot, distributions [nodes, vocabulary] after the last level, for all that it
+        can draft for.
+        """
 
     def forwards(self) -> Sequence[Sequence[Row]] | None:
-        """Return the forwards of the last step in order; None if it forwards each level that enters, at once."""
+        """Return the forwards of the last step in order; None if it forwards each level that
+        enters, at once.
+        """
 
     def add_states(self, session: Session, states: Tensor) -> None:
-        """Take the target's hidden states [tokens, layers x width] of a request's next committed tokens."""
+        """Take the target's hidden states [tokens, layers x width] of a request's next committed
+        tokens.
+        """
 
     def release(self, session: Session) -> None:
         """Free what a finished request held."""
 
 
 class LevelDrafter:
-    """Drafts with the draft model, which forwards the levels of all requests at once as they are fed."""
+    """Drafts with the draft model, which forwards the levels of all requests at once as they are
+    fed.
+    """
 
     state_layers: Sequence[int] = ()
 
@@ -59,7 +67,8 @@ class LevelDrafter:
         with self._clock.phase(phase):
             self._trees.step(feeds)
             logits = [
-                self._trees.logits(self._slots[stream.session.request.id], stream.flight.bottom) for stream in growing
+                self._trees.logits(self._slots[stream.session.request.id], stream.flight.bottom)
+                for stream in growing
             ]
             distributions = batched_probabilities(self._sampler, logits)
             return dict(zip((stream.slot for stream in growing), distributions, strict=True))
@@ -79,7 +88,9 @@ class LevelDrafter:
 
 
 def batched_probabilities(sampler: Sampler, logits: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Return the distributions [nodes, vocabulary] of several requests, computed in one operation."""
+    """Return the distributions [nodes, vocabulary] of several requests, computed in one
+    operation.
+    """
     if len(logits) < 2:
         return [sampler.probabilities(request_logits) for request_logits in logits]
     sizes = [len(request_logits) for request_logits in logits]

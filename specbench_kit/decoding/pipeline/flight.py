@@ -1,7 +1,8 @@
 """The tree that is in flight through a pipeline, and which of its nodes is in which stage.
 
-A node of a flight is its index among those in flight, in the order in which they were fed: the root is node 0. As the
-flight is cut back with every token, the same token has another index later; its id stays.
+A node of a flight is its index among those in flight, in the order in which they were fed: the root
+is node 0. As the flight is cut back with every token, the same token has another index later; its
+id stays.
 """
 
 from bisect import bisect_left
@@ -15,7 +16,9 @@ from specbench_kit.decoding.detail import RoundDetail
 
 
 class Prune(NamedTuple):
-    """A cut of a flight: the nodes `path` join the committed prefix, those in `keep` stay, all others are dropped."""
+    """A cut of a flight: the nodes `path` join the committed prefix, those in `keep` stay, all
+    others are dropped.
+    """
 
     path: Sequence[int]
     keep: Sequence[int]
@@ -25,8 +28,9 @@ class Prune(NamedTuple):
 class Level:
     """Nodes that enter the first stage together.
 
-    A parent is a node of the flight, or -1 for the committed prefix. The tokens of `prefix` enter ahead of the nodes
-    and join the committed prefix at once. An id is unique among all nodes that a request ever feeds.
+    A parent is a node of the flight, or -1 for the committed prefix. The tokens of `prefix` enter
+    ahead of the nodes and join the committed prefix at once. An id is unique among all nodes that a
+    request ever feeds.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -45,14 +49,18 @@ class Level:
         return sorted(likeliest[:count])
 
     def pick(self, rows: Sequence[int], kept: Sequence[int]) -> "Level":
-        """Return the nodes `rows`, with parents renumbered after the flight was pruned to `kept`."""
+        """Return the nodes `rows`, with parents renumbered after the flight was pruned to
+        `kept`.
+        """
         renumbered = {node: index for index, node in enumerate(kept)}
         parents = [renumbered.get(self.parents[row], -1) for row in rows]
         return Level([self.ids[row] for row in rows], [self.tokens[row] for row in rows], parents)
 
 
 class Flight:
-    """The tree in a pipeline: its nodes in the order in which they were fed, the root first, level by level."""
+    """The tree in a pipeline: its nodes in the order in which they were fed, the root first, level
+    by level.
+    """
 
     def __init__(self, stages: int) -> None:
         self.ids: list[int] = []
@@ -60,8 +68,10 @@ class Flight:
         self.parents: list[int] = []
         self.scores: list[float] = []
         self.sizes = deque([0] * stages)
-        """The number of nodes in each stage, the first stage's first. Levels move on in step, so that nodes in the
-        order of feeding are, read from the end, those of the first stage, then of the second, and so on."""
+        """The number of nodes in each stage, the first stage's first. Levels move on in step, so
+        that nodes in the order of feeding are, read from the end, those of the first stage, then of
+        the second, and so on.
+        """
         self.prefixes = deque([0] * stages)
         """The number of prompt tokens in each stage; they join the committed prefix as they go."""
 
@@ -112,7 +122,9 @@ class Flight:
     def child(self, token: int) -> int | None:
         """Return the root's child with this token; None if it is not in flight."""
         nodes = range(1, len(self.tokens))
-        return next((node for node in nodes if not self.parents[node] and self.tokens[node] == token), None)
+        return next(
+            (node for node in nodes if not self.parents[node] and self.tokens[node] == token), None
+        )
 
     def below(self, node: int) -> list[int]:
         """Return a node and its descendants."""
@@ -173,7 +185,10 @@ class PipelineRound:
         return RoundDetail(
             tokens=self.tokens,
             parents=self.parents,
-            probabilities=[1.0, *(round(exp(score - self.scores[parent]), 4) for score, parent in steps)],
+            probabilities=[
+                1.0,
+                *(round(exp(score - self.scores[parent]), 4) for score, parent in steps),
+            ],
             submitted=list(range(1, len(self.tokens))),
             path=self.path,
             bonus=self.committed[-1],

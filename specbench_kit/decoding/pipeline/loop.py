@@ -1,4 +1,5 @@
-"""The pipeline loop: a step feeds a level of every tree, and yields a token if the true one is in flight.
+"""The pipeline loop: a step feeds a level of every tree, and yields a token if the true one is in
+flight.
 
 The time of a step is divided among the requests that go through the pipeline together.
 """
@@ -38,16 +39,22 @@ class StepTime(Protocol):
     def release(self, session: Session) -> None:
         """Forget a finished request."""
 
-    def step(self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]] | None) -> None:
-        """Let the time of one step pass; `forwards` are the drafter's, None if it forwards the levels fed."""
+    def step(
+        self, streams: Sequence[RequestStream], forwards: Sequence[Sequence[Row]] | None
+    ) -> None:
+        """Let the time of one step pass; `forwards` are the drafter's, None if it forwards the
+        levels fed.
+        """
 
 
 class PipelineEngine(Loop):
-    """Decodes a batch, a tree level of every request per step; the tree in flight lies below the last token.
+    """Decodes a batch, a tree level of every request per step; the tree in flight lies below the
+    last token.
 
-    Stages and drafter work on the levels of all requests at once, as far as the budget of a step goes. A request's
-    round lasts until its true token is not in flight, and the pipeline is refilled for it. The policy is that of the
-    method `name`; without a drafter nothing but roots is fed.
+    Stages and drafter work on the levels of all requests at once, as far as the budget of a step
+    goes. A request's round lasts until its true token is not in flight, and the pipeline is
+    refilled for it. The policy is that of the method `name`; without a drafter nothing but roots is
+    fed.
     """
 
     def __init__(
@@ -99,7 +106,8 @@ class PipelineEngine(Loop):
             self._time.release(session)
 
     def run_round(self) -> list[PipelineRound]:
-        """Run one step: stages and drafter work on the trees as they are; then these are pruned, and grow.
+        """Run one step: stages and drafter work on the trees as they are; then these are pruned,
+        and grow.
 
         Returns the rounds that ended, if somebody watches them.
         """
@@ -111,7 +119,10 @@ class PipelineEngine(Loop):
         self._enter(streams)
         with self.clock.phase("policy"):
             distributions = {} if self.drafter is None else self.drafter.step(streams)
-            drafted = {stream.slot: self._children(stream, distributions.get(stream.slot)) for stream in streams}
+            drafted = {
+                stream.slot: self._children(stream, distributions.get(stream.slot))
+                for stream in streams
+            }
         if self._time is not None:
             self._time.step(streams, None if self.drafter is None else self.drafter.forwards())
         tokens = self._answer(streams)
@@ -132,28 +143,39 @@ class PipelineEngine(Loop):
                 self.trace += [(self._steps, stage, ids) for stage, ids in stream.flight.occupancy]
 
     def _children(self, stream: RequestStream, probabilities: Tensor | None) -> list[Child]:
-        """Return the nodes that the policy adds below the stream's last level, as far as the context has room."""
+        """Return the nodes that the policy adds below the stream's last level, as far as the
+        context has room.
+        """
         flight = stream.flight
         room = self.setup.capacity - len(stream.session.tokens) + 1 - len(flight)
         if probabilities is None or room < 1:
             return []
-        children = self.policy.next_level(probabilities, [flight.scores[node] for node in flight.bottom], room)
+        children = self.policy.next_level(
+            probabilities, [flight.scores[node] for node in flight.bottom], room
+        )
         stream.tally.drafted += len(children)
         return children
 
     def _answer(self, streams: Sequence[RequestStream]) -> dict[int, int]:
-        """Return the tokens after the roots, by slot: the likeliest, or drawn as plain decoding would draw them."""
+        """Return the tokens after the roots, by slot: the likeliest, or drawn as plain decoding
+        would draw them.
+        """
         leaving = [
             stream
             for stream in streams
-            if stream.flight.root_in_last_stage or (self._state_layers and stream.flight.prefixes[-1])
+            if stream.flight.root_in_last_stage
+            or (self._state_layers and stream.flight.prefixes[-1])
         ]
         if not leaving:
             return {}
-        answering = {stream.slot: stream.session for stream in leaving if stream.flight.root_in_last_stage}
+        answering = {
+            stream.slot: stream.session for stream in leaving if stream.flight.root_in_last_stage
+        }
         with self.clock.phase("verify"):
             exiting = [
-                ExitingTokens(stream.slot, stream.flight.prefixes[-1], stream.flight.root_in_last_stage)
+                ExitingTokens(
+                    stream.slot, stream.flight.prefixes[-1], stream.flight.root_in_last_stage
+                )
                 for stream in leaving
             ]
             logits, states = self.stages.answer(exiting, self._state_layers)
@@ -166,12 +188,17 @@ class PipelineEngine(Loop):
             if self._sampler.greedy:
                 return dict(zip(answering, logits.argmax(-1).tolist(), strict=True))
             uniforms = [session.random.uniform("target") for session in answering.values()]
-            return dict(zip(answering, draw(self._sampler.probabilities(logits), uniforms), strict=True))
+            return dict(
+                zip(answering, draw(self._sampler.probabilities(logits), uniforms), strict=True)
+            )
 
-    def _commit(self, stream: RequestStream, token: int, children: Sequence[Child]) -> PipelineRound | None:
+    def _commit(
+        self, stream: RequestStream, token: int, children: Sequence[Child]
+    ) -> PipelineRound | None:
         """Commit the token after the root and continue below it.
 
-        If it was not in flight or ends the request, the round ends: its record is added and its nodes are returned.
+        If it was not in flight or ends the request, the round ends: its record is added and its
+        nodes are returned.
         """
         with self.clock.phase("commit"):
             stream.session.commit([token])
@@ -231,7 +258,8 @@ class StepAdmission:
             count = len(stream.to_enter)
             (prompts if count > 1 else roots if count else growing).append(stream)
         if prompts and self._budget.prefill == "first":
-            # A step of prompts alone: mixed into every step, a long prompt would slow down all levels beside it.
+            # A step of prompts alone: mixed into every step, a long prompt would slow down all
+            # levels beside it.
             room = self._budget.chunk
             for stream in prompts:
                 room -= stream.take(room)
@@ -249,7 +277,9 @@ class StepAdmission:
                 stream.trim(share)
 
     def _admit_roots(self, roots: list[RequestStream]) -> int:
-        """Let the roots of one group enter, those first that have waited longest; return how many entered."""
+        """Let the roots of one group enter, those first that have waited longest; return how many
+        entered.
+        """
         if len(roots) > self._roots:
             roots.sort(key=lambda stream: stream.last_entry)
         for stream in roots[: self._roots]:
@@ -259,10 +289,12 @@ class StepAdmission:
 
 
 class PhaseShares:
-    """Running totals of one request's share of each phase; all requests that share a step count alike.
+    """Running totals of one request's share of each phase; all requests that share a step count
+    alike.
 
-    A request's round took the difference of two readings. In between nothing has to be done for it, though requests
-    come and go: whoever changes their number reads first, so that every total is divided by the number it belongs to.
+    A request's round took the difference of two readings. In between nothing has to be done for it,
+    though requests come and go: whoever changes their number reads first, so that every total is
+    divided by the number it belongs to.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -270,7 +302,9 @@ class PhaseShares:
         self._totals: defaultdict[Phase, float] = defaultdict(float)
 
     def read(self, sharing: int) -> dict[Phase, float]:
-        """Return the totals; `sharing` requests went through the pipeline since the last reading."""
+        """Return the totals; `sharing` requests went through the pipeline since the last
+        reading.
+        """
         for phase, seconds in self._clock.take().items():
             self._totals[phase] += seconds / max(1, sharing)
         return dict(self._totals)

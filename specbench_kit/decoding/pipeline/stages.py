@@ -12,7 +12,9 @@ from specbench_kit.models.runner import Append, Runner
 
 
 class Feed(NamedTuple):
-    """One request's part of a step: what is pruned in flight, and the level that the first stage then takes in."""
+    """One request's part of a step: what is pruned in flight, and the level that the first stage
+    then takes in.
+    """
 
     slot: int
     level: Level
@@ -20,7 +22,9 @@ class Feed(NamedTuple):
 
 
 class ExitingTokens(NamedTuple):
-    """The tokens of a request that are in the last stage: a number of prompt tokens, and perhaps the root."""
+    """The tokens of a request that are in the last stage: a number of prompt tokens, and perhaps
+    the root.
+    """
 
     slot: int
     prefix: int
@@ -28,7 +32,9 @@ class ExitingTokens(NamedTuple):
 
 
 class StageOutput(NamedTuple):
-    """Logits [roots, vocabulary] after the roots, and each request's states [tokens, layers x width]."""
+    """Logits [roots, vocabulary] after the roots, and each request's states [tokens, layers x
+    width].
+    """
 
     logits: Tensor
     states: Sequence[Tensor] = ()
@@ -44,23 +50,26 @@ class Stages(Protocol):
         """Free a slot, with all that is in flight."""
 
     def step(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
-        """Prune; then let each stage take what the one before it has, of all slots as one batch, and compute.
+        """Prune; then let each stage take what the one before it has, of all slots as one batch,
+        and compute.
 
         `layers` are those whose hidden states are needed, the same with every step.
         """
 
     def answer(self, exiting: Sequence[ExitingTokens], layers: Sequence[int] = ()) -> StageOutput:
-        """Return the last stage's output for requests whose roots, or prompt tokens if states are needed, are there.
+        """Return the last stage's output for requests whose roots, or prompt tokens if states are
+        needed, are there.
 
         The requests are in the order in which they were fed.
         """
 
 
 class TreeSlot:
-    """One request's slot of a runner that has computed the first nodes of a flight, in the flight's order.
+    """One request's slot of a runner that has computed the first nodes of a flight, in the flight's
+    order.
 
-    Pruned nodes stay in KV, where nothing attends to them: moving KV with every token would cost more. The slot is
-    compacted once they are more than the nodes in flight, or when it is full.
+    Pruned nodes stay in KV, where nothing attends to them: moving KV with every token would cost
+    more. The slot is compacted once they are more than the nodes in flight, or when it is full.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -69,7 +78,9 @@ class TreeSlot:
         self._nodes: list[int] = []
         """The runner's provisional node for each node of the flight."""
         self._joined: list[int] = []
-        """Provisional nodes that have joined the committed prefix since the slot was last compacted."""
+        """Provisional nodes that have joined the committed prefix since the slot was last
+        compacted.
+        """
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -80,14 +91,19 @@ class TreeSlot:
         return self._slot
 
     def append(self, level: Level, *, whole: bool = False) -> Append:
-        """Return what the runner computes for a level; it returns rows for the nodes, or for the `whole` level.
+        """Return what the runner computes for a level; it returns rows for the nodes, or for the
+        `whole` level.
 
-        What is appended must see the committed prefix and its own ancestors, some of which joined the prefix, and some
-        of which are in flight, since earlier appends. So the prompt's part continues the newest joined node, and a node
-        whose parent is the prefix hangs from that node or from the end of the prompt's part.
+        What is appended must see the committed prefix and its own ancestors, some of which joined
+        the prefix, and some of which are in flight, since earlier appends. So the prompt's part
+        continues the newest joined node, and a node whose parent is the prefix hangs from that node
+        or from the end of the prompt's part.
         """
         provisional = self._runner.provisional(self._slot)
-        full = self._runner.length(self._slot) + provisional + level.token_count > self._runner.capacity
+        full = (
+            self._runner.length(self._slot) + provisional + level.token_count
+            > self._runner.capacity
+        )
         if full or provisional > 2 * len(self._nodes):
             self.compact()
         base = self._runner.provisional(self._slot)
@@ -99,7 +115,9 @@ class TreeSlot:
         parents += [nodes[parent] if parent >= 0 else end for parent in level.parents]
         self._nodes = nodes
         self._joined += range(base, first)
-        keep = level.token_count if whole else max(1, len(level.tokens))  # a runner answers at least one token
+        keep = (
+            level.token_count if whole else max(1, len(level.tokens))
+        )  # a runner answers at least one token
         return Append(self._slot, [*level.prefix, *level.tokens], parents, keep)
 
     def prune(self, prune: Prune) -> list[int]:
@@ -136,7 +154,9 @@ class TreeModel(TreeSlot):
         return computed
 
     def take(self, level: Level, logits: Tensor, states: Tensor | None = None) -> None:
-        """Remember what the runner computed for a level: for its nodes, or with `states` for all of its tokens."""
+        """Remember what the runner computed for a level: for its nodes, or with `states` for all of
+        its tokens.
+        """
         first = 0
         if states is not None:
             first = len(level.prefix)
@@ -161,7 +181,8 @@ class TreeModel(TreeSlot):
 
 
 class VirtualStages:
-    """All stages in one runner: a level passes through the whole model as it is fed, and its results wait.
+    """All stages in one runner: a level passes through the whole model as it is fed, and its
+    results wait.
 
     They are given out when the level would leave the last stage of a real pipeline.
     """
@@ -200,7 +221,10 @@ class VirtualStages:
         """Return what was computed for the roots and the prompts when they entered."""
         roots = [self.logits(tokens.slot, [0]) for tokens in exiting if tokens.root]
         logits = roots[0] if len(roots) == 1 else torch.cat(roots or [torch.empty(0)])
-        return StageOutput(logits, [self._trees[tokens.slot].states(tokens) for tokens in exiting] if layers else ())
+        return StageOutput(
+            logits,
+            [self._trees[tokens.slot].states(tokens) for tokens in exiting] if layers else (),
+        )
 
     def logits(self, slot: int, nodes: Sequence[int]) -> Tensor:
         """Return logits [nodes, vocabulary] after nodes that were fed together."""

@@ -26,13 +26,16 @@ class RoundTally:
 
 
 class RequestStream:
-    """A request's slot and flight, the level that enters with the next step, and the prune that goes ahead of it.
+    """A request's slot and flight, the level that enters with the next step, and the prune that
+    goes ahead of it.
 
-    With every step the stages prune first and then take in the level; so a level's parents are nodes of the flight as
-    it is after the prune.
+    With every step the stages prune first and then take in the level; so a level's parents are
+    nodes of the flight as it is after the prune.
     """
 
-    def __init__(self, session: Session, slot: int, stages: int, watched: bool, began: dict[Phase, float]) -> None:
+    def __init__(
+        self, session: Session, slot: int, stages: int, watched: bool, began: dict[Phase, float]
+    ) -> None:
         self.session = session
         self.slot = slot
         self.began = began
@@ -55,7 +58,9 @@ class RequestStream:
         return Feed(self.slot, self.level, self.prune)
 
     def take(self, limit: int) -> int:
-        """Make a level of at most `limit` of the tokens that are yet to enter; return how many it has."""
+        """Make a level of at most `limit` of the tokens that are yet to enter; return how many it
+        has.
+        """
         tokens, self.to_enter = self.to_enter[:limit], self.to_enter[limit:]
         if tokens and not self.to_enter:
             *prefix, root = tokens
@@ -66,7 +71,9 @@ class RequestStream:
         return len(tokens)
 
     def trim(self, limit: int) -> None:
-        """Cut the level to its likeliest nodes; nodes that are not fed are drafted again if they are still needed."""
+        """Cut the level to its likeliest nodes; nodes that are not fed are drafted again if they
+        are still needed.
+        """
         level = self.level
         rows = level.best(limit, self.scores)
         self.tally.drafted -= len(level.tokens) - len(rows)
@@ -89,8 +96,11 @@ class RequestStream:
         self.flight.enter(self.level, self.scores)
         self.tally.steps += 1
         self.tally.fed += len(self.level.tokens)
-        # The flight's root lies as deep as tokens were accepted, and every stage that works has one level below it.
-        self.tally.deepest = max(self.tally.deepest, self.tally.accepted + len(self.flight.occupancy) - 1)
+        # The flight's root lies as deep as tokens were accepted, and every stage that works has one
+        # level below it.
+        self.tally.deepest = max(
+            self.tally.deepest, self.tally.accepted + len(self.flight.occupancy) - 1
+        )
         if self.tally.nodes is not None:
             self.tally.nodes.take(self.flight)
 
@@ -100,7 +110,8 @@ class RequestStream:
         self._set_level(children, range(len(self.flight.tokens)))
 
     def commit(self, token: int, children: Sequence[Child], now_s: float) -> bool:
-        """Commit the token after the root, and continue below its node; return whether it was in flight.
+        """Commit the token after the root, and continue below its node; return whether it was in
+        flight.
 
         The stages prune with the next step; the flight is cut back here at once.
         """
@@ -114,7 +125,9 @@ class RequestStream:
         if root is None:
             return False
         tally.accepted += 1
-        self._set_level(children, subtree)  # before the flight is cut back: the children's parents are its nodes
+        self._set_level(
+            children, subtree
+        )  # before the flight is cut back: the children's parents are its nodes
         self.flight.keep(subtree)
         return True
 
@@ -122,7 +135,11 @@ class RequestStream:
         """Make the next level of those drafted nodes whose parents are kept."""
         bottom = self.flight.bottom
         renumbered = dict(zip(kept, count(), strict=False))
-        fed = [(token, renumbered[bottom[row]], score) for row, token, score in children if bottom[row] in renumbered]
+        fed = [
+            (token, renumbered[bottom[row]], score)
+            for row, token, score in children
+            if bottom[row] in renumbered
+        ]
         tokens, parents, self.scores = map(list, zip(*fed, strict=True)) if fed else ([], [], [])
         self.level = self._numbered(tokens, parents)
 

@@ -1,1 +1,3 @@
-"""A pipeline across processes: rank 0 drafts and decides, every other rank holds one stage of the target."""
+"""A pipeline across processes: rank 0 drafts and decides, every other rank holds one stage of the
+target.
+"""

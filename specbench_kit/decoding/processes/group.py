@@ -1,4 +1,5 @@
-"""The ranks of a pipeline as one group: they find each other, and exchange messages over torch.distributed.
+"""The ranks of a pipeline as one group: they find each other, and exchange messages over
+torch.distributed.
 
 A message is JSON, or a tensor whose shape both sides know.
 """
@@ -63,18 +64,25 @@ class Channel:
         self._unsent.clear()
 
     def exchange(
-        self, outgoing: tuple[int, Tensor] | None, incoming: tuple[int, Sequence[int], torch.dtype] | None
+        self,
+        outgoing: tuple[int, Tensor] | None,
+        incoming: tuple[int, Sequence[int], torch.dtype] | None,
     ) -> Tensor | None:
-        """Hand on hidden states and return those that come in, from device to device if each rank has its own."""
+        """Hand on hidden states and return those that come in, from device to device if each rank
+        has its own.
+        """
         if self._device_group is None:
             if outgoing is not None:
                 self.send_tensor(*outgoing)
             return self.receive_tensor(*incoming) if incoming is not None else None
-        # Both directions as one batch: in a ring of ranks that each send first, NCCL would wait forever.
+        # Both directions as one batch: in a ring of ranks that each send first, NCCL would wait
+        # forever.
         operations = []
         received = None
         if outgoing is not None:
-            operations.append(dist.P2POp(dist.isend, outgoing[1].contiguous(), outgoing[0], self._device_group))
+            operations.append(
+                dist.P2POp(dist.isend, outgoing[1].contiguous(), outgoing[0], self._device_group)
+            )
         if incoming is not None:
             received = torch.empty(incoming[1], dtype=incoming[2], device=self._device)
             operations.append(dist.P2POp(dist.irecv, received, incoming[0], self._device_group))
@@ -85,7 +93,9 @@ class Channel:
 
 HOST = "127.0.0.1"
 PATIENCE = timedelta(days=1)
-"""A stage may wait this long for its next request; a rank that dies breaks its connections at once."""
+"""A stage may wait this long for its next request; a rank that dies breaks its connections at
+once.
+"""
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -98,20 +108,25 @@ def meeting_point(port: int = 0, world: int | None = None) -> TCPStore:
 
 
 def device_of(rank: Rank, preferred: torch.device) -> torch.device:
-    """Return a rank's device: a GPU of its own for each stage on this machine, as far as there are any."""
+    """Return a rank's device: a GPU of its own for each stage on this machine, as far as there are
+    any.
+    """
     if preferred.type != "cuda" or not rank.rank:
         return preferred
     return torch.device("cuda", (rank.local_rank - 1) % torch.cuda.device_count())
 
 
 def join(rank: Rank, device: torch.device, store: Store | None = None) -> Channel:
-    """Meet the other ranks, and return the channel to them; without a store, by what torchrun left in the environment.
+    """Meet the other ranks, and return the channel to them; without a store, by what torchrun left
+    in the environment.
 
     Stages talk by NCCL if each of them has a GPU of its own.
     """
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("gloo", store=store, rank=rank.rank, world_size=rank.world, timeout=PATIENCE)
+    dist.init_process_group(
+        "gloo", store=store, rank=rank.rank, world_size=rank.world, timeout=PATIENCE
+    )
     devices = [("", "")] * rank.world
     dist.all_gather_object(devices, (socket.gethostname(), str(device)))
     stages = devices[1:]

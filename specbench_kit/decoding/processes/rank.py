@@ -20,7 +20,9 @@ class Rank:
     @classmethod
     def from_environment(cls) -> "Rank":
         """Return the rank that the process which started this one has put into the environment."""
-        rank, world, local_rank = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        rank, world, local_rank = (
+            int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        )
         return cls(rank, world, local_rank)
 
 

@@ -1,7 +1,7 @@
 """A pipeline whose stages are processes of their own, as rank 0 sees it.
 
-The loop of a pipeline keeps all stages busy; in verification by rounds, a batch passes through all of them before the
-next one begins.
+The loop of a pipeline keeps all stages busy; in verification by rounds, a batch passes through all
+of them before the next one begins.
 """
 
 import os
@@ -36,8 +36,8 @@ Command = Mapping[str, object]
 class ProcessStages:
     """Sends every command to all stages; the last one sends back logits.
 
-    Every call raises one clear SkitError when a stage has died. `sizes` holds the number of slots, a slot's capacity
-    and the size of the vocabulary.
+    Every call raises one clear SkitError when a stage has died. `sizes` holds the number of slots,
+    a slot's capacity and the size of the vocabulary.
     """
 
     def __init__(self, stages: int, loaded: LoadedModel, sizes: dict[str, int]) -> None:
@@ -78,10 +78,14 @@ class ProcessStages:
         self._free.append(slot)
 
     def step(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
-        """Let every stage prune, hand on and compute, with the hidden states of `layers`; return while they do."""
+        """Let every stage prune, hand on and compute, with the hidden states of `layers`; return
+        while they do.
+        """
         levels = [(feed.slot, asdict(feed.level)) for feed in feeds if feed.level.token_count]
         prunes = [(feed.slot, feed.prune) for feed in feeds if feed.prune is not None]
-        self._send_all({"do": "step", "prunes": prunes, "layers": sorted(set(layers))}, {"levels": levels})
+        self._send_all(
+            {"do": "step", "prunes": prunes, "layers": sorted(set(layers))}, {"levels": levels}
+        )
 
     def answer(self, exiting: Sequence[ExitingTokens], layers: Sequence[int] = ()) -> StageOutput:
         """Wait for the last stage's output, and return it."""
@@ -91,21 +95,26 @@ class ProcessStages:
         read = sorted(set(layers))
         logits, states = self.split(self.receive_output(sum(counts), read), read)
         # A request's root is the last of its tokens.
-        roots = [end - 1 for end, tokens in zip(accumulate(counts), exiting, strict=True) if tokens.root]
-        return StageOutput(logits[roots], torch.cat([states[layer] for layer in layers], dim=-1).split(counts))
+        roots = [
+            end - 1 for end, tokens in zip(accumulate(counts), exiting, strict=True) if tokens.root
+        ]
+        return StageOutput(
+            logits[roots], torch.cat([states[layer] for layer in layers], dim=-1).split(counts)
+        )
 
     def receive_output(self, tokens: int, layers: Sequence[int] = ()) -> Tensor:
         """Wait for the last stage's output, and return it: [tokens, vocabulary + layers x hidden].
 
-        It holds logits and, beside them, hidden states, in the order in which levels were fed; of the nodes alone, or
-        of all tokens if there are `layers`.
+        It holds logits and, beside them, hidden states, in the order in which levels were fed; of
+        the nodes alone, or of all tokens if there are `layers`.
         """
         with self._stages_alive():
             width = self._vocabulary + len(layers) * self._width
             return self._channel.receive_tensor(self._ranks[-1], (tokens, width), torch.float32)
 
     def pass_through(self, feeds: Sequence[Feed], layers: Sequence[int] = ()) -> None:
-        """Send one level of each slot through the empty pipeline; `receive_output` waits for what comes out.
+        """Send one level of each slot through the empty pipeline; `receive_output` waits for what
+        comes out.
 
         `layers`, in rising order, are those whose hidden states are needed.
         """
@@ -116,10 +125,14 @@ class ProcessStages:
     def split(self, output: Tensor, layers: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
         """Split what `receive_output` gave into logits, and hidden states by layer."""
         logits, states = output.split((self._vocabulary, len(layers) * self._width), dim=-1)
-        return logits, dict(zip(layers, states.split(self._width, dim=-1), strict=True)) if layers else {}
+        return logits, dict(
+            zip(layers, states.split(self._width, dim=-1), strict=True)
+        ) if layers else {}
 
     def trace(self) -> list[tuple[int, int, list[int]]]:
-        """Return what every stage worked on, as it says itself: the step, the stage, and the ids of the nodes."""
+        """Return what every stage worked on, as it says itself: the step, the stage, and the ids of
+        the nodes.
+        """
         self._send_all({"do": "tell"})
         with self._stages_alive():
             traces = {rank: self._channel.receive(rank) for rank in self._ranks}
@@ -135,10 +148,14 @@ class ProcessStages:
         dist.destroy_process_group()
 
     def _open(self, stages: int, device: torch.device) -> Channel:
-        """Meet the ranks that torchrun has started, or start one process per stage and meet those."""
+        """Meet the ranks that torchrun has started, or start one process per stage and meet
+        those.
+        """
         if rank := rank_by_torchrun():
             if rank.stages != stages:
-                raise SkitError(f"{stages} stages need {stages + 1} processes, but torchrun has started {rank.world}")
+                raise SkitError(
+                    f"{stages} stages need {stages + 1} processes, but torchrun has started {rank.world}"
+                )
             return join(rank, device)
         os.environ.setdefault("GLOO_SOCKET_IFNAME", LOOPBACK)
         store = meeting_point(world=stages + 1)
@@ -146,8 +163,11 @@ class ProcessStages:
         command = [sys.executable, "-m", worker, str(store.port), device.type]
         workers = self._workers = StageWorkers(stages, command)
         channels: list[Channel] = []
-        # In a thread, since the meeting waits for all ranks, and would wait forever for one that died on its way.
-        joining = Thread(target=lambda: channels.append(join(Rank(0, stages + 1, 0), device, store)), daemon=True)
+        # In a thread, since the meeting waits for all ranks, and would wait forever for one that
+        # died on its way.
+        joining = Thread(
+            target=lambda: channels.append(join(Rank(0, stages + 1, 0), device, store)), daemon=True
+        )
         joining.start()
         while joining.is_alive() and not workers.died.wait(0.05):
             pass
@@ -164,7 +184,9 @@ class ProcessStages:
 
     @contextmanager
     def _stages_alive(self) -> Iterator[None]:
-        """Turn the error of a broken connection into one that says which stage died, and of what."""
+        """Turn the error of a broken connection into one that says which stage died, and of
+        what.
+        """
         try:
             yield
         except RuntimeError as error:
@@ -180,7 +202,8 @@ LAST_WORDS_S = 3.0
 
 
 class StageWorkers:
-    """The processes that hold the stages. When one dies, the others are ended, which breaks every wait for them.
+    """The processes that hold the stages. When one dies, the others are ended, which breaks every
+    wait for them.
 
     Each runs the `command`, and reads in its environment which stage it is.
     """
@@ -193,8 +216,15 @@ class StageWorkers:
         threads = max(1, torch.get_num_threads() // (stages + 1))
         self._processes = []
         for rank in range(1, stages + 1):
-            settings = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": stages + 1, "OMP_NUM_THREADS": threads}
-            environment = {name: str(value) for name, value in settings.items()} | {"GLOO_SOCKET_IFNAME": LOOPBACK}
+            settings = {
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+                "WORLD_SIZE": stages + 1,
+                "OMP_NUM_THREADS": threads,
+            }
+            environment = {name: str(value) for name, value in settings.items()} | {
+                "GLOO_SOCKET_IFNAME": LOOPBACK
+            }
             process = subprocess.Popen(
                 command,
                 env=os.environ | environment,
@@ -227,7 +257,8 @@ class StageWorkers:
             return
         self._closing = True  # the others die of the kill below, which is not worth a message
         self.died.wait(SETTLING_S)
-        # Whoever loses its neighbour may abort before that one has ended, whose own error is the reason.
+        # Whoever loses its neighbour may abort before that one has ended, whose own error is the
+        # reason.
         cause = next((death for death in self._deaths if death.code > 0), self._deaths[0])
         self.death = cause.told(len(self._processes))
         self.died.set()
@@ -249,7 +280,11 @@ class _Death(NamedTuple):
 
     def told(self, stages: int) -> str:
         """Return it in words."""
-        reason = f"was ended by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
+        reason = (
+            f"was ended by signal {-self.code}"
+            if self.code < 0
+            else f"ended with exit code {self.code}"
+        )
         said = f": {telling_line(self.lines)}" if self.lines else ""
         return f"stage {self.rank} of {stages} (process {self.pid}) {reason}{said}"
 
@@ -259,8 +294,12 @@ NAMES_AN_ERROR = re.compile(r"^(\[rank\d+\]: )?(\S*(Error|Exception)\b|\s*what\(
 
 
 def telling_line(lines: Sequence[str]) -> str:
-    """Return the line of a dead process's last words that says why: the last that names an error, or the last."""
-    return next((line.strip() for line in reversed(lines) if NAMES_AN_ERROR.match(line)), lines[-1].strip())
+    """Return the line of a dead process's last words that says why: the last that names an error,
+    or the last.
+    """
+    return next(
+        (line.strip() for line in reversed(lines) if NAMES_AN_ERROR.match(line)), lines[-1].strip()
+    )
 
 
 @dataclass(slots=True)
@@ -325,13 +364,19 @@ class PipelineTarget:
             return [part[-row.keep :] for part, row in zip(output.split(counts), rows, strict=True)]
 
         def answer() -> Forward:
-            logits, states = self._stages.split(self._stages.receive_output(sum(counts), layers), layers)
-            return Forward(requested(logits), {layer: requested(hidden) for layer, hidden in states.items()})
+            logits, states = self._stages.split(
+                self._stages.receive_output(sum(counts), layers), layers
+            )
+            return Forward(
+                requested(logits), {layer: requested(hidden) for layer, hidden in states.items()}
+            )
 
         return answer
 
     def commit(self, slot: int, path: Sequence[int], keep: Sequence[int] = ()) -> None:
-        """Make the provisional nodes `path` part of the prefix, and drop the others, with the next pass."""
+        """Make the provisional nodes `path` part of the prefix, and drop the others, with the next
+        pass.
+        """
         state = self._slots[slot]
         state.prune = Prune([node - state.prefix for node in path if node >= state.prefix], [])
         state.length = state.length + len(path)

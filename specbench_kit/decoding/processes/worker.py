@@ -1,4 +1,6 @@
-"""A rank that holds a stage of a pipeline: it loads its slice of the target, and serves rank 0 until it says stop."""
+"""A rank that holds a stage of a pipeline: it loads its slice of the target, and serves rank 0
+until it says stop.
+"""
 
 import os
 import sys
@@ -23,7 +25,8 @@ from specbench_kit.models.runner import Runner
 
 @dataclass(slots=True)
 class CarriedLevel:
-    """A level on its way, with the hidden states [tokens, hidden] that the last stage to work on it computed.
+    """A level on its way, with the hidden states [tokens, hidden] that the last stage to work on it
+    computed.
 
     `drafter_states` [tokens, layers x hidden] are those that a drafter reads, of the layers passed so far.
     """
@@ -34,17 +37,29 @@ class CarriedLevel:
 
 
 class Stage:
-    """Computes a slice of the target for levels; rank 0 keeps the books and tells the stage what to prune."""
+    """Computes a slice of the target for levels; rank 0 keeps the books and tells the stage what to
+    prune.
+    """
 
     def __init__(
-        self, model: Any, stage: int, stages: int, device: torch.device, *, slots: int, capacity: int, vocabulary: int
+        self,
+        model: Any,
+        stage: int,
+        stages: int,
+        device: torch.device,
+        *,
+        slots: int,
+        capacity: int,
+        vocabulary: int,
     ) -> None:
         self.executor = StageExecutor(model, stage, stages, device, slots, capacity, vocabulary)
         self.dtype: torch.dtype = model.dtype
         self.hidden_size: int = model.config.hidden_size
         self.runner = Runner(self.executor)
         self.output: dict[int, CarriedLevel] = {}
-        """By slot, what goes to the next stage with the next step, or is the last stage's answer."""
+        """By slot, what goes to the next stage with the next step, or is the last stage's
+        answer.
+        """
         self.trees: dict[int, TreeSlot] = {}
 
     def admit(self, slot: int) -> None:
@@ -60,13 +75,16 @@ class Stage:
         """Drop nodes from KV and from the stage's output."""
         tree = self.trees[slot]
         carried = self.output.get(slot, CarriedLevel())
-        # The stage has computed the flight's first nodes, and the newest of them are those of its output.
+        # The stage has computed the flight's first nodes, and the newest of them are those of its
+        # output.
         first = len(tree) - len(carried.level.tokens)
         computed = tree.prune(prune)
         rows = [node - first for node in computed if node >= first]
         if rows and carried.states is not None:
             staying = [len(carried.level.prefix) + row for row in rows]
-            drafter_states = None if carried.drafter_states is None else carried.drafter_states[staying]
+            drafter_states = (
+                None if carried.drafter_states is None else carried.drafter_states[staying]
+            )
             # The slot keeps its position in the dictionary, since answers go out in this order.
             self.output[slot] = CarriedLevel(
                 carried.level.pick(rows, computed), carried.states[staying], drafter_states
@@ -75,7 +93,8 @@ class Stage:
             self.output.pop(slot, None)
 
     def work(self, levels: Mapping[int, CarriedLevel], layers: Sequence[int] = ()) -> None:
-        """Compute the levels of all slots as one batch, from tokens or the hidden states of the stage before.
+        """Compute the levels of all slots as one batch, from tokens or the hidden states of the
+        stage before.
 
         Of the `layers` that a drafter reads, those of this stage's join what the levels carry.
         """
@@ -85,13 +104,17 @@ class Stage:
         pairs = [(self.trees[slot], carried) for slot, carried in levels.items()]
         all_tokens = bool(layers) or not self.executor.last
         rows = [tree.append(carried.level, whole=all_tokens) for tree, carried in pairs]
-        self.executor.received = {tree.index: carried.states for tree, carried in pairs if carried.states is not None}
+        self.executor.received = {
+            tree.index: carried.states for tree, carried in pairs if carried.states is not None
+        }
         own = [layer for layer in layers if layer in self.executor.layers]
         forward = self.runner.forward(rows, own)
         for row, (slot, carried) in enumerate(levels.items()):
             parts = [carried.drafter_states, forward.states(row, own) if own else None]
             states = [part for part in parts if part is not None]
-            self.output[slot] = CarriedLevel(carried.level, forward[row], torch.cat(states, dim=-1) if states else None)
+            self.output[slot] = CarriedLevel(
+                carried.level, forward[row], torch.cat(states, dim=-1) if states else None
+            )
 
 
 Prunes = Sequence[tuple[int, list[list[int]]]]
@@ -167,16 +190,21 @@ class StageServer:
                 self._channel.send_tensor(0, states.float())
             self._stage.output = {}
 
-    def _hand_on(self, fed: dict[int, CarriedLevel], layers: Sequence[int]) -> dict[int, CarriedLevel]:
-        """Give the stage's output to the next stage, and return what the previous one gave; the first gets `fed`.
+    def _hand_on(
+        self, fed: dict[int, CarriedLevel], layers: Sequence[int]
+    ) -> dict[int, CarriedLevel]:
+        """Give the stage's output to the next stage, and return what the previous one gave; the
+        first gets `fed`.
 
-        Every stage sends before it receives, and sending does not wait: so no two stages wait for each other.
+        Every stage sends before it receives, and sending does not wait: so no two stages wait for
+        each other.
         """
         channel = self._channel
         stage = self._stage
         output = self._stage.output
         if self._next is not None:
-            # The next stage needs no tokens, only how many there are: it computes from hidden states.
+            # The next stage needs no tokens, only how many there are: it computes from hidden
+            # states.
             shapes = [
                 (slot, carried.level.ids, carried.level.parents, len(carried.level.prefix))
                 for slot, carried in output.items()
@@ -194,17 +222,25 @@ class StageServer:
         counts = [carried.level.token_count for carried in arriving.values()]
         if self._previous is not None and arriving:
             passed = sum(layer < stage.executor.layers[0] for layer in layers)
-            incoming = (self._previous, (sum(counts), (1 + passed) * stage.hidden_size), stage.dtype)
+            incoming = (
+                self._previous,
+                (sum(counts), (1 + passed) * stage.hidden_size),
+                stage.dtype,
+            )
         received = channel.exchange(outgoing, incoming)
         if received is not None:
             for carried, part in zip(arriving.values(), received.split(counts), strict=True):
                 carried.states = part[:, : stage.hidden_size]
-                carried.drafter_states = part[:, stage.hidden_size :] if part.shape[1] > stage.hidden_size else None
+                carried.drafter_states = (
+                    part[:, stage.hidden_size :] if part.shape[1] > stage.hidden_size else None
+                )
         return arriving
 
 
 def _joined(levels: Iterable[CarriedLevel]) -> Tensor | None:
-    """Return what levels carry, token by token: their states, and beside them those that a drafter reads."""
+    """Return what levels carry, token by token: their states, and beside them those that a drafter
+    reads.
+    """
     parts = [
         carried.states
         if carried.drafter_states is None
@@ -219,8 +255,9 @@ def main() -> None:
     """Serve as rank 0 started this process, and end with rank 0."""
 
     def end_with_parent() -> None:
-        # Rank 0 holds the other end of the standard input and never writes to it: reading returns when it is gone.
-        # Not by sys.stdin, whose lock a thread that reads would hold while Python ends, which then aborts.
+        # Rank 0 holds the other end of the standard input and never writes to it: reading returns
+        # when it is gone. Not by sys.stdin, whose lock a thread that reads would hold while Python
+        # ends, which then aborts.
         os.read(sys.stdin.fileno(), 1)
         os._exit(1)
 

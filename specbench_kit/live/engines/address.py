@@ -15,7 +15,9 @@ ANY = "completions"
 
 @dataclass(frozen=True, slots=True)
 class ServerUnderTest:
-    """One server under test: the name that it has in reports, its kind, where it is, and the model asked for."""
+    """One server under test: the name that it has in reports, its kind, where it is, and the model
+    asked for.
+    """
 
     name: str
     dialect: str
@@ -31,7 +33,8 @@ class ServerUnderTest:
 def parse_server(text: str) -> ServerUnderTest:
     """Return the server that `NAME=KIND://HOST:PORT/PATH#MODEL` names; KIND may end in `+https`.
 
-    Raise SkitError for any other text, and for an address that holds a key: keys belong in environment variables.
+    Raise SkitError for any other text, and for an address that holds a key: keys belong in
+    environment variables.
     """
     name, equals, address = text.partition("=")
     if not equals or not NAME.fullmatch(name):

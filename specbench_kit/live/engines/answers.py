@@ -1,4 +1,6 @@
-"""One answer of a server, as its client saw it arrive: the lines of `answers.jsonl` in a run of `skit ab`."""
+"""One answer of a server, as its client saw it arrive: the lines of `answers.jsonl` in a run of
+`skit ab`.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,17 +11,25 @@ from msgspec import Struct, field
 from specbench_kit.core.typed_json import Count, Number
 
 CountedBy = Literal[
-    "token ids", "running usage", "logprobs", "tokenizer", "one per chunk", "usage at the end", "chunks"
+    "token ids",
+    "running usage",
+    "logprobs",
+    "tokenizer",
+    "one per chunk",
+    "usage at the end",
+    "chunks",
 ]
-"""How the tokens of an answer were counted. `one per chunk` means that the server states as many tokens as there were
-chunks. By `usage at the end` the total is exact, and each burst's part in it is estimated. By `chunks` nothing but the
-number of chunks is known."""
+"""How the tokens of an answer were counted. `one per chunk` means that the server states as many
+tokens as there were chunks. By `usage at the end` the total is exact, and each burst's part in it
+is estimated. By `chunks` nothing but the number of chunks is known.
+"""
 
 
 class Burst(Struct, frozen=True, array_like=True):
     """Tokens that arrived together, and when: in seconds since the request was sent.
 
-    There may be 0 of them: a server may send the text of a token in several parts, and only one of them counts.
+    There may be 0 of them: a server may send the text of a token in several parts, and only one of
+    them counts.
     """
 
     at_s: Number
@@ -27,11 +37,12 @@ class Burst(Struct, frozen=True, array_like=True):
 
 
 class DraftCounts(Struct, frozen=True):
-    """The counts of speculation that a server reports for one answer; None stands for what it does not report.
+    """The counts of speculation that a server reports for one answer; None stands for what it does
+    not report.
 
-    A round is one verification, which commits its accepted tokens and one more; the first token of an answer comes from
-    the prompt's forward and belongs to no round. `accepted_first` counts the rounds that accepted their first drafted
-    token.
+    A round is one verification, which commits its accepted tokens and one more; the first token of
+    an answer comes from the prompt's forward and belongs to no round. `accepted_first` counts the
+    rounds that accepted their first drafted token.
     """
 
     rounds: Count | None = None
@@ -62,10 +73,12 @@ class StreamedAnswer(Struct, frozen=True):
 
     @property
     def committed(self) -> int:
-        """The tokens of the answer that its rounds committed: all but the first, where acceptance is not reported.
+        """The tokens of the answer that its rounds committed: all but the first, where acceptance
+        is not reported.
 
-        Tokens of the last round after the answer's end were not sent, and do not count. Steps without a draft are not
-        rounds at every server, so that rounds may have committed fewer tokens than were sent.
+        Tokens of the last round after the answer's end were not sent, and do not count. Steps
+        without a draft are not rounds at every server, so that rounds may have committed fewer
+        tokens than were sent.
         """
         after_first = max(0, self.tokens - 1)
         drafts = self.drafts
@@ -95,7 +108,8 @@ class StreamedAnswer(Struct, frozen=True):
 
 
 class AnswerKey(Struct, frozen=True):
-    """The identity of an answer: the load, the server, the prompt, and how often the prompt was asked before.
+    """The identity of an answer: the load, the server, the prompt, and how often the prompt was
+    asked before.
 
     `dialogue_turn` counts the earlier turns of the prompt's dialogue.
     """
@@ -108,12 +122,15 @@ class AnswerKey(Struct, frozen=True):
 
     @property
     def request(self) -> tuple[str, int, int]:
-        """The identity of the request, which is the same for both servers: prompt, repeat and turn of the dialogue."""
+        """The identity of the request, which is the same for both servers: prompt, repeat and turn
+        of the dialogue.
+        """
         return self.request_id, self.repeat, self.dialogue_turn
 
 
 class AnswerRecord(Struct, frozen=True):
-    """One request of a run: where it belongs, when it was sent on the client's clock, and its answer or its error.
+    """One request of a run: where it belongs, when it was sent on the client's clock, and its
+    answer or its error.
 
     `turn` counts the stretches of requests that a server answers before the other one gets the same requests.
     `attempts` is above 1 for a request that was sent again, for `retry_reasons`. `late_s` is how long after its arrival
@@ -147,7 +164,9 @@ class ServerDescription(Struct, frozen=True):
 
 
 class CounterChange(Struct, frozen=True):
-    """How far a server's own counters of speculation moved during one turn; `fell` if one of them went down."""
+    """How far a server's own counters of speculation moved during one turn; `fell` if one of them
+    went down.
+    """
 
     load: str
     server: str
@@ -163,12 +182,16 @@ class CounterChange(Struct, frozen=True):
 
 
 def divided(total: int, weights: Sequence[int]) -> list[int]:
-    """Return whole numbers that sum to `total`, in proportion to the weights; at least 1 each where possible.
+    """Return whole numbers that sum to `total`, in proportion to the weights; at least 1 each where
+    possible.
 
-    Where the weights are more than the total, the first and the last of them get 1 before any other does.
+    Where the weights are more than the total, the first and the last of them get 1 before any other
+    does.
     """
     count = len(weights)
-    least = [1] * count if total >= count else [int(place in (0, count - 1)) for place in range(count)]
+    least = (
+        [1] * count if total >= count else [int(place in (0, count - 1)) for place in range(count)]
+    )
     if total < sum(least):
         least = [1] * total + [0] * (count - total)
     spare = total - sum(least)
@@ -178,4 +201,6 @@ def divided(total: int, weights: Sequence[int]) -> list[int]:
     for place, weight in enumerate(weights, 1):
         so_far += weight
         ends.append(round(spare * so_far / weight_sum) if weight_sum else spare * place // count)
-    return [part + after - before for part, (before, after) in zip(least, pairwise(ends), strict=True)]
+    return [
+        part + after - before for part, (before, after) in zip(least, pairwise(ends), strict=True)
+    ]

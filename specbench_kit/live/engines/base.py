@@ -1,7 +1,8 @@
-"""The contracts of one kind of inference server: how requests are put to it, and how its answers are read.
+"""The contracts of one kind of inference server: how requests are put to it, and how its answers
+are read.
 
-A `ServerDialect` is all that a stream of text needs. An `EngineAdapter` also verifies: it asks for the target's token
-after every token of a draft.
+A `ServerDialect` is all that a stream of text needs. An `EngineAdapter` also verifies: it asks for
+the target's token after every token of a draft.
 """
 
 from abc import ABC, abstractmethod
@@ -33,9 +34,11 @@ TEXTS_ALONE = (
 
 
 class ScoringRequest(NamedTuple):
-    """A text, a drafted chain after it, and the sampler; `seeds[i]` is for the token after `i` tokens of the chain.
+    """A text, a drafted chain after it, and the sampler; `seeds[i]` is for the token after `i`
+    tokens of the chain.
 
-    A seed belongs to a position of the output, so that plain decoding with the same seeds samples the same tokens.
+    A seed belongs to a position of the output, so that plain decoding with the same seeds samples
+    the same tokens.
     """
 
     text: Sequence[int]
@@ -50,7 +53,9 @@ class ScoringRequest(NamedTuple):
 
 
 class GenerationRequest(NamedTuple):
-    """A text to continue by at most `max_tokens` tokens; `seed` is that of the engine's own sampler."""
+    """A text to continue by at most `max_tokens` tokens; `seed` is that of the engine's own
+    sampler.
+    """
 
     text: Sequence[int]
     max_tokens: int
@@ -125,7 +130,9 @@ class ServerFacts(Struct, frozen=True):
 
 
 class ServerDialect(ABC):
-    """One form of requests and streams, registered here or under the entry-point group `specbench_kit.live.streams`."""
+    """One form of requests and streams, registered here or under the entry-point group
+    `specbench_kit.live.streams`.
+    """
 
     path: ClassVar[str]
     """The path of the route that generates."""
@@ -134,7 +141,9 @@ class ServerDialect(ABC):
     may_ignore_eos: ClassVar[bool] = True
     """True if the server can be told to go on after an end-of-sequence token."""
     applies_chat_template: ClassVar[bool] = False
-    """True if the server puts a prompt into the model's chat template; False if it continues the text as it stands."""
+    """True if the server puts a prompt into the model's chat template; False if it continues the
+    text as it stands.
+    """
     newer_names: ClassVar[Mapping[str, str]] = {}
     """The newer names of fields that some servers know under that name alone."""
     model_name: str = ""
@@ -146,31 +155,46 @@ class ServerDialect(ABC):
 
     @abstractmethod
     def read(self, data: str) -> StreamEvent:
-        """Return what the data of one event says; raise ValueError if it is not in the server's form."""
+        """Return what the data of one event says; raise ValueError if it is not in the server's
+        form.
+        """
 
     @abstractmethod
     def facts(self, *documents: JsonObject | None) -> ServerFacts:
-        """Return what the documents at `facts_paths` say; a document is None if the server does not have it."""
+        """Return what the documents at `facts_paths` say; a document is None if the server does not
+        have it.
+        """
 
 
 class EngineAdapter(ABC):
-    """One kind of engine, registered in this package or under the entry-point group `specbench_kit.live.engines`."""
+    """One kind of engine, registered in this package or under the entry-point group
+    `specbench_kit.live.engines`.
+    """
 
     supports_sampling: ClassVar[bool] = True
     """True if the engine can sample the target's tokens too; False if it is greedy only."""
     has_shapes: ClassVar[bool] = False
-    """True if `log_probabilities` computes a text anew or behind the prefix cache, as it is asked to."""
+    """True if `log_probabilities` computes a text anew or behind the prefix cache, as it is asked
+    to.
+    """
     run_with: ClassVar[str] = ""
-    """The versions of the engine with which the adapter was run; empty if it was only tested against a stand-in."""
+    """The versions of the engine with which the adapter was run; empty if it was only tested
+    against a stand-in.
+    """
 
     def __init__(self, base: str) -> None:
-        require("@" not in base, f"leave user and password out of the address: a key is read from {API_KEY}")
+        require(
+            "@" not in base,
+            f"leave user and password out of the address: a key is read from {API_KEY}",
+        )
         self._base = base
         self._key = api_key()
         try:
             self._client = ServerClient(base, TIMEOUT_S, key=self._key)
         except (httpx.InvalidURL, ValueError) as error:
-            raise SkitError(f"{base} is no address: {first_line(error)}; give ENGINE://HOST:PORT") from error
+            raise SkitError(
+                f"{base} is no address: {first_line(error)}; give ENGINE://HOST:PORT"
+            ) from error
         self.link: ShapedTransport | None = None
         """The emulated link to the engine, if there is one."""
 
@@ -181,7 +205,9 @@ class EngineAdapter(ABC):
         self._client = ServerClient(self._base, TIMEOUT_S, key=self._key, transport=self.link)
 
     def verification_route(self) -> str:
-        """Return in words how the engine verifies: "by ..."; an adapter with a choice of routes chooses here."""
+        """Return in words how the engine verifies: "by ..."; an adapter with a choice of routes
+        chooses here.
+        """
         return ""
 
     @abstractmethod
@@ -198,10 +224,12 @@ class EngineAdapter(ABC):
     def log_probabilities(
         self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False
     ) -> dict[int, float] | None:
-        """Return the target's log-probabilities after a text: of `tokens`, and of the two likeliest at least.
+        """Return the target's log-probabilities after a text: of `tokens`, and of the two likeliest
+        at least.
 
-        A `fresh` text is computed as a whole, any other from behind what the engine's prefix cache holds of it, as far
-        as the engine lets its clients choose. Return None if the engine cannot be asked.
+        A `fresh` text is computed as a whole, any other from behind what the engine's prefix cache
+        holds of it, as far as the engine lets its clients choose. Return None if the engine cannot
+        be asked.
         """
         return None
 
@@ -219,25 +247,34 @@ class EngineAdapter(ABC):
         self._client.close()
 
     def get(self, path: str) -> Any:
-        """Return the JSON answer to a GET request; raise SkitError with one line if there is none."""
+        """Return the JSON answer to a GET request; raise SkitError with one line if there is
+        none.
+        """
         return self._client.request("GET", path)
 
     def post(self, path: str, body: JsonObject) -> Any:
-        """Return the JSON answer to a POST request; raise SkitError with one line if there is none."""
+        """Return the JSON answer to a POST request; raise SkitError with one line if there is
+        none.
+        """
         return self._client.request("POST", path, body)
 
     def stream(self, path: str, body: JsonObject) -> Iterator[str]:
-        """Yield the data of each event of a streamed answer to a POST request; raise SkitError if it breaks."""
+        """Yield the data of each event of a streamed answer to a POST request; raise SkitError if
+        it breaks.
+        """
         return self._client.stream(path, body)
 
     def unexpected_answer(self, reason: str) -> SkitError:
         """Return the error for an answer that is not in the engine's form."""
-        line = f"{self._base} answered in an unknown form: {reason}; is it the engine that was named?"
+        line = (
+            f"{self._base} answered in an unknown form: {reason}; is it the engine that was named?"
+        )
         return SkitError(self._client.printable(line))
 
 
 class TokenServer(EngineAdapter, ServerDialect):
-    """An engine whose streams name their tokens, so that it can be a server under test and a verifier.
+    """An engine whose streams name their tokens, so that it can be a server under test and a
+    verifier.
 
     Without the address `base` it only says what requests and answers look like.
     """
@@ -247,7 +284,9 @@ class TokenServer(EngineAdapter, ServerDialect):
             super().__init__(base)
 
     def events(self, path: str, body: JsonObject) -> Iterator[StreamEvent]:
-        """Yield the events of a streamed answer; raise SkitError for one that is not in the engine's form."""
+        """Yield the events of a streamed answer; raise SkitError for one that is not in the
+        engine's form.
+        """
         for data in self.stream(path, body):
             try:
                 event = self.read(data)
@@ -258,7 +297,9 @@ class TokenServer(EngineAdapter, ServerDialect):
             yield event
 
     def new_tokens(self, path: str, body: JsonObject) -> Iterator[list[int]]:
-        """Yield the new tokens of a streamed answer, some of whose events may hold those of the whole answer so far."""
+        """Yield the new tokens of a streamed answer, some of whose events may hold those of the
+        whole answer so far.
+        """
         count = 0
         for event in self.events(path, body):
             tokens = event.token_ids or []
@@ -312,6 +353,8 @@ def _plain(value: Any) -> Any:
 
 
 def error_text(error: object) -> str | None:
-    """Return the words of an error, which is a text, or an object with a message; None if there is none."""
+    """Return the words of an error, which is a text, or an object with a message; None if there is
+    none.
+    """
     message = error.get("message") if isinstance(error, dict) else None
     return str(message or error) if error else None

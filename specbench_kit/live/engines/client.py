@@ -1,4 +1,6 @@
-"""The client of a server under test: one request is one stream, whose events are stamped as they arrive."""
+"""The client of a server under test: one request is one stream, whose events are stamped as they
+arrive.
+"""
 
 import asyncio
 import ssl
@@ -17,17 +19,31 @@ from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.engines.address import ServerUnderTest
 from specbench_kit.live.engines.base import Generation, ServerDialect, ServerFacts, dialects
 from specbench_kit.live.engines.counters import ROUTES, read_counters
-from specbench_kit.live.engines.event_reader import END, ERROR, UNNAMED, ArrivedEvent, EventReader, error_words
+from specbench_kit.live.engines.event_reader import (
+    END,
+    ERROR,
+    UNNAMED,
+    ArrivedEvent,
+    EventReader,
+    error_words,
+)
 from specbench_kit.live.engines.http import AsyncTransport, certificates, proxy_of
 from specbench_kit.live.engines.received import ReceivedStream
 from specbench_kit.live.engines.redirects import RedirectedError, Route
-from specbench_kit.live.engines.request_fields import field_names, named_in, with_newer_names, without_fields
+from specbench_kit.live.engines.request_fields import (
+    field_names,
+    named_in,
+    with_newer_names,
+    without_fields,
+)
 from specbench_kit.live.engines.wording import shown_words, without_secret
 
 CONNECT_S = 10.0
 FIRST_WAIT_S = 0.25
 LONGEST_WAIT_S = 20.0
-"""The pause before a request is sent a second time, doubled before every further time; and the longest pause."""
+"""The pause before a request is sent a second time, doubled before every further time; and the
+longest pause.
+"""
 BUSY = (408, 429, 500, 502, 503, 504)
 """Answers after which the same request may succeed later."""
 NO_ROUTE = (404, 405, 501)
@@ -37,19 +53,25 @@ SHOWN_MODELS = 5
 """Most models of a server that a message names."""
 FINISHED_S = 1.0
 DONE_S = 0.05
-"""How long a body may stay open after the event that finishes an answer, for its usage; and after `[DONE]`."""
+"""How long a body may stay open after the event that finishes an answer, for its usage; and after
+`[DONE]`.
+"""
 BY_MODEL = ("stop", "eos", "eos_token", "end_turn")
 ENDS = (*BY_MODEL, "stop_sequence", "tool_calls", "function_call")
 LIMITS = ("length", "max_tokens", "model_length")
 WHOLE = (*ENDS, *LIMITS, "")
-"""Reasons, in small letters, for which a whole answer ends; some servers name none. `BY_MODEL` are those of a model
-that chose its end."""
+"""Reasons, in small letters, for which a whole answer ends; some servers name none. `BY_MODEL` are
+those of a model that chose its end.
+"""
 StreamState = Literal["open", "finished", "done"]
-"""Whether an answer goes on, has ended, so that only its counts may follow, or the whole stream has."""
+"""Whether an answer goes on, has ended, so that only its counts may follow, or the whole stream
+has.
+"""
 
 
 class RequestFailedError(Exception):
-    """A request got no whole answer; `unreachable` if the server took no connection at the last attempt.
+    """A request got no whole answer; `unreachable` if the server took no connection at the last
+    attempt.
 
     `reasons` are those of all attempts but the last. `status` is that of the last answer; it is None if there was none,
     or if a refusal came in the place of a stream. `advice` is what the refusal itself shows to do.
@@ -113,7 +135,9 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class SentRequest:
-    """A whole answer: when its last attempt was sent, on the client's clock, its events, and why others failed."""
+    """A whole answer: when its last attempt was sent, on the client's clock, its events, and why
+    others failed.
+    """
 
     sent_s: float
     received: ReceivedStream
@@ -142,7 +166,9 @@ class StreamClient:
     transport: Callable[[], httpx.AsyncBaseTransport] | None = None
     dialect: ServerDialect = field(init=False)
     newer_names: dict[str, str] = field(default_factory=dict, init=False)
-    """The fields that are sent under their newer names, because the server refuses the older ones."""
+    """The fields that are sent under their newer names, because the server refuses the older
+    ones.
+    """
 
     def __post_init__(self) -> None:
         self.dialect = dialects.get(self.address.dialect)()
@@ -155,13 +181,22 @@ class StreamClient:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._connections = AsyncTransport(
             self.transport
-            or (lambda: httpx.AsyncHTTPTransport(verify=verify, limits=limits, proxy=proxy.url if proxy else None))
+            or (
+                lambda: httpx.AsyncHTTPTransport(
+                    verify=verify, limits=limits, proxy=proxy.url if proxy else None
+                )
+            )
         )
         # A compressed stream would be held back until a block of it is full.
-        headers = {"Accept-Encoding": "identity", **({"Authorization": f"Bearer {self.key}"} if self.key else {})}
+        headers = {
+            "Accept-Encoding": "identity",
+            **({"Authorization": f"Bearer {self.key}"} if self.key else {}),
+        }
         self._http = httpx.AsyncClient(
             base_url=self.address.base,
-            timeout=httpx.Timeout(self.patience.timeout_s, connect=min(CONNECT_S, self.patience.timeout_s), pool=None),
+            timeout=httpx.Timeout(
+                self.patience.timeout_s, connect=min(CONNECT_S, self.patience.timeout_s), pool=None
+            ),
             headers=headers,
             transport=self._connections,
         )
@@ -171,7 +206,8 @@ class StreamClient:
         await self._http.aclose()
 
     async def facts(self) -> ServerFacts:
-        """Return what the server says of itself; raise SkitError if it is not there or not of the named kind.
+        """Return what the server says of itself; raise SkitError if it is not there or not of the
+        named kind.
 
         Gateways that describe no model are taken as they are if the address names the model.
         """
@@ -191,7 +227,9 @@ class StreamClient:
         try:
             return self.dialect.facts(*documents)
         except (ValueError, TypeError, AttributeError) as error:
-            raise self._refusal(f"{first} answered in an unknown form ({first_line(error)})") from error
+            raise self._refusal(
+                f"{first} answered in an unknown form ({first_line(error)})"
+            ) from error
 
     async def counters(self) -> dict[str, float]:
         """Return the server's counters of speculation; empty if it has none."""
@@ -209,7 +247,9 @@ class StreamClient:
         return list(field_names(self.dialect.body(generation)))
 
     async def ask(self, generation: Generation) -> SentRequest:
-        """Return a whole answer, of the first attempt that brings one; raise RequestFailedError if none does."""
+        """Return a whole answer, of the first attempt that brings one; raise RequestFailedError if
+        none does.
+        """
         wait_s = FIRST_WAIT_S
         reasons: list[str] = []
         refusal = ""
@@ -220,7 +260,8 @@ class StreamClient:
             try:
                 await self._stream(body, received, sent_s)
             except _AttemptFailedError as failure:
-                # A server that broke off may have closed this connection, or others, which would fail the next request.
+                # A server that broke off may have closed this connection, or others, which would
+                # fail the next request.
                 self._connections.renew()
                 reason = self._cleaned(str(failure))
                 if failure.final and not refusal and self._takes_newer_names(reason, body):
@@ -230,8 +271,14 @@ class StreamClient:
                     if refusal:
                         self.newer_names.clear()
                         body, reason = self.body(generation), refusal
-                    advice = self._template_advice() if failure.ended_at_once else self._advice(reason, body)
-                    raise RequestFailedError(reason, reasons, failure.unreachable, failure.status, advice) from failure
+                    advice = (
+                        self._template_advice()
+                        if failure.ended_at_once
+                        else self._advice(reason, body)
+                    )
+                    raise RequestFailedError(
+                        reason, reasons, failure.unreachable, failure.status, advice
+                    ) from failure
                 reasons.append(reason)
                 await asyncio.sleep(min(LONGEST_WAIT_S, max(wait_s, failure.wait_s)))
                 wait_s *= 2
@@ -239,7 +286,9 @@ class StreamClient:
                 return SentRequest(sent_s, received, reasons)
 
     async def way_out(self, failure: RequestFailedError) -> str:
-        """Return what to do about a request that every server of the kind should answer, by how it failed."""
+        """Return what to do about a request that every server of the kind should answer, by how it
+        failed.
+        """
         address = self.address
         status = failure.status
         if failure.advice:
@@ -247,12 +296,18 @@ class StreamClient:
         if status in (401, 403):
             return "set the environment variable SKIT_API_KEY to the right key"
         if status is not None and status not in NO_ROUTE:
-            return "the log of the server may say more" if status >= httpx.codes.INTERNAL_SERVER_ERROR else ""
+            return (
+                "the log of the server may say more"
+                if status >= httpx.codes.INTERNAL_SERVER_ERROR
+                else ""
+            )
         if failure.unreachable:
             return START
         models = await self._models()
         if address.model and models and address.model not in models:
-            served = ", ".join(models[:SHOWN_MODELS]) + (", ..." if len(models) > SHOWN_MODELS else "")
+            served = ", ".join(models[:SHOWN_MODELS]) + (
+                ", ..." if len(models) > SHOWN_MODELS else ""
+            )
             return f"the model {address.model} is none of those that it lists: name one of {served} after #"
         others = ", ".join(kind for kind in dialects.all() if kind != address.dialect)
         return (
@@ -261,17 +316,23 @@ class StreamClient:
         )
 
     async def _models(self) -> list[str]:
-        """Return the names of the models that a server with OpenAI's routes lists; none if it lists none."""
+        """Return the names of the models that a server with OpenAI's routes lists; none if it lists
+        none.
+        """
         with suppress(SkitError, KeyError, TypeError, AttributeError):
             return [str(card["id"]) for card in (await self._document("/v1/models"))["data"]]
         return []
 
     def body(self, generation: Generation) -> JsonObject:
         """Return the JSON body of a request."""
-        return with_newer_names(without_fields(self.dialect.body(generation), self.left_out), self.newer_names)
+        return with_newer_names(
+            without_fields(self.dialect.body(generation), self.left_out), self.newer_names
+        )
 
     def _takes_newer_names(self, reason: str, body: JsonObject) -> bool:
-        """Send fields that a server refuses under their newer names from now on; return False if there are none."""
+        """Send fields that a server refuses under their newer names from now on; return False if
+        there are none.
+        """
         refused = named_in(reason, [name for name in self.dialect.newer_names if name in body])
         self.newer_names |= {name: self.dialect.newer_names[name] for name in refused}
         return bool(refused)
@@ -293,14 +354,19 @@ class StreamClient:
         )
 
     async def _stream(self, body: JsonObject, received: ReceivedStream, sent_s: float) -> None:
-        """Send the request and collect its events; raise _AttemptFailedError if the answer is not whole."""
+        """Send the request and collect its events; raise _AttemptFailedError if the answer is not
+        whole.
+        """
         state: StreamState = "open"
         said_instead = ""
         clock = asyncio.get_running_loop().time
         try:
             # Bodies stay open after the answer's end at some servers: then it is what has arrived.
             with suppress(TimeoutError):
-                async with asyncio.timeout(None) as limit, self._opened("POST", self.dialect.path, body) as response:
+                async with (
+                    asyncio.timeout(None) as limit,
+                    self._opened("POST", self.dialect.path, body) as response,
+                ):
                     if not response.is_success:
                         raise await self._http_failure(response)
                     reader = EventReader(response, self.clock)
@@ -309,19 +375,29 @@ class StreamClient:
                             ended = self._take(event, received, event.at_s - sent_s)
                             if ended is not None:
                                 state = ended
-                                limit.reschedule(clock() + (DONE_S if state == "done" else FINISHED_S))
+                                limit.reschedule(
+                                    clock() + (DONE_S if state == "done" else FINISHED_S)
+                                )
                     said_instead = reader.said_instead(self.key)
         except RedirectedError as error:
-            raise _AttemptFailedError(f"{self.dialect.path} {error}{self._way}", final=True) from error
+            raise _AttemptFailedError(
+                f"{self.dialect.path} {error}{self._way}", final=True
+            ) from error
         except httpx.RequestError as error:
             # What breaks after the answer has ended takes nothing from it.
             if state == "open":
                 unreachable = isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
-                raise _AttemptFailedError(self._words(error) + self._way, unreachable=unreachable) from error
+                raise _AttemptFailedError(
+                    self._words(error) + self._way, unreachable=unreachable
+                ) from error
         if received.finish_reason.lower() not in WHOLE:
             raise _AttemptFailedError(f"the server gave the answer up: {received.finish_reason}")
         # A server that counts more tokens than the end did not send them, whatever the model did.
-        if received.is_empty and received.finish_reason.lower() in BY_MODEL and received.counted_tokens <= 1:
+        if (
+            received.is_empty
+            and received.finish_reason.lower() in BY_MODEL
+            and received.counted_tokens <= 1
+        ):
             raise _AttemptFailedError(
                 f"the answer is empty: no token arrived, as the model ended at once ({received.finish_reason})",
                 ended_at_once=True,
@@ -332,8 +408,12 @@ class StreamClient:
             raise _AttemptFailedError(f"the stream ended before the answer did{said_instead}")
 
     @asynccontextmanager
-    async def _opened(self, method: str, path: str, body: JsonObject | None = None) -> AsyncIterator[httpx.Response]:
-        """Yield the response to a request, of the address to which redirects within the host lead."""
+    async def _opened(
+        self, method: str, path: str, body: JsonObject | None = None
+    ) -> AsyncIterator[httpx.Response]:
+        """Yield the response to a request, of the address to which redirects within the host
+        lead.
+        """
         route = Route(path, self._moved)
         while True:
             async with self._http.stream(method, route.address, json=body) as response:
@@ -341,12 +421,18 @@ class StreamClient:
                     yield response
                     return
 
-    def _take(self, event: ArrivedEvent, received: ReceivedStream, at_s: float) -> StreamState | None:
-        """Add an event to the answer; return what has ended with it, or None if nothing has changed in that."""
+    def _take(
+        self, event: ArrivedEvent, received: ReceivedStream, at_s: float
+    ) -> StreamState | None:
+        """Add an event to the answer; return what has ended with it, or None if nothing has changed
+        in that.
+        """
         if event.data == END:
             return "done"
         if event.name == ERROR:
-            raise _AttemptFailedError(f"the server broke off: {shown_words(error_words(event.data), self.key)}")
+            raise _AttemptFailedError(
+                f"the server broke off: {shown_words(error_words(event.data), self.key)}"
+            )
         try:
             read = self.dialect.read(event.data)
         except ValueError as error:
@@ -362,12 +448,15 @@ class StreamClient:
             raise _AttemptFailedError(f"the server broke off: {read.error}")
         has_ended = bool(received.finish_reason)
         brings = received.add(read, at_s)
-        # Some servers name an empty reason in every event, and some send a further part of an answer after its reason.
+        # Some servers name an empty reason in every event, and some send a further part of an
+        # answer after its reason.
         return "finished" if read.finish_reason or (brings and has_ended) else None
 
     async def _http_failure(self, response: httpx.Response) -> _AttemptFailedError:
         await response.aread()
-        reason = f"{self.dialect.path} answered {response.status_code}: {self._error_text(response)}"
+        reason = (
+            f"{self.dialect.path} answered {response.status_code}: {self._error_text(response)}"
+        )
         after = response.headers.get("retry-after", "")
         return _AttemptFailedError(
             reason,
@@ -397,7 +486,11 @@ class StreamClient:
             document = None
         if not isinstance(document, dict):
             raise _NoDocumentError(
-                str(self._refusal(f"{path} answered {response.status_code}: {self._error_text(response)}{self._way}"))
+                str(
+                    self._refusal(
+                        f"{path} answered {response.status_code}: {self._error_text(response)}{self._way}"
+                    )
+                )
             )
         return document
 
@@ -421,13 +514,17 @@ class StreamClient:
         return one_line(without_secret(text, self.key).strip())
 
     def _words(self, error: httpx.RequestError) -> str:
-        if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
+        if isinstance(error, httpx.TimeoutException) and not isinstance(
+            error, httpx.ConnectTimeout
+        ):
             return f"nothing arrived for {self.patience.timeout_s:g} s"
         return first_line(error)
 
 
 def _listens(error: httpx.RequestError) -> bool:
-    """Return False if nothing takes a connection; True for a server that does, even if TLS fails there."""
+    """Return False if nothing takes a connection; True for a server that does, even if TLS fails
+    there.
+    """
     if not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
         return True
     cause: BaseException | None = error

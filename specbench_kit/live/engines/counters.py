@@ -1,4 +1,6 @@
-"""What servers call their counts of speculation: in the text of their counters for Prometheus, and beside an answer."""
+"""What servers call their counts of speculation: in the text of their counters for Prometheus, and
+beside an answer.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -44,19 +46,32 @@ COUNTERS: Mapping[str, Sequence[str]] = {
         'trtllm_spec_decode_accepted_tokens_total{token_position="0"}',
     ),
 }
-"""The names of each count, by server and version, some with the label of the samples that count; the first one that a
-server has counts. SGLang's gauges `spec_accept_rate` and `spec_accept_length` say no sums, only what was last."""
-SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?P<labels>\{.*\})?\s+(?P<value>\S+)", re.MULTILINE)
+"""The names of each count, by server and version, some with the label of the samples that count;
+the first one that a server has counts. SGLang's gauges `spec_accept_rate` and `spec_accept_length`
+say no sums, only what was last.
+"""
+SAMPLE = re.compile(
+    r"^(?P<name>[a-zA-Z_:][\w:]*)(?P<labels>\{.*\})?\s+(?P<value>\S+)", re.MULTILINE
+)
 
 
 def read_counters(text: str | None) -> dict[str, float]:
-    """Return the counts of speculation in a text of Prometheus, summed over labels; empty if there are none."""
-    samples = [(found["name"], found["labels"] or "", _number(found["value"])) for found in SAMPLE.finditer(text or "")]
+    """Return the counts of speculation in a text of Prometheus, summed over labels; empty if there
+    are none.
+    """
+    samples = [
+        (found["name"], found["labels"] or "", _number(found["value"]))
+        for found in SAMPLE.finditer(text or "")
+    ]
     values: dict[str, float] = {}
     for count, counters in COUNTERS.items():
         for counter in counters:
             name, _, label = counter.removesuffix("}").partition("{")
-            found = [value for own, labels, value in samples if own == name and label in labels and value is not None]
+            found = [
+                value
+                for own, labels, value in samples
+                if own == name and label in labels and value is not None
+            ]
             if found:
                 values[count] = sum(found)
                 break
@@ -77,15 +92,21 @@ def have_fallen(before: Mapping[str, float], after: Mapping[str, float]) -> bool
 
 
 def change(before: Mapping[str, float], after: Mapping[str, float]) -> DraftCounts | None:
-    """Return how far the counters moved; None if nothing was drafted or verified, or if one of them fell."""
+    """Return how far the counters moved; None if nothing was drafted or verified, or if one of them
+    fell.
+    """
     moved = {count: round(after[count] - before[count]) for count in after if count in before}
-    if have_fallen(before, after) or not any(moved.get(count) for count in ("rounds", "drafted", "accepted")):
+    if have_fallen(before, after) or not any(
+        moved.get(count) for count in ("rounds", "drafted", "accepted")
+    ):
         return None
     return DraftCounts(**moved)
 
 
 class SglangCounts(Struct):
-    """SGLang's counts of one answer, under the names of each version: from 0.5.12 on, of 0.5.11, and before it."""
+    """SGLang's counts of one answer, under the names of each version: from 0.5.12 on, of 0.5.11,
+    and before it.
+    """
 
     spec_verify_ct: int | None = None
     spec_num_proposed_drafts: int | None = None
@@ -100,22 +121,31 @@ class SglangCounts(Struct):
     def drafts(self, tokens: int | None = None) -> DraftCounts | None:
         """Return the counts; None where nothing was verified.
 
-        A version that counts no accepted tokens has verifications alone: each committed one of the answer's `tokens`
-        more than it accepted, and the first token comes from the prompt's forward.
+        A version that counts no accepted tokens has verifications alone: each committed one of the
+        answer's `tokens` more than it accepted, and the first token comes from the prompt's
+        forward.
         """
         rounds = self.spec_verify_ct
         if not rounds:
             return None
-        drafted = _first(self.spec_num_proposed_drafts, self.spec_proposed_drafts, self.spec_draft_token_num)
-        accepted = _first(self.spec_num_correct_drafts, self.spec_accepted_drafts, self.spec_accept_token_num)
+        drafted = _first(
+            self.spec_num_proposed_drafts, self.spec_proposed_drafts, self.spec_draft_token_num
+        )
+        accepted = _first(
+            self.spec_num_correct_drafts, self.spec_accepted_drafts, self.spec_accept_token_num
+        )
         if accepted is None and tokens is not None:
             accepted = max(0, tokens - 1 - rounds)
         rounds_by_length = self.spec_correct_drafts_histogram or self.spec_accept_histogram
-        return DraftCounts(rounds, drafted, accepted, sum(rounds_by_length[1:]) if rounds_by_length else None)
+        return DraftCounts(
+            rounds, drafted, accepted, sum(rounds_by_length[1:]) if rounds_by_length else None
+        )
 
 
 class PredictionCounts(Struct):
-    """OpenAI's counts of predicted tokens, in which gateways state those of a server's speculation."""
+    """OpenAI's counts of predicted tokens, in which gateways state those of a server's
+    speculation.
+    """
 
     accepted_prediction_tokens: int | None = None
     rejected_prediction_tokens: int | None = None

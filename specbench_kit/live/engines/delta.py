@@ -1,14 +1,27 @@
-"""What arrives in one part of a chat's answer, whatever its server calls the field that it arrives in."""
+"""What arrives in one part of a chat's answer, whatever its server calls the field that it arrives
+in.
+"""
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from specbench_kit.core.typed_json import JsonObject
 
-REASONING = ("reasoning_content", "reasoning", "thinking", "thinking_content", "reasoning_details", "thinking_blocks")
-"""Fields of a model's thoughts. Some servers send the same thought in several of them, so that the first one counts."""
+REASONING = (
+    "reasoning_content",
+    "reasoning",
+    "thinking",
+    "thinking_content",
+    "reasoning_details",
+    "thinking_blocks",
+)
+"""Fields of a model's thoughts. Some servers send the same thought in several of them, so that the
+first one counts.
+"""
 THOUGHTS = ("thinking", "reasoning")
-"""Types of those parts of a content that are thoughts; types such as `reasoning.text` begin with one of them."""
+"""Types of those parts of a content that are thoughts; types such as `reasoning.text` begin with
+one of them.
+"""
 DESCRIBING = ("role", "name", "provider_specific_fields", "annotations")
 """Fields that describe an answer and are no part of it."""
 IDENTIFYING = ("id", "index", "type", "object", "format", "signature", "expires_at")
@@ -16,10 +29,11 @@ IDENTIFYING = ("id", "index", "type", "object", "format", "signature", "expires_
 
 
 class Parts(NamedTuple):
-    """The texts of one part of an answer: the reply, the thoughts, and what came in any other field.
+    """The texts of one part of an answer: the reply, the thoughts, and what came in any other
+    field.
 
-    Others are the names and arguments of tools, refusals, transcripts of speech and its sound, and what is not known
-    yet: each of them is made of tokens of the model.
+    Others are the names and arguments of tools, refusals, transcripts of speech and its sound, and
+    what is not known yet: each of them is made of tokens of the model.
     """
 
     content: str = ""
@@ -51,7 +65,9 @@ def _text(value: object) -> str:
 
 
 def _leaves(value: object) -> Iterator[str]:
-    """Yield the texts at any depth of a value, in their order, without those that only identify it."""
+    """Yield the texts at any depth of a value, in their order, without those that only identify
+    it.
+    """
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):

@@ -26,12 +26,16 @@ ERROR = "error"
 KEPT = 2000
 """Bytes at the beginning and at the end of a stream that are kept for messages."""
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8-sig"}
-"""How the content is read, whatever its server calls it: as events in UTF-8, without a byte order mark before them."""
+"""How the content is read, whatever its server calls it: as events in UTF-8, without a byte order
+mark before them.
+"""
 FIELD_OF_EVENT = re.compile(r"^(data|event|id|retry|)(:|$)", re.MULTILINE)
 
 
 class ArrivedEvent(NamedTuple):
-    """The name and the data of an event, and when it arrived; `is_cut` if the stream ended before the event did."""
+    """The name and the data of an event, and when it arrived; `is_cut` if the stream ended before
+    the event did.
+    """
 
     name: str
     data: str
@@ -44,7 +48,9 @@ class EventReader:
 
     def __init__(self, response: httpx.Response, clock: Callable[[], float] = monotonic_s) -> None:
         self._content = _Content(response, clock)
-        self._source = EventSource(httpx.Response(httpx.codes.OK, headers=HEADERS, stream=self._content))
+        self._source = EventSource(
+            httpx.Response(httpx.codes.OK, headers=HEADERS, stream=self._content)
+        )
         self._has_events = False
 
     def __iter__(self) -> Iterator[ArrivedEvent]:
@@ -66,7 +72,9 @@ class EventReader:
             yield ArrivedEvent(event.event, data, self._content.at_s, self._content.is_over)
 
     def said_instead(self, secret: str) -> str:
-        """Return what a server said that was no event: why it does not stream, or why it stopped; empty if nothing."""
+        """Return what a server said that was no event: why it does not stream, or why it stopped;
+        empty if nothing.
+        """
         blocks = _without_events(self._content.tail if self._has_events else self._content.head)
         if not blocks:
             return ""
@@ -75,7 +83,9 @@ class EventReader:
 
 
 class _Content(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """The content of a response with LF for every end of a line, whose last part is followed by an empty line."""
+    """The content of a response with LF for every end of a line, whose last part is followed by an
+    empty line.
+    """
 
     def __init__(self, response: httpx.Response, clock: Callable[[], float]) -> None:
         self._response = response
@@ -110,7 +120,8 @@ class _Content(httpx.SyncByteStream, httpx.AsyncByteStream):
 
     def _read(self, part: bytes) -> bytes:
         self.at_s = self._clock()
-        # A CR ends its line at once. The LF that may follow it, perhaps in the next part, ends no line of its own.
+        # A CR ends its line at once. The LF that may follow it, perhaps in the next part, ends no
+        # line of its own.
         if self._ended_in_cr:
             part = part.removeprefix(b"\n")
         self._ended_in_cr = part.endswith(b"\r")

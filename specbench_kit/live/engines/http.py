@@ -1,6 +1,8 @@
-"""HTTP to inference servers of others: the environment's keys and proxies, stale connections, streamed events, errors.
+"""HTTP to inference servers of others: the environment's keys and proxies, stale connections,
+streamed events, errors.
 
-A link may be emulated in front of a server: requests and answers then arrive as late as they would over it.
+A link may be emulated in front of a server: requests and answers then arrive as late as they would
+over it.
 """
 
 import os
@@ -30,7 +32,9 @@ from specbench_kit.live.engines.redirects import RedirectedError, Route
 from specbench_kit.live.engines.wording import shown_words, without_secret
 
 API_KEY = "SKIT_API_KEY"
-"""The environment variable of the key of every server; that of one server has its name at the end."""
+"""The environment variable of the key of every server; that of one server has its name at the
+end.
+"""
 SOCKS = ("socks5", "socks5h")
 STALE = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
 """How a connection fails that the server closed while it was idle."""
@@ -44,11 +48,14 @@ class Proxy(NamedTuple):
 
 
 class RefusedRequestError(SkitError):
-    """The server answered a request with an error, such as for a route or a field that it does not have."""
+    """The server answered a request with an error, such as for a route or a field that it does not
+    have.
+    """
 
 
 def api_key(name: str = "") -> str:
-    """Return the key of the server called `name` from the environment, without blanks around it; empty without one.
+    """Return the key of the server called `name` from the environment, without blanks around it;
+    empty without one.
 
     Raise SkitError, which does not repeat it, for a key that no request can carry.
     """
@@ -56,8 +63,14 @@ def api_key(name: str = "") -> str:
     variable = own if name and os.environ.get(own) else API_KEY
     key = os.environ.get(variable, "").strip()
     if not key.isascii() or not key.isprintable():
-        wrong = "a line break or another control character" if key.isascii() else "a character that is not ASCII"
-        raise SkitError(f"the environment variable {variable} holds {wrong}, as no key does: set it to the key alone")
+        wrong = (
+            "a line break or another control character"
+            if key.isascii()
+            else "a character that is not ASCII"
+        )
+        raise SkitError(
+            f"the environment variable {variable} holds {wrong}, as no key does: set it to the key alone"
+        )
     return key
 
 
@@ -67,9 +80,11 @@ def variable_part(name: str) -> str:
 
 
 def proxy_of(base: str) -> Proxy | None:
-    """Return the environment's proxy for a server; None if there is none, or if the server is on this machine.
+    """Return the environment's proxy for a server; None if there is none, or if the server is on
+    this machine.
 
-    Raise SkitError with the name of the variable, and without its value, if that names no proxy that can be used.
+    Raise SkitError with the name of the variable, and without its value, if that names no proxy
+    that can be used.
     """
     address = urlsplit(base)
     if is_loopback(address.hostname or "") or _is_excepted(address.hostname or ""):
@@ -82,7 +97,9 @@ def proxy_of(base: str) -> Proxy | None:
 
 
 def _is_excepted(host: str) -> bool:
-    """Return True if NO_PROXY names a host: itself, a domain that it is in, its network, or everything."""
+    """Return True if NO_PROXY names a host: itself, a domain that it is in, its network, or
+    everything.
+    """
     for entry in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").split(","):
         name = re.sub(r"(?<=[^:]):\d+$|\]:\d+$", "", entry.strip().lower()).strip("[]").lstrip("*.")
         if entry.strip() == "*" or (name and (host == name or host.endswith(f".{name}"))):
@@ -96,7 +113,9 @@ def _is_excepted(host: str) -> bool:
 
 
 def _checked(value: str, variable: str) -> str:
-    """Return the address of a proxy with its scheme; raise SkitError, which does not repeat it, if it is none."""
+    """Return the address of a proxy with its scheme; raise SkitError, which does not repeat it, if
+    it is none.
+    """
     url = value if "://" in value else f"http://{value}"
     advice = "or except the server with NO_PROXY"
     kind = url.partition("://")[0].lower()
@@ -110,7 +129,9 @@ def _checked(value: str, variable: str) -> str:
     except (ValueError, httpx.InvalidURL):
         is_valid = False
     if not is_valid:
-        raise SkitError(f"the environment variable {variable} names no proxy, such as http://host:3128: {advice[3:]}")
+        raise SkitError(
+            f"the environment variable {variable} names no proxy, such as http://host:3128: {advice[3:]}"
+        )
     if kind in SOCKS and find_spec("socksio") is None:
         raise SkitError(
             f"the environment variable {variable} names a SOCKS proxy, which needs a package: pip install socksio, "
@@ -120,19 +141,24 @@ def _checked(value: str, variable: str) -> str:
 
 
 def certificates(base: str, ca_file: Path | None = None) -> SSLContext | bool:
-    """Return what a server's certificate is checked by: a file, or the usual roots; nothing is read for plain HTTP."""
+    """Return what a server's certificate is checked by: a file, or the usual roots; nothing is read
+    for plain HTTP.
+    """
     if not base.startswith("https://") and ca_file is None:
         return False
     try:
         # The roots of the environment, SSL_CERT_FILE and SSL_CERT_DIR, count if no file is named.
-        return create_default_context(cafile=str(ca_file)) if ca_file else httpx.create_ssl_context()
+        return (
+            create_default_context(cafile=str(ca_file)) if ca_file else httpx.create_ssl_context()
+        )
     except (OSError, SSLError) as error:
         named = f"--server-ca {ca_file}" if ca_file else "the file that SSL_CERT_FILE names"
         raise SkitError(f"{named} holds no certificates: {first_line(error)}") from error
 
 
 class Transport(httpx.BaseTransport):
-    """Sends a request once more, over a new connection, if the server had closed the one that was kept from before.
+    """Sends a request once more, over a new connection, if the server had closed the one that was
+    kept from before.
 
     Servers close idle connections, and a client sees it only when it sends the next request.
     """
@@ -189,7 +215,9 @@ class AsyncTransport(httpx.AsyncBaseTransport):
         return response
 
     def renew(self) -> None:
-        """Use new connections from now on; the old ones are closed at the end, since requests may be using them."""
+        """Use new connections from now on; the old ones are closed at the end, since requests may
+        be using them.
+        """
         self._retired.append(self._current)
         self._current = self._make()
         self._is_used = False
@@ -201,10 +229,17 @@ class AsyncTransport(httpx.AsyncBaseTransport):
 
 
 class ServerClient:
-    """The connections to one server, and what it answers; every error is one line, in which no key is."""
+    """The connections to one server, and what it answers; every error is one line, in which no key
+    is.
+    """
 
     def __init__(
-        self, base: str, timeout_s: float, *, key: str = "", transport: httpx.BaseTransport | None = None
+        self,
+        base: str,
+        timeout_s: float,
+        *,
+        key: str = "",
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
         proxy = proxy_of(base) if transport is None else None
         verify = certificates(base)
@@ -217,12 +252,17 @@ class ServerClient:
             timeout=timeout_s,
             headers={"Authorization": f"Bearer {key}"} if key else {},
             transport=transport
-            or Transport(lambda: httpx.HTTPTransport(verify=verify, proxy=proxy.url if proxy else None)),
+            or Transport(
+                lambda: httpx.HTTPTransport(verify=verify, proxy=proxy.url if proxy else None)
+            ),
         )
 
     def request(self, method: str, path: str, body: JsonObject | None = None) -> Any:
         """Return the JSON document that the server answers."""
-        with self._one_line_errors(path, "gave no answer"), self._opened(method, path, body) as response:
+        with (
+            self._one_line_errors(path, "gave no answer"),
+            self._opened(method, path, body) as response,
+        ):
             response.read()
             response.raise_for_status()
             return response.json()
@@ -243,7 +283,9 @@ class ServerClient:
 
     @contextmanager
     def _opened(self, method: str, path: str, body: JsonObject | None) -> Iterator[httpx.Response]:
-        """Yield the response to a request, of the address to which redirects within the host lead."""
+        """Yield the response to a request, of the address to which redirects within the host
+        lead.
+        """
         route = Route(path, self._moved)
         while True:
             with self._http.stream(method, route.address, json=body) as response:
@@ -266,7 +308,9 @@ class ServerClient:
         except RedirectedError as error:
             raise SkitError(self._line(path, f"{error}{self._way}")) from error
         except (httpx.HTTPError, ValueError) as error:
-            raise SkitError(self._line(path, f"{failure}: {first_line(error)}{self._way}")) from error
+            raise SkitError(
+                self._line(path, f"{failure}: {first_line(error)}{self._way}")
+            ) from error
 
     def _line(self, path: str, text: str) -> str:
         return self.printable(f"{self._base}{path} {text}")
@@ -281,7 +325,9 @@ Delivery = Callable[[], object]
 
 
 class ShapedTransport(httpx.BaseTransport):
-    """Sends requests through an emulated link, whose bandwidth they share; bodies count, headers do not."""
+    """Sends requests through an emulated link, whose bandwidth they share; bodies count, headers do
+    not.
+    """
 
     def __init__(self, link: Link) -> None:
         self._network = Transport()
@@ -298,11 +344,16 @@ class ShapedTransport(httpx.BaseTransport):
         stream = _ShapedStream(response, self._downlink, lambda: self._note(began_s))
         self._cross(self._downlink, 0)
         return httpx.Response(
-            response.status_code, headers=response.headers, stream=stream, extensions=response.extensions
+            response.status_code,
+            headers=response.headers,
+            stream=stream,
+            extensions=response.extensions,
         )
 
     def take_server_s(self) -> float:
-        """Return for how many seconds since the last call some request was at the server, or on the real network."""
+        """Return for how many seconds since the last call some request was at the server, or on the
+        real network.
+        """
         with self._lock:
             spans = sorted(self._spans)
             self._spans = []
@@ -328,9 +379,13 @@ class ShapedTransport(httpx.BaseTransport):
 
 
 class _ShapedStream(httpx.SyncByteStream):
-    """The content of an answer, read in a thread of its own so that the link delays parts that follow each other."""
+    """The content of an answer, read in a thread of its own so that the link delays parts that
+    follow each other.
+    """
 
-    def __init__(self, response: httpx.Response, downlink: LinkDirection[Delivery], ended: Callable[[], None]) -> None:
+    def __init__(
+        self, response: httpx.Response, downlink: LinkDirection[Delivery], ended: Callable[[], None]
+    ) -> None:
         self._response = response
         self._downlink = downlink
         self._ended = ended
@@ -345,7 +400,9 @@ class _ShapedStream(httpx.SyncByteStream):
             yield part
 
     def close(self) -> None:
-        """Let the reading thread close the connection, with the next part of an answer that is not read to its end."""
+        """Let the reading thread close the connection, with the next part of an answer that is not
+        read to its end.
+        """
         self._abandoned.set()
 
     def _read(self) -> None:
@@ -356,7 +413,9 @@ class _ShapedStream(httpx.SyncByteStream):
                 if self._abandoned.is_set():
                     break
                 self._send(part)
-        except Exception as error:  # whatever it is, the thread that reads the answer has to meet it
+        except (
+            Exception
+        ) as error:  # whatever it is, the thread that reads the answer has to meet it
             end = error
         self._ended()
         with suppress(Exception):

@@ -1,4 +1,6 @@
-"""llama.cpp's server: its own route, which names its tokens and cannot score a draft in one pass, and its chat."""
+"""llama.cpp's server: its own route, which names its tokens and cannot score a draft in one pass,
+and its chat.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
@@ -25,7 +27,9 @@ from specbench_kit.live.engines.base import (
 from specbench_kit.live.engines.openai import OpenAIChat, Timings
 
 SAMPLERS = ["top_k", "temperature", "top_p"]
-"""The steps of the kit's sampler. By default, the server cuts by top-p before it applies the temperature."""
+"""The steps of the kit's sampler. By default, the server cuts by top-p before it applies the
+temperature.
+"""
 DISABLED: JsonObject = {
     "min_p": 0.0,
     "typical_p": 1.0,
@@ -44,10 +48,14 @@ DISABLED: JsonObject = {
     "logit_bias": [],
     "grammar": "",
 }
-"""The values that switch off what the kit's sampler does not do. The server's own defaults leave some of it on."""
+"""The values that switch off what the kit's sampler does not do. The server's own defaults leave
+some of it on.
+"""
 LIKELIEST = 64
 ALL = 1 << 20
-"""Tokens whose log-probabilities are asked for: usually, and where a token that matters is not among them."""
+"""Tokens whose log-probabilities are asked for: usually, and where a token that matters is not
+among them.
+"""
 SETTINGS = "generation_settings"
 RELATIVE_ERROR = 1e-6
 """The server holds numbers as float32."""
@@ -74,7 +82,9 @@ def _finish_reason(chunk: LlamaChunk) -> str | None:
 
 
 def sampling_fields(sampler: Sampler) -> JsonObject:
-    """Return every sampling field of a request, so that no default of the server is left in force."""
+    """Return every sampling field of a request, so that no default of the server is left in
+    force.
+    """
     return {
         **DISABLED,
         "samplers": SAMPLERS,
@@ -87,14 +97,19 @@ def sampling_fields(sampler: Sampler) -> JsonObject:
 def differences(sent: JsonObject, used: Mapping[str, object]) -> list[str]:
     """Return a text for each sampling field that the server used with another value than was sent.
 
-    Servers state only the fields that they know; what an older one does not know, it does not apply.
+    Servers state only the fields that they know; what an older one does not know, it does not
+    apply.
     """
     wrong = [
         f"{name} {used[name]!r} instead of {value!r}"
         for name, value in sent.items()
         if name in used and not _equal(value, used[name])
     ]
-    return wrong + [f"{name} unknown" for name in ("samplers", "temperature", "top_p", "top_k") if name not in used]
+    return wrong + [
+        f"{name} unknown"
+        for name in ("samplers", "temperature", "top_p", "top_k")
+        if name not in used
+    ]
 
 
 def _equal(sent: object, used: object) -> bool:
@@ -107,8 +122,8 @@ def _equal(sent: object, used: object) -> bool:
 class LlamaCpp(TokenServer):
     """llama.cpp's own route: one token after every prefix, greedy or by its own sampler.
 
-    The server states the settings that it sampled with. An answer by other settings than those that were sent is
-    refused, because its tokens come from another distribution.
+    The server states the settings that it sampled with. An answer by other settings than those that
+    were sent is refused, because its tokens come from another distribution.
     """
 
     path = "/completion"
@@ -158,15 +173,23 @@ class LlamaCpp(TokenServer):
 
     def generate(self, request: GenerationRequest) -> Iterator[list[int]]:
         fields = sampling_fields(request.sampler)
-        body = {"prompt": list(request.text), "n_predict": request.max_tokens, "stream": True, "return_tokens": True}
+        body = {
+            "prompt": list(request.text),
+            "n_predict": request.max_tokens,
+            "stream": True,
+            "return_tokens": True,
+        }
         text = list(request.text)
         count = 0
-        for event in self.events(self.path, {**body, "cache_prompt": True, **fields, "seed": request.seed}):
+        for event in self.events(
+            self.path, {**body, "cache_prompt": True, **fields, "seed": request.seed}
+        ):
             if event.total_tokens is None:
                 raise self.unexpected_answer("its stream must count tokens")
             tokens = event.token_ids or []
             missing = event.total_tokens - count - len(tokens)
-            # The server does not send a token that ends within a character, only the one that completes it.
+            # The server does not send a token that ends within a character, only the one that
+            # completes it.
             held_back: list[int] = []
             for _ in range(missing if tokens else 0):
                 held_back += self._complete([[*text, *held_back]], fields)
@@ -177,13 +200,19 @@ class LlamaCpp(TokenServer):
                 yield tokens
 
     def _complete(self, prompts: list[list[int]], sampling: JsonObject) -> list[int]:
-        """Return the next token of every prompt; raise SkitError if the server sampled by other settings."""
+        """Return the next token of every prompt; raise SkitError if the server sampled by other
+        settings.
+        """
         body = {"prompt": prompts, "n_predict": 1, "return_tokens": True, "cache_prompt": True}
         fields = ["index", "tokens", SETTINGS]
         answer = self.post(self.path, {**body, **sampling, "response_fields": fields})
         try:
-            rows = answer if isinstance(answer, list) else [answer]  # one prompt is answered without a list
-            tokens = [int(row["tokens"][0]) for row in sorted(rows, key=lambda row: int(row["index"]))]
+            rows = (
+                answer if isinstance(answer, list) else [answer]
+            )  # one prompt is answered without a list
+            tokens = [
+                int(row["tokens"][0]) for row in sorted(rows, key=lambda row: int(row["index"]))
+            ]
             wrong = [text for row in rows for text in differences(sampling, row[SETTINGS])]
         except WRONG_ANSWER as error:
             raise self.unexpected_answer(repr(error)) from error
@@ -202,8 +231,15 @@ class LlamaCpp(TokenServer):
 
     def _likeliest(self, text: Sequence[int], count: int, *, fresh: bool) -> dict[int, float]:
         """Return the log-probabilities of the likeliest next tokens."""
-        body = {"prompt": [list(text)], "n_predict": 1, "n_probs": count, "post_sampling_probs": False}
-        answer = self.post(self.path, {**body, "cache_prompt": not fresh, **sampling_fields(Sampler())})
+        body = {
+            "prompt": [list(text)],
+            "n_predict": 1,
+            "n_probs": count,
+            "post_sampling_probs": False,
+        }
+        answer = self.post(
+            self.path, {**body, "cache_prompt": not fresh, **sampling_fields(Sampler())}
+        )
         try:
             likeliest = answer["completion_probabilities"][0]["top_logprobs"]
             return {int(entry["id"]): float(entry["logprob"]) for entry in likeliest}
@@ -211,7 +247,9 @@ class LlamaCpp(TokenServer):
             raise self.unexpected_answer(repr(error)) from error
 
     def model(self) -> tuple[str, int | None]:
-        """Return name and context length; raise SkitError if the server samples by settings of its own."""
+        """Return name and context length; raise SkitError if the server samples by settings of its
+        own.
+        """
         try:
             properties = self.get("/props")
         except SkitError as error:
@@ -226,7 +264,9 @@ class LlamaCpp(TokenServer):
 
 @dialects.register("llama-cpp-chat")
 class LlamaCppChat(OpenAIChat):
-    """llama.cpp's chat completions: prompts are a user's messages, with every sampling field sent."""
+    """llama.cpp's chat completions: prompts are a user's messages, with every sampling field
+    sent.
+    """
 
     facts_paths = ("/v1/models", "/props")
     may_ignore_eos = True
@@ -239,7 +279,9 @@ class LlamaCppChat(OpenAIChat):
 
 
 def _own_fields(generation: Generation) -> JsonObject:
-    """Return the fields that OpenAI's routes lack; the server's own defaults would change the distribution."""
+    """Return the fields that OpenAI's routes lack; the server's own defaults would change the
+    distribution.
+    """
     return {
         "top_k": generation.sampler.top_k,
         "min_p": 0.0,

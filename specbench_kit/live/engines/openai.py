@@ -39,7 +39,9 @@ LLAMA_CPP_PYTHON = "me"
 
 
 class Timings(Struct):
-    """The counts of one answer: generated tokens, and drafted and accepted ones where the server speculates."""
+    """The counts of one answer: generated tokens, and drafted and accepted ones where the server
+    speculates.
+    """
 
     predicted_n: int | None = None
     draft_n: int | None = None
@@ -47,11 +49,12 @@ class Timings(Struct):
     cache_n: int | None = None
 
     def drafts(self) -> DraftCounts | None:
-        """Return the counts of speculation, with nothing drafted where the answer does not count drafts.
+        """Return the counts of speculation, with nothing drafted where the answer does not count
+        drafts.
 
-        llama.cpp does not count rounds, but each commits one token more than it accepts; the first token of an answer
-        comes from the prompt's forward. An answer without drafts looks the same at a server that speculates and at one
-        that does not.
+        llama.cpp does not count rounds, but each commits one token more than it accepts; the first
+        token of an answer comes from the prompt's forward. An answer without drafts looks the same
+        at a server that speculates and at one that does not.
         """
         if self.predicted_n is None:
             return DraftCounts(None, self.draft_n, self.draft_n_accepted) if self.draft_n else None
@@ -75,14 +78,18 @@ class Usage(Struct):
 
 
 class ChosenTokens(Struct):
-    """Log-probabilities: `tokens` has an entry for every token of a completion, `content` for one of a chat."""
+    """Log-probabilities: `tokens` has an entry for every token of a completion, `content` for one
+    of a chat.
+    """
 
     tokens: list[str] | None = None
     content: list[JsonObject] | None = None
 
 
 class Choice(Struct):
-    """The next part of an answer: of one of several, where a server sends more than it was asked for."""
+    """The next part of an answer: of one of several, where a server sends more than it was asked
+    for.
+    """
 
     index: int | None = None
     text: str | None = None
@@ -102,7 +109,9 @@ class StepCounts(Struct):
     acceptance_histogram: list[int] | dict[str, int] | None = None
 
     def counts(self) -> DraftCounts:
-        """Return rounds, drafted and accepted tokens, and first ones, from whichever fields state them."""
+        """Return rounds, drafted and accepted tokens, and first ones, from whichever fields state
+        them.
+        """
         accepted = None
         rounds = self.num_spec_steps
         drafted = self.num_draft_tokens
@@ -168,7 +177,9 @@ class Chunk(Struct):
             total_tokens=usage.completion_tokens,
             finish_reason=choice.finish_reason,
             prompt_tokens=usage.prompt_tokens,
-            cached_tokens=usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None,
+            cached_tokens=usage.prompt_tokens_details.cached_tokens
+            if usage.prompt_tokens_details
+            else None,
             drafts=self._drafts(),
             error=self._error(),
         )
@@ -185,7 +196,11 @@ class Chunk(Struct):
         if choice.token_ids is not None:
             return len(choice.token_ids), "token ids"
         if choice.logprobs is not None:
-            entries = choice.logprobs.tokens if choice.logprobs.tokens is not None else choice.logprobs.content
+            entries = (
+                choice.logprobs.tokens
+                if choice.logprobs.tokens is not None
+                else choice.logprobs.content
+            )
             return None if entries is None else len(entries), "logprobs"
         return None, "chunks"
 
@@ -216,9 +231,15 @@ class OpenAIDialect(ServerDialect):
 
     def facts(self, *documents: JsonObject | None) -> ServerFacts:
         cards = convert(ModelList, documents[0]).data
-        card = next((card for card in cards if card.id == self.model_name), None) or next(iter(cards), None)
+        card = next((card for card in cards if card.id == self.model_name), None) or next(
+            iter(cards), None
+        )
         version = (documents[1] or {}).get("version") if len(documents) > 1 else None
-        return ServerFacts(card.id if card else None, card.max_model_len if card else None, version and str(version))
+        return ServerFacts(
+            card.id if card else None,
+            card.max_model_len if card else None,
+            version and str(version),
+        )
 
     def body(self, generation: Generation) -> JsonObject:
         sampler = generation.sampler
@@ -237,15 +258,20 @@ class OpenAIDialect(ServerDialect):
 
 def _own_sampling(sampler: Sampler) -> JsonObject:
     """Return the fields by which vLLM samples as the kit does."""
-    return {"temperature": sampler.temperature, "top_p": sampler.top_p, "top_k": sampler.top_k or -1}
+    return {
+        "temperature": sampler.temperature,
+        "top_p": sampler.top_p,
+        "top_k": sampler.top_k or -1,
+    }
 
 
 @token_server("completions")
 class Completions(TokenServer, OpenAIDialect):
-    """OpenAI's completions with token ids: one token after every prefix, greedy or by the server's own sampler.
+    """OpenAI's completions with token ids: one token after every prefix, greedy or by the server's
+    own sampler.
 
-    Greedy tokens are requested as one batch, sampled ones separately, each with the seed of its output position. A
-    stream needs no token ids: the prompt is continued as it stands.
+    Greedy tokens are requested as one batch, sampled ones separately, each with the seed of its
+    output position. A stream needs no token ids: the prompt is continued as it stands.
     """
 
     path = "/v1/completions"
@@ -277,13 +303,23 @@ class Completions(TokenServer, OpenAIDialect):
             "ignore_eos": True,
             "return_token_ids": True,
             "stream": True,
-            **({"temperature": 0.0} if sampler.greedy else {**_own_sampling(sampler), "seed": request.seed}),
+            **(
+                {"temperature": 0.0}
+                if sampler.greedy
+                else {**_own_sampling(sampler), "seed": request.seed}
+            ),
         }
         return self.new_tokens(Completions.path, body)
 
     def _complete(self, prompts: list[list[int]], sampling: JsonObject) -> list[int]:
         """Return the next token of every prompt."""
-        body = {"prompt": prompts, "max_tokens": 1, "ignore_eos": True, "return_token_ids": True, "model": self._model}
+        body = {
+            "prompt": prompts,
+            "max_tokens": 1,
+            "ignore_eos": True,
+            "return_token_ids": True,
+            "model": self._model,
+        }
         answer = self.post(Completions.path, {**body, **sampling})
         try:
             choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
@@ -307,7 +343,9 @@ class Completions(TokenServer, OpenAIDialect):
 
 @dialects.register("chat")
 class OpenAIChat(OpenAIDialect):
-    """OpenAI's chat completions, by any server: prompts are a user's messages, in the model's own chat template."""
+    """OpenAI's chat completions, by any server: prompts are a user's messages, in the model's own
+    chat template.
+    """
 
     path = "/v1/chat/completions"
     applies_chat_template = True

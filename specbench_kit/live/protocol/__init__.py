@@ -1,1 +1,3 @@
-"""The protocol between devices and server: verification.proto, and the Python code that is generated from it."""
+"""The protocol between devices and server: verification.proto, and the Python code that is
+generated from it.
+"""

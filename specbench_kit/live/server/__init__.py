@@ -1,1 +1,3 @@
-"""The verification server: device streams, sessions, and the thread that verifies their rounds in batches."""
+"""The verification server: device streams, sessions, and the thread that verifies their rounds in
+batches.
+"""

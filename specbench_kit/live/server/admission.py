@@ -1,6 +1,8 @@
-"""Admission: who may connect, and what the devices of one access token, or of one host, may use of the server.
+"""Admission: who may connect, and what the devices of one access token, or of one host, may use of
+the server.
 
-A stream is admitted by its hello, a round by how many wait, and a frame by the bytes that were read in a second.
+A stream is admitted by its hello, a round by how many wait, and a frame by the bytes that were read
+in a second.
 """
 
 from collections.abc import Sequence
@@ -24,7 +26,8 @@ BACKOFF_MS = 100
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Bounds on memory and time per device; a frame beyond one of them is refused with the status that names it.
+    """Bounds on memory and time per device; a frame beyond one of them is refused with the status
+    that names it.
 
     `Welcome` tells devices those that they must keep.
     """
@@ -37,7 +40,9 @@ class ServerLimits:
     """Tokens in one session, prompt and draft included."""
     frame_bytes: int = 1 << 20
     credit: int = 256
-    """Answers that one stream may leave unread, so that a device that does not read cannot fill the memory."""
+    """Answers that one stream may leave unread, so that a device that does not read cannot fill the
+    memory.
+    """
     unread_bytes: int = 64 << 20
     """Bytes of answers that one stream may leave unread before its frames wait."""
     token_unread_bytes: int = 256 << 20
@@ -61,12 +66,16 @@ class ServerLimits:
     candidates: int = 1024
     """Entries in the distribution of a sampled draft token."""
     waiting: int = 256
-    """Rounds in the queue from which on the server verifies no drafts and commits one token per round instead, for
-    devices whose access token has more than its share of them; with twice as many it refuses their new rounds."""
+    """Rounds in the queue from which on the server verifies no drafts and commits one token per
+    round instead, for devices whose access token has more than its share of them; with twice as
+    many it refuses their new rounds.
+    """
     idle_s: float = 600.0
     """Time without a frame after which a stream is ended and a session forgotten."""
     hello_s: float = 10.0
-    """Time in which a new network connection must open a stream, and a new stream must say hello."""
+    """Time in which a new network connection must open a stream, and a new stream must say
+    hello.
+    """
     heartbeat_s: float = 20.0
     """Interval of the pings that find out whether a silent device is still there."""
 
@@ -86,7 +95,9 @@ class ByteRate:
 
     def pause_s(self, size: int, now_s: float) -> float:
         """Take a frame's bytes out, and return for how long nothing more should be read."""
-        self._missing = max(0.0, self._missing - (now_s - self._at_s) * self.bytes_per_s) + max(size, FRAME_BYTES)
+        self._missing = max(0.0, self._missing - (now_s - self._at_s) * self.bytes_per_s) + max(
+            size, FRAME_BYTES
+        )
         self._at_s = now_s
         return max(0.0, self._missing / self.bytes_per_s - 1)
 
@@ -124,7 +135,9 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whom a stream speaks for: the account that is charged, and the owner without whom its sessions are not found."""
+    """Whom a stream speaks for: the account that is charged, and the owner without whom its
+    sessions are not found.
+    """
 
     account: Account
     owner: str = ""
@@ -132,7 +145,9 @@ class Caller:
 
 @dataclass
 class Admission:
-    """Greets devices and charges their accounts; without access tokens, each host has its own account."""
+    """Greets devices and charges their accounts; without access tokens, each host has its own
+    account.
+    """
 
     limits: ServerLimits
     welcome: messages.Welcome
@@ -146,22 +161,32 @@ class Admission:
     def greet(self, hello: messages.Hello, peer: str = "", certified: str = "") -> Caller:
         """Return whom a device speaks for; raise Refusal if it is not welcome.
 
-        Its protocol, token, tokenizer or vocabulary may be wrong, or its account may have too many streams.
+        Its protocol, token, tokenizer or vocabulary may be wrong, or its account may have too many
+        streams.
         """
         if hello.protocol != PROTOCOL:
-            raise Refusal(Status.WRONG_PROTOCOL, f"protocol {hello.protocol}; this server speaks {PROTOCOL}")
+            raise Refusal(
+                Status.WRONG_PROTOCOL, f"protocol {hello.protocol}; this server speaks {PROTOCOL}"
+            )
         if len(hello.device) > LONGEST_NAME:
-            raise Refusal(Status.MALFORMED_FRAME, f"a device's name has up to {LONGEST_NAME} characters")
+            raise Refusal(
+                Status.MALFORMED_FRAME, f"a device's name has up to {LONGEST_NAME} characters"
+            )
         caller = self.caller(hello, peer, certified)
-        # A device that replays a recording has no tokenizer; it names the hash of the target that was recorded.
+        # A device that replays a recording has no tokenizer; it names the hash of the target that
+        # was recorded.
         if hello.tokenizer == self.welcome.tokenizer:
             _require_vocabulary(hello.vocabulary, self.welcome.vocabulary)
         elif hello.model_hash != self.welcome.model_hash:
-            raise Refusal(Status.WRONG_TOKENIZER, "the draft model has another tokenizer than this server's target")
+            raise Refusal(
+                Status.WRONG_TOKENIZER,
+                "the draft model has another tokenizer than this server's target",
+            )
         most = caller.account.most_streams
         if caller.account.streams >= most or self.streams >= self.limits.streams:
             raise Refusal(
-                Status.TOO_MANY_STREAMS, f"{most} streams are open for {caller.account.name}, as many as it may have"
+                Status.TOO_MANY_STREAMS,
+                f"{most} streams are open for {caller.account.name}, as many as it may have",
             )
         return caller
 
@@ -172,9 +197,11 @@ class Admission:
         self.open_streams.set(self.streams)
 
     def require_capacity(self, account: Account, waiting: int) -> bool:
-        """Return whether a new round's draft is left out because of overload; raise Refusal if it is not taken at all.
+        """Return whether a new round's draft is left out because of overload; raise Refusal if it
+        is not taken at all.
 
-        An account that has no more than its share of the `waiting` rounds never meets the overload that others cause.
+        An account that has no more than its share of the `waiting` rounds never meets the overload
+        that others cause.
         """
         most = self.limits.waiting
         if self.stopping:
@@ -185,7 +212,8 @@ class Admission:
         return overloads
 
     def caller(self, hello: messages.Hello, peer: str, certified: str = "") -> Caller:
-        """Return whom a hello speaks for; raise Refusal if the server asks for tokens and has no such one.
+        """Return whom a hello speaks for; raise Refusal if the server asks for tokens and has no
+        such one.
 
         `peer` is the address as gRPC gives it, and `certified` the name in the device's certificate, if it has one.
         """
@@ -193,10 +221,16 @@ class Admission:
             name = f"certificate {certified}" if certified else f"host {_host(peer)}"
             return Caller(self._account(name), f"{certified}/{hello.device}")
         sent = hello.token.encode()
-        matches = [number for number, token in enumerate(self.tokens, 1) if compare_digest(sent, token.encode())]
+        matches = [
+            number
+            for number, token in enumerate(self.tokens, 1)
+            if compare_digest(sent, token.encode())
+        ]
         if not matches:
             raise Refusal(Status.WRONG_TOKEN, "this server needs a token from its --token-file")
-        return Caller(self._account(f"token {matches[0]}"), f"{matches[0]}/{certified}/{hello.device}")
+        return Caller(
+            self._account(f"token {matches[0]}"), f"{matches[0]}/{certified}/{hello.device}"
+        )
 
     @property
     def active(self) -> int:
@@ -207,7 +241,9 @@ class Admission:
         """Return the account of a name; each has an equal share of what all tokens may use."""
         if name not in self._accounts:
             if len(self._accounts) >= REMEMBERED:
-                self._accounts = {known: account for known, account in self._accounts.items() if not account.idle}
+                self._accounts = {
+                    known: account for known, account in self._accounts.items() if not account.idle
+                }
             limits = self.limits
             shares = max(1, len(self.tokens))
             self._accounts[name] = Account(
@@ -225,8 +261,11 @@ def _host(peer: str) -> str:
 
 
 def _require_vocabulary(sent: int, own: int) -> None:
-    """Raise Refusal if a device's draft models and tokenizer know tokens that the target does not, or none at all."""
+    """Raise Refusal if a device's draft models and tokenizer know tokens that the target does not,
+    or none at all.
+    """
     if not 0 < sent <= own:
         raise Refusal(
-            Status.WRONG_VOCABULARY, f"the draft model and its tokenizer have {sent} tokens, and the target has {own}"
+            Status.WRONG_VOCABULARY,
+            f"the draft model and its tokenizer have {sent} tokens, and the target has {own}",
         )

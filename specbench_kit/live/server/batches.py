@@ -1,7 +1,8 @@
-"""The verification thread: rounds wait in the scheduler's queue, and a batch is what the scheduler takes from it.
+"""The verification thread: rounds wait in the scheduler's queue, and a batch is what the scheduler
+takes from it.
 
-A session needs one of the target's KV slots. While other accounts use the server, the rounds of an account beyond its
-share of the slots stay behind the queue.
+A session needs one of the target's KV slots. While other accounts use the server, the rounds of an
+account beyond its share of the slots stay behind the queue.
 """
 
 import os
@@ -18,7 +19,12 @@ from specbench_kit.decoding.verification import Verdict
 from specbench_kit.live.server.admission import Account
 from specbench_kit.live.server.drafting import DraftingOffer, ServerDrafters
 from specbench_kit.live.server.generation import GenerationState
-from specbench_kit.live.server.rounds import PendingRound, VerifiedBatch, VerifiedRound, generated_round
+from specbench_kit.live.server.rounds import (
+    PendingRound,
+    VerifiedBatch,
+    VerifiedRound,
+    generated_round,
+)
 from specbench_kit.live.server.scoring import OutputScorer, ScoringEndedError, ScoringTask
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.server.verifiers import BatchVerifier, fault_of, states_to_send
@@ -31,7 +37,8 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 class BatchRunner(Thread):
     """Verifies batches until it is stopped; times are those of `monotonic_s`.
 
-    Other threads call `submit`, `forget` and `stop`; they and `waiting` are the only shared state, under one lock.
+    Other threads call `submit`, `forget` and `stop`; they and `waiting` are the only shared state,
+    under one lock.
     """
 
     def __init__(
@@ -123,14 +130,20 @@ class BatchRunner(Thread):
             self._retry_s = 0.0 if self._pending or self._backlog else inf
 
     def _verify_arrived(self) -> None:
-        """Verify all rounds whose time has come: called before each forward of a scoring, for which none shall wait."""
-        while not self._stopping and (self._arrived or self._closed or self._retry_s <= monotonic_s()):
+        """Verify all rounds whose time has come: called before each forward of a scoring, for which
+        none shall wait.
+        """
+        while not self._stopping and (
+            self._arrived or self._closed or self._retry_s <= monotonic_s()
+        ):
             self._verify_next()
         if self._stopping:
             raise ScoringEndedError
 
     def _wait(self, until_s: float) -> bool:
-        """Wait for an arrival, an ended session, an output or `until_s`; return False once the thread is to stop."""
+        """Wait for an arrival, an ended session, an output or `until_s`; return False once the
+        thread is to stop.
+        """
         with self._changed:
             while not (self._stopping or self._arrived or self._closed or self.scorer.waiting):
                 if (wait_s := until_s - monotonic_s()) <= 0:
@@ -167,7 +180,9 @@ class BatchRunner(Thread):
         self._queue.add_all(requests)
 
     def _verify(self, batch: Sequence[PendingRound], expected_s: float) -> None:
-        """Verify a batch, commit its verdicts and deliver them; rounds of closed sessions are dropped."""
+        """Verify a batch, commit its verdicts and deliver them; rounds of closed sessions are
+        dropped.
+        """
         started_s = monotonic_s()
         rounds = [pending for pending in batch if not pending.session.closed]
         needed = {pending.session for pending in rounds}
@@ -206,9 +221,14 @@ class BatchRunner(Thread):
         )
 
     def _commit(
-        self, pending: PendingRound, verdicts: dict[PendingRound, Verdict], faults: dict[PendingRound, str]
+        self,
+        pending: PendingRound,
+        verdicts: dict[PendingRound, Verdict],
+        faults: dict[PendingRound, str],
     ) -> tuple[list[int], bytes]:
-        """Commit a round's verdict and return its tokens and states to send, or move the round to the faults."""
+        """Commit a round's verdict and return its tokens and states to send, or move the round to
+        the faults.
+        """
         session = pending.session
         tokens = list[int]()
         states = b""
@@ -224,10 +244,14 @@ class BatchRunner(Thread):
         return tokens, states
 
     def _commit_verdict(self, pending: PendingRound, verdict: Verdict) -> list[int]:
-        """Commit a verdict to text and KV, and return the tokens; a generation may end before the last of them."""
+        """Commit a verdict to text and KV, and return the tokens; a generation may end before the
+        last of them.
+        """
         session = pending.session
         root = self._drafters.next_root(session, verdict)
-        tokens = verdict.tokens if pending.generation is None else pending.generation.cut(verdict.tokens)
+        tokens = (
+            verdict.tokens if pending.generation is None else pending.generation.cut(verdict.tokens)
+        )
         session.text.commit(tokens)
         self._verifier.commit(session, verdict)
         self._drafters.commit(session, verdict, root)
@@ -240,20 +264,26 @@ class BatchRunner(Thread):
         return tokens
 
     def _go_on(self, pending: PendingRound, now_s: float) -> bool:
-        """Queue the next round of a generation, here and not in the event loop, which would cost each token time."""
+        """Queue the next round of a generation, here and not in the event loop, which would cost
+        each token time.
+        """
         session = pending.session
         generation = pending.generation
         if generation is not None:
             generation.verified += 1
         if generation is None or session.closed or not generation.goes_on:
-            if generation is not None and (generation.finished or generation.state is GenerationState.ENDS):
+            if generation is not None and (
+                generation.finished or generation.state is GenerationState.ENDS
+            ):
                 self._drafters.release(session)
             return False
         self.submit(generated_round(session, generation, now_s))
         return True
 
     def _lost_kv(self, session: ServerSession) -> None:
-        """Free what a session without a slot holds in its drafter, and let the scheduler know of its new costs."""
+        """Free what a session without a slot holds in its drafter, and let the scheduler know of
+        its new costs.
+        """
         self._drafters.release(session)
         if (waiting := self._waiting_of.get(session)) is not None:
             # Its waiting round must now compute the whole text.
@@ -264,10 +294,11 @@ class BatchRunner(Thread):
 
 
 class Backlog:
-    """Keeps the rounds of each account beyond its share of the slots back while other accounts use the server.
+    """Keeps the rounds of each account beyond its share of the slots back while other accounts use
+    the server.
 
-    So a device with a thousand sessions delays those of others by one batch, not by a thousand rounds. The rounds of an
-    account stay in order. Belongs to the verification thread.
+    So a device with a thousand sessions delays those of others by one batch, not by a thousand
+    rounds. The rounds of an account stay in order. Belongs to the verification thread.
     """
 
     def __init__(self, slots: int) -> None:
@@ -289,7 +320,9 @@ class Backlog:
         self._scheduled = +self._scheduled
 
     def take(self, holders: Iterable[Account]) -> list[PendingRound]:
-        """Return the rounds that the scheduler may see now; `holders` are the accounts with sessions in KV."""
+        """Return the rounds that the scheduler may see now; `holders` are the accounts with
+        sessions in KV.
+        """
         users = {*holders, *self._backlogs, *self._scheduled}
         share = max(1, self._slots // max(1, len(users)))
         taken: list[PendingRound] = []
@@ -303,9 +336,13 @@ class Backlog:
 
 
 class KvSlots:
-    """The sessions whose KV the target holds, the least recently used one first; belongs to the verification thread."""
+    """The sessions whose KV the target holds, the least recently used one first; belongs to the
+    verification thread.
+    """
 
-    def __init__(self, verifier: BatchVerifier, count: int, on_release: Callable[[ServerSession], None]) -> None:
+    def __init__(
+        self, verifier: BatchVerifier, count: int, on_release: Callable[[ServerSession], None]
+    ) -> None:
         self._verifier = verifier
         self.count = count
         self._on_release = on_release
@@ -321,7 +358,9 @@ class KvSlots:
         return {holder.account for holder in self._holders}
 
     def bring(self, session: ServerSession, needed: Container[ServerSession]) -> int:
-        """Give a session a slot and return its tokens in KV; another one that is not `needed` may lose its own."""
+        """Give a session a slot and return its tokens in KV; another one that is not `needed` may
+        lose its own.
+        """
         if session in self._holders:
             self._holders.move_to_end(session)
             return session.cached
@@ -345,7 +384,8 @@ class KvSlots:
         self._on_release(session)
 
     def _victim(self, session: ServerSession, needed: Container[ServerSession]) -> ServerSession:
-        """Return the least recently used session of an account that holds more than its share of the slots.
+        """Return the least recently used session of an account that holds more than its share of
+        the slots.
 
         Whoever opens many sessions takes slots from itself, not from others.
         """
@@ -357,7 +397,9 @@ class KvSlots:
 
 
 NICE = 5
-"""Added to the nice value of the verification thread, so that a message on a shared core need not wait for it."""
+"""Added to the nice value of the verification thread, so that a message on a shared core need not
+wait for it.
+"""
 
 
 def lower_priority() -> None:

@@ -1,4 +1,6 @@
-"""Drafting at the server, beside the target: for generations that name one of the methods that the server offers."""
+"""Drafting at the server, beside the target: for generations that name one of the methods that the
+server offers.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,7 +29,9 @@ REMEMBERED = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class DraftingOffer:
-    """The prepared methods that a server drafts with, by spec, and the runners of their draft models by name."""
+    """The prepared methods that a server drafts with, by spec, and the runners of their draft
+    models by name.
+    """
 
     methods: Mapping[str, Method] = field(default_factory=dict)
     models: Mapping[str, Runner] = field(default_factory=dict)
@@ -36,7 +40,10 @@ class DraftingOffer:
     def __post_init__(self) -> None:
         for spec, method in self.methods.items():
             drafts = method.uses_drafter and method.pipeline is None and not method.needs_reference
-            require(drafts, f"--method {spec}: the server cannot draft with it; name a method that drafts in rounds")
+            require(
+                drafts,
+                f"--method {spec}: the server cannot draft with it; name a method that drafts in rounds",
+            )
             require(
                 not method.reads_candidates,
                 f"--method {spec}: it reads the target's candidates, which the server does not keep",
@@ -53,7 +60,9 @@ class ServerDrafter:
     Nothing is drafted while the target verifies: both work on the same machine.
     """
 
-    def __init__(self, method: Method, models: Mapping[str, Runner], sampler: Sampler, capacity: int) -> None:
+    def __init__(
+        self, method: Method, models: Mapping[str, Runner], sampler: Sampler, capacity: int
+    ) -> None:
         device = next((runner.device for runner in models.values()), torch.device("cpu"))
         self.clock = MeasuringClock(device)
         setup = DecodingSetup(sampler=sampler, capacity=capacity)
@@ -76,7 +85,9 @@ class ServerDrafter:
             self.sessions.add(pending.session)
 
     def next_root(self, verdict: Verdict) -> int | None:
-        """Return the drafted node at which the next round's tree begins; asked before the verdict is committed."""
+        """Return the drafted node at which the next round's tree begins; asked before the verdict
+        is committed.
+        """
         return self._policy.next_root(verdict)
 
     def commit(self, verdict: Verdict, root: int | None) -> None:
@@ -95,8 +106,9 @@ class ServerDrafter:
 class ServerDrafters:
     """All drafters of a server; they belong to the verification thread.
 
-    A drafter that searches finished outputs searches those of one device: nobody's text may be guessed from the speed
-    of another's answers, and a benchmark must not find the answers of the one before it.
+    A drafter that searches finished outputs searches those of one device: nobody's text may be
+    guessed from the speed of another's answers, and a benchmark must not find the answers of the
+    one before it.
     """
 
     def __init__(self, offer: DraftingOffer, capacity: int) -> None:
@@ -106,7 +118,9 @@ class ServerDrafters:
         self._of_session: dict[ServerSession, ServerDrafter] = {}
 
     def draft(self, rounds: Sequence[PendingRound]) -> dict[PendingRound, str]:
-        """Draft for the rounds whose generation names a method; return the error of each round that fails."""
+        """Draft for the rounds whose generation names a method; return the error of each round that
+        fails.
+        """
         groups: dict[ServerDrafter, list[PendingRound]] = {}
         for pending in rounds:
             if pending.generation is not None and pending.generation.method:
@@ -124,9 +138,15 @@ class ServerDrafters:
         return errors
 
     def _draft_alone(
-        self, drafter: ServerDrafter, rounds: Sequence[PendingRound], fault: str, errors: dict[PendingRound, str]
+        self,
+        drafter: ServerDrafter,
+        rounds: Sequence[PendingRound],
+        fault: str,
+        errors: dict[PendingRound, str],
     ) -> None:
-        """Draft for each round of a group that failed by itself, from its text alone, and note who fails again."""
+        """Draft for each round of a group that failed by itself, from its text alone, and note who
+        fails again.
+        """
         for pending in rounds:
             self.release(pending.session)
         for pending in rounds:
@@ -142,9 +162,13 @@ class ServerDrafters:
 
     @contextmanager
     def verifying(self, rounds: Sequence[PendingRound]) -> Iterator[None]:
-        """Charge the enclosed time to the verification of the drafters, whose policies may decide by it."""
+        """Charge the enclosed time to the verification of the drafters, whose policies may decide
+        by it.
+        """
         clocks = {
-            id(drafter): drafter.clock for pending in rounds if (drafter := self._of_session.get(pending.session))
+            id(drafter): drafter.clock
+            for pending in rounds
+            if (drafter := self._of_session.get(pending.session))
         }.values()
         for clock in clocks:
             clock.enter("verify")
@@ -172,9 +196,17 @@ class ServerDrafters:
 
     def _drafter(self, spec: str, session: ServerSession) -> ServerDrafter:
         method = self._offer.methods[spec]
-        key = spec, session.sampler, session.caller.owner if method.drafting.depends_on_order else ""
+        key = (
+            spec,
+            session.sampler,
+            session.caller.owner if method.drafting.depends_on_order else "",
+        )
         if key not in self._drafters:
             if len(self._drafters) >= MAX_DRAFTERS:
-                self._drafters = {known: drafter for known, drafter in self._drafters.items() if drafter.sessions}
-            self._drafters[key] = ServerDrafter(method, self._offer.models, session.sampler, self._capacity)
+                self._drafters = {
+                    known: drafter for known, drafter in self._drafters.items() if drafter.sessions
+                }
+            self._drafters[key] = ServerDrafter(
+                method, self._offer.models, session.sampler, self._capacity
+            )
         return self._drafters[key]

@@ -1,7 +1,8 @@
-"""Sessions whose devices send drafts before the verdicts on earlier ones: each has a short queue of drafts.
+"""Sessions whose devices send drafts before the verdicts on earlier ones: each has a short queue of
+drafts.
 
-A draft is verified if it fits the session's text when its turn comes, and dropped otherwise. While none fits, the
-server decodes by itself. Everything here runs in the event loop.
+A draft is verified if it fits the session's text when its turn comes, and dropped otherwise. While
+none fits, the server decodes by itself. Everything here runs in the event loop.
 """
 
 from specbench_kit.decoding.clock import monotonic_s
@@ -21,7 +22,11 @@ class FreeRunning:
     """Begins the rounds of all sessions with drafts ahead, one at a time for each."""
 
     def __init__(
-        self, batch_runner: BatchRunner, admission: Admission, metrics: ServerMetrics, vocabulary: int
+        self,
+        batch_runner: BatchRunner,
+        admission: Admission,
+        metrics: ServerMetrics,
+        vocabulary: int,
     ) -> None:
         self._batch_runner = batch_runner
         self._admission = admission
@@ -34,7 +39,8 @@ class FreeRunning:
     def begin(self, session: ServerSession, held: int) -> None:
         """Go on with a session that a device opened or resumed with a text of `held` tokens.
 
-        What was queued is forgotten: a device that lost its connection sends again what it still stands by.
+        What was queued is forgotten: a device that lost its connection sends again what it still
+        stands by.
         """
         session.queue.clear()
         session.missed_from = held
@@ -45,9 +51,14 @@ class FreeRunning:
         waiting = len(session.queue)
         size = frame.ByteSize() + sum(queued.frame.ByteSize() for queued in session.queue)
         if waiting >= self._limits.ahead or size > self._limits.frame_bytes:
-            raise Refusal(Status.TOO_MANY_AHEAD, f"{waiting} drafts of this session wait for their turn")
+            raise Refusal(
+                Status.TOO_MANY_AHEAD, f"{waiting} drafts of this session wait for their turn"
+            )
         if not len(session.text.request.prompt_ids) <= frame.base <= self._limits.context:
-            raise Refusal(Status.WRONG_BASE, f"after {frame.base} tokens; this server holds {self._limits.context}")
+            raise Refusal(
+                Status.WRONG_BASE,
+                f"after {frame.base} tokens; this server holds {self._limits.context}",
+            )
         degraded = self._admission.require_capacity(session.account, self._batch_runner.waiting)
         require_times(frame)
         if frame.parents:
@@ -58,7 +69,9 @@ class FreeRunning:
         self.advance(session)
 
     def answered(self, session: ServerSession, verdict: Down) -> None:
-        """Send a verdict, unless the device gets its tokens as a part of those that it missed, and go on."""
+        """Send a verdict, unless the device gets its tokens as a part of those that it missed, and
+        go on.
+        """
         if session.closed:
             return
         if session.missed_from is None and session.stream is not None:
@@ -66,12 +79,16 @@ class FreeRunning:
         self.advance(session)
 
     def wake(self) -> None:
-        """Go on with the sessions that rest because of overload, or because their devices did not read."""
+        """Go on with the sessions that rest because of overload, or because their devices did not
+        read.
+        """
         for session in list(self._resting):
             self.advance(session)
 
     def advance(self, session: ServerSession) -> None:
-        """Begin the next round of a session that has none under way: of a draft, or of one token without a draft."""
+        """Begin the next round of a session that has none under way: of a draft, or of one token
+        without a draft.
+        """
         self._resting.discard(session)
         stream = session.stream
         if session.closed or session.in_flight or stream is None or self._admission.stopping:
@@ -81,7 +98,10 @@ class FreeRunning:
         session.missed_from = None
         if missed_from is not None and missed_from < len(text):
             missed = messages.Verdict(
-                session=session.name, status=Status.REBASE, base=missed_from, suffix=text[missed_from:]
+                session=session.name,
+                status=Status.REBASE,
+                base=missed_from,
+                suffix=text[missed_from:],
             )
             stream.answer(Down(verdict=missed))
         while session.queue:
@@ -91,33 +111,50 @@ class FreeRunning:
                 self._submit(session, tree, queued.frame, queued.arrived_s, queued.degraded)
                 return
             self._metrics.stale.inc()
-            stale = messages.Verdict(session=session.name, round=queued.frame.round, status=Status.STALE)
+            stale = messages.Verdict(
+                session=session.name, round=queued.frame.round, status=Status.STALE
+            )
             stream.answer(Down(verdict=stale))
         if session.response_has_ended:
             return
-        if self._batch_runner.waiting >= self._limits.waiting or stream.unread >= self._limits.credit // 2:
+        if (
+            self._batch_runner.waiting >= self._limits.waiting
+            or stream.unread >= self._limits.credit // 2
+        ):
             self._resting.add(session)
             return
         self._submit(session, TokenTree(text[-1]), messages.Draft(), monotonic_s(), degraded=False)
 
     def _submit(
-        self, session: ServerSession, tree: TokenTree, frame: messages.Draft, arrived_s: float, degraded: bool
+        self,
+        session: ServerSession,
+        tree: TokenTree,
+        frame: messages.Draft,
+        arrived_s: float,
+        degraded: bool,
     ) -> None:
         session.begin_round()
-        round_s, remaining_s = (ms / 1e3 or DEFAULT_DEADLINE_S for ms in (frame.round_ms, frame.remaining_ms))
+        round_s, remaining_s = (
+            ms / 1e3 or DEFAULT_DEADLINE_S for ms in (frame.round_ms, frame.remaining_ms)
+        )
         draft = Draft(session.text, tree)
-        self._batch_runner.submit(PendingRound(session, frame.round, draft, arrived_s, round_s, remaining_s, degraded))
+        self._batch_runner.submit(
+            PendingRound(session, frame.round, draft, arrived_s, round_s, remaining_s, degraded)
+        )
 
 
 def fitting_tree(frame: messages.Draft, text: list[int], vocabulary: int) -> TokenTree | None:
-    """Return what is left to verify of a draft after a text; None if it was drafted for another text, or nothing is.
+    """Return what is left to verify of a draft after a text; None if it was drafted for another
+    text, or nothing is.
 
     A draft fits that begins within the text, where the text agrees with it up to its end.
     """
     known = len(text) - frame.base
     if not 0 <= known < len(frame.tokens):
         return None
-    if list(frame.tokens[:known]) != text[frame.base :] or frame.text_hash != text_hash(text[: frame.base]):
+    if list(frame.tokens[:known]) != text[frame.base :] or frame.text_hash != text_hash(
+        text[: frame.base]
+    ):
         return None
     tree = draft_tree(frame, text[frame.base - 1], vocabulary)
     return tree.rooted_at(known) if known else tree

@@ -1,4 +1,6 @@
-"""A response that the server decodes by itself: its limits, and the states between which the event loop moves it."""
+"""A response that the server decodes by itself: its limits, and the states between which the event
+loop moves it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +17,9 @@ class GenerationState(Enum):
     RUNS = auto()
     """The verification thread begins each round as soon as the one before it is verified."""
     PAUSES = auto()
-    """Too many of its tokens were not read: the round that is under way is to be the last for now."""
+    """Too many of its tokens were not read: the round that is under way is to be the last for
+    now.
+    """
     PARKED = auto()
     """No round of it waits or is verified."""
     ENDS = auto()
@@ -58,8 +62,8 @@ TRANSITIONS = {
 class Generation:
     """A response that the server decodes by itself, after a device's frame `number`.
 
-    The event loop alone moves its state. The verification thread commits its tokens and begins its next round at once
-    while it runs, unless the event loop is too far behind.
+    The event loop alone moves its state. The verification thread commits its tokens and begins its
+    next round at once while it runs, unless the event loop is too far behind.
     """
 
     number: int

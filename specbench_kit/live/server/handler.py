@@ -1,30 +1,55 @@
-"""The frames of devices: sessions are opened, rounds queued, generations begun, and faulty frames refused."""
+"""The frames of devices: sessions are opened, rounds queued, generations begun, and faulty frames
+refused.
+"""
 
 from collections.abc import Sequence
 from math import inf
 
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.live.protocol import verification_pb2 as messages
-from specbench_kit.live.server.admission import BACKOFF_MS, DEFAULT_DEADLINE_S, LONGEST_NAME, Admission
+from specbench_kit.live.server.admission import (
+    BACKOFF_MS,
+    DEFAULT_DEADLINE_S,
+    LONGEST_NAME,
+    Admission,
+)
 from specbench_kit.live.server.batches import BatchRunner
 from specbench_kit.live.server.drafts import read_draft, require_ends, require_times
 from specbench_kit.live.server.free_running import FreeRunning
-from specbench_kit.live.server.generation import DEFAULT_ROUND_S, Generation, GenerationEvent, GenerationState
+from specbench_kit.live.server.generation import (
+    DEFAULT_ROUND_S,
+    Generation,
+    GenerationEvent,
+    GenerationState,
+)
 from specbench_kit.live.server.metrics import EventLog, ServerMetrics
 from specbench_kit.live.server.rounds import PendingRound, VerifiedRound, generated_round
 from specbench_kit.live.server.scoring import read_task
-from specbench_kit.live.server.sessions import AnswerStream, CallingStream, ServerSession, SessionTable
+from specbench_kit.live.server.sessions import (
+    AnswerStream,
+    CallingStream,
+    ServerSession,
+    SessionTable,
+)
 from specbench_kit.live.wire import Down, Refusal, Status
 
 KEPT_ANSWER_BYTES = 1 << 20
-"""Size up to which the latest answer of a session is kept, to be sent again after a lost connection."""
+"""Size up to which the latest answer of a session is kept, to be sent again after a lost
+connection.
+"""
 
 
 class FrameHandler:
-    """Answers the frames of all streams. Everything but the verification itself runs in one thread, the event loop."""
+    """Answers the frames of all streams. Everything but the verification itself runs in one thread,
+    the event loop.
+    """
 
     def __init__(
-        self, sessions: SessionTable, batch_runner: BatchRunner, welcome: messages.Welcome, tokens: Sequence[str]
+        self,
+        sessions: SessionTable,
+        batch_runner: BatchRunner,
+        welcome: messages.Welcome,
+        tokens: Sequence[str],
     ) -> None:
         self.sessions = sessions
         self.batch_runner = batch_runner
@@ -34,10 +59,14 @@ class FrameHandler:
         self.log = EventLog()
         self.admission = Admission(self.limits, welcome, self.metrics.streams, tokens)
         self.generations = Generations(sessions, batch_runner, welcome.drafting)
-        self.free_running = FreeRunning(batch_runner, self.admission, self.metrics, sessions.vocabulary)
+        self.free_running = FreeRunning(
+            batch_runner, self.admission, self.metrics, sessions.vocabulary
+        )
 
     def leave(self, stream: CallingStream, reason: str) -> None:
-        """Note that a device is gone; its sessions stay, so that it can resume them over another stream."""
+        """Note that a device is gone; its sessions stay, so that it can resume them over another
+        stream.
+        """
         self.admission.count_stream(stream.caller.account, -1)
         self.batch_runner.scorer.forget(stream)
         self.log.write("left", peer=stream.peer, account=stream.caller.account.name, reason=reason)
@@ -49,26 +78,40 @@ class FrameHandler:
 
     def open(self, frame: messages.Open, stream: CallingStream) -> None:
         """Open or resume a session, and answer how far the server's text and KV of it reach."""
-        if frame.session not in stream.sessions and len(stream.sessions) >= self.limits.stream_sessions:
+        if (
+            frame.session not in stream.sessions
+            and len(stream.sessions) >= self.limits.stream_sessions
+        ):
             most = self.limits.stream_sessions
-            raise Refusal(Status.TOO_MANY_SESSIONS, f"a stream has up to {most}: close some", retry_ms=1000)
+            raise Refusal(
+                Status.TOO_MANY_SESSIONS, f"a stream has up to {most}: close some", retry_ms=1000
+            )
         session, dropped = self.sessions.open(frame, stream.caller, monotonic_s())
         if dropped is not None:
-            self._ended(dropped, "replaced" if dropped.name == session.name else "dropped for another session")
+            self._ended(
+                dropped,
+                "replaced" if dropped.name == session.name else "dropped for another session",
+            )
         if session.stream is None and session.round is None:
             self.log.write("opened", session=session.name, account=session.account.name)
         stream.attach(session)
         # While a round is in flight the text belongs to the verification thread.
         committed = 0 if session.in_flight else len(session.text.tokens)
-        stream.answer(Down(opened=messages.Opened(session=session.name, committed=committed, cached=session.cached)))
+        stream.answer(
+            Down(
+                opened=messages.Opened(
+                    session=session.name, committed=committed, cached=session.cached
+                )
+            )
+        )
         if session.ahead:
             self.free_running.begin(session, len(frame.prompt) + len(frame.output))
 
     def draft(self, frame: messages.Draft, stream: CallingStream) -> Down | None:
         """Queue a new round; return an answer if there is one at once.
 
-        A device sends a round again after it lost its connection. Such a round is answered once more, or if it is in
-        flight, when its verdict comes; it is never verified twice.
+        A device sends a round again after it lost its connection. Such a round is answered once
+        more, or if it is in flight, when its verdict comes; it is never verified twice.
         """
         session = self.sessions.find(frame.session, stream.caller.owner, monotonic_s())
         stream.attach(session)
@@ -76,26 +119,37 @@ class FrameHandler:
             self.free_running.take(session, frame)
             return None
         unasked = session.generation is not None and session.generation.unasked
-        if session.round == frame.round and not unasked and (session.in_flight or session.last_answer is not None):
+        if (
+            session.round == frame.round
+            and not unasked
+            and (session.in_flight or session.last_answer is not None)
+        ):
             return None if session.in_flight else session.last_answer
         if session.round == frame.round and session.layers:
             self.drop(session, "its latest answer was too long to be kept")
             raise Refusal(Status.UNKNOWN_SESSION, "open it again: the answer to this round is gone")
         if session.in_flight:
             self.generations.cancel_unasked(session)
-            raise Refusal(Status.IN_FLIGHT, f"round {session.round} is not answered yet", retry_ms=10)
+            raise Refusal(
+                Status.IN_FLIGHT, f"round {session.round} is not answered yet", retry_ms=10
+            )
         if session.round is not None and frame.round != session.round + 1:
             raise Refusal(Status.OUT_OF_ORDER, f"round {frame.round} after round {session.round}")
         text = session.text
         if frame.base > len(text.tokens) or frame.base < len(text.request.prompt_ids):
-            raise Refusal(Status.WRONG_BASE, f"after {frame.base} tokens; the session has {len(text.tokens)}")
+            raise Refusal(
+                Status.WRONG_BASE, f"after {frame.base} tokens; the session has {len(text.tokens)}"
+            )
         if session.layers:
             self._require_states(frame, session)
         if frame.base < len(text.tokens):
             # The device missed an answer: it gets the tokens that it lacks in place of a verdict.
             session.round = frame.round
             rebase = messages.Verdict(
-                session=session.name, round=frame.round, status=Status.REBASE, suffix=text.tokens[frame.base :]
+                session=session.name,
+                round=frame.round,
+                status=Status.REBASE,
+                suffix=text.tokens[frame.base :],
             )
             session.last_answer = Down(verdict=rebase)
             return session.last_answer
@@ -105,10 +159,19 @@ class FrameHandler:
         session.round = frame.round
         session.last_answer = None
         session.begin_round()
-        round_s, remaining_s = (ms / 1e3 or DEFAULT_DEADLINE_S for ms in (frame.round_ms, frame.remaining_ms))
+        round_s, remaining_s = (
+            ms / 1e3 or DEFAULT_DEADLINE_S for ms in (frame.round_ms, frame.remaining_ms)
+        )
         self.batch_runner.submit(
             PendingRound(
-                session, frame.round, draft, monotonic_s(), round_s, remaining_s, degraded, states=frame.states
+                session,
+                frame.round,
+                draft,
+                monotonic_s(),
+                round_s,
+                remaining_s,
+                degraded,
+                states=frame.states,
             )
         )
         return None
@@ -116,25 +179,35 @@ class FrameHandler:
     def _require_states(self, frame: messages.Draft, session: ServerSession) -> None:
         """Raise Refusal if the next forward cannot give the hidden states that a device lacks."""
         if frame.states >= frame.base:
-            raise Refusal(Status.BROKEN_STATES, f"states of {frame.states} tokens before a draft after {frame.base}")
+            raise Refusal(
+                Status.BROKEN_STATES,
+                f"states of {frame.states} tokens before a draft after {frame.base}",
+            )
         if frame.base < len(session.text.tokens) or frame.states < session.cached:
-            # The device missed an answer. A forward gives the states of tokens that are not in KV: the session starts
-            # over, with the text that the device has.
+            # The device missed an answer. A forward gives the states of tokens that are not in KV:
+            # the session starts over, with the text that the device has.
             self.drop(session, "its hidden states are gone")
-            raise Refusal(Status.UNKNOWN_SESSION, "open it again: hidden states that the device lacks are gone")
+            raise Refusal(
+                Status.UNKNOWN_SESSION,
+                "open it again: hidden states that the device lacks are gone",
+            )
 
     def generate(self, frame: messages.Generate, stream: CallingStream) -> Down | None:
         """Begin a generation; return an answer if there is one at once."""
         session = self.sessions.find(frame.session, stream.caller.owner, monotonic_s())
         stream.attach(session)
         if session.ahead:
-            raise Refusal(Status.OUT_OF_ORDER, "a session with drafts ahead is decoded without being asked")
+            raise Refusal(
+                Status.OUT_OF_ORDER, "a session with drafts ahead is decoded without being asked"
+            )
         self.admission.require_capacity(session.account, self.batch_runner.waiting)
         return self.generations.begin(session, frame)
 
     def cancel(self, frame: messages.Cancel, stream: CallingStream) -> None:
         """End a generation after its current round."""
-        self.generations.cancel(self.sessions.find(frame.session, stream.caller.owner, monotonic_s()))
+        self.generations.cancel(
+            self.sessions.find(frame.session, stream.caller.owner, monotonic_s())
+        )
 
     def score(self, frame: messages.Score, stream: CallingStream) -> None:
         """Queue an output to be scored."""
@@ -156,7 +229,8 @@ class FrameHandler:
         self._ended(self.sessions.drop(session), reason)
 
     def relieve_silent(self) -> None:
-        """Go on with the responses of devices that sent nothing for longer than they said that they would.
+        """Go on with the responses of devices that sent nothing for longer than they said that they
+        would.
 
         Also with those that rested although their devices send drafts ahead.
         """
@@ -215,7 +289,9 @@ class FrameHandler:
         session = verified.pending.session
         session.last_answer = None
         self.metrics.refused.labels(Status.FAILED.name).inc()
-        self.log.write("failed", session=session.name, account=session.account.name, error=verified.error)
+        self.log.write(
+            "failed", session=session.name, account=session.account.name, error=verified.error
+        )
         failed = messages.Refused(session=session.name, round=verified.pending.number)
         failed.status = Status.FAILED
         failed.reason = verified.error
@@ -227,9 +303,13 @@ IN_FLIGHT_RETRY_MS = 10
 
 
 class Generations:
-    """Begins, streams and ends the generations of all sessions. Everything here runs in the event loop."""
+    """Begins, streams and ends the generations of all sessions. Everything here runs in the event
+    loop.
+    """
 
-    def __init__(self, sessions: SessionTable, batch_runner: BatchRunner, methods: Sequence[str]) -> None:
+    def __init__(
+        self, sessions: SessionTable, batch_runner: BatchRunner, methods: Sequence[str]
+    ) -> None:
         self._sessions = sessions
         self._batch_runner = batch_runner
         self._methods = methods
@@ -238,30 +318,43 @@ class Generations:
         """Sessions whose generations are paused or parked."""
 
     def begin(self, session: ServerSession, frame: messages.Generate) -> Down | None:
-        """Queue the first round; return the tokens that the session has and its device lacks, if there are any.
+        """Queue the first round; return the tokens that the session has and its device lacks, if
+        there are any.
 
         A device that lost its connection sends its frame again, with the tokens that it has.
         """
         if session.in_flight:
             self.cancel(session)
-            raise Refusal(Status.IN_FLIGHT, f"round {session.round} is not answered yet", IN_FLIGHT_RETRY_MS)
+            raise Refusal(
+                Status.IN_FLIGHT, f"round {session.round} is not answered yet", IN_FLIGHT_RETRY_MS
+            )
         text = session.text
         base = frame.base
         if not len(text.request.prompt_ids) <= base <= len(text.tokens):
-            raise Refusal(Status.WRONG_BASE, f"after {base} tokens; the session has {len(text.tokens)}")
+            raise Refusal(
+                Status.WRONG_BASE, f"after {base} tokens; the session has {len(text.tokens)}"
+            )
         if not 1 <= frame.max_tokens <= self._limits.context - base:
             held = f"{base} tokens and {frame.max_tokens} more; this server holds {self._limits.context}"
             raise Refusal(Status.CONTEXT_FULL, held)
         if frame.method and frame.method not in self._methods:
             offered = ", ".join(self._methods) or "none"
-            raise Refusal(Status.UNKNOWN_METHOD, f"'{frame.method[:LONGEST_NAME]}'; this server drafts with {offered}")
+            raise Refusal(
+                Status.UNKNOWN_METHOD,
+                f"'{frame.method[:LONGEST_NAME]}'; this server drafts with {offered}",
+            )
         require_ends(frame.ends, self._sessions.vocabulary)
         if not 0 <= frame.round_ms < inf:
             raise Refusal(Status.BROKEN_DEADLINE, f"{frame.round_ms} ms; send 0 or more")
         round_s = frame.round_ms / 1e3 or DEFAULT_ROUND_S
         most_ahead = max(1, self._limits.credit // 2)
         generation = Generation(
-            frame.round, frame.max_tokens, frozenset(frame.ends), round_s, frame.method, most_ahead=most_ahead
+            frame.round,
+            frame.max_tokens,
+            frozenset(frame.ends),
+            round_s,
+            frame.method,
+            most_ahead=most_ahead,
         )
         session.round = frame.round
         session.last_answer = None
@@ -269,7 +362,11 @@ class Generations:
         if not generation.finished:
             session.begin_round(generation)
             self._batch_runner.submit(generated_round(session, generation, monotonic_s()))
-        return _frame(session, generation, base, missed, Status.REBASE, generation.finished) if missed else None
+        return (
+            _frame(session, generation, base, missed, Status.REBASE, generation.finished)
+            if missed
+            else None
+        )
 
     def go_on_alone(self, session: ServerSession) -> bool:
         """Begin the rest of a silent device's response; return False if it has ended."""
@@ -294,7 +391,9 @@ class Generations:
         generation.answered += 1
         if not verified.goes_on:
             # Of a response that goes on, the verification thread met the pause, or was ahead.
-            generation.move(GenerationEvent.FINISHED if generation.finished else GenerationEvent.STOPPED)
+            generation.move(
+                GenerationEvent.FINISHED if generation.finished else GenerationEvent.STOPPED
+            )
         last = generation.state is GenerationState.OVER
         if last:
             session.end_round()
@@ -304,7 +403,9 @@ class Generations:
             stream.answer(frame)
             if verified.goes_on:
                 generation.move(
-                    GenerationEvent.FULL if stream.unread >= self._limits.credit // 2 else GenerationEvent.READ
+                    GenerationEvent.FULL
+                    if stream.unread >= self._limits.credit // 2
+                    else GenerationEvent.READ
                 )
         if generation.state in (GenerationState.PAUSES, GenerationState.PARKED):
             self._held_back.add(session)
@@ -344,10 +445,20 @@ class Generations:
 
 
 def _frame(
-    session: ServerSession, generation: Generation, base: int, tokens: Sequence[int], status: Status, last: bool
+    session: ServerSession,
+    generation: Generation,
+    base: int,
+    tokens: Sequence[int],
+    status: Status,
+    last: bool,
 ) -> Down:
     generated = messages.Generated(
-        session=session.name, round=generation.number, status=status, base=base, tokens=tokens, last=last
+        session=session.name,
+        round=generation.number,
+        status=status,
+        base=base,
+        tokens=tokens,
+        last=last,
     )
     return Down(generated=generated)
 

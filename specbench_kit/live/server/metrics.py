@@ -1,4 +1,6 @@
-"""What a server tells of itself: counters for Prometheus, the status line of the terminal, and a log of events."""
+"""What a server tells of itself: counters for Prometheus, the status line of the terminal, and a
+log of events.
+"""
 
 import json
 from dataclasses import dataclass
@@ -51,10 +53,17 @@ class ServerMetrics:
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=registry)
         self.queue_s = Histogram(
-            "skit_queue_seconds", "Time from a round's arrival to its batch.", buckets=SECONDS, registry=registry
+            "skit_queue_seconds",
+            "Time from a round's arrival to its batch.",
+            buckets=SECONDS,
+            registry=registry,
         )
-        self.verify_s = Histogram("skit_verify_seconds", "Duration of a batch.", buckets=SECONDS, registry=registry)
-        self.batch = Histogram("skit_batch_requests", "Requests in a batch.", buckets=SIZES, registry=registry)
+        self.verify_s = Histogram(
+            "skit_verify_seconds", "Duration of a batch.", buckets=SECONDS, registry=registry
+        )
+        self.batch = Histogram(
+            "skit_batch_requests", "Requests in a batch.", buckets=SIZES, registry=registry
+        )
         self._batches = self._requests = self._tokens = self._evictions = 0
 
     def _add_counters(self, registry: CollectorRegistry) -> None:
@@ -63,15 +72,28 @@ class ServerMetrics:
 
         self.rounds = counter("rounds", "Rounds verified.")
         self.failed = counter("failed_rounds", "Rounds whose verification raised an error.")
-        self.degraded = counter("degraded_rounds", "Rounds whose draft was not verified because of overload.")
-        self.stale = counter("stale_drafts", "Drafts sent ahead that were dropped, since the text came out otherwise.")
+        self.degraded = counter(
+            "degraded_rounds", "Rounds whose draft was not verified because of overload."
+        )
+        self.stale = counter(
+            "stale_drafts",
+            "Drafts sent ahead that were dropped, since the text came out otherwise.",
+        )
         self.drafted = counter("drafted_tokens", "Draft tokens of verified rounds.")
         self.accepted = counter("accepted_tokens", "Draft tokens that the target accepted.")
         self.tokens = counter("committed_tokens", "Tokens committed, the target's own included.")
-        self.computed = counter("computed_tokens", "Tokens that the target computed, prompts included.")
-        self.evictions = counter("evictions", "Sessions whose KV was evicted to make room for another session.")
-        self.relieved = counter("silent_devices", "Times that the server went on by itself for a silent device.")
-        self.paused = counter("paused_reads", "Times that a stream was not read for a while because it sent too much.")
+        self.computed = counter(
+            "computed_tokens", "Tokens that the target computed, prompts included."
+        )
+        self.evictions = counter(
+            "evictions", "Sessions whose KV was evicted to make room for another session."
+        )
+        self.relieved = counter(
+            "silent_devices", "Times that the server went on by itself for a silent device."
+        )
+        self.paused = counter(
+            "paused_reads", "Times that a stream was not read for a while because it sent too much."
+        )
         self.refused = counter("refused_frames", "Refused frames and streams by status.", "status")
 
     def _add_gauges(self, registry: CollectorRegistry) -> None:
@@ -124,11 +146,15 @@ class ServerMetrics:
         try:
             start_http_server(port, host, self.registry)
         except OSError as error:
-            raise SkitError(f"--metrics: cannot listen on {host}:{port}: {error.strerror}") from error
+            raise SkitError(
+                f"--metrics: cannot listen on {host}:{port}: {error.strerror}"
+            ) from error
 
 
 MOST_BYTES = 64 << 20
-"""Size at which the file is renamed to NAME.1, in place of an earlier one, so that no device can fill the disk."""
+"""Size at which the file is renamed to NAME.1, in place of an earlier one, so that no device can
+fill the disk.
+"""
 
 
 class EventLog:

@@ -40,15 +40,21 @@ class PendingRound:
         return [] if self.degraded else list(range(1, len(self.draft.tree)))
 
 
-def generated_round(session: ServerSession, generation: Generation, arrived_s: float) -> PendingRound:
+def generated_round(
+    session: ServerSession, generation: Generation, arrived_s: float
+) -> PendingRound:
     """Return the next round of a generation, which waits from `arrived_s` on."""
     draft = Draft(session.text, TokenTree(session.text.tokens[-1]))
     round_s = generation.round_s
-    return PendingRound(session, generation.number, draft, arrived_s, round_s, round_s, generation=generation)
+    return PendingRound(
+        session, generation.number, draft, arrived_s, round_s, round_s, generation=generation
+    )
 
 
 class VerifiedBatch(NamedTuple):
-    """A batch: its duration, the one that the scheduler expected, and the rounds that were left in the queue."""
+    """A batch: its duration, the one that the scheduler expected, and the rounds that were left in
+    the queue.
+    """
 
     number: int
     size: int

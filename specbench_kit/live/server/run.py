@@ -1,7 +1,7 @@
 """`skit serve`: a server made from its settings, and its run until a signal.
 
-The scheduler plans with the times of a profile, or of a few forwards at the start. The event loop is libuv's where it
-is installed, since it takes less time per message.
+The scheduler plans with the times of a profile, or of a few forwards at the start. The event loop
+is libuv's where it is installed, since it takes less time per message.
 """
 
 import asyncio
@@ -41,7 +41,9 @@ from specbench_kit.serving.schedulers.base import parse_scheduler
 from specbench_kit.serving.schedulers.estimator import Estimator
 
 SWITCH_S = 0.0005
-"""Interval at which Python switches threads: its default of 5 ms would let answers wait for the next batch's set-up."""
+"""Interval at which Python switches threads: its default of 5 ms would let answers wait for the
+next batch's set-up.
+"""
 
 
 def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str, object]]:
@@ -58,7 +60,8 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
     named = [parse_method(spec) for spec in settings.methods]
     needed = dict.fromkeys(model for method in named for model in method.drafting.models)
     require(
-        settings.draft is not None or DRAFT not in needed, "--method: it drafts with a draft model: name one by --draft"
+        settings.draft is not None or DRAFT not in needed,
+        "--method: it drafts with a draft model: name one by --draft",
     )
     require(
         settings.draft is None or DRAFT in needed,
@@ -73,7 +76,10 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
         executor=settings.executor,
     )
     context = min([settings.session_tokens, *(model.context for model in pair.loaded.values())])
-    runners = {name: model.runner(settings.slots, context, pair.vocabulary) for name, model in pair.loaded.items()}
+    runners = {
+        name: model.runner(settings.slots, context, pair.vocabulary)
+        for name, model in pair.loaded.items()
+    }
     runner = runners.pop("target")
     drafting = _drafting_offer(settings.methods, pair, runners)
     description = pair.target.describe(hash_model)
@@ -93,21 +99,34 @@ def make_service(settings: ServeSettings) -> tuple[VerificationService, dict[str
     )
     limits = settings.limits(context)
     scorer = OutputScorer(runner, pair.target.shell)
-    batch_runner = BatchRunner(runner, scheduler, Estimator(latency), settings.max_batch, drafting, scorer)
+    batch_runner = BatchRunner(
+        runner, scheduler, Estimator(latency), settings.max_batch, drafting, scorer
+    )
     handler = make_frame_handler(runner, batch_runner, limits, target, tokens)
-    facts = {"target": target.model, "scheduler": settings.scheduler, "latency": origin, "tls": listen.key is not None}
+    facts = {
+        "target": target.model,
+        "scheduler": settings.scheduler,
+        "latency": origin,
+        "tls": listen.key is not None,
+    }
     return VerificationService(handler, listen, log), facts
 
 
-def _drafting_offer(specs: Sequence[str], pair: Pair, models: Mapping[str, Runner]) -> DraftingOffer:
+def _drafting_offer(
+    specs: Sequence[str], pair: Pair, models: Mapping[str, Runner]
+) -> DraftingOffer:
     """Return the methods that the server drafts with, prepared for this machine."""
     if not specs:
         return DraftingOffer()
     for name, runner in models.items():
         runner.masked = () if name.startswith(HEAD) else pair.masked
     draft_hash = "" if pair.draft is None else pair.draft.describe(hash_model)["hash"]
-    prepared = environment(PairHashes(pair.target.describe(hash_model)["hash"], draft_hash), None, pair.target.device)
-    return DraftingOffer({spec: parse_method(spec).prepare(prepared) for spec in specs}, models, draft_hash)
+    prepared = environment(
+        PairHashes(pair.target.describe(hash_model)["hash"], draft_hash), None, pair.target.device
+    )
+    return DraftingOffer(
+        {spec: parse_method(spec).prepare(prepared) for spec in specs}, models, draft_hash
+    )
 
 
 def make_frame_handler(
@@ -117,7 +136,9 @@ def make_frame_handler(
     target: messages.Welcome,
     tokens: Sequence[str] = (),
 ) -> FrameHandler:
-    """Return the handler of all streams; `target` holds those fields of the welcome that describe the model."""
+    """Return the handler of all streams; `target` holds those fields of the welcome that describe
+    the model.
+    """
     vocabulary = runner.vocabulary or 0
     welcome = messages.Welcome(
         protocol=PROTOCOL,
@@ -141,12 +162,16 @@ def make_frame_handler(
         ),
     )
     welcome.MergeFrom(target)
-    handler = FrameHandler(SessionTable(limits, vocabulary, welcome.layers), batch_runner, welcome, tokens)
+    handler = FrameHandler(
+        SessionTable(limits, vocabulary, welcome.layers), batch_runner, welcome, tokens
+    )
     handler.metrics.most_slots.set(runner.executor.slots)
     return handler
 
 
-def serve(settings: ServeSettings, service: VerificationService, ready: Callable[[int], None]) -> None:
+def serve(
+    settings: ServeSettings, service: VerificationService, ready: Callable[[int], None]
+) -> None:
     """Serve until SIGINT or SIGTERM; call `ready` with the port once the server listens."""
     if settings.metrics is not None:
         service.handler.metrics.serve(*host_and_port(settings.metrics))
@@ -177,21 +202,28 @@ REPETITIONS = 5
 """Timings of each shape, of which the shortest counts."""
 
 
-def expected_latency(profile: str | None, model_hash: str, runner: Runner) -> tuple[LatencyModel, str]:
+def expected_latency(
+    profile: str | None, model_hash: str, runner: Runner
+) -> tuple[LatencyModel, str]:
     """Return the latency model that the scheduler plans with, and where it comes from.
 
-    It is that of the named profile, else of one measured on this machine, else a rough one of a few forwards.
+    It is that of the named profile, else of one measured on this machine, else a rough one of a few
+    forwards.
     """
     if profile is not None:
         return loading.load(profile, model_hash=model_hash).latency(), profile
     measured = loading.find_measured(model_hash, "verifier", runner.device)
     if measured is not None:
         return measured.latency(), measured.name
-    return _time_forwards(runner), "a few forwards at the start; skit profile-verifier measures a profile"
+    return _time_forwards(
+        runner
+    ), "a few forwards at the start; skit profile-verifier measures a profile"
 
 
 def _time_forwards(runner: Runner) -> LatencyModel:
-    """Return a line, with seconds per forward and per new token, through the times of a few forwards."""
+    """Return a line, with seconds per forward and per new token, through the times of a few
+    forwards.
+    """
     cached = min(CACHED, runner.capacity // 2)
     slots = [runner.acquire() for _ in range(min(4, runner.executor.slots))]
     for slot in slots:

@@ -1,4 +1,6 @@
-"""Scoring of outputs that differ from plain decoding: in the verification thread, between the rounds of devices."""
+"""Scoring of outputs that differ from plain decoding: in the verification thread, between the
+rounds of devices.
+"""
 
 import asyncio
 from collections import deque
@@ -26,7 +28,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 MOST_SCORES = 1 << 27
-"""Largest number of scores of an output in one shape, tokens x vocabulary; as float32 they take half a gigabyte."""
+"""Largest number of scores of an output in one shape, tokens x vocabulary; as float32 they take
+half a gigabyte.
+"""
 MOST_WAITING = 16
 MOST_OF_ACCOUNT = 4
 """Outputs that may wait to be scored, of all devices and of one account."""
@@ -54,13 +58,17 @@ class ScoringEndedError(Exception):
 
 
 class OutputScorer:
-    """Scores outputs one by one. `waiting` is changed by the event loop, everything else by the verification thread."""
+    """Scores outputs one by one. `waiting` is changed by the event loop, everything else by the
+    verification thread.
+    """
 
     def __init__(self, runner: Runner, model: "PreTrainedModel | None" = None) -> None:
         self.runner = runner
         self._model = model
         self.waiting: deque[ScoringTask] = deque()
-        self.most_tokens = 0 if model is None else MOST_SCORES // (runner.vocabulary or model.config.vocab_size)
+        self.most_tokens = (
+            0 if model is None else MOST_SCORES // (runner.vocabulary or model.config.vocab_size)
+        )
         """Length of the longest output that is scored; 0 without a model."""
         self._shapes: RecomputedLogits | None = None
         self._pause: Callable[[], None] = lambda: None
@@ -68,13 +76,17 @@ class OutputScorer:
         self._used_s = 0.0
 
     def add(self, task: ScoringTask) -> None:
-        """Queue an output; raise Refusal if its device has one in the queue already, or the queue is full."""
+        """Queue an output; raise Refusal if its device has one in the queue already, or the queue
+        is full.
+        """
         if any(other.stream is task.stream for other in self.waiting):
             raise Refusal(Status.IN_FLIGHT, "an output of this device is being scored", RETRY_MS)
         account = task.stream.caller.account
         of_account = sum(other.stream.caller.account is account for other in self.waiting)
         if len(self.waiting) >= MOST_WAITING or of_account >= MOST_OF_ACCOUNT:
-            raise Refusal(Status.OVERLOADED, f"{len(self.waiting)} outputs wait to be scored", RETRY_MS)
+            raise Refusal(
+                Status.OVERLOADED, f"{len(self.waiting)} outputs wait to be scored", RETRY_MS
+            )
         self.waiting.append(task)
 
     def serves(self, stream: CallingStream) -> bool:
@@ -87,7 +99,9 @@ class OutputScorer:
             task.cancelled |= task.stream is stream
 
     def score_next(self, pause: Callable[[], None]) -> None:
-        """Score the output that waits longest and answer it; `pause` is called before each of its forwards."""
+        """Score the output that waits longest and answer it; `pause` is called before each of its
+        forwards.
+        """
         task = self.waiting[0]
         began_s = monotonic_s()
         self._forwards = 0
@@ -104,23 +118,33 @@ class OutputScorer:
             before_forward()
             self._forwards = 0
             assert self._model is not None
-            shapes = self._shapes = self._shapes or RecomputedLogits(self.runner, self._model, lambda: self._pause())
-            evidence = gather_evidence(shapes, task.record, task.baseline, task.position, task.choice, exact=False)
+            shapes = self._shapes = self._shapes or RecomputedLogits(
+                self.runner, self._model, lambda: self._pause()
+            )
+            evidence = gather_evidence(
+                shapes, task.record, task.baseline, task.position, task.choice, exact=False
+            )
             seconds = monotonic_s() - began_s
             answer = Down(scored=scored_frame(task.name, evidence, self._forwards, seconds))
         except ScoringEndedError:
             pass
         except Exception as error:  # whatever a device's shapes lead to, memory that runs out included, ends only this
             self._shapes = None
-            reason = str(error) if isinstance(error, SkitError) else f"{type(error).__name__}: {error}"
-            answer = Down(refused=messages.Refused(session=task.name, status=Status.FAILED, reason=reason))
+            reason = (
+                str(error) if isinstance(error, SkitError) else f"{type(error).__name__}: {error}"
+            )
+            answer = Down(
+                refused=messages.Refused(session=task.name, status=Status.FAILED, reason=reason)
+            )
         self.waiting.popleft()
         self._used_s = monotonic_s()
         if answer is not None:
             task.answer(answer)
 
     def release_idle(self) -> float:
-        """Free what the latest scoring held if none has followed for some time; return when to call this again."""
+        """Free what the latest scoring held if none has followed for some time; return when to call
+        this again.
+        """
         if self._shapes is None:
             return inf
         if monotonic_s() < self._used_s + KEPT_S:
@@ -129,8 +153,12 @@ class OutputScorer:
         return inf
 
 
-def read_task(frame: messages.Score, stream: CallingStream, limits: ServerLimits, scorer: OutputScorer) -> ScoringTask:
-    """Return the task of a frame; raise Refusal for an output that cannot be scored. Called in the event loop."""
+def read_task(
+    frame: messages.Score, stream: CallingStream, limits: ServerLimits, scorer: OutputScorer
+) -> ScoringTask:
+    """Return the task of a frame; raise Refusal for an output that cannot be scored. Called in the
+    event loop.
+    """
     loop = asyncio.get_running_loop()
     runner = scorer.runner
     most_tokens = scorer.most_tokens
@@ -143,8 +171,12 @@ def read_task(frame: messages.Score, stream: CallingStream, limits: ServerLimits
     if not prompt:
         raise Refusal(Status.EMPTY_PROMPT, "an output needs a prompt")
     if frame.position >= len(output) or output[frame.position] == frame.expected:
-        raise Refusal(Status.BROKEN_TREE, f"the output does not differ at position {frame.position}")
-    rows = (runner.executor.slots + 1) // 2  # such a batch is computed in at most as many slots as the server has
+        raise Refusal(
+            Status.BROKEN_TREE, f"the output does not differ at position {frame.position}"
+        )
+    rows = (
+        runner.executor.slots + 1
+    ) // 2  # such a batch is computed in at most as many slots as the server has
     rounds = read_rounds(frame.rounds)
     plain = read_rounds(frame.plain)
     _require_rounds(rounds, len(prompt), len(output), limits)
@@ -157,7 +189,9 @@ def read_task(frame: messages.Score, stream: CallingStream, limits: ServerLimits
         step.padded = _usable(step.padded, 1 if number else len(prompt), rows, limits)
     name = frame.sampling.request
     record = RequestRecord(name, "", prompt, output, rounds=rounds)
-    baseline = RequestRecord(name, "", prompt, [*output[: frame.position], frame.expected], rounds=plain)
+    baseline = RequestRecord(
+        name, "", prompt, [*output[: frame.position], frame.expected], rounds=plain
+    )
 
     def answer(scored: Down) -> None:
         with suppress(RuntimeError):  # the loop may have ended
@@ -168,27 +202,41 @@ def read_task(frame: messages.Score, stream: CallingStream, limits: ServerLimits
 
 
 def _require_lengths(frame: messages.Score, most_tokens: int, limits: ServerLimits) -> None:
-    """Raise Refusal for lists that no output needs, before any is read: half a million rounds would take seconds."""
+    """Raise Refusal for lists that no output needs, before any is read: half a million rounds would
+    take seconds.
+    """
     length = len(frame.output)
     if length > most_tokens or len(frame.prompt) + length > limits.context:
-        raise Refusal(Status.CONTEXT_FULL, f"an output of {length} tokens; this server scores {most_tokens}")
+        raise Refusal(
+            Status.CONTEXT_FULL, f"an output of {length} tokens; this server scores {most_tokens}"
+        )
     if len(frame.rounds) > length or len(frame.plain) > limits.context:
-        raise Refusal(Status.BROKEN_TREE, f"{len(frame.rounds)} rounds for an output of {length} tokens")
+        raise Refusal(
+            Status.BROKEN_TREE, f"{len(frame.rounds)} rounds for an output of {length} tokens"
+        )
     if len(frame.sampling.request) > LONGEST_NAME:
         raise Refusal(Status.MALFORMED_FRAME, f"a name has up to {LONGEST_NAME} characters")
     for shape in (*frame.rounds, *frame.plain):
-        if max(len(shape.parents), len(shape.path)) > limits.nodes or len(shape.padded) > len(Padding._fields):
+        if max(len(shape.parents), len(shape.path)) > limits.nodes or len(shape.padded) > len(
+            Padding._fields
+        ):
             raise Refusal(Status.TOO_MANY_NODES, f"a round of more than {limits.nodes} tokens")
 
 
-def _require_rounds(rounds: Sequence[RoundRecord], prompt: int, output: int, limits: ServerLimits) -> None:
+def _require_rounds(
+    rounds: Sequence[RoundRecord], prompt: int, output: int, limits: ServerLimits
+) -> None:
     """Raise Refusal unless the rounds can have committed the output."""
     if sum(step.committed for step in rounds) != output:
-        raise Refusal(Status.BROKEN_TREE, f"the rounds do not commit the {output} tokens of the output")
+        raise Refusal(
+            Status.BROKEN_TREE, f"the rounds do not commit the {output} tokens of the output"
+        )
     length = prompt
     for step in rounds:
         if step.submitted > limits.nodes or length + step.submitted > limits.context:
-            raise Refusal(Status.TOO_MANY_NODES, f"{step.submitted} tokens in a draft after {length} tokens")
+            raise Refusal(
+                Status.TOO_MANY_NODES, f"{step.submitted} tokens in a draft after {length} tokens"
+            )
         parents = step.parents or range(step.submitted)
         path = step.path if step.parents else range(1, step.accepted + 1)
         fits = (
@@ -205,9 +253,15 @@ def _require_rounds(rounds: Sequence[RoundRecord], prompt: int, output: int, lim
 
 
 def _usable(padded: Sequence[int], new: int, rows: int, limits: ServerLimits) -> list[int]:
-    """Return the shape of a batch that a round of `new` tokens shared, or nothing if it cannot be computed here."""
+    """Return the shape of a batch that a round of `new` tokens shared, or nothing if it cannot be
+    computed here.
+    """
     if len(padded) != len(Padding._fields):
         return []
     shape = Padding(*padded)
-    fits = shape.row < shape.rows <= rows and new <= shape.width <= shape.length <= limits.context and shape.first < new
+    fits = (
+        shape.row < shape.rows <= rows
+        and new <= shape.width <= shape.length <= limits.context
+        and shape.first < new
+    )
     return list(shape) if fits else []

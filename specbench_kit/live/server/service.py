@@ -25,11 +25,15 @@ from specbench_kit.live.wire import SERVICE, Down, Refusal, Status, Up
 SESSION_KINDS = ("open", "draft", "close", "generate", "cancel", "score")
 """The kinds of frames that name a session."""
 LOGGED_REFUSALS = 20
-"""Refusals of one stream that are logged, so that no device can fill the disk; metrics count all of them."""
+"""Refusals of one stream that are logged, so that no device can fill the disk; metrics count all of
+them.
+"""
 
 
 class DeviceStream:
-    """The stream of one device, with the sessions that it serves and the answers that wait to be written."""
+    """The stream of one device, with the sessions that it serves and the answers that wait to be
+    written.
+    """
 
     def __init__(self, handler: FrameHandler, caller: Caller | None = None, peer: str = "") -> None:
         self._handler = handler
@@ -59,7 +63,9 @@ class DeviceStream:
         return self._unread_bytes > limits.unread_bytes or of_token > limits.token_unread_bytes
 
     def written(self, answer: Down) -> None:
-        """Resume what was paused because the device did not read, now that one more answer is written."""
+        """Resume what was paused because the device did not read, now that one more answer is
+        written.
+        """
         self.active_s = monotonic_s()
         self._count_unread(-answer.ByteSize())
         self._handler.generations.resume(self)
@@ -78,12 +84,16 @@ class DeviceStream:
         """Send the answers of a session over this stream from now on."""
         known = self.sessions.get(session.name)
         if known is not session:
-            self.sessions = {name: open_ for name, open_ in self.sessions.items() if not open_.closed}
+            self.sessions = {
+                name: open_ for name, open_ in self.sessions.items() if not open_.closed
+            }
         session.stream = self
         self.sessions[session.name] = session
 
     def answer(self, frame: Down | Refusal | None) -> None:
-        """Queue an answer; a Refusal ends the stream with its reason, and None ends it without one."""
+        """Queue an answer; a Refusal ends the stream with its reason, and None ends it without
+        one.
+        """
         if self._has_ended:
             return
         if isinstance(frame, Down):
@@ -97,9 +107,13 @@ class DeviceStream:
         return max(self._rate.pause_s(size, now_s), self.caller.account.rate.pause_s(size, now_s))
 
     def receive(self, frame: Up) -> None:
-        """Serve one frame. A fault of the stream itself is raised as Refusal, one of a session is answered."""
+        """Serve one frame. A fault of the stream itself is raised as Refusal, one of a session is
+        answered.
+        """
         if self.answers.qsize() >= self._handler.limits.credit:
-            raise Refusal(Status.FLOOD, f"more than {self._handler.limits.credit} answers were not read")
+            raise Refusal(
+                Status.FLOOD, f"more than {self._handler.limits.credit} answers were not read"
+            )
         kind = frame.WhichOneof("kind")
         try:
             if kind in SESSION_KINDS and len(getattr(frame, kind).session) > LONGEST_NAME:
@@ -128,7 +142,9 @@ class DeviceStream:
     def _refuse(self, refusal: Refusal, frame: Up, kind: str) -> None:
         """Answer a frame of a session with a refusal, and count and log it."""
         self._handler.metrics.refused.labels(refusal.status.name).inc()
-        refused = messages.Refused(session=getattr(frame, kind).session[:LONGEST_NAME], status=refusal.status)
+        refused = messages.Refused(
+            session=getattr(frame, kind).session[:LONGEST_NAME], status=refusal.status
+        )
         refused.reason = refusal.reason
         refused.retry_ms = refusal.retry_ms
         refused.round = frame.generate.round if kind == "generate" else frame.draft.round
@@ -188,7 +204,9 @@ class StreamContext(Protocol):
 class VerificationService:
     """The server's side of all streams."""
 
-    def __init__(self, handler: FrameHandler, listen: ListenAddress, log: EventLog | None = None) -> None:
+    def __init__(
+        self, handler: FrameHandler, listen: ListenAddress, log: EventLog | None = None
+    ) -> None:
         self.handler = handler
         self._listen = listen
         self.log = handler.log = log or EventLog()
@@ -219,10 +237,14 @@ class VerificationService:
         await self._shut_down(server)
         if not stopped.done():
             # The maintenance ends by itself only if the verification thread has died.
-            raise SkitError("the verification broke, see above; devices go on when the server is started again")
+            raise SkitError(
+                "the verification broke, see above; devices go on when the server is started again"
+            )
 
     def stop(self) -> None:
-        """End the server after the current batch is answered; a signal handler may call it, and more than once."""
+        """End the server after the current batch is answered; a signal handler may call it, and
+        more than once.
+        """
         if self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed, since the server has ended
                 self._loop.call_soon_threadsafe(self._stop.set)
@@ -235,7 +257,9 @@ class VerificationService:
         reason = "ended"
         try:
             hello = await self._hello(context)
-            stream = DeviceStream(handler, handler.admission.greet(hello, peer, _certified(context)), peer)
+            stream = DeviceStream(
+                handler, handler.admission.greet(hello, peer, _certified(context)), peer
+            )
             self._streams.add(stream)
             handler.admission.count_stream(stream.caller.account, 1)
             self.log.write("stream", peer=peer, account=stream.caller.account.name)
@@ -247,7 +271,9 @@ class VerificationService:
             self.log.write("refused", peer=peer, status=reason, reason=refusal.reason)
             # Before `abort`: it waits until the device reads, which a flooding device may never do.
             self._remove(stream, reason)
-            await context.abort(CODES.get(refusal.status, grpc.StatusCode.FAILED_PRECONDITION), str(refusal))
+            await context.abort(
+                CODES.get(refusal.status, grpc.StatusCode.FAILED_PRECONDITION), str(refusal)
+            )
         finally:
             self._remove(stream, reason)
 
@@ -269,11 +295,15 @@ class VerificationService:
 
     async def _serve(self, stream: DeviceStream, context: StreamContext) -> None:
         """Read frames and write answers concurrently until either ends."""
-        tasks = [asyncio.create_task(work(stream, context)) for work in (self._read, self._write, _expire)]
+        tasks = [
+            asyncio.create_task(work(stream, context))
+            for work in (self._read, self._write, _expire)
+        ]
         try:
             done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # When a connection is lost, gRPC cancels this coroutine, but not the tasks that it started.
+            # When a connection is lost, gRPC cancels this coroutine, but not the tasks that it
+            # started.
             for task in tasks:
                 task.cancel()
         for task in pending:
@@ -289,7 +319,8 @@ class VerificationService:
             stream.active_s = monotonic_s()
             stream.receive(frame)
             if (pause_s := stream.pause_s(frame)) > 0:
-                # What is not read fills the buffers of the network, and this device waits for itself.
+                # What is not read fills the buffers of the network, and this device waits for
+                # itself.
                 self.handler.metrics.paused.inc()
                 await asyncio.sleep(pause_s)
             while stream.overfull:
@@ -303,7 +334,9 @@ class VerificationService:
             stream.written(answer)
 
     def _deliver(self, batch: list[VerifiedRound]) -> None:
-        """Hand a verified batch from the verification thread, which calls this, to the event loop."""
+        """Hand a verified batch from the verification thread, which calls this, to the event
+        loop.
+        """
         loop = self._loop
         assert loop is not None
 
@@ -321,7 +354,9 @@ class VerificationService:
             self.handler.relieve_silent()
 
     async def _maintain(self) -> None:
-        """Drop idle sessions, end idle streams and update the gauges, until the verification thread ends."""
+        """Drop idle sessions, end idle streams and update the gauges, until the verification thread
+        ends.
+        """
         handler = self.handler
         reported_s = monotonic_s()
         runner = handler.batch_runner
@@ -336,27 +371,37 @@ class VerificationService:
             metrics.evicted(runner.evictions)
             for stream in self._streams:
                 # A device that waits for an answer has nothing to send meanwhile, but it reads.
-                waits = any(session.in_flight for session in stream.sessions.values()) or runner.scorer.serves(stream)
+                waits = any(
+                    session.in_flight for session in stream.sessions.values()
+                ) or runner.scorer.serves(stream)
                 if (stream.unread or not waits) and now_s - stream.active_s > handler.limits.idle_s:
                     stream.expired.set()
             rates = metrics.rates(now_s - reported_s)
             reported_s = now_s
-            self.report(ServerActivity(len(self._streams), len(handler.sessions), runner.waiting, *rates))
+            self.report(
+                ServerActivity(len(self._streams), len(handler.sessions), runner.waiting, *rates)
+            )
             if not runner.is_alive():
                 return
 
     async def _shut_down(self, server: grpc.aio.Server) -> None:
-        """Take no new rounds, answer the current batch, and tell the devices of all other rounds to come again."""
+        """Take no new rounds, answer the current batch, and tell the devices of all other rounds to
+        come again.
+        """
         self.handler.admission.stopping = True
         self.log.write("leaving", streams=len(self._streams))
         self.handler.batch_runner.stop()
-        # In a thread of its own, so that the event loop can send the answers of the current batch meanwhile.
+        # In a thread of its own, so that the event loop can send the answers of the current batch
+        # meanwhile.
         await asyncio.to_thread(self.handler.batch_runner.join)
         for stream in self._streams:
             for session in stream.sessions.values():
                 if session.in_flight:
                     refused = messages.Refused(
-                        session=session.name, round=session.round, status=Status.GOING_AWAY, retry_ms=STOPPING_RETRY_MS
+                        session=session.name,
+                        round=session.round,
+                        status=Status.GOING_AWAY,
+                        retry_ms=STOPPING_RETRY_MS,
                     )
                     stream.answer(Down(refused=refused))
             stream.answer(None)
@@ -364,7 +409,9 @@ class VerificationService:
 
 
 async def _expire(stream: DeviceStream, _: StreamContext) -> None:
-    """End a stream whose device is silent, also one that does not read the answers in front of this one."""
+    """End a stream whose device is silent, also one that does not read the answers in front of this
+    one.
+    """
     await stream.expired.wait()
     raise Refusal(Status.IDLE, "the device sent nothing for too long")
 

@@ -1,4 +1,6 @@
-"""The server's sessions: the text of every request; the KV that the target holds of it is only a cache."""
+"""The server's sessions: the text of every request; the KV that the target holds of it is only a
+cache.
+"""
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
@@ -35,7 +37,9 @@ class AnswerStream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueuedDraft:
-    """A draft that was sent ahead and waits for its turn; at an overload the server does not verify it."""
+    """A draft that was sent ahead and waits for its turn; at an overload the server does not verify
+    it.
+    """
 
     frame: messages.Draft
     arrived_s: float
@@ -44,10 +48,11 @@ class QueuedDraft:
 
 @dataclass(slots=True)
 class SilenceBound:
-    """After how long a silence of its device the server goes on with a response by itself, and up to where.
+    """After how long a silence of its device the server goes on with a response by itself, and up
+    to where.
 
-    The device gets the tokens when it returns. `end` is the length of the whole text, prompt included, that the
-    response may reach.
+    The device gets the tokens when it returns. `end` is the length of the whole text, prompt
+    included, that the response may reach.
     """
 
     silence_s: float
@@ -68,7 +73,8 @@ class SilenceBound:
 
 @dataclass(slots=True, eq=False)
 class ServerSession:
-    """One session. From a draft's arrival to its verdict, `text` belongs to the verification thread.
+    """One session. From a draft's arrival to its verdict, `text` belongs to the verification
+    thread.
 
     Its `name` is the device's; other owners may use the same one for sessions of theirs.
     """
@@ -95,7 +101,9 @@ class ServerSession:
     queue: deque[QueuedDraft] = field(default_factory=deque)
     """Drafts that were sent ahead, in the order of their arrival."""
     missed_from: int | None = None
-    """The length of the text that the device had when it resumed, until it is told of what it missed."""
+    """The length of the text that the device had when it resumed, until it is told of what it
+    missed.
+    """
     closed: bool = False
     last_answer: Down | None = None
     """The answer to the latest round, repeated if the device sends the round again."""
@@ -125,11 +133,15 @@ class ServerSession:
     def response_has_ended(self) -> bool:
         """Return True if the text has reached the end that the device named."""
         bound = self.silence
-        return bound is not None and bound.is_reached(self.text.tokens, len(self.text.request.prompt_ids))
+        return bound is not None and bound.is_reached(
+            self.text.tokens, len(self.text.request.prompt_ids)
+        )
 
     @property
     def expected_tokens(self) -> float:
-        """The tokens that the next round is expected to commit: the mean so far, with one round of two before it."""
+        """The tokens that the next round is expected to commit: the mean so far, with one round of
+        two before it.
+        """
         return (self.committed + 2) / (self.rounds + 1)
 
 
@@ -165,29 +177,38 @@ class SessionTable:
         """Return an owner's session and mark it as used; raise Refusal if it is unknown."""
         session = self._sessions.get((owner, name))
         if session is None:
-            raise Refusal(Status.UNKNOWN_SESSION, "open it, with its prompt and its committed tokens")
+            raise Refusal(
+                Status.UNKNOWN_SESSION, "open it, with its prompt and its committed tokens"
+            )
         session.used_s = now_s
         self._sessions.move_to_end((owner, name))
         return session
 
-    def open(self, frame: messages.Open, caller: Caller, now_s: float) -> tuple[ServerSession, ServerSession | None]:
-        """Return the session that a device opens or resumes, and the session that was dropped for it, if any.
+    def open(
+        self, frame: messages.Open, caller: Caller, now_s: float
+    ) -> tuple[ServerSession, ServerSession | None]:
+        """Return the session that a device opens or resumes, and the session that was dropped for
+        it, if any.
 
-        A session is resumed if the device's text is a prefix of its own: the device may have missed the last answers.
-        Any other session of the owner with that name is replaced.
+        A session is resumed if the device's text is a prefix of its own: the device may have missed
+        the last answers. Any other session of the owner with that name is replaced.
         """
         sampler = read_sampler(frame.sampling)
         existing = self._sessions.get((caller.owner, frame.session))
         layers = self._read_layers(frame.layers)
         if len(frame.sampling.request) > LONGEST_NAME:
             raise Refusal(Status.MALFORMED_FRAME, f"a name has up to {LONGEST_NAME} characters")
-        # Lengths come first: to read a whole frame of tokens takes the event loop a tenth of a second.
+        # Lengths come first: to read a whole frame of tokens takes the event loop a tenth of a
+        # second.
         if len(frame.prompt) + len(frame.output) > self.limits.context:
             raise Refusal(Status.CONTEXT_FULL, f"this server holds {self.limits.context} tokens")
         if existing is not None:
             text = existing.text
             received = [*frame.prompt, *frame.output]
-            continues = list(text.request.prompt_ids) == list(frame.prompt) and text.tokens[: len(received)] == received
+            continues = (
+                list(text.request.prompt_ids) == list(frame.prompt)
+                and text.tokens[: len(received)] == received
+            )
             kept = (existing.sampler, existing.layers, bool(existing.ahead))
             if continues and kept == (sampler, layers, bool(frame.ahead)):
                 return self.find(frame.session, caller.owner, now_s), None
@@ -209,7 +230,14 @@ class SessionTable:
         )
         text.tokens.extend(frame.output)
         session = ServerSession(
-            self._opened, frame.session, caller, text, sampler, layers, silence=silence, used_s=now_s
+            self._opened,
+            frame.session,
+            caller,
+            text,
+            sampler,
+            layers,
+            silence=silence,
+            used_s=now_s,
         )
         session.ahead = frame.ahead
         self._sessions[caller.owner, frame.session] = session
@@ -217,7 +245,9 @@ class SessionTable:
         return session, dropped
 
     def _read_layers(self, layers: Sequence[int]) -> tuple[int, ...]:
-        """Return the layers whose hidden states a device asks for; raise Refusal if the target does not have them."""
+        """Return the layers whose hidden states a device asks for; raise Refusal if the target does
+        not have them.
+        """
         if len(layers) > MOST_LAYERS or max(layers, default=0) > self.target_layers:
             raise Refusal(
                 Status.BROKEN_STATES,
@@ -247,7 +277,9 @@ class SessionTable:
         return idle
 
     def silent(self, now_s: float) -> list[ServerSession]:
-        """Return the sessions whose devices sent nothing for longer than they said that they would."""
+        """Return the sessions whose devices sent nothing for longer than they said that they
+        would.
+        """
         return [
             session
             for session in self
@@ -258,7 +290,8 @@ class SessionTable:
         ]
 
     def _make_room(self, account: Account) -> ServerSession | None:
-        """Drop a session whose device is not connected if there is no room; raise Refusal if all are connected.
+        """Drop a session whose device is not connected if there is no room; raise Refusal if all
+        are connected.
 
         Nothing is lost: a device that returns opens its session again with its prompt and output.
         """
@@ -272,18 +305,27 @@ class SessionTable:
         if full and unused and account.sessions < account.most_sessions:
             return self.drop(unused[0])
         most = min(self.limits.sessions, account.most_sessions)
-        raise Refusal(Status.TOO_MANY_SESSIONS, f"this server holds {most} for {account.name}", retry_ms=1000)
+        raise Refusal(
+            Status.TOO_MANY_SESSIONS, f"this server holds {most} for {account.name}", retry_ms=1000
+        )
 
 
-def read_silence_bound(frame: messages.Open, limits: ServerLimits, vocabulary: int) -> SilenceBound | None:
-    """Return the bound that a device gives with its session; raise Refusal if it is none that a server can keep.
+def read_silence_bound(
+    frame: messages.Open, limits: ServerLimits, vocabulary: int
+) -> SilenceBound | None:
+    """Return the bound that a device gives with its session; raise Refusal if it is none that a
+    server can keep.
 
-    A device that sends drafts ahead is never waited for: no silence is too long, and only the end counts.
+    A device that sends drafts ahead is never waited for: no silence is too long, and only the end
+    counts.
     """
     end = min(limits.context, len(frame.prompt) + frame.max_tokens)
     if frame.ahead:
         if frame.ahead > limits.ahead:
-            raise Refusal(Status.TOO_MANY_AHEAD, f"{frame.ahead} drafts ahead; this server takes {limits.ahead}")
+            raise Refusal(
+                Status.TOO_MANY_AHEAD,
+                f"{frame.ahead} drafts ahead; this server takes {limits.ahead}",
+            )
         if frame.layers or frame.max_tokens == 0 or frame.silence_ms:
             reason = "a session with drafts ahead needs max_tokens, and goes with no hidden states and no silence"
             raise Refusal(Status.BROKEN_DEADLINE, reason)

@@ -1,8 +1,16 @@
-"""The target's forwards for sessions that differ in their sampling, or in the hidden states that they ask for."""
+"""The target's forwards for sessions that differ in their sampling, or in the hidden states that
+they ask for.
+"""
 
 from collections.abc import Sequence
 
-from specbench_kit.decoding.verification import Verdict, appended_row, commit_verdict, verdict_on, verified_rows
+from specbench_kit.decoding.verification import (
+    Verdict,
+    appended_row,
+    commit_verdict,
+    verdict_on,
+    verified_rows,
+)
 from specbench_kit.live.server.rounds import PendingRound
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.states import to_bytes
@@ -10,9 +18,11 @@ from specbench_kit.models.runner import Append, Runner
 
 
 class BatchVerifier:
-    """Verifies the rounds of a batch in one forward, or in two if some of its sessions ask for hidden states.
+    """Verifies the rounds of a batch in one forward, or in two if some of its sessions ask for
+    hidden states.
 
-    Whatever a forward raises is found by halves: the rounds that cause it fail, and all others get their verdicts.
+    Whatever a forward raises is found by halves: the rounds that cause it fail, and all others get
+    their verdicts.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -31,8 +41,12 @@ class BatchVerifier:
         """Commit a verdict to a session's KV."""
         commit_verdict(self._runner, self._slots[session], verdict)
 
-    def verify(self, rounds: Sequence[PendingRound]) -> tuple[dict[PendingRound, Verdict], dict[PendingRound, str]]:
-        """Return the verdicts on rounds, and the errors of those that failed; all their sessions have slots."""
+    def verify(
+        self, rounds: Sequence[PendingRound]
+    ) -> tuple[dict[PendingRound, Verdict], dict[PendingRound, str]]:
+        """Return the verdicts on rounds, and the errors of those that failed; all their sessions
+        have slots.
+        """
         verdicts: dict[PendingRound, Verdict] = {}
         faults: dict[PendingRound, str] = {}
         for with_states in (False, True):
@@ -42,13 +56,20 @@ class BatchVerifier:
         return verdicts, faults
 
     def _verify(
-        self, rounds: Sequence[PendingRound], verdicts: dict[PendingRound, Verdict], faults: dict[PendingRound, str]
+        self,
+        rounds: Sequence[PendingRound],
+        verdicts: dict[PendingRound, Verdict],
+        faults: dict[PendingRound, str],
     ) -> None:
         """Verify rounds in one forward; if it fails, each half of them in a forward of its own."""
         try:
             rows = [self._row(pending) for pending in rounds]
-            forward = self._runner.forward(rows, sorted({n for pending in rounds for n in pending.session.layers}))
-            verified = verified_rows(forward, rows, greedy=any(pending.session.sampler.greedy for pending in rounds))
+            forward = self._runner.forward(
+                rows, sorted({n for pending in rounds for n in pending.session.layers})
+            )
+            verified = verified_rows(
+                forward, rows, greedy=any(pending.session.sampler.greedy for pending in rounds)
+            )
         except Exception as error:  # the runner is a model's code, its compiler's and its driver's
             for pending in rounds:
                 self._drop_provisional(pending.session)
@@ -62,14 +83,18 @@ class BatchVerifier:
         for pending, row in zip(rounds, verified, strict=True):
             session = pending.session
             try:
-                verdicts[pending] = verdict_on(pending.draft, pending.nodes, row, session.sampler, session.layers)
+                verdicts[pending] = verdict_on(
+                    pending.draft, pending.nodes, row, session.sampler, session.layers
+                )
             except Exception as error:
                 self._drop_provisional(session)
                 faults[pending] = fault_of(error)
 
     def _row(self, pending: PendingRound) -> Append:
         session = pending.session
-        return appended_row(self._runner, self._slots[session], pending.draft, pending.nodes, bool(session.layers))
+        return appended_row(
+            self._runner, self._slots[session], pending.draft, pending.nodes, bool(session.layers)
+        )
 
     def _drop_provisional(self, session: ServerSession) -> None:
         """Drop what a failed forward appended; the committed KV before it is untouched."""
@@ -83,7 +108,8 @@ def fault_of(error: Exception) -> str:
 
 
 def states_to_send(pending: PendingRound, verdict: Verdict, base: int) -> bytes:
-    """Return the hidden states that a device lacks; `base` tokens were committed before the verdict.
+    """Return the hidden states that a device lacks; `base` tokens were committed before the
+    verdict.
 
     The forward gave those of all tokens that were not in KV, of which the device may have some.
     """

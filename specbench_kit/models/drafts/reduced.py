@@ -1,12 +1,14 @@
-"""Draft models made of a few layers of one target, which read its embedding and may draft only a part of its tokens.
+"""Draft models made of a few layers of one target, which read its embedding and may draft only a
+part of its tokens.
 
 A folder holds `config.json`, whose `draft_vocab_size` is the number of tokens that the model can draft, and
 `model.safetensors` without an embedding, with `lm_head.weight` [draft tokens, hidden size] and `d2t`, the offset from
 the number of each of these tokens to the target's token id. Matrices may be stored in 8 bits, one scale per row.
 
-A draft that exits early (LayerSkip, arXiv 2404.16710) is the target's own first layers with the target's weights, so
-that no second model is loaded. Its KV is kept apart from the target's: the first layers are computed again in
-verification, which LayerSkip saves, and a draft's time is a little longer than there.
+A draft that exits early (LayerSkip, arXiv 2404.16710) is the target's own first layers with the
+target's weights, so that no second model is loaded. Its KV is kept apart from the target's: the
+first layers are computed again in verification, which LayerSkip saves, and a draft's time is a
+little longer than there.
 """
 
 import json
@@ -36,11 +38,15 @@ OUTPUT = "lm_head.weight"
 EMBEDDING = "model.embed_tokens.weight"
 SCALE = ".scale"
 BELOW = 10.0
-"""The logit of a token that cannot be drafted lies this far below the smallest of those that can."""
+"""The logit of a token that cannot be drafted lies this far below the smallest of those that
+can.
+"""
 
 
 class ReducedOutput(nn.Module):
-    """An output layer with a row for each of some `tokens` of a vocabulary; it returns logits of the whole."""
+    """An output layer with a row for each of some `tokens` of a vocabulary; it returns logits of
+    the whole.
+    """
 
     tokens: Tensor
 
@@ -90,11 +96,15 @@ def require_layers(target: Any, layers: tuple[int, ...]) -> None:
 
 
 def new_draft(target: Any, layers: tuple[int, ...], tokens: Tensor) -> Any:
-    """Return a draft made of some layers of a target, with its embedding, last norm and the output rows of `tokens`."""
+    """Return a draft made of some layers of a target, with its embedding, last norm and the output
+    rows of `tokens`.
+    """
     config = _shortened(target.config.get_text_config(), layers)
     draft = _construct(config, tokens)
     own = draft.state_dict()
-    renamed = {f"model.layers.{source}.": f"model.layers.{index}." for index, source in enumerate(layers)}
+    renamed = {
+        f"model.layers.{source}.": f"model.layers.{index}." for index, source in enumerate(layers)
+    }
     with torch.no_grad():
         for name, weight in target.state_dict().items():
             prefix = next((prefix for prefix in renamed if name.startswith(prefix)), None)
@@ -110,9 +120,16 @@ def save_draft(draft: Any, folder: Path, *, in_8_bits: bool = False) -> None:
     """Write a draft without its embedding, in bf16 or with matrices in 8 bits."""
     folder.mkdir(parents=True, exist_ok=True)
     tokens = draft.lm_head.tokens.cpu()
-    config = draft.config.to_diff_dict() | {"architectures": [type(draft).__name__], SIZE: len(tokens)}
+    config = draft.config.to_diff_dict() | {
+        "architectures": [type(draft).__name__],
+        SIZE: len(tokens),
+    }
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    state = {name: weight.detach().cpu() for name, weight in draft.state_dict().items() if name != EMBEDDING}
+    state = {
+        name: weight.detach().cpu()
+        for name, weight in draft.state_dict().items()
+        if name != EMBEDDING
+    }
     tensors: dict[str, Tensor] = {OFFSETS: tokens - torch.arange(len(tokens))}
     for name, weight in state.items():
         if in_8_bits and weight.ndim == 2:
@@ -126,12 +143,15 @@ def save_draft(draft: Any, folder: Path, *, in_8_bits: bool = False) -> None:
 
 
 def load_draft(folder: Path, target: Any) -> Any:
-    """Load a draft on its target's device and in its data type; raise SkitError if it was made for another target.
+    """Load a draft on its target's device and in its data type; raise SkitError if it was made for
+    another target.
 
     That of a shell is a shell as well, whose embedding stays in the target's files.
     """
     embedding = target.get_input_embeddings().weight
-    draft = load_draft_for(folder, target.config, lambda: embedding).to(device=target.device, dtype=target.dtype)
+    draft = load_draft_for(folder, target.config, lambda: embedding).to(
+        device=target.device, dtype=target.dtype
+    )
     if stored_tensor(embedding) is None:
         return draft
     draft.get_input_embeddings().weight = embedding
@@ -139,7 +159,8 @@ def load_draft(folder: Path, target: Any) -> Any:
 
 
 def load_draft_for(folder: Path, target: Any, embedding: Callable[[], Tensor]) -> Any:
-    """Load the draft of a target with this configuration; `embedding` returns the input embeddings of the target.
+    """Load the draft of a target with this configuration; `embedding` returns the input embeddings
+    of the target.
 
     They are not copied if they are not in memory.
     """
@@ -171,9 +192,14 @@ def load_draft_for(folder: Path, target: Any, embedding: Callable[[], Tensor]) -
     weights = {name: _widened(tensors, name) for name in tensors if not name.endswith(SCALE)}
     weights[EMBEDDING] = embedding()
     expected = draft.state_dict()
-    wrong = [name for name in expected if name not in weights or weights[name].shape != expected[name].shape]
+    wrong = [
+        name
+        for name in expected
+        if name not in weights or weights[name].shape != expected[name].shape
+    ]
     require(
-        not wrong, f"the draft in '{folder}' is not whole: {min(wrong, default='')} is missing or has another shape"
+        not wrong,
+        f"the draft in '{folder}' is not whole: {min(wrong, default='')} is missing or has another shape",
     )
     present = {name: weights[name] for name in expected if not weights[name].is_meta}
     draft.load_state_dict(present, strict=False)
@@ -198,7 +224,8 @@ def _shortened(config: Any, layers: tuple[int, ...]) -> Any:
 def _construct(config: Any, tokens: Tensor) -> Any:
     """Return an untrained model in float32 whose output layer has rows for `tokens` alone."""
     config.tie_word_embeddings = False
-    # The full output layer is never allocated: for a large vocabulary it would be most of the memory.
+    # The full output layer is never allocated: for a large vocabulary it would be most of the
+    # memory.
     with torch.device("meta"):
         draft = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     draft.lm_head = None
@@ -217,17 +244,25 @@ def exit_layer(name: str) -> int | None:
     if kind != EARLY_EXIT:
         return None
     if not re.fullmatch(r"[1-9]\d*", layers):
-        raise SkitError(f"early-exit needs the number of layers after which it exits, as in early-exit:4, not '{name}'")
+        raise SkitError(
+            f"early-exit needs the number of layers after which it exits, as in early-exit:4, not '{name}'"
+        )
     return int(layers)
 
 
 def exit_early(model: Any, layers: int) -> Any:
-    """Return a model of the first layers of a Llama-shaped model, its norm and its head; the weights are shared."""
+    """Return a model of the first layers of a Llama-shaped model, its norm and its head; the
+    weights are shared.
+    """
     inner: Any = getattr(model, "model", None)
     if not all(hasattr(inner, part) for part in ("layers", "norm", "embed_tokens")):
-        raise SkitError(f"models of type '{model.config.model_type}' cannot exit early: they are not shaped like Llama")
+        raise SkitError(
+            f"models of type '{model.config.model_type}' cannot exit early: they are not shaped like Llama"
+        )
     if layers >= len(inner.layers):
-        raise SkitError(f"early-exit:{layers} must exit before the last of the target's {len(inner.layers)} layers")
+        raise SkitError(
+            f"early-exit:{layers} must exit before the last of the target's {len(inner.layers)} layers"
+        )
     small = copy(model)
     small._modules = dict(model._modules)
     small._parameters = dict(model._parameters)

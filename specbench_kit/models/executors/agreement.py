@@ -1,4 +1,6 @@
-"""How often a synthetic draft model is right, and how well its probabilities tell. Imports nothing heavy."""
+"""How often a synthetic draft model is right, and how well its probabilities tell. Imports nothing
+heavy.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,29 +32,45 @@ class Agreement:
     def __post_init__(self) -> None:
         shown = "+".join(f"{rank:g}" for rank in self.ranks)
         falling = all(a >= b for a, b in zip(self.ranks, self.ranks[1:], strict=False))
-        fits = falling and all(0 <= rank <= 1 for rank in self.ranks) and sum(self.ranks) <= 1 + 1e-9
+        fits = (
+            falling and all(0 <= rank <= 1 for rank in self.ranks) and sum(self.ranks) <= 1 + 1e-9
+        )
         require(
             fits,
             f"synthetic: ranks must be falling chances that come to 1 at most, as in 0.8+0.1+0.05, not {shown}",
         )
         require(0 <= self.spread <= 1, f"synthetic: spread must lie in 0..1, not {self.spread:g}")
-        require(self.calibration > 0, f"synthetic: calibration must be above 0, not {self.calibration:g}")
-        require(0 <= self.correlation <= 1, f"synthetic: correlation must lie in 0..1, not {self.correlation:g}")
+        require(
+            self.calibration > 0,
+            f"synthetic: calibration must be above 0, not {self.calibration:g}",
+        )
+        require(
+            0 <= self.correlation <= 1,
+            f"synthetic: correlation must lie in 0..1, not {self.correlation:g}",
+        )
         require(self.block >= 1, f"synthetic: block must be at least 1 token, not {self.block}")
 
     def chance(self, uniform: float) -> float:
-        """Return the chance of the likeliest token at a position from a random number; its mean is `ranks[0]`."""
+        """Return the chance of the likeliest token at a position from a random number; its mean is
+        `ranks[0]`.
+        """
         mean = (self.ranks[0] - self._least) / (1 - self._least) if self._least < 1 else 1.0
-        widest = self._least + (1 - self._least) * (pow(uniform, (1 - mean) / mean) if mean else 0.0)
+        widest = self._least + (1 - self._least) * (
+            pow(uniform, (1 - mean) / mean) if mean else 0.0
+        )
         return (1 - self.spread) * self.ranks[0] + self.spread * widest
 
     def shares(self, chance: float) -> list[float]:
-        """Return the chances of all ranks given the chance of the first; their means are `ranks`."""
+        """Return the chances of all ranks given the chance of the first; their means are
+        `ranks`.
+        """
         scale = (1 - chance) / (1 - self.ranks[0]) if self.ranks[0] < 1 else 0.0
         return [chance, *(rank * scale for rank in self.ranks[1:])]
 
     def reported(self, chance: float) -> float:
-        """Return the probability that the draft model reports for a token of this chance; it stays the likeliest."""
+        """Return the probability that the draft model reports for a token of this chance; it stays
+        the likeliest.
+        """
         if chance in (0, 1):
             return chance
         odds = pow(chance / (1 - chance), self.calibration)
@@ -60,7 +78,9 @@ class Agreement:
 
     @property
     def shared(self) -> float:
-        """Return the chance that a position uses the random number of its block, which gives `correlation`."""
+        """Return the chance that a position uses the random number of its block, which gives
+        `correlation`.
+        """
         return sqrt(self.correlation)
 
     @cached_property
@@ -71,8 +91,12 @@ class Agreement:
 
 
 def logits_of(probabilities: Sequence[float], others: int) -> tuple[list[float], float]:
-    """Return the logits of the ranked tokens, in falling order, and the lower logit of each of `others` tokens."""
+    """Return the logits of the ranked tokens, in falling order, and the lower logit of each of
+    `others` tokens.
+    """
     # Small steps keep tokens of equal probability in the order of their ranks.
-    ranked = [log(max(probability, LEAST)) - 1e-4 * rank for rank, probability in enumerate(probabilities)]
+    ranked = [
+        log(max(probability, LEAST)) - 1e-4 * rank for rank, probability in enumerate(probabilities)
+    ]
     remainder = max(1 - sum(probabilities), LEAST) / max(others, 1)
     return ranked, min(log(remainder), min(ranked) - 1e-3)

@@ -1,4 +1,6 @@
-"""The interface to a model's forward pass: ragged rows in; logits, draft statistics and hidden states out."""
+"""The interface to a model's forward pass: ragged rows in; logits, draft statistics and hidden
+states out.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +23,10 @@ from specbench_kit.models.weights.stored import StoredTensor, stored_tensor, wit
 class Row(NamedTuple):
     """New tokens of one slot, whose KV is written at `start`, `start + 1`, ... of the slot.
 
-    Every new token attends to the first `prefix` tokens of the slot and to its ancestors. `parents` holds the parent of
-    every node after the prefix, the new tokens last: node i is stored at prefix + i, and -1 is the end of the prefix.
-    Without parents everything in the slot is one chain. Logits are returned for the last `keep` tokens.
+    Every new token attends to the first `prefix` tokens of the slot and to its ancestors. `parents`
+    holds the parent of every node after the prefix, the new tokens last: node i is stored at prefix
+    + i, and -1 is the end of the prefix. Without parents everything in the slot is one chain.
+    Logits are returned for the last `keep` tokens.
     """
 
     slot: int
@@ -34,7 +37,9 @@ class Row(NamedTuple):
     keep: int = 1
 
     def paths(self) -> list[list[int]] | None:
-        """Return for every new token its path of nodes, itself last; its position is prefix + len(path) - 1."""
+        """Return for every new token its path of nodes, itself last; its position is prefix +
+        len(path) - 1.
+        """
         if self.parents is None:
             return None
         paths: list[list[int]] = []
@@ -44,7 +49,8 @@ class Row(NamedTuple):
 
 
 class Padding(NamedTuple):
-    """The shape of a padded batch and a row's position in it, on which the rounding of the row's logits depends.
+    """The shape of a padded batch and a row's position in it, on which the rounding of the row's
+    logits depends.
 
     The row was number `row` of `rows`, each of `width` new tokens and `length` keys; logits were computed from column
     `first` on.
@@ -57,15 +63,20 @@ class Padding(NamedTuple):
     length: int
 
 
-Candidates = Callable[[float, Sequence[int], Sequence[float], int, int, float], list[tuple[float, int, int]]]
-"""Arguments: temperature, rows, their base scores, candidates per row, candidates in all, and the score to exceed."""
+Candidates = Callable[
+    [float, Sequence[int], Sequence[float], int, int, float], list[tuple[float, int, int]]
+]
+"""Arguments: temperature, rows, their base scores, candidates per row, candidates in all, and the
+score to exceed.
+"""
 
 Statistics = Callable[[float], list[list[float]]]
 """Returns, for a temperature, four statistics of every row; see `Forward`."""
 
 
 class Forward:
-    """The results of a forward for the kept tokens of every row; `[row]` are the logits [kept, vocabulary] of one row.
+    """The results of a forward for the kept tokens of every row; `[row]` are the logits [kept,
+    vocabulary] of one row.
 
     `hidden` holds hidden states of the kept tokens by layer, in the order of `parts`. Executors that compute more on
     the way set two functions: `statistics(temperature)` returns max probability, entropy, margin and standard deviation
@@ -78,7 +89,9 @@ class Forward:
     most_candidates = inf
     """The most candidates per row that `candidates` can return."""
     launching: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Makes the context in which a forward that was put off is started, such as a phase of a clock."""
+    """Makes the context in which a forward that was put off is started, such as a phase of a
+    clock.
+    """
 
     def __init__(
         self,
@@ -112,14 +125,20 @@ class Forward:
         return {layer: _together(parts) for layer, parts in self._hidden.items()}
 
     def states(self, row: int, layers: Sequence[int]) -> Tensor:
-        """Return hidden states of one row's kept tokens, the layers concatenated: [kept, layers x width]."""
+        """Return hidden states of one row's kept tokens, the layers concatenated: [kept, layers x
+        width].
+        """
         return torch.cat([self._hidden[layer][row] for layer in layers], dim=-1)
 
     def mask(self, tokens: Sequence[int]) -> None:
-        """Give tokens the smallest logit of their row; minus infinity would make draft statistics NaN."""
+        """Give tokens the smallest logit of their row; minus infinity would make draft statistics
+        NaN.
+        """
         self._forget_descriptions()
         for part in self._parts:
-            part[..., [token for token in tokens if token < part.shape[-1]]] = part.amin(-1, keepdim=True)
+            part[..., [token for token in tokens if token < part.shape[-1]]] = part.amin(
+                -1, keepdim=True
+            )
 
     def _forget_descriptions(self) -> None:
         """Forget what was computed of the logits, which are about to change."""
@@ -136,11 +155,15 @@ class Forward:
 
     def top_tokens(self, count: int) -> list[list[int]]:
         """Return the `count` tokens with the highest logits of every kept token, best first."""
-        tokens: list[list[int]] = self.logits.topk(min(count, self.logits.shape[-1])).indices.tolist()
+        tokens: list[list[int]] = self.logits.topk(
+            min(count, self.logits.shape[-1])
+        ).indices.tolist()
         return tokens
 
     def next_tokens(self) -> Sequence[AnyToken]:
-        """Return the most likely next token of each row, of rows that keep one token; they may be pending."""
+        """Return the most likely next token of each row, of rows that keep one token; they may be
+        pending.
+        """
         return [token for (token,) in self.argmax()]
 
 
@@ -149,10 +172,11 @@ def _together(parts: Sequence[Tensor]) -> Tensor:
 
 
 class Executor(ABC):
-    """Runs one model and stores the KV of `slots` requests of at most `capacity` tokens each, in its own layout.
+    """Runs one model and stores the KV of `slots` requests of at most `capacity` tokens each, in
+    its own layout.
 
-    Logits are cut to the first `vocabulary` entries, since models that share a tokenizer may pad their output
-    differently; None keeps all of them.
+    Logits are cut to the first `vocabulary` entries, since models that share a tokenizer may pad
+    their output differently; None keeps all of them.
     """
 
     priority = 0
@@ -160,7 +184,9 @@ class Executor(ABC):
     dtype: torch.dtype | None = None
     """The type in which a model is loaded for this executor; None if it takes several."""
     weight_bits = 0
-    """The bits of a weight where they are fewer than the model's own, which makes it another model; else 0."""
+    """The bits of a weight where they are fewer than the model's own, which makes it another model;
+    else 0.
+    """
     scale_bits = 0
     """The bits of scales that are held beside each weight of `weight_bits`."""
     first_tokens: int | None = None
@@ -170,7 +196,9 @@ class Executor(ABC):
     takes_pending = False
     """True if rows may hold tokens that are pending, which other executors would wait for."""
     reads_files = False
-    """True if the executor reads a model's weights where they are, so that they need not be in memory before."""
+    """True if the executor reads a model's weights where they are, so that they need not be in
+    memory before.
+    """
 
     reads_blocks = False
     """True if the executor holds the blocks of a GGUF file as they are."""
@@ -191,17 +219,23 @@ class Executor(ABC):
     @classmethod
     @abstractmethod
     def supports(cls, model: Any) -> bool:
-        """Return whether this executor computes what the transformers model computes, up to rounding."""
+        """Return whether this executor computes what the transformers model computes, up to
+        rounding.
+        """
 
     @property
     def products(self) -> str:
-        """Return how products are rounded, if that is not by the model's data type alone: runs then differ in it."""
+        """Return how products are rounded, if that is not by the model's data type alone: runs then
+        differ in it.
+        """
         return ""
 
     @classmethod
     def refusal(cls, model: Any) -> str:
         """Return why the executor cannot run a model although it was named; empty if it can."""
-        unsupported = "" if cls.supports(model) else f"cannot run models of type '{model.config.model_type}'"
+        unsupported = (
+            "" if cls.supports(model) else f"cannot run models of type '{model.config.model_type}'"
+        )
         return cls.missing() or unsupported
 
     @abstractmethod
@@ -212,13 +246,15 @@ class Executor(ABC):
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         """Write the new tokens' KV and return their logits; no two rows belong to one slot.
 
-        Hidden states of `layers` are returned too: 0 is the embeddings, n the output of layer n; the last one is
-        normalised.
+        Hidden states of `layers` are returned too: 0 is the embeddings, n the output of layer n;
+        the last one is normalised.
         """
 
     @abstractmethod
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
-        """Move the KV at `sources`, in rising order, to `to`, `to + 1`, ...; no entry moves to a later position."""
+        """Move the KV at `sources`, in rising order, to `to`, `to + 1`, ...; no entry moves to a
+        later position.
+        """
 
     def release(self, slot: int) -> None:  # noqa: B027  # most keep nothing for a slot
         """Hear that a slot was given back: what was put off for its text alone need not be kept."""
@@ -232,12 +268,16 @@ executors: Registry[type[Executor]] = Registry("executor", "specbench_kit.models
 
 
 def name_of(executor: Executor) -> str:
-    """Return the registered name of an executor; the class name of one without, such as a pipeline stage."""
+    """Return the registered name of an executor; the class name of one without, such as a pipeline
+    stage.
+    """
     names = {kind: name for name, kind in executors.all().items()}
     return names.get(type(executor), type(executor).__name__)
 
 
-def make_executor(model: Any, slots: int, capacity: int, vocabulary: int | None, name: str | None = None) -> Executor:
+def make_executor(
+    model: Any, slots: int, capacity: int, vocabulary: int | None, name: str | None = None
+) -> Executor:
     """Return the fastest executor that supports the model, or the named one."""
     kind = _fastest(model) if name is None else executors.get(name)
     if name is not None and (refusal := kind.refusal(model)):
@@ -246,11 +286,17 @@ def make_executor(model: Any, slots: int, capacity: int, vocabulary: int | None,
 
 
 def held_bytes(model: Any, name: str | None = None) -> int:
-    """Return the bytes of weights that `make_executor` will read into memory; 0 of a model whose weights are there."""
+    """Return the bytes of weights that `make_executor` will read into memory; 0 of a model whose
+    weights are there.
+    """
     if not isinstance(model, nn.Module):  # a synthetic model
         return 0
     # A tied output matrix is the same parameter as the embedding, and counts once.
-    weights = [(weight, stored) for weight in set(model.parameters()) if (stored := stored_tensor(weight)) is not None]
+    weights = [
+        (weight, stored)
+        for weight in set(model.parameters())
+        if (stored := stored_tensor(weight)) is not None
+    ]
     if not weights:
         return 0
     kind = _fastest(model) if name is None else executors.get(name)
@@ -264,7 +310,11 @@ def _held_bits(kind: type[Executor], weight: Tensor, stored: StoredTensor) -> in
         return weight.numel() * (kind.weight_bits + kind.scale_bits)
     if kind.reads_blocks and (blocks := blocks_of(weight)) is not None:
         return 8 * blocks.size_bytes
-    in_file = stored.dtype.itemsize if kind.reads_files and stored.dtype is not None else weight.dtype.itemsize
+    in_file = (
+        stored.dtype.itemsize
+        if kind.reads_files and stored.dtype is not None
+        else weight.dtype.itemsize
+    )
     return weight.numel() * 8 * in_file
 
 

@@ -1,8 +1,10 @@
-"""Executors for GPUs: forwards are captured as CUDA graphs, and chains of drafts and moves of KV stay on the card.
+"""Executors for GPUs: forwards are captured as CUDA graphs, and chains of drafts and moves of KV
+stay on the card.
 
-One of them computes everything in one shape, so that outputs do not depend on how tokens are split. Kernels of a GPU
-round differently for different numbers of tokens. Where plain decoding and every verification run through one captured
-graph, with the same padding, a token's logits are the same in all of them.
+One of them computes everything in one shape, so that outputs do not depend on how tokens are split.
+Kernels of a GPU round differently for different numbers of tokens. Where plain decoding and every
+verification run through one captured graph, with the same padding, a token's logits are the same in
+all of them.
 """
 
 from collections.abc import Sequence
@@ -14,7 +16,12 @@ import torch
 from torch import Tensor
 
 from specbench_kit.models.executors.base import Forward, Padding, Row, executors
-from specbench_kit.models.executors.graph_forward import CardDecoder, GraphComputations, GraphMemory, is_computable
+from specbench_kit.models.executors.graph_forward import (
+    CardDecoder,
+    GraphComputations,
+    GraphMemory,
+    is_computable,
+)
 from specbench_kit.models.executors.graph_inputs import (
     NODES,
     Details,
@@ -38,23 +45,43 @@ from specbench_kit.models.executors.padded import Computed, ForwardInput, in_ord
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
 from specbench_kit.models.executors.transformers import TransformersExecutor, WindowCache
 
-CAPTURED = {"gemma", "glm4", "granite", "helium", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "smollm3"}
-"""Types of models whose forward neither waits for the card nor depends on numbers that it computed."""
+CAPTURED = {
+    "gemma",
+    "glm4",
+    "granite",
+    "helium",
+    "llama",
+    "mistral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "smollm3",
+}
+"""Types of models whose forward neither waits for the card nor depends on numbers that it
+computed.
+"""
 ROTATIONS = {"default", "linear", "llama3", "yarn"}
 """Kinds of position embedding that do not look at the positions on the host."""
 LEAST_LENGTH = 128
 LEAST_NODES = 64
 """The smallest size of trees for which there are graphs; larger ones are powers of two."""
 MOST_CHAIN = 64
-"""The most tokens of one request that follow each other in a graph of its slot; a longer prompt is one of any slot."""
+"""The most tokens of one request that follow each other in a graph of its slot; a longer prompt is
+one of any slot.
+"""
 MOST_PROMPT = 512
-"""The longest prompt that a graph computes. A longer one keeps a card busy for longer than its launches take."""
+"""The longest prompt that a graph computes. A longer one keeps a card busy for longer than its
+launches take.
+"""
 MOST_STEPS = 8
 """The longest chain in one graph; longer ones are several graphs, each a power of two."""
 
 
 class GraphKey(NamedTuple):
-    """What a graph computes: a forward with `steps` 0, else a chain; one that `goes_on` needs no inputs."""
+    """What a graph computes: a forward with `steps` 0, else a chain; one that `goes_on` needs no
+    inputs.
+    """
 
     shape: GraphShape
     layers: tuple[int, ...] = ()
@@ -67,10 +94,11 @@ class GraphKey(NamedTuple):
 class CudaGraphExecutor(TransformersExecutor):
     """Replays CUDA graphs of a model on a GPU, one per shape, and keeps drafted chains on the card.
 
-    Forwards of up to 64 new tokens per request, and of trees of up to 87 new nodes, are padded to the next larger shape
-    and replayed, and so are prompts of up to 512, each by itself. What is longer, and trees of more than 256 nodes, is
-    launched kernel by kernel. A forward whose result may become the input of the next one is put off until somebody
-    needs the result: a chain is then one graph. Capturing a graph takes no time that clocks count.
+    Forwards of up to 64 new tokens per request, and of trees of up to 87 new nodes, are padded to
+    the next larger shape and replayed, and so are prompts of up to 512, each by itself. What is
+    longer, and trees of more than 256 nodes, is launched kernel by kernel. A forward whose result
+    may become the input of the next one is put off until somebody needs the result: a chain is then
+    one graph. Capturing a graph takes no time that clocks count.
     """
 
     priority = 1
@@ -97,12 +125,18 @@ class CudaGraphExecutor(TransformersExecutor):
 
     @classmethod
     def refusal(cls, model: Any) -> str:
-        return "needs a GPU: give --device cuda" if model.device.type != "cuda" else super().refusal(model)
+        return (
+            "needs a GPU: give --device cuda"
+            if model.device.type != "cuda"
+            else super().refusal(model)
+        )
 
     def _allocate(self, slots: int, capacity: int) -> None:
         super()._allocate(slots, capacity)
         self._memory = GraphMemory(self.store, slots, capacity + BAND, self._dtype, self.device)
-        self._computations = GraphComputations(self.model, self._decoder, self._memory, self.vocabulary)
+        self._computations = GraphComputations(
+            self.model, self._decoder, self._memory, self.vocabulary
+        )
         self._graphs: GraphLibrary[GraphKey] = GraphLibrary(self._memory.state)
         self.details = Details()
         """What the next forwards say of their distributions."""
@@ -122,7 +156,9 @@ class CudaGraphExecutor(TransformersExecutor):
             self._chain.steps += 1
             return GraphForward(self._chain, rows, self._chain.steps - 1)
         self._end_chain()
-        if not (all(map(_is_captured, rows)) or (len(rows) == 1 and self._is_prompt(rows[0], layers))):
+        if not (
+            all(map(_is_captured, rows)) or (len(rows) == 1 and self._is_prompt(rows[0], layers))
+        ):
             if len(rows) > 1:
                 return self._apart(rows, layers)
             self._move_kv()
@@ -137,7 +173,10 @@ class CudaGraphExecutor(TransformersExecutor):
     def _apart(self, rows: Sequence[Row], layers: Sequence[int]) -> Forward:
         """Compute the rows that fit into a graph together, and each of the others by itself."""
         together = [number for number, row in enumerate(rows) if _is_captured(row)]
-        groups = [*([together] if together else []), *([n] for n in range(len(rows)) if n not in together)]
+        groups = [
+            *([together] if together else []),
+            *([n] for n in range(len(rows)) if n not in together),
+        ]
         logits: dict[int, Tensor] = {}
         hidden: dict[int, dict[int, Tensor]] = {layer: {} for layer in layers}
         padding: dict[int, Padding] = {}
@@ -154,7 +193,12 @@ class CudaGraphExecutor(TransformersExecutor):
     def _is_prompt(self, row: Row, layers: Sequence[int]) -> bool:
         """Return whether a row is a prompt of which a graph computes what follows it."""
         begins = row.keep == 1 and row.parents is None and not row.start and not layers
-        return begins and self.has_chains and self._decoder is not None and len(row.tokens) <= MOST_PROMPT
+        return (
+            begins
+            and self.has_chains
+            and self._decoder is not None
+            and len(row.tokens) <= MOST_PROMPT
+        )
 
     @cached_property
     def _decoder(self) -> CardDecoder | None:
@@ -162,21 +206,32 @@ class CudaGraphExecutor(TransformersExecutor):
         return CardDecoder(self.model) if is_computable(self.model) else None
 
     def compute(self, batch: ForwardInput) -> Computed:
-        """Compute what no graph does, such as a long prompt, by the same kernels as graphs if these are our own."""
+        """Compute what no graph does, such as a long prompt, by the same kernels as graphs if these
+        are our own.
+        """
         if self._decoder is None:
             return super().compute(batch)
         kv = WindowCache(batch.kv)
-        logits, hidden = self._decoder(batch.tokens, batch.positions, batch.mask, kv, batch.layers, batch.first)
-        return Computed(logits, {layer: states[:, batch.first :] for layer, states in hidden.items()})
+        logits, hidden = self._decoder(
+            batch.tokens, batch.positions, batch.mask, kv, batch.layers, batch.first
+        )
+        return Computed(
+            logits, {layer: states[:, batch.first :] for layer, states in hidden.items()}
+        )
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         self._end_chain()
         if any(moved == slot for moved, _ in self._moves):
             self._move_kv()  # these sources may be the destinations of moves that wait
-        self._moves |= {(slot, to + index): source for index, source in enumerate(sources) if source != to + index}
+        self._moves |= {
+            (slot, to + index): source
+            for index, source in enumerate(sources)
+            if source != to + index
+        }
 
     def release(self, slot: int) -> None:
-        # A chain that stays open holds its executor, and with it all KV and weights, when nobody else does any more.
+        # A chain that stays open holds its executor, and with it all KV and weights, when nobody
+        # else does any more.
         if self._chain is not None and any(row.slot == slot for row in self._chain.rows):
             self._end_chain()
 
@@ -188,7 +243,11 @@ class CudaGraphExecutor(TransformersExecutor):
             work.shape = self._shape(work)
             steps = _power_below(work.steps) if work.starts_chain and work.shape.length else 0
             shape = work.shape if work.shape.length else work.shape._replace(first=0)
-            self._replay(work, GraphKey(shape, tuple(work.layers), steps, details=work.details), self._link(work))
+            self._replay(
+                work,
+                GraphKey(shape, tuple(work.layers), steps, details=work.details),
+                self._link(work),
+            )
         while work.started < work.steps:
             assert work.shape is not None
             steps = _power_below(work.steps - work.started)
@@ -204,7 +263,11 @@ class CudaGraphExecutor(TransformersExecutor):
     def board(self) -> Tensor:
         """Return the results [slots, COLUMNS, fields] of the last work, on the card."""
         owner = self._owner() if self._owner is not None else None
-        return self._memory.details if owner is not None and owner.details.temperature else self._memory.board
+        return (
+            self._memory.details
+            if owner is not None and owner.details.temperature
+            else self._memory.board
+        )
 
     def ask_for(self, details: Details) -> None:
         """Make the forwards from now on say more of their distributions."""
@@ -259,7 +322,9 @@ class CudaGraphExecutor(TransformersExecutor):
         with torch.cuda.device(self.device):
             return self._graphs.capture(key, partial(self._compute, key, inputs), inputs)
 
-    def _compute(self, key: GraphKey, inputs: GraphInputs | None) -> tuple[Tensor, dict[int, Tensor]]:
+    def _compute(
+        self, key: GraphKey, inputs: GraphInputs | None
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         if inputs is None:
             return self._computations.steps(key.shape, key.steps, key.details)
         if not key.shape.length:
@@ -269,7 +334,9 @@ class CudaGraphExecutor(TransformersExecutor):
         return self._computations.forward(inputs, key.layers, key.details)
 
     def _link(self, work: Work) -> list[list[int]]:
-        """Return the tokens of all rows; those that another executor has on its board are brought here by one copy."""
+        """Return the tokens of all rows; those that another executor has on its board are brought
+        here by one copy.
+        """
         source = _source_of(work.rows, self)
         if source is None:
             return [list(row.tokens) for row in work.rows]
@@ -284,7 +351,9 @@ class CudaGraphExecutor(TransformersExecutor):
         return [list(map(_number, parts_of(row.tokens))) for row in work.rows]
 
     def _take_board(self, work: Work) -> None:
-        """Make the board free for the results of the work: what is on it and still needed is read before."""
+        """Make the board free for the results of the work: what is on it and still needed is read
+        before.
+        """
         owner = self._owner() if self._owner is not None else None
         if owner is not None and owner is not work:
             owner.read()
@@ -307,7 +376,9 @@ class CudaGraphExecutor(TransformersExecutor):
         return GraphShape(first, rows, width, self._length(work), _nodes(work.rows, width))
 
     def _length(self, work: Work) -> int:
-        """Return how many keys the work attends to, rounded up: attention reads all of them, whatever the mask says."""
+        """Return how many keys the work attends to, rounded up: attention reads all of them,
+        whatever the mask says.
+        """
         end = max(row.start + len(row.tokens) for row in work.rows) + work.steps - 1
         whole = power_of_two(end)
         between = 3 * whole // 4
@@ -315,14 +386,16 @@ class CudaGraphExecutor(TransformersExecutor):
 
 
 FREE_TOKENS = 128
-"""Tokens of all rows that take no longer than one does, since a card reads all weights for them anyhow."""
+"""Tokens of all rows that take no longer than one does, since a card reads all weights for them
+anyhow.
+"""
 
 
 def padded_width(rows: int, tokens: int) -> int:
     """Return the width of the graph for so many tokens of each row, of which there shall be few.
 
-    By powers of two a verification of 17 tokens would be padded to 32: for 32 requests nearly twice the products, where
-    a card has more of them to do than weights to read.
+    By powers of two a verification of 17 tokens would be padded to 32: for 32 requests nearly twice
+    the products, where a card has more of them to do than weights to read.
     """
     whole = power_of_two(tokens)
     if rows * whole <= FREE_TOKENS:
@@ -332,7 +405,9 @@ def padded_width(rows: int, tokens: int) -> int:
 
 
 def _is_captured(row: Row) -> bool:
-    """Return whether graphs that are wide enough for a row exist in any case; see also `_is_prompt`."""
+    """Return whether graphs that are wide enough for a row exist in any case; see also
+    `_is_prompt`.
+    """
     if row.parents is None:
         return len(row.tokens) <= MOST_CHAIN
     return len(row.tokens) <= COLUMNS and len(row.parents) <= NODES
@@ -350,10 +425,16 @@ def _power_below(steps: int) -> int:
 
 
 def _source_of(rows: Sequence[Row], reader: CudaGraphExecutor) -> Work | None:
-    """Return the work of another executor on whose board all pending tokens of the rows are; None if there is none."""
+    """Return the work of another executor on whose board all pending tokens of the rows are; None
+    if there is none.
+    """
     works = {id(token.source): token.source for token in pending_in(rows)}.values()
     sources = [source.work for source in works if isinstance(source, GraphForward)]
-    if not sources or len(sources) < len(works) or any(source is not sources[0] for source in sources):
+    if (
+        not sources
+        or len(sources) < len(works)
+        or any(source is not sources[0] for source in sources)
+    ):
         return None
     (source, *_), forwards = sources, works
     for forward in forwards:
@@ -398,23 +479,27 @@ class MoveInputs:
         """Bring the moves to the card and do them; in a graph this is a part of each replay."""
         self._card.copy_(self._host, non_blocking=True)
         slots, sources, destinations = self._card.unbind()
-        # All sources are read before anything is written, so that a cell may be the source of one move and the
-        # destination of another.
+        # All sources are read before anything is written, so that a cell may be the source of one
+        # move and the destination of another.
         for block in store.blocks:
             block[:, slots, :, destinations] = block[:, slots, :, sources]
 
 
 INVARIANT_WIDTH = 64
-"""The tokens of every slot that an invariant forward computes; longer rows are computed in parts."""
+"""The tokens of every slot that an invariant forward computes; longer rows are computed in
+parts.
+"""
 
 
 @executors.register("cuda-invariant")
 class InvariantExecutor(CudaGraphExecutor):
-    """Replays one CUDA graph of a model on a GPU for all forwards, so that a method's outputs are plain decoding's.
+    """Replays one CUDA graph of a model on a GPU for all forwards, so that a method's outputs are
+    plain decoding's.
 
-    Every forward computes 64 tokens of every slot over all keys that a slot can hold, whatever it was asked for: that
-    is its price, which grows with the batch. Longer rows are computed in parts of 64 tokens. Trees of more than 256
-    nodes are computed as the executor `transformers` does, and are no more invariant than there.
+    Every forward computes 64 tokens of every slot over all keys that a slot can hold, whatever it
+    was asked for: that is its price, which grows with the batch. Longer rows are computed in parts
+    of 64 tokens. Trees of more than 256 nodes are computed as the executor `transformers` does, and
+    are no more invariant than there.
     """
 
     priority = -1
@@ -431,7 +516,9 @@ class InvariantExecutor(CudaGraphExecutor):
         return Forward(logits, hidden)
 
     def _in_parts(self, row: Row, layers: Sequence[int]) -> Forward:
-        """Compute one row in parts of as many tokens as the shape has columns, and return the logits of all."""
+        """Compute one row in parts of as many tokens as the shape has columns, and return the
+        logits of all.
+        """
         count = len(row.tokens)
         before = len(row.parents) - count if row.parents is not None else 0
         logits = []
@@ -440,15 +527,28 @@ class InvariantExecutor(CudaGraphExecutor):
             end = min(first + INVARIANT_WIDTH, count)
             parents = row.parents[: before + end] if row.parents is not None else None
             keep = max(0, min(end - first, end - (count - row.keep)))
-            # The result is read before the next part overwrites it; a part that keeps nothing has none.
+            # The result is read before the next part overwrites it; a part that keeps nothing has
+            # none.
             part = super().forward(
-                [Row(row.slot, row.tokens[first:end], row.start + first, row.prefix, parents, keep)], layers
+                [
+                    Row(
+                        row.slot,
+                        row.tokens[first:end],
+                        row.start + first,
+                        row.prefix,
+                        parents,
+                        keep,
+                    )
+                ],
+                layers,
             )
             if keep:
                 logits.append(part[0])
                 for layer in layers:
                     hidden[layer].append(part.hidden[layer])
-        return Forward([torch.cat(logits)], {layer: [torch.cat(states)] for layer, states in hidden.items()})
+        return Forward(
+            [torch.cat(logits)], {layer: [torch.cat(states)] for layer, states in hidden.items()}
+        )
 
     def _shape(self, work: Work) -> GraphShape:
         return GraphShape(0, self.slots, INVARIANT_WIDTH, self._memory.trash + 1, NODES)

@@ -1,4 +1,6 @@
-"""An executor that replays CUDA graphs of an EAGLE head, with its chains on the card as those of other draft models."""
+"""An executor that replays CUDA graphs of an EAGLE head, with its chains on the card as those of
+other draft models.
+"""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,7 +20,8 @@ from specbench_kit.models.heads.model import HeadModel
 
 @executors.register("cuda-graph-head")
 class CudaGraphHeadExecutor(CudaGraphExecutor, HeadExecutor):
-    """Replays CUDA graphs of an EAGLE head on a GPU, one per shape, as `cuda-graph` does of other models.
+    """Replays CUDA graphs of an EAGLE head on a GPU, one per shape, as `cuda-graph` does of other
+    models.
 
     The target's states of several requests are taken in together, before the next forward.
     """
@@ -44,7 +47,9 @@ class CudaGraphHeadExecutor(CudaGraphExecutor, HeadExecutor):
 
     @cached_property
     def _decoder(self) -> None:
-        """Return None: a head is no decoder, and its longer prompts are launched kernel by kernel."""
+        """Return None: a head is no decoder, and its longer prompts are launched kernel by
+        kernel.
+        """
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         self._take_states()
@@ -67,7 +72,9 @@ class CudaGraphHeadExecutor(CudaGraphExecutor, HeadExecutor):
         self._given = []
         # The head's outputs move together with its KV.
         self.store.blocks.append(self.states.own[None, :, None])
-        self._computations = _HeadComputations(self.model, self.states, self._memory, self.vocabulary)
+        self._computations = _HeadComputations(
+            self.model, self.states, self._memory, self.vocabulary
+        )
 
     def _inputs(self, shape: GraphShape) -> GraphInputs:
         return _HeadInputs(shape, self._memory.trash, self.device, self.states)
@@ -85,17 +92,23 @@ class CudaGraphHeadExecutor(CudaGraphExecutor, HeadExecutor):
 class _HeadInputs(GraphInputs):
     """Inputs that also say where the state is that each token reads."""
 
-    def __init__(self, shape: GraphShape, trash: int, device: torch.device, states: HeadStates) -> None:
+    def __init__(
+        self, shape: GraphShape, trash: int, device: torch.device, states: HeadStates
+    ) -> None:
         super().__init__(shape, trash, device)
         self._states = states
-        self._host_sources = torch.zeros((shape.rows, shape.width), dtype=torch.int64, pin_memory=True)
+        self._host_sources = torch.zeros(
+            (shape.rows, shape.width), dtype=torch.int64, pin_memory=True
+        )
         self.sources = torch.zeros((shape.rows, shape.width), dtype=torch.int64, device=device)
 
     def fill(self, rows: Sequence[Row], linked: Sequence[Sequence[int]]) -> None:
         super().fill(rows, linked)
         table = self._host_sources.numpy()
         for row in rows:
-            table[row.slot - self.shape.first, : len(row.tokens)] = list(self._states.sources_of(row))
+            table[row.slot - self.shape.first, : len(row.tokens)] = list(
+                self._states.sources_of(row)
+            )
 
     def copy(self) -> None:
         super().copy()
@@ -105,7 +118,9 @@ class _HeadInputs(GraphInputs):
 class _HeadComputations(GraphComputations):
     """What graphs capture of a head."""
 
-    def __init__(self, model: HeadModel, states: HeadStates, memory: GraphMemory, vocabulary: int | None) -> None:
+    def __init__(
+        self, model: HeadModel, states: HeadStates, memory: GraphMemory, vocabulary: int | None
+    ) -> None:
         super().__init__(model, None, memory, vocabulary)
         self._states = states
         self._tokens = model.tokens
@@ -122,7 +137,11 @@ class _HeadComputations(GraphComputations):
     ) -> tuple[Tensor, dict[int, Tensor]]:
         slots = self._memory.slots_of(shape)
         # A further step of a chain reads what the head said of the token before.
-        sources = inputs.sources if isinstance(inputs, _HeadInputs) else self._states.own_source(slots, cells - 1)
+        sources = (
+            inputs.sources
+            if isinstance(inputs, _HeadInputs)
+            else self._states.own_source(slots, cells - 1)
+        )
         kv = self._memory.window(shape, cells)
         outputs = outputs_of(self._model, tokens, places, mask, kv, self._states.at(sources))
         self._states.own[slots, cells] = outputs

@@ -1,8 +1,8 @@
 """The computations that graphs capture: forwards over static KV that read static inputs alone.
 
-Llama-like models are computed in few kernels. On an H100 a layer of Qwen3 in transformers' own code is some sixty
-kernels, most of which take longer to start than to compute, and attention copies the KV of every head that shares it.
-Here it is about twenty, and KV is read where it is.
+Llama-like models are computed in few kernels. On an H100 a layer of Qwen3 in transformers' own code
+is some sixty kernels, most of which take longer to start than to compute, and attention copies the
+KV of every head that shares it. Here it is about twenty, and KV is read where it is.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,29 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_attention, silu
 from transformers.cache_utils import Cache
 
-from specbench_kit.models.executors.graph_inputs import DETAILS, Details, GraphInputs, GraphShape, describe
+from specbench_kit.models.executors.graph_inputs import (
+    DETAILS,
+    Details,
+    GraphInputs,
+    GraphShape,
+    describe,
+)
 from specbench_kit.models.executors.graph_work import COLUMNS, FIELDS
 from specbench_kit.models.executors.kv import KV, KVStore
 from specbench_kit.models.executors.native_weights import LLAMA_LIKE, has_plain_layers
 
 
 def is_computable(model: Any) -> bool:
-    """Return whether `CardDecoder` computes what the model does: a Llama-like one with plain products."""
+    """Return whether `CardDecoder` computes what the model does: a Llama-like one with plain
+    products.
+    """
     quantised = getattr(model.config, "quantization_config", None) is not None
     if quantised or model.config.model_type not in LLAMA_LIKE or not has_plain_layers(model):
         return False
     layers = [module for module in model.model.layers.modules() if hasattr(module, "weight")]
-    plain = all(type(module) is nn.Linear or type(module).__name__.endswith("RMSNorm") for module in layers)
+    plain = all(
+        type(module) is nn.Linear or type(module).__name__.endswith("RMSNorm") for module in layers
+    )
     return plain and not any(hasattr(module, "_hf_hook") for module in model.modules())
 
 
@@ -52,7 +62,8 @@ class CardDecoder:
         first: int = 0,
         last: Tensor | None = None,
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Return logits [rows, width - first, vocabulary], and hidden states by layer, numbered as transformers does.
+        """Return logits [rows, width - first, vocabulary], and hidden states by layer, numbered as
+        transformers does.
 
         `first` is the first token whose logits are needed; with `last` [rows] those of one token of each row are
         computed, [rows, 1, vocabulary].
@@ -60,11 +71,16 @@ class CardDecoder:
         hidden = embedding(tokens, self._embedding)
         cosines, sines = (table[:, :, None] for table in self._rotary(hidden, places))
         half = sines.shape[-1] // 2
-        # Rotation adds the other half of a head times the sine, of which the first half is subtracted.
+        # Rotation adds the other half of a head times the sine, of which the first half is
+        # subtracted.
         signed = torch.cat((-sines[..., :half], sines[..., half:]), -1)
         group = self._config.num_attention_heads // self._config.num_key_value_heads
         rows, _, width, length = mask.shape
-        grouped = mask[:, :, None].expand(rows, 1, group, width, length).reshape(rows, 1, group * width, length)
+        grouped = (
+            mask[:, :, None]
+            .expand(rows, 1, group, width, length)
+            .reshape(rows, 1, group * width, length)
+        )
         states = {0: hidden}
         for index, layer in enumerate(self._layers):
             hidden = layer(hidden, cosines, signed, grouped, kv, index)
@@ -100,26 +116,46 @@ class _Layer:
             )
             self._norms = torch.cat(weights).detach()
 
-    def __call__(self, hidden: Tensor, cosines: Tensor, sines: Tensor, mask: Tensor, kv: KV, index: int) -> Tensor:
-        hidden = hidden + self._attend(_normed(hidden, self._before_attention), cosines, sines, mask, kv, index)
+    def __call__(
+        self, hidden: Tensor, cosines: Tensor, sines: Tensor, mask: Tensor, kv: KV, index: int
+    ) -> Tensor:
+        hidden = hidden + self._attend(
+            _normed(hidden, self._before_attention), cosines, sines, mask, kv, index
+        )
         gate, up = linear(_normed(hidden, self._before_mlp), *self._gates).chunk(2, -1)
         combined: Tensor = self._mlp.down_proj(silu(gate) * up)
         return hidden + combined
 
-    def _attend(self, hidden: Tensor, cosines: Tensor, sines: Tensor, mask: Tensor, kv: KV, index: int) -> Tensor:
+    def _attend(
+        self, hidden: Tensor, cosines: Tensor, sines: Tensor, mask: Tensor, kv: KV, index: int
+    ) -> Tensor:
         rows, width, _ = hidden.shape
         heads, kv_heads, dim = self._heads, self._kv_heads, self._dim
         projected = linear(hidden, *self._projections).view(rows, width, heads + 2 * kv_heads, dim)
-        turned, new_values = projected[:, :, : heads + kv_heads], projected[:, :, heads + kv_heads :]
+        turned, new_values = (
+            projected[:, :, : heads + kv_heads],
+            projected[:, :, heads + kv_heads :],
+        )
         if self._norms is not None:
             turned = rms_norm(turned, (dim,), eps=self._epsilon) * self._norms
         turned = turned * cosines + turned.roll(dim // 2, -1) * sines
         queries, new_keys = turned[:, :, :heads], turned[:, :, heads:]
         keys, values = kv.update(new_keys.transpose(1, 2), new_values.transpose(1, 2), index)
-        # Heads that share keys stand one below the other as if they were further tokens, so that no KV is copied.
-        queries = queries.view(rows, width, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, dim)
-        found = scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=self._attention.scaling)
-        found = found.view(rows, kv_heads, -1, width, dim).permute(0, 3, 1, 2, 4).reshape(rows, width, heads * dim)
+        # Heads that share keys stand one below the other as if they were further tokens, so that no
+        # KV is copied.
+        queries = (
+            queries.view(rows, width, kv_heads, -1, dim)
+            .permute(0, 2, 3, 1, 4)
+            .reshape(rows, kv_heads, -1, dim)
+        )
+        found = scaled_dot_product_attention(
+            queries, keys, values, attn_mask=mask, scale=self._attention.scaling
+        )
+        found = (
+            found.view(rows, kv_heads, -1, width, dim)
+            .permute(0, 3, 1, 2, 4)
+            .reshape(rows, width, heads * dim)
+        )
         output: Tensor = self._attention.o_proj(found)
         return output
 
@@ -133,9 +169,11 @@ _merged: WeakKeyDictionary[nn.Module, tuple[Tensor, Tensor | None]] = WeakKeyDic
 
 
 def side_by_side(*products: nn.Linear) -> tuple[Tensor, Tensor | None]:
-    """Return weight and bias of products of the same numbers as those of one product, which they share from now on.
+    """Return weight and bias of products of the same numbers as those of one product, which they
+    share from now on.
 
-    The modules keep working: their weights become parts of the one, so that memory is needed for one layer more.
+    The modules keep working: their weights become parts of the one, so that memory is needed for
+    one layer more.
     """
     found = _merged.get(products[0])
     if found is not None and products[0].weight.data_ptr() == found[0].data_ptr():
@@ -153,7 +191,9 @@ def side_by_side(*products: nn.Linear) -> tuple[Tensor, Tensor | None]:
 
 
 class StaticKV(Cache):
-    """Gives a transformers model the slots of one shape, and places on the card into which new KV is written."""
+    """Gives a transformers model the slots of one shape, and places on the card into which new KV
+    is written.
+    """
 
     def __init__(self, store: KVStore, shape: GraphShape, cells: Tensor, slots: Tensor) -> None:
         super().__init__(layers=[])
@@ -169,7 +209,9 @@ class StaticKV(Cache):
         stored = self._store.layers[layer_idx]
         for kept, new in zip(stored, (key_states, value_states), strict=True):
             kept[self._slots, :, self._cells] = new.permute(0, 2, 1, 3)
-        keys, values = (kept[shape.first : shape.first + shape.rows, :, : shape.length] for kept in stored)
+        keys, values = (
+            kept[shape.first : shape.first + shape.rows, :, : shape.length] for kept in stored
+        )
         return keys, values
 
     def get_seq_length(self, *_args: Any, **_kwargs: Any) -> int:
@@ -177,15 +219,21 @@ class StaticKV(Cache):
 
 
 class PromptKV:
-    """Writes the KV of a prompt into the slot that a number on the card names; the prompt attends to itself alone."""
+    """Writes the KV of a prompt into the slot that a number on the card names; the prompt attends
+    to itself alone.
+    """
 
     def __init__(self, store: KVStore, cells: Tensor, slot: Tensor) -> None:
         self._store = store
         self._cells = cells
         self._slot = slot[:, None]
 
-    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-        for kept, new in zip(self._store.layers[layer_idx], (key_states, value_states), strict=True):
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int
+    ) -> tuple[Tensor, Tensor]:
+        for kept, new in zip(
+            self._store.layers[layer_idx], (key_states, value_states), strict=True
+        ):
             kept[self._slot, :, self._cells] = new.permute(0, 2, 1, 3)
         return key_states, value_states
 
@@ -198,12 +246,16 @@ class GraphMemory:
     on the card. A chain goes on from `token` and `cell` of every slot, and writes column `column` of the board next.
     """
 
-    def __init__(self, store: KVStore, slots: int, capacity: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, store: KVStore, slots: int, capacity: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.store = store
         self.slots = slots
         self.trash = capacity - 1
         self.board = torch.zeros((slots, COLUMNS, FIELDS), dtype=torch.float64, device=device)
-        self.host_board = torch.zeros((slots, COLUMNS, FIELDS), dtype=torch.float64, pin_memory=True)
+        self.host_board = torch.zeros(
+            (slots, COLUMNS, FIELDS), dtype=torch.float64, pin_memory=True
+        )
         size = (slots, COLUMNS, FIELDS + DETAILS)
         self.details = torch.zeros(size, dtype=torch.float64, device=device)
         self.host_details = torch.zeros(size, dtype=torch.float64, pin_memory=True)
@@ -222,7 +274,9 @@ class GraphMemory:
         return [self.board, self.details, self.token, self.cell, self.column]
 
     def window(self, shape: GraphShape, cells: Tensor) -> StaticKV:
-        """Return the KV of the slots of a shape, whose new tokens are written to `cells` [rows, width]."""
+        """Return the KV of the slots of a shape, whose new tokens are written to `cells` [rows,
+        width].
+        """
         return StaticKV(self.store, shape, cells, self.slots_of(shape))
 
     def slots_of(self, shape: GraphShape) -> Tensor:
@@ -235,15 +289,23 @@ class GraphMemory:
         return torch.where(inputs.tokens < 0, self.linked[number], inputs.tokens)
 
     def chain_mask(self, cells: Tensor, length: int) -> Tensor:
-        """Return the mask [rows, 1, width, length] of tokens that attend to all before them and to themselves."""
+        """Return the mask [rows, 1, width, length] of tokens that attend to all before them and to
+        themselves.
+        """
         return self._additive(self._keys[:length] <= cells[..., None])
 
     def prompt_mask(self, width: int) -> Tensor:
-        """Return the mask [1, 1, width, width] of a prompt, of which every token attends to those before it."""
-        return self._additive(torch.ones((1, width, width), dtype=torch.bool, device=self._keys.device).tril())
+        """Return the mask [1, 1, width, width] of a prompt, of which every token attends to those
+        before it.
+        """
+        return self._additive(
+            torch.ones((1, width, width), dtype=torch.bool, device=self._keys.device).tril()
+        )
 
     def tree_mask(self, inputs: GraphInputs) -> Tensor:
-        """Return the mask [rows, 1, width, length] of tokens that attend to their prefix and their ancestors."""
+        """Return the mask [rows, 1, width, length] of tokens that attend to their prefix and their
+        ancestors.
+        """
         assert inputs.ancestors is not None
         shape = inputs.shape
         node = self._keys[: shape.length] - inputs.prefixes[:, None]
@@ -260,10 +322,11 @@ class GraphMemory:
         details: Details,
         slot: Tensor | None = None,
     ) -> Tensor:
-        """Write what follows from logits [rows, columns, vocabulary] after some tokens [rows, columns] to the board.
+        """Write what follows from logits [rows, columns, vocabulary] after some tokens [rows,
+        columns] to the board.
 
-        It goes to the rows of the shape, or to the first column of the one slot that is given as a number on the card.
-        Return the most likely next tokens [rows, columns].
+        It goes to the rows of the shape, or to the first column of the one slot that is given as a
+        number on the card. Return the most likely next tokens [rows, columns].
         """
         largest, best = logits.max(-1)  # NaN if any is
         packed = torch.stack([result.double() for result in (best, largest.isnan(), tokens)], -1)
@@ -293,25 +356,39 @@ class GraphComputations:
     Forwards are computed by `decoder` if there is one, otherwise by the model's own code.
     """
 
-    def __init__(self, model: Any, decoder: CardDecoder | None, memory: GraphMemory, vocabulary: int | None) -> None:
+    def __init__(
+        self, model: Any, decoder: CardDecoder | None, memory: GraphMemory, vocabulary: int | None
+    ) -> None:
         self._model = model
         self._decoder = decoder
         self._memory = memory
         self._vocabulary = vocabulary
 
-    def forward(self, inputs: GraphInputs, layers: Sequence[int], details: Details) -> tuple[Tensor, dict[int, Tensor]]:
+    def forward(
+        self, inputs: GraphInputs, layers: Sequence[int], details: Details
+    ) -> tuple[Tensor, dict[int, Tensor]]:
         """Compute a forward from its inputs, and write the results of every column."""
         inputs.copy()
         memory = self._memory
         shape = inputs.shape
         tokens = memory.tokens(inputs)
-        mask = memory.tree_mask(inputs) if shape.nodes else memory.chain_mask(inputs.cells, shape.length)
-        logits, hidden = self._forward(shape, tokens, inputs.cells, inputs.places, mask, layers, inputs)
+        mask = (
+            memory.tree_mask(inputs)
+            if shape.nodes
+            else memory.chain_mask(inputs.cells, shape.length)
+        )
+        logits, hidden = self._forward(
+            shape, tokens, inputs.cells, inputs.places, mask, layers, inputs
+        )
         memory.write(shape, slice(shape.width), logits, tokens, details)
         return logits, hidden
 
-    def chain(self, inputs: GraphInputs, steps: int, details: Details) -> tuple[Tensor, dict[int, Tensor]]:
-        """Compute a chain: a forward from its inputs, and further ones from the token that each has chosen."""
+    def chain(
+        self, inputs: GraphInputs, steps: int, details: Details
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Compute a chain: a forward from its inputs, and further ones from the token that each has
+        chosen.
+        """
         inputs.copy()
         memory = self._memory
         shape = inputs.shape
@@ -331,7 +408,9 @@ class GraphComputations:
         return torch.cat((logits[None], further)), {}
 
     def prompt(self, inputs: GraphInputs, details: Details) -> tuple[Tensor, dict[int, Tensor]]:
-        """Compute a prompt from its inputs: the logits after its last token, from where a chain may go on."""
+        """Compute a prompt from its inputs: the logits after its last token, from where a chain may
+        go on.
+        """
         assert self._decoder is not None
         inputs.copy()
         memory = self._memory
@@ -341,14 +420,20 @@ class GraphComputations:
         kv = PromptKV(memory.store, inputs.cells, inputs.slot)
         logits, _ = self._decoder(tokens, inputs.places, mask, kv, last=inputs.last)
         logits = logits[..., : self._vocabulary]
-        best = memory.write(inputs.shape, slice(1), logits, tokens.gather(1, last), details, inputs.slot)
+        best = memory.write(
+            inputs.shape, slice(1), logits, tokens.gather(1, last), details, inputs.slot
+        )
         memory.token[inputs.slot] = best[:, 0]
         memory.cell[inputs.slot] = (inputs.cells.gather(1, last)[:, 0] + 1).clamp(max=memory.trash)
         memory.column.fill_(1)
         return logits.transpose(0, 1), {}
 
-    def steps(self, shape: GraphShape, steps: int, details: Details) -> tuple[Tensor, dict[int, Tensor]]:
-        """Compute steps of a chain from the token and the cell of every slot, and leave those of the next step."""
+    def steps(
+        self, shape: GraphShape, steps: int, details: Details
+    ) -> tuple[Tensor, dict[int, Tensor]]:
+        """Compute steps of a chain from the token and the cell of every slot, and leave those of
+        the next step.
+        """
         memory = self._memory
         shape = shape._replace(width=1)
         slots = slice(shape.first, shape.first + shape.rows)
@@ -358,7 +443,9 @@ class GraphComputations:
         for _ in range(steps):
             own = token[:, None].clone()
             cells = cell[:, None].clone()
-            logits = self._forward(shape, own, cells, cells, memory.chain_mask(cells, shape.length))[0][:, 0]
+            logits = self._forward(
+                shape, own, cells, cells, memory.chain_mask(cells, shape.length)
+            )[0][:, 0]
             token.copy_(memory.write(shape, memory.column, logits[:, None], own, details)[:, 0])
             cell.add_(1).clamp_(max=memory.trash)
             memory.column.add_(1)
@@ -375,7 +462,9 @@ class GraphComputations:
         layers: Sequence[int] = (),
         inputs: GraphInputs | None = None,
     ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Compute one forward; `inputs` are what the host filled in, None for a further step of a chain."""
+        """Compute one forward; `inputs` are what the host filled in, None for a further step of a
+        chain.
+        """
         kv = self._memory.window(shape, cells)
         if self._decoder is not None:
             logits, hidden = self._decoder(tokens, places, mask, kv, layers)
@@ -388,4 +477,6 @@ class GraphComputations:
             use_cache=True,
             output_hidden_states=bool(layers),
         )
-        return output.logits[..., : self._vocabulary], {layer: output.hidden_states[layer] for layer in layers}
+        return output.logits[..., : self._vocabulary], {
+            layer: output.hidden_states[layer] for layer in layers
+        }

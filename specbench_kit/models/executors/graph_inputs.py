@@ -14,15 +14,18 @@ from specbench_kit.models.executors.base import Row
 from specbench_kit.models.executors.pending import AnyToken, PendingToken, parts_of
 
 NODES = 256
-"""The most nodes of a tree, provisional ones of earlier forwards included, that a graph can attend to."""
+"""The most nodes of a tree, provisional ones of earlier forwards included, that a graph can attend
+to.
+"""
 
 
 class GraphShape(NamedTuple):
     """The shape of a captured forward.
 
-    It computes `width` new tokens in each of the slots `first`, `first + 1`, ..., `first + rows - 1`, which attend to
-    at most `length` keys. `nodes` is the size of trees, 0 if all rows are chains. With length 0 it is one prompt in
-    any slot, which attends to nothing that was computed before.
+    It computes `width` new tokens in each of the slots `first`, `first + 1`, ..., `first + rows -
+    1`, which attend to at most `length` keys. `nodes` is the size of trees, 0 if all rows are
+    chains. With length 0 it is one prompt in any slot, which attends to nothing that was computed
+    before.
     """
 
     first: int
@@ -35,9 +38,10 @@ class GraphShape(NamedTuple):
 class GraphInputs:
     """The inputs of one shape, in pinned memory and on the card.
 
-    A row's columns are its new tokens. A token below 0 is number `-1 - token` of the tokens that another executor has
-    left on the card; `cells` are the places in KV, and `places` the positions in the text. A column that is only
-    padding is written to the last cell, `trash`, which nothing attends to.
+    A row's columns are its new tokens. A token below 0 is number `-1 - token` of the tokens that
+    another executor has left on the card; `cells` are the places in KV, and `places` the positions
+    in the text. A column that is only padding is written to the last cell, `trash`, which nothing
+    attends to.
     """
 
     def __init__(self, shape: GraphShape, trash: int, device: torch.device) -> None:
@@ -47,17 +51,25 @@ class GraphInputs:
         width = shape.width
         self._host = torch.zeros((rows, 3 * width + 3), dtype=torch.int64, pin_memory=True)
         self._card = torch.zeros((rows, 3 * width + 3), dtype=torch.int64, device=device)
-        self.tokens, self.cells, self.places = (self._card[:, i * width : (i + 1) * width] for i in range(3))
+        self.tokens, self.cells, self.places = (
+            self._card[:, i * width : (i + 1) * width] for i in range(3)
+        )
         self.last, self.prefixes, self.slot = (self._card[:, 3 * width + i] for i in range(3))
         self._numbers = self._host.numpy()
         self.was_read = torch.cuda.Event()
         """Happens when the card has read what was written last."""
         size = (rows, width, shape.nodes)
-        self._host_ancestors = torch.zeros(size, dtype=torch.uint8, pin_memory=True) if shape.nodes else None
-        self.ancestors = torch.zeros(size, dtype=torch.uint8, device=device) if shape.nodes else None
+        self._host_ancestors = (
+            torch.zeros(size, dtype=torch.uint8, pin_memory=True) if shape.nodes else None
+        )
+        self.ancestors = (
+            torch.zeros(size, dtype=torch.uint8, device=device) if shape.nodes else None
+        )
 
     def fill(self, rows: Sequence[Row], linked: Sequence[Sequence[int]]) -> None:
-        """Write the rows of a forward; `linked` has their tokens, with pending ones by their number below 0."""
+        """Write the rows of a forward; `linked` has their tokens, with pending ones by their number
+        below 0.
+        """
         if not self.was_read.query():
             self.was_read.synchronize()
         numbers = self._numbers
@@ -70,7 +82,9 @@ class GraphInputs:
             count = len(tokens)
             line = numbers[row.slot - self.shape.first if self.shape.length else 0]
             line[:count] = tokens
-            line[width : width + count] = line[2 * width : 2 * width + count] = range(row.start, row.start + count)
+            line[width : width + count] = line[2 * width : 2 * width + count] = range(
+                row.start, row.start + count
+            )
             line[3 * width] = count - 1
             line[3 * width + 1] = row.start if row.parents is None else row.prefix
             line[3 * width + 2] = row.slot
@@ -112,13 +126,17 @@ TOP = 64
 STATISTICS = 4
 """Largest probability, entropy, margin, and standard deviation of the logits."""
 DETAILS = STATISTICS + 2 * TOP
-"""The fields of a description; the last ones are the log-probabilities of the candidates, then their tokens."""
+"""The fields of a description; the last ones are the log-probabilities of the candidates, then
+their tokens.
+"""
 
 Fields = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Details(NamedTuple):
-    """What graphs say of softmax(logits / temperature): nothing at temperature 0, candidates only where asked for."""
+    """What graphs say of softmax(logits / temperature): nothing at temperature 0, candidates only
+    where asked for.
+    """
 
     temperature: float = 0.0
     candidates: bool = False
@@ -129,7 +147,9 @@ class Details(NamedTuple):
 
 
 def describe(logits: Tensor, details: Details) -> Tensor:
-    """Return the fields [..., STATISTICS or DETAILS] of logits [..., vocabulary], computed on their device."""
+    """Return the fields [..., STATISTICS or DETAILS] of logits [..., vocabulary], computed on their
+    device.
+    """
     logits = logits.float()
     probabilities = (logits / details.temperature).softmax(-1)
     best = probabilities.topk(min(TOP if details.candidates else 2, logits.shape[-1]))
@@ -146,7 +166,12 @@ def describe(logits: Tensor, details: Details) -> Tensor:
 
 
 def best_candidates(
-    fields: Fields, rows: Sequence[int], bases: Sequence[float], branch: int, count: int, floor: float
+    fields: Fields,
+    rows: Sequence[int],
+    bases: Sequence[float],
+    branch: int,
+    count: int,
+    floor: float,
 ) -> list[tuple[float, int, int]]:
     """Return the best candidates as (score, row, token), see `DraftForward.likeliest`."""
     chosen = fields[list(rows)]
@@ -154,5 +179,10 @@ def best_candidates(
     scores += np.asarray(bases, np.float32)[:, None]
     tokens = chosen[:, STATISTICS + TOP : STATISTICS + TOP + branch].astype(int)
     order = np.argsort(-scores, axis=None, kind="stable")[:count]
-    best = zip(scores.flat[order].tolist(), (order // branch).tolist(), tokens.flat[order].tolist(), strict=True)
+    best = zip(
+        scores.flat[order].tolist(),
+        (order // branch).tolist(),
+        tokens.flat[order].tolist(),
+        strict=True,
+    )
     return [candidate for candidate in best if candidate[0] > floor and candidate[0] > -np.inf]

@@ -1,4 +1,5 @@
-"""What a graph executor was asked for: begun when somebody needs it, and read from the card in one copy.
+"""What a graph executor was asked for: begun when somebody needs it, and read from the card in one
+copy.
 
 A graph is captured when its shape first occurs, and replayed from then on.
 """
@@ -37,8 +38,9 @@ MOST_GRAPHS = 96
 class Results:
     """What the last replay of a graph computed: `logits`, and `hidden` states by layer.
 
-    They lie in the memory of the graph until its next replay. What is handed out is a copy, made when it is first asked
-    for, as a view of that memory would change later in the hands of whoever holds it.
+    They lie in the memory of the graph until its next replay. What is handed out is a copy, made
+    when it is first asked for, as a view of that memory would change later in the hands of whoever
+    holds it.
     """
 
     def __init__(self, logits: Tensor, hidden: dict[int, Tensor]) -> None:
@@ -73,7 +75,9 @@ class CapturedGraph:
     last: "ref[Results] | None" = None
 
     def replay(self) -> Results:
-        """Compute once more; results of the last time that somebody still refers to are copied before."""
+        """Compute once more; results of the last time that somebody still refers to are copied
+        before.
+        """
         before = self.last() if self.last is not None else None
         if before is not None:
             before.keep()
@@ -87,7 +91,9 @@ class CapturedGraph:
 
 @contextmanager
 def preparing(device: torch.device) -> Iterator[None]:
-    """Do on a card what a server would have done before its first request: its time does not count."""
+    """Do on a card what a server would have done before its first request: its time does not
+    count.
+    """
     torch.cuda.synchronize(device)
     with not_counted():
         yield
@@ -97,8 +103,8 @@ def preparing(device: torch.device) -> Iterator[None]:
 @contextmanager
 def recording(graph: torch.cuda.CUDAGraph, pool: tuple[int, int] | None = None) -> Iterator[None]:
     """Capture what is launched inside; `pool` is memory that graphs share."""
-    # Garbage may hold graphs and pinned memory, and freeing those would end the capture, and the process with it.
-    # Other threads may ask for memory meanwhile.
+    # Garbage may hold graphs and pinned memory, and freeing those would end the capture, and the
+    # process with it. Other threads may ask for memory meanwhile.
     capture = torch.cuda.graph(
         graph,
         pool=pool,  # type: ignore[arg-type]  # a handle that torch names by a new type
@@ -143,8 +149,8 @@ class GraphLibrary(Generic[Key]):
         self.captures += 1
         with preparing(self._state[0].device):
             before = [tensor.clone() for tensor in self._state]
-            # Libraries set themselves up in the first run of a shape, which a capture does not allow. What this run
-            # writes into KV, the replay writes once more.
+            # Libraries set themselves up in the first run of a shape, which a capture does not
+            # allow. What this run writes into KV, the replay writes once more.
             compute()
             for tensor, content in zip(self._state, before, strict=True):
                 tensor.copy_(content)
@@ -156,12 +162,15 @@ class GraphLibrary(Generic[Key]):
 
 
 COLUMNS = 88
-"""The most tokens of one slot whose results can lie on the card: the widest forward, or the longest chain.
+"""The most tokens of one slot whose results can lie on the card: the widest forward, or the longest
+chain.
 
 The largest tree of a method's defaults has 80 nodes, and the token before it is computed with it.
 """
 NEXT, NAN, OWN = range(3)
-"""The fields of a result: the most likely next token, whether a logit is NaN, and the token itself."""
+"""The fields of a result: the most likely next token, whether a logit is NaN, and the token
+itself.
+"""
 FIELDS = 3
 UNREAD = -1.0
 
@@ -192,19 +201,27 @@ class Launcher(Protocol):
 
 
 class Work:
-    """A forward, or a chain of forwards of which each reads the token that the one before it has chosen.
+    """A forward, or a chain of forwards of which each reads the token that the one before it has
+    chosen.
 
     Column i of the results belongs to the i-th new token of a row; in a chain to its i-th forward.
     """
 
     def __init__(
-        self, executor: Launcher, rows: Sequence[Row], layers: Sequence[int], details: Details, may_chain: bool = True
+        self,
+        executor: Launcher,
+        rows: Sequence[Row],
+        layers: Sequence[int],
+        details: Details,
+        may_chain: bool = True,
     ) -> None:
         self.executor = executor
         self.rows = rows
         self.layers = layers
         self.details = details
-        self.starts_chain = may_chain and not layers and all(row.keep == 1 and row.parents is None for row in rows)
+        self.starts_chain = (
+            may_chain and not layers and all(row.keep == 1 and row.parents is None for row in rows)
+        )
         self.steps = 1
         self.started = 0
         """The steps of the chain that were launched; 1 for a single forward that was."""
@@ -216,22 +233,37 @@ class Work:
         self.table: Table = np.full((executor.slots, COLUMNS, FIELDS), UNREAD)
 
     def goes_on(self, rows: Sequence[Row], layers: Sequence[int]) -> bool:
-        """Return whether these rows are the next step of the chain, of all its requests or of some."""
+        """Return whether these rows are the next step of the chain, of all its requests or of
+        some.
+        """
         if layers or not self.starts_chain or self.steps >= COLUMNS:
             return False
         ends = {row.slot: row.start + len(row.tokens) + self.steps - 1 for row in self.rows}
         return all(
-            row.keep == 1 and row.parents is None and row.start == ends.get(row.slot) and self._follows(row)
+            row.keep == 1
+            and row.parents is None
+            and row.start == ends.get(row.slot)
+            and self._follows(row)
             for row in rows
         )
 
     def _follows(self, row: Row) -> bool:
-        """Return whether a row's only token is the one that the last step has chosen for its slot."""
+        """Return whether a row's only token is the one that the last step has chosen for its
+        slot.
+        """
         (token, *more) = parts_of(row.tokens)
-        if more or not isinstance(token, PendingToken) or not isinstance(token.source, GraphForward):
+        if (
+            more
+            or not isinstance(token, PendingToken)
+            or not isinstance(token.source, GraphForward)
+        ):
             return False
         source = token.source
-        return source.work is self and source.step == self.steps - 1 and source.rows[token.row].slot == row.slot
+        return (
+            source.work is self
+            and source.step == self.steps - 1
+            and source.rows[token.row].slot == row.slot
+        )
 
     @property
     def columns(self) -> int:
@@ -242,10 +274,16 @@ class Work:
     def unread(self) -> bool:
         """Return whether a result was started of which the host knows nothing."""
         slots = [row.slot for row in self.rows]
-        return bool((self.table[slots, : self.columns, NEXT] == UNREAD).any()) if self.started else False
+        return (
+            bool((self.table[slots, : self.columns, NEXT] == UNREAD).any())
+            if self.started
+            else False
+        )
 
     def read(self) -> None:
-        """Wait for all results that were started, and pass on those of tokens that were read on the card."""
+        """Wait for all results that were started, and pass on those of tokens that were read on the
+        card.
+        """
         if not self.unread:
             return
         self.table = self.executor.read_board(self)
@@ -256,7 +294,9 @@ class Work:
 
 
 class GraphForward(Forward):
-    """The results of one forward, which are computed on the card and read from it when somebody needs them."""
+    """The results of one forward, which are computed on the card and read from it when somebody
+    needs them.
+    """
 
     most_candidates = TOP
 
@@ -267,16 +307,20 @@ class GraphForward(Forward):
         self.step = step
         self._masked = False
 
-    # Not set in the constructor: a forward that refers to itself would not be freed as soon as nobody needs it, and its
-    # results would be read for nothing.
+    # Not set in the constructor: a forward that refers to itself would not be freed as soon as
+    # nobody needs it, and its results would be read for nothing.
     @property
     def statistics(self) -> Statistics | None:  # type: ignore[override]
-        """Return the function that describes the distributions; None if logits were changed on the host."""
+        """Return the function that describes the distributions; None if logits were changed on the
+        host.
+        """
         return None if self._masked else self._statistics
 
     @property
     def candidates(self) -> Candidates | None:  # type: ignore[override]
-        """Return the function that finds the best candidates; None if logits were changed on the host."""
+        """Return the function that finds the best candidates; None if logits were changed on the
+        host.
+        """
         return None if self._masked else self._candidates
 
     def _forget_descriptions(self) -> None:
@@ -289,7 +333,10 @@ class GraphForward(Forward):
         shape = self.work.shape
         assert shape is not None
         width = 1 if self.step else shape.width
-        return [Padding(shape.rows, row.slot - shape.first, width, 0, row.start + width) for row in self.rows]
+        return [
+            Padding(shape.rows, row.slot - shape.first, width, 0, row.start + width)
+            for row in self.rows
+        ]
 
     def launch(self) -> None:
         """Start the computation, if that has not happened yet."""
@@ -317,10 +364,14 @@ class GraphForward(Forward):
         if self._masked or count > TOP:
             return super().top_tokens(count)
         if not self.work.details.candidates:
-            self.work.executor.ask_for(Details(self.work.details.temperature or 1.0, candidates=True))
+            self.work.executor.ask_for(
+                Details(self.work.details.temperature or 1.0, candidates=True)
+            )
             return super().top_tokens(count)
         fields = self._described(self.work.details)
-        tokens: list[list[int]] = fields[:, STATISTICS + TOP : STATISTICS + TOP + count].astype(int).tolist()
+        tokens: list[list[int]] = (
+            fields[:, STATISTICS + TOP : STATISTICS + TOP + count].astype(int).tolist()
+        )
         return tokens
 
     def is_nan(self) -> bool:
@@ -336,7 +387,10 @@ class GraphForward(Forward):
         super().mask(tokens)
 
     def states(self, row: int, layers: Sequence[int]) -> Tensor:
-        return torch.cat([self._of_row(self._results[0].hidden[layer], self.rows[row]) for layer in layers], dim=-1)
+        return torch.cat(
+            [self._of_row(self._results[0].hidden[layer], self.rows[row]) for layer in layers],
+            dim=-1,
+        )
 
     @property
     def hidden(self) -> dict[int, Tensor]:
@@ -368,7 +422,9 @@ class GraphForward(Forward):
 
     def _of_row(self, values: Tensor, row: Row) -> Tensor:
         assert self.work.shape is not None
-        return values[row.slot - self.work.shape.first, len(row.tokens) - row.keep : len(row.tokens)]
+        return values[
+            row.slot - self.work.shape.first, len(row.tokens) - row.keep : len(row.tokens)
+        ]
 
     def _columns(self, row: Row) -> range:
         """Return the columns of the results that belong to a row's kept tokens."""
@@ -382,17 +438,27 @@ class GraphForward(Forward):
         return values
 
     def _statistics(self, temperature: float) -> list[list[float]]:
-        statistics: list[list[float]] = self._described(Details(temperature))[:, :STATISTICS].tolist()
+        statistics: list[list[float]] = self._described(Details(temperature))[
+            :, :STATISTICS
+        ].tolist()
         return statistics
 
     def _candidates(
-        self, temperature: float, rows: Sequence[int], bases: Sequence[float], branch: int, count: int, floor: float
+        self,
+        temperature: float,
+        rows: Sequence[int],
+        bases: Sequence[float],
+        branch: int,
+        count: int,
+        floor: float,
     ) -> list[tuple[float, int, int]]:
         fields = self._described(Details(temperature, candidates=True))
         return best_candidates(fields, rows, bases, branch, count, floor)
 
     def _described(self, details: Details) -> Fields:
-        """Return the fields of all kept tokens; those that the graph did not compute it computes from now on."""
+        """Return the fields of all kept tokens; those that the graph did not compute it computes
+        from now on.
+        """
         if self.work.details.include(details):
             self._read()
             table = [self.work.table[row.slot, self._columns(row), FIELDS:] for row in self.rows]

@@ -1,4 +1,6 @@
-"""An executor for EAGLE heads on any device, and the hidden states that they read, by slot and position."""
+"""An executor for EAGLE heads on any device, and the hidden states that they read, by slot and
+position.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
@@ -20,12 +22,15 @@ from specbench_kit.models.heads.model import HeadModel, attend
 class HeadStates:
     """Stores the target's states and the head's own outputs.
 
-    A head computes a token from the target's state of the token before it or, where the target has not verified that
-    far, from its own output for the token before. A slot's first row belongs to the second token of a text, as nothing
-    precedes the first. A row that reads the head's own output needs that output from an earlier forward.
+    A head computes a token from the target's state of the token before it or, where the target has
+    not verified that far, from its own output for the token before. A slot's first row belongs to
+    the second token of a text, as nothing precedes the first. A row that reads the head's own
+    output needs that output from an earlier forward.
     """
 
-    def __init__(self, slots: int, capacity: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, slots: int, capacity: int, width: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self._table = torch.zeros((slots, 2, capacity, width), dtype=dtype, device=device)
         self._flat = self._table.flatten(0, 2)
         self._capacity = capacity
@@ -37,12 +42,16 @@ class HeadStates:
         return self._table.nbytes
 
     def append(self, slot: int, count: int) -> Tensor:
-        """Return the memory [tokens, width] for the target's states of the next tokens of a slot's text."""
+        """Return the memory [tokens, width] for the target's states of the next tokens of a slot's
+        text.
+        """
         places = self._next_places(slot, count)
         return self._flat[places.start : places.stop]
 
     def store_given(self, counts: Sequence[tuple[int, int]], states: Tensor) -> None:
-        """Store the target's states [tokens, width] of the next tokens of slots, so many of each, at once."""
+        """Store the target's states [tokens, width] of the next tokens of slots, so many of each,
+        at once.
+        """
         places = [place for slot, count in counts for place in self._next_places(slot, count)]
         if len(counts) == 1:
             self._flat[places[0] : places[-1] + 1] = states
@@ -81,7 +90,9 @@ class HeadStates:
         return self._table[:, 1]
 
     def own_source(self, slots: Tensor, cells: Tensor) -> Tensor:
-        """Return where the head's own outputs at these cells of these slots are, as `sources_of` does."""
+        """Return where the head's own outputs at these cells of these slots are, as `sources_of`
+        does.
+        """
         return (2 * slots + 1) * self._capacity + cells
 
     def at(self, sources: Tensor) -> Tensor:
@@ -99,9 +110,12 @@ class HeadStates:
         for index, path in enumerate(row.paths() or repeat(None, len(row.tokens))):
             position = row.start + index if path is None else row.prefix + len(path) - 1
             before = row.prefix + path[-2] if path is not None and len(path) > 1 else position - 1
-            # The flat table holds, for each slot, the target's states and after them the head's own outputs.
+            # The flat table holds, for each slot, the target's states and after them the head's own
+            # outputs.
             verified = position < length
-            yield (2 * row.slot + (not verified)) * self._capacity + (position if verified else before)
+            yield (2 * row.slot + (not verified)) * self._capacity + (
+                position if verified else before
+            )
 
 
 @runtime_checkable
@@ -112,14 +126,20 @@ class ReadsStates(Protocol):
     """The layers of the target whose hidden states the head reads."""
 
     def add_states(self, slot: int, states: Tensor) -> None:
-        """Append the target's hidden states [tokens, layers x width] of the next tokens of a slot's text."""
+        """Append the target's hidden states [tokens, layers x width] of the next tokens of a slot's
+        text.
+        """
 
     def forget(self, slot: int) -> None:
         """Drop the states of a slot, whose next text is a new one."""
 
 
-def outputs_of(model: HeadModel, tokens: Tensor, places: Tensor, mask: Tensor, kv: KV, states: Tensor) -> Tensor:
-    """Return a head's outputs [rows, width, hidden] for tokens [rows, width] after states [rows, width, hidden]."""
+def outputs_of(
+    model: HeadModel, tokens: Tensor, places: Tensor, mask: Tensor, kv: KV, states: Tensor
+) -> Tensor:
+    """Return a head's outputs [rows, width, hidden] for tokens [rows, width] after states [rows,
+    width, hidden].
+    """
     layer = model.layer
     read, residual = layer.enter(embedding(tokens, model.embed_tokens.weight), states)
     queries, new_keys, new_values = layer.self_attn.project(read, model.rotary_emb(read, places))
@@ -128,7 +148,9 @@ def outputs_of(model: HeadModel, tokens: Tensor, places: Tensor, mask: Tensor, k
 
 
 def logits_of(model: HeadModel, tokens: Tensor, outputs: Tensor) -> Tensor:
-    """Return logits [..., vocabulary] of the target's whole vocabulary, of which a head can draft `tokens`."""
+    """Return logits [..., vocabulary] of the target's whole vocabulary, of which a head can draft
+    `tokens`.
+    """
     return expand_logits(model.lm_head(model.norm(outputs)), tokens, model.config.layer.vocab_size)
 
 
@@ -160,8 +182,12 @@ class HeadExecutor(PaddedExecutor):
     def compute(self, batch: ForwardInput) -> Computed:
         counts = [len(row.tokens) for row in self._rows]
         states = pad_sequence(list(self.states.read(self._rows).split(counts)), batch_first=True)
-        output = outputs_of(self.model, batch.tokens, batch.positions, batch.mask, WindowCache(batch.kv), states)
-        self.states.store(self._rows, torch.cat([row[:count] for row, count in zip(output, counts, strict=True)]))
+        output = outputs_of(
+            self.model, batch.tokens, batch.positions, batch.mask, WindowCache(batch.kv), states
+        )
+        self.states.store(
+            self._rows, torch.cat([row[:count] for row, count in zip(output, counts, strict=True)])
+        )
         return Computed(logits_of(self.model, self._tokens, output[:, batch.first :]), {})
 
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
@@ -169,11 +195,16 @@ class HeadExecutor(PaddedExecutor):
         self.states.move(slot, sources, to)
 
     def kv_bytes(self, slots: int, capacity: int) -> int:
-        return super().kv_bytes(slots, capacity) + 2 * slots * (capacity + BAND) * self.model.fc.out_features * 4
+        return (
+            super().kv_bytes(slots, capacity)
+            + 2 * slots * (capacity + BAND) * self.model.fc.out_features * 4
+        )
 
     def _allocate(self, slots: int, capacity: int) -> None:
         super()._allocate(slots, capacity)
-        self.states = HeadStates(slots, capacity + BAND, self.model.fc.out_features, self._dtype, self.device)
+        self.states = HeadStates(
+            slots, capacity + BAND, self.model.fc.out_features, self._dtype, self.device
+        )
 
     def _batch(self, rows: Sequence[Row], layers: Sequence[int]) -> ForwardInput:
         self._rows = rows

@@ -12,7 +12,9 @@ from specbench_kit.models.executors.kv import BAND, LayerKV
 from specbench_kit.models.executors.padded import Computed, ForwardInput, PaddedExecutor
 
 PACKED_FOR_ROWS = 8
-"""The batch size that the weight layout is chosen for; it is fast for one row and for verifying a dozen."""
+"""The batch size that the weight layout is chosen for; it is fast for one row and for verifying a
+dozen.
+"""
 
 
 class _Linear:
@@ -22,22 +24,31 @@ class _Linear:
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACKED_FOR_ROWS)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], None))
+        return cast(
+            Tensor, torch.ops.mkldnn._linear_pointwise(x, self._weight, None, "none", [], None)
+        )
 
     def add_to(self, residual: Tensor, x: Tensor) -> Tensor:
         """Return residual + linear(x)."""
-        return cast(Tensor, torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, None, "add"))
+        return cast(
+            Tensor,
+            torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._weight, None, "add"),
+        )
 
 
 class _Normalise:
-    """RMS normalisation without its weight and its sqrt(width), which the next linear layer has absorbed."""
+    """RMS normalisation without its weight and its sqrt(width), which the next linear layer has
+    absorbed.
+    """
 
     def __init__(self, width: int, eps: float) -> None:
         self._floor = torch.tensor((width * eps) ** 0.5)
         self._scale: float = width**0.5
 
     def absorb(self, norm_weight: Tensor, weight: Tensor) -> Tensor:
-        """Return the weight [out, in] of a layer that follows a norm, with the norm's weight multiplied in."""
+        """Return the weight [out, in] of a layer that follows a norm, with the norm's weight
+        multiplied in.
+        """
         return weight * norm_weight * self._scale
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -67,7 +78,9 @@ def _interleave(weight: Tensor, pairs: Tensor) -> Tensor:
 
 @executors.register("llama-cpu")
 class LlamaExecutor(PaddedExecutor):
-    """Runs Llama models in float32 on a CPU; the two numbers that RoPE rotates together are adjacent in cached keys."""
+    """Runs Llama models in float32 on a CPU; the two numbers that RoPE rotates together are
+    adjacent in cached keys.
+    """
 
     priority = 1
 
@@ -126,11 +139,15 @@ class LlamaExecutor(PaddedExecutor):
             states[len(self.layers)] = self.last_norm(last)
         return Computed(self.head(self.normalise(last)), states)
 
-    def _attend(self, hidden: Tensor, index: int, layer: _Layer, rotation: Tensor, batch: ForwardInput) -> Tensor:
+    def _attend(
+        self, hidden: Tensor, index: int, layer: _Layer, rotation: Tensor, batch: ForwardInput
+    ) -> Tensor:
         """Rotate, store and attend; return the heads' outputs [rows * width, heads * head_dim]."""
         rows, width = batch.tokens.shape
         rotating = self.heads + self.kv_heads
-        qkv = layer.qkv(self.normalise(hidden)).view(rows, width, rotating + self.kv_heads, self.head_dim)
+        qkv = layer.qkv(self.normalise(hidden)).view(
+            rows, width, rotating + self.kv_heads, self.head_dim
+        )
         pairs = torch.view_as_complex(qkv[:, :, :rotating].view(rows, width, rotating, -1, 2))
         pairs.mul_(rotation)
         new = qkv[:, :, self.heads :].view(rows, width, 2, self.kv_heads, self.head_dim)
@@ -138,5 +155,7 @@ class LlamaExecutor(PaddedExecutor):
         keys, values = batch.kv.read(index, hidden.device)
         queries = qkv[:, :, : self.heads].transpose(1, 2)
         grouped = self.heads != self.kv_heads
-        mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=batch.mask, enable_gqa=grouped)
+        mixed = scaled_dot_product_attention(
+            queries, keys, values, attn_mask=batch.mask, enable_gqa=grouped
+        )
         return mixed.transpose(1, 2).reshape(rows * width, -1)

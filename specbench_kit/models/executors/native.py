@@ -1,7 +1,7 @@
 """Runs Llama-like models on a CPU in one call per forward, with stored weights and fp32 arithmetic.
 
-Every output is one sum in one order, so the logits of a token do not depend, bitwise, on the batch, the chunk, the tree
-or the number of threads.
+Every output is one sum in one order, so the logits of a token do not depend, bitwise, on the batch,
+the chunk, the tree or the number of threads.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,9 @@ UNLIKE_LLAMA = (
 
 @executors.register("native")
 class NativeExecutor(Executor):
-    """Runs models of the types Llama, Mistral, Qwen2 and Qwen3; needs the extension compiled at installation."""
+    """Runs models of the types Llama, Mistral, Qwen2 and Qwen3; needs the extension compiled at
+    installation.
+    """
 
     priority = 2
     bitwise = True
@@ -52,7 +54,9 @@ class NativeExecutor(Executor):
         self._size = min(vocabulary or outputs, outputs)
         self._computed = min(self.first_tokens or self._size, self._size)
         self._width = config.hidden_size
-        self._kv_bytes = 8 * config.num_hidden_layers * config.num_key_value_heads * head_dim_of(model)
+        self._kv_bytes = (
+            8 * config.num_hidden_layers * config.num_key_value_heads * head_dim_of(model)
+        )
         try:
             self._decoder = make_decoder(library, model, *self.lending(model), slots, capacity)
         except ValueError as error:
@@ -60,24 +64,32 @@ class NativeExecutor(Executor):
 
     @classmethod
     def library(cls) -> Library | None:
-        """Return the build that computes the forwards; None if this installation or processor lacks it."""
+        """Return the build that computes the forwards; None if this installation or processor lacks
+        it.
+        """
         return load_library()
 
     @classmethod
     def stored(cls, model: Any) -> tuple[int, torch.dtype]:
-        """Return the library's number for the kind of products, and the type in which weights are handed to it."""
+        """Return the library's number for the kind of products, and the type in which weights are
+        handed to it.
+        """
         dtype = narrowest_type(model)
         return KINDS[dtype], dtype
 
     @classmethod
     def lending(cls, model: Any) -> tuple[int, Callable[[], Lent]]:
-        """Return the library's number for the kind of products, and what lends it the weights of a part."""
+        """Return the library's number for the kind of products, and what lends it the weights of a
+        part.
+        """
         kind, dtype = cls.stored(model)
         return kind, partial(LentTensors, dtype)
 
     @classmethod
     def missing(cls) -> str:
-        return "" if cls.library() else "was not compiled: install a C++ compiler, then the kit again"
+        return (
+            "" if cls.library() else "was not compiled: install a C++ compiler, then the kit again"
+        )
 
     @classmethod
     def supports(cls, model: Any) -> bool:
@@ -94,17 +106,25 @@ class NativeExecutor(Executor):
     def _forward(
         self, rows: Sequence[Row], layers: Sequence[int], states: tuple[int | None, int | None]
     ) -> "NativeForward":
-        """Compute a forward; a head passes addresses of [tokens, width], of the states it reads and of its outputs."""
+        """Compute a forward; a head passes addresses of [tokens, width], of the states it reads and
+        of its outputs.
+        """
         counts = [row.keep for row in rows]
         hidden = torch.empty((len(layers), sum(counts), self._width)) if layers else None
         address = None if hidden is None else hidden.data_ptr()
         threads = torch.get_num_threads()
         try:
             outputs = self._size, self._computed
-            results = self._library.forward(self._decoder, rows, threads, *outputs, layers, address, *states)
+            results = self._library.forward(
+                self._decoder, rows, threads, *outputs, layers, address, *states
+            )
         except ValueError as error:
             raise _refused(error) from error
-        by_layer = {} if hidden is None else {layer: hidden[i].split(counts) for i, layer in enumerate(layers)}
+        by_layer = (
+            {}
+            if hidden is None
+            else {layer: hidden[i].split(counts) for i, layer in enumerate(layers)}
+        )
         return NativeForward(*results, self._size, counts, by_layer)
 
     def with_slots(self, slots: int, capacity: int) -> "NativeExecutor":
@@ -138,7 +158,8 @@ class NativeForward(Forward):
         counts: list[int],
         hidden: Mapping[int, Sequence[Tensor]],
     ) -> None:
-        # The base class's constructor is left out: for a small model it would be most of the overhead of a forward.
+        # The base class's constructor is left out: for a small model it would be most of the
+        # overhead of a forward.
         self._hidden = hidden
         self.statistics = logits.describe
         self.candidates = logits.candidates

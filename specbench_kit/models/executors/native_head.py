@@ -37,7 +37,9 @@ class NativeHeadExecutor(NativeExecutor):
     def add_states(self, slot: int, states: Tensor) -> None:
         told = states.float().contiguous()
         fused = self.states.append(slot, len(told))
-        self._library.fuse(self._decoder, told.data_ptr(), len(told), fused.data_ptr(), torch.get_num_threads())
+        self._library.fuse(
+            self._decoder, told.data_ptr(), len(told), fused.data_ptr(), torch.get_num_threads()
+        )
 
     def forget(self, slot: int) -> None:
         self.states.forget(slot)
@@ -65,13 +67,19 @@ class NativeHeadExecutor(NativeExecutor):
 
 
 class ReducedForward(Forward):
-    """Builds logits of the target's whole vocabulary only when more than the likeliest token is needed.
+    """Builds logits of the target's whole vocabulary only when more than the likeliest token is
+    needed.
 
     `token_ids` (a list) and `tokens` (a tensor) hold the target's token of each token in the drafter's vocabulary.
     """
 
     def __init__(
-        self, forward: NativeForward, token_ids: Sequence[int], tokens: Tensor, whole: int, vocabulary: int | None
+        self,
+        forward: NativeForward,
+        token_ids: Sequence[int],
+        tokens: Tensor,
+        whole: int,
+        vocabulary: int | None,
     ) -> None:
         super().__init__(())
         self._forward = forward
@@ -118,7 +126,9 @@ class NativeDraftExecutor(NativeExecutor):
     @classmethod
     def refusal(cls, model: Any) -> str:
         computed = is_reduced(model) and model.device.type == "cpu" and is_llama_like(model)
-        return cls.missing() or ("" if computed else "runs draft models of `skit train-draft` on a CPU")
+        return cls.missing() or (
+            "" if computed else "runs draft models of `skit train-draft` on a CPU"
+        )
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         forward = self._forward(rows, layers, (None, None))

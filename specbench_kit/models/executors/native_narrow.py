@@ -1,7 +1,8 @@
-"""The native executors whose products are narrower than fp32: twice the arithmetic, and rounding of their own.
+"""The native executors whose products are narrower than fp32: twice the arithmetic, and rounding of
+their own.
 
-Each is bitwise independent of the batch, as `native` is, and lossless against its own plain decoding. Their tokens are
-never compared with those of `native`, whose rounding differs.
+Each is bitwise independent of the batch, as `native` is, and lossless against its own plain
+decoding. Their tokens are never compared with those of `native`, whose rounding differs.
 """
 
 from typing import Any
@@ -54,7 +55,9 @@ class NarrowExecutor(NativeExecutor):
 
 @executors.register("native-bf16")
 class NativeBf16Executor(NarrowExecutor):
-    """Runs Llama-like models with weights in bf16 and activations rounded to bf16 before every product."""
+    """Runs Llama-like models with weights in bf16 and activations rounded to bf16 before every
+    product.
+    """
 
     rounding = "weights and activations in bf16"
 
@@ -75,9 +78,11 @@ class NativeBf16DraftExecutor(NativeDraftExecutor, NativeBf16Executor):
 
 @executors.register("native-int8")
 class NativeInt8Executor(NarrowExecutor):
-    """Runs Llama-like models with weights in 8 bits, which makes another model of them, and activations in 8 bits.
+    """Runs Llama-like models with weights in 8 bits, which makes another model of them, and
+    activations in 8 bits.
 
-    64 neighbouring weights of an output share a scale, and so do 64 neighbouring activations of a token.
+    64 neighbouring weights of an output share a scale, and so do 64 neighbouring activations of a
+    token.
     """
 
     weight_bits = 8
@@ -93,7 +98,9 @@ class NativeInt8Executor(NarrowExecutor):
 
 
 def require_fast(model: Any) -> None:
-    """Raise SkitError for a model in bf16 on a CPU that only a several times slower executor would run."""
+    """Raise SkitError for a model in bf16 on a CPU that only a several times slower executor would
+    run.
+    """
     if model.dtype == torch.bfloat16 and is_llama_like(model) and model.device.type == "cpu":
         require(
             not NativeBf16Executor.missing(),

@@ -1,8 +1,9 @@
-"""The native executors whose weights are blocks that share a scale: those of a GGUF file, or rounded to 8 bits here.
+"""The native executors whose weights are blocks that share a scale: those of a GGUF file, or
+rounded to 8 bits here.
 
-A draft need not be exact, and a step of one takes as long as its weights take to be read, so that heads and trained
-draft models are rounded. Weights and activations are rounded like those of Q8_0 in GGUF files: 32 neighbouring ones
-share a scale.
+A draft need not be exact, and a step of one takes as long as its weights take to be read, so that
+heads and trained draft models are rounded. Weights and activations are rounded like those of Q8_0
+in GGUF files: 32 neighbouring ones share a scale.
 """
 
 import ctypes
@@ -15,7 +16,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specbench_kit.models.executors.base import executors
-from specbench_kit.models.executors.library import Library, byte_products, load_library, load_narrow_library
+from specbench_kit.models.executors.library import (
+    Library,
+    byte_products,
+    load_library,
+    load_narrow_library,
+)
 from specbench_kit.models.executors.native import NativeExecutor
 from specbench_kit.models.executors.native_head import NativeDraftExecutor, NativeHeadExecutor
 from specbench_kit.models.executors.native_weights import Lent
@@ -44,9 +50,16 @@ class LentRows:
     def __init__(self) -> None:
         self._alive: list[Any] = []
 
-    def _matrix(self, parts: Sequence[tuple[NDArray[np.uint8], int, int, int]], most_bits: int = 0) -> int:
-        """Return the address of parts: their blocks, the number of their type, their rows, and `heads` of blocks.h."""
-        rows = [FileRows(self._lend(blocks), number, count, heads, most_bits) for blocks, number, count, heads in parts]
+    def _matrix(
+        self, parts: Sequence[tuple[NDArray[np.uint8], int, int, int]], most_bits: int = 0
+    ) -> int:
+        """Return the address of parts: their blocks, the number of their type, their rows, and
+        `heads` of blocks.h.
+        """
+        rows = [
+            FileRows(self._lend(blocks), number, count, heads, most_bits)
+            for blocks, number, count, heads in parts
+        ]
         lent = (FileRows * (len(rows) + 1))(*rows)  # the one behind them has no rows
         self._alive.append(lent)
         return ctypes.addressof(lent)
@@ -60,7 +73,9 @@ class LentRows:
 
 
 class LentBlocks(LentRows):
-    """Tensors of a GGUF file, whose codes of more than `most_bits` the library rounds unless that is 0."""
+    """Tensors of a GGUF file, whose codes of more than `most_bits` the library rounds unless that
+    is 0.
+    """
 
     def __init__(self, most_bits: int = 0) -> None:
         super().__init__()
@@ -125,14 +140,20 @@ class NativeBlocksExecutor(BlockProductsExecutor):
             for weight, blocks in parameters
             if blocks and not (blocks.is_product if weight.dim() > 1 else blocks.type == FLOAT)
         }
-        return f"cannot multiply by the blocks of {min(unknown)} in its file: use native" if unknown else ""
+        return (
+            f"cannot multiply by the blocks of {min(unknown)} in its file: use native"
+            if unknown
+            else ""
+        )
 
 
 @executors.register("native-4bit")
 class NativeFourBitExecutor(NativeBlocksExecutor):
-    """Runs Llama-like models of GGUF files with every block in 4 bits, which makes another model of most files.
+    """Runs Llama-like models of GGUF files with every block in 4 bits, which makes another model of
+    most files.
 
-    It is for draft models, which need not be exact: a draft step takes as long as its weights take to be read.
+    It is for draft models, which need not be exact: a draft step takes as long as its weights take
+    to be read.
     """
 
     weight_bits = 4
@@ -152,8 +173,9 @@ class NativeFourBitExecutor(NativeBlocksExecutor):
 class NativeFourBit64kExecutor(NativeFourBitExecutor):
     """Runs models as `native-4bit` does, and computes the logits of the first 65,536 tokens alone.
 
-    Tokenizers number their tokens from frequent to rare, and the output layer of a small model with a large vocabulary
-    is much of what a draft step reads (FR-Spec, arXiv 2502.14856, ranks tokens by how often they occur).
+    Tokenizers number their tokens from frequent to rare, and the output layer of a small model with
+    a large vocabulary is much of what a draft step reads (FR-Spec, arXiv 2502.14856, ranks tokens
+    by how often they occur).
     """
 
     first_tokens = 65_536
@@ -165,7 +187,9 @@ class NativeFourBit64kExecutor(NativeFourBitExecutor):
 
 @executors.register("native-4bit-32k")
 class NativeFourBit32kExecutor(NativeFourBit64kExecutor):
-    """Runs models as `native-4bit` does, and computes the logits of the first 32,768 tokens alone."""
+    """Runs models as `native-4bit` does, and computes the logits of the first 32,768 tokens
+    alone.
+    """
 
     first_tokens = 32_768
 
@@ -182,10 +206,14 @@ class RoundedRows(LentRows):
 
         kind = GGMLQuantizationType.Q8_0
         values = [weight_of(weight).float().numpy() for weight in weights]
-        return self._matrix([(quants.quantize(rows, kind), kind.value, len(rows), 0) for rows in values])
+        return self._matrix(
+            [(quants.quantize(rows, kind), kind.value, len(rows), 0) for rows in values]
+        )
 
     def vector(self, *weights: Tensor | None) -> int | None:
-        return self._vector([weight_of(weight).float().numpy() for weight in weights if weight is not None])
+        return self._vector(
+            [weight_of(weight).float().numpy() for weight in weights if weight is not None]
+        )
 
 
 class RoundedExecutor(BlockProductsExecutor):
@@ -201,7 +229,9 @@ class RoundedExecutor(BlockProductsExecutor):
     def refusal(cls, model: Any) -> str:
         if reason := super().refusal(model):
             return reason
-        fits = all(weight.shape[1] % BLOCK == 0 for weight in model.parameters() if weight.dim() > 1)
+        fits = all(
+            weight.shape[1] % BLOCK == 0 for weight in model.parameters() if weight.dim() > 1
+        )
         return "" if fits else f"needs matrices whose inputs {BLOCK} divides"
 
 
@@ -212,4 +242,6 @@ class RoundedHeadExecutor(RoundedExecutor, NativeHeadExecutor):
 
 @executors.register("native-8bit-draft")
 class RoundedDraftExecutor(RoundedExecutor, NativeDraftExecutor):
-    """Runs draft models of `skit train-draft` in 8 bits; the default for them where the processor multiplies bytes."""
+    """Runs draft models of `skit train-draft` in 8 bits; the default for them where the processor
+    multiplies bytes.
+    """

@@ -1,4 +1,6 @@
-"""Hands the weights of a Llama-like model to the compiled library, which copies them in its own layout."""
+"""Hands the weights of a Llama-like model to the compiled library, which copies them in its own
+layout.
+"""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -40,7 +42,10 @@ def has_plain_layers(model: Any) -> bool:
     return (
         config.hidden_act == "silu"
         and layers == {"full_attention"}
-        and (getattr(config, "sliding_window", None) is None or not getattr(config, "use_sliding_window", True))
+        and (
+            getattr(config, "sliding_window", None) is None
+            or not getattr(config, "use_sliding_window", True)
+        )
         and not getattr(config, "mlp_bias", False)
         and attention.o_proj.bias is None
         and rope.get("rope_type", "default") in FIXED_ROPES
@@ -57,7 +62,9 @@ def _decoder(model: Any) -> Any:
 
 
 def narrowest_type(model: Any) -> torch.dtype:
-    """Return the narrowest type that holds every weight exactly: loading has widened a bf16 or fp16 checkpoint."""
+    """Return the narrowest type that holds every weight exactly: loading has widened a bf16 or fp16
+    checkpoint.
+    """
     loaded: torch.dtype = model.dtype
     if loaded != torch.float32:
         return loaded
@@ -74,21 +81,32 @@ def _is_exact(weight: Tensor, dtype: torch.dtype) -> bool:
     if stored is not None and stored.dtype == dtype:
         return True
     # In parts, so that the copies that are compared are small.
-    return all(torch.equal(part.float(), part.to(dtype).float()) for part in weight_of(weight).split(ROWS_AT_ONCE))
+    return all(
+        torch.equal(part.float(), part.to(dtype).float())
+        for part in weight_of(weight).split(ROWS_AT_ONCE)
+    )
 
 
 class Lent(Protocol):
-    """Makes the addresses that the library reads weights from, which are valid for as long as it lives."""
+    """Makes the addresses that the library reads weights from, which are valid for as long as it
+    lives.
+    """
 
     def matrix(self, *weights: Tensor) -> int:
         """Return the address of some matrices, one below the other."""
 
     def vector(self, *weights: Tensor | None) -> int | None:
-        """Return the address of some vectors in fp32, one after the other; None if there are none."""
+        """Return the address of some vectors in fp32, one after the other; None if there are
+        none.
+        """
 
 
-def make_decoder(library: Library, model: Any, kind: int, lend: Callable[[], Lent], slots: int, capacity: int) -> Any:
-    """Return a decoder of the library with the weights as `lend` gives them; ValueError if memory does not suffice."""
+def make_decoder(
+    library: Library, model: Any, kind: int, lend: Callable[[], Lent], slots: int, capacity: int
+) -> Any:
+    """Return a decoder of the library with the weights as `lend` gives them; ValueError if memory
+    does not suffice.
+    """
     config = model.config.get_text_config()
     decoder = _decoder(model)
     positions = config.max_position_embeddings
@@ -112,8 +130,11 @@ def make_decoder(library: Library, model: Any, kind: int, lend: Callable[[], Len
         config.rms_norm_eps,
     )
     lent = lend()
-    made = library.make(shape, kind, lent.vector(decoder.norm.weight), *(table.data_ptr() for table in halves))
-    # What is lent is freed before the next part, so that no two copies of all weights exist; the largest part is first.
+    made = library.make(
+        shape, kind, lent.vector(decoder.norm.weight), *(table.data_ptr() for table in halves)
+    )
+    # What is lent is freed before the next part, so that no two copies of all weights exist; the
+    # largest part is first.
     lent = lend()
     tied = model.lm_head.weight is decoder.embed_tokens.weight
     embedding = None if tied else lent.matrix(decoder.embed_tokens.weight)

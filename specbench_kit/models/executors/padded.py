@@ -35,7 +35,9 @@ class ForwardInput:
 
 
 class Computed(NamedTuple):
-    """The logits [rows, width - first, vocabulary] and, by layer, hidden states [rows, width - first, hidden]."""
+    """The logits [rows, width - first, vocabulary] and, by layer, hidden states [rows, width -
+    first, hidden].
+    """
 
     logits: Tensor
     hidden: Mapping[int, Tensor]
@@ -59,10 +61,13 @@ class PaddedExecutor(Executor):
     def _allocate(self, slots: int, capacity: int) -> None:
         self.slots = slots
         self.capacity = capacity
-        # Rows of a batch are padded by less than BAND tokens, and the padding of a full slot is written past its end.
+        # Rows of a batch are padded by less than BAND tokens, and the padding of a full slot is
+        # written past its end.
         self.store = KVStore(self.kv_layers, slots, capacity + BAND, self._dtype, self.device)
         self.masks = MaskBuilder(capacity + BAND, self._dtype, self.device)
-        self._key_positions = np.zeros((slots, capacity + BAND), np.int64) if self.needs_key_positions else None
+        self._key_positions = (
+            np.zeros((slots, capacity + BAND), np.int64) if self.needs_key_positions else None
+        )
 
     @property
     @abstractmethod
@@ -71,10 +76,14 @@ class PaddedExecutor(Executor):
 
     @abstractmethod
     def compute(self, batch: ForwardInput) -> Computed:
-        """Compute one batch: write the new tokens' KV through `batch.kv` and attend to positions below its length."""
+        """Compute one batch: write the new tokens' KV through `batch.kv` and attend to positions
+        below its length.
+        """
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
-        if not torch.is_inference_mode_enabled():  # entering it takes time, so a loop of many forwards enters it once
+        if (
+            not torch.is_inference_mode_enabled()
+        ):  # entering it takes time, so a loop of many forwards enters it once
             with torch.inference_mode():
                 return self.forward(rows, layers)
         parts: dict[int, Tensor] = {}
@@ -88,7 +97,9 @@ class PaddedExecutor(Executor):
             for index, (member, row) in enumerate(zip(members, group, strict=True)):
                 end = len(row.tokens) - batch.first
                 parts[member] = logits[index, end - row.keep : end]
-                padding[member] = Padding(len(group), index, batch.kv.width, batch.first, batch.kv.length)
+                padding[member] = Padding(
+                    len(group), index, batch.kv.width, batch.first, batch.kv.length
+                )
                 for layer in layers:
                     hidden[layer][member] = computed.hidden[layer][index, end - row.keep : end]
         states = {layer: in_order(parts_of_layer) for layer, parts_of_layer in hidden.items()}
@@ -97,22 +108,34 @@ class PaddedExecutor(Executor):
     def move(self, slot: int, sources: Sequence[int], to: int) -> None:
         self.store.move(slot, list(sources), to)
         if self._key_positions is not None:
-            self._key_positions[slot, to : to + len(sources)] = self._key_positions[slot, list(sources)]
+            self._key_positions[slot, to : to + len(sources)] = self._key_positions[
+                slot, list(sources)
+            ]
 
     def kv_bytes(self, slots: int, capacity: int) -> int:
         return slots * (capacity + BAND) * KVStore.token_bytes(self.kv_layers, self._dtype)
 
     def _batch(self, rows: Sequence[Row], layers: Sequence[int]) -> ForwardInput:
-        """Pad rows to one width; every row is laid out as a chain, then the rows that are trees are corrected."""
+        """Pad rows to one width; every row is laid out as a chain, then the rows that are trees are
+        corrected.
+        """
         starts = [row.start for row in rows]
-        window = KVWindow(self.store, [row.slot for row in rows], starts, max(len(row.tokens) for row in rows))
+        window = KVWindow(
+            self.store, [row.slot for row in rows], starts, max(len(row.tokens) for row in rows)
+        )
         inputs = np.zeros((2, len(rows), window.width), np.int64)
         for index, row in enumerate(rows):
             inputs[0, index, : len(row.tokens)] = row.tokens
             inputs[1, index, : len(row.tokens)] = range(row.start, row.start + len(row.tokens))
         mask = self.masks.chains(starts, window.width, window.length)
-        trees = [(index, row, paths) for index, row in enumerate(rows) if (paths := row.paths()) is not None]
-        mask = mask.clone() if trees else mask  # the mask of chains is a view of a table that all forwards share
+        trees = [
+            (index, row, paths)
+            for index, row in enumerate(rows)
+            if (paths := row.paths()) is not None
+        ]
+        mask = (
+            mask.clone() if trees else mask
+        )  # the mask of chains is a view of a table that all forwards share
         for index, row, paths in trees:
             self.masks.restrict(mask[index, 0], row.prefix, paths)
             inputs[1, index, : len(row.tokens)] = [row.prefix + len(path) - 1 for path in paths]
@@ -121,13 +144,19 @@ class PaddedExecutor(Executor):
         tokens, positions = torch.from_numpy(inputs).to(self.device).unbind()
         return ForwardInput(tokens, positions, mask, window, first, keys, layers)
 
-    def _keys(self, rows: Sequence[Row], positions: np.ndarray[Any, Any], length: int) -> Tensor | None:
+    def _keys(
+        self, rows: Sequence[Row], positions: np.ndarray[Any, Any], length: int
+    ) -> Tensor | None:
         """Return the position of every key, which in a tree differs from where it is stored."""
         if self._key_positions is None:
             return None
         for row, new in zip(rows, positions, strict=True):
-            self._key_positions[row.slot, row.start : row.start + len(row.tokens)] = new[: len(row.tokens)]
-        return torch.from_numpy(self._key_positions[[row.slot for row in rows], :length]).to(self.device)
+            self._key_positions[row.slot, row.start : row.start + len(row.tokens)] = new[
+                : len(row.tokens)
+            ]
+        return torch.from_numpy(self._key_positions[[row.slot for row in rows], :length]).to(
+            self.device
+        )
 
 
 def in_order(parts: Mapping[int, Found]) -> list[Found]:
@@ -142,5 +171,10 @@ def _groups(rows: Sequence[Row]) -> list[list[int]]:
     """
     if len(rows) == 1:
         return [[0]]
-    short = sorted((i for i, row in enumerate(rows) if len(row.tokens) < BAND), key=lambda i: rows[i].slot)
-    return [*([short] if short else []), *([i] for i, row in enumerate(rows) if len(row.tokens) >= BAND)]
+    short = sorted(
+        (i for i, row in enumerate(rows) if len(row.tokens) < BAND), key=lambda i: rows[i].slot
+    )
+    return [
+        *([short] if short else []),
+        *([i] for i, row in enumerate(rows) if len(row.tokens) >= BAND),
+    ]

@@ -43,7 +43,9 @@ AnyToken = int | PendingToken
 
 
 class PendingTokens(Sequence[int]):
-    """A text of which some tokens may be pending: reading one of them waits for it, `parts` does not."""
+    """A text of which some tokens may be pending: reading one of them waits for it, `parts` does
+    not.
+    """
 
     def __init__(self, parts: Sequence[AnyToken]) -> None:
         self.parts = parts
@@ -61,7 +63,11 @@ class PendingTokens(Sequence[int]):
     def __getitem__(self, index: slice) -> list[int]: ...
 
     def __getitem__(self, index: int | slice) -> int | list[int]:
-        return list(map(int, self.parts[index])) if isinstance(index, slice) else int(self.parts[index])
+        return (
+            list(map(int, self.parts[index]))
+            if isinstance(index, slice)
+            else int(self.parts[index])
+        )
 
 
 def parts_of(tokens: Sequence[int]) -> Sequence[AnyToken]:

@@ -18,22 +18,35 @@ ABLE = ("llama", "mistral", "qwen2", "qwen3")
 
 
 class StageExecutor(TransformersExecutor):
-    """Runs stage `stage` of `stages`, counted from 1: tokens or hidden states in, hidden states or logits out.
+    """Runs stage `stage` of `stages`, counted from 1: tokens or hidden states in, hidden states or
+    logits out.
 
     The model is cut in place and keeps only what this stage needs.
     """
 
     def __init__(
-        self, model: Any, stage: int, stages: int, device: torch.device, slots: int, capacity: int, vocabulary: int
+        self,
+        model: Any,
+        stage: int,
+        stages: int,
+        device: torch.device,
+        slots: int,
+        capacity: int,
+        vocabulary: int,
     ) -> None:
         require_cuttable(model, stages)
         self.first = stage == 1
         self.last = stage == stages
         self.received: Mapping[int, Tensor] = {}
-        """The previous stage's hidden states [tokens, hidden] by slot; they are set before a forward."""
+        """The previous stage's hidden states [tokens, hidden] by slot; they are set before a
+        forward.
+        """
         depth = model.config.num_hidden_layers
-        # A stage's output is the next one's first input and counts there; the last stage adds the normalised states.
-        self.layers = range(depth * (stage - 1) // stages, depth + 1 if self.last else depth * stage // stages)
+        # A stage's output is the next one's first input and counts there; the last stage adds the
+        # normalised states.
+        self.layers = range(
+            depth * (stage - 1) // stages, depth + 1 if self.last else depth * stage // stages
+        )
         _cut(model, stage, stages)
         super().__init__(model.to(device), slots, capacity, vocabulary if self.last else None)
 
@@ -45,7 +58,9 @@ class StageExecutor(TransformersExecutor):
         return [LayerKV(heads, layer.head_dim, layer.head_dim) for layer in attention]
 
     def compute(self, batch: ForwardInput) -> Computed:
-        source = {"input_ids": batch.tokens} if self.first else {"inputs_embeds": self._embedded(batch)}
+        source = (
+            {"input_ids": batch.tokens} if self.first else {"inputs_embeds": self._embedded(batch)}
+        )
         output = self.model.model(
             **source,
             position_ids=batch.positions,
@@ -55,12 +70,17 @@ class StageExecutor(TransformersExecutor):
             output_hidden_states=bool(batch.layers),
         )
         hidden: Tensor = output.last_hidden_state[:, batch.first :]
-        states = {layer: output.hidden_states[layer - self.layers[0]][:, batch.first :] for layer in batch.layers}
+        states = {
+            layer: output.hidden_states[layer - self.layers[0]][:, batch.first :]
+            for layer in batch.layers
+        }
         return Computed(self.model.lm_head(hidden) if self.last else hidden, states)
 
     def _embedded(self, batch: ForwardInput) -> Tensor:
         """Return the received hidden states padded like the batch: [rows, width, hidden]."""
-        return pad_sequence([self.received[slot] for slot in batch.kv.slot_of_row], batch_first=True)
+        return pad_sequence(
+            [self.received[slot] for slot in batch.kv.slot_of_row], batch_first=True
+        )
 
 
 def require_cuttable(model: Any, stages: int) -> None:
@@ -68,7 +88,9 @@ def require_cuttable(model: Any, stages: int) -> None:
     kind = model.config.model_type
     layers = model.config.num_hidden_layers
     if kind not in ABLE:
-        raise SkitError(f"models of type '{kind}' cannot be cut into processes; those of type {', '.join(ABLE)} can")
+        raise SkitError(
+            f"models of type '{kind}' cannot be cut into processes; those of type {', '.join(ABLE)} can"
+        )
     if stages > layers:
         raise SkitError(
             f"a model of {layers} layers cannot be cut into {stages} stages: choose stages={layers} or less"

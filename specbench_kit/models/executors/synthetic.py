@@ -1,4 +1,6 @@
-"""Runs models without weights: the next token is a hash of the tokens before it, and KV stores that hash."""
+"""Runs models without weights: the next token is a hash of the tokens before it, and KV stores that
+hash.
+"""
 
 from collections.abc import Sequence
 from enum import IntEnum
@@ -28,7 +30,9 @@ class _Purpose(IntEnum):
 
 
 class _State(NamedTuple):
-    """The hash of a path of tokens, the hash of its part before the current block, and its length."""
+    """The hash of a path of tokens, the hash of its part before the current block, and its
+    length.
+    """
 
     path: int
     block: int
@@ -37,13 +41,17 @@ class _State(NamedTuple):
 
 @executors.register("synthetic")
 class SyntheticExecutor(Executor):
-    """Derives tokens from hashes of the context; a draft ranks the target's token as its `agreement` says."""
+    """Derives tokens from hashes of the context; a draft ranks the target's token as its
+    `agreement` says.
+    """
 
     bitwise = True
 
     def __init__(self, model: Any, slots: int, capacity: int, vocabulary: int | None) -> None:
         super().__init__(model, slots, capacity, vocabulary)
-        self._body = make_executor(model.body, slots, capacity, None) if model.body is not None else None
+        self._body = (
+            make_executor(model.body, slots, capacity, None) if model.body is not None else None
+        )
         self._agreement: Agreement | None = model.agreement
         self._size = vocabulary or int(model.config.vocab_size)
         self._model = model
@@ -58,7 +66,9 @@ class SyntheticExecutor(Executor):
 
     def forward(self, rows: Sequence[Row], layers: Sequence[int] = ()) -> Forward:
         if layers:
-            raise SkitError("a synthetic target has no hidden states: choose a method whose drafter reads none")
+            raise SkitError(
+                "a synthetic target has no hidden states: choose a method whose drafter reads none"
+            )
         if self._body is not None:
             known = int(self._model.body.config.get_text_config().vocab_size)
             # The host chooses the tokens, so that every forward is waited for.
@@ -86,7 +96,9 @@ class SyntheticExecutor(Executor):
         if row.parents is None:
             above: Sequence[int] = range(row.start - 1, positions.stop - 1)
         else:
-            above = [row.prefix + parent for parent in row.parents[len(row.parents) - len(row.tokens) :]]
+            above = [
+                row.prefix + parent for parent in row.parents[len(row.parents) - len(row.tokens) :]
+            ]
         for position, before, token in zip(positions, above, row.tokens, strict=True):
             state = kv[before] if before >= 0 else _BEGINNING
             path = _mixed(state.path + token + 1)
@@ -95,33 +107,47 @@ class SyntheticExecutor(Executor):
         return kv[positions.stop - row.keep : positions.stop]
 
     def _logits(self, states: Sequence[_State]) -> Tensor:
-        """Return the logits [states, vocabulary], float64 so that probabilities are the same on every processor."""
+        """Return the logits [states, vocabulary], float64 so that probabilities are the same on
+        every processor.
+        """
         if self._agreement is None:
             rows = torch.zeros(len(states), self._size, dtype=torch.float64)
             rows[range(len(states)), [self._answer(state) for state in states]] = CERTAIN
             return rows.to(self.device)
-        tokens, logits, others = zip(*(self._ranked(state, self._agreement) for state in states), strict=True)
+        tokens, logits, others = zip(
+            *(self._ranked(state, self._agreement) for state in states), strict=True
+        )
         rows = torch.tensor(others, dtype=torch.float64)[:, None].repeat(1, self._size)
-        return rows.scatter_(1, torch.tensor(tokens), torch.tensor(logits, dtype=torch.float64)).to(self.device)
+        return rows.scatter_(1, torch.tensor(tokens), torch.tensor(logits, dtype=torch.float64)).to(
+            self.device
+        )
 
     def _ranked(self, state: _State, agreement: Agreement) -> tuple[list[int], list[float], float]:
-        """Return the draft's likeliest tokens and one more with their logits, and the logit of every other token."""
+        """Return the draft's likeliest tokens and one more with their logits, and the logit of
+        every other token.
+        """
         shared = _uniform(state.path, _Purpose.SHARED) < agreement.shared
         chance = agreement.chance(_uniform(state.block if shared else state.path, _Purpose.CHANCE))
         shares, logits, other = _at(agreement, chance, self._size - len(agreement.ranks))
         answer = self._answer(state)
         rank = self._rank(state, shares)
         first = _hashed(state.path, _Purpose.OTHERS) % (self._size - 1)
-        tokens = [(answer + 1 + (first + i) % (self._size - 1)) % self._size for i in range(len(logits) + 1)]
+        tokens = [
+            (answer + 1 + (first + i) % (self._size - 1)) % self._size
+            for i in range(len(logits) + 1)
+        ]
         tokens[rank] = answer
-        # A target token without a rank gets the lowest logit, so that wider trees do not contain it by chance.
+        # A target token without a rank gets the lowest logit, so that wider trees do not contain it
+        # by chance.
         return tokens, [*logits, other - 1e-3 if rank == len(logits) else other], other
 
     def _answer(self, state: _State) -> int:
         return _hashed(state.path, _Purpose.ANSWER) % self._size
 
     def _rank(self, state: _State, shares: Sequence[float]) -> int:
-        """Return the rank of the target's token among the draft's, from 0; len(shares) if it is none of them."""
+        """Return the rank of the target's token among the draft's, from 0; len(shares) if it is
+        none of them.
+        """
         remainder = _uniform(state.path, _Purpose.RANK)
         for rank, share in enumerate(shares):
             remainder -= share
@@ -137,8 +163,12 @@ def _within(vocabulary: int, row: Row) -> Row:
 
 @lru_cache
 def _at(agreement: Agreement, chance: float, others: int) -> tuple[list[float], list[float], float]:
-    """Return the chances of the ranks, their logits and the logit of other tokens; cached, as blocks share them."""
-    return agreement.shares(chance), *logits_of(agreement.shares(agreement.reported(chance)), others)
+    """Return the chances of the ranks, their logits and the logit of other tokens; cached, as
+    blocks share them.
+    """
+    return agreement.shares(chance), *logits_of(
+        agreement.shares(agreement.reported(chance)), others
+    )
 
 
 def _mixed(number: int) -> int:

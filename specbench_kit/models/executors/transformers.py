@@ -51,7 +51,9 @@ class _OneToken(KVWindow):
         return self._written[layer]
 
     def layers(self) -> list[LayerKV]:
-        """Return the size of what every layer wrote; nothing of layers between that wrote nothing."""
+        """Return the size of what every layer wrote; nothing of layers between that wrote
+        nothing.
+        """
         nothing = torch.empty(1, 0, 1, 0)
         depth = max(self._written, default=-1) + 1
         written = (self._written.get(layer, (nothing, nothing)) for layer in range(depth))
@@ -76,14 +78,22 @@ class TransformersExecutor(PaddedExecutor):
     @classmethod
     def supports(cls, model: Any) -> bool:
         config = model.config.get_text_config()
-        layers = {kind for name in ("layer_types", "attention_layers") for kind in getattr(config, name, None) or ()}
-        takes_positions = "position_ids" in signature(model.forward).parameters and not _offsets_positions(model)
+        layers = {
+            kind
+            for name in ("layer_types", "attention_layers")
+            for kind in getattr(config, name, None) or ()
+        }
+        takes_positions = "position_ids" in signature(
+            model.forward
+        ).parameters and not _offsets_positions(model)
         stateful = getattr(model, "_is_stateful", False)
         return layers <= MASKED_BY_US and takes_positions and not stateful and _is_causal(config)
 
     @cached_property
     def kv_layers(self) -> list[LayerKV]:
-        """Return the sizes that a forward of one token writes; configurations name them in many ways, or not at all."""
+        """Return the sizes that a forward of one token writes; configurations name them in many
+        ways, or not at all.
+        """
         window = _OneToken()
         number = torch.zeros((1, 1), dtype=torch.long, device=self.device)
         mask = torch.zeros((1, 1, 1, 1), dtype=self._dtype, device=self.device)
@@ -92,14 +102,18 @@ class TransformersExecutor(PaddedExecutor):
                 self.compute(ForwardInput(number, number, mask, window, 0, number))
         except (MemoryError, torch.OutOfMemoryError):
             raise  # it says nothing about the kind of the model
-        except Exception as error:  # whatever the code of a model raises whose cache is of another kind
+        except (
+            Exception
+        ) as error:  # whatever the code of a model raises whose cache is of another kind
             raise self._refused(first_line(error)) from error
         if not (layers := window.layers()):
             raise self._refused("its layers keep no KV")
         return layers
 
     def _refused(self, reason: str) -> SkitError:
-        return SkitError(f"models of type '{self.model.config.model_type}' cannot be run: {reason}; use another model")
+        return SkitError(
+            f"models of type '{self.model.config.model_type}' cannot be run: {reason}; use another model"
+        )
 
     def compute(self, batch: ForwardInput) -> Computed:
         output = self.model(
@@ -119,17 +133,25 @@ class TransformersExecutor(PaddedExecutor):
             return batch.mask
         distance = batch.positions[:, None, :, None] - batch.key_positions[:, None, None, :]
         sliding = batch.mask.masked_fill(distance >= self.window, torch.finfo(batch.mask.dtype).min)
-        return {"full_attention": batch.mask, "sliding_attention": sliding} if self.mixed else sliding
+        return (
+            {"full_attention": batch.mask, "sliding_attention": sliding} if self.mixed else sliding
+        )
 
 
 def _is_causal(config: Any) -> bool:
-    """Return whether a token attends to earlier ones alone; an encoder of BERT's family attends to later ones too."""
+    """Return whether a token attends to earlier ones alone; an encoder of BERT's family attends to
+    later ones too.
+    """
     return not hasattr(config, "add_cross_attention") or getattr(config, "is_decoder", True)
 
 
 def _offsets_positions(model: Any) -> bool:
-    """Return whether a model numbers positions from its padding token on, as RoBERTa's family does."""
-    tables = (module for name, module in model.named_modules() if name.endswith("position_embeddings"))
+    """Return whether a model numbers positions from its padding token on, as RoBERTa's family
+    does.
+    """
+    tables = (
+        module for name, module in model.named_modules() if name.endswith("position_embeddings")
+    )
     return any(getattr(table, "padding_idx", None) is not None for table in tables)
 
 

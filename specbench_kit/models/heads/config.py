@@ -63,17 +63,23 @@ class HeadConfig:
 
 
 def default_layers(depth: int) -> tuple[int, ...]:
-    """Return a low, a middle and a high layer, the format's default for a head that does not name its layers."""
+    """Return a low, a middle and a high layer, the format's default for a head that does not name
+    its layers.
+    """
     return min(2, depth), depth // 2, max(depth - 3, 0)
 
 
 def read_config(folder: Path, depth: int, fc_bias: bool = False) -> HeadConfig:
-    """Read the configuration of a head for a target of `depth` layers; refuse what this kit cannot run exactly."""
+    """Read the configuration of a head for a target of `depth` layers; refuse what this kit cannot
+    run exactly.
+    """
     try:
         data = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         return _checked(data, depth, fc_bias)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise SkitError(f"the folder '{folder}' holds no head: {CONFIG} is missing, or is damaged ({error})") from error
+        raise SkitError(
+            f"the folder '{folder}' holds no head: {CONFIG} is missing, or is damaged ({error})"
+        ) from error
 
 
 def _checked(data: dict[str, Any], depth: int, fc_bias: bool) -> HeadConfig:
@@ -89,10 +95,14 @@ def _checked(data: dict[str, Any], depth: int, fc_bias: bool) -> HeadConfig:
             )
     layer = LlamaConfig(**data["transformer_layer_config"])
     if layer.num_hidden_layers != 1 or data.get("norm_before_fc"):
-        raise SkitError("the head has more than one layer, or a norm before its projection: only one layer is known")
+        raise SkitError(
+            "the head has more than one layer, or a norm before its projection: only one layer is known"
+        )
     layers = tuple(data.get("eagle_aux_hidden_state_layer_ids") or default_layers(depth))
     if len(layers) != 3 or not all(0 <= index <= depth for index in layers):
-        raise SkitError(f"the head reads layers {layers} of a target that has {depth}: choose a head made for it")
+        raise SkitError(
+            f"the head reads layers {layers} of a target that has {depth}: choose a head made for it"
+        )
     return HeadConfig(
         layer=layer,
         draft_vocab_size=data["draft_vocab_size"],

@@ -1,6 +1,7 @@
 """Heads on disk, as the `speculators` library writes them: config.json and model.safetensors.
 
-A head without an embedding of its own gets the target's, which is read without the rest of the target.
+A head without an embedding of its own gets the target's, which is read without the rest of the
+target.
 """
 
 import json
@@ -47,8 +48,12 @@ def load_any_head(folder: Path, target: Any) -> HeadModel | MedusaModel:
 
 
 def load_head(folder: Path, target: Any) -> HeadModel:
-    """Load the head of a target, a transformers model, on the target's device and in its data type."""
-    head = load_head_for(folder, sizes_of(target), lambda: weight_of(target.get_input_embeddings().weight))
+    """Load the head of a target, a transformers model, on the target's device and in its data
+    type.
+    """
+    head = load_head_for(
+        folder, sizes_of(target), lambda: weight_of(target.get_input_embeddings().weight)
+    )
     return head.to(device=target.device, dtype=target.dtype)
 
 
@@ -72,10 +77,15 @@ def load_medusa(folder: Path, target: TargetSizes) -> MedusaModel:
 
 
 def load_head_for(folder: Path, target: TargetSizes, embedding: Callable[[], Tensor]) -> HeadModel:
-    """Load the head of a target of these sizes; `embedding` returns the target's, for a head that has none."""
+    """Load the head of a target of these sizes; `embedding` returns the target's, for a head that
+    has none.
+    """
     weights = _read(folder / WEIGHTS)
     config = read_config(folder, target.layers, fc_bias="fc.bias" in weights)
-    if (config.target_hidden_size, config.layer.vocab_size) != (target.hidden_size, target.vocabulary):
+    if (config.target_hidden_size, config.layer.vocab_size) != (
+        target.hidden_size,
+        target.vocabulary,
+    ):
         raise SkitError(
             f"the head in '{folder}' reads states of width {config.target_hidden_size} and {config.layer.vocab_size} "
             f"tokens, and the target has {target.hidden_size} and {target.vocabulary}: choose a head made for it"
@@ -87,23 +97,34 @@ def load_head_for(folder: Path, target: TargetSizes, embedding: Callable[[], Ten
     weights.setdefault("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
     expected = head.state_dict()
     used = {name: weight for name, weight in weights.items() if name in expected}
-    wrong = [name for name in expected if name not in used or used[name].shape != expected[name].shape]
+    wrong = [
+        name for name in expected if name not in used or used[name].shape != expected[name].shape
+    ]
     if wrong:
-        raise SkitError(f"the head in '{folder}' is not whole: {min(wrong)} is missing or has another shape")
+        raise SkitError(
+            f"the head in '{folder}' is not whole: {min(wrong)} is missing or has another shape"
+        )
     head.load_state_dict(used)
     if not 0 <= int(head.tokens.min()) <= int(head.tokens.max()) < target.vocabulary:
-        raise SkitError(f"the head in '{folder}' drafts tokens that the target does not have: its d2t is damaged")
+        raise SkitError(
+            f"the head in '{folder}' drafts tokens that the target does not have: its d2t is damaged"
+        )
     return head.eval().requires_grad_(False)
 
 
 def save_head(head: HeadModel, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write a head, without its embedding if that is the target's own."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(head.config.as_json(), indent=2) + "\n", encoding="utf-8")
+    (folder / CONFIG).write_text(
+        json.dumps(head.config.as_json(), indent=2) + "\n", encoding="utf-8"
+    )
     state = head.state_dict()
     if not head.owns_embedding:
         del state[EMBEDDING]
-    weights = {name: weight.to(dtype) if weight.is_floating_point() else weight for name, weight in state.items()}
+    weights = {
+        name: weight.to(dtype) if weight.is_floating_point() else weight
+        for name, weight in state.items()
+    }
     mapped = torch.zeros(head.config.layer.vocab_size, dtype=torch.bool)
     mapped[head.tokens.cpu()] = True
     contiguous = {name: weight.contiguous().cpu() for name, weight in weights.items()}
@@ -123,7 +144,9 @@ NAMES = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embedding
 
 
 def read_embedding(folder: Path) -> Tensor:
-    """Return the input embeddings [vocabulary, width] of a model in a folder; raise SkitError if there are none."""
+    """Return the input embeddings [vocabulary, width] of a model in a folder; raise SkitError if
+    there are none.
+    """
     try:
         for file in sorted(folder.glob("*.safetensors")):
             with safe_open(file, framework="pt") as weights:

@@ -1,8 +1,9 @@
-"""Medusa heads (Cai et al. 2024): some small heads on the target's last hidden state, one per further token.
+"""Medusa heads (Cai et al. 2024): some small heads on the target's last hidden state, one per
+further token.
 
-Head i reads the state of a token and predicts the token i + 2 places behind it: the target's own head predicts the
-next. Every head is one residual block; all share one output matrix over a reduced vocabulary, where the authors give
-each head its own.
+Head i reads the state of a token and predicts the token i + 2 places behind it: the target's own
+head predicts the next. Every head is one residual block; all share one output matrix over a reduced
+vocabulary, where the authors give each head its own.
 """
 
 import json
@@ -23,7 +24,9 @@ ALGORITHM = "medusa"
 
 @dataclass(frozen=True)
 class MedusaConfig:
-    """The number of heads, the target's hidden size and vocabulary, and the number of tokens that are drafted."""
+    """The number of heads, the target's hidden size and vocabulary, and the number of tokens that
+    are drafted.
+    """
 
     heads: int
     hidden_size: int
@@ -67,11 +70,15 @@ class MedusaModel(nn.Module):
         self.register_buffer("d2t", torch.zeros(config.draft_vocab_size, dtype=torch.long))
 
     def forward(self, states: Tensor, heads: int | None = None) -> Tensor:
-        """Return logits [..., heads, draft vocabulary] of the first `heads` heads, or of all, for states [..., width].
+        """Return logits [..., heads, draft vocabulary] of the first `heads` heads, or of all, for
+        states [..., width].
 
-        The residual is the state itself, so that heads whose blocks are zero predict as the target's own head does.
+        The residual is the state itself, so that heads whose blocks are zero predict as the
+        target's own head does.
         """
-        return torch.stack([self.head(states, number) for number in range(heads or self.config.heads)], dim=-2)
+        return torch.stack(
+            [self.head(states, number) for number in range(heads or self.config.heads)], dim=-2
+        )
 
     def head(self, states: Tensor, number: int) -> Tensor:
         """Return the logits [..., draft vocabulary] of one head."""
@@ -99,7 +106,10 @@ class MedusaModel(nn.Module):
 def is_medusa(folder: Path) -> bool:
     """Return whether a folder claims to hold Medusa heads, even if they are damaged."""
     try:
-        return bool(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["speculators_model_type"] == ALGORITHM)
+        return bool(
+            json.loads((folder / CONFIG).read_text(encoding="utf-8"))["speculators_model_type"]
+            == ALGORITHM
+        )
     except (OSError, ValueError, TypeError, KeyError):
         return False
 
@@ -109,19 +119,29 @@ def make_medusa(folder: Path, weights: dict[str, Tensor]) -> MedusaModel:
     config = _read_config(folder)
     model = MedusaModel(config)
     expected = model.state_dict()
-    wrong = [name for name in expected if name not in weights or weights[name].shape != expected[name].shape]
+    wrong = [
+        name
+        for name in expected
+        if name not in weights or weights[name].shape != expected[name].shape
+    ]
     if wrong:
-        raise SkitError(f"the heads in '{folder}' are not whole: {min(wrong)} is missing or has another shape")
+        raise SkitError(
+            f"the heads in '{folder}' are not whole: {min(wrong)} is missing or has another shape"
+        )
     model.load_state_dict({name: weights[name] for name in expected})
     if not 0 <= int(model.tokens.min()) <= int(model.tokens.max()) < config.vocab_size:
-        raise SkitError(f"the heads in '{folder}' draft tokens that the target does not have: their d2t is damaged")
+        raise SkitError(
+            f"the heads in '{folder}' draft tokens that the target does not have: their d2t is damaged"
+        )
     return model.eval().requires_grad_(False)
 
 
 def save_medusa(model: MedusaModel, folder: Path, dtype: torch.dtype = torch.bfloat16) -> None:
     """Write heads as config.json and model.safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / CONFIG).write_text(json.dumps(model.config.as_json(), indent=2) + "\n", encoding="utf-8")
+    (folder / CONFIG).write_text(
+        json.dumps(model.config.as_json(), indent=2) + "\n", encoding="utf-8"
+    )
     weights = {
         name: (weight.to(dtype) if weight.is_floating_point() else weight).contiguous().cpu()
         for name, weight in model.state_dict().items()
@@ -136,7 +156,11 @@ def _read_config(folder: Path) -> MedusaConfig:
         heads, width, vocabulary, drafted, depth = sizes = [int(data[name]) for name in names]
         verifier = str(data["verifier"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SkitError(f"the folder '{folder}' holds no Medusa heads: {CONFIG} is damaged ({error})") from error
+        raise SkitError(
+            f"the folder '{folder}' holds no Medusa heads: {CONFIG} is damaged ({error})"
+        ) from error
     if min(sizes) < 1:
-        raise SkitError(f"the folder '{folder}' holds no Medusa heads: a size in {CONFIG} is below 1")
+        raise SkitError(
+            f"the folder '{folder}' holds no Medusa heads: a size in {CONFIG} is below 1"
+        )
     return MedusaConfig(heads, width, vocabulary, drafted, depth, verifier)

@@ -1,4 +1,6 @@
-"""An EAGLE head in the manner of EAGLE-3 (Li et al. 2025): one layer over the target's states and the next token."""
+"""An EAGLE head in the manner of EAGLE-3 (Li et al. 2025): one layer over the target's states and
+the next token.
+"""
 
 from typing import Any
 
@@ -11,7 +13,9 @@ from specbench_kit.models.heads.config import HeadConfig
 
 
 class HeadAttention(nn.Module):
-    """Attention over a token's embedding concatenated with the state before it; names follow the checkpoints."""
+    """Attention over a token's embedding concatenated with the state before it; names follow the
+    checkpoints.
+    """
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -26,7 +30,9 @@ class HeadAttention(nn.Module):
         self.o_proj = nn.Linear(self.heads * self.head_dim, config.hidden_size, bias=bias)
 
     def project(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values [rows, heads, width, head_dim] of inputs [rows, width, 2 hidden]."""
+        """Return queries, keys and values [rows, heads, width, head_dim] of inputs [rows, width, 2
+        hidden].
+        """
         queries, keys, values = (
             projection(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
             for projection in (self.q_proj, self.k_proj, self.v_proj)
@@ -66,7 +72,8 @@ class HeadLayer(nn.Module):
 
 
 class HeadModel(nn.Module):
-    """Predicts the token after next from the target's hidden states of a token and the token that follows it.
+    """Predicts the token after next from the target's hidden states of a token and the token that
+    follows it.
 
     `d2t` holds, for each token of the head's reduced vocabulary, the offset to the target's token id.
     """
@@ -121,6 +128,8 @@ def _rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    """Attend and return [rows, heads, width, head_dim]; several heads of queries may share one head of keys."""
+    """Attend and return [rows, heads, width, head_dim]; several heads of queries may share one head
+    of keys.
+    """
     grouped = queries.shape[1] != keys.shape[1]
     return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, enable_gqa=grouped)

@@ -1,4 +1,6 @@
-"""Tensors of a GGUF file as they are stored there: blocks of numbers of a few bits, with scales of their own."""
+"""Tensors of a GGUF file as they are stored there: blocks of numbers of a few bits, with scales of
+their own.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -14,7 +16,9 @@ if TYPE_CHECKING:  # the names of models need neither
     from torch import Tensor
 
 RECORD = "gguf.json"
-"""The file in a converted folder that says which GGUF file it was made from, and where that file's tensors are."""
+"""The file in a converted folder that says which GGUF file it was made from, and where that file's
+tensors are.
+"""
 FLOAT = 0
 """The number of the type of tensors in 32 bits."""
 
@@ -34,7 +38,9 @@ BLOCKS = {
 
 @dataclass(frozen=True, slots=True)
 class StoredBlocks:
-    """A tensor in a GGUF file. `heads` is not 0 if the two numbers that RoPE rotates together are neighbours in it."""
+    """A tensor in a GGUF file. `heads` is not 0 if the two numbers that RoPE rotates together are
+    neighbours in it.
+    """
 
     file: Path
     name: str
@@ -47,16 +53,22 @@ class StoredBlocks:
     @property
     def is_product(self) -> bool:
         """Return whether it is a matrix whose blocks can be multiplied as they are."""
-        return self.type in BLOCKS and len(self.shape) == 2 and self.shape[1] % BLOCKS[self.type] == 0
+        return (
+            self.type in BLOCKS and len(self.shape) == 2 and self.shape[1] % BLOCKS[self.type] == 0
+        )
 
     def read(self) -> "NDArray[np.uint8]":
-        """Return its bytes; their memory is the file's, mapped, until the last reference to it is gone."""
+        """Return its bytes; their memory is the file's, mapped, until the last reference to it is
+        gone.
+        """
         import numpy as np
 
         try:
             return np.memmap(self.file, np.uint8, "r", self.offset, (self.size_bytes,))
         except (OSError, ValueError) as error:
-            raise SkitError(f"cannot read {self.name} in '{self.file}', which has changed: {error}") from error
+            raise SkitError(
+                f"cannot read {self.name} in '{self.file}', which has changed: {error}"
+            ) from error
 
     def numbers(self) -> "NDArray[np.float32]":
         """Return the numbers of a tensor in 32 bits."""
@@ -65,8 +77,12 @@ class StoredBlocks:
         return self.read().view(np.float32).reshape(self.shape)
 
 
-def tensor_table(tensors: Mapping[str, Any], heads: Mapping[str, int]) -> dict[str, dict[str, object]]:
-    """Return what a converted folder keeps of the places of a file's tensors; `tensors` are those of gguf's reader."""
+def tensor_table(
+    tensors: Mapping[str, Any], heads: Mapping[str, int]
+) -> dict[str, dict[str, object]]:
+    """Return what a converted folder keeps of the places of a file's tensors; `tensors` are those
+    of gguf's reader.
+    """
     table: dict[str, dict[str, object]] = {}
     for name, tensor in tensors.items():
         table[name] = {
@@ -80,7 +96,9 @@ def tensor_table(tensors: Mapping[str, Any], heads: Mapping[str, int]) -> dict[s
 
 
 def read_record(folder: Path) -> dict[str, Any]:
-    """Return what a converted folder says of its GGUF file; empty in a folder of another kind, or an incomplete one."""
+    """Return what a converted folder says of its GGUF file; empty in a folder of another kind, or
+    an incomplete one.
+    """
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -89,7 +107,8 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 
 def stored_blocks(folder: Path, find_file: Callable[[str], Path | None]) -> dict[str, StoredBlocks]:
-    """Return the tensors of the file that a folder was converted from, by the names of their weights.
+    """Return the tensors of the file that a folder was converted from, by the names of their
+    weights.
 
     `find_file` returns the file with a checksum; without that file, or in a folder of another kind, there are none.
     """
@@ -99,7 +118,9 @@ def stored_blocks(folder: Path, find_file: Callable[[str], Path | None]) -> dict
     if not table or file is None:
         return {}
     return {
-        name: StoredBlocks(file, name, own["offset"], own["type"], tuple(own["shape"]), own["bytes"], own["heads"])
+        name: StoredBlocks(
+            file, name, own["offset"], own["type"], tuple(own["shape"]), own["bytes"], own["heads"]
+        )
         for name, own in table.items()
     }
 

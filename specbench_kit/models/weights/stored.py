@@ -1,8 +1,9 @@
 """Models whose weights stay in their files until something computes with them.
 
-A shell is a transformers model on torch's meta device: its modules, configuration and rotary tables, without weights.
-An executor with a layout of its own reads the weights one by one from the files, so that they are held once. Everything
-else calls `with_weights`, which reads them into the shell.
+A shell is a transformers model on torch's meta device: its modules, configuration and rotary
+tables, without weights. An executor with a layout of its own reads the weights one by one from the
+files, so that they are held once. Everything else calls `with_weights`, which reads them into the
+shell.
 """
 
 from collections.abc import Sequence
@@ -32,7 +33,9 @@ class StoredTensor:
     """The type in the file; None for one that a shell cannot have."""
 
     def read(self) -> Tensor:
-        """Read the tensor; its memory is the file's, mapped, until the last reference to it is gone."""
+        """Read the tensor; its memory is the file's, mapped, until the last reference to it is
+        gone.
+        """
         try:
             with safe_open(self.file, framework="pt") as content:
                 tensor: Tensor = content.get_tensor(self.name)
@@ -46,7 +49,9 @@ class StoredTensor:
 
 
 def read_headers(files: Sequence[Path]) -> dict[str, StoredTensor]:
-    """Return all tensors of a checkpoint by name, without reading any; OSError or SafetensorError for damaged files."""
+    """Return all tensors of a checkpoint by name, without reading any; OSError or SafetensorError
+    for damaged files.
+    """
     tensors: dict[str, StoredTensor] = {}
     for path in files:
         with safe_open(path, framework="pt") as content:
@@ -58,7 +63,9 @@ def read_headers(files: Sequence[Path]) -> dict[str, StoredTensor]:
 
 
 class Shell(nn.Module):
-    """Makes a shell answer where its weights will be, which torch would answer with the meta device."""
+    """Makes a shell answer where its weights will be, which torch would answer with the meta
+    device.
+    """
 
     @property
     def device(self) -> torch.device:
@@ -74,7 +81,9 @@ def mark_shell(model: Any) -> Any:
 
 
 def restore_tables(model: Any, config: Any) -> None:
-    """Compute the rotary tables of a model that was made on the meta device, where constructors fill nothing."""
+    """Compute the rotary tables of a model that was made on the meta device, where constructors
+    fill nothing.
+    """
     for module in model.modules():
         if hasattr(module, "inv_freq") and hasattr(module, "rope_type"):
             fresh = type(module)(config=config)
@@ -83,7 +92,9 @@ def restore_tables(model: Any, config: Any) -> None:
 
 
 def stored_tensor(parameter: Tensor) -> StoredTensor | None:
-    """Return where the values of a shell's parameter are; None for a parameter that has its values."""
+    """Return where the values of a shell's parameter are; None for a parameter that has its
+    values.
+    """
     return getattr(parameter, "stored", None) if parameter.is_meta else None
 
 
@@ -101,7 +112,9 @@ def weight_of(parameter: Tensor) -> Tensor:
 
 
 def with_weights(model: Any) -> Any:
-    """Return the same model after its weights were read, unless they are in memory already or it has none."""
+    """Return the same model after its weights were read, unless they are in memory already or it
+    has none.
+    """
     if not isinstance(model, nn.Module):  # a synthetic model
         return model
     filled: dict[Tensor, nn.Parameter] = {}  # a tied layer has the parameter of another one

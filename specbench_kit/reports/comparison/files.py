@@ -1,4 +1,6 @@
-"""The report on several runs, or on one, as files: Markdown, HTML, CSV, LaTeX, plots, and the result itself."""
+"""The report on several runs, or on one, as files: Markdown, HTML, CSV, LaTeX, plots, and the
+result itself.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +14,16 @@ from specbench_kit.reports.comparison import plots, report
 from specbench_kit.reports.comparison.report import USUAL, Look
 from specbench_kit.reports.comparison.tables import to_csv, to_latex
 from specbench_kit.reports.comparison.wording import where
-from specbench_kit.reports.document import Block, Blocks, Document, Figure, Folded, Heading, Paragraph, code
+from specbench_kit.reports.document import (
+    Block,
+    Blocks,
+    Document,
+    Figure,
+    Folded,
+    Heading,
+    Paragraph,
+    code,
+)
 from specbench_kit.reports.page_files import PLOTS, PageFiles
 from specbench_kit.reports.run import report as run_report
 from specbench_kit.reports.sections.wording import time_kind
@@ -33,28 +44,34 @@ def write_reports(
 ) -> list[Path]:
     """Write the report into `folder` in these formats and return the paths of its files.
 
-    Each file is written whole or not at all. A comparison of one run has that run's own report. `hint` says what to do
-    if the folder cannot be written.
+    Each file is written whole or not at all. A comparison of one run has that run's own report.
+    `hint` says what to do if the folder cannot be written.
     """
     require_formats(formats)
     try:
         return list(_ReportFiles(comparison, folder, formats, look).write())
     except OSError as error:
-        raise SkitError(f"cannot write the report in {folder}: {error.strerror or error}; {hint}") from error
+        raise SkitError(
+            f"cannot write the report in {folder}: {error.strerror or error}; {hint}"
+        ) from error
 
 
 def require_formats(formats: Sequence[str]) -> None:
     """Raise SkitError for an unknown format, or for none at all."""
     unknown = [name for name in formats if name not in KNOWN]
     if unknown or not formats:
-        problem = f"unknown report format '{unknown[0]}'" if unknown else "no report format is given"
+        problem = (
+            f"unknown report format '{unknown[0]}'" if unknown else "no report format is given"
+        )
         raise SkitError(f"{problem}; known: {', '.join(KNOWN)}")
 
 
 class _ReportFiles:
     """The files of one report."""
 
-    def __init__(self, comparison: Comparison, folder: Path, formats: Sequence[str], look: Look) -> None:
+    def __init__(
+        self, comparison: Comparison, folder: Path, formats: Sequence[str], look: Look
+    ) -> None:
         self.comparison = comparison
         self.formats = formats
         self.look = look
@@ -74,11 +91,21 @@ class _ReportFiles:
         if timelines:
             figures.append(Folded("Timelines of the first rounds of one request", timelines))
         if figures:
-            figures = [Heading("Figures"), Paragraph(f"Every figure: {where(self.comparison)}."), *figures]
+            figures = [
+                Heading("Figures"),
+                Paragraph(f"Every figure: {where(self.comparison)}."),
+                *figures,
+            ]
         # Pictures are part of the page, while the Markdown can only point to files.
         texts: dict[str, tuple[str, Callable[[], str]]] = {
-            "md": ("report.md", lambda: render_markdown.render(self._document(figures if files.suffixes else ()))),
-            "html": ("report.html", lambda: render_html.render(self._document(figures), files.drawings)),
+            "md": (
+                "report.md",
+                lambda: render_markdown.render(self._document(figures if files.suffixes else ())),
+            ),
+            "html": (
+                "report.html",
+                lambda: render_html.render(self._document(figures), files.drawings),
+            ),
             "csv": ("report.csv", lambda: to_csv(self.comparison)),
             "latex": ("report.tex", lambda: to_latex(self.comparison, self.look)),
             "json": (result_file.NAME, lambda: result_file.to_json(self.comparison)),
@@ -87,13 +114,19 @@ class _ReportFiles:
             yield files.write(name, make())
 
     def _copy_timeline(self, run: RunResult, path: Path, blocks: list[Block]) -> Iterator[Path]:
-        """Copy the picture of a run's timeline from the run's folder, unless the report is written into that."""
-        drawn = {file.suffix[1:]: file.read_bytes() for file in sorted((path / PLOTS).glob("timeline.*"))}
+        """Copy the picture of a run's timeline from the run's folder, unless the report is written
+        into that.
+        """
+        drawn = {
+            file.suffix[1:]: file.read_bytes() for file in sorted((path / PLOTS).glob("timeline.*"))
+        }
         if "svg" in drawn:
             try:
                 drawn["svg"] = safe_svg(drawn["svg"])
             except ValueError as error:
-                blocks.append(Paragraph(f"Left out: the timeline of {code(run.method)} is {error}."))
+                blocks.append(
+                    Paragraph(f"Left out: the timeline of {code(run.method)} is {error}.")
+                )
                 return
         if path.resolve() == self.files.folder.resolve():
             if "svg" in drawn:

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 def acceptance(scene: Scene) -> Picture | None:
     """Return the figure of the share of rounds that accepted each draft position."""
     rates = {label: scene.rows[label].acceptance_at for label in scene.speculating}
-    rates = {label: by_position[: 1 + sum(map(bool, by_position))] for label, by_position in rates.items()}
+    rates = {
+        label: by_position[: 1 + sum(map(bool, by_position))]
+        for label, by_position in rates.items()
+    }
     rates = {label: by_position for label, by_position in rates.items() if any(by_position)}
     if not rates:
         return None
@@ -47,13 +50,19 @@ def acceptance(scene: Scene) -> Picture | None:
             positions = range(1, len(by_position) + 1)
             percent = [100 * (rate or 0.0) for rate in by_position]
             curve(axes, scene.styles[label], positions, percent, label)
-        axes.set(xlabel="position in the draft (in a tree: depth)", ylabel="rounds that accepted it (%)")
+        axes.set(
+            xlabel="position in the draft (in a tree: depth)", ylabel="rounds that accepted it (%)"
+        )
         axes.set_ylim(bottom=0)
         axes.locator_params(axis="x", integer=True)
         legend(axes)
 
-    note = "Share of all rounds in which the target accepted the draft at least up to this position."
-    return Picture("acceptance_by_position", "Acceptance by position", note, 2.8 + legend_in(rates), draw)
+    note = (
+        "Share of all rounds in which the target accepted the draft at least up to this position."
+    )
+    return Picture(
+        "acceptance_by_position", "Acceptance by position", note, 2.8 + legend_in(rates), draw
+    )
 
 
 def lengths(scene: Scene) -> Picture | None:
@@ -69,9 +78,13 @@ def lengths(scene: Scene) -> Picture | None:
         for label, points in curves.items():
             style = scene.styles[label]
             places = points.lengths, points.accepted
-            line = axes.plot(*places, color=style.colour, linestyle=style.line, linewidth=1, alpha=0.6)
+            line = axes.plot(
+                *places, color=style.colour, linestyle=style.line, linewidth=1, alpha=0.6
+            )
             sizes = 12 + 110 * np.array(points.rounds) / sum(points.rounds)
-            marks = axes.scatter(*places, sizes, color=style.colour, marker=style.marker, label=short(label))
+            marks = axes.scatter(
+                *places, sizes, color=style.colour, marker=style.marker, label=short(label)
+            )
             assign(label, [*line, marks])
         ends = [0, min(longest, deepest * 1.1)]
         axes.plot(ends, ends, color=GREY, linewidth=1, linestyle=":", label="all accepted")
@@ -82,7 +95,13 @@ def lengths(scene: Scene) -> Picture | None:
         "Marks grow with the share of rounds that have this length; lengths of fewer than 1% of rounds are left out. "
         "The length of a tree is the number of nodes that were sent."
     )
-    return Picture("draft_length", "Draft length against accepted length", note, 2.9 + legend_in([*curves, ""]), draw)
+    return Picture(
+        "draft_length",
+        "Draft length against accepted length",
+        note,
+        2.9 + legend_in([*curves, ""]),
+        draw,
+    )
 
 
 def gaps(scene: Scene) -> Picture | None:
@@ -109,7 +128,9 @@ def gaps(scene: Scene) -> Picture | None:
 MOST_ROWS = 16
 """Methods up to which a figure with a row for each can be read on one screen."""
 CRUSHED = 8
-"""Ratio of the largest to the least value from which a linear axis would leave the others no room."""
+"""Ratio of the largest to the least value from which a linear axis would leave the others no
+room.
+"""
 PHASE_STYLES = {**STYLES, "link": (COLOURS[5], "--"), "queue": ("white", "||")}
 
 
@@ -119,7 +140,15 @@ def pictures(comparison: Comparison) -> Iterator[Picture]:
     bounds = [series.label for series in comparison.series if series.is_bound]
     scene = Scene(comparison, styles_of(comparison), drafting, bounds)
     few = not comparison.by_group
-    for make in (speedups, pareto, acceptance, *([lengths] if few else []), wasted_drafting, phases, gaps):
+    for make in (
+        speedups,
+        pareto,
+        acceptance,
+        *([lengths] if few else []),
+        wasted_drafting,
+        phases,
+        gaps,
+    ):
         for part in scene.by_group() if make in OF_CURVES else [scene]:
             picture = make(part)
             if picture is not None and part.group:
@@ -132,7 +161,11 @@ def pictures(comparison: Comparison) -> Iterator[Picture]:
 
 def speedups(scene: Scene) -> Picture | None:
     """Return the figure of each method's speedup with its interval, from fast to slow."""
-    values = {label: row.typical_speedup for label, row in scene.rows.items() if row.typical_speedup is not None}
+    values = {
+        label: row.typical_speedup
+        for label, row in scene.rows.items()
+        if row.typical_speedup is not None
+    }
     if not values:
         return None
     labels = sorted(values, key=lambda label: -values[label])[:MOST_ROWS]
@@ -142,7 +175,9 @@ def speedups(scene: Scene) -> Picture | None:
             row = scene.rows[label]
             style = scene.styles[label]
             bounds = row.bounds("typical_speedup")
-            bar = axes.plot(bounds or [values[label]] * 2, [level, level], color=style.colour, linewidth=2)
+            bar = axes.plot(
+                bounds or [values[label]] * 2, [level, level], color=style.colour, linewidth=2
+            )
             point = axes.plot(
                 [values[label]],
                 [level],
@@ -167,8 +202,12 @@ def speedups(scene: Scene) -> Picture | None:
 
 
 def pareto(scene: Scene) -> Picture | None:
-    """Return the figure of speed against cost if there are prices, else against the verifier's busy time."""
-    priced = {label: 1e6 / row.cost_efficiency for label, row in scene.rows.items() if row.cost_efficiency}
+    """Return the figure of speed against cost if there are prices, else against the verifier's busy
+    time.
+    """
+    priced = {
+        label: 1e6 / row.cost_efficiency for label, row in scene.rows.items() if row.cost_efficiency
+    }
     loads = {
         label: 1e3 / row.server_tokens_per_busy_second
         for label, row in scene.rows.items()
@@ -179,13 +218,21 @@ def pareto(scene: Scene) -> Picture | None:
     points = {label: (costs[label], speed) for label, speed in speeds.items() if speed}
     if len(points) < 2:
         return None
-    axis_title = "price of a million tokens ($)" if priced else "server load (verifying ms per token)"
+    axis_title = (
+        "price of a million tokens ($)" if priced else "server load (verifying ms per token)"
+    )
 
     def draw(axes: "Axes") -> None:
         for label, (x, y) in points.items():
             style = scene.styles[label]
             marks = axes.plot(
-                x, y, linestyle="none", label=short(label), marker=style.marker, color=style.colour, markersize=8
+                x,
+                y,
+                linestyle="none",
+                label=short(label),
+                marker=style.marker,
+                color=style.colour,
+                markersize=8,
             )
             assign(label, marks)
         front = _front([point for label, point in points.items() if label not in scene.bounds])
@@ -225,14 +272,22 @@ def wasted_drafting(scene: Scene) -> Picture | None:
     if not labels:
         return None
     parts = {label: _drafting_ms(scene.rows[label]) for label in labels}
-    looks = {"accepted": ("", 1.0), "sent and rejected": ("//", 0.45), "drafted and not sent": ("", 0.12)}
+    looks = {
+        "accepted": ("", 1.0),
+        "sent and rejected": ("//", 0.45),
+        "drafted and not sent": ("", 0.12),
+    }
 
     def draw(axes: "Axes") -> None:
         for level, label in enumerate(labels):
             start = 0.0
             for width, (name, (hatch, alpha)) in zip(parts[label], looks.items(), strict=True):
                 look = filled(scene.styles[label].colour, hatch, alpha)
-                assign(label, axes.barh(level, width, 0.62, start, **look), f"{name}: {significant(width)} ms")
+                assign(
+                    label,
+                    axes.barh(level, width, 0.62, start, **look),
+                    f"{name}: {significant(width)} ms",
+                )
                 start += width
         for name, (hatch, alpha) in looks.items():
             axes.barh([0], [0], label=name, **filled(GREY, hatch, alpha))
@@ -245,7 +300,9 @@ def wasted_drafting(scene: Scene) -> Picture | None:
 
 
 def _drafting_ms(row: MethodRow) -> tuple[float, float, float]:
-    """Return the drafting time per committed token for tokens accepted, sent and rejected, and never sent."""
+    """Return the drafting time per committed token for tokens accepted, sent and rejected, and
+    never sent.
+    """
     scale = 1e3 / (row.tokens or 1)
     sent_s = row.wdt_paper or 0.0
     rejected = sent_s * scale
@@ -256,7 +313,11 @@ def _drafting_ms(row: MethodRow) -> tuple[float, float, float]:
 def phases(scene: Scene) -> Picture | None:
     """Return the figure of each method's busy time per committed token by phase."""
     seconds = {label: asdict(row.phase_seconds) for label, row in scene.rows.items() if row.tokens}
-    names = [name for name in PhaseValues.__struct_fields__ if any(map(itemgetter(name), seconds.values()))]
+    names = [
+        name
+        for name in PhaseValues.__struct_fields__
+        if any(map(itemgetter(name), seconds.values()))
+    ]
     if not names:
         return None
     labels = list(seconds)
@@ -264,7 +325,12 @@ def phases(scene: Scene) -> Picture | None:
     def draw(axes: "Axes") -> None:
         starts = np.zeros(len(labels))
         for name in names:
-            widths = np.array([1e3 * (seconds[label][name] or 0) / (scene.rows[label].tokens or 1) for label in labels])
+            widths = np.array(
+                [
+                    1e3 * (seconds[label][name] or 0) / (scene.rows[label].tokens or 1)
+                    for label in labels
+                ]
+            )
             face, hatch = PHASE_STYLES.get(name, OTHER)
             bars = axes.barh(
                 range(len(labels)),
@@ -285,8 +351,12 @@ def phases(scene: Scene) -> Picture | None:
         legend(axes)
 
     note = "Busy time of each phase over all requests; phases of different devices may overlap."
-    return Picture("phases", "Where the time goes", note, height(labels) + 0.3 + legend_in(names), draw)
+    return Picture(
+        "phases", "Where the time goes", note, height(labels) + 0.3 + legend_in(names), draw
+    )
 
 
 OF_CURVES = (acceptance, lengths, gaps)
-"""Figures in which many methods' curves would cover each other; the others have a row or a mark for each method."""
+"""Figures in which many methods' curves would cover each other; the others have a row or a mark for
+each method.
+"""

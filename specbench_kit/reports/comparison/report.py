@@ -1,4 +1,6 @@
-"""The report on several runs side by side, section by section, in the columns and the look that the user chose."""
+"""The report on several runs side by side, section by section, in the columns and the look that the
+user chose.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +12,13 @@ from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
 from specbench_kit.metrics.vocabulary import TableKind
-from specbench_kit.reports.comparison.wording import cautions, decision_words, power_words, process_words, reachable_gap
+from specbench_kit.reports.comparison.wording import (
+    cautions,
+    decision_words,
+    power_words,
+    process_words,
+    reachable_gap,
+)
 from specbench_kit.reports.document import (
     Block,
     Blocks,
@@ -29,7 +37,14 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.run.report import setting as run_setting
 from specbench_kit.reports.run.sections import answers_section, definitions
-from specbench_kit.reports.sections import colocation, deployment, headlines, machine, methods, wording
+from specbench_kit.reports.sections import (
+    colocation,
+    deployment,
+    headlines,
+    machine,
+    methods,
+    wording,
+)
 from specbench_kit.reports.sections.columns import (
     COLUMNS,
     SPEEDUP,
@@ -49,14 +64,18 @@ Size = Literal["screen", "column", "page"]
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """`columns` are the titles of the tables' columns, all if there are none; a `bare` figure has no title."""
+    """`columns` are the titles of the tables' columns, all if there are none; a `bare` figure has
+    no title.
+    """
 
     columns: Sequence[str] = ()
     bare: bool = False
     size: Size = "screen"
 
     def table_columns(self, leads: TableKind | None = None) -> list[MetricColumn]:
-        """Return the chosen columns; else those that lead this table, or all columns if none is named."""
+        """Return the chosen columns; else those that lead this table, or all columns if none is
+        named.
+        """
         if self.columns:
             return [COLUMNS[title] for title in self.columns]
         return leading_columns(leads) if leads else list(COLUMNS.values())
@@ -66,7 +85,9 @@ USUAL = Look()
 
 
 def parse_columns(text: str) -> tuple[str, ...]:
-    """Return the titles of columns by their `short_names`, separated by commas; an unknown name is an error."""
+    """Return the titles of columns by their `short_names`, separated by commas; an unknown name is
+    an error.
+    """
     titles = short_names()
     names = [name.strip().lower().replace("_", "-") for name in text.split(",") if name.strip()]
     for name in names:
@@ -77,7 +98,9 @@ def parse_columns(text: str) -> tuple[str, ...]:
 
 
 def short_names() -> dict[str, str]:
-    """Return the titles of columns by their names on the command line: `speedup`, `acceptance-length`, `itl-p95`."""
+    """Return the titles of columns by their names on the command line: `speedup`,
+    `acceptance-length`, `itl-p95`.
+    """
     return {title.partition(" (")[0].lower().replace(" ", "-"): title for title in COLUMNS}
 
 
@@ -95,7 +118,8 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
     }
     deployments = [deployment.section(run) for run in fields]
     sections = [results(part, look) for part in comparison.parts if part.kind != "category"]
-    # What is compared stands in one picture before any table; the others follow under their heading.
+    # What is compared stands in one picture before any table; the others follow under their
+    # heading.
     first = next((block for block in figures if isinstance(block, Figure)), None)
     others = [block for block in figures if block is not first]
     if not any(isinstance(block, Figure | Folded) for block in others):
@@ -120,7 +144,11 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         repeats(comparison),
         others,
         methods.section(fields, [run.summary for run in comparison.runs]),
-        *(section for index, section in enumerate(deployments) if section not in deployments[:index]),
+        *(
+            section
+            for index, section in enumerate(deployments)
+            if section not in deployments[:index]
+        ),
         [all_numbers(comparison.overall), definitions()],
         runs(comparison),
         provenance(fields[0]),
@@ -140,7 +168,9 @@ AVERAGES = (
 
 
 def setting(comparison: Comparison) -> Blocks:
-    """Return every value of the runs' settings: one, unless a comparison was forced or the machines differ."""
+    """Return every value of the runs' settings: one, unless a comparison was forced or the machines
+    differ.
+    """
     datasets = {
         name: run
         for series in reversed(comparison.series)
@@ -172,30 +202,42 @@ def results(part: ComparisonTable, look: Look) -> Blocks:
 def _method_tables(rows: Mapping[str, MethodRow], look: Look) -> Blocks:
     """Return the table of methods, and the other columns to open on a click."""
     first = look.table_columns("comparison")
-    others = [] if look.columns else [column for column in look.table_columns() if column not in first]
+    others = (
+        [] if look.columns else [column for column in look.table_columns() if column not in first]
+    )
     further = method_table(rows, others)
     more = [Folded("More columns", [further])] if further.columns[1:] else []
     return [method_table(rows, first), *more, *paragraphs(marks_note(rows.values()))]
 
 
 def categories(comparison: Comparison, look: Look) -> Blocks:
-    """Return speedup and acceptance length by category, and all other columns to open on a click."""
+    """Return speedup and acceptance length by category, and all other columns to open on a
+    click.
+    """
     parts = [part for part in comparison.parts if part.kind == "category"]
     if not parts:
         return []
     labels = [series.label for series in comparison.series if not series.is_baseline]
     blocks: list[Block] = [Heading("By category")]
-    for title, column in (("Typical speedup (95%)", SPEEDUP), ("Acceptance length", COLUMNS["acceptance length"])):
+    for title, column in (
+        ("Typical speedup (95%)", SPEEDUP),
+        ("Acceptance length", COLUMNS["acceptance length"]),
+    ):
         rows: list[list[Cell]] = []
         for part in parts:
             finished = max(row.finished or 0 for row in part.rows.values())
-            cells = [column.text(column.cell(part.rows[label])) if label in part.rows else ABSENT for label in labels]
+            cells = [
+                column.text(column.cell(part.rows[label])) if label in part.rows else ABSENT
+                for label in labels
+            ]
             rows.append([part.name, finished, *cells])
         header: list[Column | str] = ["category", Column("requests", "count")]
         header += [Column(code(label), column.unit) for label in labels]
         blocks += [Paragraph(f"{title}:"), Table(header, rows)]
     columns = look.table_columns()
-    return blocks + [Folded(f"All columns: {part.name}", [method_table(part.rows, columns)]) for part in parts]
+    return blocks + [
+        Folded(f"All columns: {part.name}", [method_table(part.rows, columns)]) for part in parts
+    ]
 
 
 def differences(comparison: Comparison) -> Blocks:
@@ -248,9 +290,17 @@ def differences(comparison: Comparison) -> Blocks:
 
 def averages(comparison: Comparison) -> Blocks:
     """Return pooled and per-request averages, since papers differ in which they report."""
-    rows = {label: row for label, row in comparison.overall.items() if row.submitted or row.accepted or row.speedup}
+    rows = {
+        label: row
+        for label, row in comparison.overall.items()
+        if row.submitted or row.accepted or row.speedup
+    }
     note = "Papers report either; Spec-Bench's speedup is the ratio of mean tok/s."
-    return [Heading("Pooled and per request"), method_table(rows, AVERAGES), Paragraph(note)] if rows else []
+    return (
+        [Heading("Pooled and per request"), method_table(rows, AVERAGES), Paragraph(note)]
+        if rows
+        else []
+    )
 
 
 def repeats(comparison: Comparison) -> Blocks:
@@ -261,7 +311,11 @@ def repeats(comparison: Comparison) -> Blocks:
         if row.repeats
     ]
     spread = Column("(slowest - fastest repeat) / mean", "share")
-    return [Heading("Repeats"), Table(("method", "speedup of each repeat", spread), rows)] if rows else []
+    return (
+        [Heading("Repeats"), Table(("method", "speedup of each repeat", spread), rows)]
+        if rows
+        else []
+    )
 
 
 def runs(comparison: Comparison) -> Blocks:

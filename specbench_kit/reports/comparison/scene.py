@@ -36,14 +36,26 @@ class Scene:
     @property
     def rows(self) -> Mapping[str, MethodRow]:
         """The metrics over all requests, by label."""
-        return {label: row for label, row in self.comparison.overall.items() if label in self.styles}
+        return {
+            label: row for label, row in self.comparison.overall.items() if label in self.styles
+        }
 
     def by_group(self) -> "list[Scene]":
-        """Return a scene for each group of methods with baseline and bounds, or this scene if there are no groups."""
-        groups = {name: set(labels) for name, labels in self.comparison.by_group.items() if name != "bounds"}
+        """Return a scene for each group of methods with baseline and bounds, or this scene if there
+        are no groups.
+        """
+        groups = {
+            name: set(labels)
+            for name, labels in self.comparison.by_group.items()
+            if name != "bounds"
+        }
         if not groups:
             return [self]
-        common = {series.label for series in self.comparison.series if series.is_baseline or series.is_bound}
+        common = {
+            series.label
+            for series in self.comparison.series
+            if series.is_baseline or series.is_bound
+        }
         scenes = []
         for name, labels in groups.items():
             if labels - common:
@@ -59,20 +71,29 @@ class Scene:
 
 
 def styles_of(comparison: Comparison, labels: Collection[str] | None = None) -> dict[str, Style]:
-    """Return the style of every row, or of those in `labels`: one colour for each method but baseline and bounds."""
+    """Return the style of every row, or of those in `labels`: one colour for each method but
+    baseline and bounds.
+    """
     shown = [series for series in comparison.series if labels is None or series.label in labels]
     styles = {series.label: BASELINE_STYLE for series in shown if series.is_baseline}
     styles |= {series.label: BOUND_STYLE for series in shown if series.is_bound}
-    styles |= method_styles({series.label: series.spec for series in shown if series.label not in styles})
+    styles |= method_styles(
+        {series.label: series.spec for series in shown if series.label not in styles}
+    )
     return {series.label: styles[series.label] for series in shown}
 
 
 def short(label: str) -> str:
-    """Return a label in lines that fit beside an axis, broken between words, options and the values of lists."""
+    """Return a label in lines that fit beside an axis, broken between words, options and the values
+    of lists.
+    """
     lines = [""]
     for word in re.findall(r"\S+\s*", label):
-        # A word that fits stays whole; a longer one breaks behind a sign that divides its options or values.
-        for part in re.split(r"(?<=[=+,/-])", word) if len(word.rstrip()) > LABEL_CHARACTERS else [word]:
+        # A word that fits stays whole; a longer one breaks behind a sign that divides its options
+        # or values.
+        for part in (
+            re.split(r"(?<=[=+,/-])", word) if len(word.rstrip()) > LABEL_CHARACTERS else [word]
+        ):
             if lines[-1] and len(lines[-1]) + len(part.rstrip()) > LABEL_CHARACTERS:
                 lines.append("")
             lines[-1] += part
@@ -104,15 +125,27 @@ def legend_in(labels: Collection[str]) -> float:
     return 0.2 * -(-len(labels) // 2) + 0.12 * sum(short(label).count("\n") for label in labels) / 2
 
 
-def curve(axes: "Axes", style: Style, x: Any, y: Any, label: str, marked: bool = True, hover: str = "") -> None:
+def curve(
+    axes: "Axes", style: Style, x: Any, y: Any, label: str, marked: bool = True, hover: str = ""
+) -> None:
     """Draw one row's line."""
     marker = style.marker if marked else None
-    lines = axes.plot(x, y, label=short(label), color=style.colour, linestyle=style.line, marker=marker, markersize=5)
+    lines = axes.plot(
+        x,
+        y,
+        label=short(label),
+        color=style.colour,
+        linestyle=style.line,
+        marker=marker,
+        markersize=5,
+    )
     assign(label, lines, hover)
 
 
 def assign(label: str, artists: "Iterable[Artist]", hover: str = "") -> None:
-    """Give marks ids with their method's name, by which a page can hide them, and a text for the pointer."""
+    """Give marks ids with their method's name, by which a page can hide them, and a text for the
+    pointer.
+    """
     name = re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
     for artist in artists:
         children = artist.axes.get_children() if artist.axes else []
@@ -125,4 +158,9 @@ def filled(colour: str, hatch: str, alpha: float) -> dict[str, Any]:
     """Return the look of a bar whose hatch and opacity tell it from other bars of its colour."""
     from matplotlib.colors import to_rgba
 
-    return {"facecolor": to_rgba(colour, alpha), "hatch": hatch, "edgecolor": colour, "linewidth": 0.6}
+    return {
+        "facecolor": to_rgba(colour, alpha),
+        "hatch": hatch,
+        "edgecolor": colour,
+        "linewidth": 0.6,
+    }

@@ -27,18 +27,25 @@ CSV_UNITS = {"seconds": "_s", "rate": "_tok_per_s"}
 
 def to_csv(comparison: Comparison) -> str:
     """Return one line per table and method, with every metric; what has no value is left empty."""
-    records = [_record(comparison, part, label, row) for part in comparison.parts for label, row in part.rows.items()]
+    records = [
+        _record(comparison, part, label, row)
+        for part in comparison.parts
+        for label, row in part.rows.items()
+    ]
     return csv_text(list(map(_rounded, records)))
 
 
 def _rounded(record: Mapping[str, object]) -> dict[str, object]:
     """Return the record with all its numbers to `CSV_DIGITS` significant digits."""
     return {
-        name: float(f"{value:.{CSV_DIGITS}g}") if isinstance(value, float) else value for name, value in record.items()
+        name: float(f"{value:.{CSV_DIGITS}g}") if isinstance(value, float) else value
+        for name, value in record.items()
     }
 
 
-def _record(comparison: Comparison, part: ComparisonTable, label: str, row: MethodRow) -> dict[str, object]:
+def _record(
+    comparison: Comparison, part: ComparisonTable, label: str, row: MethodRow
+) -> dict[str, object]:
     series = next(series for series in comparison.series if series.label == label)
     runs = [run.fields for run in series.runs.values()]
     record: dict[str, object] = {
@@ -62,9 +69,14 @@ def _record(comparison: Comparison, part: ComparisonTable, label: str, row: Meth
         record[f"{name}_low"], record[f"{name}_high"] = row.bounds(name) or (None, None)
     record["verdict"] = row.verdict
     for name in (one.name for one in DISTRIBUTIONS):
-        record |= {f"{name}_{statistic}_s": value for statistic, value in asdict(getattr(row, name)).items()}
+        record |= {
+            f"{name}_{statistic}_s": value
+            for statistic, value in asdict(getattr(row, name)).items()
+        }
     record |= {f"{phase}_s": value for phase, value in asdict(row.phase_seconds).items()}
-    record["sampling_consistent"] = None if row.sampling_consistent is UNSET else row.sampling_consistent
+    record["sampling_consistent"] = (
+        None if row.sampling_consistent is UNSET else row.sampling_consistent
+    )
     lossless = asdict(row.lossless) if row.lossless else {}
     return record | {f"lossless_{key}": value for key, value in lossless.items()}
 
@@ -73,7 +85,9 @@ def to_latex(comparison: Comparison, look: Look = USUAL) -> str:
     """Return a table of the methods over all requests, from fast to slow."""
     comparison = comparison.from_fast_to_slow()
     rows = comparison.overall
-    columns = [column for column in look.table_columns("paper") if _has_value(column, rows.values())]
+    columns = [
+        column for column in look.table_columns("paper") if _has_value(column, rows.values())
+    ]
     labels = short_labels(comparison)
     cells: list[list[Cell]] = [[code(labels[label])] for label in rows]
     for column in columns:
@@ -94,14 +108,22 @@ def _has_value(column: MetricColumn, rows: Iterable[MethodRow]) -> bool:
 
 
 def _best(comparison: Comparison, column: MetricColumn) -> list[str]:
-    """Return the rows in bold: the best that can be deployed and are lossless, and all speedups that may be best."""
+    """Return the rows in bold: the best that can be deployed and are lossless, and all speedups
+    that may be best.
+    """
     rows = comparison.overall
     if column is LOSSLESS or column.better == "neither":
         return []
     barred = {series.label for series in comparison.series if series.is_bound}
     if column in (SPEEDUP, IN_ALL):
-        even = [label for label, row in rows.items() if row.verdict == NO_DIFFERENCE and label not in barred]
-        return [label for label in (comparison.reference, *even) if rows[label].value(column.metric)]
+        even = [
+            label
+            for label, row in rows.items()
+            if row.verdict == NO_DIFFERENCE and label not in barred
+        ]
+        return [
+            label for label in (comparison.reference, *even) if rows[label].value(column.metric)
+        ]
     barred |= {label for label, row in rows.items() if row.lossless and row.lossless.errors}
     values = {label: column.value(row) for label, row in rows.items() if label not in barred}
     choose = min if column.better == "lower" else max
@@ -110,10 +132,14 @@ def _best(comparison: Comparison, column: MetricColumn) -> list[str]:
 
 
 def _caption(comparison: Comparison, columns: Sequence[MetricColumn]) -> str:
-    meanings = {column.symbol.partition(" p")[0]: column.meaning for column in columns if column.meaning}
+    meanings = {
+        column.symbol.partition(" p")[0]: column.meaning for column in columns if column.meaning
+    }
     parts = [
         f"Speculative decoding on {', '.join(comparison.datasets)}.",
-        "; ".join(f"{symbol}: {meaning}" for symbol, meaning in meanings.items()) + "." if meanings else "",
+        "; ".join(f"{symbol}: {meaning}" for symbol, meaning in meanings.items()) + "."
+        if meanings
+        else "",
         "Brackets: 95% intervals." if {SPEEDUP, IN_ALL} & {*columns} else "",
         "Bold: the best lossless, deployable method and all statistical ties.",
         *machine.warnings(*(run.fields for run in comparison.runs)),

@@ -31,18 +31,24 @@ if TYPE_CHECKING:
 UNCOUNTED = "!"
 UNCOUNTED_VERDICTS = (NOT_LOSSLESS, UNCHECKED, SAMPLING_UNDECIDED)
 MARKS_AGAINST = MARKS | dict.fromkeys(UNCOUNTED_VERDICTS, UNCOUNTED)
-"""What follows a ratio that names no winner, by its verdict; a ratio without a mark is shown to differ from 1."""
+"""What follows a ratio that names no winner, by its verdict; a ratio without a mark is shown to
+differ from 1.
+"""
 UNCOUNTED_WORDS = "faster, but with outputs that do not count"
 MOST_ROWS = 12
 FIRST_ROWS = 10
-"""Of a table with more rows than the former the terminal shows the fastest, the winner, and what rows are against."""
+"""Of a table with more rows than the former the terminal shows the fastest, the winner, and what
+rows are against.
+"""
 WINNER = "*"
 WINNER_NOTE = f"{WINNER} fastest lossless, deployable method; rows go from fast to slow"
 UNDECIDED_NOTE = f"{WINNER} fastest deployable method, with its distribution undecided"
 
 
 def print_run(console: "Console", folder: Path) -> None:
-    """Print the run in a folder as a comparison of one method, or why there is nothing to compare."""
+    """Print the run in a folder as a comparison of one method, or why there is nothing to
+    compare.
+    """
     try:
         runs, problems = load_runs([folder])
     except SkitError as error:
@@ -93,14 +99,19 @@ def _shown(comparison: Comparison, winner: str) -> list[str]:
 def winner_of(comparison: Comparison) -> str:
     """Return the row of the fastest method that can be deployed and is lossless.
 
-    If differences are taken to a named method, the winner is the one that is shown to be furthest ahead of it. There
-    is none (an empty text) if it is slower than autoregressive decoding, whether or not that is shown, nor where all
-    rows are runs of one method, or another row that it is level with by the verdicts has the higher speed.
+    If differences are taken to a named method, the winner is the one that is shown to be furthest
+    ahead of it. There is none (an empty text) if it is slower than autoregressive decoding, whether
+    or not that is shown, nor where all rows are runs of one method, or another row that it is level
+    with by the verdicts has the higher speed.
     """
     bounds = {series.label for series in comparison.series if series.is_bound}
     rows = comparison.overall
     ahead = [label for label, row in rows.items() if row.verdict == FASTER and label not in bounds]
-    winner = max(ahead, key=lambda label: rows[label].typical_relative_speed or 0.0) if ahead else comparison.reference
+    winner = (
+        max(ahead, key=lambda label: rows[label].typical_relative_speed or 0.0)
+        if ahead
+        else comparison.reference
+    )
     is_slower = (rows[winner].typical_speedup or 1.0) < 1
     is_passed = winner == comparison.reference and _is_passed(comparison)
     nothing_to_choose = len({_without_number(series.label) for series in _methods(comparison)}) < 2
@@ -108,10 +119,11 @@ def winner_of(comparison: Comparison) -> str:
 
 
 def _is_passed(comparison: Comparison) -> bool:
-    """Return True if a row that competes with the reference is faster than it, although that is not shown.
+    """Return True if a row that competes with the reference is faster than it, although that is not
+    shown.
 
-    A reference that was chosen is the fastest method, of which the first run stands for all; one that the user named
-    may be any.
+    A reference that was chosen is the fastest method, of which the first run stands for all; one
+    that the user named may be any.
     """
     method = _without_number(comparison.reference)
     competing = [
@@ -119,7 +131,10 @@ def _is_passed(comparison: Comparison) -> bool:
         for series in _methods(comparison)
         if not series.is_bound and (comparison.is_named or _without_number(series.label) == method)
     ]
-    return any((row.typical_relative_speed or 0.0) > 1 and row.verdict not in UNCOUNTED_VERDICTS for row in competing)
+    return any(
+        (row.typical_relative_speed or 0.0) > 1 and row.verdict not in UNCOUNTED_VERDICTS
+        for row in competing
+    )
 
 
 def _without_number(label: str) -> str:
@@ -137,7 +152,9 @@ def _has_rivals(comparison: Comparison) -> bool:
     return len(_methods(comparison)) > 1
 
 
-def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str, shown: Sequence[str]) -> Table:
+def _table(
+    comparison: Comparison, columns: Sequence[MetricColumn], winner: str, shown: Sequence[str]
+) -> Table:
     against = [Column("against", "count")] if _has_rivals(comparison) else []
     last = [] if LOSSLESS in columns else [LOSSLESS]
     labels = wording.short_labels(comparison)
@@ -156,7 +173,10 @@ def _table(comparison: Comparison, columns: Sequence[MetricColumn], winner: str,
             ]
         )
     # Throughput has its unit in the title alone, so that rows fit a terminal.
-    titled = [Column("tok/s", "number") if column.unit == "rate" else column.narrow() for column in columns]
+    titled = [
+        Column("tok/s", "number") if column.unit == "rate" else column.narrow()
+        for column in columns
+    ]
     return Table(("method", *titled, *against, *last), rows)
 
 
@@ -178,6 +198,10 @@ def _against_note(comparison: Comparison) -> str:
         return ""
     verdicts = {row.verdict for row in comparison.overall.values()}
     words = {
-        mark: MARK_WORDS.get(verdict, UNCOUNTED_WORDS) for verdict, mark in MARKS_AGAINST.items() if verdict in verdicts
+        mark: MARK_WORDS.get(verdict, UNCOUNTED_WORDS)
+        for verdict, mark in MARKS_AGAINST.items()
+        if verdict in verdicts
     }
-    return "; ".join([f"against: speed relative to {comparison.reference}", *map(": ".join, words.items())])
+    return "; ".join(
+        [f"against: speed relative to {comparison.reference}", *map(": ".join, words.items())]
+    )

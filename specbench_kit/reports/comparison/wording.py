@@ -31,11 +31,18 @@ UNSTEADY = 0.1
 
 
 def _different_lengths(rows: Mapping[str, MethodRow]) -> list[str]:
-    """Return a line if sampled answers differ in length, which speedups do not count as a gain or a loss."""
+    """Return a line if sampled answers differ in length, which speedups do not count as a gain or a
+    loss.
+    """
     apart = {label: row for label, row in rows.items() if row.time_ratio and row.speedup}
     if not apart:
         return []
-    label = max(apart, key=lambda label: abs(log((apart[label].time_ratio or 1.0) / (apart[label].speedup or 1.0))))
+    label = max(
+        apart,
+        key=lambda label: abs(
+            log((apart[label].time_ratio or 1.0) / (apart[label].speedup or 1.0))
+        ),
+    )
     row = apart[label]
     return [
         f"ANSWERS DIFFER IN LENGTH: they were sampled, so that speedups are of times per token. By total times "
@@ -45,13 +52,23 @@ def _different_lengths(rows: Mapping[str, MethodRow]) -> list[str]:
 
 def cautions(comparison: Comparison) -> list[str]:
     """Return everything that must be known before a number is quoted."""
-    lines = [f"FORCED COMPARISON: these runs differ in {difference}." for difference in comparison.overruled]
+    lines = [
+        f"FORCED COMPARISON: these runs differ in {difference}."
+        for difference in comparison.overruled
+    ]
     limits: dict[str, LoweredLimit] = {}
     for run in comparison.runs:
         limits |= run.fields.lowered_limits
-        lines += setting_cautions(replace(run.fields, lowered_limits={}, machine=[]), beside_others=True)
+        lines += setting_cautions(
+            replace(run.fields, lowered_limits={}, machine=[]), beside_others=True
+        )
     fields = [run.fields for run in comparison.runs]
-    lines += [*tuning_cautions(fields), *other_deployments(fields), *shorter_drafts(limits), *machine.cautions(*fields)]
+    lines += [
+        *tuning_cautions(fields),
+        *other_deployments(fields),
+        *shorter_drafts(limits),
+        *machine.cautions(*fields),
+    ]
     lines += _partial_runs(comparison)
     for series in comparison.series:
         for run in () if series.is_derived else series.runs.values():
@@ -66,7 +83,9 @@ def cautions(comparison: Comparison) -> list[str]:
     lines += colocation.cautions(code(reference), rows[reference])
     lines += _different_lengths(rows)
     lines += _on_the_server(comparison)
-    spread = max((row.repeat_spread for row in rows.values() if row.repeat_spread is not None), default=0.0)
+    spread = max(
+        (row.repeat_spread for row in rows.values() if row.repeat_spread is not None), default=0.0
+    )
     if spread >= UNSTEADY:
         lines.append(
             f"UNSTEADY MACHINE: repeats of the same requests differ by up to {share(spread)} of their mean time."
@@ -87,7 +106,9 @@ def cautions(comparison: Comparison) -> list[str]:
 
 
 def _on_the_server(comparison: Comparison) -> list[str]:
-    """Return a line if the fastest method drafts beside the target by its nature, where others draft at the edge."""
+    """Return a line if the fastest method drafts beside the target by its nature, where others
+    draft at the edge.
+    """
     series = {one.label: one for one in comparison.series}
     reference = series.get(comparison.reference)
     speeds = {
@@ -121,7 +142,9 @@ def decision_words(comparison: Comparison) -> str:
 
 
 def power_words(comparison: Comparison) -> str:
-    """Return what differences could have been shown, where the fastest is not told from its nearest rival."""
+    """Return what differences could have been shown, where the fastest is not told from its nearest
+    rival.
+    """
     rivals = {
         series.label: row
         for series in comparison.series
@@ -146,13 +169,17 @@ def power_words(comparison: Comparison) -> str:
 
 
 def process_words(comparison: Comparison) -> str:
-    """Return what intervals of measured times cover of what lasts as long as a process; empty for modelled times."""
+    """Return what intervals of measured times cover of what lasts as long as a process; empty for
+    modelled times.
+    """
     is_seen = any(row.process_seen for row in comparison.overall.values())
     return wording.process_words([run.fields for run in comparison.runs], is_seen)
 
 
 def _partial_runs(comparison: Comparison) -> list[str]:
-    """Return one line on all runs that ended early, with the fewest and the most requests that a method has."""
+    """Return one line on all runs that ended early, with the fewest and the most requests that a
+    method has.
+    """
     partial = [run.summary.requests for run in comparison.runs if run.summary.partial]
     lines = []
     for planned in dict.fromkeys(requests.planned for requests in partial):
@@ -166,13 +193,22 @@ def _partial_runs(comparison: Comparison) -> list[str]:
 def reachable_gap(comparison: Comparison) -> str:
     """Return one line on how much of the oracle's gap the rung below it and the best method close.
 
-    Methods that are faster than the oracle are named instead: it does not bound them. The line is empty without a rung,
-    or where the oracle is not shown to beat autoregressive decoding.
+    Methods that are faster than the oracle are named instead: it does not bound them. The line is
+    empty without a rung, or where the oracle is not shown to beat autoregressive decoding.
     """
-    shares = {label: row.headroom for label, row in comparison.overall.items() if row.headroom is not None}
-    oracle = next((row.label for row in comparison.series if row.reads_answers and row.label in shares), None)
-    rung = next((series.label for series in comparison.series if series.is_rung and series.label in shares), None)
-    others = [series.label for series in comparison.series if not (series.is_bound or series.is_baseline)]
+    shares = {
+        label: row.headroom for label, row in comparison.overall.items() if row.headroom is not None
+    }
+    oracle = next(
+        (row.label for row in comparison.series if row.reads_answers and row.label in shares), None
+    )
+    rung = next(
+        (series.label for series in comparison.series if series.is_rung and series.label in shares),
+        None,
+    )
+    others = [
+        series.label for series in comparison.series if not (series.is_bound or series.is_baseline)
+    ]
     bounded = [label for label in others if label in shares]
     if oracle is None or rung is None or not bounded or shares[rung] <= 0:
         return ""
@@ -182,7 +218,9 @@ def reachable_gap(comparison: Comparison) -> str:
         f"{code(oracle)}, and {code(best)} {share(shares[best])}."
     )
     limit = comparison.overall[oracle].throughput or 0.0
-    faster = [code(label) for label in others if (comparison.overall[label].throughput or 0.0) > limit]
+    faster = [
+        code(label) for label in others if (comparison.overall[label].throughput or 0.0) > limit
+    ]
     if not faster:
         return line
     verb = "is" if len(faster) == 1 else "are"
@@ -198,20 +236,29 @@ def where(comparison: Comparison) -> str:
     parts += [sampling_sentence(run.config), wording.batch_sentence(run.config)]
     if run.time_kind == "measured":
         parts.append(wording.hardware_sentence(run.hardware))
-    parts.append(" and ".join(dict.fromkeys(wording.time_kind(run.fields) for run in comparison.runs)))
-    return ("FORCED: these runs differ. " if comparison.overruled else "") + "; ".join(filter(None, parts))
+    parts.append(
+        " and ".join(dict.fromkeys(wording.time_kind(run.fields) for run in comparison.runs))
+    )
+    return ("FORCED: these runs differ. " if comparison.overruled else "") + "; ".join(
+        filter(None, parts)
+    )
 
 
 def short_labels(comparison: Comparison) -> dict[str, str]:
-    """Return what the table calls each row: the method's name, or its label where rows share the name."""
+    """Return what the table calls each row: the method's name, or its label where rows share the
+    name.
+    """
     names = [series.name for series in comparison.series]
     return {
-        series.label: series.name if names.count(series.name) == 1 else series.label for series in comparison.series
+        series.label: series.name if names.count(series.name) == 1 else series.label
+        for series in comparison.series
     }
 
 
 def options_note(comparison: Comparison, labels: Container[str] | None = None) -> str:
     """Return the options that the table leaves out of its rows, or of those with these labels."""
     names = short_labels(comparison).items()
-    left_out = [label for label, name in names if name != label and (labels is None or label in labels)]
+    left_out = [
+        label for label, name in names if name != label and (labels is None or label in labels)
+    ]
     return f"options: {'; '.join(left_out)}" if left_out else ""

@@ -42,7 +42,10 @@ from specbench_kit.runs.document import EngineOverhead, EngineReference, RunDocu
 
 
 def build(
-    result: RunResult, exports: Sequence[str] = (), further: Blocks = (), problems: Sequence[str] = ()
+    result: RunResult,
+    exports: Sequence[str] = (),
+    further: Blocks = (),
+    problems: Sequence[str] = (),
 ) -> Document:
     """Return the report.
 
@@ -65,7 +68,8 @@ def build(
     ]
     cautions += derived_range.of_run(run, summary)
     cautions += [*colocation.cautions(code(name), overall), *map(not_read, problems)]
-    # The first screen: the result in a sentence, what limits it, one figure and the table of results.
+    # The first screen: the result in a sentence, what limits it, one figure and the table of
+    # results.
     first = next((block for block in further if isinstance(block, Figure)), None)
     table, *more_columns = sections.results(sides)
     notes = (wording.speedup_note(run, summary), wording.process_note(run, summary))
@@ -120,7 +124,11 @@ def setting(run: RunDocument) -> list[tuple[str, str]]:
         repeats = f", every request decoded once in each of {config.processes} processes, one after another"
     return [
         ("dataset", wording.dataset_sentence(run.dataset)),
-        *((f"{role} model", wording.model_sentence(model)) for role, model in run.models.items() if model),
+        *(
+            (f"{role} model", wording.model_sentence(model))
+            for role, model in run.models.items()
+            if model
+        ),
         *([("trace", wording.trace_sentence(run.trace))] if run.trace else []),
         ("sampling", sampling_sentence(config)),
         ("limits", limits + repeats),
@@ -129,9 +137,20 @@ def setting(run: RunDocument) -> list[tuple[str, str]]:
         *([("engine", engine_sentence(run.engine, run.overhead))] if run.engine else []),
         *wording.warm_up([run]),
         ("device" if config.device else "number format", ", ".join(filter(None, computed))),
-        *([("number formats", wording.formats_sentence(run.number_formats))] if run.number_formats else []),
+        *(
+            [("number formats", wording.formats_sentence(run.number_formats))]
+            if run.number_formats
+            else []
+        ),
         *([("products", config.products)] if config.products else []),
-        *([("executors", ", ".join(f"{role}: {name}" for role, name in executors.items()))] if executors else []),
+        *(
+            [("executors", ", ".join(f"{role}: {name}" for role, name in executors.items()))]
+            if executors
+            else []
+        ),
         ("hardware", wording.hardware_sentence(run.hardware)),
-        *((f"left out: {', '.join(map(code, names))}", reason) for reason, names in by_reason(run.left_out).items()),
+        *(
+            (f"left out: {', '.join(map(code, names))}", reason)
+            for reason, names in by_reason(run.left_out).items()
+        ),
     ]

@@ -59,12 +59,16 @@ from specbench_kit.reports.writing.formatting import (
 from specbench_kit.runs.document import NumberFormat, RunDocument
 
 EXPORTS: Mapping[str, Block] = {
-    "plots/timeline.png": Figure("Timeline of the first rounds of one request", "plots/timeline.png"),
+    "plots/timeline.png": Figure(
+        "Timeline of the first rounds of one request", "plots/timeline.png"
+    ),
     "timeline.json": Paragraph(
         "Timeline: [`timeline.json`](timeline.json) opens in [Perfetto](https://ui.perfetto.dev) and in Chrome "
         "(`chrome://tracing`); the picture is also available as [SVG](plots/timeline.svg)."
     ),
-    "tokens/index.html": Paragraph("Tokens: [a page per request](tokens/index.html) shows the origin of each token."),
+    "tokens/index.html": Paragraph(
+        "Tokens: [a page per request](tokens/index.html) shows the origin of each token."
+    ),
 }
 """What a report says of each file that its folder may hold."""
 PROMPT_CHARACTERS = 300
@@ -97,7 +101,10 @@ def latency(run: RunDocument, sides: Mapping[str, MetricValues]) -> Blocks:
     ]
     blocks: list[Block] = [Heading(f"Latency ({run.time_kind})"), Table(columns, rows)]
     if shares := next(iter(sides.values())).slo_attainment:
-        text = ", ".join(f"{share(attained)} at {scale:g}x" for attained, scale in zip(shares, SCALES, strict=True))
+        text = ", ".join(
+            f"{share(attained)} at {scale:g}x"
+            for attained, scale in zip(shares, SCALES, strict=True)
+        )
         slo = f"SLO attainment; the SLO is a factor times the {PROMISE}th percentile of TPOT in autoregressive decoding"
         blocks.append(Paragraph(f"{slo}: {text}."))
     return blocks
@@ -106,8 +113,16 @@ def latency(run: RunDocument, sides: Mapping[str, MetricValues]) -> Blocks:
 def categories(summary: RunSummary) -> Blocks:
     """Return the table of the dataset's categories."""
     columns = leading_columns("categories of a run")
-    rows = [[name, part.finished, part.tokens, *cells_of(part, columns)] for name, part in summary.categories.items()]
-    header: list[Column | str] = ["category", Column("requests", "count"), Column("tokens", "count"), *columns]
+    rows = [
+        [name, part.finished, part.tokens, *cells_of(part, columns)]
+        for name, part in summary.categories.items()
+    ]
+    header: list[Column | str] = [
+        "category",
+        Column("requests", "count"),
+        Column("tokens", "count"),
+        *columns,
+    ]
     return [Heading("By category"), Table(header, rows)] if rows else []
 
 
@@ -121,16 +136,30 @@ def positions(overall: MetricValues) -> Blocks:
     reached = sum(1 for rate in rates if rate)
     if reached:
         titles = ("accepted, of all rounds", "accepted, given that all earlier positions were")
-        columns: list[Column | str] = ["draft position", *(Column(title, "share") for title in titles)]
-        blocks.append(Table(columns, [(str(i + 1), rates[i], conditional[i]) for i in range(reached)]))
+        columns: list[Column | str] = [
+            "draft position",
+            *(Column(title, "share") for title in titles),
+        ]
+        blocks.append(
+            Table(columns, [(str(i + 1), rates[i], conditional[i]) for i in range(reached)])
+        )
     if reached < len(rates):
-        blocks.append(Paragraph(f"No round accepted more than {reached} of up to {len(rates)} draft positions."))
+        blocks.append(
+            Paragraph(
+                f"No round accepted more than {reached} of up to {len(rates)} draft positions."
+            )
+        )
     return blocks
 
 
 def drafters(parts: Sequence[DrafterRounds]) -> Blocks:
-    """Return the rounds of each drafter, if the method takes the drafts of a round from one of several."""
-    rows = [(part.name, part.rounds, part.share, part.acceptance_rate, part.acceptance_length) for part in parts]
+    """Return the rounds of each drafter, if the method takes the drafts of a round from one of
+    several.
+    """
+    rows = [
+        (part.name, part.rounds, part.share, part.acceptance_rate, part.acceptance_length)
+        for part in parts
+    ]
     columns: list[Column | str] = [
         "drafter",
         Column("rounds", "count"),
@@ -145,7 +174,10 @@ def phases(run: RunDocument, sides: Mapping[str, MetricValues]) -> Blocks:
     """Return the busy time of each phase."""
     rows = []
     for phase in PHASES:
-        busy = [(getattr(row.phase_seconds, phase), getattr(row.phase_share, phase)) for row in sides.values()]
+        busy = [
+            (getattr(row.phase_seconds, phase), getattr(row.phase_share, phase))
+            for row in sides.values()
+        ]
         if any(busy_s for busy_s, _ in busy):
             rows.append((phase, *(f"{seconds(busy_s)} ({share(part)})" for busy_s, part in busy)))
     table = Table(("phase", *map(_name, sides)), rows)
@@ -158,12 +190,20 @@ def overlap(run: RunDocument, summary: RunSummary) -> Blocks:
         return []
     overall = summary.overall
     rows = [
-        (code(metric.name), value_with_interval(metric.name, metric.unit, overall), metric.definition)
+        (
+            code(metric.name),
+            value_with_interval(metric.name, metric.unit, overall),
+            metric.definition,
+        )
         for metric in METRICS
         if metric.name in OVERLAP and overall.value(metric.name) is not None
     ]
     tables = [Table(("", "", "meaning"), rows)] if rows else []
-    return [Heading("Drafting while the target verifies"), *tables, *paragraphs(wording.overlap_note(run))]
+    return [
+        Heading("Drafting while the target verifies"),
+        *tables,
+        *paragraphs(wording.overlap_note(run)),
+    ]
 
 
 def exports(exports: Sequence[str]) -> Blocks:
@@ -197,7 +237,9 @@ def definitions() -> Folded:
         | {one.name: one.definition for one in DISTRIBUTIONS}
         | LISTS
     )
-    return Folded("Definitions", [BulletList([f"{code(name)}: {text}" for name, text in meanings.items()])])
+    return Folded(
+        "Definitions", [BulletList([f"{code(name)}: {text}" for name, text in meanings.items()])]
+    )
 
 
 LOADED_AS_PUBLISHED = ("float32", "bfloat16", "float16")
@@ -210,7 +252,10 @@ def lossless_section(run: RunDocument, summary: RunSummary) -> Blocks:
     """Return the verdict, with all outputs that diverge and what the judgement of them rests on."""
     sampling = summary.sampling
     lossless = sampling if sampling and sampling.rule == "match" else summary.lossless
-    blocks: list[Block] = [Heading("Losslessness"), Paragraph(f"**{wording.lossless_sentence(run, summary)}**")]
+    blocks: list[Block] = [
+        Heading("Losslessness"),
+        Paragraph(f"**{wording.lossless_sentence(run, summary)}**"),
+    ]
     if lossless:
         blocks += _comparison(lossless)
     blocks += paragraphs(_published_format_sentence(run))
@@ -232,7 +277,16 @@ def _comparison(lossless: LosslessCounts) -> Blocks:
         text = f"Requests that did not finish here or in the baseline, not compared: {lossless.not_compared}."
         blocks.append(Paragraph(text))
     if lossless.divergences:
-        header = ("request", "verdict", "position", "method token", "baseline token", "margin", "noise", "control")
+        header = (
+            "request",
+            "verdict",
+            "position",
+            "method token",
+            "baseline token",
+            "margin",
+            "noise",
+            "control",
+        )
         rows: list[list[Cell]] = [
             [
                 divergence.request_id,
@@ -271,7 +325,9 @@ def _token(token: int | None) -> str:
 
 
 def _published_format_sentence(run: RunDocument) -> str:
-    """Return how to compare outputs with transformers' own, if the target computed in another format than published."""
+    """Return how to compare outputs with transformers' own, if the target computed in another
+    format than published.
+    """
     formats = run.number_formats.get("target", NumberFormat())
     computed = formats.computed
     published = formats.published
@@ -331,10 +387,17 @@ def pipeline_section(run: RunDocument, summary: RunSummary) -> Blocks:
         ("hit rate: tree levels that held the true token", share(steps.hit_rate)),
         ("steps per token, counted", significant(steps.steps_per_token)),
         ("1 + (1 - hit rate) x (stages - 1)", significant(steps.expected_steps_per_token)),
-        ("SpecPipe's Eq. 2: 1 + (1 - hit rate) x stages", significant(steps.published_steps_per_token)),
+        (
+            "SpecPipe's Eq. 2: 1 + (1 - hit rate) x stages",
+            significant(steps.published_steps_per_token),
+        ),
         ("steps", count(steps.steps)),
         ("steps without a token", stalls),
-        *((f"{phase}, per step", seconds(busy_s)) for phase, busy_s in steps.step_s.items() if busy_s),
+        *(
+            (f"{phase}, per step", seconds(busy_s))
+            for phase, busy_s in steps.step_s.items()
+            if busy_s
+        ),
     ]
     return [Heading("Pipeline"), Paragraph(_stages_sentence(run)), facts(rows)]
 
@@ -348,7 +411,9 @@ def _stages_sentence(run: RunDocument) -> str:
 
 
 def _gain(steps: PipelineMetrics, baseline: BaselineSummary | None) -> list[tuple[str, str]]:
-    """Return how much longer a token of autoregressive decoding takes in this deployment, next to the paper's range."""
+    """Return how much longer a token of autoregressive decoding takes in this deployment, next to
+    the paper's range.
+    """
     own_s = steps.tbt.mean
     plain_s = baseline.overall.itl.mean if baseline else None
     if not own_s or not plain_s:
@@ -359,27 +424,44 @@ def _gain(steps: PipelineMetrics, baseline: BaselineSummary | None) -> list[tupl
 
 
 ENOUGH_TOKENS = 320
-"""The least limit to offer: answers to GSM8K, the longest that are judged here, seldom take more tokens."""
+"""The least limit to offer: answers to GSM8K, the longest that are judged here, seldom take more
+tokens.
+"""
 
 
 def answers_section(summaries: Mapping[str, RunSummary]) -> Blocks:
-    """Return the exact match of the target, the draft model and each label's method, if answers are known."""
-    matches = {label: summary.exact_match for label, summary in summaries.items() if summary.exact_match}
+    """Return the exact match of the target, the draft model and each label's method, if answers are
+    known.
+    """
+    matches = {
+        label: summary.exact_match for label, summary in summaries.items() if summary.exact_match
+    }
     if not matches:
         return []
     first = next(iter(matches.values()))
-    sides = [(name, side) for name, side in (("target", first.target), ("draft model alone", first.draft)) if side]
+    sides = [
+        (name, side)
+        for name, side in (("target", first.target), ("draft model alone", first.draft))
+        if side
+    ]
     sides += [(code(label), match.method) for label, match in matches.items()]
     rows = [(name, _exact_match(side), side.correct, side.judged, side.cut) for name, side in sides]
     counts = (Column(title, "count") for title in ("right", "judged", "cut by the limit"))
     hint = "" if first.draft else " `--draft-answers` adds the draft model alone."
     note = f"Answers are extracted from texts by this rule: {first.rule}. Nothing in them is executed.{hint}"
     cuts = caution(answer_cautions(list(summaries.values())))
-    return [Heading("Answers"), *cuts, Table(("", Column("exact match", "share"), *counts), rows), Paragraph(note)]
+    return [
+        Heading("Answers"),
+        *cuts,
+        Table(("", Column("exact match", "share"), *counts), rows),
+        Paragraph(note),
+    ]
 
 
 def answers_line(summaries: Sequence[RunSummary]) -> str:
-    """Return the exact match of the target, or of the first method without it, in one line; empty if unknown."""
+    """Return the exact match of the target, or of the first method without it, in one line; empty
+    if unknown.
+    """
     match = next((summary.exact_match for summary in summaries if summary.exact_match), None)
     if match is None:
         return ""
@@ -387,7 +469,9 @@ def answers_line(summaries: Sequence[RunSummary]) -> str:
     name = "the target" if match.target else summaries[0].method
     exact = _exact_match(side)
     if exact is None:
-        return f"exact match of {name}: not judged ({_cut_of(side)} were cut by the limit of tokens)"
+        return (
+            f"exact match of {name}: not judged ({_cut_of(side)} were cut by the limit of tokens)"
+        )
     return f"exact match of {name}: {share(exact)} ({count(side.correct)} of {count(side.judged)} answers right)"
 
 
@@ -396,9 +480,13 @@ def _cut_of(side: AnswerCounts) -> str:
 
 
 def answer_cautions(summaries: Sequence[RunSummary]) -> list[str]:
-    """Return the caution that the token limit cut answers, with the option that lets them end; none if it cut none."""
+    """Return the caution that the token limit cut answers, with the option that lets them end; none
+    if it cut none.
+    """
     matches = [summary.exact_match for summary in summaries if summary.exact_match]
-    sides = [side for match in matches for side in (match.target, match.method) if side and side.cut]
+    sides = [
+        side for match in matches for side in (match.target, match.method) if side and side.cut
+    ]
     if not sides:
         return []
     worst = max(sides, key=lambda side: side.cut / side.judged)
@@ -411,5 +499,7 @@ def answer_cautions(summaries: Sequence[RunSummary]) -> list[str]:
 
 
 def _exact_match(side: AnswerCounts) -> float | None:
-    """Return the share of right answers; None if most answers were cut, since it would then measure the limit."""
+    """Return the share of right answers; None if most answers were cut, since it would then measure
+    the limit.
+    """
     return None if not side.judged or 2 * side.cut > side.judged else side.correct / side.judged

@@ -1,4 +1,6 @@
-"""What the baseline of a run is, in words: autoregressive decoding here, or at the server with its tokens streamed."""
+"""What the baseline of a run is, in words: autoregressive decoding here, or at the server with its
+tokens streamed.
+"""
 
 from specbench_kit.metrics.setting import STREAMED, plain_decoding
 from specbench_kit.runs.document import RunDocument
@@ -15,11 +17,20 @@ def words(run: RunDocument) -> str:
 
 
 def facts(run: RunDocument) -> list[tuple[str, str]]:
-    """Return the baselines as rows of a table of facts, if there is a link that they have to cross."""
+    """Return the baselines as rows of a table of facts, if there is a link that they have to
+    cross.
+    """
     kind = plain_decoding(run) if run.config.baseline else None
-    explanation = "the target decodes by itself and pays the link once, for the prompt and the first token"
+    explanation = (
+        "the target decodes by itself and pays the link once, for the prompt and the first token"
+    )
     rows = [("baseline", f"{kind}: {explanation}")] if kind else []
     if counts := run.server_only:
         same = f"{counts.identical} of {counts.compared} outputs identical"
-        rows.append(("second baseline", f"server-only: draft and target both at the server, streamed; {same}"))
+        rows.append(
+            (
+                "second baseline",
+                f"server-only: draft and target both at the server, streamed; {same}",
+            )
+        )
     return rows

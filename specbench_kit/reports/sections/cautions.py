@@ -25,16 +25,22 @@ from specbench_kit.runs.resumption import resumption_changes
 FULL_BATCH = 32
 """Requests of a batch that tells if it takes longer than a single one."""
 CONSTANT = 1.05
-"""Times that a full batch takes longer than one request up to which a verifier counts as constant."""
+"""Times that a full batch takes longer than one request up to which a verifier counts as
+constant.
+"""
 
 
 def setting_cautions(run: RunDescription, *, beside_others: bool = False) -> list[str]:
-    """Return what in the setting of a run limits its numbers, without what one line says of all runs beside it."""
+    """Return what in the setting of a run limits its numbers, without what one line says of all
+    runs beside it.
+    """
     dataset = run.dataset
     lines = machine.cautions(run)
     if dataset.source == "sample":
         name = dataset.name
-        lines.append(f"SAMPLE DATA: a few bundled prompts stand in for {name}; these are not results on {name}.")
+        lines.append(
+            f"SAMPLE DATA: a few bundled prompts stand in for {name}; these are not results on {name}."
+        )
     if recorded := dataset.recorded:
         lines.append(
             f"PARTIAL RUN: {recorded.requests} of {recorded.planned} requests were recorded before --minutes "
@@ -52,7 +58,9 @@ def setting_cautions(run: RunDescription, *, beside_others: bool = False) -> lis
         # Which models and devices these are, since they need not be those that decoded.
         description = run.deployment.description if run.deployment and name != RECORDED else ""
         what = f" ({description.partition('. ')[0].rstrip('.')})" if description else ""
-        lines.append(f"MODELLED TIME: durations come from the latency models of {deployment}, not from a clock{what}.")
+        lines.append(
+            f"MODELLED TIME: durations come from the latency models of {deployment}, not from a clock{what}."
+        )
         # The range of the results, where a run has it, says more than that of single steps.
         has_range = run.command in ("simulate", "capacity") or run.range
         lines += [] if has_range else derived_steps(run.deployment)
@@ -63,10 +71,14 @@ def setting_cautions(run: RunDescription, *, beside_others: bool = False) -> lis
         )
     if lost := run.reconnections:
         often = "once" if lost == 1 else f"{lost} times"
-        lines.append(f"RECONNECTED: the connection to the server was lost {often}; times include the outages.")
+        lines.append(
+            f"RECONNECTED: the connection to the server was lost {often}; times include the outages."
+        )
     lines += shorter_drafts(run.lowered_limits)
     if run.trace and (imported := run.trace.imported):
-        notes = "; ".join([f"which tokens were accepted comes from {imported.tool}", *imported.notes])
+        notes = "; ".join(
+            [f"which tokens were accepted comes from {imported.tool}", *imported.notes]
+        )
         lines.append(f"IMPORTED TRACE: {notes}.")
     drafter = str((run.options or {}).get("drafter"))
     if drafter.startswith("block"):
@@ -82,7 +94,9 @@ def setting_cautions(run: RunDescription, *, beside_others: bool = False) -> lis
 
 
 def foreign_files(run: RunDescription) -> Blocks:
-    """Return what files of other programs were taken for, values that cannot be first: it stands before any result."""
+    """Return what files of other programs were taken for, values that cannot be first: it stands
+    before any result.
+    """
     lines = [f"DOUBTFUL: {doubt}" for doubt in run.doubts]
     return [*caution(lines, severe=True), *(Note(line) for line in run.files)]
 
@@ -104,7 +118,9 @@ def _deployments(run: RunDescription) -> list[DeploymentDescription]:
 
 
 def impossible_times(run: RunDescription) -> list[str]:
-    """Return a line on every deployment one of whose devices is taken to be faster than it can be."""
+    """Return a line on every deployment one of whose devices is taken to be faster than it can
+    be.
+    """
     ends = [
         (deployment.name, end)
         for deployment in _deployments(run)
@@ -119,7 +135,9 @@ def impossible_times(run: RunDescription) -> list[str]:
 
 
 def constant_steps(run: RunDescription) -> list[str]:
-    """Return a line on verifiers whose steps take no longer for a full batch, where a run has batches."""
+    """Return a line on verifiers whose steps take no longer for a full batch, where a run has
+    batches.
+    """
     in_batches = isinstance(run, RunDocument) and run.decoded_at_once > 1
     if run.command not in ("simulate", "capacity") and not in_batches:
         return []
@@ -137,15 +155,21 @@ def constant_steps(run: RunDescription) -> list[str]:
 
 
 def derived_steps(deployment: DeploymentDescription | None) -> list[str]:
-    """Return the line about devices whose times are derived, with what a plain step of each may take."""
+    """Return the line about devices whose times are derived, with what a plain step of each may
+    take.
+    """
     if deployment is None or not (deployment.verifier.range or deployment.drafter.range):
         return []
     restored = restore(deployment)
     parts = []
     for role, endpoint in (("verifier", restored.verifier), ("drafter", restored.drafter)):
         if endpoint.range is not None:
-            step_s, low_s, high_s = (model.seconds(STEP) for model in (endpoint.latency, *endpoint.range))
-            parts.append(f"{seconds(step_s)} at the {role}, {span(seconds(low_s), seconds(high_s))} over its range")
+            step_s, low_s, high_s = (
+                model.seconds(STEP) for model in (endpoint.latency, *endpoint.range)
+            )
+            parts.append(
+                f"{seconds(step_s)} at the {role}, {span(seconds(low_s), seconds(high_s))} over its range"
+            )
     return [
         f"DERIVED TIMES: a plain step after {STEP[0][1]} tokens takes {'; '.join(parts)}, by its profile, its "
         "host and its interconnect; a verdict that such a change could reverse is open."
@@ -157,7 +181,9 @@ NAMED_METHODS = 3
 
 
 def shorter_drafts(limits: Mapping[str, LoweredLimit]) -> list[str]:
-    """Return the line about methods, by spec, that draft longer by default than a trace holds; none without such."""
+    """Return the line about methods, by spec, that draft longer by default than a trace holds; none
+    without such.
+    """
     if not limits:
         return []
     lowered = max(limit.lowered for limit in limits.values())
@@ -171,17 +197,24 @@ def shorter_drafts(limits: Mapping[str, LoweredLimit]) -> list[str]:
 
 
 def tuning_cautions(runs: Iterable[RunDescription]) -> list[str]:
-    """Return the lines about options that were tuned under other conditions, and about methods that have none."""
+    """Return the lines about options that were tuned under other conditions, and about methods that
+    have none.
+    """
     doubts: dict[str, None] = {}
     untuned: dict[str, dict[str, None]] = {}
     for run in runs:
         if tuning := run.tuning:
-            doubts |= dict.fromkeys(f"OTHER TUNING: {tuning.file}: {doubt}." for doubt in tuning.doubts)
+            doubts |= dict.fromkeys(
+                f"OTHER TUNING: {tuning.file}: {doubt}." for doubt in tuning.doubts
+            )
             if tuning.is_untuned:
                 untuned.setdefault(tuning.file, {})[str(run.method).partition(":")[0]] = None
     return [
         *doubts,
-        *(f"NOT TUNED: {file} has no options for {_first(names)}: defaults run." for file, names in untuned.items()),
+        *(
+            f"NOT TUNED: {file} has no options for {_first(names)}: defaults run."
+            for file, names in untuned.items()
+        ),
     ]
 
 
@@ -198,7 +231,9 @@ def _model_cautions(models: Mapping[str, ModelDescription | None], *, by_text: b
     lines = []
     if ignored := target.ignored_settings:
         settings = ", ".join(f"{name} {value}" for name, value in ignored.items())
-        lines.append(f"IGNORED: the target's generation config sets {settings}; outputs are made without it.")
+        lines.append(
+            f"IGNORED: the target's generation config sets {settings}; outputs are made without it."
+        )
     masked = draft.masked_tokens
     if masked is None and (name := str(draft.name)).startswith("synthetic"):
         given = f"How often and how confidently drafts are right was given ({name}), and texts are meaningless."
@@ -208,7 +243,9 @@ def _model_cautions(models: Mapping[str, ModelDescription | None], *, by_text: b
                 f"that they take. {given}"
             )
         else:
-            lines.append(f"SYNTHETIC PAIR: no model ran. {given} Times are a deployment's, or only the kit's own.")
+            lines.append(
+                f"SYNTHETIC PAIR: no model ran. {given} Times are a deployment's, or only the kit's own."
+            )
     if masked:
         lines.append(
             f"TOKENIZERS DIFFER in {masked} added tokens: they are never drafted, but the target may emit its own."
@@ -220,22 +257,33 @@ def _model_cautions(models: Mapping[str, ModelDescription | None], *, by_text: b
             else ", and drafts only those (token-level intersection). What it reads of other tokens is their last "
             "piece. With drafter=slem it reads and drafts text instead, of whatever tokens."
         )
-        lines.append(f"DIFFERENT VOCABULARIES: the draft shares {share:.1%} of the target's tokens{how}")
+        lines.append(
+            f"DIFFERENT VOCABULARIES: the draft shares {share:.1%} of the target's tokens{how}"
+        )
     return lines
 
 
 def other_deployments(runs: Iterable[RunDescription]) -> list[str]:
-    """Return a line for each deployment but that of the runs for which predictors of theirs were tuned."""
+    """Return a line for each deployment but that of the runs for which predictors of theirs were
+    tuned.
+    """
     methods: dict[str, list[str]] = {}
     for run in runs:
         tuned_for = (run.inputs.predictor or PredictorUse()).deployment
         deployment = run.deployment_name or LOCAL
-        if tuned_for and tuned_for != deployment and not (tuned_for == LOCAL and deployment == RECORDED):
+        if (
+            tuned_for
+            and tuned_for != deployment
+            and not (tuned_for == LOCAL and deployment == RECORDED)
+        ):
             where = f"'{tuned_for}', but time is that of '{deployment}'"
             if tuned_for == f"{deployment}{OTHER_VALUES}":
                 where = f"'{deployment}' with other values than here"
             methods.setdefault(where, []).append(str(run.method))
-    return [f"OTHER DEPLOYMENT: the {_predictors(names)} tuned for {where}." for where, names in methods.items()]
+    return [
+        f"OTHER DEPLOYMENT: the {_predictors(names)} tuned for {where}."
+        for where, names in methods.items()
+    ]
 
 
 def _predictors(methods: Sequence[str]) -> str:
@@ -243,12 +291,16 @@ def _predictors(methods: Sequence[str]) -> str:
 
 
 def predictor_cautions(run: RunDescription) -> list[str]:
-    """Return how a method's predictor or head relates to the run's prompts and deployment, where that is doubtful."""
+    """Return how a method's predictor or head relates to the run's prompts and deployment, where
+    that is doubtful.
+    """
     lines = []
     method = run.method
     if trained_on := run.seen_prompts:
         of_all = count(run.dataset.count)
-        remedy = "record other prompts to judge it" if run.trace else "--exclude-seen leaves them out"
+        remedy = (
+            "record other prompts to judge it" if run.trace else "--exclude-seen leaves them out"
+        )
         lines.append(
             f"SEEN PROMPTS: the predictor or the head of {method} was trained on {count(trained_on)} of these {of_all} "
             f"prompts; {remedy}."
@@ -260,7 +312,9 @@ def predictor_cautions(run: RunDescription) -> list[str]:
             f"fixed-k:k={predictor.max_draft} does."
         )
     if rule := predictor.rule:
-        lines.append(f"OTHER RULE: the predictor of {method} has a threshold for {rule} only; train it again.")
+        lines.append(
+            f"OTHER RULE: the predictor of {method} has a threshold for {rule} only; train it again."
+        )
     return lines
 
 
@@ -289,7 +343,9 @@ def not_read(problem: str) -> str:
 
 
 def partial_run(finished: str, planned: int) -> str:
-    """Return the caution on a run that ended early; several runs together have `1 to 3` requests finished."""
+    """Return the caution on a run that ended early; several runs together have `1 to 3` requests
+    finished.
+    """
     return f"PARTIAL RUN: {finished} of {planned} requests finished. The same command with --resume decodes the others."
 
 
@@ -305,7 +361,9 @@ def result_cautions(summary: RunSummary) -> list[str]:
     compared = summary.lossless or summary.sampling
     if compared and compared.unjudged:
         unjudged = [case for case in compared.divergences if case.verdict == "unjudged"]
-        reasons = dict.fromkeys(case.reason or "nothing is known of the target's rounding" for case in unjudged)
+        reasons = dict.fromkeys(
+            case.reason or "nothing is known of the target's rounding" for case in unjudged
+        )
         lines.append(
             f"DIFFERS, CANNOT BE JUDGED: {compared.unjudged} of {compared.compared} outputs differ from "
             f"autoregressive decoding, and it is not known if this is an error: {'; '.join(reasons)}."
@@ -315,13 +373,19 @@ def result_cautions(summary: RunSummary) -> list[str]:
     if summary.partial:
         lines.append(partial_run(str(requests.finished), requests.planned))
     if requests.failed:
-        lines.append(f"FAILED REQUESTS: {requests.failed} of {requests.planned}; no metric counts them.")
+        lines.append(
+            f"FAILED REQUESTS: {requests.failed} of {requests.planned}; no metric counts them."
+        )
     return lines
 
 
 def no_draft_accepted(methods: Mapping[str, MetricValues]) -> list[str]:
-    """Return one line on the methods of which the target accepted no drafted token at all, by their names."""
-    none = [name for name, overall in methods.items() if overall.submitted and overall.accepted == 0]
+    """Return one line on the methods of which the target accepted no drafted token at all, by their
+    names.
+    """
+    none = [
+        name for name, overall in methods.items() if overall.submitted and overall.accepted == 0
+    ]
     if not none:
         return []
     tokens = ", ".join(count(methods[name].submitted or 0) for name in none)

@@ -1,4 +1,6 @@
-"""The section that compares drafting beyond a link with the same method co-located with its target."""
+"""The section that compares drafting beyond a link with the same method co-located with its
+target.
+"""
 
 from collections.abc import Mapping
 
@@ -16,7 +18,9 @@ WINDOWS = {
 }
 """The round trips up to which drafting at the edge wins, by metric."""
 FOLLOWING_THE_LINK = ("link", "latency-aware", "overlapping", "bandit")
-"""Groups of methods whose rounds become others on another link: no round trip follows from the rounds of one."""
+"""Groups of methods whose rounds become others on another link: no round trip follows from the
+rounds of one.
+"""
 RATIOS = {
     "speedup": "speedup at the edge (95%)",
     "colocated_speedup": "server-only (95%)",
@@ -56,15 +60,25 @@ def has_edge(overall: MetricValues) -> bool:
     return overall.colocated_ratio is not None
 
 
-def section(methods: Mapping[str, MetricValues], deployment: DeploymentDescription | None) -> Blocks:
+def section(
+    methods: Mapping[str, MetricValues], deployment: DeploymentDescription | None
+) -> Blocks:
     """Return the section, with a row for each label in `methods` that drafted beyond a link."""
-    rows = [[code(label), *cells(label, overall)] for label, overall in methods.items() if has_edge(overall)]
+    rows = [
+        [code(label), *cells(label, overall)]
+        for label, overall in methods.items()
+        if has_edge(overall)
+    ]
     if not rows:
         return []
     table = Table(("method", *COLUMNS), rows).without_empty_columns()
     if deployment is None:
         return [Heading("Edge or server-only"), table, Paragraph(LIVE_NOTE)]
-    return [Heading("Edge or server-only (modelled)"), table, Paragraph(f"{NOTE} {assumption(deployment)}")]
+    return [
+        Heading("Edge or server-only (modelled)"),
+        table,
+        Paragraph(f"{NOTE} {assumption(deployment)}"),
+    ]
 
 
 def assumption(deployment: DeploymentDescription) -> str:
@@ -81,7 +95,9 @@ def cells(label: str, overall: MetricValues) -> list[Estimate | float | None]:
 
 
 def windows(label: str, overall: MetricValues) -> list[float | None]:
-    """Return the round trips up to which drafting at the edge wins; None where they do not follow from the rounds."""
+    """Return the round trips up to which drafting at the edge wins; None where they do not follow
+    from the rounds.
+    """
     return [None if follows_link(label) else overall.value(name) for name in WINDOWS]
 
 
@@ -92,7 +108,9 @@ def follows_link(label: str) -> bool:
 
 
 def cautions(label: str, overall: MetricValues) -> list[str]:
-    """Return a line if a server that holds both models would be faster than drafting at the edge."""
+    """Return a line if a server that holds both models would be faster than drafting at the
+    edge.
+    """
     ratio = overall.colocated_ratio
     if ratio is None or ratio >= 1:
         return []

@@ -1,4 +1,6 @@
-"""The columns of the tables that compare methods: each metric's title, unit, cell and symbol in a paper, once."""
+"""The columns of the tables that compare methods: each metric's title, unit, cell and symbol in a
+paper, once.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -63,20 +65,29 @@ class MetricColumn(Column):
     def narrow(self) -> "MetricColumn":
         """Return the column with a title in several lines, for a terminal."""
         return replace(
-            self, title=self.title.replace(" (", "\n(") if " (" in self.title else "\n".join(self.title.split())
+            self,
+            title=self.title.replace(" (", "\n(")
+            if " (" in self.title
+            else "\n".join(self.title.split()),
         )
 
 
 def speedup_mark(row: MetricValues) -> str:
-    """Return the mark behind a speedup that is not shown to differ from autoregressive decoding, by its verdict."""
+    """Return the mark behind a speedup that is not shown to differ from autoregressive decoding, by
+    its verdict.
+    """
     mark = MARKS.get(row.speedup_verdict or "", "") if isinstance(row, MethodRow) else ""
     return f" {mark}" if mark else ""
 
 
 def marks_note(rows: Iterable[MethodRow]) -> str:
-    """Return what the marks behind the speedups of these rows mean; empty if none of them has one."""
+    """Return what the marks behind the speedups of these rows mean; empty if none of them has
+    one.
+    """
     verdicts = {row.speedup_verdict for row in rows}
-    meanings = [f"{mark}: {MARK_WORDS[verdict]}" for verdict, mark in MARKS.items() if verdict in verdicts]
+    meanings = [
+        f"{mark}: {MARK_WORDS[verdict]}" for verdict, mark in MARKS.items() if verdict in verdicts
+    ]
     return f"Beside autoregressive decoding {'; '.join(meanings)}." if meanings else ""
 
 
@@ -102,7 +113,11 @@ def _lossless_cell(row: MetricValues) -> str:
         return ABSENT
     if row.sampling_consistent is not UNSET:
         return wording.CONSISTENT[row.sampling_consistent, row.lossy]
-    return ", ".join(wording.lossless_parts(row.lossless)) if row.lossless and row.lossless.compared else ABSENT
+    return (
+        ", ".join(wording.lossless_parts(row.lossless))
+        if row.lossless and row.lossless.compared
+        else ABSENT
+    )
 
 
 CELLS: Mapping[str, Callable[[MetricValues], Cell]] = {
@@ -140,7 +155,9 @@ def _all_columns() -> Iterator[MetricColumn]:
     yield LOSSLESS
 
 
-LOSSLESS = MetricColumn("lossless", "count", "lossless", "Lossless", leads=("comparison", "paper"), show=_lossless_cell)
+LOSSLESS = MetricColumn(
+    "lossless", "count", "lossless", "Lossless", leads=("comparison", "paper"), show=_lossless_cell
+)
 COLUMNS: Mapping[str, MetricColumn] = {column.title: column for column in _all_columns()}
 """Every column that a table of methods can have, by its title."""
 SPEEDUP = COLUMNS["typical speedup (95%)"]
@@ -159,7 +176,9 @@ def cells_of(row: MetricValues, columns: Iterable[MetricColumn]) -> list[Cell]:
 
 
 def method_table(rows: Mapping[str, MetricValues], columns: Iterable[MetricColumn]) -> Table:
-    """Return a table with a row for each label in `rows`, less the columns in which no row has a value."""
+    """Return a table with a row for each label in `rows`, less the columns in which no row has a
+    value.
+    """
     columns = list(columns)
     cells = [[code(label), *cells_of(row, columns)] for label, row in rows.items()]
     return Table(("method", *columns), cells).without_empty_columns()
@@ -170,7 +189,9 @@ def all_numbers(rows: Mapping[str, MetricValues]) -> Block:
     lines = []
     for name, unit in ((metric.name, metric.unit) for metric in METRICS):
         if name in NEVER_MISSING or any(row.value(name) is not None for row in rows.values()):
-            lines.append([code(name), *(value_with_interval(name, unit, row) for row in rows.values())])
+            lines.append(
+                [code(name), *(value_with_interval(name, unit, row) for row in rows.values())]
+            )
     return Folded("All numbers, with 95% intervals", [Table(("metric", *map(code, rows)), lines)])
 
 

@@ -32,11 +32,17 @@ def section(run: RunDescription, hidden_states: SentStates | None = None) -> Blo
     if not run.deployment:
         return []
     rows = description(run.deployment)
-    return [Heading("Deployment (modelled)"), facts([*rows, *states_row(hidden_states)]), Paragraph(NOTE)]
+    return [
+        Heading("Deployment (modelled)"),
+        facts([*rows, *states_row(hidden_states)]),
+        Paragraph(NOTE),
+    ]
 
 
 def states_row(hidden_states: SentStates | None) -> list[tuple[str, str]]:
-    """Return the row on the hidden states that crossed the link, modelled or real; none if there were none."""
+    """Return the row on the hidden states that crossed the link, modelled or real; none if there
+    were none.
+    """
     if not hidden_states:
         return []
     layers = ", ".join(map(str, hidden_states.layers))
@@ -62,7 +68,10 @@ def description(deployment: DeploymentDescription) -> list[tuple[str, str]]:
         ("drafter", f"{drafter.device}{_price(drafter)}, {PLACEMENTS[deployment.placement]}"),
         ("a draft forward", _latency("drafter", drafter)),
         ("a decision of the predictor", decision),
-        ("a draft forward on the server", _latency("drafter", server_drafter) if server_drafter else ""),
+        (
+            "a draft forward on the server",
+            _latency("drafter", server_drafter) if server_drafter else "",
+        ),
         ("verifier", f"{verifier.device}{_price(verifier)}{stages}"),
         ("a verification", _latency("verifier", verifier)),
         ("a hand-over between stages", _hand_over(verifier.hand_over)),
@@ -84,7 +93,11 @@ def _latency(role: str, endpoint: EndpointDescription) -> str:
         text = f"{seconds(times[0])} for 1 new token"
         text += f" to {seconds(times[-1])} for {len(times)}" if len(times) > 1 else ""
     elif model["form"] in SUMS:
-        terms = [f"{seconds(value)} per {UNITS[name]}" for name, value in model.items() if name in UNITS and value]
+        terms = [
+            f"{seconds(value)} per {UNITS[name]}"
+            for name, value in model.items()
+            if name in UNITS and value
+        ]
         text = " + ".join(reversed(terms)) or "no time"
     else:
         text = typical_times(role, restore_latency(model))
@@ -101,12 +114,16 @@ def _link(link: LinkDescription) -> str:
     if link.draft_bytes:
         parts.append(f"{data(link.draft_bytes)} up with the id of each drafted token")
     if link.loss:
-        parts.append(f"{share(link.loss)} of messages lost and sent again after {seconds(link.retry_s)}")
+        parts.append(
+            f"{share(link.loss)} of messages lost and sent again after {seconds(link.retry_s)}"
+        )
     return ", ".join(parts)
 
 
 def _hand_over(hand_over: HandOver) -> str:
-    """Return what passing work from one pipeline stage to the next costs, or nothing if it takes no time."""
+    """Return what passing work from one pipeline stage to the next costs, or nothing if it takes no
+    time.
+    """
     bandwidth = hand_over.bytes_per_s
     terms = {
         "": hand_over.latency_s,

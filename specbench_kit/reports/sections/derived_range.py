@@ -1,4 +1,6 @@
-"""The line on what speeds are over the range of derived times, and whether the order of methods holds over it."""
+"""The line on what speeds are over the range of derived times, and whether the order of methods
+holds over it.
+"""
 
 from collections.abc import Sequence
 
@@ -24,14 +26,20 @@ def of_run(run: RunDocument, summary: RunSummary) -> list[str]:
     if row.typical_speedup_least is not None and row.typical_speedup_most is not None:
         speed = f"{_span(row, 'typical_speedup')} the speed of autoregressive decoding"
         turns = (row.typical_speedup_least - 1) * (row.typical_speedup_most - 1) < 0
-        parts = [speed + (", so that the range decides which of the two is faster" if turns else "")]
+        parts = [
+            speed + (", so that the range decides which of the two is faster" if turns else "")
+        ]
     else:
-        parts = [f"{_span(row, 'time')} the time that is shown"] if row.time_least is not None else []
+        parts = (
+            [f"{_span(row, 'time')} the time that is shown"] if row.time_least is not None else []
+        )
     return [_line([*parts, *_decisions([(run, run.range)])])]
 
 
 def of_comparison(comparison: Comparison) -> list[str]:
-    """Return one line on the range of speeds, and whether verdicts hold over it; empty if no times are derived."""
+    """Return one line on the range of speeds, and whether verdicts hold over it; empty if no times
+    are derived.
+    """
     runs = [(run.fields, run.fields.range) for run in comparison.runs if run.fields.range]
     if not runs or not any(row.time_least is not None for row in comparison.overall.values()):
         return []
@@ -44,13 +52,23 @@ def _line(parts: Sequence[str]) -> str:
 
 
 def _decisions(runs: Sequence[tuple[RunDocument, DerivedRange]]) -> list[str]:
-    """Return what the range does not show: methods that would have decided otherwise, or cannot be replayed."""
-    missing = [f"no range of {code(str(run.method))} ({ends.missing})" for run, ends in runs if ends.missing]
+    """Return what the range does not show: methods that would have decided otherwise, or cannot be
+    replayed.
+    """
+    missing = [
+        f"no range of {code(str(run.method))} ({ends.missing})"
+        for run, ends in runs
+        if ends.missing
+    ]
     kept = [run for run, ends in runs if ends.decisions != DECIDED_ANEW]
     if not kept:
         return missing
     planning = dict.fromkeys(code(str(run.method)) for run in kept if "latencies" in run.uses)
-    anew = f", also by {', '.join(planning)}, which would have planned for other times" if planning else ""
+    anew = (
+        f", also by {', '.join(planning)}, which would have planned for other times"
+        if planning
+        else ""
+    )
     live = f"the rounds are those of this live run{anew}; a trace replayed with --replay decides anew at each end"
     return [*missing, live]
 
@@ -60,11 +78,14 @@ def _speeds(comparison: Comparison) -> list[str]:
     rows = [
         (series.label, row)
         for series in comparison.series
-        if not series.is_baseline and (row := comparison.overall[series.label]).time_least is not None
+        if not series.is_baseline
+        and (row := comparison.overall[series.label]).time_least is not None
     ]
     paired = [(label, row) for label, row in rows if row.typical_speedup_least is not None]
     if not paired:
-        shown = rows or [(BASELINE, row) for row in comparison.overall.values() if row.time_least is not None]
+        shown = rows or [
+            (BASELINE, row) for row in comparison.overall.values() if row.time_least is not None
+        ]
         parts = [f"{code(label)} {_span(row, 'time')}" for label, row in shown[:NAMED]]
         return [f"{', '.join(parts)} the time that is shown{_others(len(shown))}"]
     paired.sort(key=lambda pair: -(pair[1].typical_speedup or 0.0))
@@ -81,7 +102,9 @@ def _span(row: MetricValues, metric: str) -> str:
 
 
 def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
-    """Return whether the verdicts on the reference and its rivals hold, and that on it and autoregressive decoding."""
+    """Return whether the verdicts on the reference and its rivals hold, and that on it and
+    autoregressive decoding.
+    """
     rows = comparison.overall
     reference = comparison.reference
     shown = [
@@ -95,7 +118,11 @@ def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
     if shown:
         closest = min(shown, key=lambda label: abs((rows[label].typical_relative_speed or 0.0) - 1))
         reversed_by = {
-            label: reversing_ends(rows[label].typical_relative_speed, rows[label].typical_relative_speed_at_ends, names)
+            label: reversing_ends(
+                rows[label].typical_relative_speed,
+                rows[label].typical_relative_speed_at_ends,
+                names,
+            )
             or []
             for label in shown
         }
@@ -111,7 +138,9 @@ def _verdicts(comparison: Comparison, names: Sequence[str]) -> list[str]:
             parts[-1] += f", and {len(turning) - NAMED} more verdicts do not hold"
     row = rows[reference]
     if _is_shown(row.typical_speedup_least, row.speedup_verdict):
-        turned = _reversed_words(reversing_ends(row.typical_speedup, row.typical_speedup_at_ends, names) or [])
+        turned = _reversed_words(
+            reversing_ends(row.typical_speedup, row.typical_speedup_at_ends, names) or []
+        )
         parts += [f"{code(reference)} against autoregressive decoding{turned}"] if turned else []
     return parts
 

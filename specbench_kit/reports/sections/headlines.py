@@ -23,7 +23,16 @@ from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import baseline, profiles
 from specbench_kit.reports.sections.columns import UNDECIDED
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.writing.formatting import count, interval, rate, seconds, share, significant, span, times
+from specbench_kit.reports.writing.formatting import (
+    count,
+    interval,
+    rate,
+    seconds,
+    share,
+    significant,
+    span,
+    times,
+)
 from specbench_kit.runs.document import RunDocument
 
 NAMED = 3
@@ -41,20 +50,26 @@ def of_run(run: RunDocument, summary: RunSummary) -> str:
         pipeline_words(overall) or f"acceptance length {significant(overall.acceptance_length)}",
     ]
     if summary.lossless and summary.lossless.compared:
-        parts.append(f"{summary.lossless.identical} of {summary.lossless.compared} outputs identical")
+        parts.append(
+            f"{summary.lossless.identical} of {summary.lossless.compared} outputs identical"
+        )
     parts.append(f"{count(overall.finished)} requests in {time_kind(run)}")
     return f"{', '.join(part for part in parts if part)}."
 
 
 def pipeline_words(overall: MetricValues) -> str:
-    """Return the tokens per step and the hit rate of a pipeline, which has no acceptance length; else nothing."""
+    """Return the tokens per step and the hit rate of a pipeline, which has no acceptance length;
+    else nothing.
+    """
     if overall.tokens_per_step is None:
         return ""
     return f"{significant(overall.tokens_per_step)} tokens per pipeline step, {share(overall.hit_rate)} in flight"
 
 
 def speedup_doubt(summary: RunSummary) -> str:
-    """Return why a run's speedup shows no gain over autoregressive decoding, or nothing if it shows one."""
+    """Return why a run's speedup shows no gain over autoregressive decoding, or nothing if it shows
+    one.
+    """
     overall = summary.overall
     if overall.speedup is None:
         return ""
@@ -64,7 +79,9 @@ def speedup_doubt(summary: RunSummary) -> str:
 
 
 def of_comparison(comparison: Comparison) -> str:
-    """Return the result of several runs in a sentence, which calls nothing faster than the intervals show."""
+    """Return the result of several runs in a sentence, which calls nothing faster than the
+    intervals show.
+    """
     label = comparison.reference
     overall = comparison.overall
     rivals = [
@@ -92,7 +109,9 @@ def of_comparison(comparison: Comparison) -> str:
         parts.append(f"{which} {'is' if slower == 1 else 'are'} slower")
     if even := [code(rival) for rival in rivals if verdicts[rival] in UNDECIDED]:
         parts.append(f"no difference from {_first_names(even)} is shown")
-    parts += [f"{code(name)}: {words}" for name, row in overall.items() if (words := pipeline_words(row))]
+    parts += [
+        f"{code(name)}: {words}" for name, row in overall.items() if (words := pipeline_words(row))
+    ]
     if any(overall[rival].raw_times for rival in rivals):
         parts.append(
             "compared by raw times, because some run has no baseline: a change of the machine's speed would look like "
@@ -137,7 +156,9 @@ def of_profile(profile: ProfileSummary) -> str:
         origin = profiles.origin_in_words(step.origin)
         time = f"a plain step takes {seconds(step.seconds)} ({span(seconds(low), seconds(high))}; {origin})"
         if profile.role == "verifier":
-            verification = next(time for time in profile.times if (time.requests, time.new) == (1, 5))
+            verification = next(
+                time for time in profile.times if (time.requests, time.new) == (1, 5)
+            )
             time += f", a verification of 5 tokens {seconds(verification.seconds)}"
         if profile.source == "silicon":
             return f"{subject}, by {profile.reference}: {time}."
@@ -148,6 +169,10 @@ def of_profile(profile: ProfileSummary) -> str:
     if typical is None:
         return f"{subject}, measured: {fit}."
     many = "" if typical.requests == 1 else f" for each of {typical.requests} requests"
-    forward = "a draft step" if profile.role == "drafter" else f"a verification of {count(typical.new)} tokens"
+    forward = (
+        "a draft step"
+        if profile.role == "drafter"
+        else f"a verification of {count(typical.new)} tokens"
+    )
     where = f"{forward}{many} after {count(typical.cached)} cached tokens"
     return f"{subject}, measured: {where} takes {seconds(typical.seconds)}; fit: {fit}."

@@ -1,4 +1,5 @@
-"""How far a run's numbers are to be trusted by where they come from: the state of its machine, and its provenance.
+"""How far a run's numbers are to be trusted by where they come from: the state of its machine, and
+its provenance.
 
 On a busy machine all times are void, or ratios hold and only speeds are in doubt.
 """
@@ -13,7 +14,8 @@ from specbench_kit.runs.machine.limits import MachineReadings, control_of, distu
 
 
 def warnings(*runs: RunDescription) -> list[str]:
-    """Return the lines that precede all other results, each once for all runs; none if the machine was quiet.
+    """Return the lines that precede all other results, each once for all runs; none if the machine
+    was quiet.
 
     Of several runs the worst readings are named.
     """
@@ -31,7 +33,9 @@ def warnings(*runs: RunDescription) -> list[str]:
 
 
 def cautions(*runs: RunDescription) -> list[str]:
-    """Return the line about a busy machine on which ratios hold, since methods took turns; none on a quiet one."""
+    """Return the line about a busy machine on which ratios hold, since methods took turns; none on
+    a quiet one.
+    """
     samples = _samples(runs, hold=True)
     if not samples:
         return []
@@ -44,7 +48,9 @@ def cautions(*runs: RunDescription) -> list[str]:
 def _samples(runs: Iterable[RunDescription], *, hold: bool) -> list[MachineReadings]:
     """Return the readings of the disturbed runs whose ratios hold, or of those whose do not."""
     disturbed_runs = [run.machine for run in runs if disturbances(run.machine)]
-    return [sample for samples in disturbed_runs if ratios_hold(samples) == hold for sample in samples]
+    return [
+        sample for samples in disturbed_runs if ratios_hold(samples) == hold for sample in samples
+    ]
 
 
 def _load(samples: list[MachineReadings]) -> str:

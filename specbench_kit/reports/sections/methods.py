@@ -10,10 +10,11 @@ from specbench_kit.runs.document import RunDocument
 
 
 def section(runs: Sequence[RunDocument], summaries: Sequence[RunSummary]) -> Blocks:
-    """Return a table of the methods' options and of what they loaded or measured, each setting once.
+    """Return a table of the methods' options and of what they loaded or measured, each setting
+    once.
 
-    Lines below it say which methods counted the link, which took the likeliest tokens under sampling, and which drafted
-    again after a pause.
+    Lines below it say which methods counted the link, which took the likeliest tokens under
+    sampling, and which drafted again after a pause.
     """
     rows = dict.fromkeys(
         (_name(run), describe_options(run) or ABSENT, describe_inputs(run) or ABSENT)
@@ -26,27 +27,39 @@ def section(runs: Sequence[RunDocument], summaries: Sequence[RunSummary]) -> Blo
     return [
         Heading("Methods"),
         table,
-        *paragraphs(*link_notes(runs, summaries), *proposal_notes(runs), *pause_notes(runs, summaries)),
+        *paragraphs(
+            *link_notes(runs, summaries), *proposal_notes(runs), *pause_notes(runs, summaries)
+        ),
     ]
 
 
 def link_notes(runs: Sequence[RunDocument], summaries: Sequence[RunSummary]) -> list[str]:
-    """Return one line on which of the latency-aware methods count the link between drafter and verifier."""
+    """Return one line on which of the latency-aware methods count the link between drafter and
+    verifier.
+    """
     latencies = {_name(run): run.inputs.latencies for run in runs if _crosses_link(run)}
     seen = [name for name, known in latencies.items() if known and "link" in known]
     blind = [name for name, known in latencies.items() if known and "link" not in known]
-    drafted = [_name(run) for run, summary in zip(runs, summaries, strict=True) if summary.overall.drafted]
+    drafted = [
+        _name(run) for run, summary in zip(runs, summaries, strict=True) if summary.overall.drafted
+    ]
     idle = [name for name in seen if name not in drafted]
     lines = [f"{_listed(seen)} {_verb('count', seen)} the link as part of a round"] if seen else []
     if blind:
-        lines.append(f"{_listed(blind)} {_verb('do', blind)} not, as published for models in one place")
+        lines.append(
+            f"{_listed(blind)} {_verb('do', blind)} not, as published for models in one place"
+        )
     if idle:
-        lines.append(f"{_listed(idle)} {_verb('draft', idle)} nothing, since no draft pays for its way over the link")
+        lines.append(
+            f"{_listed(idle)} {_verb('draft', idle)} nothing, since no draft pays for its way over the link"
+        )
     return [f"Link: {'; '.join(lines)}."] if lines else []
 
 
 def proposal_notes(runs: Sequence[RunDocument]) -> list[str]:
-    """Return one line on the methods that take the most probable tokens where others draw theirs at random."""
+    """Return one line on the methods that take the most probable tokens where others draw theirs at
+    random.
+    """
     sampled = [run for run in runs if run.config.temperature]
     likeliest = list(dict.fromkeys(_name(run) for run in sampled if run.proposal == "top"))
     if not likeliest:
@@ -59,7 +72,9 @@ def proposal_notes(runs: Sequence[RunDocument]) -> list[str]:
 
 
 def pause_notes(runs: Sequence[RunDocument], summaries: Sequence[RunSummary]) -> list[str]:
-    """Return one line on how often drafts are right that follow a round without a draft, beside all drafts."""
+    """Return one line on how often drafts are right that follow a round without a draft, beside all
+    drafts.
+    """
     shares = []
     for run, summary in zip(runs, summaries, strict=True):
         after = summary.overall.acceptance_after_pause

@@ -1,4 +1,6 @@
-"""Sentences about latency profiles that report, terminal and listing share, and the entries of the listing."""
+"""Sentences about latency profiles that report, terminal and listing share, and the entries of the
+listing.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -58,7 +60,11 @@ PARTS = {
 
 
 def verdict_sentence(
-    kind: str, low: Mapping[str, Sequence[float]], regimes: Mapping[str, float], reason: str, short: float
+    kind: str,
+    low: Mapping[str, Sequence[float]],
+    regimes: Mapping[str, float],
+    reason: str,
+    short: float,
 ) -> str:
     """Return whether the device can be as fast as the profile says.
 
@@ -69,7 +75,10 @@ def verdict_sentence(
         return f"not checked: {reason}"
     if kind == "possible":
         return "possible"
-    named = ", ".join(f"{SYMBOLS[name]} {seconds(value)} < {seconds(bound)}" for name, (value, bound) in low.items())
+    named = ", ".join(
+        f"{SYMBOLS[name]} {seconds(value)} < {seconds(bound)}"
+        for name, (value, bound) in low.items()
+    )
     coefficients = f"; {named}" if named else ""
     if kind == "doubtful":
         return f"doubtful: below the physical limit at {share(short)} of the configurations{coefficients}"
@@ -121,26 +130,48 @@ def _times(role: str, latency: LatencyModel) -> dict[str, float]:
 
 def typical_times(role: str, latency: LatencyModel) -> str:
     """Return how long typical forwards take, in words."""
-    return ", ".join(f"{TIMES[name]} {seconds(time_s)}" for name, time_s in _times(role, latency).items())
+    return ", ".join(
+        f"{TIMES[name]} {seconds(time_s)}" for name, time_s in _times(role, latency).items()
+    )
 
 
-ORIGINS = {"silicon": "from measured kernels", "roofline": "by the data sheet", "measured": "measured here"}
-TIMES = {"step_s": "a step", "five_tokens_s": "five tokens", "batch_s": f"{TOGETHER} requests together"}
+ORIGINS = {
+    "silicon": "from measured kernels",
+    "roofline": "by the data sheet",
+    "measured": "measured here",
+}
+TIMES = {
+    "step_s": "a step",
+    "five_tokens_s": "five tokens",
+    "batch_s": f"{TOGETHER} requests together",
+}
 
 
 def _entry(profile: Profile) -> dict[str, object]:
     verdict = judge(profile)
     roofline = roofline_of(profile)
     limits = {} if isinstance(roofline, str) else roofline.bounds(profile.form)
-    low = {name: (value, limits[name]) for name, value in profile.coefficients.items() if name in verdict.coefficients}
+    low = {
+        name: (value, limits[name])
+        for name, value in profile.coefficients.items()
+        if name in verdict.coefficients
+    }
     reason = verdict_sentence(verdict.kind, low, verdict.regimes, verdict.reason, verdict.short)
     latency = profile.latency()
-    subject = f" of {profile.model} on {profile.device} in {profile.dtype}" if profile.model else f": {profile.note}"
+    subject = (
+        f" of {profile.model} on {profile.device} in {profile.dtype}"
+        if profile.model
+        else f": {profile.note}"
+    )
     origin = ORIGINS.get(profile.source) or f"published, {profile.reference}"
     fit = "" if profile.test_r2 is None else f", R² {score(profile.test_r2)}"
     missing = ", ".join(SYMBOLS[name] for name in profile.not_given)
     parts = [
-        *([f"DISTURBED MACHINE: {'; '.join(profile.disturbances)}"] if profile.disturbances else []),
+        *(
+            [f"DISTURBED MACHINE: {'; '.join(profile.disturbances)}"]
+            if profile.disturbances
+            else []
+        ),
         f"{profile.role}{subject.rstrip('.')}",
         typical_times(profile.role, latency),
         origin + fit,

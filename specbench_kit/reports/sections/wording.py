@@ -6,7 +6,14 @@ from specbench_kit.metrics.run_summary import OutputCounts, RunSummary, Sampling
 from specbench_kit.metrics.typical import LASTING
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import Table, code
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, times
+from specbench_kit.reports.writing.formatting import (
+    ABSENT,
+    count,
+    seconds,
+    share,
+    significant,
+    times,
+)
 from specbench_kit.runs.document import (
     DatasetDescription,
     HardwareDescription,
@@ -21,11 +28,15 @@ from specbench_kit.runs.machine.limits import MachineReadings
 
 
 def speedup_note(run: RunDocument, summary: RunSummary) -> str:
-    """Return what the speedup of a sampled run is of where answers differ in length, or nothing where they do not."""
+    """Return what the speedup of a sampled run is of where answers differ in length, or nothing
+    where they do not.
+    """
     time_ratio = summary.overall.time_ratio
     if not run.config.temperature or time_ratio is None or not summary.baseline:
         return ""
-    lengths = f"{count(summary.overall.tokens)} against {count(summary.baseline.overall.tokens)} tokens"
+    lengths = (
+        f"{count(summary.overall.tokens)} against {count(summary.baseline.overall.tokens)} tokens"
+    )
     return (
         f"Both sides sampled their own outputs, which differ in length ({lengths}), so the speedup is of times per "
         f"token. In total times it would be {times(time_ratio)}, which is partly luck."
@@ -33,7 +44,9 @@ def speedup_note(run: RunDocument, summary: RunSummary) -> str:
 
 
 def process_words(runs: Sequence[RunDocument], is_seen: bool) -> str:
-    """Return what intervals of measured times cover of what lasts as long as a process; empty for modelled times."""
+    """Return what intervals of measured times cover of what lasts as long as a process; empty for
+    modelled times.
+    """
     if any(run.time_kind != "measured" for run in runs):
         return ""
     lasting = "what lasts as long as a process, such as where its memory lies"
@@ -44,14 +57,22 @@ def process_words(runs: Sequence[RunDocument], is_seen: bool) -> str:
     if processes > 1:
         return f"{assumed}: too few prompts were timed by all methods in as many processes."
     can_repeat = all(run.server is None and run.imported is None for run in runs)
-    return f"{assumed}; {code('skit bench --processes 3')} measures it." if can_repeat else f"{assumed}."
+    return (
+        f"{assumed}; {code('skit bench --processes 3')} measures it."
+        if can_repeat
+        else f"{assumed}."
+    )
 
 
 def process_note(run: RunDocument, summary: RunSummary) -> str:
-    """Return the same of one run, if its speedup has an interval or would have one in fewer processes."""
+    """Return the same of one run, if its speedup has an interval or would have one in fewer
+    processes.
+    """
     if summary.overall.speedup is None:
         return ""
-    return process_words([run], run.config.processes > 1 and summary.overall.bounds("typical_speedup") is not None)
+    return process_words(
+        [run], run.config.processes > 1 and summary.overall.bounds("typical_speedup") is not None
+    )
 
 
 def overlap_note(run: RunDocument) -> str:
@@ -72,7 +93,12 @@ def overlap_note(run: RunDocument) -> str:
 def warm_up(runs: Sequence[RunDocument]) -> list[tuple[str, str]]:
     """Return what is no part of the measurement, as a row of a table of facts."""
     rounds = sum(sum(run.warm_up.rounds) for run in runs)
-    machine = [block for number, run in enumerate(runs) for block in run.machine if not _is_told(block, runs[:number])]
+    machine = [
+        block
+        for number, run in enumerate(runs)
+        for block in run.machine
+        if not _is_told(block, runs[:number])
+    ]
     captured_s = sum(lane.uncounted_s for block in machine for lane in block.lanes.values())
     parts = [f"{count(rounds)} rounds"] if rounds else []
     parts += [f"{seconds(captured_s)} in which a GPU's graphs were captured"] if captured_s else []
@@ -100,7 +126,11 @@ def lossless_sentence(run: RunDocument, summary: RunSummary) -> str:
     if not lossless.compared:
         return "Not checked: no request finished both here and in the baseline."
     equal = f"{lossless.identical} of {lossless.compared} outputs equal autoregressive output token for token"
-    ties = f"; ties: {lossless.ties} (explained by rounding between forward shapes)" if lossless.ties else ""
+    ties = (
+        f"; ties: {lossless.ties} (explained by rounding between forward shapes)"
+        if lossless.ties
+        else ""
+    )
     ties += f"; differing, cannot be judged: {lossless.unjudged}" if lossless.unjudged else ""
     if lossless.lossy:
         return f"Lossy by the rule {run.config.lossy}: {equal}; {lossless.errors} differ{ties}."
@@ -108,7 +138,11 @@ def lossless_sentence(run: RunDocument, summary: RunSummary) -> str:
         return f"Not lossless: {equal}; errors: {lossless.errors}{ties}."
     if lossless.unjudged:
         return f"It is not known if this is lossless: {equal}{ties}."
-    bitwise = "; bitwise: a token's logits do not depend on the rest of its forward" if lossless.bitwise else ""
+    bitwise = (
+        "; bitwise: a token's logits do not depend on the rest of its forward"
+        if lossless.bitwise
+        else ""
+    )
     return f"{'Lossless up to rounding' if ties else 'Lossless'}: {equal}{ties}{bitwise}."
 
 
@@ -136,7 +170,12 @@ def sampling_tests(sampling: SamplingCheck) -> Table:
     statistic = tokens.chi_square
     rates = share(acceptance.rate), share(acceptance.expected_rate)
     rows = [
-        ("acceptance, 1 - total variation", count(acceptance.places), *rates, *_strength(acceptance)),
+        (
+            "acceptance, 1 - total variation",
+            count(acceptance.places),
+            *rates,
+            *_strength(acceptance),
+        ),
         (
             "which drafted tokens were accepted, score against the softened rule min(1, p/q)^0.8",
             count(softness.places),
@@ -153,7 +192,10 @@ def sampling_tests(sampling: SamplingCheck) -> Table:
         ),
     ]
     of_tokens_alone = sampling.acceptance is None
-    return Table(("test", "drawn", "observed", "expected", "p-value", "power"), rows[-1:] if of_tokens_alone else rows)
+    return Table(
+        ("test", "drawn", "observed", "expected", "p-value", "power"),
+        rows[-1:] if of_tokens_alone else rows,
+    )
 
 
 def _strength(test: SamplingTest) -> tuple[str, str]:
@@ -216,7 +258,9 @@ def lossless_parts(lossless: OutputCounts) -> list[str]:
 
 
 def dataset_sentence(dataset: DatasetDescription) -> str:
-    """Return the dataset's name, how many of its prompts were used, where they come from, and how they were asked."""
+    """Return the dataset's name, how many of its prompts were used, where they come from, and how
+    they were asked.
+    """
     origins = {
         "sample": "the bundled sample",
         "hub": "the Hugging Face hub:",
@@ -234,18 +278,26 @@ def dataset_sentence(dataset: DatasetDescription) -> str:
 
 
 def _asked(dataset: DatasetDescription) -> str:
-    """Return whether prompts were chat messages or raw text; an empty text if the run does not say it."""
+    """Return whether prompts were chat messages or raw text; an empty text if the run does not say
+    it.
+    """
     chat = dataset.chat
     prompts = dataset.count
     if chat is None:
         return ""
     if chat == 0:
         return ", as raw text without a chat template"
-    return ", as chat messages" if chat == prompts else f", {chat} of them as chat messages and the others as raw text"
+    return (
+        ", as chat messages"
+        if chat == prompts
+        else f", {chat} of them as chat messages and the others as raw text"
+    )
 
 
 def batch_sentence(config: RunConfig) -> str:
-    """Return the batch size, and how many requests of a batch were decoded together if those were fewer."""
+    """Return the batch size, and how many requests of a batch were decoded together if those were
+    fewer.
+    """
     batch_size = config.batch_size
     decoded = config.effective_batch_size
     if decoded in (None, batch_size):
@@ -264,18 +316,26 @@ def model_sentence(model: ModelDescription) -> str:
 
 
 def formats_sentence(formats: Mapping[str, NumberFormat]) -> str:
-    """Return the format in which each model computed, and that of its files where it is another one."""
+    """Return the format in which each model computed, and that of its files where it is another
+    one.
+    """
     parts = []
     for role, format_of_model in formats.items():
         published = format_of_model.published
-        other = f" (published in {published})" if published and published != format_of_model.computed else ""
+        other = (
+            f" (published in {published})"
+            if published and published != format_of_model.computed
+            else ""
+        )
         parts.append(f"{role}: {format_of_model.computed}{other}")
     return ", ".join(parts)
 
 
 def parameters(number: float) -> str:
     """Return a number of parameters with its unit: 812 K, 494 M, 7.62 B."""
-    scale, unit = next(size for size in ((1e9, "B"), (1e6, "M"), (1e3, "K"), (1, "")) if number >= size[0])
+    scale, unit = next(
+        size for size in ((1e9, "B"), (1e6, "M"), (1e3, "K"), (1, "")) if number >= size[0]
+    )
     return f"{significant(number / scale)} {unit}".rstrip()
 
 
@@ -291,9 +351,15 @@ def time_sentence(run: RunDescription) -> str:
     """Return how durations were obtained."""
     name = run.deployment_name
     if run.time_kind == "measured":
-        return f"measured by {run.imported.tool}" if run.imported else "measured by this machine's clock"
+        return (
+            f"measured by {run.imported.tool}"
+            if run.imported
+            else "measured by this machine's clock"
+        )
     if run.time_kind == "modelled":
-        return "modelled by the latency models of " + (f"the deployment '{name}'" if name else "a deployment")
+        return "modelled by the latency models of " + (
+            f"the deployment '{name}'" if name else "a deployment"
+        )
     return "unlabelled"
 
 
@@ -309,11 +375,15 @@ def hardware_sentence(hardware: HardwareDescription | None) -> str:
     units = {
         "cpu": "{}",
         "physical_cores": "{} cores",
-        "torch_threads": "{} threads used" if getattr(hardware, "torch_threads", None) != 1 else "1 thread used",
+        "torch_threads": "{} threads used"
+        if getattr(hardware, "torch_threads", None) != 1
+        else "1 thread used",
         "gpu": "{}",
         "memory_gb": "{:.0f} GB memory",
     }
-    parts = [unit.format(value) for key, unit in units.items() if (value := getattr(hardware, key, None))]
+    parts = [
+        unit.format(value) for key, unit in units.items() if (value := getattr(hardware, key, None))
+    ]
     return ", ".join(parts) or "unknown"
 
 

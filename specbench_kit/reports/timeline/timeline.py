@@ -1,4 +1,6 @@
-"""A run's timeline as a Chrome trace, which Perfetto also opens, and as a picture of one request's first rounds."""
+"""A run's timeline as a Chrome trace, which Perfetto also opens, and as a picture of one request's
+first rounds.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,7 +15,9 @@ if TYPE_CHECKING:
 
 ROUNDS_SHOWN = 8
 ORDER = (REQUESTS, "edge", "drafter", "link", "server queue", "server")
-"""Kinds of resources from top to bottom; others, such as pipeline stages, follow in the order of their first work."""
+"""Kinds of resources from top to bottom; others, such as pipeline stages, follow in the order of
+their first work.
+"""
 STYLES = {
     "prefill": (COLOURS[4], "xx"),
     "draft": (COLOURS[0], ""),
@@ -31,14 +35,25 @@ OTHER = (GREY, "++")
 
 
 def chrome_trace(timeline: Timeline, metadata: Mapping[str, object]) -> dict[str, object]:
-    """Return the trace event format: a process per kind of resource, a thread per resource, times in microseconds."""
+    """Return the trace event format: a process per kind of resource, a thread per resource, times
+    in microseconds.
+    """
     resources = _ordered(span.resource for span in timeline.spans)
     kinds = list(dict.fromkeys(map(_kind, resources)))
-    threads = {name: (kinds.index(_kind(name)) + 1, thread) for thread, name in enumerate(resources, 1)}
+    threads = {
+        name: (kinds.index(_kind(name)) + 1, thread) for thread, name in enumerate(resources, 1)
+    }
     processes = list(enumerate(kinds, 1))
-    events = [_metadata_event("process_name", process, 0, {"name": kind}) for process, kind in processes]
-    events += [_metadata_event("process_sort_index", process, 0, {"sort_index": process}) for process, _ in processes]
-    events += [_metadata_event("thread_name", *thread, {"name": name}) for name, thread in threads.items()]
+    events = [
+        _metadata_event("process_name", process, 0, {"name": kind}) for process, kind in processes
+    ]
+    events += [
+        _metadata_event("process_sort_index", process, 0, {"sort_index": process})
+        for process, _ in processes
+    ]
+    events += [
+        _metadata_event("thread_name", *thread, {"name": name}) for name, thread in threads.items()
+    ]
     for span in timeline.spans:
         process, thread = threads[span.resource]
         # Both ends in whole nanoseconds, so that rounding lets no neighbours overlap.
@@ -60,7 +75,9 @@ def chrome_trace(timeline: Timeline, metadata: Mapping[str, object]) -> dict[str
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {**metadata, **left_out}}
 
 
-def _metadata_event(name: str, process: int, thread: int, args: Mapping[str, object]) -> dict[str, object]:
+def _metadata_event(
+    name: str, process: int, thread: int, args: Mapping[str, object]
+) -> dict[str, object]:
     return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": args}
 
 
@@ -75,7 +92,9 @@ def _ordered(resources: Iterable[str]) -> list[str]:
 
 
 def write_pictures(folder: Path, timeline: Timeline, where: str) -> bool:
-    """Write the first rounds of the first request as `timeline.png` and `.svg`; return whether there were any."""
+    """Write the first rounds of the first request as `timeline.png` and `.svg`; return whether
+    there were any.
+    """
     rounds = _first_rounds(timeline.spans)
     if not rounds:
         return False
@@ -91,7 +110,9 @@ def write_pictures(folder: Path, timeline: Timeline, where: str) -> bool:
 
 
 def _first_rounds(spans: Sequence[Span]) -> list[Span]:
-    """Return the first rounds of a request, less a first one so long, for its prefill, that the others would vanish."""
+    """Return the first rounds of a request, less a first one so long, for its prefill, that the
+    others would vanish.
+    """
     rounds = [span for span in spans if _kind(span.resource) == REQUESTS]
     rounds = [span for span in rounds if span.resource == rounds[0].resource]
     if len(rounds) > 1 and _duration_s(rounds[0]) > 3 * _duration_s(rounds[1]):
@@ -104,7 +125,9 @@ def _duration_s(span: Span) -> float:
 
 
 def _rows(spans: Sequence[Span], rounds: Sequence[Span], request_id: str) -> dict[str, list[Span]]:
-    """Return the spans of the request in these rounds, by the resource's name without the request's."""
+    """Return the spans of the request in these rounds, by the resource's name without the
+    request's.
+    """
     start_s = rounds[0].start_s
     end_s = rounds[-1].end_s
     shown = [
@@ -119,7 +142,9 @@ def _rows(spans: Sequence[Span], rounds: Sequence[Span], request_id: str) -> dic
     rows: dict[str, list[Span]] = {name: [] for name in resources}
     for span in shown:
         rows[span.resource].append(span)
-    return {name.removesuffix(f"/{request_id}").replace("/", " "): row for name, row in rows.items()}
+    return {
+        name.removesuffix(f"/{request_id}").replace("/", " "): row for name, row in rows.items()
+    }
 
 
 def _draw(axes: "Axes", rows: Mapping[str, Sequence[Span]], rounds: Sequence[Span]) -> None:
@@ -129,8 +154,13 @@ def _draw(axes: "Axes", rows: Mapping[str, Sequence[Span]], rounds: Sequence[Spa
     for label in sorted(labels, key=[*STYLES, *sorted(labels)].index):
         face, hatch = STYLES.get(label, OTHER)
         for row, spans in enumerate(rows.values()):
-            bars = [((s.start_s - start_s) * 1e3, _duration_s(s) * 1e3) for s in spans if s.label == label]
-            # Only the first row's bars carry the label, so that the legend names each kind of work once.
+            bars = [
+                ((s.start_s - start_s) * 1e3, _duration_s(s) * 1e3)
+                for s in spans
+                if s.label == label
+            ]
+            # Only the first row's bars carry the label, so that the legend names each kind of work
+            # once.
             axes.broken_barh(
                 bars,
                 (row - 0.38, 0.76),

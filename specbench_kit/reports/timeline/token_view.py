@@ -62,7 +62,9 @@ class TokenPage:
 
 
 def pages(records: Sequence[RequestRecord], details: Sequence[RequestDetail]) -> list[TokenPage]:
-    """Return a page for every request with details of all its rounds, in the order of the records."""
+    """Return a page for every request with details of all its rounds, in the order of the
+    records.
+    """
     details_by_id = {detail.request_id: detail for detail in details}
     shown: dict[str, TokenPage] = {}
     for record in records:
@@ -123,7 +125,8 @@ def render_page(run: RunDocument, page: TokenPage, show: TokenText, prompt: str)
     steps = enumerate(zip(page.detail.rounds, record.rounds, strict=True), 1)
     output = "".join(_round(number, detail, step, show) for number, (detail, step) in steps)
     legend = "".join(
-        f'<li class="{name}"><b>{origin.mark}</b> {escape(origin.meaning)}</li>' for name, origin in ORIGINS.items()
+        f'<li class="{name}"><b>{origin.mark}</b> {escape(origin.meaning)}</li>'
+        for name, origin in ORIGINS.items()
     )
     hint = "Point at a token, tap it, or move to it with Tab to see its round's tree below. A bar begins every round."
     body = (
@@ -144,7 +147,9 @@ def _setting(run: RunDocument) -> str:
 
 
 def _round(number: int, detail: RoundDetail, step: RoundRecord, show: TokenText) -> str:
-    """Return the committed tokens, and the tree that shows while one of them is pointed at or has the focus."""
+    """Return the committed tokens, and the tree that shows while one of them is pointed at or has
+    the focus.
+    """
     origins = [*(_origin(detail, node) for node in detail.path), "bonus"]
     tokens = [*(detail.tokens[node] for node in detail.path), detail.bonus][: detail.committed]
     text = "".join(
@@ -173,7 +178,9 @@ def _origin(detail: RoundDetail, node: int) -> str:
 
 
 def _tree(detail: RoundDetail, show: TokenText) -> str:
-    """Return the tree as indented text, a node per line; the bonus token stands below the last accepted node."""
+    """Return the tree as indented text, a node per line; the bonus token stands below the last
+    accepted node.
+    """
     origins = {node: _origin(detail, node) for node in range(1, len(detail.tokens))}
     hidden: set[int] = set()
     for kind, most in MOST_SHOWN.items():
@@ -192,7 +199,9 @@ def _tree(detail: RoundDetail, show: TokenText) -> str:
 
 
 def _walk(detail: RoundDetail, hidden: set[int]) -> Iterator[tuple[int | None, int]]:
-    """Yield the nodes below the root in depth-first order with their depths; None is the bonus token."""
+    """Yield the nodes below the root in depth-first order with their depths; None is the bonus
+    token.
+    """
     children: dict[int, list[int | None]] = {node: [] for node in range(len(detail.tokens))}
     children[detail.path[-1] if detail.path else 0].append(None)
     for child, parent in enumerate(detail.parents):
@@ -212,7 +221,9 @@ def _line(kind: str, depth: int, mark: str, text: str, note: str) -> str:
 
 
 def visible(text: str, *, breaks: bool = False) -> str:
-    """Return escaped text in which white space and control characters show; `breaks` keeps line breaks as well."""
+    """Return escaped text in which white space and control characters show; `breaks` keeps line
+    breaks as well.
+    """
     return "".join(_visible_character(character, breaks) for character in text) or "<i>∅</i>"
 
 
@@ -225,7 +236,9 @@ def _visible_character(character: str, breaks: bool) -> str:
 
 
 def token_text(tokenizer: "PreTrainedTokenizerBase") -> TokenText:
-    """Return a function of token ids: the decoded text, or the vocabulary's piece if that is no whole character."""
+    """Return a function of token ids: the decoded text, or the vocabulary's piece if that is no
+    whole character.
+    """
 
     @cache
     def show(token: int) -> str:
@@ -245,8 +258,12 @@ def _code(text: object) -> str:
 
 BLUE, ORANGE, GREEN, VERMILLION = COLOURS[:4]
 
-LIGHT = f"--accepted: {BLUE}38; --bonus: {ORANGE}55; --reused: {GREEN}45; --rejected: {VERMILLION}33;"
-DARK = f"--accepted: {BLUE}90; --bonus: {ORANGE}70; --reused: {GREEN}78; --rejected: {VERMILLION}66;"
+LIGHT = (
+    f"--accepted: {BLUE}38; --bonus: {ORANGE}55; --reused: {GREEN}45; --rejected: {VERMILLION}33;"
+)
+DARK = (
+    f"--accepted: {BLUE}90; --bonus: {ORANGE}70; --reused: {GREEN}78; --rejected: {VERMILLION}66;"
+)
 
 CSS = f"""\
 {theme(LIGHT, DARK)}\

@@ -1,1 +1,3 @@
-"""The parts that reports of several kinds share: sections, sentences, formats of numbers, and figures."""
+"""The parts that reports of several kinds share: sections, sentences, formats of numbers, and
+figures.
+"""

@@ -1,4 +1,5 @@
-"""Drawing of figures, with names beside marks and values under the pointer, and writing them as SVG, PNG and PDF.
+"""Drawing of figures, with names beside marks and values under the pointer, and writing them as
+SVG, PNG and PDF.
 
 Drawings from folders of others are reduced to what can neither run nor load anything.
 """
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 WIDTH_IN = 4.8
 """Small enough to be read on a phone, and in one column of a paper."""
 SIZES = {"screen": (WIDTH_IN, 9.0), "column": (3.15, 7.5), "page": (6.4, 8.0)}
-"""Width in inches and font size in points: on a screen, and in one or both columns of an article."""
+"""Width in inches and font size in points: on a screen, and in one or both columns of an
+article.
+"""
 TITLE_IN = 0.26
 LINE_IN = 0.12
 PNG_DPI = 200
@@ -47,9 +50,16 @@ class Picture:
 
 
 def draw(
-    picture: Picture, setting: str, formats: Sequence[str], *, bare: bool = False, size: str = "screen"
+    picture: Picture,
+    setting: str,
+    formats: Sequence[str],
+    *,
+    bare: bool = False,
+    size: str = "screen",
 ) -> dict[str, bytes]:
-    """Return the figure's content by file suffix, with `setting` below its title; a `bare` figure has neither."""
+    """Return the figure's content by file suffix, with `setting` below its title; a `bare` figure
+    has neither.
+    """
     import matplotlib
 
     width_in, font_pt = SIZES[size]
@@ -73,19 +83,28 @@ def draw(
         picture.draw(axes)
         if not bare:
             centred: dict[str, Any] = {"ha": "center", "va": "top"}
-            figure.text(0.5, 1 - 0.06 / height_in, picture.title, fontsize=10, fontweight="bold", **centred)
-            figure.text(0.5, 1 - TITLE_IN / height_in, escaped(subtitle), fontsize=7, color=GREY, **centred)
+            figure.text(
+                0.5, 1 - 0.06 / height_in, picture.title, fontsize=10, fontweight="bold", **centred
+            )
+            figure.text(
+                0.5, 1 - TITLE_IN / height_in, escaped(subtitle), fontsize=7, color=GREY, **centred
+            )
         axes.spines[["top", "right"]].set_visible(False)
-        # The figure is laid out once for all formats, so that none depends on which were written before it.
+        # The figure is laid out once for all formats, so that none depends on which were written
+        # before it.
         layout.execute(figure)
         if _break_labels(axes):
             layout.execute(figure)
         figure.set_layout_engine("none")
-        return {suffix: rendered(figure, suffix, PNG_DPI if suffix == "png" else None) for suffix in formats}
+        return {
+            suffix: rendered(figure, suffix, PNG_DPI if suffix == "png" else None)
+            for suffix in formats
+        }
 
 
 def _break_labels(axes: "Axes") -> bool:
-    """Break the labels of axes that reach beyond the figure into two lines; return whether there were any.
+    """Break the labels of axes that reach beyond the figure into two lines; return whether there
+    were any.
 
     A label is centred on its axis, which names beside the axes may make shorter than the label.
     """
@@ -94,9 +113,13 @@ def _break_labels(axes: "Axes") -> bool:
     for axis in (axes.xaxis, axes.yaxis):
         text = axis.label.get_text()
         extent = axis.label.get_window_extent()
-        if text and (extent.x0 < 0 or extent.y0 < 0 or extent.x1 > whole.x1 or extent.y1 > whole.y1):
+        if text and (
+            extent.x0 < 0 or extent.y0 < 0 or extent.x1 > whole.x1 or extent.y1 > whole.y1
+        ):
             halves = next(
-                lines for size in range(len(text) // 2, len(text) + 1) if (lines := fill(text, size)).count("\n") < 2
+                lines
+                for size in range(len(text) // 2, len(text) + 1)
+                if (lines := fill(text, size)).count("\n") < 2
             )
             axis.label.set_text(halves)
             changed = True
@@ -110,7 +133,11 @@ def escaped(text: str) -> str:
 
 @contextmanager
 def plot(
-    path: Path, size: tuple[float, float], rows: int = 1, columns: int = 1, formats: Sequence[str] = ("png", "svg")
+    path: Path,
+    size: tuple[float, float],
+    rows: int = 1,
+    columns: int = 1,
+    formats: Sequence[str] = ("png", "svg"),
 ) -> Iterator[Any]:
     """Yield axes of a figure that is written in the formats when the context ends."""
     import matplotlib
@@ -134,8 +161,11 @@ def new_figure(size: tuple[float, float]) -> "Figure":
 
 
 def rendered(figure: "Figure", suffix: str, dpi: float | None = None) -> bytes:
-    """Return the figure as a file's content, without a date, so that the same figure gives the same file."""
-    # Each canvas is imported for its own format only, and called directly: `savefig` would draw everything twice.
+    """Return the figure as a file's content, without a date, so that the same figure gives the same
+    file.
+    """
+    # Each canvas is imported for its own format only, and called directly: `savefig` would draw
+    # everything twice.
     content = BytesIO()
     canvas: Any
     if suffix == "svg":
@@ -161,7 +191,9 @@ def rendered(figure: "Figure", suffix: str, dpi: float | None = None) -> bytes:
 
 
 def logarithmic(axes: "Axes", name: str, marks: Sequence[float] = (1, 1.5, 2, 3, 5, 7)) -> None:
-    """Give the axis `name` a logarithmic scale, labelled by plain numbers: `marks` times every power of ten."""
+    """Give the axis `name` a logarithmic scale, labelled by plain numbers: `marks` times every
+    power of ten.
+    """
     from matplotlib.ticker import LogLocator, NullLocator
 
     axes.set(**{f"{name}scale": "log"})
@@ -178,11 +210,15 @@ GAP_PT = 7.0
 MARK_PT = 5.0
 WIDTH = 0.62
 HEIGHT = 1.25
-"""Space for a letter and for a line, as multiples of the font size: a little more than they need."""
+"""Space for a letter and for a line, as multiples of the font size: a little more than they
+need.
+"""
 
 
 def name_points(axes: "Axes", points: Mapping[str, tuple[float, float]]) -> bool:
-    """Write each name beside its point; write nothing and return False if one would cover something."""
+    """Write each name beside its point; write nothing and return False if one would cover
+    something.
+    """
     from matplotlib import rcParams
     from matplotlib.font_manager import FontProperties
 
@@ -191,14 +227,19 @@ def name_points(axes: "Axes", points: Mapping[str, tuple[float, float]]) -> bool
     figure.get_layout_engine().execute(figure)
     scale = 72 / figure.dpi
     west, south, east, north = (edge * scale for edge in axes.bbox.extents)
-    centres = {name: tuple(axes.transData.transform(point) * scale) for name, point in points.items()}
-    occupied: list[Box] = [(x - MARK_PT, y - MARK_PT, x + MARK_PT, y + MARK_PT) for x, y in centres.values()]
+    centres = {
+        name: tuple(axes.transData.transform(point) * scale) for name, point in points.items()
+    }
+    occupied: list[Box] = [
+        (x - MARK_PT, y - MARK_PT, x + MARK_PT, y + MARK_PT) for x, y in centres.values()
+    ]
     offsets: dict[str, tuple[float, float]] = {}
     for name, (x, y) in centres.items():
         for box, offset in _positions(x, y, WIDTH * size_pt * len(name), HEIGHT * size_pt):
             inside = box[0] >= west and box[1] >= south and box[2] <= east and box[3] <= north
             covers = any(
-                box[0] < mark[2] and mark[0] < box[2] and box[1] < mark[3] and mark[1] < box[3] for mark in occupied
+                box[0] < mark[2] and mark[0] < box[2] and box[1] < mark[3] and mark[1] < box[3]
+                for mark in occupied
             )
             if inside and not covers:
                 occupied.append(box)
@@ -208,13 +249,23 @@ def name_points(axes: "Axes", points: Mapping[str, tuple[float, float]]) -> bool
             return False
     for name, offset in offsets.items():
         axes.annotate(
-            escaped(name), points[name], offset, textcoords="offset points", fontsize=size_pt, ha="left", va="center"
+            escaped(name),
+            points[name],
+            offset,
+            textcoords="offset points",
+            fontsize=size_pt,
+            ha="left",
+            va="center",
         )
     return True
 
 
-def _positions(x: float, y: float, width: float, height: float) -> Iterator[tuple[Box, tuple[float, float]]]:
-    """Yield the boxes to the right, to the left, above and below a point, with the offset of the text's left end."""
+def _positions(
+    x: float, y: float, width: float, height: float
+) -> Iterator[tuple[Box, tuple[float, float]]]:
+    """Yield the boxes to the right, to the left, above and below a point, with the offset of the
+    text's left end.
+    """
     rise = GAP_PT + height / 2
     for across, up in (
         (GAP_PT, 0),
@@ -261,7 +312,9 @@ def _point_texts(axes: "Axes", artist: "Artist") -> list[str]:
     label = str(artist.get_label()).replace("\n", " ").replace(r"\$", "$")
     if label.startswith("_"):
         return []
-    points: Iterable[tuple[float, float]] = getattr(artist, "get_xydata", getattr(artist, "get_offsets", list))()
+    points: Iterable[tuple[float, float]] = getattr(
+        artist, "get_xydata", getattr(artist, "get_offsets", list)
+    )()
     x_name = axes.get_xlabel()
     y_name = axes.get_ylabel()
     return [
@@ -274,7 +327,9 @@ def _point_texts(axes: "Axes", artist: "Artist") -> list[str]:
 def titled(svg: str, texts: Mapping[str, Sequence[str]]) -> str:
     """Return the drawing with these texts; a mark of which some point is not drawn gets none."""
     first, *groups = svg.split(GROUP)
-    return first + "".join(GROUP + _titled(group, texts.get(group.partition('"')[0], ())) for group in groups)
+    return first + "".join(
+        GROUP + _titled(group, texts.get(group.partition('"')[0], ())) for group in groups
+    )
 
 
 def _titled(group: str, texts: Sequence[str]) -> str:
@@ -290,9 +345,36 @@ def _titled(group: str, texts: Sequence[str]) -> str:
 
 NAMESPACE = "http://www.w3.org/2000/svg"
 ELEMENTS = frozenset(
-    ("svg", "g", "defs", "path", "use", "clipPath", "pattern", "rect", "line", "circle", "polygon", "text", "tspan")
+    (
+        "svg",
+        "g",
+        "defs",
+        "path",
+        "use",
+        "clipPath",
+        "pattern",
+        "rect",
+        "line",
+        "circle",
+        "polygon",
+        "text",
+        "tspan",
+    )
 )
-SHAPES = ("x", "y", "width", "height", "d", "points", "r", "cx", "cy", "viewBox", "transform", "patternUnits")
+SHAPES = (
+    "x",
+    "y",
+    "width",
+    "height",
+    "d",
+    "points",
+    "r",
+    "cx",
+    "cy",
+    "viewBox",
+    "transform",
+    "patternUnits",
+)
 LOOKS = ("style", "class", "fill", "fill-opacity", "stroke", "stroke-width", "opacity", "clip-path")
 ATTRIBUTES = frozenset(("id", "href", *SHAPES, *LOOKS))
 EXTERNAL = re.compile(r"url\(\s*['\"]?(?!#)|image-set|\\|@", re.IGNORECASE)
@@ -313,7 +395,9 @@ def safe_svg(content: bytes) -> bytes:
             element.attrib = {
                 name: value
                 for name, value in attributes.items()
-                if name in ATTRIBUTES and not EXTERNAL.search(value) and (name != "href" or value.startswith("#"))
+                if name in ATTRIBUTES
+                and not EXTERNAL.search(value)
+                and (name != "href" or value.startswith("#"))
             }
         root.set("xmlns", NAMESPACE)
         return ElementTree.tostring(root)

@@ -1,4 +1,6 @@
-"""Numbers as people read them: three significant digits, a unit, and a dash where there is no value."""
+"""Numbers as people read them: three significant digits, a unit, and a dash where there is no
+value.
+"""
 
 from collections.abc import Sequence
 
@@ -6,7 +8,9 @@ ABSENT = "–"
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """Return the value to `digits` significant digits, without an exponent: 0.0123, 1.23, 12,345."""
+    """Return the value to `digits` significant digits, without an exponent: 0.0123, 1.23,
+    12,345.
+    """
     if value is None:
         return ABSENT
     # Of the rounded value, which may reach the next power of ten: 0.9996 is 1.00 and not 1.000.
@@ -20,7 +24,9 @@ def count(value: float | None) -> str:
 
 
 def seconds(value: float | None, digits: int = 3) -> str:
-    """Return a duration to `digits` significant digits in the unit that suits it: s, ms, µs or ns."""
+    """Return a duration to `digits` significant digits in the unit that suits it: s, ms, µs or
+    ns.
+    """
     if value is None:
         return ABSENT
     rounded = abs(float(f"{value:.{digits - 1}e}"))
@@ -57,7 +63,9 @@ def times(value: float | None) -> str:
 
 
 def interval(bounds: Sequence[float] | None) -> str:
-    """Return both ends of an interval with as many digits as tell them apart, one if none do: 1.55–1.70."""
+    """Return both ends of an interval with as many digits as tell them apart, one if none do:
+    1.55–1.70.
+    """
     if bounds is None:
         return ABSENT
     for digits in range(3, 7):
@@ -68,7 +76,9 @@ def interval(bounds: Sequence[float] | None) -> str:
 
 
 def span(low: str, high: str) -> str:
-    """Return the ends of a range, as they are written, or one of them where they read the same: 48 to 60."""
+    """Return the ends of a range, as they are written, or one of them where they read the same: 48
+    to 60.
+    """
     return low if low == high else f"{low} to {high}"
 
 

@@ -1,4 +1,6 @@
-"""Style sheet and script of HTML reports: light and dark, tables that sort and filter, methods that can be hidden."""
+"""Style sheet and script of HTML reports: light and dark, tables that sort and filter, methods that
+can be hidden.
+"""
 
 from base64 import b64encode
 from hashlib import sha256
@@ -10,7 +12,9 @@ DARK = " ".join(f"--c{index}: {ON_DARK[colour]};" for index, colour in enumerate
 
 
 def theme(light: str, dark: str) -> str:
-    """Return the style sheet of the colours that all pages share, with a page's own in light and dark."""
+    """Return the style sheet of the colours that all pages share, with a page's own in light and
+    dark.
+    """
     return f"""\
 :root {{
   color-scheme: light dark;

@@ -33,7 +33,9 @@ USUAL = ("fixed-k", "threshold", "wisp", "adaspec", "specinfer", "specedge", "sp
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """The look of one row of a comparison in every figure, which differs from other rows without colour too."""
+    """The look of one row of a comparison in every figure, which differs from other rows without
+    colour too.
+    """
 
     colour: str
     line: Any
@@ -45,14 +47,17 @@ BOUND_STYLE = Style(GREY, "--", "*")
 
 
 def method_styles(specs: Mapping[str, str]) -> dict[str, Style]:
-    """Return the style of each label, from its method's spec; a second row of one method looks like another method."""
+    """Return the style of each label, from its method's spec; a second row of one method looks like
+    another method.
+    """
     free = list(range(len(OF_METHODS)))
     indices: dict[str, int] = {}
     for label, spec in specs.items():
         name = spec.partition(":")[0]
         if name in USUAL and USUAL.index(name) in free:
             free.remove(indices.setdefault(label, USUAL.index(name)))
-    # Colours that belong to no usual method go first, so that usual methods keep theirs from report to report.
+    # Colours that belong to no usual method go first, so that usual methods keep theirs from report
+    # to report.
     free.sort(key=lambda index: index < len(USUAL))
     for count, label in enumerate(label for label in specs if label not in indices):
         indices[label] = free.pop(0) if free else count + len(OF_METHODS)
@@ -60,5 +65,7 @@ def method_styles(specs: Mapping[str, str]) -> dict[str, Style]:
     for label in specs:
         turn, colour = divmod(indices[label], len(OF_METHODS))
         shifted = indices[label] + turn
-        styles[label] = Style(OF_METHODS[colour], LINES[shifted % len(LINES)], MARKERS[shifted % len(MARKERS)])
+        styles[label] = Style(
+            OF_METHODS[colour], LINES[shifted % len(LINES)], MARKERS[shifted % len(MARKERS)]
+        )
     return styles

@@ -16,7 +16,9 @@ VARIABLE = "SKIT_MACHINE_READINGS"
 
 
 class SystemCounters(NamedTuple):
-    """The load average over a minute, and processor seconds since the machine started, over all processors."""
+    """The load average over a minute, and processor seconds since the machine started, over all
+    processors.
+    """
 
     load: float
     stolen_s: float
@@ -45,8 +47,12 @@ class LiveProbe:
 
         times = psutil.cpu_times()
         idle_s = times.idle + getattr(times, "iowait", 0.0)
-        guest_s = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted as user time too
-        return SystemCounters(psutil.getloadavg()[0], getattr(times, "steal", 0.0), sum(times) - idle_s - guest_s)
+        guest_s = getattr(times, "guest", 0.0) + getattr(
+            times, "guest_nice", 0.0
+        )  # counted as user time too
+        return SystemCounters(
+            psutil.getloadavg()[0], getattr(times, "steal", 0.0), sum(times) - idle_s - guest_s
+        )
 
     def children_s(self) -> float:
         import psutil
@@ -83,7 +89,9 @@ class InjectedProbe(LiveProbe):
             raise SkitError(f"{VARIABLE} names no readable JSON file: {path} ({error})") from error
         except ValueError as error:
             names = ", ".join(InjectedReadings.__struct_fields__)
-            raise SkitError(f"{VARIABLE}: {path} must hold {names}, each a number or null: {error}") from error
+            raise SkitError(
+                f"{VARIABLE}: {path} must hold {names}, each a number or null: {error}"
+            ) from error
 
     def adjusted(self, block: MachineReadings) -> MachineReadings:
         readings = self.readings
@@ -92,7 +100,9 @@ class InjectedProbe(LiveProbe):
             for label, lane in block.lanes.items()
         }
         load = (readings.load, readings.load)
-        return structs.replace(block, lanes=lanes, steal=readings.steal, load=load, injected=self.name)
+        return structs.replace(
+            block, lanes=lanes, steal=readings.steal, load=load, injected=self.name
+        )
 
 
 def probe_here() -> Probe:

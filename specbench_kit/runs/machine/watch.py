@@ -1,4 +1,6 @@
-"""Watch the machine while something is timed: its readings, and how far the times of identical steps are apart."""
+"""Watch the machine while something is timed: its readings, and how far the times of identical
+steps are apart.
+"""
 
 import os
 from collections import defaultdict
@@ -52,7 +54,9 @@ class Watch:
         self._before = probe.system()
 
     def end(self, lanes: Mapping[str, LaneTimes]) -> MachineReadings:
-        """Return the readings since the start: those of each lane, the load average, and steal as a share."""
+        """Return the readings since the start: those of each lane, the load average, and steal as a
+        share.
+        """
         after = self._probe.system()
         wanted_s = after.wanted_s - self._before.wanted_s
         stolen_s = after.stolen_s - self._before.stolen_s
@@ -73,7 +77,12 @@ def spread_of(steps: Sequence[Sequence[float]]) -> tuple[float | None, int]:
     Each step is divided by the median of its kind, so that steps of different kinds can be pooled.
     """
     repeated = [seconds for seconds in steps if len(seconds) >= FEWEST]
-    relative = [step_s / typical_s for seconds in repeated if (typical_s := median(seconds)) for step_s in seconds]
+    relative = [
+        step_s / typical_s
+        for seconds in repeated
+        if (typical_s := median(seconds))
+        for step_s in seconds
+    ]
     if not relative:
         return None, 0
     tenths = quantiles(relative, n=10, method="inclusive")
@@ -83,7 +92,9 @@ def spread_of(steps: Sequence[Sequence[float]]) -> tuple[float | None, int]:
 CONTEXT = 32
 """Width in cached tokens per request of the classes within which steps count as identical."""
 DIGITS = 7
-"""Decimals of a moment in seconds: requests of one batch commit at the same moment, up to rounding."""
+"""Decimals of a moment in seconds: requests of one batch commit at the same moment, up to
+rounding.
+"""
 
 
 class _StepShare(NamedTuple):
@@ -96,13 +107,18 @@ class _StepShare(NamedTuple):
 
 
 def same_steps(records: Iterable[RequestRecord]) -> list[list[float]]:
-    """Return verification seconds, one list for each kind of step; steps that include a prompt are left out."""
+    """Return verification seconds, one list for each kind of step; steps that include a prompt are
+    left out.
+    """
     steps: dict[float, list[_StepShare]] = defaultdict(list)
     for record in records:
         arrived_s = (record.finished_s or 0.0) - (record.e2e_s or 0.0)
-        cached_tokens = accumulate((step.committed for step in record.rounds), initial=len(record.prompt_ids))
+        cached_tokens = accumulate(
+            (step.committed for step in record.rounds), initial=len(record.prompt_ids)
+        )
         for number, (step, cached) in enumerate(zip(record.rounds, cached_tokens, strict=False)):
-            # Requests that were verified in one batch end their rounds at the same moment of the run's clock.
+            # Requests that were verified in one batch end their rounds at the same moment of the
+            # run's clock.
             moment_s = round(arrived_s + step.end_s, DIGITS)
             steps[moment_s].append(_StepShare(number == 0, step.submitted, cached, step.verify_s))
     kinds: dict[tuple[int, int, int], list[float]] = defaultdict(list)

@@ -1,10 +1,11 @@
 """The router contract: which server of a pool gets a round.
 
-Routers of real servers (those of vLLM, SGLang, Dynamo and llm-d) choose once per request, at its start: the KV of a
-generation is on one server, and moving it costs its prefill again. Here a request is a response with all its rounds, so
-that a router is asked at the first round of each response, and again if the server of a response fails. A router that
-is `per_round` is asked at every round; where it leaves the server that has the session's KV, that KV is dropped, and
-the whole context is computed again on the other server.
+Routers of real servers (those of vLLM, SGLang, Dynamo and llm-d) choose once per request, at its
+start: the KV of a generation is on one server, and moving it costs its prefill again. Here a
+request is a response with all its rounds, so that a router is asked at the first round of each
+response, and again if the server of a response fails. A router that is `per_round` is asked at
+every round; where it leaves the server that has the session's KV, that KV is dropped, and the whole
+context is computed again on the other server.
 """
 
 from abc import ABC, abstractmethod
@@ -28,14 +29,20 @@ class RoutedServer(Protocol):
         """The clients whose responses it was given and has not finished."""
 
     def work_s(self, request: WaitingRound, now_s: float) -> float:
-        """Return the expected seconds of its batch under way and of one round of every other session than this one."""
+        """Return the expected seconds of its batch under way and of one round of every other
+        session than this one.
+        """
 
     def round_s(self, request: WaitingRound) -> float:
-        """Return the expected seconds of verifying this round there by itself, with its KV if it is there."""
+        """Return the expected seconds of verifying this round there by itself, with its KV if it is
+        there.
+        """
 
 
 Route = Callable[[WaitingRound, Sequence[RoutedServer], float], int]
-"""Returns the place, among the servers that are up, of the one that gets a round, given the time in seconds."""
+"""Returns the place, among the servers that are up, of the one that gets a round, given the time in
+seconds.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,14 +52,20 @@ class Router(ABC):
     source: ClassVar[str] = ""
     """Paper or system that it comes from."""
     per_round = False
-    """Whether it is asked at every round of a response, and not at the first alone; may be a field."""
+    """Whether it is asked at every round of a response, and not at the first alone; may be a
+    field.
+    """
 
     @abstractmethod
     def routing(self) -> Route:
-        """Return the function that chooses a server; its state, if it has one, is that of one simulation."""
+        """Return the function that chooses a server; its state, if it has one, is that of one
+        simulation.
+        """
 
 
-routers: Registry[type[Router]] = Registry("router", "specbench_kit.serving.routers", group="specbench_kit.routers")
+routers: Registry[type[Router]] = Registry(
+    "router", "specbench_kit.serving.routers", group="specbench_kit.routers"
+)
 
 
 def parse_router(spec: str) -> Router:

@@ -10,7 +10,9 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @routers.register("least-work")
 @dataclass(frozen=True)
 class LeastWork(Router):
-    """Chooses the server that is through first with its batch and one more round of each of its sessions."""
+    """Chooses the server that is through first with its batch and one more round of each of its
+    sessions.
+    """
 
     per_round: bool = False
     source = "join the least work left"

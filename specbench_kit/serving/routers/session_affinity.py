@@ -11,9 +11,11 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @routers.register("session-affinity")
 @dataclass(frozen=True)
 class SessionAffinity(Router):
-    """Gives all responses of a device to one server, by a hash of both, whatever the servers have to do.
+    """Gives all responses of a device to one server, by a hash of both, whatever the servers have
+    to do.
 
-    While that server is away, the device's responses go to the one that is second by the hash; other devices stay.
+    While that server is away, the device's responses go to the one that is second by the hash;
+    other devices stay.
     """
 
     source = "highest random weight (Thaler and Ravishankar 1998)"
@@ -22,5 +24,7 @@ class SessionAffinity(Router):
         return self._route
 
     def _route(self, request: WaitingRound, servers: Sequence[RoutedServer], now_s: float) -> int:
-        weights = [sha256(f"{request.client}/{server.index}".encode()).digest() for server in servers]
+        weights = [
+            sha256(f"{request.client}/{server.index}".encode()).digest() for server in servers
+        ]
         return weights.index(max(weights))

@@ -10,10 +10,11 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @routers.register("shortest-expected-time")
 @dataclass(frozen=True)
 class ShortestExpectedTime(Router):
-    """Chooses by a server's work and the time that this round takes there, its KV rebuilt where that is missing.
+    """Chooses by a server's work and the time that this round takes there, its KV rebuilt where
+    that is missing.
 
-    So an idle slow server does not take what a busy fast one would finish sooner, and with `per_round` a session moves
-    only where that pays.
+    So an idle slow server does not take what a busy fast one would finish sooner, and with
+    `per_round` a session moves only where that pays.
     """
 
     per_round: bool = False
@@ -23,4 +24,6 @@ class ShortestExpectedTime(Router):
         return self._route
 
     def _route(self, request: WaitingRound, servers: Sequence[RoutedServer], now_s: float) -> int:
-        return least([server.work_s(request, now_s) + server.round_s(request) for server in servers])
+        return least(
+            [server.work_s(request, now_s) + server.round_s(request) for server in servers]
+        )

@@ -1,7 +1,7 @@
 """The scheduler contract, and the builder with which schedulers form a batch.
 
-A scheduler is a frozen dataclass of options; its state is in the queue that it opens. A queue sees requests, the time
-and an estimator, and no simulator, so that a live server uses the same objects.
+A scheduler is a frozen dataclass of options; its state is in the queue that it opens. A queue sees
+requests, the time and an estimator, and no simulator, so that a live server uses the same objects.
 """
 
 from abc import ABC, abstractmethod
@@ -41,7 +41,8 @@ NO_CHUNKS: Mapping[int, int] = MappingProxyType({})
 
 
 class Decision(NamedTuple):
-    """The batch to verify now; if it is empty, `retry_s` is when to ask again unless a request arrives earlier.
+    """The batch to verify now; if it is empty, `retry_s` is when to ask again unless a request
+    arrives earlier.
 
     `chunks`: of these clients' requests only so many tokens are computed; they return to the queue for the others.
     """
@@ -54,8 +55,8 @@ class Decision(NamedTuple):
 class BatchBuilder:
     """A batch being formed: its requests, its expected seconds, and the deadline that binds it.
 
-    The batch may last `free_s` even if a deadline is missed. With an additive latency model each request adds its own
-    seconds; otherwise the sums over all requests are kept and evaluated anew.
+    The batch may last `free_s` even if a deadline is missed. With an additive latency model each
+    request adds its own seconds; otherwise the sums over all requests are kept and evaluated anew.
     """
 
     def __init__(
@@ -80,12 +81,21 @@ class BatchBuilder:
 
     def fits(self, request: WaitingRound) -> bool:
         """Return True if one more request, and its KV, fits."""
-        return len(self.requests) < self._max_requests and request.new + request.cached <= self._free_kv_tokens
+        return (
+            len(self.requests) < self._max_requests
+            and request.new + request.cached <= self._free_kv_tokens
+        )
 
     def take(self, request: WaitingRound, now_s: float) -> bool:
-        """Add a request if it fits and all meet their deadlines with it; return True if it was added."""
-        # The inner loop of every simulation: `fits` is written out, since a call takes as long as the comparison.
-        if len(self.requests) >= self._max_requests or request.new + request.cached > self._free_kv_tokens:
+        """Add a request if it fits and all meet their deadlines with it; return True if it was
+        added.
+        """
+        # The inner loop of every simulation: `fits` is written out, since a call takes as long as
+        # the comparison.
+        if (
+            len(self.requests) >= self._max_requests
+            or request.new + request.cached > self._free_kv_tokens
+        ):
             return False
         seconds = self._seconds_with(request)
         deadline_s = self._deadline_of(request)
@@ -103,7 +113,9 @@ class BatchBuilder:
         return self._max_requests - len(self.requests)
 
     def take_all(self, requests: Sequence[WaitingRound], now_s: float) -> bool:
-        """Add all requests, or none: none as soon as it is not certain that `take` would add each of them in turn."""
+        """Add all requests, or none: none as soon as it is not certain that `take` would add each
+        of them in turn.
+        """
         if len(requests) > self.free_slots:
             return False
         tokens = sum(request.new + request.cached for request in requests)
@@ -119,18 +131,24 @@ class BatchBuilder:
         return True
 
     def leaves_time(self, request: WaitingRound, now_s: float) -> bool:
-        """Return True if the requests in the batch still meet their deadlines with this one added."""
+        """Return True if the requests in the batch still meet their deadlines with this one
+        added.
+        """
         seconds = self._seconds_with(request)
         return seconds <= self._free_s or now_s + seconds <= self._deadline_s
 
     def add(self, request: WaitingRound, *, binding: bool = True) -> None:
-        """Add a request unconditionally; if it is not `binding`, as it is late anyway, its deadline is ignored."""
+        """Add a request unconditionally; if it is not `binding`, as it is late anyway, its deadline
+        is ignored.
+        """
         if binding:
             self._deadline_s = min(self._deadline_s, self._deadline_of(request))
         self._append(request, self._seconds_with(request))
 
     def put(self, request: WaitingRound) -> None:
-        """Add a request without estimating the batch's seconds, for schedulers that go by the order alone."""
+        """Add a request without estimating the batch's seconds, for schedulers that go by the order
+        alone.
+        """
         self.requests.append(request)
         self._free_kv_tokens -= request.new + request.cached
 
@@ -166,7 +184,11 @@ class BatchBuilder:
 
     def _seconds_with_all(self, requests: Sequence[WaitingRound]) -> float:
         if self._additive:
-            return self.seconds + sum(request.isolated_s for request in requests) - len(requests) * self._idle_s
+            return (
+                self.seconds
+                + sum(request.isolated_s for request in requests)
+                - len(requests) * self._idle_s
+            )
         sums = self._sums.plus(*((request.new, request.cached) for request in requests))
         error_s = self._error_s + sum(request.error_s for request in requests)
         return self._estimator.of_sums(sums) + error_s
@@ -193,14 +215,18 @@ class Queue(ABC):
             self.add(request)
 
     def changed(self, request: WaitingRound) -> None:
-        """Note that a waiting request lost its KV and costs more; by default it keeps its position."""
+        """Note that a waiting request lost its KV and costs more; by default it keeps its
+        position.
+        """
         return
 
     @abstractmethod
     def next_batch(self, now_s: float) -> Decision:
         """Return what the free server starts now."""
 
-    def new_batch(self, deadline_of: DeadlineOf = response_deadline, free_s: float = 0.0) -> BatchBuilder:
+    def new_batch(
+        self, deadline_of: DeadlineOf = response_deadline, free_s: float = 0.0
+    ) -> BatchBuilder:
         """Return the builder of an empty batch."""
         return BatchBuilder(self.estimator, self.limits, deadline_of, free_s)
 

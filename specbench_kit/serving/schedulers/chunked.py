@@ -1,11 +1,19 @@
-"""Chunked prefill: prompts in pieces beside the running requests, up to a number of tokens in each step."""
+"""Chunked prefill: prompts in pieces beside the running requests, up to a number of tokens in each
+step.
+"""
 
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
 
 from specbench_kit.core.errors import require
-from specbench_kit.serving.schedulers.base import BatchLimits, Decision, Queue, Scheduler, schedulers
+from specbench_kit.serving.schedulers.base import (
+    BatchLimits,
+    Decision,
+    Queue,
+    Scheduler,
+    schedulers,
+)
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
@@ -13,10 +21,11 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @schedulers.register("chunked")
 @dataclass(frozen=True)
 class Chunked(Scheduler):
-    """Computes at most `tokens` tokens per step: running requests first, then prompts, the last of them in part.
+    """Computes at most `tokens` tokens per step: running requests first, then prompts, the last of
+    them in part.
 
-    A prompt begins when the KV of all of it fits beside the running requests. If these outgrow the memory, those that
-    began last make room; their KV is computed again once there is room.
+    A prompt begins when the KV of all of it fits beside the running requests. If these outgrow the
+    memory, those that began last make room; their KV is computed again once there is room.
     """
 
     tokens: int = 2048
@@ -72,7 +81,9 @@ class _ChunkedQueue(Queue):
         for request in chosen:
             self._running.pop(request.client, None)
             request.scheduled = True
-        chunks = {request.client: tokens for request, tokens in chosen.items() if tokens < request.new}
+        chunks = {
+            request.client: tokens for request, tokens in chosen.items() if tokens < request.new
+        }
         return Decision(list(chosen), chunks=chunks)
 
     def _fitting(self, running: list[WaitingRound]) -> list[WaitingRound]:
@@ -82,7 +93,9 @@ class _ChunkedQueue(Queue):
             needed.pop()
         return running[: len(needed)]
 
-    def _begin_prompts(self, chosen: dict[WaitingRound, int], free_tokens: int, kv_tokens: int) -> None:
+    def _begin_prompts(
+        self, chosen: dict[WaitingRound, int], free_tokens: int, kv_tokens: int
+    ) -> None:
         """Choose prompts as far as tokens, slots and memory go."""
         free_slots = self.limits.requests - len(self._running)
         while self._prompts and free_tokens and free_slots:

@@ -38,7 +38,8 @@ class _EdfQueue(Queue):
         super().__init__(estimator, limits)
         self._deadline_of = deadline_of
         self._heap: list[tuple[float, int, WaitingRound]] = []
-        # Equal deadlines are served in the order of arrival, and requests are never compared with each other.
+        # Equal deadlines are served in the order of arrival, and requests are never compared with
+        # each other.
         self._order = count()
 
     def __len__(self) -> int:

@@ -17,7 +17,8 @@ CACHED_SHAPES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class EstimatorError:
-    """The error of an estimator: a factor on all times, and log-normal noise on the time of each request.
+    """The error of an estimator: a factor on all times, and log-normal noise on the time of each
+    request.
 
     `model` replaces the true latency model, as if the server had been profiled on another device.
     """
@@ -37,14 +38,20 @@ EXACT = EstimatorError()
 class Estimator:
     """Expected seconds of batches; `idle_s` are those of a batch without requests."""
 
-    def __init__(self, model: LatencyModel, error: EstimatorError = EXACT, seed: int | str = 0) -> None:
+    def __init__(
+        self, model: LatencyModel, error: EstimatorError = EXACT, seed: int | str = 0
+    ) -> None:
         self._model = error.model or model
         self._error = error
         self._random = Random(f"{seed}/estimator")
         self.additive = self._model.additive
         self.idle_s = error.factor * self._model.of_sums(NOTHING)
-        self.isolated_s = lru_cache(CACHED_SHAPES)(lambda new, cached: self.of_sums(NOTHING.plus((new, cached))))
-        """Returns the seconds of a batch of one request with so many new and cached tokens, without noise."""
+        self.isolated_s = lru_cache(CACHED_SHAPES)(
+            lambda new, cached: self.of_sums(NOTHING.plus((new, cached)))
+        )
+        """Returns the seconds of a batch of one request with so many new and cached tokens, without
+        noise.
+        """
 
     def estimate(self, *requests: WaitingRound) -> None:
         """Set how long each request is expected to take by itself."""
@@ -59,10 +66,18 @@ class Estimator:
         """Return the seconds of a batch with these sums, without the noise of its requests."""
         return self._error.factor * self._model.of_sums(sums)
 
-    def batch_s(self, batch: Sequence[WaitingRound], chunks: Mapping[int, int] | None = None) -> float:
-        """Return the seconds of a batch of estimated requests; of clients in `chunks` only so many tokens count."""
+    def batch_s(
+        self, batch: Sequence[WaitingRound], chunks: Mapping[int, int] | None = None
+    ) -> float:
+        """Return the seconds of a batch of estimated requests; of clients in `chunks` only so many
+        tokens count.
+        """
         if chunks:
-            return self.of_sums(sums_of((chunks.get(request.client, request.new), request.cached) for request in batch))
+            return self.of_sums(
+                sums_of(
+                    (chunks.get(request.client, request.new), request.cached) for request in batch
+                )
+            )
         if self.additive:
             return self.idle_s + sum(request.isolated_s - self.idle_s for request in batch)
         error_s = sum(request.error_s for request in batch)
@@ -70,7 +85,9 @@ class Estimator:
 
 
 def estimate_with_profile(profile: Profile, served: Profile) -> EstimatorError:
-    """Return the error of estimating with another device's profile; it has to be of the same model."""
+    """Return the error of estimating with another device's profile; it has to be of the same
+    model.
+    """
     if profile.model != served.model:
         raise SkitError(
             f"the profile '{profile.name}' is of {profile.model or 'no known model'}, but the server runs "

@@ -3,7 +3,13 @@
 from collections import deque
 from dataclasses import dataclass
 
-from specbench_kit.serving.schedulers.base import BatchLimits, Decision, Queue, Scheduler, schedulers
+from specbench_kit.serving.schedulers.base import (
+    BatchLimits,
+    Decision,
+    Queue,
+    Scheduler,
+    schedulers,
+)
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 

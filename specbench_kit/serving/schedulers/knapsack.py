@@ -1,4 +1,6 @@
-"""The best batch by trying all of them: an upper bound on what a scheduler can do, for small queues."""
+"""The best batch by trying all of them: an upper bound on what a scheduler can do, for small
+queues.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,7 +23,8 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @schedulers.register("knapsack")
 @dataclass(frozen=True)
 class Knapsack(Scheduler):
-    """Takes the batch with the most critical requests of those in which every request meets its deadline.
+    """Takes the batch with the most critical requests of those in which every request meets its
+    deadline.
 
     Deadlines are those of rounds or of whole responses, chosen with `by`. A request is critical as in `wisp-promise`,
     `guard_s` seconds before its latest start. Among those batches it takes the one with the most expected tokens, then
@@ -60,12 +63,25 @@ class _KnapsackQueue(Queue):
         guard_s = self._options.guard_s
 
         def worth(batch: BatchBuilder) -> tuple[int, float, float]:
-            critical = sum(deadline_of(request) - request.isolated_s - guard_s <= now_s for request in batch.requests)
-            return critical, sum(request.expected_tokens for request in batch.requests), -batch.seconds
+            critical = sum(
+                deadline_of(request) - request.isolated_s - guard_s <= now_s
+                for request in batch.requests
+            )
+            return (
+                critical,
+                sum(request.expected_tokens for request in batch.requests),
+                -batch.seconds,
+            )
 
-        feasible = [request for request in self._waiting if now_s + request.isolated_s <= deadline_of(request)]
+        feasible = [
+            request
+            for request in self._waiting
+            if now_s + request.isolated_s <= deadline_of(request)
+        ]
         feasible.sort(key=deadline_of)
-        batches = self._feasible_batches(self.new_batch(deadline_of), feasible[: self._options.window], now_s)
+        batches = self._feasible_batches(
+            self.new_batch(deadline_of), feasible[: self._options.window], now_s
+        )
         batch = max(batches, key=worth)
         for request in self._waiting:
             late = now_s + request.isolated_s > deadline_of(request)
@@ -79,7 +95,8 @@ class _KnapsackQueue(Queue):
         self, batch: BatchBuilder, candidates: list[WaitingRound], now_s: float
     ) -> Iterator[BatchBuilder]:
         """Yield every batch that meets all deadlines."""
-        # A subset of a feasible batch is feasible too, so a branch ends at the first request that does not go in.
+        # A subset of a feasible batch is feasible too, so a branch ends at the first request that
+        # does not go in.
         yield batch
         for index, request in enumerate(candidates):
             larger = batch.copy()

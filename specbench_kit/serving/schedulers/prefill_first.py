@@ -4,7 +4,14 @@ from collections import deque
 from dataclasses import dataclass
 
 from specbench_kit.core.errors import require
-from specbench_kit.serving.schedulers.base import BatchBuilder, BatchLimits, Decision, Queue, Scheduler, schedulers
+from specbench_kit.serving.schedulers.base import (
+    BatchBuilder,
+    BatchLimits,
+    Decision,
+    Queue,
+    Scheduler,
+    schedulers,
+)
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
@@ -12,7 +19,8 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @schedulers.register("prefill-first")
 @dataclass(frozen=True)
 class PrefillFirst(Scheduler):
-    """Prefills prompts before it goes on with running requests, as long as the KV of all of them fits.
+    """Prefills prompts before it goes on with running requests, as long as the KV of all of them
+    fits.
 
     A batch of prompts holds at most `prompt_tokens` tokens, or a single prompt.
     """
@@ -21,7 +29,10 @@ class PrefillFirst(Scheduler):
     source = "vLLM, Kwon et al. 2023"
 
     def __post_init__(self) -> None:
-        require(self.prompt_tokens >= 1, f"prefill-first: prompt_tokens must be at least 1, not {self.prompt_tokens}")
+        require(
+            self.prompt_tokens >= 1,
+            f"prefill-first: prompt_tokens must be at least 1, not {self.prompt_tokens}",
+        )
 
     def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:
         return _PrefillFirstQueue(self.prompt_tokens, estimator, limits)

@@ -5,7 +5,13 @@ from dataclasses import dataclass
 from math import inf
 
 from specbench_kit.core.errors import require
-from specbench_kit.serving.schedulers.base import BatchLimits, Decision, Queue, Scheduler, schedulers
+from specbench_kit.serving.schedulers.base import (
+    BatchLimits,
+    Decision,
+    Queue,
+    Scheduler,
+    schedulers,
+)
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
@@ -25,7 +31,9 @@ class Static(Scheduler):
 
     def __post_init__(self) -> None:
         require(self.size >= 1, f"static: size must be at least 1, not {self.size}")
-        require(self.timeout_s >= 0, f"static: timeout_s must not be negative, but is {self.timeout_s}")
+        require(
+            self.timeout_s >= 0, f"static: timeout_s must not be negative, but is {self.timeout_s}"
+        )
         require(self.groups >= 1, f"static: groups must be at least 1, not {self.groups}")
 
     def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:

@@ -32,6 +32,8 @@ class WaitingRound:
         return self.new + self.cached
 
     def lose_kv(self) -> None:
-        """Note that the server holds none of its session in KV any more: all of it has to be computed again."""
+        """Note that the server holds none of its session in KV any more: all of it has to be
+        computed again.
+        """
         self.new += self.cached
         self.cached = 0

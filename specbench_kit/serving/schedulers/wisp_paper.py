@@ -1,9 +1,18 @@
-"""WISP's Algorithm 1 on the deadlines of rounds, as printed, and the smallest change that repairs it."""
+"""WISP's Algorithm 1 on the deadlines of rounds, as printed, and the smallest change that repairs
+it.
+"""
 
 from dataclasses import dataclass
 
 from specbench_kit.core.errors import require
-from specbench_kit.serving.schedulers.base import BatchLimits, Decision, Queue, Scheduler, round_deadline, schedulers
+from specbench_kit.serving.schedulers.base import (
+    BatchLimits,
+    Decision,
+    Queue,
+    Scheduler,
+    round_deadline,
+    schedulers,
+)
 from specbench_kit.serving.schedulers.estimator import Estimator
 from specbench_kit.serving.schedulers.waiting import WaitingRound
 
@@ -11,16 +20,18 @@ from specbench_kit.serving.schedulers.waiting import WaitingRound
 @schedulers.register("wisp-paper")
 @dataclass(frozen=True)
 class WispPaper(Scheduler):
-    """Serves critical requests by deadline, then the others by expected tokens per second of verification they add.
+    """Serves critical requests by deadline, then the others by expected tokens per second of
+    verification they add.
 
-    A request is critical from `guard_s` seconds before its latest start on, which is its deadline less its isolated
-    time; `guard_s` is of the order of the estimator's error. The batch is complete at the first request with which it
-    would miss a deadline. So a request that is late even by itself, the most critical of all, ends every batch before
-    it begins, and the server stands idle for good.
+    A request is critical from `guard_s` seconds before its latest start on, which is its deadline
+    less its isolated time; `guard_s` is of the order of the estimator's error. The batch is
+    complete at the first request with which it would miss a deadline. So a request that is late
+    even by itself, the most critical of all, ends every batch before it begins, and the server
+    stands idle for good.
 
-    With `late_lane`, such requests yield: in the order of their arrival they take the remaining room, and all of it
-    if nobody else waits. A batch may last `amortise` times as long as an empty one even if a deadline is missed; the
-    paper has no such rule.
+    With `late_lane`, such requests yield: in the order of their arrival they take the remaining
+    room, and all of it if nobody else waits. A batch may last `amortise` times as long as an empty
+    one even if a deadline is missed; the paper has no such rule.
     """
 
     guard_s: float = 0.05
@@ -29,8 +40,12 @@ class WispPaper(Scheduler):
     source = "WISP, Li et al. 2025, Algorithm 1"
 
     def __post_init__(self) -> None:
-        require(self.guard_s >= 0, f"wisp-paper: guard_s must not be negative, but is {self.guard_s}")
-        require(self.amortise >= 0, f"wisp-paper: amortise must not be negative, but is {self.amortise}")
+        require(
+            self.guard_s >= 0, f"wisp-paper: guard_s must not be negative, but is {self.guard_s}"
+        )
+        require(
+            self.amortise >= 0, f"wisp-paper: amortise must not be negative, but is {self.amortise}"
+        )
 
     def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:
         return _PaperQueue(self, estimator, limits)
@@ -76,6 +91,10 @@ class _PaperQueue(Queue):
         critical_s = now_s + self._options.guard_s
         late_ids = set(map(id, late))
         feasible = [request for request in self._waiting if id(request) not in late_ids]
-        critical = [request for request in feasible if request.deadline_s - request.isolated_s <= critical_s]
-        uncritical = [request for request in feasible if request.deadline_s - request.isolated_s > critical_s]
+        critical = [
+            request for request in feasible if request.deadline_s - request.isolated_s <= critical_s
+        ]
+        uncritical = [
+            request for request in feasible if request.deadline_s - request.isolated_s > critical_s
+        ]
         return sorted(critical, key=round_deadline) + sorted(uncritical, key=utility, reverse=True)

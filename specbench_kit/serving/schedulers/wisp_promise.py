@@ -1,7 +1,7 @@
 """WISP's Algorithm 1 on the promises to whole responses, with a lane for requests that are late.
 
-Requests that can still meet their deadline are kept in two orders: by deadline, and by the expected tokens per second
-that they add to a batch.
+Requests that can still meet their deadline are kept in two orders: by deadline, and by the expected
+tokens per second that they add to a batch.
 """
 
 from bisect import insort
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 @schedulers.register("wisp-promise")
 @dataclass(frozen=True)
 class WispPromise(Scheduler):
-    """Serves critical requests by deadline, then the others by utility, as `wisp-paper`, but by response deadlines.
+    """Serves critical requests by deadline, then the others by utility, as `wisp-paper`, but by
+    response deadlines.
 
     A request's deadline is when its whole response falls behind its promise, so that requests ahead of theirs yield.
     A request is critical `guard_s` seconds before its latest start. Requests that would be late by more than `grace_s`
@@ -44,9 +45,9 @@ class WispPromise(Scheduler):
     when nothing else can be served. A batch may always last `amortise` times as long as an empty one: shorter ones
     save one request and cost all others throughput.
 
-    The defaults were fitted to closed loops of 50 to 270 devices with prompts of 500 tokens in WISP's four classes:
-    there it breaks no more promises than `fcfs` if that breaks less than a fifth or more than half of them, and in
-    between sometimes more of one class.
+    The defaults were fitted to closed loops of 50 to 270 devices with prompts of 500 tokens in
+    WISP's four classes: there it breaks no more promises than `fcfs` if that breaks less than a
+    fifth or more than half of them, and in between sometimes more of one class.
     """
 
     guard_s: float = 3.0
@@ -104,7 +105,9 @@ class _PromiseQueue(Queue):
         return decision
 
     def _spare_s(self, now_s: float) -> float:
-        """Return how many seconds of late requests fit before the next feasible ones, less the reserve."""
+        """Return how many seconds of late requests fit before the next feasible ones, less the
+        reserve.
+        """
         options = self._options
         batch_size = self.limits.requests
         end_s = now_s + self.estimator.idle_s
@@ -113,11 +116,14 @@ class _PromiseQueue(Queue):
             end_s += self._added_s(request)
             spare_s = min(spare_s, request.response_deadline_s - end_s)
         return spare_s - min(
-            options.reserve * sum(map(self._added_s, self._late[-batch_size:])), options.most_reserve_s
+            options.reserve * sum(map(self._added_s, self._late[-batch_size:])),
+            options.most_reserve_s,
         )
 
     def _add_late(self, batch: BatchBuilder, now_s: float, spare_s: float) -> None:
-        """Add late requests, the least late first, that take no more than `spare_s` and break no deadline in it."""
+        """Add late requests, the least late first, that take no more than `spare_s` and break no
+        deadline in it.
+        """
         while self._late:
             request = self._late[-1]
             spare_s -= self._added_s(request)
@@ -131,13 +137,16 @@ class _PromiseQueue(Queue):
 
 
 FIRST_LOOK = 16
-"""Requests of the highest utility that are tried together at first; their number doubles as long as all fit."""
+"""Requests of the highest utility that are tried together at first; their number doubles as long as
+all fit.
+"""
 Entry = tuple[float, int, WaitingRound]
 _isolated_s = attrgetter("isolated_s")
 
 
 class FeasibleQueue:
-    """Requests by response deadline, and as a heap by expected tokens per second that they add to a batch.
+    """Requests by response deadline, and as a heap by expected tokens per second that they add to a
+    batch.
 
     `idle_s` is the time of an empty batch. A request that is taken in one order stays in the other, marked as
     scheduled, until it is met there or `compact` is called: removing it at once would cost a search each time.
@@ -147,7 +156,9 @@ class FeasibleQueue:
         self._idle_s = idle_s
         self._order = count()
         self._longest_s = 0.0
-        """The longest isolated time of any request so far: nobody with a deadline beyond that can be late."""
+        """The longest isolated time of any request so far: nobody with a deadline beyond that can
+        be late.
+        """
         self._new: list[WaitingRound] = []
         self._by_deadline = _object_array([])
         self._deadlines_s = _deadline_array([])
@@ -164,7 +175,10 @@ class FeasibleQueue:
         idle_s = self._idle_s
         heap = self._by_utility
         for order, request in zip(self._order, requests, strict=False):
-            heappush(heap, (-request.expected_tokens / (request.isolated_s - idle_s or 1e-12), order, request))
+            heappush(
+                heap,
+                (-request.expected_tokens / (request.isolated_s - idle_s or 1e-12), order, request),
+            )
         self._longest_s = max(self._longest_s, max(map(_isolated_s, requests), default=0.0))
 
     def changed(self, request: WaitingRound) -> None:
@@ -175,33 +189,50 @@ class FeasibleQueue:
         """Remove and return the requests that miss their deadline even if they start at `now_s`."""
         end = self._count_due(now_s + self._longest_s)
         waiting = [request for request in self._by_deadline[:end].tolist() if not request.scheduled]
-        late = [request for request in waiting if now_s + request.isolated_s > request.response_deadline_s]
-        timely = [request for request in waiting if now_s + request.isolated_s <= request.response_deadline_s]
+        late = [
+            request
+            for request in waiting
+            if now_s + request.isolated_s > request.response_deadline_s
+        ]
+        timely = [
+            request
+            for request in waiting
+            if now_s + request.isolated_s <= request.response_deadline_s
+        ]
         self._replace_first(end, timely)
         return late
 
     def add_urgent(self, batch: BatchBuilder, now_s: float, guard_s: float) -> bool:
-        """Add the requests whose latest start is within `guard_s` to the batch; return True if all of them fitted."""
+        """Add the requests whose latest start is within `guard_s` to the batch; return True if all
+        of them fitted.
+        """
         critical_s = now_s + guard_s
         all_added = True
         end = self._count_due(critical_s + self._longest_s)
         checked = 0
         remaining: list[WaitingRound] = []
         while all_added and checked < end:
-            part = self._by_deadline[checked : min(end, checked + max(batch.free_slots, FIRST_LOOK))].tolist()
+            part = self._by_deadline[
+                checked : min(end, checked + max(batch.free_slots, FIRST_LOOK))
+            ].tolist()
             critical = [
                 request
                 for request in part
-                if not request.scheduled and request.response_deadline_s - request.isolated_s <= critical_s
+                if not request.scheduled
+                and request.response_deadline_s - request.isolated_s <= critical_s
             ]
-            all_added = _add_first(batch, critical, now_s, _take_or_ignore_deadline) == len(critical)
+            all_added = _add_first(batch, critical, now_s, _take_or_ignore_deadline) == len(
+                critical
+            )
             remaining += [request for request in part if not request.scheduled]
             checked += len(part)
         self._replace_first(checked, remaining)
         return all_added
 
     def add_by_utility(self, batch: BatchBuilder, now_s: float) -> None:
-        """Add the requests of the highest utility to the batch, up to the first that does not fit."""
+        """Add the requests of the highest utility to the batch, up to the first that does not
+        fit.
+        """
         heap = self._by_utility
         look = FIRST_LOOK
         while True:
@@ -209,8 +240,12 @@ class FeasibleQueue:
             while heap and len(best) < min(look, batch.free_slots):
                 entry = heappop(heap)
                 request = entry[2]
-                # The others have been taken by deadline, or are late and in the late lane: they leave the heap.
-                if not request.scheduled and now_s + request.isolated_s <= request.response_deadline_s:
+                # The others have been taken by deadline, or are late and in the late lane: they
+                # leave the heap.
+                if (
+                    not request.scheduled
+                    and now_s + request.isolated_s <= request.response_deadline_s
+                ):
                     best.append(entry)
             if not best:
                 return
@@ -241,11 +276,17 @@ class FeasibleQueue:
         if len(remaining) < count:
             import numpy as np
 
-            self._by_deadline = np.concatenate([_object_array(remaining), self._by_deadline[count:]])
-            self._deadlines_s = np.concatenate([_deadline_array(remaining), self._deadlines_s[count:]])
+            self._by_deadline = np.concatenate(
+                [_object_array(remaining), self._by_deadline[count:]]
+            )
+            self._deadlines_s = np.concatenate(
+                [_deadline_array(remaining), self._deadlines_s[count:]]
+            )
 
     def _merge_new(self) -> None:
-        """Sort new requests in; with thousands of others, inserting them one by one takes far longer."""
+        """Sort new requests in; with thousands of others, inserting them one by one takes far
+        longer.
+        """
         if self._new:
             import numpy as np
 
@@ -285,7 +326,9 @@ def _add_first(
 
 
 def _take_or_ignore_deadline(batch: BatchBuilder, request: WaitingRound, now_s: float) -> bool:
-    """Take a request; the deadline of one that is late by now is ignored, as it could only end the batch."""
+    """Take a request; the deadline of one that is late by now is ignored, as it could only end the
+    batch.
+    """
     if now_s + request.isolated_s <= request.response_deadline_s:
         return batch.take(request, now_s)
     if not (batch.fits(request) and batch.leaves_time(request, now_s)):

@@ -1,1 +1,3 @@
-"""Serving systems, one TOML file each: who drafts and how, what the server caches, what it verifies next."""
+"""Serving systems, one TOML file each: who drafts and how, what the server caches, what it verifies
+next.
+"""

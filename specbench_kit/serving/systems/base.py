@@ -28,7 +28,11 @@ class ServingSystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str = ""
 
 
-systems: Registry[ServingSystem] = Registry("system", "specbench_kit.serving.systems", group="specbench_kit.systems")
+systems: Registry[ServingSystem] = Registry(
+    "system", "specbench_kit.serving.systems", group="specbench_kit.systems"
+)
 
 for _path in Path(__file__).parent.glob("*.toml"):
-    systems.register(_path.stem)(convert(ServingSystem, tomllib.loads(_path.read_text(encoding="utf-8"))))
+    systems.register(_path.stem)(
+        convert(ServingSystem, tomllib.loads(_path.read_text(encoding="utf-8")))
+    )

@@ -1,7 +1,9 @@
-"""Two servers compared over all loads: paired ratios, in a typical turn and in all, whose intervals hold together.
+"""Two servers compared over all loads: paired ratios, in a typical turn and in all, whose intervals
+hold together.
 
-The ratio of a typical turn says how many times as fast a server is, whatever the few turns took in which the machine
-was slow. From some load on a server is over-saturated: it gets more requests than it can answer.
+The ratio of a typical turn says how many times as fast a server is, whatever the few turns took in
+which the machine was slow. From some load on a server is over-saturated: it gets more requests than
+it can answer.
 """
 
 from collections import Counter, defaultdict
@@ -29,7 +31,14 @@ from specbench_kit.metrics.statistics import (
     interval_of_estimate,
 )
 from specbench_kit.metrics.typical import Typical, limit_of_one
-from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, as_allowed, verdict
+from specbench_kit.metrics.verdicts import (
+    FASTER,
+    NO_DIFFERENCE,
+    SLOWER,
+    TOO_FEW,
+    as_allowed,
+    verdict,
+)
 from specbench_kit.runs.document import OutputAgreement
 from specbench_kit.studies.ab.figures import NO_TARGETS, Targets, server_figures, turn_spans
 from specbench_kit.studies.ab.outputs import check_outputs
@@ -54,7 +63,9 @@ Ratios = Mapping[tuple[int, int], float]
 
 
 def turn_logs(ratios: Ratios, turns: int) -> Array:
-    """Return the logarithmic ratio of each turn, the median over its repeats: [turns], nan where there is none."""
+    """Return the logarithmic ratio of each turn, the median over its repeats: [turns], nan where
+    there is none.
+    """
     by_turn: defaultdict[int, list[float]] = defaultdict(list)
     for (_, turn), ratio in ratios.items():
         by_turn[turn].append(log(ratio))
@@ -71,7 +82,8 @@ def typical_of(logs: Array) -> Typical | None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _FigureRatio:
-    """How many times faster the second server is in one figure: in all, and the logarithm in each turn [turns].
+    """How many times faster the second server is in one figure: in all, and the logarithm in each
+    turn [turns].
 
     The turns of an acceptance length, by whose sums alone the servers are compared, are None.
     """
@@ -80,13 +92,20 @@ class _FigureRatio:
     turns: Array | None = None
 
     def is_shown(self, limit: float) -> bool:
-        """Return True if the typical turn deviates by more than the limit, which few turns make larger."""
+        """Return True if the typical turn deviates by more than the limit, which few turns make
+        larger.
+        """
         typical = typical_of(self.turns) if self.turns is not None else None
-        return typical is not None and abs(typical.deviation) > max(limit, limit_of_one(typical.units))
+        return typical is not None and abs(typical.deviation) > max(
+            limit, limit_of_one(typical.units)
+        )
 
 
-def limits_of_turns(loads: Sequence[Sequence[_FigureRatio]], level: float = LEVEL, seed: int = 0) -> TableLimits:
-    """Return what the verdicts and intervals of a report go by, such that all of them hold together.
+def limits_of_turns(
+    loads: Sequence[Sequence[_FigureRatio]], level: float = LEVEL, seed: int = 0
+) -> TableLimits:
+    """Return what the verdicts and intervals of a report go by, such that all of them hold
+    together.
 
     `loads` holds the figures of each load. Equal servers could have had each other's times of any turn, all figures at
     once: exchanging them turn by turn says how far apart equal servers come out.
@@ -100,7 +119,8 @@ def limits_of_turns(loads: Sequence[Sequence[_FigureRatio]], level: float = LEVE
         lambda left, limit: [_not_shown(figures, limit) for figures in left],
     )
     typical = np.max(
-        [np.zeros(DRAWS), *(load.typical_deviations(load.typical, centred=True) for load in turns)], axis=0
+        [np.zeros(DRAWS), *(load.typical_deviations(load.typical, centred=True) for load in turns)],
+        axis=0,
     )
     in_all = np.max([np.zeros(DRAWS), *(load.sum_deviations() for load in turns)], axis=0)
     limit, level_in_all = joint_limits(typical, in_all, level, units)
@@ -111,8 +131,12 @@ def _not_shown(figures: Sequence[_FigureRatio], limit: float) -> list[_FigureRat
     return [figure for figure in figures if not figure.is_shown(limit)]
 
 
-def _limit_of(turns: Sequence["_Turns"], left: Sequence[Sequence[_FigureRatio]], level: float) -> float:
-    """Return what the largest deviation of equal servers exceeds in no more reports than the level allows."""
+def _limit_of(
+    turns: Sequence["_Turns"], left: Sequence[Sequence[_FigureRatio]], level: float
+) -> float:
+    """Return what the largest deviation of equal servers exceeds in no more reports than the level
+    allows.
+    """
     largest = np.zeros(DRAWS)
     for load, figures in zip(turns, left, strict=True):
         largest = np.maximum(largest, load.typical_deviations(figures))
@@ -123,7 +147,9 @@ class _Turns:
     """The turns of one load, whose figures move together, with random signs for them."""
 
     def __init__(self, figures: Sequence[_FigureRatio], rng: np.random.Generator) -> None:
-        self.typical = [figure for figure in figures if figure.turns is not None and _is_enough(figure.turns)]
+        self.typical = [
+            figure for figure in figures if figure.turns is not None and _is_enough(figure.turns)
+        ]
         self._ratios = [figure.ratio for figure in figures if figure.ratio is not None]
         by_turn = [figure.turns for figure in self.typical if figure.turns is not None]
         by_turn += [ratio.residuals for ratio in self._ratios]
@@ -136,8 +162,12 @@ class _Turns:
         """The number of turns."""
         return len(self._rows)
 
-    def typical_deviations(self, figures: Sequence[_FigureRatio], *, centred: bool = False) -> Array:
-        """Return the largest deviation of typical turns in each draw, `centred` without what the turns show."""
+    def typical_deviations(
+        self, figures: Sequence[_FigureRatio], *, centred: bool = False
+    ) -> Array:
+        """Return the largest deviation of typical turns in each draw, `centred` without what the
+        turns show.
+        """
         if not figures:
             return np.zeros(DRAWS)
         columns = []
@@ -155,7 +185,9 @@ class _Turns:
             return np.zeros(DRAWS)
         residuals = np.column_stack([ratio.residuals for ratio in self._ratios])[self._rows]
         freedom = min(ratio.freedom for ratio in self._ratios)
-        largest: Array = self._flips.sum_deviations(residuals, self._noise_of_ratios, freedom).max(axis=1)
+        largest: Array = self._flips.sum_deviations(residuals, self._noise_of_ratios, freedom).max(
+            axis=1
+        )
         return largest
 
 
@@ -170,7 +202,9 @@ MAY_WIN: Mapping[Gate, bool | None] = {
     "different": False,
     "not compared": None,
 }
-"""Whether a faster server may be called so, by the result of the gate; None if outputs were not compared."""
+"""Whether a faster server may be called so, by the result of the gate; None if outputs were not
+compared.
+"""
 ACCEPTANCE = {FASTER: "longer", SLOWER: "shorter"}
 """What verdicts on ratios of speeds are called for acceptance lengths."""
 BY_TURN = "faster in a typical turn or in all, and slower in the other"
@@ -180,7 +214,8 @@ IMPLAUSIBLE = "counts are implausible"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run asked for: the servers by name, the loads, and whether outputs are drawn at random.
+    """What a run asked for: the servers by name, the loads, and whether outputs are drawn at
+    random.
 
     `open_loads` are those whose requests arrive at fixed times: their throughput is what arrives, no property of the
     servers. `concurrencies` are the requests in flight at the other loads. `planned` counts the requests to both
@@ -224,7 +259,10 @@ class _Pair:
 
 
 def summarise(
-    plan: Plan, records: Sequence[AnswerRecord], changes: Sequence[CounterChange] = (), cautions: Sequence[str] = ()
+    plan: Plan,
+    records: Sequence[AnswerRecord],
+    changes: Sequence[CounterChange] = (),
+    cautions: Sequence[str] = (),
 ) -> AbSummary:
     """Return the summary of a run from its records, of which there is one for each key."""
     by_load: dict[str, list[AnswerRecord]] = {load: [] for load in plan.loads}
@@ -247,12 +285,21 @@ def summarise(
             counters = [change for change in by_change[load] if change.server == name]
             figures[name] = server_figures(answers, plan.targets, counters)
         is_doubtful = any(own.speculation and own.speculation.doubts for own in figures.values())
-        comparisons = [_compared(figure, ratio, limits, outputs, is_doubtful) for figure, ratio in ratios[load].items()]
+        comparisons = [
+            _compared(figure, ratio, limits, outputs, is_doubtful)
+            for figure, ratio in ratios[load].items()
+        ]
         turns = {record.turn for record in own}
-        firsts = Counter(record.turn for record in own if record.key.repeat == 0 and record.key.dialogue_turn == 0)
+        firsts = Counter(
+            record.turn
+            for record in own
+            if record.key.repeat == 0 and record.key.dialogue_turn == 0
+        )
         largest = max(firsts.values(), default=0)
         lengths = _lengths(_pairs(plan.names, own))
-        loads.append(LoadSummary(load, len(turns), -(-largest // 2), figures, comparisons, outputs, lengths))
+        loads.append(
+            LoadSummary(load, len(turns), -(-largest // 2), figures, comparisons, outputs, lengths)
+        )
     failed = sum(record.answer is None for record in records)
     return AbSummary(
         list(plan.names),
@@ -274,7 +321,9 @@ def _constant_rates(names: Sequence[str], loads: Sequence[LoadSummary]) -> list[
     for name in names:
         known = [entry for load in loads if (entry := load.servers[name].speculation)]
         repeated = [load.outputs.other_loads.get(name, OutputAgreement()) for load in loads]
-        both = OutputAgreement(sum(entry.compared for entry in repeated), sum(entry.identical for entry in repeated))
+        both = OutputAgreement(
+            sum(entry.compared for entry in repeated), sum(entry.identical for entry in repeated)
+        )
         if is_constant(known, both):
             lines.append(
                 f"IMPLAUSIBLE COUNTS of {name}: its acceptance rate is {known[0].acceptance_rate:.1%} at every load, "
@@ -286,7 +335,8 @@ def _constant_rates(names: Sequence[str], loads: Sequence[LoadSummary]) -> list[
 def _ratios(
     plan: Plan, load: str, records: Sequence[AnswerRecord], changes: Sequence[CounterChange]
 ) -> dict[Figure, _FigureRatio]:
-    """Return how many times faster the second server is, by figure; a unit is a turn with its repeats.
+    """Return how many times faster the second server is, by figure; a unit is a turn with its
+    repeats.
 
     All turns of a dialogue belong to one turn of its server, so that they are one unit.
     """
@@ -334,13 +384,20 @@ def _figure_ratio(
         bottom = prod(part[place] for part in below)
         if top > 0 and bottom > 0:
             by_place[place] = top / bottom
-    return _FigureRatio(Ratio.of(list(map(by_turn, above)), list(map(by_turn, below))), turn_logs(by_place, rows))
+    return _FigureRatio(
+        Ratio.of(list(map(by_turn, above)), list(map(by_turn, below))), turn_logs(by_place, rows)
+    )
 
 
 def _acceptance(
-    names: Sequence[str], records: Sequence[AnswerRecord], changes: Sequence[CounterChange], rows: int
+    names: Sequence[str],
+    records: Sequence[AnswerRecord],
+    changes: Sequence[CounterChange],
+    rows: int,
 ) -> Ratio | None:
-    """Return the ratio of acceptance lengths where both servers speculate and say so in the same way."""
+    """Return the ratio of acceptance lengths where both servers speculate and say so in the same
+    way.
+    """
     answered: dict[str, set[tuple[str, int, int]]] = {name: set() for name in names}
     for record in records:
         if record.answer and record.key.server in answered:
@@ -349,10 +406,15 @@ def _acceptance(
     by_answer = []
     by_counters = []
     for name in names:
-        own = [record for record in records if record.key.server == name and record.key.request in both]
+        own = [
+            record for record in records if record.key.server == name and record.key.request in both
+        ]
         by_answer.append(rounds_of_answers(own))
-        by_counters.append(rounds_of_counters([change for change in changes if change.server == name]))
-    # Answers and counters do not count the same tokens, so that one of a kind is not held against the other.
+        by_counters.append(
+            rounds_of_counters([change for change in changes if change.server == name])
+        )
+    # Answers and counters do not count the same tokens, so that one of a kind is not held against
+    # the other.
     first, second = by_answer if any(by_answer) else by_counters
     return acceptance_ratio(first, second, rows)
 
@@ -378,12 +440,16 @@ def _lengths(pairs: Sequence[_Pair]) -> Lengths | None:
 
 
 def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> _FigureRatio:
-    """Return the ratio of tokens per second over the turns in which no request failed at either server."""
+    """Return the ratio of tokens per second over the turns in which no request failed at either
+    server.
+    """
     seconds: list[dict[Place, float]] = []
     tokens: list[Counter[Place]] = []
     for name in plan.names:
         own = [record for record in records if record.key.server == name]
-        seconds.append({place: end_s - begin_s for place, (begin_s, end_s) in turn_spans(own).items()})
+        seconds.append(
+            {place: end_s - begin_s for place, (begin_s, end_s) in turn_spans(own).items()}
+        )
         counts: Counter[Place] = Counter()
         for record in own:
             counts[record.key.repeat, record.turn] += record.answer.tokens if record.answer else 0
@@ -398,13 +464,21 @@ def _throughput(plan: Plan, records: Sequence[AnswerRecord]) -> _FigureRatio:
 
     first_s, second_s = map(at_places, seconds)
     first, second = map(at_places, tokens)
-    return _figure_ratio([second, first_s], [first, second_s], 1 + max(record.turn for record in records))
+    return _figure_ratio(
+        [second, first_s], [first, second_s], 1 + max(record.turn for record in records)
+    )
 
 
 def _compared(
-    figure: Figure, entry: _FigureRatio, limits: TableLimits, outputs: OutputCheck, is_doubtful: bool
+    figure: Figure,
+    entry: _FigureRatio,
+    limits: TableLimits,
+    outputs: OutputCheck,
+    is_doubtful: bool,
 ) -> FigureComparison:
-    """Return what a figure shows: times by a typical turn, unless all turns together show the opposite."""
+    """Return what a figure shows: times by a typical turn, unless all turns together show the
+    opposite.
+    """
     ratio = entry.ratio
     if ratio is None:
         return FigureComparison(figure, None, None, 0, verdict(None, None, 0))
@@ -427,11 +501,15 @@ def _compared(
     typical_bounds = typical.interval(max(limits.typical, limit_of_one(typical.units)))
     if shown == NO_DIFFERENCE and typical_bounds is None and not typical.is_constant:
         shown = TOO_FEW  # where no interval can be given, nothing could have been shown
-    return FigureComparison(figure, ratio.value, bounds, ratio.units, shown, typical.value, typical_bounds)
+    return FigureComparison(
+        figure, ratio.value, bounds, ratio.units, shown, typical.value, typical_bounds
+    )
 
 
 MOST_GROWTH = 0.1
-"""Seconds by which answers may take longer for every second that requests arrive later, as they do in a warm-up."""
+"""Seconds by which answers may take longer for every second that requests arrive later, as they do
+in a warm-up.
+"""
 LEAST_GAIN = 0.1
 """Share of a proportional gain in throughput that more requests in flight must bring."""
 
@@ -439,7 +517,8 @@ LEAST_GAIN = 0.1
 def over_saturation(
     records: Sequence[AnswerRecord], load: str, concurrencies: Mapping[str, int], lower: str | None
 ) -> str | None:
-    """Return why a server is over-saturated at a load; None if that is not shown, with 95% confidence.
+    """Return why a server is over-saturated at a load; None if that is not shown, with 95%
+    confidence.
 
     `records` are those of one server at all loads. `concurrencies` are the requests in flight at each load; a load that
     is not among them has arrivals at fixed times. `lower` is the next lower load.
@@ -460,15 +539,19 @@ def over_saturation(
 
 
 def _growth(records: Sequence[AnswerRecord]) -> tuple[float, float] | None:
-    """Return the slope of end-to-end times over times of arrival within turns, and the lower end of its interval.
+    """Return the slope of end-to-end times over times of arrival within turns, and the lower end of
+    its interval.
 
-    A server that keeps up answers late requests of a turn as fast as early ones; at one that does not they queue.
+    A server that keeps up answers late requests of a turn as fast as early ones; at one that does
+    not they queue.
     """
     groups: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for record in records:
         if record.answer is not None and record.key.dialogue_turn == 0:
             place = record.key.repeat, record.turn
-            groups.setdefault(place, []).append((record.sent_s - record.late_s, record.answer.e2e_s))
+            groups.setdefault(place, []).append(
+                (record.sent_s - record.late_s, record.answer.e2e_s)
+            )
     rows = 1 + max((turn for _, turn in groups), default=0)
     products = np.zeros(rows)
     squares = np.zeros(rows)
@@ -485,8 +568,12 @@ def _growth(records: Sequence[AnswerRecord]) -> tuple[float, float] | None:
     return (slope, bounds[0]) if bounds else None
 
 
-def _gain(lower: Sequence[AnswerRecord], higher: Sequence[AnswerRecord]) -> tuple[float, float] | None:
-    """Return how many times higher the throughput at the higher load is, and the upper end of its interval."""
+def _gain(
+    lower: Sequence[AnswerRecord], higher: Sequence[AnswerRecord]
+) -> tuple[float, float] | None:
+    """Return how many times higher the throughput at the higher load is, and the upper end of its
+    interval.
+    """
     first = _mean_throughput(lower)
     second = _mean_throughput(higher)
     if first is None or second is None:

@@ -32,7 +32,9 @@ NO_TARGETS = Targets()
 
 
 def turn_spans(records: Sequence[AnswerRecord]) -> dict[tuple[int, int], tuple[float, float]]:
-    """Return when a turn's first request was sent and its last token arrived, by repeat and turn."""
+    """Return when a turn's first request was sent and its last token arrived, by repeat and
+    turn.
+    """
     spans: dict[tuple[int, int], tuple[float, float]] = {}
     for record in records:
         place = record.key.repeat, record.turn
@@ -42,7 +44,9 @@ def turn_spans(records: Sequence[AnswerRecord]) -> dict[tuple[int, int], tuple[f
 
 
 def busy_seconds(records: Sequence[AnswerRecord]) -> float:
-    """Return the time in which a server had turns to answer; turns of another tool's results may overlap."""
+    """Return the time in which a server had turns to answer; turns of another tool's results may
+    overlap.
+    """
     total_s = 0.0
     until_s = -np.inf
     for begin_s, end_s in sorted(turn_spans(records).values()):
@@ -72,13 +76,19 @@ def server_figures(
         tpot=_distribution([answer.tpot_s for answer in answers if answer.tpot_s is not None]),
         itl=_distribution(_gaps_s(answers)),
         e2e=_distribution([answer.e2e_s for answer in answers]),
-        goodput=ratio_of_sums(sum(answer.tokens for answer in good), busy_s) if targets != NO_TARGETS else None,
+        goodput=ratio_of_sums(sum(answer.tokens for answer in good), busy_s)
+        if targets != NO_TARGETS
+        else None,
         attainment=ratio_of_sums(len(good), len(records)) if targets != NO_TARGETS else None,
         speculation=speculation(records, changes),
         counted_by=sorted({answer.counted_by for answer in answers}),
         cached_tokens=sum(answer.cached_tokens or 0 for answer in answers),
-        retry_reasons=dict(Counter(reason for record in records for reason in record.retry_reasons)),
-        late_p99_s=float(np.quantile([record.late_s for record in records], 0.99)) if records else None,
+        retry_reasons=dict(
+            Counter(reason for record in records for reason in record.retry_reasons)
+        ),
+        late_p99_s=float(np.quantile([record.late_s for record in records], 0.99))
+        if records
+        else None,
     )
 
 

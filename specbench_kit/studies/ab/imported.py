@@ -41,7 +41,11 @@ def compare_files(settings: AbSettings) -> AbOutcome:
     loads, unpaired = _paired_loads(
         settings.names, [[load for file in side for load in file.results.loads] for side in sides]
     )
-    records = [record for label, pairs in loads.items() for record in _records(settings.names, label, pairs)]
+    records = [
+        record
+        for label, pairs in loads.items()
+        for record in _records(settings.names, label, pairs)
+    ]
     prompts = {record.key.request_id for record in records}
     described = []
     for (name, paths), side in zip(settings.files, sides, strict=True):
@@ -63,7 +67,9 @@ def compare_files(settings: AbSettings) -> AbOutcome:
         **described_readings([file.reading for file in files]),
         **provenance.collect(settings.argv),
     }
-    store = AnswerStore.create(settings.out, settings.names, "imported", run, {"servers": described})
+    store = AnswerStore.create(
+        settings.out, settings.names, "imported", run, {"servers": described}
+    )
     for record in records:
         store.append(record)
     plan = Plan(
@@ -74,7 +80,12 @@ def compare_files(settings: AbSettings) -> AbOutcome:
         open_loads=list(loads),
         targets=Targets(settings.ttft_slo, settings.tpot_slo),
     )
-    cautions = [*_same_files(settings.names, described), *unpaired, ONE_AFTER_THE_OTHER, *dict.fromkeys(notes)]
+    cautions = [
+        *_same_files(settings.names, described),
+        *unpaired,
+        ONE_AFTER_THE_OTHER,
+        *dict.fromkeys(notes),
+    ]
     return conclude(store, summarise(plan, records, cautions=cautions))
 
 
@@ -83,7 +94,9 @@ def _same_files(names: Sequence[str], described: Sequence[JsonObject]) -> list[s
     first, second = (set(server["sha256"]) for server in described)
     if not first & second:
         return []
-    return [f"SAME FILE: {names[0]} and {names[1]} were given one content, so that a result is compared with itself."]
+    return [
+        f"SAME FILE: {names[0]} and {names[1]} were given one content, so that a result is compared with itself."
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +112,9 @@ def _read(path: Path) -> _ReadFile:
     try:
         content = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SkitError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise SkitError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     kind = recognised(path, content)
     if kind is None:
         known = ", ".join(kind.tool for kind in result_files.all().values())
@@ -121,32 +136,43 @@ def _paired_loads(
     named = []
     for side in sides:
         numbered = enumerate(side, 1)
-        named.append({load.label or f"load {number}": load for number, load in numbered if load.answers})
+        named.append(
+            {load.label or f"load {number}": load for number, load in numbered if load.answers}
+        )
     both = [label for label in named[0] if label in named[1]]
-    listed = [f"{name} has {', '.join(side) or 'none'}" for name, side in zip(names, named, strict=True)]
+    listed = [
+        f"{name} has {', '.join(side) or 'none'}" for name, side in zip(names, named, strict=True)
+    ]
     require(bool(both), f"the results have no load in common: {'; '.join(listed)}")
     pairs = {}
     lines = []
     for label in both:
         found = _paired(named[0][label].answers, named[1][label].answers, label)
         lines += _unpaired(names, found, f" at {label}" if len(both) > 1 else "")
-        # Without the others, a server's own figures are of the same requests as the ratios beside them.
+        # Without the others, a server's own figures are of the same requests as the ratios beside
+        # them.
         pairs[label] = _pairs(found)
     for name, partner, own in zip(names, reversed(names), named, strict=True):
         if alone := [label for label in own if label not in both]:
-            lines.append(f"UNPAIRED: {partner} has no load {', '.join(alone)}, and what {name} did there is left out.")
+            lines.append(
+                f"UNPAIRED: {partner} has no load {', '.join(alone)}, and what {name} did there is left out."
+            )
     return pairs, lines
 
 
 def _pairs(requests: Sequence[Request]) -> list[Pair]:
-    return [(first, second) for first, second in requests if first is not None and second is not None]
+    return [
+        (first, second) for first, second in requests if first is not None and second is not None
+    ]
 
 
 def _unpaired(names: Sequence[str], requests: Sequence[Request], at_load: str) -> list[str]:
     """Return a line for every side some of whose requests have no partner."""
     lines = []
     paired = len(_pairs(requests))
-    for name, partner, side in zip(names, reversed(names), zip(*requests, strict=True), strict=True):
+    for name, partner, side in zip(
+        names, reversed(names), zip(*requests, strict=True), strict=True
+    ):
         own = [answer for answer in side if answer is not None]
         if len(own) == paired:
             continue
@@ -160,14 +186,18 @@ def _unpaired(names: Sequence[str], requests: Sequence[Request], at_load: str) -
     return lines
 
 
-def _paired(first: Sequence[ImportedAnswer], second: Sequence[ImportedAnswer], label: str) -> list[Request]:
+def _paired(
+    first: Sequence[ImportedAnswer], second: Sequence[ImportedAnswer], label: str
+) -> list[Request]:
     """Return the requests of both sides by prompt: the same prompt for the n-th time is a pair."""
     kinds = min(len(answer.prompts) for answer in (*first, *second))
     for kind in range(kinds):
         one = _numbered([answer.prompts[kind] for answer in first])
         other = _numbered([answer.prompts[kind] for answer in second])
         by_prompt = dict(zip(other, second, strict=True))
-        requests: list[Request] = [(answer, by_prompt.get(key)) for key, answer in zip(one, first, strict=True)]
+        requests: list[Request] = [
+            (answer, by_prompt.get(key)) for key, answer in zip(one, first, strict=True)
+        ]
         if any(partner is not None for _, partner in requests):
             keys = set(one)
             requests += [(None, answer) for key, answer in by_prompt.items() if key not in keys]
@@ -187,7 +217,11 @@ def _numbered(prompts: Sequence[str]) -> list[tuple[str, int]]:
 
 def _require_same_prompts(requests: Sequence[Request], label: str) -> None:
     for number, (one, other) in enumerate(requests):
-        lengths = [side.answer.prompt_tokens for side in (one, other) if side is not None and side.answer is not None]
+        lengths = [
+            side.answer.prompt_tokens
+            for side in (one, other)
+            if side is not None and side.answer is not None
+        ]
         if len(set(lengths) - {None}) > 1:
             raise SkitError(
                 f"{label}: request {number} has {lengths[0]} prompt tokens in one result and {lengths[1]} in the "
@@ -206,14 +240,22 @@ def _records(names: Sequence[str], label: str, pairs: Sequence[Pair]) -> list[An
     for number, pair in enumerate(pairs):
         for name, answer, begin_s in zip(names, pair, begins, strict=True):
             key = AnswerKey(label, name, f"request {number}", 0)
-            records.append(AnswerRecord(key, turns[number], answer.sent_s - begin_s, answer.answer, answer.error))
+            records.append(
+                AnswerRecord(
+                    key, turns[number], answer.sent_s - begin_s, answer.answer, answer.error
+                )
+            )
     return records
 
 
 def _most_at_once(answers: Sequence[ImportedAnswer]) -> int:
     """Return the largest number of requests that were in flight at the same time."""
     changes = [(answer.sent_s, 1) for answer in answers]
-    changes += [(request.sent_s + request.answer.e2e_s, -1) for request in answers if request.answer is not None]
+    changes += [
+        (request.sent_s + request.answer.e2e_s, -1)
+        for request in answers
+        if request.answer is not None
+    ]
     now = most = 0
     for _, step in sorted(changes):
         now += step

@@ -42,7 +42,9 @@ class AbKind(StudyKind[AbDescription, AbSummary]):
 
     def pictures(self, study: AbStudy) -> Iterable[Picture]:
         """Return the ratios of all figures, if there are any."""
-        compared = any(entry.typical is not None for load in study.result.loads for entry in load.comparisons)
+        compared = any(
+            entry.typical is not None for load in study.result.loads for entry in load.comparisons
+        )
         return [report.ratios(study.result)] if compared else []
 
     def setting(self, study: AbStudy) -> str:
@@ -50,8 +52,13 @@ class AbKind(StudyKind[AbDescription, AbSummary]):
         return report.where(study.run)
 
     def files(self, study: AbStudy) -> Mapping[str, Sequence[JsonObject]]:
-        """Return a row per load and figure, with the ratio of both servers, and a row per load and server."""
-        return {"ratios.csv": list(_ratios(study.result)), "servers.csv": list(_servers(study.result))}
+        """Return a row per load and figure, with the ratio of both servers, and a row per load and
+        server.
+        """
+        return {
+            "ratios.csv": list(_ratios(study.result)),
+            "servers.csv": list(_servers(study.result)),
+        }
 
     def print(self, console: "Console", study: AbStudy) -> None:
         """Print the verdict, both servers side by side, and what limits the comparison."""

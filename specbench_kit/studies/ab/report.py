@@ -1,4 +1,6 @@
-"""The report of `skit ab` and its files: the result in one sentence and one picture, then the tables."""
+"""The report of `skit ab` and its files: the result in one sentence and one picture, then the
+tables.
+"""
 
 from collections.abc import Sequence
 from math import ceil, floor, inf, log
@@ -34,7 +36,15 @@ from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture, logarithmic
-from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, share, significant, times
+from specbench_kit.reports.writing.formatting import (
+    ABSENT,
+    count,
+    interval,
+    seconds,
+    share,
+    significant,
+    times,
+)
 from specbench_kit.reports.writing.palette import COLOURS, GREY
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.studies.ab.comparison import BY_TURN
@@ -120,18 +130,26 @@ def verdicts(summary: AbSummary) -> Table:
 
 
 def side_by_side(summary: AbSummary) -> Table:
-    """Return both servers' own figures beside their ratio in a typical turn, narrow enough for a terminal."""
+    """Return both servers' own figures beside their ratio in a typical turn, narrow enough for a
+    terminal.
+    """
     first, second = summary.names
     rows: list[list[Cell]] = []
     for load in summary.loads:
         compared = {entry.figure: entry for entry in load.comparisons}
         own = {name: _own_figures(load.servers[name]) for name in summary.names}
-        shown = [figure for figure in FIGURES if figure in compared or any(own[name][figure] != ABSENT for name in own)]
+        shown = [
+            figure
+            for figure in FIGURES
+            if figure in compared or any(own[name][figure] != ABSENT for name in own)
+        ]
         for figure in shown:
             numbers = [own[name][figure] for name in summary.names]
             title = load.load if figure == shown[0] else ""
             of_median = " P50" if figure in LATENCIES else ""
-            rows.append([title, TITLES[figure] + of_median, *numbers, *_ratio_cells(compared.get(figure))])
+            rows.append(
+                [title, TITLES[figure] + of_median, *numbers, *_ratio_cells(compared.get(figure))]
+            )
     columns = ("load", "", Column(first, "number"), Column(second, "number"))
     return Table((*columns, Column("times\nas fast\n(95%)", "times"), "verdict"), rows)
 
@@ -140,7 +158,11 @@ def _own_figures(figures: ServerFigures) -> dict[str, str]:
     """Return one server's own numbers, the median of latencies, by the names of figures."""
     latencies = {name: seconds(getattr(figures, name).p50) for name in LATENCIES}
     length = figures.speculation.acceptance_length if figures.speculation else None
-    return {"throughput": significant(figures.throughput), **latencies, "acceptance": significant(length)}
+    return {
+        "throughput": significant(figures.throughput),
+        **latencies,
+        "acceptance": significant(length),
+    }
 
 
 def _ratio_cells(entry: FigureComparison | None) -> tuple[Cell, Cell]:
@@ -169,8 +191,8 @@ def what_would_tell(summary: AbSummary) -> list[str]:
             continue
         seen = abs(log(entry.typical))
         low, high = entry.typical_interval
-        # An interval of 95% is 1.96 standard errors to either side, and what it takes to find a difference in most
-        # cases comes on top.
+        # An interval of 95% is 1.96 standard errors to either side, and what it takes to find a
+        # difference in most cases comes on top.
         found_in_most = 1 + NormalDist().inv_cdf(POWER) / NormalDist().inv_cdf((1 + LEVEL) / 2)
         reach = found_in_most * log(high / low) / 2
         turns = entry.units * (reach / seen) ** 2 if seen else inf
@@ -184,7 +206,9 @@ def what_would_tell(summary: AbSummary) -> list[str]:
 
 
 def _rows(summary: AbSummary) -> list[tuple[LoadSummary, str, str, ServerFigures]]:
-    """Return each load, its name where it is the first row of the load, and the figures of each server."""
+    """Return each load, its name where it is the first row of the load, and the figures of each
+    server.
+    """
     return [
         (load, load.load if name == summary.names[0] else "", name, load.servers[name])
         for load in summary.loads
@@ -220,7 +244,9 @@ def _load_table(summary: AbSummary) -> Table:
                 figures.attainment,
                 figures.in_flight,
                 figures.tokens_per_burst,
-                Estimate(speculation.acceptance_length, speculation.interval) if speculation else None,
+                Estimate(speculation.acceptance_length, speculation.interval)
+                if speculation
+                else None,
                 speculation.tokens_per_round if speculation else None,
                 speculation.acceptance_rate if speculation else None,
                 figures.failed,
@@ -236,15 +262,22 @@ def _latency_table(summary: AbSummary) -> Table:
         cells = []
         for latency in LATENCIES:
             values = getattr(figures, latency)
-            cells.append(" / ".join(seconds(getattr(values, percentile)) for percentile in PERCENTILES))
+            cells.append(
+                " / ".join(seconds(getattr(values, percentile)) for percentile in PERCENTILES)
+            )
         rows.append([title, code(name), *cells])
     return Table(("load", "server", *titles), rows)
 
 
 def _outputs(summary: AbSummary) -> list[Block]:
-    rows = [(load.load, load.outputs.gate, gate_sentence(load.outputs, summary.names)) for load in summary.loads]
+    rows = [
+        (load.load, load.outputs.gate, gate_sentence(load.outputs, summary.names))
+        for load in summary.loads
+    ]
     blocks: list[Block] = [Heading("Outputs"), Table(("load", "gate", "pairs"), rows)]
-    divergences = [(load.load, entry) for load in summary.loads for entry in load.outputs.divergences]
+    divergences = [
+        (load.load, entry) for load in summary.loads for entry in load.outputs.divergences
+    ]
     if divergences:
         columns = ("load", "request", "first difference", "after", *summary.names)
         table = [
@@ -258,7 +291,10 @@ def _outputs(summary: AbSummary) -> list[Block]:
             )
             for load, entry in divergences
         ]
-        blocks += [Paragraph("The first place at which two outputs of one prompt differ:"), Table(columns, table)]
+        blocks += [
+            Paragraph("The first place at which two outputs of one prompt differ:"),
+            Table(columns, table),
+        ]
     return blocks
 
 
@@ -282,17 +318,29 @@ def _setting(run: AbDescription, summary: AbSummary) -> Blocks:
     servers = [
         (
             code(server.name),
-            ", ".join(filter(None, (server.dialect, server.address, last_part(server.model or ""), server.version))),
+            ", ".join(
+                filter(
+                    None,
+                    (server.dialect, server.address, last_part(server.model or ""), server.version),
+                )
+            ),
         )
         for server in run.servers
     ]
-    turns = [f"{load.load}: {count(load.turns)} of {count(load.turn_requests)}" for load in summary.loads]
+    turns = [
+        f"{load.load}: {count(load.turns)} of {count(load.turn_requests)}" for load in summary.loads
+    ]
     rows = [
         *servers,
         ("prompts", f"{run.dataset.name}, {count(run.dataset.count)}{_dialogues(run)}"),
         ("most output tokens", count(config.max_new_tokens)),
         ("sampling", sampling_sentence(config)),
-        ("asked", f"{'once' if repeats == 1 else f'{count(repeats)} times'} at each server" if repeats else ABSENT),
+        (
+            "asked",
+            f"{'once' if repeats == 1 else f'{count(repeats)} times'} at each server"
+            if repeats
+            else ABSENT,
+        ),
         ("turns (of requests each)", "; ".join(turns)),
         ("order", run.order or ABSENT),
     ]
@@ -335,12 +383,23 @@ def ratios(summary: AbSummary) -> Picture:
             axes.plot([ratio], [row], "o", color=colour, markersize=5)
             # The line of equal servers may run behind the number.
             paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}
-            axes.annotate(times(ratio), (high, row), (6, 0), textcoords="offset points", va="center", bbox=paper)
+            axes.annotate(
+                times(ratio),
+                (high, row),
+                (6, 0),
+                textcoords="offset points",
+                va="center",
+                bbox=paper,
+            )
             labels.append(f"{TITLES[entry.figure]}, {load}")
         axes.axvline(1, color=BLUE, linewidth=1, linestyle="--")
         axes.set_yticks(range(len(labels)), labels)
         axes.invert_yaxis()
-        ends = [end for _, entry, ratio in entries for end in (*(entry.typical_interval or ()), ratio, 1.0)]
+        ends = [
+            end
+            for _, entry, ratio in entries
+            for end in (*(entry.typical_interval or ()), ratio, 1.0)
+        ]
         logarithmic(axes, "x")
         if max(ends) < NARROW * min(ends):
             axes.xaxis.set_major_locator(FixedLocator(_marks(min(ends), max(ends))))
@@ -352,23 +411,35 @@ def ratios(summary: AbSummary) -> Picture:
 
 
 def _marks(low: float, high: float) -> list[float]:
-    """Return evenly spaced numbers around 1 from below `low` to above `high`, few enough to be read."""
-    step = next(step for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if (high - low) / step < MOST_TICKS)
+    """Return evenly spaced numbers around 1 from below `low` to above `high`, few enough to be
+    read.
+    """
+    step = next(
+        step for step in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if (high - low) / step < MOST_TICKS
+    )
     first, last = floor((low - 1) / step), ceil((high - 1) / step)
     return [round(1 + place * step, 6) for place in range(first, last + 1) if 1 + place * step > 0]
 
 
 HEADLINE_FIGURE = "e2e"
 SAME_LENGTH = 0.02
-"""Relative difference of the mean lengths of answers up to which times to the end compare the same work."""
+"""Relative difference of the mean lengths of answers up to which times to the end compare the same
+work.
+"""
 LATE_S = 0.02
 """Delay of a request behind its time of arrival from which the client is called too slow."""
 
 
 def headline(summary: AbSummary) -> str:
-    """Return the result in one sentence: how much faster in a typical turn, at which load, and if outputs agree."""
+    """Return the result in one sentence: how much faster in a typical turn, at which load, and if
+    outputs agree.
+    """
     first, second = map(code, summary.names)
-    parts = [_at_load(load, comparison) for load in summary.loads if (comparison := _headline_comparison(load))]
+    parts = [
+        _at_load(load, comparison)
+        for load in summary.loads
+        if (comparison := _headline_comparison(load))
+    ]
     if not parts:
         return f"No request was answered by both {first} and {second}: there is nothing to compare."
     result = f"End to end, {second} against {first} in a typical turn: {'; '.join(parts)}. {outputs_sentence(summary)}"
@@ -378,8 +449,12 @@ def headline(summary: AbSummary) -> str:
 
 
 def _saturation_sentence(summary: AbSummary) -> list[str]:
-    """Return the lowest load at which each server is over-saturated, and what was not run for that."""
-    parts = [f"{code(name)} at {next(iter(loads))}" for name, loads in summary.saturated.items() if loads]
+    """Return the lowest load at which each server is over-saturated, and what was not run for
+    that.
+    """
+    parts = [
+        f"{code(name)} at {next(iter(loads))}" for name, loads in summary.saturated.items() if loads
+    ]
     if not parts:
         return []
     left_out = f"; not run for that: {', '.join(summary.left_out)}" if summary.left_out else ""
@@ -403,7 +478,10 @@ def _lengths_sentence(load: LoadSummary, names: Sequence[str]) -> str:
 
 
 def _headline_comparison(load: LoadSummary) -> FigureComparison | None:
-    return next((entry for entry in load.comparisons if entry.figure == HEADLINE_FIGURE and entry.typical), None)
+    return next(
+        (entry for entry in load.comparisons if entry.figure == HEADLINE_FIGURE and entry.typical),
+        None,
+    )
 
 
 def _at_load(load: LoadSummary, comparison: FigureComparison) -> str:
@@ -465,7 +543,9 @@ def gate_sentence(check: OutputCheck, names: Sequence[str]) -> str:
         for name in names
         if (agreement := check.other_loads.get(name)) and agreement.compared
     ]
-    return ", ".join([f"identical {check.both.identical} of {check.both.compared}", *floors, *others])
+    return ", ".join(
+        [f"identical {check.both.identical} of {check.both.compared}", *floors, *others]
+    )
 
 
 def cautions(summary: AbSummary) -> list[str]:
@@ -473,9 +553,13 @@ def cautions(summary: AbSummary) -> list[str]:
     lines = list(summary.cautions)
     if summary.partial:
         done = summary.finished + summary.failed
-        lines.append(f"PARTIAL RUN: {count(done)} of {count(summary.planned)} requests are done; --resume goes on.")
+        lines.append(
+            f"PARTIAL RUN: {count(done)} of {count(summary.planned)} requests are done; --resume goes on."
+        )
     if summary.failed:
-        lines.append(f"FAILED REQUESTS: {count(summary.failed)} of {count(summary.planned)}; pairs leave them out.")
+        lines.append(
+            f"FAILED REQUESTS: {count(summary.failed)} of {count(summary.planned)}; pairs leave them out."
+        )
         if any(_has_answers_beside_pairs(load) for load in summary.loads):
             lines[-1] += (
                 " A server's own throughput and percentiles hold its answers to requests that failed at the other, "
@@ -486,7 +570,9 @@ def cautions(summary: AbSummary) -> list[str]:
     for load in summary.loads:
         lines += _load_cautions(load)
     for name, loads in summary.saturated.items():
-        lines += [f"OVER-SATURATED: {name} at {load}, where {reason}." for load, reason in loads.items()]
+        lines += [
+            f"OVER-SATURATED: {name} at {load}, where {reason}." for load, reason in loads.items()
+        ]
     return list(dict.fromkeys(lines))
 
 
@@ -501,12 +587,19 @@ ONE_BY_ONE = 1.02
 
 
 def _no_drafts(summary: AbSummary) -> list[str]:
-    """Return the loads at which neither server drafted anything, as far as they and their streams tell."""
+    """Return the loads at which neither server drafted anything, as far as they and their streams
+    tell.
+    """
     loads = [
         load.load
         for load in summary.loads
-        if not any(figures.speculation and figures.speculation.drafted != 0 for figures in load.servers.values())
-        and all((figures.tokens_per_burst or 1.0) <= ONE_BY_ONE for figures in load.servers.values())
+        if not any(
+            figures.speculation and figures.speculation.drafted != 0
+            for figures in load.servers.values()
+        )
+        and all(
+            (figures.tokens_per_burst or 1.0) <= ONE_BY_ONE for figures in load.servers.values()
+        )
     ]
     if not loads:
         return []
@@ -557,7 +650,9 @@ def _load_cautions(load: LoadSummary) -> list[str]:
                 "prefix cache, which shortens the time to the first token."
             )
         if figures.retried:
-            reasons = "; ".join(f"{count(times)} as {reason}" for reason, times in figures.retry_reasons.items())
+            reasons = "; ".join(
+                f"{count(times)} as {reason}" for reason, times in figures.retry_reasons.items()
+            )
             lines.append(
                 f"Sent again: {count(figures.retried)} requests to {name} at {load.load}"
                 + (f" ({reasons})." if reasons else ".")
@@ -576,7 +671,9 @@ def _load_cautions(load: LoadSummary) -> list[str]:
 
 
 def pairing_note(summary: AbSummary) -> str:
-    """Return what a ratio pairs, which need not be the ratio of the medians beside it; empty without a ratio."""
+    """Return what a ratio pairs, which need not be the ratio of the medians beside it; empty
+    without a ratio.
+    """
     if not any(entry.typical is not None for load in summary.loads for entry in load.comparisons):
         return ""
     return (

@@ -17,7 +17,13 @@ from specbench_kit.datasets.base import LoadedDataset, Prompt
 from specbench_kit.decoding.clock import monotonic_s, read_processor_time
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.time_limit import TimeLimit
-from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, CounterChange, DraftCounts, ServerDescription
+from specbench_kit.live.engines.answers import (
+    AnswerKey,
+    AnswerRecord,
+    CounterChange,
+    DraftCounts,
+    ServerDescription,
+)
 from specbench_kit.live.engines.base import Generation, dialects
 from specbench_kit.live.engines.client import (
     Patience,
@@ -40,7 +46,15 @@ from specbench_kit.studies.ab.comparison import Plan, saturation, summarise
 from specbench_kit.studies.ab.figures import Targets
 from specbench_kit.studies.ab.outputs import FEWEST_PAIRS
 from specbench_kit.studies.ab.settings import AbSettings, Load
-from specbench_kit.studies.ab.store import AbOutcome, AnswerStore, Turn, arrivals_s, conclude, request_seed, turns_of
+from specbench_kit.studies.ab.store import (
+    AbOutcome,
+    AnswerStore,
+    Turn,
+    arrivals_s,
+    conclude,
+    request_seed,
+    turns_of,
+)
 from specbench_kit.studies.ab.summary import BOUNDS, AbCondition
 
 STRETCH_S = 1.0
@@ -83,7 +97,9 @@ class Driver:
     began_s: float = field(default_factory=monotonic_s)
     """The origin of the times of its records."""
     busy_share: float = 0.0
-    """Largest share of the time in which this process kept a processor busy, over turns of `STRETCH_S` together."""
+    """Largest share of the time in which this process kept a processor busy, over turns of
+    `STRETCH_S` together.
+    """
     ended_early: bool = False
     """Whether --minutes were over before the last turn."""
     _stretch_s: tuple[float, float] = (0.0, 0.0)
@@ -92,15 +108,20 @@ class Driver:
 
     async def probe(self) -> None:
         """Put one short request to each server; raise SkitError if one does not answer it."""
-        _require_fields(self.settings, self.clients, self._generation(self.prompts[0], (), PROBE_TOKENS))
+        _require_fields(
+            self.settings, self.clients, self._generation(self.prompts[0], (), PROBE_TOKENS)
+        )
         for client in self.clients:
             try:
                 await client.ask(self._generation(self.prompts[0], (), PROBE_TOKENS))
             except RequestFailedError as failure:
                 raise SkitError(await _explained(client, failure)) from failure
 
-    async def run(self, store: AnswerStore, loads: Iterable[Load], progress: Callable[[str, int, int], None]) -> None:
-        """Run all turns that the store does not hold yet, or as many as --minutes allow, but at least one.
+    async def run(
+        self, store: AnswerStore, loads: Iterable[Load], progress: Callable[[str, int, int], None]
+    ) -> None:
+        """Run all turns that the store does not hold yet, or as many as --minutes allow, but at
+        least one.
 
         Raise ServerLostError if a server goes away.
         """
@@ -128,11 +149,14 @@ class Driver:
 
     async def _warm_up(self, load: Load) -> None:
         count = self.settings.warm_up
-        # As many at once as under the load, so that connections and batches of that size exist when it begins.
+        # As many at once as under the load, so that connections and batches of that size exist when
+        # it begins.
         prompts = [self.prompts[-1 - number % len(self.prompts)] for number in range(count)]
         prompts = [replace(prompt, turns=prompt.turns[:1]) for prompt in prompts]
         for client in self.clients:
-            outcomes = await self._ask_all(client, prompts, load.concurrency or count, [0.0] * count)
+            outcomes = await self._ask_all(
+                client, prompts, load.concurrency or count, [0.0] * count
+            )
             for outcome in outcomes:
                 if outcome.failure is not None:
                     explained = await _explained(client, outcome.failure)
@@ -151,7 +175,9 @@ class Driver:
         used = read_processor_time().since(before)
         self.note_busy(used.process_s, used.wall_s)
         # Tokens are counted and records written between turns, where nothing is being timed.
-        lost = next((o.failure for o in outcomes if o.failure is not None and o.failure.unreachable), None)
+        lost = next(
+            (o.failure for o in outcomes if o.failure is not None and o.failure.unreachable), None
+        )
         for outcome in outcomes:
             if outcome.failure is None or not outcome.failure.unreachable:
                 store.append(self._record(turn, client.address.name, outcome))
@@ -167,18 +193,26 @@ class Driver:
         if moved is not None or fell:
             counts = moved or DraftCounts()
             store.append_counters(
-                CounterChange(turn.load.label, client.address.name, turn.repeat, turn.number, counts, fell)
+                CounterChange(
+                    turn.load.label, client.address.name, turn.repeat, turn.number, counts, fell
+                )
             )
 
     async def _require_answers(self, client: StreamClient, store: AnswerStore) -> None:
         """Raise ServerLostError if a server has answered none of `HOPELESS` requests or more."""
-        records = [record for record in store.records.values() if record.key.server == client.address.name]
+        records = [
+            record for record in store.records.values() if record.key.server == client.address.name
+        ]
         if len(records) >= HOPELESS and all(record.answer is None for record in records):
             name, base = client.address.name, client.address.base
-            raise ServerLostError(f"{name} ({base}) answered none of {len(records)} requests: {records[-1].error}")
+            raise ServerLostError(
+                f"{name} ({base}) answered none of {len(records)} requests: {records[-1].error}"
+            )
 
     def note_busy(self, process_s: float, wall_s: float) -> None:
-        """Count how busy this process was; short turns are counted together, since the share of one says nothing."""
+        """Count how busy this process was; short turns are counted together, since the share of one
+        says nothing.
+        """
         process_s = self._stretch_s[0] + process_s
         wall_s = self._stretch_s[1] + wall_s
         self._stretch_s = process_s, wall_s
@@ -194,7 +228,8 @@ class Driver:
         arrivals: Sequence[float],
         repeat: int = 0,
     ) -> list[_Outcome]:
-        """Ask for the answers to all prompts, each at its time of arrival, and at most `at_once` at a time.
+        """Ask for the answers to all prompts, each at its time of arrival, and at most `at_once` at
+        a time.
 
         The turns of a dialogue are requests one after the other, and in its place.
         """
@@ -211,20 +246,29 @@ class Driver:
         dialogues = await asyncio.gather(*map(ask, prompts, arrivals))
         return [outcome for dialogue in dialogues for outcome in dialogue]
 
-    async def _ask_dialogue(self, client: StreamClient, prompt: Prompt, late_s: float, repeat: int) -> list[_Outcome]:
-        """Ask for the answers to all turns; each turn after the first follows the server's own earlier answers."""
+    async def _ask_dialogue(
+        self, client: StreamClient, prompt: Prompt, late_s: float, repeat: int
+    ) -> list[_Outcome]:
+        """Ask for the answers to all turns; each turn after the first follows the server's own
+        earlier answers.
+        """
         outcomes: list[_Outcome] = []
         history: tuple[tuple[str, str], ...] = ()
         for turn, asked in enumerate(prompt.turns):
             began_s = monotonic_s()
             try:
-                sent = await client.ask(self._generation(prompt, history, self.settings.max_new_tokens, repeat))
+                sent = await client.ask(
+                    self._generation(prompt, history, self.settings.max_new_tokens, repeat)
+                )
             except RequestFailedError as failure:
                 outcomes.append(_Outcome(prompt, turn, began_s, late_s, failure=failure))
                 words = f"not asked, as turn {turn + 1} of its dialogue has no answer"
                 missing = RequestFailedError(words, (), failure.unreachable)
                 later = range(turn + 1, len(prompt.turns))
-                return [*outcomes, *(_Outcome(prompt, number, began_s, 0.0, failure=missing) for number in later)]
+                return [
+                    *outcomes,
+                    *(_Outcome(prompt, number, began_s, 0.0, failure=missing) for number in later),
+                ]
             outcomes.append(_Outcome(prompt, turn, began_s, late_s if turn == 0 else 0.0, sent))
             history += ((asked, sent.received.reply),)
         return outcomes
@@ -239,7 +283,9 @@ class Driver:
             prompt=prompt.turns[turn],
             max_tokens=max_tokens,
             sampler=Sampler(settings.temperature, settings.top_p, settings.top_k),
-            seed=request_seed(settings.seed, prompt.id, repeat if settings.temperature else 0, turn),
+            seed=request_seed(
+                settings.seed, prompt.id, repeat if settings.temperature else 0, turn
+            ),
             label=f"skit-ab-{self._labels}-{self.began_s}",
             ignore_eos=settings.ignore_eos,
             history=history,
@@ -247,26 +293,37 @@ class Driver:
         )
 
     def _record(self, turn: Turn, server: str, outcome: _Outcome) -> AnswerRecord:
-        key = AnswerKey(turn.load.label, server, outcome.prompt.id, turn.repeat, outcome.dialogue_turn)
+        key = AnswerKey(
+            turn.load.label, server, outcome.prompt.id, turn.repeat, outcome.dialogue_turn
+        )
         late_s = outcome.late_s if turn.load.rate is not None else 0.0
         if outcome.sent is None:
             failure = outcome.failure
             sent_s = outcome.began_s - self.began_s
             reasons = list(failure.reasons) if failure else []
-            return AnswerRecord(key, turn.number, sent_s, None, str(failure), len(reasons) + 1, late_s, reasons)
+            return AnswerRecord(
+                key, turn.number, sent_s, None, str(failure), len(reasons) + 1, late_s, reasons
+            )
         answer = outcome.sent.received.answer(self.count_tokens)
         sent_s = outcome.sent.sent_s - self.began_s
         reasons = list(outcome.sent.reasons)
-        return AnswerRecord(key, turn.number, sent_s, answer, None, len(reasons) + 1, late_s, reasons)
+        return AnswerRecord(
+            key, turn.number, sent_s, answer, None, len(reasons) + 1, late_s, reasons
+        )
 
 
 BUSY_SHARE = 0.7
-"""Share of a turn's time in which the client kept a processor busy from which it may have slowed the streams down."""
+"""Share of a turn's time in which the client kept a processor busy from which it may have slowed
+the streams down.
+"""
 ORDER = "ABBA: turn by turn, first server first in one and second server first in the next, and so in every repeat"
 
 
 def compare_servers(
-    settings: AbSettings, dataset: LoadedDataset, progress: ProgressCallback, say: Callable[[str], None]
+    settings: AbSettings,
+    dataset: LoadedDataset,
+    progress: ProgressCallback,
+    say: Callable[[str], None],
 ) -> AbOutcome:
     """Measure both servers, and write a run directory with a report."""
     require_kinds(settings)
@@ -274,7 +331,10 @@ def compare_servers(
 
 
 async def _compare(
-    settings: AbSettings, dataset: LoadedDataset, progress: ProgressCallback, say: Callable[[str], None]
+    settings: AbSettings,
+    dataset: LoadedDataset,
+    progress: ProgressCallback,
+    say: Callable[[str], None],
 ) -> AbOutcome:
     loads = settings.loads(len(dataset.prompts))
     prompts = len(dataset.prompts)
@@ -312,11 +372,17 @@ async def _compare(
 async def _explained(client: StreamClient, failure: RequestFailedError) -> str:
     """Return which server failed, what it answered, and what to do."""
     advice = await client.way_out(failure)
-    return f"{client.address.name} ({client.address.base}): {failure}{'; ' if advice else ''}{advice}"
+    return (
+        f"{client.address.name} ({client.address.base}): {failure}{'; ' if advice else ''}{advice}"
+    )
 
 
 async def _run(
-    driver: Driver, store: AnswerStore, loads: Sequence[Load], progress: ProgressCallback, of_servers: Sequence[str]
+    driver: Driver,
+    store: AnswerStore,
+    loads: Sequence[Load],
+    progress: ProgressCallback,
+    of_servers: Sequence[str],
 ) -> AbOutcome:
     """Ask for all answers that the store lacks, and conclude the run with what there is.
 
@@ -347,10 +413,14 @@ async def _run(
 
 
 def _doubts(settings: AbSettings, loads: Sequence[Load], prompts: int) -> list[str]:
-    """Return a line for every load of too few turns for a verdict; raise SkitError if a condition needs an interval."""
+    """Return a line for every load of too few turns for a verdict; raise SkitError if a condition
+    needs an interval.
+    """
     figures = sum(load.figures for load in loads)
     enough = units_for_a_verdict(figures)
-    of_interval = next((text for text in settings.fail_if if AbCondition.parse(text).detail in BOUNDS), None)
+    of_interval = next(
+        (text for text in settings.fail_if if AbCondition.parse(text).detail in BOUNDS), None
+    )
     lines = []
     for load in loads:
         turns = -(-prompts // load.turn)
@@ -358,17 +428,23 @@ def _doubts(settings: AbSettings, loads: Sequence[Load], prompts: int) -> list[s
             continue
         few = f"{load.label}: {prompts} prompts make {turns} turns of {load.turn}"
         advice = f"give {load.turn * enough} prompts or more with --limit, or a smaller --turn"
-        require(of_interval is None, f"--fail-if '{of_interval}' asks for an interval; {few}: {advice}")
+        require(
+            of_interval is None, f"--fail-if '{of_interval}' asks for an interval; {few}: {advice}"
+        )
         if turns < FEWEST_UNITS:
             lines.append(f"{few}, which can show no difference: {advice}")
         else:
-            lines.append(f"{few}, which may be too few to tell, as {figures} figures hold together: {advice}")
+            lines.append(
+                f"{few}, which may be too few to tell, as {figures} figures hold together: {advice}"
+            )
     return lines
 
 
 def _sampling_doubts(settings: AbSettings, prompts: int) -> list[str]:
     """Return a line if sampled outputs are too few to compare their distributions."""
-    if not settings.temperature or (settings.repeats > 1 and prompts * settings.repeats >= FEWEST_PAIRS):
+    if not settings.temperature or (
+        settings.repeats > 1 and prompts * settings.repeats >= FEWEST_PAIRS
+    ):
         return []
     needed = max(2, -(-FEWEST_PAIRS // prompts))
     return [
@@ -384,20 +460,31 @@ def _same_server(settings: AbSettings) -> list[str]:
         parts = urlsplit(address.base)
         try:
             found = socket.getaddrinfo(parts.hostname, parts.port, type=socket.SOCK_STREAM)
-            places.append({(entry[4][0], entry[4][1], parts.path.rstrip("/"), address.model) for entry in found})
+            places.append(
+                {
+                    (entry[4][0], entry[4][1], parts.path.rstrip("/"), address.model)
+                    for entry in found
+                }
+            )
         except OSError:  # what cannot be resolved here has been reached by a proxy
             places.append({(address.base, 0, "", address.model)})
     first, second = settings.names
     if not places[0] & places[1]:
         return []
-    return [f"ONE SERVER: {first} and {second} lead to the same address, so that a server is compared with itself."]
+    return [
+        f"ONE SERVER: {first} and {second} lead to the same address, so that a server is compared with itself."
+    ]
 
 
 def _prompt_treatment(clients: Sequence[StreamClient]) -> list[str]:
     """Return a line if one server applies the chat template to a prompt and the other does not."""
     treated = [
         f"{client.address.name} ({client.address.dialect}) "
-        + ("answers it in the model's chat template" if client.dialect.applies_chat_template else "continues its text")
+        + (
+            "answers it in the model's chat template"
+            if client.dialect.applies_chat_template
+            else "continues its text"
+        )
         for client in clients
     ]
     if len({client.dialect.applies_chat_template for client in clients}) == 1:
@@ -429,7 +516,9 @@ def _cautions(driver: Driver) -> list[str]:
 
 
 def _busy_at_start(readings: Sequence[MachineReadings]) -> list[str]:
-    """Return a line if other programs wanted more processors than there are when a part of the run began."""
+    """Return a line if other programs wanted more processors than there are when a part of the run
+    began.
+    """
     busy = [
         (start, sample.cpus)
         for sample in readings
@@ -447,7 +536,9 @@ def _busy_at_start(readings: Sequence[MachineReadings]) -> list[str]:
 
 
 def require_kinds(settings: AbSettings) -> None:
-    """Raise SkitError if a server is of an unknown kind, or of one that cannot do what an option asks for."""
+    """Raise SkitError if a server is of an unknown kind, or of one that cannot do what an option
+    asks for.
+    """
     for address in settings.addresses:
         require(
             dialects.get(address.dialect).may_ignore_eos or not settings.ignore_eos,
@@ -456,21 +547,29 @@ def require_kinds(settings: AbSettings) -> None:
         )
 
 
-def _require_fields(settings: AbSettings, clients: Sequence[StreamClient], generation: Generation) -> None:
-    """Raise SkitError for a field of --leave-out that no request has, and for an option that only such fields state."""
+def _require_fields(
+    settings: AbSettings, clients: Sequence[StreamClient], generation: Generation
+) -> None:
+    """Raise SkitError for a field of --leave-out that no request has, and for an option that only
+    such fields state.
+    """
     if not settings.leave_out:
         return
     left_out = " --leave-out ".join(("", *settings.leave_out)).strip()
     known = dict.fromkeys(name for client in clients for name in client.fields(generation))
     for name in settings.leave_out:
         can = f"{', '.join(known)} can be left out"
-        require(name in known, f"--leave-out {name}: requests have no such field, or need it; {can}")
+        require(
+            name in known, f"--leave-out {name}: requests have no such field, or need it; {can}"
+        )
     sampler = generation.sampler
     others = {
         "max_new_tokens": structs.replace(generation, max_tokens=generation.max_tokens + 1),
         "ignore_eos": structs.replace(generation, ignore_eos=not generation.ignore_eos),
         "seed": structs.replace(generation, seed=generation.seed + 1),
-        "temperature": structs.replace(generation, sampler=replace(sampler, temperature=sampler.temperature + 1)),
+        "temperature": structs.replace(
+            generation, sampler=replace(sampler, temperature=sampler.temperature + 1)
+        ),
         "top_p": structs.replace(generation, sampler=replace(sampler, top_p=sampler.top_p / 2)),
         "top_k": structs.replace(generation, sampler=replace(sampler, top_k=sampler.top_k + 1)),
     }
@@ -489,7 +588,12 @@ async def _describe(client: StreamClient) -> ServerDescription:
     address = client.address
     client.dialect.model_name = address.model or facts.model or ""
     return ServerDescription(
-        address.name, address.base, address.dialect, client.dialect.model_name or None, facts.context, facts.version
+        address.name,
+        address.base,
+        address.dialect,
+        client.dialect.model_name or None,
+        facts.context,
+        facts.version,
     )
 
 
@@ -506,7 +610,10 @@ def _token_counter(tokenizer: str | None) -> TokenCounter | None:
 
 
 def _open_store(
-    settings: AbSettings, dataset: LoadedDataset, servers: Sequence[ServerDescription], environment: JsonObject
+    settings: AbSettings,
+    dataset: LoadedDataset,
+    servers: Sequence[ServerDescription],
+    environment: JsonObject,
 ) -> AnswerStore:
     """Make the folder of a new run, or open the one that is resumed."""
     described = [to_builtins(server) for server in servers]
@@ -514,7 +621,9 @@ def _open_store(
     identity = {
         "servers": [[server.name, server.address, server.dialect] for server in servers],
         "dataset": dataset.digest,
-        "config": {name: config[name] for name in config if name not in ("timeout_s", "retries", "minutes")},
+        "config": {
+            name: config[name] for name in config if name not in ("timeout_s", "retries", "minutes")
+        },
     }
     if not settings.resume:
         run = {
@@ -541,17 +650,24 @@ def _open_store(
     return store
 
 
-def _require_same(store: AnswerStore, servers: Sequence[JsonObject], environment: JsonObject) -> None:
+def _require_same(
+    store: AnswerStore, servers: Sequence[JsonObject], environment: JsonObject
+) -> None:
     """Raise SkitError if a run was begun in another environment, or with other servers."""
     require_same_environment(store.folder.name, store.run, environment)
     for before, now in zip(store.run["servers"], servers, strict=True):
-        require(before == now, f"{now['name']} is another server than before ({before} then): --force mixes the two")
+        require(
+            before == now,
+            f"{now['name']} is another server than before ({before} then): --force mixes the two",
+        )
 
 
 def _sweep(
     settings: AbSettings, plan: Plan, loads: Sequence[Load], store: AnswerStore, taken: list[Load]
 ) -> Iterator[Load]:
-    """Yield and collect the loads to run: with --until-saturated, up to the first at which no server keeps up."""
+    """Yield and collect the loads to run: with --until-saturated, up to the first at which no
+    server keeps up.
+    """
     for load in loads:
         taken.append(load)
         yield load
@@ -561,7 +677,9 @@ def _sweep(
                 return
 
 
-def _plan(settings: AbSettings, loads: Sequence[Load], requests: int, left_out: Sequence[Load] = ()) -> Plan:
+def _plan(
+    settings: AbSettings, loads: Sequence[Load], requests: int, left_out: Sequence[Load] = ()
+) -> Plan:
     labels = [load.label for load in loads]
     return Plan(
         settings.names,
@@ -570,7 +688,9 @@ def _plan(settings: AbSettings, loads: Sequence[Load], requests: int, left_out: 
         open_loads=[load.label for load in loads if load.rate is not None],
         sampled=settings.temperature > 0,
         targets=Targets(settings.ttft_slo, settings.tpot_slo),
-        concurrencies={load.label: load.concurrency for load in loads if load.concurrency is not None},
+        concurrencies={
+            load.label: load.concurrency for load in loads if load.concurrency is not None
+        },
         left_out=[load.label for load in left_out],
     )
 

@@ -24,7 +24,9 @@ ARRIVALS_S = 10.0
 def parse_concurrency(text: str) -> tuple[int, ...]:
     """Return the numbers in `1,4,16`."""
     if not all(part.strip().isdigit() and int(part) for part in text.split(",")):
-        raise SkitError(f"--concurrency takes whole numbers from 1 up with commas between them, not '{text}'")
+        raise SkitError(
+            f"--concurrency takes whole numbers from 1 up with commas between them, not '{text}'"
+        )
     return tuple(int(part) for part in text.split(","))
 
 
@@ -55,7 +57,9 @@ class Load:
 
     @property
     def figures(self) -> int:
-        """How many figures are compared: throughput is none of them where requests arrive at fixed times."""
+        """How many figures are compared: throughput is none of them where requests arrive at fixed
+        times.
+        """
         return len(TYPICAL) - (self.rate is not None)
 
 
@@ -75,20 +79,32 @@ class AbSettings(common.DatasetOptions):
     limit: common.Limit = None
     minutes: common.Minutes = None
     repeats: Annotated[
-        int, Option("Number of times that each server gets each prompt; 2 or more show its own variation.", RUN)
+        int,
+        Option(
+            "Number of times that each server gets each prompt; 2 or more show its own variation.",
+            RUN,
+        ),
     ] = 2
     max_new_tokens: common.MaxNewTokens = 128
     ignore_eos: Annotated[
-        bool, Option("Let every answer have --max-new-tokens tokens; not with chat, completions and tgi.", DECODING)
+        bool,
+        Option(
+            "Let every answer have --max-new-tokens tokens; not with chat, completions and tgi.",
+            DECODING,
+        ),
     ] = False
-    temperature: Annotated[float, Option("Sampling temperature; 0 decodes greedily.", DECODING)] = 0.0
+    temperature: Annotated[float, Option("Sampling temperature; 0 decodes greedily.", DECODING)] = (
+        0.0
+    )
     top_p: Annotated[float, Option("Top-p sampling; 1 disables it.", DECODING)] = 1.0
     top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING)] = 0
     seed: common.Seed = 0
     concurrency: Annotated[
         tuple[int, ...],
         Option(
-            "Requests in flight at a server, one load each: 1,4,16; the default is 1.", LOAD, parse=parse_concurrency
+            "Requests in flight at a server, one load each: 1,4,16; the default is 1.",
+            LOAD,
+            parse=parse_concurrency,
         ),
     ] = ()
     rate: Annotated[
@@ -108,28 +124,50 @@ class AbSettings(common.DatasetOptions):
         ),
     ] = None
     until_saturated: Annotated[
-        bool, Option("Leave out the loads after the first one at which both servers are over-saturated.", LOAD)
+        bool,
+        Option(
+            "Leave out the loads after the first one at which both servers are over-saturated.",
+            LOAD,
+        ),
     ] = False
-    warm_up: Annotated[int, Option("Requests to each server before each load, which do not count.", LOAD)] = 2
+    warm_up: Annotated[
+        int, Option("Requests to each server before each load, which do not count.", LOAD)
+    ] = 2
     ttft_slo: Annotated[
         float | None,
-        Option("Time to the first token that goodput asks for, such as 200ms.", GOALS, parse=seconds_of("--ttft-slo")),
+        Option(
+            "Time to the first token that goodput asks for, such as 200ms.",
+            GOALS,
+            parse=seconds_of("--ttft-slo"),
+        ),
     ] = None
     tpot_slo: Annotated[
         float | None,
-        Option("Time per output token that goodput asks for, such as 50ms.", GOALS, parse=seconds_of("--tpot-slo")),
+        Option(
+            "Time per output token that goodput asks for, such as 50ms.",
+            GOALS,
+            parse=seconds_of("--tpot-slo"),
+        ),
     ] = None
     tokenizer: Annotated[
         str | None,
-        Option("Folder or name of a tokenizer, to count tokens at servers that do not count them.", SERVER),
+        Option(
+            "Folder or name of a tokenizer, to count tokens at servers that do not count them.",
+            SERVER,
+        ),
     ] = None
-    timeout_s: Annotated[float, Option("Seconds of silence after which a request failed.", SERVER, flag="timeout")] = (
-        300.0
-    )
-    retries: Annotated[int, Option("Number of times that a failed request is sent again.", SERVER)] = 2
+    timeout_s: Annotated[
+        float, Option("Seconds of silence after which a request failed.", SERVER, flag="timeout")
+    ] = 300.0
+    retries: Annotated[
+        int, Option("Number of times that a failed request is sent again.", SERVER)
+    ] = 2
     server_ca: Annotated[
         Path | None,
-        Option("Certificates, PEM, that the servers' must be signed by, in place of the usual ones.", SERVER),
+        Option(
+            "Certificates, PEM, that the servers' must be signed by, in place of the usual ones.",
+            SERVER,
+        ),
     ] = None
     leave_out: Annotated[
         tuple[str, ...],
@@ -142,7 +180,10 @@ class AbSettings(common.DatasetOptions):
     out: common.Out = Path("results")
     resume: common.Resume = False
     force: Annotated[
-        bool, Option("With --resume: continue although software, machine or a server has changed.", OUTPUT)
+        bool,
+        Option(
+            "With --resume: continue although software, machine or a server has changed.", OUTPUT
+        ),
     ] = False
     fail_if: Annotated[
         tuple[str, ...],
@@ -160,12 +201,18 @@ class AbSettings(common.DatasetOptions):
     def __post_init__(self) -> None:
         require(len(self.servers) == 2, f"name two servers, not {len(self.servers)}: {USAGE}")
         is_server = ["://" in text for text in self.servers]
-        require(all(is_server) or not any(is_server), "compare two servers or two files, not a server with a file")
+        require(
+            all(is_server) or not any(is_server),
+            "compare two servers or two files, not a server with a file",
+        )
         if all(is_server):
             object.__setattr__(self, "addresses", tuple(map(parse_server, self.servers)))
         else:
             object.__setattr__(self, "files", tuple(map(_parse_files, self.servers)))
-        require(len(set(self.names)) == 2, f"both servers are called {self.names[0]}: name them differently")
+        require(
+            len(set(self.names)) == 2,
+            f"both servers are called {self.names[0]}: name them differently",
+        )
         for flag, value, least in (
             ("--repeats", self.repeats, 1),
             ("--max-new-tokens", self.max_new_tokens, 1),
@@ -185,22 +232,32 @@ class AbSettings(common.DatasetOptions):
             is_sweep or not self.until_saturated,
             "--until-saturated needs several loads from low to high, such as --concurrency 1,4,16 or --rate 1,2,4",
         )
-        require(0 <= self.temperature < 100 and 0 < self.top_p <= 1 and self.top_k >= 0, "sampling is out of range")
+        require(
+            0 <= self.temperature < 100 and 0 < self.top_p <= 1 and self.top_k >= 0,
+            "sampling is out of range",
+        )
 
     @property
     def names(self) -> tuple[str, str]:
         """The names of both servers."""
-        first, second = [address.name for address in self.addresses] or [name for name, _ in self.files]
+        first, second = [address.name for address in self.addresses] or [
+            name for name, _ in self.files
+        ]
         return first, second
 
     def loads(self, prompts: int) -> list[Load]:
         """Return the loads, given the number of prompts."""
         if not self.rate:
-            return [Load(self.turn or count, concurrency=count) for count in self.concurrency or (1,)]
+            return [
+                Load(self.turn or count, concurrency=count) for count in self.concurrency or (1,)
+            ]
         # Turns are short enough for a verdict.
         figures = sum(Load(1, rate=rate).figures for rate in self.rate)
         most = max(1, prompts // units_for_a_verdict(figures))
-        return [Load(self.turn or max(1, min(most, round(ARRIVALS_S * rate))), rate=rate) for rate in self.rate]
+        return [
+            Load(self.turn or max(1, min(most, round(ARRIVALS_S * rate))), rate=rate)
+            for rate in self.rate
+        ]
 
     def described(self) -> JsonObject:
         """Return the settings that decide the result, as `run.json` holds them."""
@@ -230,7 +287,10 @@ class AbSettings(common.DatasetOptions):
 def _parse_files(text: str) -> tuple[str, tuple[Path, ...]]:
     name, equals, paths = text.partition("=")
     require(not is_host_and_port(text), f"'{text}' names no kind of server: {USAGE}")
-    require(bool(equals and name and paths), f"'{text}' names no server and no file: {USAGE}, or NAME=FILE")
+    require(
+        bool(equals and name and paths),
+        f"'{text}' names no server and no file: {USAGE}, or NAME=FILE",
+    )
     require(
         not is_host_and_port(paths),
         f"'{text}' says no kind of server: write {name}=llama-cpp://{paths}, or another kind of `skit list engines`",

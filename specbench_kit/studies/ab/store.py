@@ -1,4 +1,5 @@
-"""What a run of `skit ab` asks and keeps: the turns of its loads, and a folder with all answers, summary and report.
+"""What a run of `skit ab` asks and keeps: the turns of its loads, and a folder with all answers,
+summary and report.
 
 Both servers take every turn, one after the other, in the order ABBA.
 """
@@ -35,7 +36,9 @@ SEED_BYTES = 4
 
 
 class Turn(NamedTuple):
-    """The prompts that one server gets before the other gets the same ones, and which server begins (0 or 1)."""
+    """The prompts that one server gets before the other gets the same ones, and which server begins
+    (0 or 1).
+    """
 
     load: Load
     repeat: int
@@ -50,17 +53,23 @@ class Turn(NamedTuple):
 
 
 def turns_of(load: Load, prompts: Sequence[Prompt], repeats: int) -> Iterator[Turn]:
-    """Yield the turns of a load: AB, BA, AB, ... over the prompts, and the other way round in the next repeat.
+    """Yield the turns of a load: AB, BA, AB, ... over the prompts, and the other way round in the
+    next repeat.
 
-    A machine that slows down or warms up meets both servers alike: each begins as often as the other, with any prompt.
+    A machine that slows down or warms up meets both servers alike: each begins as often as the
+    other, with any prompt.
     """
     for repeat in range(repeats):
         for number, begin in enumerate(range(0, len(prompts), load.turn)):
-            yield Turn(load, repeat, number, prompts[begin : begin + load.turn], (number + repeat) % 2)
+            yield Turn(
+                load, repeat, number, prompts[begin : begin + load.turn], (number + repeat) % 2
+            )
 
 
 def arrivals_s(turn: Turn, seed: int) -> list[float]:
-    """Return when each request of a turn arrives, in seconds since its first: the same for both servers and repeats."""
+    """Return when each request of a turn arrives, in seconds since its first: the same for both
+    servers and repeats.
+    """
     rate = turn.load.rate
     if rate is None:
         return [0.0] * len(turn.prompts)
@@ -93,7 +102,9 @@ def _identity_of(folder: Path) -> JsonObject:
 
 @dataclass
 class AnswerStore:
-    """The records of a run; a record replaces an earlier one of the same key, from a turn that was cut short."""
+    """The records of a run; a record replaces an earlier one of the same key, from a turn that was
+    cut short.
+    """
 
     folder: Path
     names: tuple[str, ...]
@@ -106,16 +117,23 @@ class AnswerStore:
     ) -> "AnswerStore":
         """Make the folder of a new run, to which this process alone writes from now on."""
         folder = unused_folder(out, "ab", dataset, identity)
-        with reported(f"cannot make a run directory in {out}", "make room there or choose another folder with --out"):
+        with reported(
+            f"cannot make a run directory in {out}",
+            "make room there or choose another folder with --out",
+        ):
             folder.mkdir(parents=True)
-            replace_file(folder / RUN, encode(to_json({"schema_version": SCHEMA_VERSION, **run, "identity": identity})))
+            replace_file(
+                folder / RUN,
+                encode(to_json({"schema_version": SCHEMA_VERSION, **run, "identity": identity})),
+            )
             (folder / ANSWERS).touch()
         lock(folder)
         return cls(folder, names)
 
     @classmethod
     def resume(cls, out: Path, names: tuple[str, ...], identity: JsonObject) -> "AnswerStore":
-        """Open the newest unfinished run with the same settings, to which this process alone writes from now on.
+        """Open the newest unfinished run with the same settings, to which this process alone writes
+        from now on.
 
         Raise SkitError if there is none, or if another process writes to it.
         """
@@ -176,7 +194,9 @@ class AnswerStore:
 
 
 def _read(path: Path, kind: type[T]) -> Iterable[T]:
-    lines = LineFile(path).records(partial(decode, kind), "a line of skit ab", "remove it and use --resume")
+    lines = LineFile(path).records(
+        partial(decode, kind), "a line of skit ab", "remove it and use --resume"
+    )
     return (record for _, record in lines)
 
 

@@ -1,4 +1,6 @@
-"""The content of `summary.json` of a run of `skit ab`, as types, and the conditions under which such a run fails."""
+"""The content of `summary.json` of a run of `skit ab`, as types, and the conditions under which
+such a run fails.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,16 +24,17 @@ FIGURES: dict[Figure, str] = {
 }
 """What the two servers are compared in, and how a report calls it."""
 Gate = Literal["identical", "as with itself", "alike in distribution", "different", "not compared"]
-"""Whether the servers' outputs agree: all of them; no fewer than when a server is asked twice; sampled ones, whose
-distributions show no difference; not; or unknown."""
+"""Whether the servers' outputs agree: all of them; no fewer than when a server is asked twice;
+sampled ones, whose distributions show no difference; not; or unknown.
+"""
 
 
 class Speculation(Struct, frozen=True):
     """Acceptance as the server reports it: for each answer, or by its counters over the whole load.
 
-    The acceptance length has its 95% interval over turns. By what answers report it counts the tokens that were sent;
-    counters also count those of a last round after the answer's end, so that `tokens_per_round`, the tokens that were
-    sent for each round, stands beside it.
+    The acceptance length has its 95% interval over turns. By what answers report it counts the
+    tokens that were sent; counters also count those of a last round after the answer's end, so that
+    `tokens_per_round`, the tokens that were sent for each round, stands beside it.
     """
 
     source: Literal["each answer", "counters"]
@@ -75,7 +78,9 @@ class ServerFigures(Struct, frozen=True):
 
 
 class Lengths(Struct, frozen=True):
-    """Mean tokens of the answers to the requests that both servers answered, in the order of their names."""
+    """Mean tokens of the answers to the requests that both servers answered, in the order of their
+    names.
+    """
 
     mean_tokens: list[Number]
     pairs: Count
@@ -88,7 +93,8 @@ class Lengths(Struct, frozen=True):
 
 
 class FigureComparison(Struct, frozen=True):
-    """How much faster the second server is than the first, in one figure, or how much longer its acceptance length.
+    """How much faster the second server is than the first, in one figure, or how much longer its
+    acceptance length.
 
     `ratio` is that of sums over all turns, and `typical` that of a typical turn, which verdicts on times go by. Either
     interval holds together with all others of its kind.
@@ -104,7 +110,8 @@ class FigureComparison(Struct, frozen=True):
 
 
 class Divergence(Struct, frozen=True):
-    """The first place at which two outputs of one prompt differ: a token, or a character where tokens are unknown.
+    """The first place at which two outputs of one prompt differ: a token, or a character where
+    tokens are unknown.
 
     `dialogue_turn` counts the earlier turns of the prompt's dialogue, whose outputs are the same.
     """
@@ -120,7 +127,8 @@ class Divergence(Struct, frozen=True):
 
 
 class SampleTest(Struct, frozen=True):
-    """Sampled outputs compared: the chance that servers with one distribution differ as much in any statistic.
+    """Sampled outputs compared: the chance that servers with one distribution differ as much in any
+    statistic.
 
     `samples` counts the answers of each server. `level` is the chance below which a difference is shown, with the tests
     of all loads together at 5%; `shown` names what differs.
@@ -160,7 +168,8 @@ class LoadSummary(Struct, frozen=True):
 
 
 class AbSummary(Struct, frozen=True):
-    """All loads of a run; `level` is the confidence of each interval at which all hold together with 95%.
+    """All loads of a run; `level` is the confidence of each interval at which all hold together
+    with 95%.
 
     `saturated` holds, by server, the loads at which it is over-saturated, with the reason. `left_out` names the loads
     that were not run for that.
@@ -204,7 +213,9 @@ UNITS: Mapping[str, Unit] = {
     "failed": "count",
     "identical": "share",
 }
-"""Every metric of a condition: those that compare, those of the second server, and the share of identical outputs."""
+"""Every metric of a condition: those that compare, those of the second server, and the share of
+identical outputs.
+"""
 TIMELESS = ("acceptance_ratio", "acceptance_length", "acceptance_rate", "failed", "identical")
 """Metrics without a time in them, which a busy machine does not change."""
 
@@ -219,7 +230,9 @@ class AbCondition(ConditionTerms):
         percentiles = dict.fromkeys(LATENCIES, PERCENTILES)
         condition = parse_terms(cls, text, UNITS, percentiles, BOUNDS)
         if condition.detail in BOUNDS and condition.metric not in {**SPEEDUPS, **TYPICAL}:
-            raise SkitError(f"--fail-if '{text}': {condition.metric} has no interval; leave out .{condition.detail}")
+            raise SkitError(
+                f"--fail-if '{text}': {condition.metric} has no interval; leave out .{condition.detail}"
+            )
         return condition
 
     @property
@@ -228,7 +241,9 @@ class AbCondition(ConditionTerms):
         return self.metric not in TIMELESS
 
     def violations(self, summary: AbSummary) -> list[str]:
-        """Return a line for every load at which the condition holds; raise SkitError where it cannot be judged."""
+        """Return a line for every load at which the condition holds; raise SkitError where it
+        cannot be judged.
+        """
         lines = []
         for load in summary.loads:
             value = self._value(load, load.servers[summary.names[1]])

@@ -1,4 +1,6 @@
-"""Answers of one model alone, outside of every comparison, and how many answers are right by their references."""
+"""Answers of one model alone, outside of every comparison, and how many answers are right by their
+references.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,17 +33,24 @@ def answer_dataset(
     finished: Mapping[str, RequestRecord] | None = None,
     limit: TimeLimit = NO_LIMIT,
 ) -> None:
-    """Answer every prompt of a dataset with the model of `runner` and pass each finished record to `sink`.
+    """Answer every prompt of a dataset with the model of `runner` and pass each finished record to
+    `sink`.
 
-    Requests that are in `finished` are not answered again. The `limit` ends this after the first answer or later.
+    Requests that are in `finished` are not answered again. The `limit` ends this after the first
+    answer or later.
     """
-    setup = DecodingSetup(sampler=sampler, seed=settings.seed, eos_ids=pair.eos_ids, batch_size=settings.batch_size)
+    setup = DecodingSetup(
+        sampler=sampler, seed=settings.seed, eos_ids=pair.eos_ids, batch_size=settings.batch_size
+    )
     loop = local_loop(Autoregressive(), runner, setup=setup)
     lane = MethodLane(
         name="one model alone",
         loop=loop,
         script=ConversationScript(
-            [Conversation(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts],
+            [
+                Conversation(prompt, pair.tokenizer, settings.max_new_tokens)
+                for prompt in dataset.prompts
+            ],
             finished or {},
         ),
         decode=lambda ids: str(pair.tokenizer.decode(ids, skip_special_tokens=True)),
@@ -74,25 +83,41 @@ class GoldAnswers:
         self._max_new_tokens = max_new_tokens
         self._draft = draft
 
-    def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> dict[str, object]:
-        """Return the part `exact_match` of a summary, or nothing if no prompt has a reference answer."""
+    def judge(
+        self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
+    ) -> dict[str, object]:
+        """Return the part `exact_match` of a summary, or nothing if no prompt has a reference
+        answer.
+        """
         if not self._golds:
             return {}
         rules = dict.fromkeys(ANSWER_RULES[gold.rule].words for gold in self._golds.values())
         target = self.count(baseline) if baseline else None
-        found = ExactMatch("; ".join(rules), self.count(records), target, self._draft, self._max_new_tokens)
+        found = ExactMatch(
+            "; ".join(rules), self.count(records), target, self._draft, self._max_new_tokens
+        )
         return {"exact_match": found}
 
     def count(self, records: Sequence[RequestRecord]) -> AnswerCounts:
-        """Count the records that have a reference answer, those that match it, and those that the limit cut short."""
-        judged = [record for record in records if record.request_id in self._golds and record.finish_reason != "error"]
-        correct = sum(self._golds[record.request_id].matches(record.text or "") for record in judged)
+        """Count the records that have a reference answer, those that match it, and those that the
+        limit cut short.
+        """
+        judged = [
+            record
+            for record in records
+            if record.request_id in self._golds and record.finish_reason != "error"
+        ]
+        correct = sum(
+            self._golds[record.request_id].matches(record.text or "") for record in judged
+        )
         cut = sum(record.finish_reason == "length" for record in judged)
         return AnswerCounts(len(judged), correct, cut)
 
 
 def gold_answers(bench: Workbench, dataset: LoadedDataset) -> GoldAnswers:
-    """Return the judge of a dataset's answers; with `draft_answers`, first let the draft model answer it alone."""
+    """Return the judge of a dataset's answers; with `draft_answers`, first let the draft model
+    answer it alone.
+    """
     settings = bench.settings
     answers = GoldAnswers(dataset.prompts, settings.max_new_tokens, rule=settings.answer_rule)
     if not settings.draft_answers:
@@ -102,5 +127,9 @@ def gold_answers(bench: Workbench, dataset: LoadedDataset) -> GoldAnswers:
         "--draft-answers: no method here drafts with a draft model; leave it out",
     )
     records: list[RequestRecord] = []
-    answer_dataset(dataset, bench.runners["draft"], bench.pair, settings, bench.sampler, records.append)
-    return GoldAnswers(dataset.prompts, settings.max_new_tokens, answers.count(records), settings.answer_rule)
+    answer_dataset(
+        dataset, bench.runners["draft"], bench.pair, settings, bench.sampler, records.append
+    )
+    return GoldAnswers(
+        dataset.prompts, settings.max_new_tokens, answers.count(records), settings.answer_rule
+    )

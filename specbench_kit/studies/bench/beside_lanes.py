@@ -1,7 +1,8 @@
-"""What runs beside the lanes of a benchmark: a control, the same method at the server, and readings of the machine.
+"""What runs beside the lanes of a benchmark: a control, the same method at the server, and readings
+of the machine.
 
-The control is plain decoding that takes another turn, as if it were a method of its own. The server decodes by itself
-what a device drafts for, which is the second baseline of a live run.
+The control is plain decoding that takes another turn, as if it were a method of its own. The server
+decodes by itself what a device drafts for, which is the second baseline of a live run.
 """
 
 from collections import defaultdict
@@ -26,7 +27,9 @@ from specbench_kit.studies.bench.workbench import Workbench
 
 CONTROL = "plain decoding again"
 PROMPTS = 12
-"""The prompts of each repeat that the control decodes: enough for an interval, and few beside a benchmark's."""
+"""The prompts of each repeat that the control decodes: enough for an interval, and few beside a
+benchmark's.
+"""
 
 
 @dataclass
@@ -47,10 +50,19 @@ class Control:
             _note(self._again_s, record)
             self._clock_s = record.finished_s or 0.0
 
-        return MethodLane(CONTROL, self.make_loop(self._clock_s), script, plain.decode, [keep], repeat=plain.repeat)
+        return MethodLane(
+            CONTROL,
+            self.make_loop(self._clock_s),
+            script,
+            plain.decode,
+            [keep],
+            repeat=plain.repeat,
+        )
 
     def reading(self) -> ControlReading | None:
-        """Return the control's speed over plain decoding on a typical prompt; None without enough prompts."""
+        """Return the control's speed over plain decoding on a typical prompt; None without enough
+        prompts.
+        """
         shared = {key: seconds for key, seconds in self._again_s.items() if key in self._plain_s}
         names = dict.fromkeys(name for name, _ in shared)
         units = {name: number for number, name in enumerate(names)}
@@ -58,7 +70,9 @@ class Control:
         interval = speed.typical.interval() if speed else None
         if speed is None or interval is None:
             return None
-        return ControlReading(speed.typical.value, (interval[0], interval[1]), speed.ratio.value, speed.typical.units)
+        return ControlReading(
+            speed.typical.value, (interval[0], interval[1]), speed.ratio.value, speed.typical.units
+        )
 
 
 def _note(seconds: dict[tuple[str, int], float], record: RequestRecord) -> None:
@@ -79,7 +93,8 @@ class MachineMonitor:
         for lane in lanes:
             self._lanes[lane.name].append(lane)
             method = methods[lane.name]
-            # The spread of step times is only meaningful if every verification is a forward of the same kind.
+            # The spread of step times is only meaningful if every verification is a forward of the
+            # same kind.
             if method.pipeline is None and not method.overlaps:
                 lane.sinks = [*lane.sinks, self._records.setdefault(lane.name, []).append]
 
@@ -98,7 +113,8 @@ class MachineMonitor:
 
 
 class ServerOnly:
-    """Lets the server decode each request by itself before a device drafts for it, where the server offers the method.
+    """Lets the server decode each request by itself before a device drafts for it, where the server
+    offers the method.
 
     The records of the method then hold how long that took, as those of a modelled run do.
     """
@@ -110,7 +126,9 @@ class ServerOnly:
         self._clocks_s: dict[str, float] = {}
 
     def lanes(self, lane: MethodLane, script: ConversationScript) -> list[MethodLane]:
-        """Return a method's lane, after the one of the server if there is one; `script` is for the server's."""
+        """Return a method's lane, after the one of the server if there is one; `script` is for the
+        server's.
+        """
         loop = self._bench.server_only_loop(lane.name, self._clocks_s.get(lane.name, 0.0))
         if loop is None:
             return [lane]

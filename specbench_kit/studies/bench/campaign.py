@@ -1,4 +1,6 @@
-"""The work of one `skit bench`: a benchmark per dataset with one pair of models, and an estimate of its time."""
+"""The work of one `skit bench`: a benchmark per dataset with one pair of models, and an estimate of
+its time.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,9 +27,9 @@ SHOWN_AS_SECONDS_S = 120
 class Campaign:
     """The benchmarks of several datasets with one pair of models.
 
-    Every run directory exists before anything is decoded, so that `--resume` finds all runs of one command. Close the
-    campaign after `conclude`, since a server is asked about outputs that differ; `with Campaign(...)` does. `turn` says
-    which of several processes this is.
+    Every run directory exists before anything is decoded, so that `--resume` finds all runs of one
+    command. Close the campaign after `conclude`, since a server is asked about outputs that differ;
+    `with Campaign(...)` does. `turn` says which of several processes this is.
     """
 
     def __init__(
@@ -40,23 +42,36 @@ class Campaign:
         self.bench = Workbench(settings, datasets, report)
         join = turn is not None and turn.number > 0
         runs, notes = open_runs(settings, self.bench, self.bench.datasets, join=join)
-        self.notes = [*self.bench.notes, *(self.bench.server.notes if self.bench.server else ()), *notes]
+        self.notes = [
+            *self.bench.notes,
+            *(self.bench.server.notes if self.bench.server else ()),
+            *notes,
+        ]
         pairs = zip(self.bench.datasets, runs, strict=True)
-        self.benchmarks = [Benchmark(settings, dataset, self.bench, opened, turn) for dataset, opened in pairs]
+        self.benchmarks = [
+            Benchmark(settings, dataset, self.bench, opened, turn) for dataset, opened in pairs
+        ]
 
     @property
     def outlook(self) -> str:
-        """Return a line that estimates the duration of a benchmark of many methods; empty for few methods."""
+        """Return a line that estimates the duration of a benchmark of many methods; empty for few
+        methods.
+        """
         missing = sum(benchmark.planned - benchmark.done for benchmark in self.benchmarks)
         if len(self.bench.lanes) <= MANY or not missing:
             return ""
         planned = sum(benchmark.planned for benchmark in self.benchmarks)
         seconds = estimate_seconds(self.bench, self.bench.datasets) * missing / planned
-        span = f"{seconds:.0f} seconds" if seconds < SHOWN_AS_SECONDS_S else f"{seconds / 60:.0f} minutes"
+        span = (
+            f"{seconds:.0f} seconds"
+            if seconds < SHOWN_AS_SECONDS_S
+            else f"{seconds / 60:.0f} minutes"
+        )
         return f"{len(self.bench.lanes)} methods, {missing} answers to decode. Estimated time: up to {span}"
 
     def run(self, report: Callable[[Progress], None]) -> None:
-        """Decode what is missing until --minutes are over, one dataset after the other; progress counts over all.
+        """Decode what is missing until --minutes are over, one dataset after the other; progress
+        counts over all.
 
         Raise MethodError for policies that failed, after all that others do.
         """
@@ -88,7 +103,9 @@ TRIAL_TOKENS = 16
 
 
 def estimate_seconds(bench: Workbench, datasets: list[LoadedDataset]) -> float:
-    """Return an upper estimate of the seconds on this machine: every answer is as long as allowed, none is batched."""
+    """Return an upper estimate of the seconds on this machine: every answer is as long as allowed,
+    none is batched.
+    """
     prompts = [prompt for dataset in datasets for prompt in dataset.prompts]
     shortest = min(prompts, key=lambda prompt: len(prompt.turns[0]))
     request = Conversation(shortest, bench.pair.tokenizer, TRIAL_TOKENS).next_request()
@@ -102,7 +119,8 @@ def estimate_seconds(bench: Workbench, datasets: list[LoadedDataset]) -> float:
                 loop = bench.loop(method)
                 started = read_processor_time()
                 loop.submit(request)
-                # The first step holds the prompt, which a request has once and not once per TRIAL_TOKENS.
+                # The first step holds the prompt, which a request has once and not once per
+                # TRIAL_TOKENS.
                 records = list(loop.step())
                 first = read_processor_time()
                 while not loop.idle:

@@ -1,4 +1,6 @@
-"""From the records on disk to the summary, report and exports of each run, and to the report that compares them."""
+"""From the records on disk to the summary, report and exports of each run, and to the report that
+compares them.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -44,7 +46,11 @@ class OutputJudge(Protocol):
     """Judges a run's outputs."""
 
     def judge(
-        self, run: RunDocument, method: Method, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
+        self,
+        run: RunDocument,
+        method: Method,
+        records: Sequence[RequestRecord],
+        baseline: Sequence[RequestRecord],
     ) -> dict[str, object]:
         """Return the parts `lossless` and `sampling` of the run's summary."""
 
@@ -52,7 +58,9 @@ class OutputJudge(Protocol):
 class AnswerJudge(Protocol):
     """Judges a run's answers by reference answers."""
 
-    def judge(self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]) -> dict[str, object]:
+    def judge(
+        self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
+    ) -> dict[str, object]:
         """Return the part `exact_match` of the run's summary, if any."""
 
 
@@ -65,7 +73,9 @@ class RunRequests:
 
 
 class RequestReader:
-    """Reads the requests of runs; the baseline of methods that ran together is read, and measured, once."""
+    """Reads the requests of runs; the baseline of methods that ran together is read, and measured,
+    once.
+    """
 
     def __init__(self) -> None:
         self._plain: dict[str, RequestGroup] = {}
@@ -94,10 +104,14 @@ class Conclusion:
         return document
 
     def run(self) -> BenchmarkRun:
-        """Return the run with its requests, which are read from its files unless they are at hand."""
+        """Return the run with its requests, which are read from its files unless they are at
+        hand.
+        """
         directory = self.directory
         known = self.requests or RequestReader()(directory)
-        return BenchmarkRun(directory.path, directory.document, known.group, known.plain, self.summary)
+        return BenchmarkRun(
+            directory.path, directory.document, known.group, known.plain, self.summary
+        )
 
 
 def conclude(
@@ -109,7 +123,8 @@ def conclude(
 ) -> list[Conclusion]:
     """Write report and summary of every run, whose requests `read` returns instead of its files.
 
-    Reports of several runs are text only, since figures and HTML page belong to the report that compares the runs.
+    Reports of several runs are text only, since figures and HTML page belong to the report that
+    compares the runs.
     """
     read = read or RequestReader()
     oracles = (run for run in runs if parse_method(run.run["method"]).needs_reference)
@@ -157,26 +172,40 @@ def _summarise(
         **output_judge.judge(run, method, records, baseline),
         **(answer_judge.judge(records, baseline) if answer_judge else {}),
     }
-    return structs.replace(measured_summary(run, requests.group, requests.plain, oracle), **judged_parts(judged))
+    return structs.replace(
+        measured_summary(run, requests.group, requests.plain, oracle), **judged_parts(judged)
+    )
 
 
 def _throughput(run: RunDirectory, records: Sequence[RequestRecord]) -> float | None:
-    """Return tokens per second over all requests; None if an interruption makes the clock meaningless."""
+    """Return tokens per second over all requests; None if an interruption makes the clock
+    meaningless.
+    """
     span_s = None if run.document.spans_interruption else makespan_s(records)
     return sum(len(record.output_ids) for record in records) / span_s if span_s else None
 
 
 def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> tuple[Path, Comparison] | None:
-    """Write the report into a new folder below `out`; return None if fewer than two runs have any records."""
-    begun = [one for one in conclusions if one.summary.requests.finished or one.summary.requests.failed]
+    """Write the report into a new folder below `out`; return None if fewer than two runs have any
+    records.
+    """
+    begun = [
+        one for one in conclusions if one.summary.requests.finished or one.summary.requests.failed
+    ]
     if len(begun) < 2:
         return None
     # force: an interruption can leave runs on different prompts; the report then says so.
     comparison = compare([one.run() for one in begun], force=True)
-    datasets = "-".join(dict.fromkeys(conclusion.directory.run["dataset"]["name"] for conclusion in conclusions))
-    folder = unused_folder(out, "bench", datasets, {"runs": [one.directory.path.name for one in begun]})
+    datasets = "-".join(
+        dict.fromkeys(conclusion.directory.run["dataset"]["name"] for conclusion in conclusions)
+    )
+    folder = unused_folder(
+        out, "bench", datasets, {"runs": [one.directory.path.name for one in begun]}
+    )
     write_reports(
-        comparison, folder, hint="the runs themselves are complete; make room, then write the report with skit report"
+        comparison,
+        folder,
+        hint="the runs themselves are complete; make room, then write the report with skit report",
     )
     return folder, comparison
 
@@ -189,7 +218,9 @@ MAX_PAGES = 100
 
 
 class RunExports:
-    """Observes the decoding loop of one method and writes the enabled exports into its run directory."""
+    """Observes the decoding loop of one method and writes the enabled exports into its run
+    directory.
+    """
 
     def __init__(self, run: RunDirectory, *, timeline: bool, token_view: bool) -> None:
         self.timeline = Timeline() if timeline else None
@@ -219,8 +250,12 @@ class RunExports:
         if self.timeline is not None and self.timeline.spans:
             method = method_label(run)
             time = time_kind(run)
-            trace = chrome_trace(self.timeline, {"method": method, "dataset": run.dataset.name, "time": time})
-            self._run.write_report(TIMELINE, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
+            trace = chrome_trace(
+                self.timeline, {"method": method, "dataset": run.dataset.name, "time": time}
+            )
+            self._run.write_report(
+                TIMELINE, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n"
+            )
             write_pictures(self._run.folder(PLOTS), self.timeline, f"{method}, {time}")
         if self._details is None:
             return
@@ -230,6 +265,10 @@ class RunExports:
         for page in pages:
             assert tokenizer is not None  # pages exist only after decoding with models
             prompt = tokenizer.decode(page.record.prompt_ids)
-            self._run.write_report(f"{TOKENS}/{page.name}", token_pages.render_page(run, page, show, prompt))
+            self._run.write_report(
+                f"{TOKENS}/{page.name}", token_pages.render_page(run, page, show, prompt)
+            )
         finished = sum(record.finish_reason != "error" for record in records)
-        self._run.write_report(f"{TOKENS}/{token_pages.INDEX}", token_pages.render_index(run, pages, finished))
+        self._run.write_report(
+            f"{TOKENS}/{token_pages.INDEX}", token_pages.render_index(run, pages, finished)
+        )

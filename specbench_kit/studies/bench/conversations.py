@@ -13,13 +13,19 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ANSWER_GROWTH = 3
-"""Tokens that one generated token can take in the next prompt: half a character may be shown as three bytes."""
+"""Tokens that one generated token can take in the next prompt: half a character may be shown as
+three bytes.
+"""
 
 
 class Conversation:
-    """The turns of one prompt; each later turn follows the answer that the same method gave to the turn before."""
+    """The turns of one prompt; each later turn follows the answer that the same method gave to the
+    turn before.
+    """
 
-    def __init__(self, prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_new_tokens: int) -> None:
+    def __init__(
+        self, prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_new_tokens: int
+    ) -> None:
         self.prompt = prompt
         self._tokenizer = tokenizer
         self._max_new_tokens = max_new_tokens
@@ -35,9 +41,16 @@ class Conversation:
         is_dialogue = len(self.prompt.turns) > 1
         request_id = f"{self.prompt.id}/{self._turn}" if is_dialogue else self.prompt.id
         templated = self.prompt.chat and bool(self._tokenizer.chat_template)
-        text = self._templated() if templated else "\n\n".join(message["content"] for message in self._messages)
-        # verbose=False: a prompt that is too long is recorded as failed, so the library need not warn of it.
-        token_ids = self._tokenizer(text, add_special_tokens=not templated, verbose=False)["input_ids"]
+        text = (
+            self._templated()
+            if templated
+            else "\n\n".join(message["content"] for message in self._messages)
+        )
+        # verbose=False: a prompt that is too long is recorded as failed, so the library need not
+        # warn of it.
+        token_ids = self._tokenizer(text, add_special_tokens=not templated, verbose=False)[
+            "input_ids"
+        ]
         return Request(
             request_id,
             self.prompt.category,
@@ -52,8 +65,14 @@ class Conversation:
 
     def _templated(self) -> str:
         try:
-            return str(self._tokenizer.apply_chat_template(self._messages, tokenize=False, add_generation_prompt=True))
-        except Exception as error:  # a template is a program written by the model's maker and may raise anything
+            return str(
+                self._tokenizer.apply_chat_template(
+                    self._messages, tokenize=False, add_generation_prompt=True
+                )
+            )
+        except (
+            Exception
+        ) as error:  # a template is a program written by the model's maker and may raise anything
             without = "remove its system message, or " if self.prompt.system else ""
             raise SkitError(
                 f"the model's chat template fails on prompt '{self.prompt.id}' ({first_line(error)}): correct it, or "
@@ -61,7 +80,9 @@ class Conversation:
             ) from error
 
 
-def max_conversation_tokens(prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_new_tokens: int) -> int:
+def max_conversation_tokens(
+    prompt: Prompt, tokenizer: "PreTrainedTokenizerBase", max_new_tokens: int
+) -> int:
     """Return an upper bound of the tokens of a whole conversation, answers included."""
     conversation = Conversation(prompt, tokenizer, max_new_tokens)
     length = 0
@@ -72,9 +93,13 @@ def max_conversation_tokens(prompt: Prompt, tokenizer: "PreTrainedTokenizerBase"
 
 
 class ConversationScript:
-    """All conversations of one method, which hands out each request as soon as it can be submitted."""
+    """All conversations of one method, which hands out each request as soon as it can be
+    submitted.
+    """
 
-    def __init__(self, conversations: Sequence[Conversation], finished: Mapping[str, RequestRecord]) -> None:
+    def __init__(
+        self, conversations: Sequence[Conversation], finished: Mapping[str, RequestRecord]
+    ) -> None:
         self._open: dict[str, Conversation] = {}
         self._ready: list[Request] = []
         for conversation in conversations:

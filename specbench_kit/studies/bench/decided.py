@@ -1,7 +1,8 @@
-"""Stop a benchmark once its comparison is decided, by a sequential rule whose verdicts hold their level.
+"""Stop a benchmark once its comparison is decided, by a sequential rule whose verdicts hold their
+level.
 
-The table is looked at after 10, 20, 40 and so many more requests of every method, and at the end. Each look has its
-share of the 5% of tables of equal methods that may contain a false verdict.
+The table is looked at after 10, 20, 40 and so many more requests of every method, and at the end.
+Each look has its share of the 5% of tables of equal methods that may contain a false verdict.
 """
 
 from collections import defaultdict
@@ -20,7 +21,9 @@ FIRST_LOOK = 10
 
 
 def count_looks(requests: int) -> int:
-    """Return how often the table of so many requests of each method is looked at, the end included."""
+    """Return how often the table of so many requests of each method is looked at, the end
+    included.
+    """
     looks = 1
     number = FIRST_LOOK
     while number < requests:
@@ -50,7 +53,9 @@ class EarlyDecision:
         self._records[method].append(record)
 
     def resume(self, finished: Mapping[str, Iterable[RequestRecord]]) -> None:
-        """Add the requests that an interrupted run has finished, which it has looked at as often as they allow."""
+        """Add the requests that an interrupted run has finished, which it has looked at as often as
+        they allow.
+        """
         for method, records in finished.items():
             self._records[method] += records
         self._pass_looks(self._done)
@@ -64,7 +69,9 @@ class EarlyDecision:
             self._next_look *= 2
 
     def is_made(self) -> bool:
-        """Return whether the comparison is decided; it is looked at only after certain numbers of requests."""
+        """Return whether the comparison is decided; it is looked at only after certain numbers of
+        requests.
+        """
         done = self._done
         if done < self._next_look or done >= self.requests:
             return False
@@ -90,11 +97,17 @@ class EarlyDecision:
         units = units_of(max(self._records.values(), key=len), self.batch_size)
         reference = choose_reference(entries, units)
         rows = rows_of(entries, reference, units)
-        judged = [row for name, row in rows.items() if name not in (reference.label, BASELINE, *self.bounds)]
+        judged = [
+            row
+            for name, row in rows.items()
+            if name not in (reference.label, BASELINE, *self.bounds)
+        ]
         return all(map(self._is_settled, judged))
 
     def _is_settled(self, row: MethodRow) -> bool:
         bounds = row.bounds("typical_relative_speed")
         if row.verdict in (FASTER, SLOWER):
             return True
-        return bounds is not None and bool(1 / (1 + self.share) < bounds[0] and bounds[1] < 1 + self.share)
+        return bounds is not None and bool(
+            1 / (1 + self.share) < bounds[0] and bounds[1] < 1 + self.share
+        )

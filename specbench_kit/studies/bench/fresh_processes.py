@@ -1,7 +1,7 @@
 """A benchmark in several processes, one after another, each of which decodes every request once.
 
-What lasts as long as a process, such as where its memory lies, favours one method or another in all of its requests.
-Only further processes show by how much.
+What lasts as long as a process, such as where its memory lies, favours one method or another in all
+of its requests. Only further processes show by how much.
 """
 
 import os
@@ -33,7 +33,8 @@ KEPT = "finished requests are kept, --resume continues with the others"
 class ProcessOutcome:
     """What a process says at its end: has it decoded anything, and which runs has it concluded?
 
-    The last process concludes, and one that met a problem. A method whose policy is `broken` ends nothing else.
+    The last process concludes, and one that met a problem. A method whose policy is `broken` ends
+    nothing else.
     """
 
     has_worked: bool = False
@@ -46,7 +47,9 @@ class ProcessOutcome:
     def conclusions(self) -> list[Conclusion]:
         """Read the runs that were concluded."""
         directories = map(RunDirectory.open, self.folders)
-        return [Conclusion(directory, read_summary(directory.summary())) for directory in directories]
+        return [
+            Conclusion(directory, read_summary(directory.summary())) for directory in directories
+        ]
 
 
 Message = list[str] | Progress | ProcessOutcome
@@ -101,7 +104,9 @@ def _decode_in_one(
         process.join()
         code = process.exitcode or 0
         how = f"was ended by signal {-code}" if code < 0 else f"ended with exit status {code}"
-        raise SkitError(f"process {turn.number + 1} of {settings.processes} {how}; {KEPT}") from None
+        raise SkitError(
+            f"process {turn.number + 1} of {settings.processes} {how}; {KEPT}"
+        ) from None
     finally:
         receiver.close()
         process.join(None if process.exitcode is None and sys.exception() is None else 0)
@@ -110,7 +115,9 @@ def _decode_in_one(
 
 
 def _receive(receiver: Connection, process: SpawnProcess) -> Message:
-    """Return the next message; an interrupt is passed on once, so that the process concludes what it has decoded."""
+    """Return the next message; an interrupt is passed on once, so that the process concludes what
+    it has decoded.
+    """
     try:
         message: Message = receiver.recv()
     except KeyboardInterrupt:
@@ -120,25 +127,36 @@ def _receive(receiver: Connection, process: SpawnProcess) -> Message:
     return message
 
 
-def _serve(sender: Connection, settings: BenchSettings, datasets: Sequence[LoadedDataset], turn: ProcessTurn) -> None:
+def _serve(
+    sender: Connection,
+    settings: BenchSettings,
+    datasets: Sequence[LoadedDataset],
+    turn: ProcessTurn,
+) -> None:
     """Decode in this process, and send what happens to the one that started it."""
     if os.name == "posix":
         # Ctrl-C at a terminal reaches the first process alone, which passes it on.
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Nobody hears the rest where the first process was killed: its run stays as it is, to be resumed.
+    # Nobody hears the rest where the first process was killed: its run stays as it is, to be
+    # resumed.
     with suppress(BrokenPipeError):
         try:
             outcome = _decode(sender.send, settings, datasets, turn)
         except SkitError as error:
             outcome = ProcessOutcome(problem=str(error))
         except KeyboardInterrupt:
-            outcome = ProcessOutcome(problem="interrupted before anything was decoded", interrupted=True)
+            outcome = ProcessOutcome(
+                problem="interrupted before anything was decoded", interrupted=True
+            )
         sender.send(outcome)
 
 
 def _decode(
-    send: Callable[[Message], None], settings: BenchSettings, datasets: Sequence[LoadedDataset], turn: ProcessTurn
+    send: Callable[[Message], None],
+    settings: BenchSettings,
+    datasets: Sequence[LoadedDataset],
+    turn: ProcessTurn,
 ) -> ProcessOutcome:
     with Campaign(settings, datasets, lambda *_: None, turn) as campaign:
         if not turn.number:
@@ -158,4 +176,6 @@ def _decode(
         if problem is None and turn.number < settings.processes - 1:
             return ProcessOutcome(has_worked, broken=broken)
         folders = tuple(conclusion.directory.path for conclusion in campaign.conclude())
-        return ProcessOutcome(has_worked, folders, campaign.bench.left_out, problem, broken, interrupted)
+        return ProcessOutcome(
+            has_worked, folders, campaign.bench.left_out, problem, broken, interrupted
+        )

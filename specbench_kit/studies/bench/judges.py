@@ -1,4 +1,6 @@
-"""Judges of a run's outputs: the checks that are possible with local models, with a server, and in a replay."""
+"""Judges of a run's outputs: the checks that are possible with local models, with a server, and in
+a replay.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,8 +12,19 @@ from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.methods.base import Method
-from specbench_kit.metrics.distribution import RESIDUAL, SamplingTally, summarise_match, summarise_tally
-from specbench_kit.metrics.evidence import NoEvidence, RemoteJudge, ShapeJudge, TokenChoice, choice_of
+from specbench_kit.metrics.distribution import (
+    RESIDUAL,
+    SamplingTally,
+    summarise_match,
+    summarise_tally,
+)
+from specbench_kit.metrics.evidence import (
+    NoEvidence,
+    RemoteJudge,
+    ShapeJudge,
+    TokenChoice,
+    choice_of,
+)
 from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
 from specbench_kit.metrics.shapes import RecomputedLogits, single_forward_logits
 from specbench_kit.models.runner import Runner
@@ -32,17 +45,27 @@ class LocalOutputJudge:
         self._pair = pair
         self._shapes = RecomputedLogits(target, pair.target.shell)
 
-    def judge(self, run: RunDocument, method: Method, records: Records, baseline: Records) -> Verdicts:
-        """Compare the outputs with the baseline, or sampled drafts with the target's distribution."""
+    def judge(
+        self, run: RunDocument, method: Method, records: Records, baseline: Records
+    ) -> Verdicts:
+        """Compare the outputs with the baseline, or sampled drafts with the target's
+        distribution.
+        """
         config = run.config
         sampler = _sampler(config)
         if not sampler.greedy and draws_drafts(method):
-            # The draft's distributions are computed again, which needs a draft that follows from the text alone.
-            by_model = list(method.drafting.models) == [DRAFT] and self._pair.needed_draft.translation is None
+            # The draft's distributions are computed again, which needs a draft that follows from
+            # the text alone.
+            by_model = (
+                list(method.drafting.models) == [DRAFT]
+                and self._pair.needed_draft.translation is None
+            )
             rule = TESTED_RULES.get(method.verification, "siblings")
             rule = "own-distributions" if method.own_distributions else rule
             sampling = (
-                summarise_tally(self._tally(records, sampler, sampler.of_likeliest(config.draft_top_n), rule))
+                summarise_tally(
+                    self._tally(records, sampler, sampler.of_likeliest(config.draft_top_n), rule)
+                )
                 | {"lossy": bool(config.lossy)}
                 if by_model
                 else None
@@ -58,9 +81,14 @@ class LocalOutputJudge:
         exact = virtual and method.pipeline is None
         judge = _DifferentByRule() if config.lossy else ShapeJudge(self._shapes, choice, exact)
         checks = summarise_checks(check_all(records, baseline, judge))
-        return _verdicts(sampler, checks | {"bitwise": virtual and self._shapes.bitwise, "lossy": bool(config.lossy)})
+        return _verdicts(
+            sampler,
+            checks | {"bitwise": virtual and self._shapes.bitwise, "lossy": bool(config.lossy)},
+        )
 
-    def _tally(self, records: Records, sampler: Sampler, drafts: Sampler, rule: str) -> SamplingTally:
+    def _tally(
+        self, records: Records, sampler: Sampler, drafts: Sampler, rule: str
+    ) -> SamplingTally:
         tally = SamplingTally(rule)
         models = (sampler, self._pair.target.model), (drafts, self._pair.needed_draft.model)
         for record in records:
@@ -74,41 +102,64 @@ class LocalOutputJudge:
 
 
 TESTED_RULES = {"token": RESIDUAL, "block": "block"}
-"""The rule for drawn drafts by what a method calls its verification; the children of a tree's node are `siblings`."""
+"""The rule for drawn drafts by what a method calls its verification; the children of a tree's node
+are `siblings`.
+"""
 
 MakeJudge = Callable[[Sampler, int], RemoteJudge]
 """Returns the judge of outputs for a sampler and a seed."""
 
 
 class ServedOutputJudge:
-    """Judges outputs of a server's target by the evidence that the server gives; without a server there is none."""
+    """Judges outputs of a server's target by the evidence that the server gives; without a server
+    there is none.
+    """
 
     def __init__(self, bitwise: bool, make_judge: MakeJudge | None = None) -> None:
         self._bitwise = bitwise
         self._make_judge = make_judge
 
-    def judge(self, run: RunDocument, method: Method, records: Records, baseline: Records) -> Verdicts:
-        """Compare the outputs with the baseline; sampled drafts cannot be judged without the target's probabilities."""
+    def judge(
+        self, run: RunDocument, method: Method, records: Records, baseline: Records
+    ) -> Verdicts:
+        """Compare the outputs with the baseline; sampled drafts cannot be judged without the
+        target's probabilities.
+        """
         config = run.config
         sampler = _sampler(config)
         if not baseline or (not sampler.greedy and draws_drafts(method)):
             return {"lossless": None, "sampling": None}
-        judge = self._make_judge(sampler, config.seed or 0) if self._make_judge else NoEvidence(self._bitwise)
+        judge = (
+            self._make_judge(sampler, config.seed or 0)
+            if self._make_judge
+            else NoEvidence(self._bitwise)
+        )
         checks = summarise_checks(check_all(records, baseline, judge)) | {"bitwise": self._bitwise}
-        return _verdicts(sampler, checks | ({"scoring": structs.asdict(judge.cost)} if judge.cost.outputs else {}))
+        return _verdicts(
+            sampler,
+            checks | ({"scoring": structs.asdict(judge.cost)} if judge.cost.outputs else {}),
+        )
 
 
 class ReplayOutputJudge:
-    """Judges a replay, which has to reproduce the outputs of its trace: no forward runs that could round otherwise."""
+    """Judges a replay, which has to reproduce the outputs of its trace: no forward runs that could
+    round otherwise.
+    """
 
-    def judge(self, run: RunDocument, method: Method, records: Records, baseline: Records) -> Verdicts:
+    def judge(
+        self, run: RunDocument, method: Method, records: Records, baseline: Records
+    ) -> Verdicts:
         """Compare the outputs with the baseline; raise SkitError if they differ."""
-        checks = summarise_checks(check_all(records, baseline, _NoDifference())) if baseline else None
+        checks = (
+            summarise_checks(check_all(records, baseline, _NoDifference())) if baseline else None
+        )
         return {"lossless": checks, "sampling": None}
 
 
 class _DifferentByRule:
-    """Takes every difference for what a lossy rule does: it needs no evidence, and none would tell it from rounding."""
+    """Takes every difference for what a lossy rule does: it needs no evidence, and none would tell
+    it from rounding.
+    """
 
     def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
         tokens = record.output_ids[position], baseline.output_ids[position]
@@ -117,7 +168,9 @@ class _DifferentByRule:
 
 class _NoDifference:
     def judge(self, record: RequestRecord, baseline: RequestRecord, position: int) -> Losslessness:
-        raise SkitError("a replayed output differs from the trace: the trace is damaged, record it again")
+        raise SkitError(
+            "a replayed output differs from the trace: the trace is damaged, record it again"
+        )
 
 
 def draws_drafts(method: Method) -> bool:

@@ -1,4 +1,6 @@
-"""Methods that take turns on the same models, so that a drift of the machine affects all of them alike."""
+"""Methods that take turns on the same models, so that a drift of the machine affects all of them
+alike.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +20,9 @@ Sink = Callable[[RequestRecord], None]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The state of a benchmark after a finished request; `tokens_per_s` is the speed of `method` so far."""
+    """The state of a benchmark after a finished request; `tokens_per_s` is the speed of `method` so
+    far.
+    """
 
     method: str
     done: int
@@ -28,7 +32,8 @@ class Progress:
 
 @dataclass
 class MethodLane:
-    """One method at work: its decoding loop, the requests that it still has to answer, and the sinks of its records.
+    """One method at work: its decoding loop, the requests that it still has to answer, and the
+    sinks of its records.
 
     `references` are the baseline's records by request id; a lane with references submits a request only after its
     reference has arrived. It also waits for the request's record in `after`, if that is given. `worker_clock` reads the
@@ -58,7 +63,9 @@ class MethodLane:
 
     @property
     def worker_s(self) -> float | None:
-        """Return the processor seconds of the lane's worker processes, or None if they cannot be observed."""
+        """Return the processor seconds of the lane's worker processes, or None if they cannot be
+        observed.
+        """
         return None if self.worker_clock is None else self._worker_s
 
     @property
@@ -68,7 +75,9 @@ class MethodLane:
         return self._tokens / elapsed_s if elapsed_s else 0.0
 
     def turn(self, requests: int) -> Iterator[RequestRecord]:
-        """Decode until `requests` more requests have finished, or no request can be submitted yet."""
+        """Decode until `requests` more requests have finished, or no request can be submitted
+        yet.
+        """
         self._submit_ready()
         finished = 0
         if self.loop.runs_on:
@@ -111,7 +120,8 @@ MEASURED = "measured requests"
 
 @contextmanager
 def ends_alone(phase: str = "") -> Iterator[None]:
-    """Raise MethodError, which ends one method, where the code of another package fails in a phase of the work.
+    """Raise MethodError, which ends one method, where the code of another package fails in a phase
+    of the work.
 
     A fault of the kit ends the benchmark as before.
     """
@@ -139,11 +149,13 @@ def run_in_turns(
     *,
     broken: dict[str, MethodError],
 ) -> Iterator[tuple[MethodLane, RequestRecord]]:
-    """Yield every lane's records as they finish; within each turn the lanes decode in the order of `turn_order`.
+    """Yield every lane's records as they finish; within each turn the lanes decode in the order of
+    `turn_order`.
 
-    Every lane has one turn before the `limit` ends them, and ends the turn in which the limit started, so that a run
-    which is resumed gets on with all methods. Before each turn it is asked whether more is to be decoded. A lane whose
-    policy fails ends, and its name is added to `broken`, if it is not there, with the error.
+    Every lane has one turn before the `limit` ends them, and ends the turn in which the limit
+    started, so that a run which is resumed gets on with all methods. Before each turn it is asked
+    whether more is to be decoded. A lane whose policy fails ends, and its name is added to
+    `broken`, if it is not there, with the error.
     """
     ended: set[str] = set()
     for turn in count():
@@ -170,10 +182,12 @@ def run_in_turns(
 
 
 def turn_order(lanes: int, turn: int) -> list[int]:
-    """Return the places of lanes in the order in which they decode in a turn: rotated, every second time reversed.
+    """Return the places of lanes in the order in which they decode in a turn: rotated, every second
+    time reversed.
 
-    A machine that gets steadily slower would otherwise always be fastest for the first lane. Over twice as many turns
-    as there are lanes, each lane has had every place twice, and of any two each has gone first equally often.
+    A machine that gets steadily slower would otherwise always be fastest for the first lane. Over
+    twice as many turns as there are lanes, each lane has had every place twice, and of any two each
+    has gone first equally often.
     """
     order = [(turn // 2 + place) % lanes for place in range(lanes)]
     return order[::-1] if turn % 2 else order

@@ -1,4 +1,6 @@
-"""The latencies that methods plan with: read from profiles, or measured briefly before the benchmark."""
+"""The latencies that methods plan with: read from profiles, or measured briefly before the
+benchmark.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,9 +24,19 @@ from specbench_kit.predictors.library import NO_DRAFT_MODEL, PairHashes
 from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.fit import TooFewConfigurations
-from specbench_kit.profilers.measured_run import fit_part, machine_recorded, measure_part, profile_without_fit
+from specbench_kit.profilers.measured_run import (
+    fit_part,
+    machine_recorded,
+    measure_part,
+    profile_without_fit,
+)
 from specbench_kit.profilers.measurement import Samples, TimingRig, choose_factor
-from specbench_kit.profilers.parts import ProfiledPart, ProfileResult, find_profiled_device, parts_of
+from specbench_kit.profilers.parts import (
+    ProfiledPart,
+    ProfileResult,
+    find_profiled_device,
+    parts_of,
+)
 from specbench_kit.profilers.saving import PolicyCosts, complete_profile, marked
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.runs.machine.limits import MachineReadings, disturbances
@@ -41,7 +53,8 @@ NAME_DIGITS = 6
 
 
 class MeasuredEnvironment:
-    """The environment that methods are prepared with, whose latencies are measured when a method first asks for them.
+    """The environment that methods are prepared with, whose latencies are measured when a method
+    first asks for them.
 
     `notes` are lines for the user on what was measured, `machine` are the readings of the machine meanwhile.
     """
@@ -68,24 +81,30 @@ class MeasuredEnvironment:
             runs=1,
             seed=settings.seed,
         )
-        hashes = PairHashes(models["target"]["hash"], models.get("draft", {}).get("hash", NO_DRAFT_MODEL))
+        hashes = PairHashes(
+            models["target"]["hash"], models.get("draft", {}).get("hash", NO_DRAFT_MODEL)
+        )
         self._stored = environment(hashes, settings.deployment, pair.target.device)
         self._modelled = settings.deployment is not None
         self.environment = replace(
             self._stored,
-            # Several methods ask, and on a disturbed machine a profile is not found again once it is stored.
+            # Several methods ask, and on a disturbed machine a profile is not found again once it
+            # is stored.
             latencies=cache(self._latencies),
             temperature=settings.temperature,
             served=settings.server is not None,
             batch_size=settings.batch_size,
-            # This machine does not know the times of a server, even if it has a profile of the same model.
+            # This machine does not know the times of a server, even if it has a profile of the same
+            # model.
             verification=self._stored.verification if settings.server is None else unknown_latency,
         )
         self.notes: list[str] = []
         self.machine: list[MachineReadings] = []
 
     def environment_of(self, drafting: Drafting) -> Environment:
-        """Return the environment of a drafter: predictors for a head belong to the head, not to a draft model."""
+        """Return the environment of a drafter: predictors for a head belong to the head, not to a
+        draft model.
+        """
         first = next(iter(drafting.models), DRAFT)
         if first == DRAFT or first not in self._models:
             return self.environment
@@ -101,7 +120,8 @@ class MeasuredEnvironment:
                 "method that needs none"
             )
         parts = parts_of(self._profiling)
-        # A profile of a disturbed machine may only be used to continue the run that it was measured for.
+        # A profile of a disturbed machine may only be used to continue the run that it was measured
+        # for.
         if missing := [part for part in parts if self._find(part, disturbed=self._resumes) is None]:
             clock = MeasuringClock(self._pair.target.device)
             with clock.running():
@@ -109,14 +129,18 @@ class MeasuredEnvironment:
                     self._measure(part, clock)
                 spent_s = clock.now_s()
             doubts = disturbances(self.machine)
-            use = f"for --resume alone, since {'; '.join(doubts)}" if doubts else "for the next time"
+            use = (
+                f"for --resume alone, since {'; '.join(doubts)}" if doubts else "for the next time"
+            )
             self.notes.append(
                 f"no latency profile of this pair on this machine: a short one was measured in {spent_s:.0f} s and "
                 f"kept {use}; skit profile-drafter measures a thorough one"
             )
-        # Without --resume, a disturbed profile is used only if it is all there is: it was measured just now.
+        # Without --resume, a disturbed profile is used only if it is all there is: it was measured
+        # just now.
         found = [
-            (None if self._resumes else self._find(part, disturbed=False)) or self._find(part, disturbed=True)
+            (None if self._resumes else self._find(part, disturbed=False))
+            or self._find(part, disturbed=True)
             for part in parts
         ]
         drafting, verification = (profile.latency() for profile in found if profile is not None)
@@ -125,13 +149,18 @@ class MeasuredEnvironment:
     def _find(self, part: ProfiledPart, *, disturbed: bool) -> Profile | None:
         weights = self._models[part.model]["hash"]
         device = self._profiling.device
-        return loading.find_measured(weights, part.role, device, form=part.form, disturbed=disturbed)
+        return loading.find_measured(
+            weights, part.role, device, form=part.form, disturbed=disturbed
+        )
 
     def _measure(self, part: ProfiledPart, clock: MeasuringClock) -> None:
         """Time the steps of one model and save the profile among the user's profiles."""
         settings = self._profiling
         rig = TimingRig(
-            self._pair.needed_draft if part.model == "draft" else self._pair.target, clock, settings.seed, settings.runs
+            self._pair.needed_draft if part.model == "draft" else self._pair.target,
+            clock,
+            settings.seed,
+            settings.runs,
         )
         factor = choose_factor(rig, part.configurations, AIM_S)
         run = {
@@ -140,9 +169,12 @@ class MeasuredEnvironment:
             "workload": {part.role: {"configurations": len(part.configurations), "factor": factor}},
         }
         profile = profile_without_fit(settings, find_profiled_device(settings), part, run)
-        # Profiles of one pair differ by hardware, and a short one must not replace a thorough one of another.
+        # Profiles of one pair differ by hardware, and a short one must not replace a thorough one
+        # of another.
         name = f"{profile.name}-short-{sha256(profile.hardware.encode()).hexdigest()[:NAME_DIGITS]}"
-        note = f"short: one run of {len(part.configurations)} configurations, measured by skit bench"
+        note = (
+            f"short: one run of {len(part.configurations)} configurations, measured by skit bench"
+        )
         profile = structs.replace(profile, name=name, samples=f"{name}.csv", note=note)
         file = loading.data_folder() / f"{name}.csv"
         file.unlink(missing_ok=True)
@@ -154,7 +186,11 @@ class MeasuredEnvironment:
         try:
             fitted, facts = fit_part(part, factor, samples, measured, settings.seed)
         except TooFewConfigurations as error:  # nothing but memory can cut this measurement short
-            raise SkitError(f"no short latency profile of the {part.role}: {error}; free some memory") from error
+            raise SkitError(
+                f"no short latency profile of the {part.role}: {error}; free some memory"
+            ) from error
         completed = complete_profile(ProfileResult(profile, fitted, facts), run, PolicyCosts())
         doubts = disturbances(blocks)
-        loading.save(loading.data_folder() / f"{name}.toml", marked(completed, doubts, forced=False))
+        loading.save(
+            loading.data_folder() / f"{name}.toml", marked(completed, doubts, forced=False)
+        )

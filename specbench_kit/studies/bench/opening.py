@@ -1,4 +1,6 @@
-"""Run directories that are created or resumed: one writer each, under the conditions in which they were begun."""
+"""Run directories that are created or resumed: one writer each, under the conditions in which they
+were begun.
+"""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -32,7 +34,11 @@ Runs = dict[str, RunDirectory]
 
 
 def open_runs(
-    settings: BenchSettings, bench: Workbench, datasets: Sequence[LoadedDataset], *, join: bool = False
+    settings: BenchSettings,
+    bench: Workbench,
+    datasets: Sequence[LoadedDataset],
+    *,
+    join: bool = False,
 ) -> tuple[list[Runs], list[str]]:
     """Create the run directories of every dataset, or resume all those that were begun together.
 
@@ -42,7 +48,9 @@ def open_runs(
     described: list[dict[str, object]] = []
     config = _describe_config(settings, bench)
     tuning = describe_tuning(settings)
-    sizes = {spec: bench.loop(method).effective_batch_size for spec, method in bench.methods.items()}
+    sizes = {
+        spec: bench.loop(method).effective_batch_size for spec, method in bench.methods.items()
+    }
     for dataset in datasets:
         shared = _describe(settings, bench, dataset, config)
         for spec, method in bench.methods.items():
@@ -64,7 +72,9 @@ def open_runs(
     notes = take_up(directories, described[0], force=settings.force)
     remaining = iter(directories)
     count = len(bench.methods)
-    return [dict(zip(bench.methods, islice(remaining, count), strict=True)) for _ in datasets], notes
+    return [
+        dict(zip(bench.methods, islice(remaining, count), strict=True)) for _ in datasets
+    ], notes
 
 
 def count_turns(dataset: LoadedDataset) -> int:
@@ -72,11 +82,14 @@ def count_turns(dataset: LoadedDataset) -> int:
     return sum(len(prompt.turns) for prompt in dataset.prompts)
 
 
-def take_up(runs: Sequence[RunDirectory], conditions: Mapping[str, object], *, force: bool) -> list[str]:
-    """Lock interrupted runs and repair their files; return a line for each run that had to be repaired.
+def take_up(
+    runs: Sequence[RunDirectory], conditions: Mapping[str, object], *, force: bool
+) -> list[str]:
+    """Lock interrupted runs and repair their files; return a line for each run that had to be
+    repaired.
 
-    Raise SkitError if another process writes a run, or if it was begun under other conditions than `conditions`,
-    which `force` permits.
+    Raise SkitError if another process writes a run, or if it was begun under other conditions than
+    `conditions`, which `force` permits.
     """
     locked: list[RunDirectory] = []
     try:
@@ -105,7 +118,11 @@ def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, obj
         **recorded_values(settings),
         "baseline": BASELINE in bench.lanes,
         "device": str(target.device),
-        **({"draft_device": str(draft.device)} if draft is not None and draft.device != target.device else {}),
+        **(
+            {"draft_device": str(draft.device)}
+            if draft is not None and draft.device != target.device
+            else {}
+        ),
         "dtype": str(target.dtype).removeprefix("torch."),
         "executors": {name: name_of(runner.executor) for name, runner in bench.runners.items()},
         **({"products": products} if here and (products := here.executor.products) else {}),
@@ -115,7 +132,9 @@ def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, obj
 def _describe(
     settings: BenchSettings, bench: Workbench, dataset: LoadedDataset, config: dict[str, object]
 ) -> dict[str, object]:
-    """Return the content of `run.json` that all methods share; prompts are hashed as the target reads them."""
+    """Return the content of `run.json` that all methods share; prompts are hashed as the target
+    reads them.
+    """
     prompts = {}
     for prompt in dataset.prompts:
         request = Conversation(prompt, bench.pair.tokenizer, 1).next_request()
@@ -138,25 +157,32 @@ def _describe(
 
 
 def number_formats(models: "Mapping[str, LoadedModel]") -> dict[str, dict[str, str]]:
-    """Return, by the models' names, the format of their weights here (`computed`) and in their files (`published`).
+    """Return, by the models' names, the format of their weights here (`computed`) and in their
+    files (`published`).
 
-    Of a GGUF file it is the type of most of its matrices, which only some executors compute with. Heads and synthetic
-    models state none.
+    Of a GGUF file it is the type of most of its matrices, which only some executors compute with.
+    Heads and synthetic models state none.
     """
     formats = {}
     for name, model in models.items():
         published = _published_format(model.source)
-        formats[name] = {"computed": _short(model.dtype), **({"published": published} if published else {})}
+        formats[name] = {
+            "computed": _short(model.dtype),
+            **({"published": published} if published else {}),
+        }
     return formats
 
 
 def _published_format(source: ModelSource) -> str | None:
-    """Return the format that the model's own files state: those of a folder in the way of `from_pretrained`."""
+    """Return the format that the model's own files state: those of a folder in the way of
+    `from_pretrained`.
+    """
     if source.synthetic:
         return None
     # The folder of a converted GGUF file states the format of the conversion.
     if types := read_record(source.folder).get("tensor_types"):
-        # Norms and biases are float32 in nearly every file, and some models have more of these than of matrices.
+        # Norms and biases are float32 in nearly every file, and some models have more of these than
+        # of matrices.
         matrices = {name: count for name, count in types.items() if name != "F32"} or types
         return f"GGUF {max(matrices, key=matrices.__getitem__)}"
     try:

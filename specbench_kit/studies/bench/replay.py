@@ -1,4 +1,6 @@
-"""Benchmarks on a trace instead of models: the same rounds, run directories and reports, with modelled time."""
+"""Benchmarks on a trace instead of models: the same rounds, run directories and reports, with
+modelled time.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +17,12 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.assembly import round_policy
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.description import DECIDED_ANEW, corners, describe_range, describe_time
+from specbench_kit.deployments.description import (
+    DECIDED_ANEW,
+    corners,
+    describe_range,
+    describe_time,
+)
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.predictor_based import predictor_notes
 from specbench_kit.methods.spec import describe_method, parse_method
@@ -30,7 +37,12 @@ from specbench_kit.studies.bench.judges import ReplayOutputJudge
 from specbench_kit.studies.bench.lanes import Progress, ends_alone
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
-from specbench_kit.traces.replay import describe_replayed, prepare_for_replay, recording_deployment, replay
+from specbench_kit.traces.replay import (
+    describe_replayed,
+    prepare_for_replay,
+    recording_deployment,
+    replay,
+)
 from specbench_kit.traces.trace import TraceFile
 
 
@@ -46,7 +58,9 @@ class Replayed(NamedTuple):
 
 
 def with_recorded_target(settings: BenchSettings, trace: Path) -> BenchSettings:
-    """Return the settings with the target whose answers a trace holds, for which tuned options may be bundled."""
+    """Return the settings with the target whose answers a trace holds, for which tuned options may
+    be bundled.
+    """
     name = str(TraceFile(trace).provenance("models", "target", "name"))
     is_pair = name.startswith(f"{BUNDLED}/")
     return replace(settings, target=name.removesuffix("/target") if is_pair else name)
@@ -59,10 +73,11 @@ def bench_replay(
     report: Callable[[Progress], None],
     tell: Callable[[str], object] = lambda _: None,
 ) -> Replayed:
-    """Replay every method on the trace `path`, one after the other, and conclude as a live benchmark does.
+    """Replay every method on the trace `path`, one after the other, and conclude as a live
+    benchmark does.
 
-    Methods of `all` that cannot be replayed are left out, and those whose drafts grow beyond what the trace holds; an
-    error if these are all. `tell` receives notes before anything is replayed.
+    Methods of `all` that cannot be replayed are left out, and those whose drafts grow beyond what
+    the trace holds; an error if these are all. `tell` receives notes before anything is replayed.
     """
     settings.require_together(replayed=True)
     if settings.tuned is not None:
@@ -70,8 +85,13 @@ def bench_replay(
     trace = TraceFile(path, settings.limit, settings.fewest_requests)
     trace.provenance("dataset", "name")
     deployment = settings.deployment or recording_deployment(trace.header)
-    # Methods are tried before there are runs, so that those of `all` that fail leave no run directory.
-    prepare = partial(prepare_for_replay, batch_size=settings.batch_size, longest_draft=longest_draft(chosen(settings)))
+    # Methods are tried before there are runs, so that those of `all` that fail leave no run
+    # directory.
+    prepare = partial(
+        prepare_for_replay,
+        batch_size=settings.batch_size,
+        longest_draft=longest_draft(chosen(settings)),
+    )
     failed: dict[str, SkitError] = {}
 
     def prepare_alone(spec: str) -> Method:
@@ -114,11 +134,14 @@ def bench_replay(
         for record in replays.records(BASELINE, parse_method(BASELINE)):
             baseline.append(record)
             keeper.append_baseline(record)
-        # One round per token makes it the largest file of a run: it is encoded once for all methods.
+        # One round per token makes it the largest file of a run: it is encoded once for all
+        # methods.
         for run in others if baseline else ():
             run.copy_baseline(keeper)
     finished: list[RunDirectory] = []
-    lost: dict[str, SkitError] = {spec: error for spec, error in failed.items() if spec in settings.methods}
+    lost: dict[str, SkitError] = {
+        spec: error for spec, error in failed.items() if spec in settings.methods
+    }
     for number, (spec, run) in enumerate(runs.items(), 1):
         records.clear()
         exports = RunExports(run, timeline=settings.timeline, token_view=settings.token_view)
@@ -129,7 +152,9 @@ def bench_replay(
                     run.append(record)
             if reason := replays.missing.get(spec):
                 run.amend(range={**run.run["range"], "missing": reason})
-        except SkitError as error:  # its draft grew beyond what the trace holds, or its policy failed
+        except (
+            SkitError
+        ) as error:  # its draft grew beyond what the trace holds, or its policy failed
             run.remove()
             if not finished and number == len(runs):
                 raise
@@ -147,14 +172,19 @@ def bench_replay(
     plain = RequestGroup(baseline)
 
     def read(run: RunDirectory) -> RunRequests:
-        # The records of several runs might not fit into memory together, so they are read from their files.
+        # The records of several runs might not fit into memory together, so they are read from
+        # their files.
         return RunRequests(RequestGroup(run.records() if len(runs) > 1 else records), plain)
 
     return Replayed(conclude(finished, ReplayOutputJudge(), None, read), left_out, lost)
 
 
-def _prepare(spec: str, trace: TraceFile, deployment: Deployment, prepare: Callable[..., Method]) -> Method:
-    """Return the method ready for the replay, after a trial that fails if the trace cannot serve it."""
+def _prepare(
+    spec: str, trace: TraceFile, deployment: Deployment, prepare: Callable[..., Method]
+) -> Method:
+    """Return the method ready for the replay, after a trial that fails if the trace cannot serve
+    it.
+    """
     method = prepare(parse_method(fit_spec(spec, trace.header)), trace, deployment)
     method.drafting.require_new_prompts(trace.passes)
     for _ in replay(method, trace.header, islice(trace, 1), deployment=deployment):
@@ -163,10 +193,11 @@ def _prepare(spec: str, trace: TraceFile, deployment: Deployment, prepare: Calla
 
 
 class _Replays:
-    """Replays methods on a trace, and times their rounds at the ends of what derived times may be, too.
+    """Replays methods on a trace, and times their rounds at the ends of what derived times may be,
+    too.
 
-    A method that goes by times is replayed at each end, so that it decides anew; `missing` says of which methods a
-    trace does not hold what they would draft there.
+    A method that goes by times is replayed at each end, so that it decides anew; `missing` says of
+    which methods a trace does not hold what they would draft there.
     """
 
     def __init__(
@@ -185,11 +216,16 @@ class _Replays:
         self._prepare = prepare
         self._progress = progress
 
-    def records(self, spec: str, method: Method, timeline: Timeline | None = None) -> Iterator[RequestRecord]:
+    def records(
+        self, spec: str, method: Method, timeline: Timeline | None = None
+    ) -> Iterator[RequestRecord]:
         """Yield the records of a method, each with the seconds of its request at every end."""
         at_ends = self._prepared(spec)
-        # Rounds are the same everywhere if the tokens alone decide, by a rule that is the same everywhere.
-        is_same = at_ends == [method] * len(self._ends) and round_policy(method).stop_rule is not None
+        # Rounds are the same everywhere if the tokens alone decide, by a rule that is the same
+        # everywhere.
+        is_same = (
+            at_ends == [method] * len(self._ends) and round_policy(method).stop_rule is not None
+        )
         seconds = [] if is_same else self._decided_anew(spec, at_ends)
         replayed = self._replayed(method, self._deployment, timeline, self._ends if is_same else ())
         for record in self._progress.count(spec, replayed):
@@ -199,7 +235,8 @@ class _Replays:
 
     def _prepared(self, spec: str) -> list[Method]:
         """Return the method as it is at each end; none if it cannot be prepared for one of them."""
-        # Thresholds stay those that were tuned for the deployment: nobody knows at which end of its range it lies.
+        # Thresholds stay those that were tuned for the deployment: nobody knows at which end of its
+        # range it lies.
         prepare = partial(self._prepare, tuned_for=self._deployment)
         try:
             return [prepare(parse_method(spec), self._trace, end) for end in self._ends]
@@ -208,7 +245,9 @@ class _Replays:
             return []
 
     def _decided_anew(self, spec: str, methods: Sequence[Method]) -> list[dict[str, float]]:
-        """Return the seconds of every request at each end; none if the trace does not hold what is drafted there."""
+        """Return the seconds of every request at each end; none if the trace does not hold what is
+        drafted there.
+        """
         try:
             return list(map(self._seconds, methods, self._ends))
         except SkitError as error:
@@ -257,23 +296,40 @@ class _ProgressCounter:
         for record in records:
             self._done += 1
             tokens += len(record.output_ids)
-            self._report(Progress(method, self._done, self._planned, tokens / (record.finished_s or 1.0)))
+            self._report(
+                Progress(method, self._done, self._planned, tokens / (record.finished_s or 1.0))
+            )
             yield record
 
 
 def dataset_of(trace: TraceFile) -> dict[str, object]:
-    """Return what the trace says of its dataset, with the number of prompts that are replayed under a limit."""
+    """Return what the trace says of its dataset, with the number of prompts that are replayed under
+    a limit.
+    """
     dataset = dict(trace.provenance("dataset"))
     if len(trace) == trace.recorded * trace.passes or not dataset.get("count"):
         return dataset
     dialogues = Dialogues()
-    prompts = len({dialogues.index(turn.request_id, turn.prompt_ids, turn.output_ids, turn.dialogue) for turn in trace})
-    # The header counts the chat messages of all prompts together: of some of them it is known if all are or none is.
+    prompts = len(
+        {
+            dialogues.index(turn.request_id, turn.prompt_ids, turn.output_ids, turn.dialogue)
+            for turn in trace
+        }
+    )
+    # The header counts the chat messages of all prompts together: of some of them it is known if
+    # all are or none is.
     chat = {dataset["count"]: prompts, 0: 0}.get(dataset.get("chat"))
-    return {**dataset, "count": prompts, "total": dataset.get("total") or dataset["count"], "chat": chat}
+    return {
+        **dataset,
+        "count": prompts,
+        "total": dataset.get("total") or dataset["count"],
+        "chat": chat,
+    }
 
 
-def _describe(settings: BenchSettings, trace: TraceFile, deployment: Deployment) -> dict[str, object]:
+def _describe(
+    settings: BenchSettings, trace: TraceFile, deployment: Deployment
+) -> dict[str, object]:
     """Return the content of `run.json` that all methods share."""
     return {
         "dataset": dataset_of(trace),

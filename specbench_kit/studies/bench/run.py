@@ -15,7 +15,13 @@ from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.runs import provenance
 from specbench_kit.runs.resumption import resumption_entry
 from specbench_kit.studies.bench.answering import gold_answers
-from specbench_kit.studies.bench.beside_lanes import CONTROL, PROMPTS, Control, MachineMonitor, ServerOnly
+from specbench_kit.studies.bench.beside_lanes import (
+    CONTROL,
+    PROMPTS,
+    Control,
+    MachineMonitor,
+    ServerOnly,
+)
 from specbench_kit.studies.bench.conclusion import Conclusion, RunExports, conclude
 from specbench_kit.studies.bench.conversations import Conversation, ConversationScript
 from specbench_kit.studies.bench.decided import EarlyDecision, count_looks
@@ -36,16 +42,20 @@ def _by_key(records: Iterable[RequestRecord]) -> StoredRecords:
 
 @dataclass(frozen=True, slots=True)
 class ProcessTurn:
-    """Which of a benchmark's processes this is, from 0, and whether an earlier one has noted that it was resumed."""
+    """Which of a benchmark's processes this is, from 0, and whether an earlier one has noted that
+    it was resumed.
+    """
 
     number: int
     is_noted: bool = False
 
 
 class Benchmark:
-    """Methods over one dataset: `run` decodes what is not yet on disk, `conclude` reports on what is.
+    """Methods over one dataset: `run` decodes what is not yet on disk, `conclude` reports on what
+    is.
 
-    Benchmarks of several datasets share one workbench; each is given the workbench and its own run directories.
+    Benchmarks of several datasets share one workbench; each is given the workbench and its own run
+    directories.
     """
 
     def __init__(
@@ -76,7 +86,9 @@ class Benchmark:
         # The clock of a resumed method continues from where it stopped.
         self._clocks_s = {}
         for spec, reused in self._reused.items():
-            self._clocks_s[spec] = max((record.finished_s or 0.0 for record in reused.values()), default=0.0)
+            self._clocks_s[spec] = max(
+                (record.finished_s or 0.0 for record in reused.values()), default=0.0
+            )
 
     @property
     def planned(self) -> int:
@@ -92,14 +104,20 @@ class Benchmark:
     def is_done(self) -> bool:
         """Return True if everything that this process has to decode is on disk."""
         size = count_turns(self.dataset)
-        return all(len(self._finished_in(spec, repeat)) == size for spec in self._stores for repeat in self._repeats)
+        return all(
+            len(self._finished_in(spec, repeat)) == size
+            for spec in self._stores
+            for repeat in self._repeats
+        )
 
     def run(self, report: Callable[[Progress], None], limit: TimeLimit = NO_LIMIT) -> None:
-        """Decode everything that is missing, the methods in turns, and all of it again for each repeat.
+        """Decode everything that is missing, the methods in turns, and all of it again for each
+        repeat.
 
-        The `limit` starts with the first request that no earlier run has decoded, so that each resumption gets on.
-        A method whose policy fails ends alone, in its warm-up too, and is noted in the workbench's `broken`: it runs
-        no more. Raise MethodError if those of all methods failed before they decoded anything.
+        The `limit` starts with the first request that no earlier run has decoded, so that each
+        resumption gets on. A method whose policy fails ends alone, in its warm-up too, and is noted
+        in the workbench's `broken`: it runs no more. Raise MethodError if those of all methods
+        failed before they decoded anything.
         """
         planned = self.planned
         done = self.done
@@ -118,17 +136,28 @@ class Benchmark:
                 if repeat != self._repeats[0] and limit.is_over:
                     break
                 references: dict[str, RequestRecord] = {}
-                # What a failed policy left undone holds slots of the models, so that it is not begun again.
-                lanes = [self._make_lane(spec, repeat, references) for spec in self._stores if spec not in broken]
+                # What a failed policy left undone holds slots of the models, so that it is not
+                # begun again.
+                lanes = [
+                    self._make_lane(spec, repeat, references)
+                    for spec in self._stores
+                    if spec not in broken
+                ]
                 if monitor is not None:
                     monitor.track(lanes, self.bench.lanes)
-                turns = [turn for lane in lanes for turn in server_only.lanes(lane, self._script(lane.name, repeat))]
+                turns = [
+                    turn
+                    for lane in lanes
+                    for turn in server_only.lanes(lane, self._script(lane.name, repeat))
+                ]
                 if control is not None:
                     plain = next(lane for lane in lanes if lane.name == BASELINE)
                     turns.append(control.lane(plain, self._control_script(repeat)))
                 decision = self._make_decision()
                 is_decided = decision.is_made if decision else lambda: False
-                for lane, record in run_in_turns(turns, self.settings.batch_size, limit, is_decided, broken=broken):
+                for lane, record in run_in_turns(
+                    turns, self.settings.batch_size, limit, is_decided, broken=broken
+                ):
                     if lane.name == CONTROL:
                         continue
                     if decision is not None and lane.name in self._stores:
@@ -145,7 +174,9 @@ class Benchmark:
                     self.runs[spec].amend(server_only=counts)
 
     def _make_decision(self) -> EarlyDecision | None:
-        """Return what ends the benchmark once it is decided; None if all prompts are to be decoded."""
+        """Return what ends the benchmark once it is decided; None if all prompts are to be
+        decoded.
+        """
         share = self.settings.until_decided
         if share is None:
             return None
@@ -160,7 +191,9 @@ class Benchmark:
         """Note in every run that it is whole, although it has not decoded all prompts."""
         for run in self.runs.values():
             done = len(run.records())
-            run.amend(decided={"share": share, "requests": done, "planned": self._requests}, requests=done)
+            run.amend(
+                decided={"share": share, "requests": done, "planned": self._requests}, requests=done
+            )
 
     def conclude(self) -> list[Conclusion]:
         """Write the summaries and reports of every run, whole or partial."""
@@ -172,13 +205,17 @@ class Benchmark:
             for run in runs:
                 run.amend(left_out={**run.document.left_out, **self.bench.failures()})
         answers = gold_answers(self.bench, self.dataset)
-        conclusions = conclude(runs, self.bench.output_judge, tokenizer.decode, answer_judge=answers)
+        conclusions = conclude(
+            runs, self.bench.output_judge, tokenizer.decode, answer_judge=answers
+        )
         release_locks(runs)
         return conclusions
 
     @contextmanager
     def _monitored(self, control: Control | None) -> Iterator[MachineMonitor | None]:
-        """Monitor the machine if time is measured, and store the readings in every run even if decoding fails."""
+        """Monitor the machine if time is measured, and store the readings in every run even if
+        decoding fails.
+        """
         if self.settings.deployment is not None:
             yield None
             return
@@ -193,24 +230,37 @@ class Benchmark:
             for spec, run in self.runs.items():
                 if server is not None and server.reconnections:
                     run.amend(reconnections=server.reconnections)
-                # A run states the readings of its own lanes, and those of the short profile that its method uses.
+                # A run states the readings of its own lanes, and those of the short profile that
+                # its method uses.
                 lanes = {
                     provenance.without_folders(name): lane
                     for name, lane in readings.lanes.items()
                     if name in (spec, BASELINE)
                 }
                 profiling = self.bench.measured.machine if "latencies" in run.document.uses else ()
-                run.amend(machine=[*run.run.get("machine", []), *profiling, structs.replace(readings, lanes=lanes)])
+                run.amend(
+                    machine=[
+                        *run.run.get("machine", []),
+                        *profiling,
+                        structs.replace(readings, lanes=lanes),
+                    ]
+                )
 
     def _make_control(self) -> Control | None:
-        """Return the control of a measured run whose methods are compared with plain decoding; else None."""
+        """Return the control of a measured run whose methods are compared with plain decoding; else
+        None.
+        """
         if not self.bench.has_control:
             return None
         plain = self.bench.lanes[BASELINE]
         return Control(lambda started_s: self.bench.loop(plain, started_s))
 
-    def _make_lane(self, spec: str, repeat: int, references: dict[str, RequestRecord]) -> MethodLane:
-        """Return one method's lane in a repeat; the baseline fills `references`, which some methods read."""
+    def _make_lane(
+        self, spec: str, repeat: int, references: dict[str, RequestRecord]
+    ) -> MethodLane:
+        """Return one method's lane in a repeat; the baseline fills `references`, which some methods
+        read.
+        """
         bench = self.bench
         method = self.bench.lanes[spec]
         sinks = [self._guard(spec, sink, stored) for sink, stored in self._stores[spec]]
@@ -233,14 +283,22 @@ class Benchmark:
         )
 
     def _finished_in(self, spec: str, repeat: int) -> dict[str, RequestRecord]:
-        return {name: record for (name, number), record in self._reused[spec].items() if number == repeat}
+        return {
+            name: record
+            for (name, number), record in self._reused[spec].items()
+            if number == repeat
+        }
 
     def _script(self, spec: str, repeat: int) -> ConversationScript:
         """Return the requests that a method has yet to answer in a repeat."""
-        return ConversationScript(self._conversations(self._prompts), self._finished_in(spec, repeat))
+        return ConversationScript(
+            self._conversations(self._prompts), self._finished_in(spec, repeat)
+        )
 
     def _control_script(self, repeat: int) -> ConversationScript:
-        """Return the control's requests: those of some prompts, without what an interrupted run has answered."""
+        """Return the control's requests: those of some prompts, without what an interrupted run has
+        answered.
+        """
         conversations = self._conversations(self._prompts[:PROMPTS])
         return ConversationScript(conversations, self._finished_in(BASELINE, repeat))
 
@@ -250,7 +308,9 @@ class Benchmark:
         return [Conversation(prompt, tokenizer, limit) for prompt in prompts]
 
     def _guard(self, spec: str, sink: Sink, stored: StoredRecords) -> Sink:
-        """Wrap a sink so that it skips stored records, which have to equal those that are decoded again."""
+        """Wrap a sink so that it skips stored records, which have to equal those that are decoded
+        again.
+        """
 
         def take(record: RequestRecord) -> None:
             if record.key not in stored:
@@ -264,13 +324,18 @@ class Benchmark:
         return take
 
     def _find_stores(self, spec: str) -> list[tuple[Sink, StoredRecords]]:
-        """Return where a method's records are stored, each with the records from before an interruption.
+        """Return where a method's records are stored, each with the records from before an
+        interruption.
 
         The baseline is stored in every run, so that each run can be read without the others.
         """
         stores = [(run.append, run.records()) for name, run in self.runs.items() if name == spec]
         if spec == BASELINE:
-            stores += [(run.append_baseline, run.baseline_records()) for name, run in self.runs.items() if name != spec]
+            stores += [
+                (run.append_baseline, run.baseline_records())
+                for name, run in self.runs.items()
+                if name != spec
+            ]
         return [(sink, _by_key(records)) for sink, records in stores]
 
     def _finished(self, spec: str) -> StoredRecords:
@@ -291,8 +356,13 @@ class Benchmark:
         """Return a method's finished requests that need not be decoded again."""
         if not self._starts_over:
             return self._finished(spec)
-        # Methods that read the baseline get their requests in the order of its answers, so they go together with it.
-        readers = [name for name, method in self.bench.lanes.items() if method.needs_reference and spec == BASELINE]
+        # Methods that read the baseline get their requests in the order of its answers, so they go
+        # together with it.
+        readers = [
+            name
+            for name, method in self.bench.lanes.items()
+            if method.needs_reference and spec == BASELINE
+        ]
         complete = all(len(self._finished(name)) == self._requests for name in (spec, *readers))
         return self._finished(spec) if complete else {}
 
@@ -305,10 +375,17 @@ class Benchmark:
             done = len(run.records())
             has_baseline = BASELINE in self.bench.lanes and spec != BASELINE
             if min(done, len(run.baseline_records()) if has_baseline else done) < self._requests:
-                run.amend(resumptions=[*(run.run.get("resumptions") or ()), resumption_entry(conditions, done)])
+                run.amend(
+                    resumptions=[
+                        *(run.run.get("resumptions") or ()),
+                        resumption_entry(conditions, done),
+                    ]
+                )
 
     def _warm_up(self, server_only: ServerOnly) -> None:
-        """Decode a few tokens with every method outside the measurement, so that the first request is not slower."""
+        """Decode a few tokens with every method outside the measurement, so that the first request
+        is not slower.
+        """
         if self.settings.deployment is not None:
             return
         prompt = min(self.dataset.prompts, key=lambda prompt: len(prompt.turns[0]))
@@ -331,7 +408,13 @@ class Benchmark:
                 continue
             if spec in self.runs:
                 run = self.runs[spec]
-                # One entry for each process that worked on the run, since a resumed run warms up again.
-                run.amend(warm_up={"tokens": WARM_UP_TOKENS, "rounds": [*run.document.warm_up.rounds, rounds]})
+                # One entry for each process that worked on the run, since a resumed run warms up
+                # again.
+                run.amend(
+                    warm_up={
+                        "tokens": WARM_UP_TOKENS,
+                        "rounds": [*run.document.warm_up.rounds, rounds],
+                    }
+                )
         if broken.keys() >= self.bench.methods.keys():
             self.bench.require_whole()

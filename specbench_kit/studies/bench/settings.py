@@ -48,7 +48,9 @@ RECORDED_TOGETHER = 8
 
 
 Launch = Literal["virtual", "processes"]
-"""`virtual` runs all stages of a pipeline in this process, `processes` runs each stage in its own process."""
+"""`virtual` runs all stages of a pipeline in this process, `processes` runs each stage in its own
+process.
+"""
 
 
 CANNOT_GO_TOGETHER = (
@@ -71,13 +73,16 @@ CANNOT_GO_TOGETHER = (
     ("replay", "until_decided", "it saves decoding, and a replay decodes nothing"),
     ("replay", "repeats", "a replay gives the same result every time"),
 )
-"""Two options that cannot both have another value than their default, and why. Options that a user gives without any
-effect are listed in `studies/without_effect.py`."""
+"""Two options that cannot both have another value than their default, and why. Options that a user
+gives without any effect are listed in `studies/without_effect.py`.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources(DeploymentOptions):
-    """The inputs of a benchmark by name: datasets or a trace, and a deployment; and its exit status."""
+    """The inputs of a benchmark by name: datasets or a trace, and a deployment; and its exit
+    status.
+    """
 
     dataset: Annotated[
         tuple[str, ...],
@@ -100,7 +105,9 @@ def parse_share(text: str) -> float:
     except ValueError:
         share = 0.0
     if not 0 < share < 1:
-        raise SkitError(f"--until-decided takes a difference in speed between 0% and 100%, such as 5%, not '{text}'")
+        raise SkitError(
+            f"--until-decided takes a difference in speed between 0% and 100%, such as 5%, not '{text}'"
+        )
     return share
 
 
@@ -108,8 +115,8 @@ def parse_share(text: str) -> float:
 class BenchSettings(ConnectionOptions):
     """The options of one benchmark, validated on construction: an invalid value raises SkitError.
 
-    Without a deployment, time is measured on this machine; a replay uses the time of the machine that recorded the
-    trace.
+    Without a deployment, time is measured on this machine; a replay uses the time of the machine
+    that recorded the trace.
     """
 
     methods: Annotated[
@@ -128,10 +135,12 @@ class BenchSettings(ConnectionOptions):
     executor: ExecutorName = "auto"
     max_new_tokens: MaxNewTokens = 128
     batch_size: BatchSize = 1
-    temperature: Annotated[float, Option("Sampling temperature; 0 decodes greedily.", DECODING, recorded="always")] = (
-        0.0
-    )
-    top_p: Annotated[float, Option("Top-p sampling; 1 disables it.", DECODING, recorded="always")] = 1.0
+    temperature: Annotated[
+        float, Option("Sampling temperature; 0 decodes greedily.", DECODING, recorded="always")
+    ] = 0.0
+    top_p: Annotated[
+        float, Option("Top-p sampling; 1 disables it.", DECODING, recorded="always")
+    ] = 1.0
     top_k: Annotated[int, Option("Top-k sampling; 0 disables it.", DECODING, recorded="always")] = 0
     seed: Seed = 0
     limit: Limit = None
@@ -155,7 +164,12 @@ class BenchSettings(ConnectionOptions):
         ),
     ] = None
     repeats: Annotated[
-        int, Option("Number of times that each request is decoded, always with the same seeds.", RUN, recorded="always")
+        int,
+        Option(
+            "Number of times that each request is decoded, always with the same seeds.",
+            RUN,
+            recorded="always",
+        ),
     ] = 1
     processes: Annotated[
         int,
@@ -167,7 +181,8 @@ class BenchSettings(ConnectionOptions):
         ),
     ] = 1
     baseline: Annotated[
-        bool, Option("Also decode with the target alone, as the baseline.", RUN, recorded="as found")
+        bool,
+        Option("Also decode with the target alone, as the baseline.", RUN, recorded="as found"),
     ] = True
     out: Out = Path("results")
     resume: Resume = False
@@ -189,7 +204,10 @@ class BenchSettings(ConnectionOptions):
     ] = False
     token_view: Annotated[
         bool,
-        Option("For each of the first 100 requests, write an HTML page that shows where each token came from.", OUTPUT),
+        Option(
+            "For each of the first 100 requests, write an HTML page that shows where each token came from.",
+            OUTPUT,
+        ),
     ] = False
     exclude_seen: Annotated[
         bool,
@@ -220,7 +238,11 @@ class BenchSettings(ConnectionOptions):
     deployment: Deployment | None = None
     draft_top_n: Annotated[
         int,
-        Option("Sample draft tokens from the top N only (0: no limit).", DECODING, recorded="if changed"),
+        Option(
+            "Sample draft tokens from the top N only (0: no limit).",
+            DECODING,
+            recorded="if changed",
+        ),
     ] = 0
     lossy: Annotated[
         LossyRule | None,
@@ -278,36 +300,61 @@ class BenchSettings(ConnectionOptions):
 
     def __post_init__(self) -> None:
         require(bool(self.methods), "no method: give at least one --method")
-        require(len(set(self.methods)) == len(self.methods), "a method is given twice: name each --method once")
-        require(self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}")
-        require(self.fewest_requests >= 0, f"--fewest-requests must not be negative, but is {self.fewest_requests}")
+        require(
+            len(set(self.methods)) == len(self.methods),
+            "a method is given twice: name each --method once",
+        )
+        require(
+            self.limit is None or self.limit >= 1, f"--limit must be at least 1, not {self.limit}"
+        )
+        require(
+            self.fewest_requests >= 0,
+            f"--fewest-requests must not be negative, but is {self.fewest_requests}",
+        )
         require_minutes(self.minutes)
         require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
         require(self.processes >= 1, f"--processes must be at least 1, not {self.processes}")
         self.require_together()
-        require(self.resume or not self.force, "--force goes with --resume: it mixes two conditions in one run")
-        require(self.max_new_tokens >= 1, f"--max-new-tokens must be at least 1, not {self.max_new_tokens}")
+        require(
+            self.resume or not self.force,
+            "--force goes with --resume: it mixes two conditions in one run",
+        )
+        require(
+            self.max_new_tokens >= 1,
+            f"--max-new-tokens must be at least 1, not {self.max_new_tokens}",
+        )
         require(self.batch_size >= 1, f"--batch-size must be at least 1, not {self.batch_size}")
         require_temperature(self.temperature)
         require(0 < self.top_p <= 1, f"--top-p must lie above 0 and up to 1, not {self.top_p}")
         require(self.top_k >= 0, f"--top-k must not be negative, but is {self.top_k}")
         launches = get_args(Launch)
-        require(self.launch in launches, f"--launch must be {' or '.join(launches)}, not '{self.launch}'")
+        require(
+            self.launch in launches,
+            f"--launch must be {' or '.join(launches)}, not '{self.launch}'",
+        )
         require(
             self.answer_rule is None or self.answer_rule in ANSWER_RULES,
             f"--answer-rule must be one of {', '.join(ANSWER_RULES)}, not '{self.answer_rule}'",
         )
-        require(self.draft_top_n >= 0, f"--draft-top-n must not be negative, but is {self.draft_top_n}")
+        require(
+            self.draft_top_n >= 0, f"--draft-top-n must not be negative, but is {self.draft_top_n}"
+        )
         self._require_server_options()
 
     @property
     def passes(self) -> int:
-        """The number of times that each request is decoded: repeats in one process, or one in each of several."""
+        """The number of times that each request is decoded: repeats in one process, or one in each
+        of several.
+        """
         return self.repeats * self.processes
 
     def require_together(self, *, replayed: bool = False) -> None:
-        """Raise SkitError for two options that cannot go together, or for one that cannot go with a replay."""
-        changed = {field.name for field in fields(self) if getattr(self, field.name) != field.default}
+        """Raise SkitError for two options that cannot go together, or for one that cannot go with a
+        replay.
+        """
+        changed = {
+            field.name for field in fields(self) if getattr(self, field.name) != field.default
+        }
         changed |= {"replay"} if replayed else set()
         for name, other, because in CANNOT_GO_TOGETHER:
             require(
@@ -317,7 +364,10 @@ class BenchSettings(ConnectionOptions):
 
     def require_answers_in(self, dataset: LoadedDataset) -> None:
         """Raise SkitError for options about right answers if the dataset has none."""
-        for name, is_given in (("draft_answers", self.draft_answers), ("answer_rule", self.answer_rule)):
+        for name, is_given in (
+            ("draft_answers", self.draft_answers),
+            ("answer_rule", self.answer_rule),
+        ):
             require(
                 not is_given or any(prompt.gold for prompt in dataset.prompts),
                 f"{flag(name)}: {dataset.name} does not say which answers are right; leave it out",
@@ -327,11 +377,13 @@ class BenchSettings(ConnectionOptions):
         """Raise SkitError for options about a server that there is not, or that it would refuse."""
         self.require_connection_options()
         require(
-            self.server is not None or not (self.link or self.concerns_server or self.server_silence),
+            self.server is not None
+            or not (self.link or self.concerns_server or self.server_silence),
             "--link and the options that begin with --server go with --server",
         )
         require(
-            self.server_silence == 0 or SHORTEST_SILENCE_S <= self.server_silence <= LONGEST_SILENCE_S,
+            self.server_silence == 0
+            or SHORTEST_SILENCE_S <= self.server_silence <= LONGEST_SILENCE_S,
             f"--server-silence is 0 or from {SHORTEST_SILENCE_S:g} to {LONGEST_SILENCE_S:g} s, not "
             f"{self.server_silence:g}",
         )
@@ -347,4 +399,6 @@ class BenchSettings(ConnectionOptions):
 
 def require_distinct(datasets: Sequence[str]) -> None:
     """Raise SkitError if a dataset is named twice, whose runs would share their folders."""
-    require(len(set(datasets)) == len(datasets), "a dataset is given twice: name each --dataset once")
+    require(
+        len(set(datasets)) == len(datasets), "a dataset is given twice: name each --dataset once"
+    )

@@ -1,4 +1,6 @@
-"""The file that `skit tune` writes and `skit bench --tuned` reads: each method's options for one deployment."""
+"""The file that `skit tune` writes and `skit bench --tuned` reads: each method's options for one
+deployment.
+"""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -20,7 +22,8 @@ MEASURED = "local"
 
 @dataclass(frozen=True, slots=True)
 class TunedMethod:
-    """The chosen spec of a method, its tokens per second on the test requests, and the candidates tried.
+    """The chosen spec of a method, its tokens per second on the test requests, and the candidates
+    tried.
 
     `default_tokens_per_s` is None if the method cannot be replayed with its default options. `gain_interval` is the 95%
     interval of the speed over that of the defaults, None for batches, whose requests share their time, and where the
@@ -36,7 +39,8 @@ class TunedMethod:
 
 @dataclass(frozen=True, slots=True)
 class TunedDraft:
-    """One draft of several that were compared, and the method that is fastest with it, on the test requests.
+    """One draft of several that were compared, and the method that is fastest with it, on the test
+    requests.
 
     `step_s` are the seconds of a draft step when `trace` was recorded.
     """
@@ -51,7 +55,8 @@ class TunedDraft:
 
 @dataclass(frozen=True, slots=True)
 class TunedOptions:
-    """The chosen methods by name, and the deployment, batch size, budget and run that they were chosen with.
+    """The chosen methods by name, and the deployment, batch size, budget and run that they were
+    chosen with.
 
     `drafts` are those that were compared, the chosen one first; empty if there was one trace alone.
     """
@@ -66,14 +71,22 @@ class TunedOptions:
     """What disturbed the machine that timed the steps, if its times decided."""
 
     def spec(self, spec: str) -> str:
-        """Return the tuned spec of a method; a spec with options of its own is returned unchanged."""
+        """Return the tuned spec of a method; a spec with options of its own is returned
+        unchanged.
+        """
         tuned = self.methods.get(spec)
         return tuned.spec if tuned else spec
 
     def lacking(self, specs: Iterable[str]) -> list[str]:
-        """Return the methods that are named without options and were not tuned; plain decoding has none to tune."""
+        """Return the methods that are named without options and were not tuned; plain decoding has
+        none to tune.
+        """
         tuned = {method.spec for method in self.methods.values()}
-        return [spec for spec in specs if ":" not in spec and spec != BASELINE and spec not in {*self.methods, *tuned}]
+        return [
+            spec
+            for spec in specs
+            if ":" not in spec and spec != BASELINE and spec not in {*self.methods, *tuned}
+        ]
 
     def doubts(self, deployment: str, batch_size: int) -> list[str]:
         """Return a line for each condition of a benchmark that differs from that of the tuning."""
@@ -95,11 +108,19 @@ def save(tuned: TunedOptions, path: Path) -> None:
 
 
 def bundled_file(folder: Path | None, target: str, deployment: str | None) -> Path:
-    """Return the file of a deployment in the folder of what is bundled for a target; SkitError if there is none."""
-    files = {} if folder is None else {file.stem: file for file in sorted((folder / FOLDER).glob("*.json"))}
+    """Return the file of a deployment in the folder of what is bundled for a target; SkitError if
+    there is none.
+    """
+    files = (
+        {}
+        if folder is None
+        else {file.stem: file for file in sorted((folder / FOLDER).glob("*.json"))}
+    )
     own = "make some with skit record and skit tune, and name the file"
     if not files:
-        raise SkitError(f"--tuned auto: no tuned options are bundled for the target '{target}': {own}")
+        raise SkitError(
+            f"--tuned auto: no tuned options are bundled for the target '{target}': {own}"
+        )
     name = deployment or MEASURED
     if name not in files:
         raise SkitError(

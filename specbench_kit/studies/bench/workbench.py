@@ -1,4 +1,5 @@
-"""The resources that the benchmarks of one command share: a pair of models, prepared methods, and room for them all.
+"""The resources that the benchmarks of one command share: a pair of models, prepared methods, and
+room for them all.
 
 Prompts that a method was trained on are left out of its datasets, or counted.
 """
@@ -28,7 +29,13 @@ from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import ModelSource, locate
-from specbench_kit.models.draft_library import HEAD, find_draft, is_missing_draft, is_missing_head, training_prompts
+from specbench_kit.models.draft_library import (
+    HEAD,
+    find_draft,
+    is_missing_draft,
+    is_missing_head,
+    training_prompts,
+)
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.models.placement import Placement
 from specbench_kit.models.runner import Runner
@@ -72,7 +79,9 @@ class Workbench:
         self.ends = dict(corners(settings.deployment)) if settings.deployment else {}
         self.measured = MeasuredEnvironment(settings, self.pair, self.models, report, self.probe)
         self.methods, self.left_out = usable(settings, self._prepare)
-        needs_baseline = settings.baseline or any(method.needs_reference for method in self.methods.values())
+        needs_baseline = settings.baseline or any(
+            method.needs_reference for method in self.methods.values()
+        )
         self.lanes = ({BASELINE: parse_method(BASELINE)} if needs_baseline else {}) | self.methods
         self.drafts = {
             name: model.source.folder
@@ -80,7 +89,9 @@ class Workbench:
             if name == DRAFT or name.startswith(HEAD)
         }
         self.datasets = [
-            without_seen(dataset, self.methods.values(), settings, self.drafts).repeated(settings.fewest_requests)
+            without_seen(dataset, self.methods.values(), settings, self.drafts).repeated(
+                settings.fewest_requests
+            )
             for dataset in datasets
         ]
         longest = self._longest(self.datasets)
@@ -98,9 +109,19 @@ class Workbench:
     def require_whole(self) -> None:
         """Raise MethodError for all policies that failed."""
         if self.broken:
-            went_on = "" if self.broken.keys() >= self.methods.keys() else "; the other methods went on"
-            causes = [error.__cause__ for error in self.broken.values() if isinstance(error.__cause__, Exception)]
-            cause = ExceptionGroup("policies failed", causes) if len(causes) > 1 else next(iter(causes), None)
+            went_on = (
+                "" if self.broken.keys() >= self.methods.keys() else "; the other methods went on"
+            )
+            causes = [
+                error.__cause__
+                for error in self.broken.values()
+                if isinstance(error.__cause__, Exception)
+            ]
+            cause = (
+                ExceptionGroup("policies failed", causes)
+                if len(causes) > 1
+                else next(iter(causes), None)
+            )
             raise MethodError("; ".join(map(str, self.broken.values())) + went_on) from cause
 
     def failures(self) -> dict[str, str]:
@@ -116,7 +137,8 @@ class Workbench:
     def worker_clock(self) -> Callable[[], float] | None:
         """Return a function that reads the processor seconds of the pipeline's processes.
 
-        None if they cannot be observed: another program started them, or a server works for this process.
+        None if they cannot be observed: another program started them, or a server works for this
+        process.
         """
         if self.server is not None:
             return None
@@ -126,9 +148,16 @@ class Workbench:
 
     @property
     def has_control(self) -> bool:
-        """Return whether plain decoding takes a second turn, beside itself: where time is measured and compared."""
+        """Return whether plain decoding takes a second turn, beside itself: where time is measured
+        and compared.
+        """
         is_measured = self.settings.deployment is None
-        return is_measured and self.settings.baseline and BASELINE in self.lanes and len(self.lanes) > 1
+        return (
+            is_measured
+            and self.settings.baseline
+            and BASELINE in self.lanes
+            and len(self.lanes) > 1
+        )
 
     def loop(self, method: Method, started_s: float = 0.0) -> Loop:
         """Return a decoding loop of the method whose clock starts at `started_s`."""
@@ -144,7 +173,11 @@ class Workbench:
                 self.runners,
                 lambda clock: server.verifier(
                     VerifierSetup(
-                        self.sampler, settings.seed, clock, method.drafting.layers(self.runners), method.ahead
+                        self.sampler,
+                        settings.seed,
+                        clock,
+                        method.drafting.layers(self.runners),
+                        method.ahead,
                     )
                 ),
                 self._setup(started_s).within(self._remote_capacity(server)),
@@ -173,7 +206,9 @@ class Workbench:
         )
 
     def server_only_loop(self, spec: str, started_s: float = 0.0) -> Loop | None:
-        """Return the loop over responses that the server decodes by itself with a method; None if it does not."""
+        """Return the loop over responses that the server decodes by itself with a method; None if
+        it does not.
+        """
         if self.server is None:
             return None
         draft_hash = self.models.get("draft", {}).get("hash")
@@ -188,15 +223,21 @@ class Workbench:
         return min([server.target.context, *(runner.capacity for runner in self.runners.values())])
 
     def describe_hidden_states(self, method: Method) -> dict[str, object]:
-        """Return the part `hidden_states` of `run.json` if verdicts carry hidden states over a link."""
+        """Return the part `hidden_states` of `run.json` if verdicts carry hidden states over a
+        link.
+        """
         if self.server is not None:
             layers = tuple(method.drafting.layers(self.runners))
             sent = HiddenStates(layers, NUMBER_BYTES * self.server.target.hidden_size * len(layers))
             return {"hidden_states": structs.asdict(sent)} if layers else {}
         if self.settings.deployment is None:
             return {}
-        states = hidden_states(method, self.settings.deployment, self.runners["target"], self.runners)
-        return {"hidden_states": structs.asdict(states)} if states and states.bytes_per_token else {}
+        states = hidden_states(
+            method, self.settings.deployment, self.runners["target"], self.runners
+        )
+        return (
+            {"hidden_states": structs.asdict(states)} if states and states.bytes_per_token else {}
+        )
 
     def close(self) -> None:
         """End the processes of a pipeline and the connection to a server."""
@@ -213,7 +254,9 @@ class Workbench:
             elif name == DRAFT and self.pair.draft is None:
                 find_draft(self.settings.draft, self.pair.target.source)
         for dataset in self._given:
-            method.drafting.require_new_prompts(passes_for(len(dataset.prompts), self.settings.fewest_requests))
+            method.drafting.require_new_prompts(
+                passes_for(len(dataset.prompts), self.settings.fewest_requests)
+            )
         require(
             self.settings.lossy is None or method.pipeline is None,
             f"{method.display_name}: a pipeline has no lossy verification: leave out --lossy",
@@ -225,34 +268,49 @@ class Workbench:
         if self.server is not None:
             self.server.require_verifiable(method, self.sampler)
         longest = longest_draft(chosen(self.settings))
-        method = method.prepare(replace(self.measured.environment_of(method.drafting), longest_draft=longest))
+        method = method.prepare(
+            replace(self.measured.environment_of(method.drafting), longest_draft=longest)
+        )
         if self.settings.deployment is not None:
             require_stages(method, self.settings.deployment)
         return method
 
     def _longest(self, datasets: Sequence[LoadedDataset]) -> int:
-        """Return an upper bound of the tokens of a conversation, answers and the draft in flight included."""
+        """Return an upper bound of the tokens of a conversation, answers and the draft in flight
+        included.
+        """
         longest = max(
             max_conversation_tokens(prompt, self.pair.tokenizer, self.settings.max_new_tokens)
             for dataset in datasets
             for prompt in dataset.prompts
         )
-        in_flight = max((method.pipeline.nodes for method in self.methods.values() if method.pipeline), default=0)
+        in_flight = max(
+            (method.pipeline.nodes for method in self.methods.values() if method.pipeline),
+            default=0,
+        )
         return longest + in_flight
 
     def _make_runners(self, datasets: Sequence[LoadedDataset], longest: int) -> dict[str, Runner]:
-        """Return runners with slots for all methods: a method's batch stays in flight during the turns of others."""
+        """Return runners with slots for all methods: a method's batch stays in flight during the
+        turns of others.
+        """
         largest = max(len(dataset.prompts) for dataset in datasets)
         slots = min(self.settings.batch_size, largest) * (len(self.lanes) + self.has_control)
         return self.pair.all_runners(slots, longest)
 
     def _start_stages(self) -> ProcessStages:
-        """Start the processes that all methods with a pipeline share; this works since the methods take turns."""
+        """Start the processes that all methods with a pipeline share; this works since the methods
+        take turns.
+        """
         counts = {method.pipeline.stages for method in self.methods.values() if method.pipeline}
         if not counts and any(method.overlaps for method in self.methods.values()):
             counts = {1}  # the whole target in one process, while this process drafts
         if len(counts) != 1:
-            stages = f"these have {' and '.join(map(str, sorted(counts)))}" if counts else "none of these has any"
+            stages = (
+                f"these have {' and '.join(map(str, sorted(counts)))}"
+                if counts
+                else "none of these has any"
+            )
             raise SkitError(f"--launch processes needs methods with one number of stages: {stages}")
         capacity = self.runners["target"].capacity
         slots = self.settings.batch_size * (len(self.lanes) + self.has_control)
@@ -261,7 +319,9 @@ class Workbench:
 
 
 def _method(spec: str, settings: BenchSettings) -> Method:
-    """Return the method of a spec with the drafter that the target allows: some take its head if it has one."""
+    """Return the method of a spec with the drafter that the target allows: some take its head if it
+    has one.
+    """
 
     def exists(model: str) -> bool:
         # The hidden states that a head reads do not leave another engine.
@@ -278,7 +338,8 @@ def _method(spec: str, settings: BenchSettings) -> Method:
 def _load(settings: BenchSettings) -> "tuple[ServerConnection | None, Pair]":
     """Load the target, or connect to its server, and load the models that the methods draft with.
 
-    The draft model or head of a method that was not named itself may be missing; the method is then left out later.
+    The draft model or head of a method that was not named itself may be missing; the method is then
+    left out later.
     """
     target = locate(settings.target, "target")
     needed = {
@@ -300,9 +361,13 @@ def _load(settings: BenchSettings) -> "tuple[ServerConnection | None, Pair]":
         except SkitError as error:
             if not settings.resume:
                 raise
-            raise SkitError(f"{error}; skit report shows what is finished, without the server") from error
+            raise SkitError(
+                f"{error}; skit report shows what is finished, without the server"
+            ) from error
         names = [name for name in needed if name.startswith(HEAD)]
-        heads = load_heads(names, server.target, target, device=settings.device, dtype=settings.dtype)
+        heads = load_heads(
+            names, server.target, target, device=settings.device, dtype=settings.dtype
+        )
         return server, drafts.with_target(server.target, heads)
     pair = load_pair(
         settings.target,
@@ -319,7 +384,9 @@ def _load(settings: BenchSettings) -> "tuple[ServerConnection | None, Pair]":
 
 
 def _is_missing(model: str, draft: str, target: ModelSource) -> bool:
-    """Return whether the target has no such head, or no draft model of its own where `--draft` names none."""
+    """Return whether the target has no such head, or no draft model of its own where `--draft`
+    names none.
+    """
     return is_missing_draft(draft, target) if model == DRAFT else is_missing_head(model, target)
 
 
@@ -332,8 +399,8 @@ def without_seen(
 ) -> LoadedDataset:
     """Return the dataset without the prompts that any of its methods was trained on.
 
-    Prompts of a reserved split are always left out, all others only with `exclude_seen`. What one method has seen is
-    left out for all methods, since they are compared on the same prompts.
+    Prompts of a reserved split are always left out, all others only with `exclude_seen`. What one
+    method has seen is left out for all methods, since they are compared on the same prompts.
     """
     sources = [source for method in methods for source in _training_prompts(method, drafts)]
     left_out = [prompts for prompts, reserved in sources if settings.exclude_seen or reserved]
@@ -346,8 +413,12 @@ def count_seen(dataset: LoadedDataset, method: Method, drafts: DraftFolders) -> 
     return sum(prompt.fingerprint in seen for prompt in dataset.prompts)
 
 
-def _training_prompts(method: Method, drafts: DraftFolders) -> Iterator[tuple[frozenset[str], bool]]:
-    """Yield fingerprints of training prompts, and True if they come from a split that is reserved for training."""
+def _training_prompts(
+    method: Method, drafts: DraftFolders
+) -> Iterator[tuple[frozenset[str], bool]]:
+    """Yield fingerprints of training prompts, and True if they come from a split that is reserved
+    for training.
+    """
     yield method.trained_on, method.trained_on_reserved
     for name in method.drafting.models:
         if name in drafts:

@@ -1,4 +1,5 @@
-"""Logs of real servers: the arrival, the first and the last token, and the lengths of every request.
+"""Logs of real servers: the arrival, the first and the last token, and the lengths of every
+request.
 
 A log is an engine's own, or the file of a benchmark that was run against a server.
 """
@@ -21,7 +22,9 @@ LEAST_REQUESTS = 30
 
 
 class LoggedRequest(NamedTuple):
-    """One request: seconds of its arrival, of its first and of its last token, and its lengths in tokens."""
+    """One request: seconds of its arrival, of its first and of its last token, and its lengths in
+    tokens.
+    """
 
     at_s: float
     first_s: float
@@ -46,7 +49,12 @@ _ROWS = {
         "queued_ts", "first_token_ts", "last_token_ts", "input_toks", "output_toks"
     ),
     "a BLIS trace, times in microseconds": _Columns(
-        "send_time_us", "first_chunk_time_us", "last_chunk_time_us", "input_tokens", "output_tokens", 1e6
+        "send_time_us",
+        "first_chunk_time_us",
+        "last_chunk_time_us",
+        "input_tokens",
+        "output_tokens",
+        1e6,
     ),
 }
 FORMATS = (
@@ -72,11 +80,15 @@ def read_log(path: Path) -> ServerLog:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SkitError(f"cannot read the log {path}: {getattr(error, 'strerror', None) or error}") from error
+        raise SkitError(
+            f"cannot read the log {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     kind = recognised(path, text)
     log = _engine_log(text, path) if kind is None else _load(kind, text, path)
     # A request without any token has no time per token.
-    finished = sorted(request for request in log.requests if request.prompt_tokens and request.output_tokens)
+    finished = sorted(
+        request for request in log.requests if request.prompt_tokens and request.output_tokens
+    )
     if len(finished) < LEAST_REQUESTS:
         raise SkitError(
             f"the log {path} holds {len(finished)} finished requests, of at least {LEAST_REQUESTS} that a calibration "
@@ -84,7 +96,11 @@ def read_log(path: Path) -> ServerLog:
         )
     zero_s = finished[0].at_s
     moved = [
-        request._replace(at_s=request.at_s - zero_s, first_s=request.first_s - zero_s, last_s=request.last_s - zero_s)
+        request._replace(
+            at_s=request.at_s - zero_s,
+            first_s=request.first_s - zero_s,
+            last_s=request.last_s - zero_s,
+        )
         for request in finished
     ]
     return replace(log, requests=moved)
@@ -97,7 +113,9 @@ def _load(kind: ResultFile, text: str, path: Path) -> ServerLog:
     except ValueError as error:
         raise SkitError(f"the log {path} is of {kind.tool}: {error}") from error
     if len(results.loads) != 1:
-        raise SkitError(f"the log {path} holds {len(results.loads)} loads of {kind.tool}: keep one in the file")
+        raise SkitError(
+            f"the log {path} holds {len(results.loads)} loads of {kind.tool}: keep one in the file"
+        )
     (load,) = results.loads
     if not load.states_starts:
         raise SkitError(
@@ -119,7 +137,9 @@ def _load(kind: ResultFile, text: str, path: Path) -> ServerLog:
 
 
 def _engine_log(text: str, path: Path) -> ServerLog:
-    """Return the requests of a CSV file, or of a file with a JSON object per line, that an engine wrote."""
+    """Return the requests of a CSV file, or of a file with a JSON object per line, that an engine
+    wrote.
+    """
     rows = _csv_rows(text, path) if path.suffix == ".csv" else _json_rows(text, path)
     requests = []
     failed = 0
@@ -130,7 +150,9 @@ def _engine_log(text: str, path: Path) -> ServerLog:
             requests.append(_request(row, _ROWS[taken_for], location))
         else:
             failed += 1
-    reading = FileReading(path.name, taken_for or "an empty log", len(requests), left_out={FAILED: failed})
+    reading = FileReading(
+        path.name, taken_for or "an empty log", len(requests), left_out={FAILED: failed}
+    )
     return ServerLog(requests, reading)
 
 
@@ -143,7 +165,9 @@ def _json_rows(text: str, path: Path) -> Iterator[tuple[Mapping[str, object], st
             except (ValueError, RecursionError) as error:
                 raise SkitError(f"{location}: not valid JSON ({error})") from error
             if not isinstance(row, dict):
-                raise SkitError(f"{location}: not a request, but {type(row).__name__}; known logs: {FORMATS}")
+                raise SkitError(
+                    f"{location}: not a request, but {type(row).__name__}; known logs: {FORMATS}"
+                )
             yield row, location
 
 
@@ -162,10 +186,15 @@ def _name(row: Mapping[str, object], location: str) -> str:
 
 def _request(row: Mapping[str, object], columns: _Columns, label: str) -> LoggedRequest:
     try:
-        times = [float(str(row[name])) / columns.per_s for name in (columns.at, columns.first, columns.last)]
+        times = [
+            float(str(row[name])) / columns.per_s
+            for name in (columns.at, columns.first, columns.last)
+        ]
         lengths = [int(str(row[name])) for name in (columns.prompt, columns.output)]
     except (KeyError, ValueError) as error:
-        raise SkitError(f"{label}: {columns.at} and the columns beside it are needed as numbers ({error})") from error
+        raise SkitError(
+            f"{label}: {columns.at} and the columns beside it are needed as numbers ({error})"
+        ) from error
     if not all(map(isfinite, times)) or times != sorted(times):
         raise SkitError(f"{label}: arrival, first and last token must be times in this order")
     if min(lengths) < 0:

@@ -1,6 +1,8 @@
-"""One calibration: fit the first third of a log, judge the fit on the rest, and save it as a profile.
+"""One calibration: fit the first third of a log, judge the fit on the rest, and save it as a
+profile.
 
-The log's load is simulated on a server whose steps take what a latency model says, which the fit moves.
+The log's load is simulated on a server whose steps take what a latency model says, which the fit
+moves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +22,13 @@ from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, RoundedModel
 from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.profilers.base import Corner, Profile
-from specbench_kit.profilers.devices import Device, Interconnect, bundled_device, find_device, find_interconnect
+from specbench_kit.profilers.devices import (
+    Device,
+    Interconnect,
+    bundled_device,
+    find_device,
+    find_interconnect,
+)
 from specbench_kit.profilers.loading import data_folder, save
 from specbench_kit.profilers.parts import SHORT
 from specbench_kit.profilers.roofline import Roofline
@@ -44,14 +52,18 @@ TAIL = 0.95
 USUAL = 0.95
 """The share of a log's batches that hold no more requests than its usual ones."""
 SPARE_S = 600.0
-"""Seconds beyond the last arrival that a simulation may take; a server that is slower still cannot carry the load."""
+"""Seconds beyond the last arrival that a simulation may take; a server that is slower still cannot
+carry the load.
+"""
 Times = Mapping[str, Floats]
 """Seconds of every request, by the name of the metric."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """The settings of the engine that wrote a log: requests in a batch, tokens of a step, and memory for KV."""
+    """The settings of the engine that wrote a log: requests in a batch, tokens of a step, and
+    memory for KV.
+    """
 
     max_batch: int
     batch_tokens: int
@@ -72,9 +84,13 @@ class ServedLog:
         return _times(at_s, first_s, last_s, tokens)
 
     def during_first(self, count: int) -> "ServedLog":
-        """Return the log of its first requests and of all that came before these had finished, which slow them down."""
+        """Return the log of its first requests and of all that came before these had finished,
+        which slow them down.
+        """
         end_s = max(request.last_s for request in self.requests[:count])
-        return ServedLog([request for request in self.requests if request.at_s <= end_s], self.engine)
+        return ServedLog(
+            [request for request in self.requests if request.at_s <= end_s], self.engine
+        )
 
     def simulated(self, latency: LatencyModel) -> Times:
         """Return the times of every request on a server whose steps take what `latency` says."""
@@ -87,22 +103,35 @@ class ServedLog:
 
     def usual_batch(self, latency: LatencyModel) -> int:
         """Return the requests in a batch that one batch in twenty exceeds on such a server."""
-        return int(np.quantile(self._simulate(latency).batches["size"], USUAL, method="inverted_cdf"))
+        return int(
+            np.quantile(self._simulate(latency).batches["size"], USUAL, method="inverted_cdf")
+        )
 
     @property
     def context(self) -> int:
         """The tokens that a request holds on average, half of its answer among them."""
-        return round(float(np.mean([request.prompt_tokens + request.output_tokens / 2 for request in self.requests])))
+        return round(
+            float(
+                np.mean(
+                    [request.prompt_tokens + request.output_tokens / 2 for request in self.requests]
+                )
+            )
+        )
 
     @property
     def largest_batch(self) -> int:
         """The requests that the engine takes into a batch, as far as its memory holds them."""
-        return max(1, int(min(self.engine.max_batch, self.engine.memory.tokens / max(self.context, 1))))
+        return max(
+            1, int(min(self.engine.max_batch, self.engine.memory.tokens / max(self.context, 1)))
+        )
 
     def _simulate(self, latency: LatencyModel) -> SimulationResult:
         endpoint = Endpoint("the log's device", latency)
         arrivals = from_zero(
-            [RequestArrival(request.at_s, request.prompt_tokens, request.output_tokens) for request in self.requests]
+            [
+                RequestArrival(request.at_s, request.prompt_tokens, request.output_tokens)
+                for request in self.requests
+            ]
         )
         scenario = Scenario(
             Deployment("the log's server", endpoint, endpoint),
@@ -179,7 +208,11 @@ def extrapolation(log: ServedLog, fitted: LatencyModel, law: LatencyModel) -> Ex
     """Return how far a fit is extrapolated beyond the batches of its log."""
     step = [(1, log.context)] * log.largest_batch
     return Extrapolation(
-        log.usual_batch(fitted), log.largest_batch, log.context, fitted.seconds(step), law.seconds(step)
+        log.usual_batch(fitted),
+        log.largest_batch,
+        log.context,
+        fitted.seconds(step),
+        law.seconds(step),
     )
 
 
@@ -197,7 +230,8 @@ FITTED_SHARE = 3
 
 @dataclass(frozen=True, slots=True)
 class CalibrationOutcome:
-    """The fitted speed and its profile, and how simulated times compare with measured ones on the rest of the log.
+    """The fitted speed and its profile, and how simulated times compare with measured ones on the
+    rest of the log.
 
     `agreements` are those of the calibrated profile, of the law before it, and of measured kernels if there are such.
     """
@@ -229,8 +263,14 @@ def calibrate(settings: CalibrationSettings, report: CountCallback) -> Calibrati
     server = LoggedServer(roofline, settings.cards, interconnect, settings.expert_parallel)
     before = server.latency(start)
     unfitted = _profile(settings, card, subject, dtype, before)
-    memory = KvCapacity(settings.kv_tokens, shapes.max_positions) if settings.kv_tokens else kv_capacity(unfitted)
-    served = ServedLog(log.requests, EngineSettings(settings.max_batch, settings.batch_tokens, memory))
+    memory = (
+        KvCapacity(settings.kv_tokens, shapes.max_positions)
+        if settings.kv_tokens
+        else kv_capacity(unfitted)
+    )
+    served = ServedLog(
+        log.requests, EngineSettings(settings.max_batch, settings.batch_tokens, memory)
+    )
     fitted = len(log.requests) // FITTED_SHARE
     speed = fit_speed(served, fitted, server, start, report)
     models: dict[str, LatencyModel] = {"calibrated": server.latency(speed), "law": before}
@@ -238,21 +278,33 @@ def calibrate(settings: CalibrationSettings, report: CountCallback) -> Calibrati
     if kernels and not settings.expert_parallel:
         models["silicon"] = KernelModel(kernels.kernels)
     rest = slice(fitted, None)
-    agreements = {name: agreement(served.simulated(model), served.measured, rest) for name, model in models.items()}
+    agreements = {
+        name: agreement(served.simulated(model), served.measured, rest)
+        for name, model in models.items()
+    }
     beyond = extrapolation(served, models["calibrated"], before)
-    profile = _calibrated(settings, unfitted, server.latency(speed), fitted, agreements["calibrated"], beyond)
+    profile = _calibrated(
+        settings, unfitted, server.latency(speed), fitted, agreements["calibrated"], beyond
+    )
     path = settings.save_to or data_folder() / f"{profile.name}.toml"
     save(path, profile)
-    return CalibrationOutcome(profile, path, speed, fitted, agreements, beyond, log.reading, log.notes)
+    return CalibrationOutcome(
+        profile, path, speed, fitted, agreements, beyond, log.reading, log.notes
+    )
 
 
 def _profile(
     settings: CalibrationSettings, card: Device, subject: Subject, dtype: str, latency: RoundedModel
 ) -> Profile:
     """Return a profile of the server before anything is fitted."""
-    together = f"-{'ep' if settings.expert_parallel else 'tp'}{settings.cards}" if settings.cards > 1 else ""
+    together = (
+        f"-{'ep' if settings.expert_parallel else 'tp'}{settings.cards}"
+        if settings.cards > 1
+        else ""
+    )
     return Profile(
-        name=settings.name or f"{subject.name}-{card.name}-{SHORT[dtype]}-verifier{together}-calibrated",
+        name=settings.name
+        or f"{subject.name}-{card.name}-{SHORT[dtype]}-verifier{together}-calibrated",
         role="verifier",
         device=card.name,
         model=subject.name,
@@ -275,7 +327,9 @@ def _calibrated(
     rest: Sequence[FitAgreement],
     beyond: Extrapolation,
 ) -> Profile:
-    """Return the profile with what was fitted; its range is that of the means on the rest of the log."""
+    """Return the profile with what was fitted; its range is that of the means on the rest of the
+    log.
+    """
     means = [metric.mean for metric in rest]
     worst = max(abs(mean - 1) for mean in means)
     return structs.replace(
@@ -307,7 +361,9 @@ TITLES = {
 
 
 def blocks(outcome: CalibrationOutcome) -> list[Block]:
-    """Return the numbers and a table of the requests that were not fitted: simulated over measured."""
+    """Return the numbers and a table of the requests that were not fitted: simulated over
+    measured.
+    """
     speed = outcome.speed
     profile = outcome.profile
     numbers = (
@@ -319,7 +375,9 @@ def blocks(outcome: CalibrationOutcome) -> list[Block]:
     rows = []
     for name, title in TITLES.items():
         if name in outcome.agreements:
-            ratios = [ratio for metric in outcome.agreements[name] for ratio in (metric.mean, metric.tail)]
+            ratios = [
+                ratio for metric in outcome.agreements[name] for ratio in (metric.mean, metric.tail)
+            ]
             rows.append([title, *(f"{ratio:.2f}" for ratio in ratios)])
     title = f"simulated over measured, all requests after the first {outcome.fitted}"
     file = described_readings([outcome.reading])
@@ -336,7 +394,9 @@ def blocks(outcome: CalibrationOutcome) -> list[Block]:
 
 
 FITTED = ("compute", "bandwidth", "step_s", "request_s")
-"""The numbers that are fitted: shares of peak and bandwidth, and seconds of the host per step and per request."""
+"""The numbers that are fitted: shares of peak and bandwidth, and seconds of the host per step and
+per request.
+"""
 LEAST = (0.2, 0.2, 0.0, 0.0)
 MOST = (1.0, 1.0, 0.02, 0.001)
 ITERATIONS = 12
@@ -344,7 +404,9 @@ STEP = 0.02
 INSIDE = 0.05
 """Iterations, the step of a derivative, and how far inside its bounds each number begins."""
 EVALUATIONS = ITERATIONS * (len(FITTED) + 1)
-"""The most simulations that a fit takes: one per iteration, and one for each number that is fitted."""
+"""The most simulations that a fit takes: one per iteration, and one for each number that is
+fitted.
+"""
 TAIL_WEIGHT = 0.5
 """How much a tail counts beside a mean: it is the time of a few requests."""
 SINGLE_WEIGHT = 0.5
@@ -353,7 +415,9 @@ SINGLE_WEIGHT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class LoggedServer:
-    """The card, or the cards, and the model of a log, by their data sheet; with `expert_parallel`, as in `estimate`."""
+    """The card, or the cards, and the model of a log, by their data sheet; with `expert_parallel`,
+    as in `estimate`.
+    """
 
     roofline: Roofline
     cards: int = 1
@@ -363,15 +427,23 @@ class LoggedServer:
     def latency(self, speed: AchievedSpeed) -> RoundedModel:
         """Return what a step takes if the software reaches this speed."""
         software = Software("log", "log", "", anywhere=speed)
-        return self.roofline.estimate(software, self.cards, self.interconnect, expert_parallel=self.expert_parallel)
+        return self.roofline.estimate(
+            software, self.cards, self.interconnect, expert_parallel=self.expert_parallel
+        )
 
 
 def fit_speed(
-    served: ServedLog, fitted: int, server: LoggedServer, start: AchievedSpeed, report: CountCallback
+    served: ServedLog,
+    fitted: int,
+    server: LoggedServer,
+    start: AchievedSpeed,
+    report: CountCallback,
 ) -> AchievedSpeed:
-    """Return the speed at which the simulated times of a log's first requests are closest to its measured ones.
+    """Return the speed at which the simulated times of a log's first requests are closest to its
+    measured ones.
 
-    The corner and the idle time per layer stay those of measured kernels, with which the fit starts.
+    The corner and the idle time per layer stay those of measured kernels, with which the fit
+    starts.
     """
     done = 0
     part = served.during_first(fitted)
@@ -386,16 +458,26 @@ def fit_speed(
         means = [log(metric.mean) for metric in metrics]
         tails = [log(metric.tail) for metric in metrics]
         # Single requests tell apart what their means leave open: a long prompt from a long answer.
-        single = [np.log(simulated[name][first] / measured_s[first]) for name, measured_s in part.measured.items()]
+        single = [
+            np.log(simulated[name][first] / measured_s[first])
+            for name, measured_s in part.measured.items()
+        ]
         single_weight = SINGLE_WEIGHT / fitted**0.5
-        return [*means, *(TAIL_WEIGHT * tail for tail in tails), *(single_weight * np.concatenate(single)).tolist()]
+        return [
+            *means,
+            *(TAIL_WEIGHT * tail for tail in tails),
+            *(single_weight * np.concatenate(single)).tolist(),
+        ]
 
-    # A number at its bound leaves a search no way out. Steps of derivatives are relative, so that the scale is 1 to 2.
+    # A number at its bound leaves a search no way out. Steps of derivatives are relative, so that
+    # the scale is 1 to 2.
     beginning = [
         1 + min(max((getattr(start, name) - low) / (high - low), INSIDE), 1 - INSIDE)
         for name, low, high in zip(FITTED, LEAST, MOST, strict=True)
     ]
-    found = least_squares(apart, beginning, bounds=(1, 2), diff_step=STEP, max_nfev=ITERATIONS, xtol=1e-4, ftol=1e-4)
+    found = least_squares(
+        apart, beginning, bounds=(1, 2), diff_step=STEP, max_nfev=ITERATIONS, xtol=1e-4, ftol=1e-4
+    )
     return _speed(start, found.x)
 
 

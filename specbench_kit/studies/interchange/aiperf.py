@@ -33,9 +33,10 @@ WITHOUT_ACCEPTANCE = "without spec_decode_acceptance"
 class AIPerf(Format):
     """NVIDIA AIPerf's `profile_export.jsonl`.
 
-    Times of day are the run's start plus the method's own clock, which stands still while other methods
-    have their turns. `time_kind` is a field of ours: measured or modelled. With `--export-level records`, records of a
-    server that reports acceptance have it in `spec_decode_acceptance`, which makes a trace.
+    Times of day are the run's start plus the method's own clock, which stands still while other
+    methods have their turns. `time_kind` is a field of ours: measured or modelled. With
+    `--export-level records`, records of a server that reports acceptance have it in
+    `spec_decode_acceptance`, which makes a trace.
     """
 
     summary = "per-request records of AIPerf, JSONL (profile_export.jsonl); imported as traces"
@@ -93,12 +94,18 @@ def _read_record(line: str, row: JsonObject) -> VerifiedRequest | str:
 def _rows(records: Sequence[RequestRecord], started_s: float) -> Iterator[dict[str, object]]:
     session = 0
     for repeat in sorted({record.repeat for record in records}):
-        for name, turns in dialogues([record for record in records if record.repeat == repeat]).items():
+        for name, turns in dialogues(
+            [record for record in records if record.repeat == repeat]
+        ).items():
             for turn, record in enumerate(turns):
                 identity = {"session_num": session, "conversation_id": name, "turn_index": turn}
                 error = None
                 if record.finish_reason == "error":
-                    error = {"code": None, "type": "RequestError", "message": record.error or "the request failed"}
+                    error = {
+                        "code": None,
+                        "type": "RequestError",
+                        "message": record.error or "the request failed",
+                    }
                 metadata = identity | _metadata(record, started_s)
                 yield {"metadata": metadata, "metrics": _metrics(record), "error": error}
             session += 1
@@ -134,16 +141,27 @@ def _metrics(record: RequestRecord) -> dict[str, object]:
         "output_sequence_length": (tokens, "tokens"),
         "inter_token_latency": (_milliseconds(record.tpot_s), "ms"),
         "inter_chunk_latency": (_chunk_gaps_ms(record), "ms"),
-        "output_token_throughput_per_user": (1 / record.tpot_s if record.tpot_s else None, "tokens/sec/user"),
+        "output_token_throughput_per_user": (
+            1 / record.tpot_s if record.tpot_s else None,
+            "tokens/sec/user",
+        ),
     }
     if record.finish_reason == "error":
         metrics = {"error_isl": (prompt, "tokens")}
-    return {name: {"value": value, "unit": unit} for name, (value, unit) in metrics.items() if value is not None}
+    return {
+        name: {"value": value, "unit": unit}
+        for name, (value, unit) in metrics.items()
+        if value is not None
+    }
 
 
 def _chunk_gaps_ms(record: RequestRecord) -> list[float] | None:
-    """Return the gaps between commits, as a client of the stream would see them; None if their times are not known."""
-    ends_s: list[float | None] = [moment_s for step in record.rounds for moment_s in (step.commits_s or [step.end_s])]
+    """Return the gaps between commits, as a client of the stream would see them; None if their
+    times are not known.
+    """
+    ends_s: list[float | None] = [
+        moment_s for step in record.rounds for moment_s in (step.commits_s or [step.end_s])
+    ]
     if len(ends_s) < 2 or None in ends_s:
         return None
     return [((after_s or 0.0) - (before_s or 0.0)) * 1e3 for before_s, after_s in pairwise(ends_s)]

@@ -37,7 +37,9 @@ class TokenCount(Struct):
 
 
 class RecordMetadata(Struct):
-    """Which request a record is about, when it was sent in nanoseconds of the clock, and in which phase."""
+    """Which request a record is about, when it was sent in nanoseconds of the clock, and in which
+    phase.
+    """
 
     request_start_ns: int | None = None
     session_num: int = 0
@@ -85,7 +87,9 @@ class AIPerfRecord(Struct):
 
 
 def per_second(name: str, metric: Quantity | Quantities) -> float:
-    """Return how many units of a metric of time make a second; ValueError for a unit that AIPerf does not have."""
+    """Return how many units of a metric of time make a second; ValueError for a unit that AIPerf
+    does not have.
+    """
     if metric.unit not in PER_SECOND:
         known = ", ".join(PER_SECOND)
         raise ValueError(f"the unit of {name} must be one of {known}, not {metric.unit!r}")

@@ -22,7 +22,8 @@ UNKNOWN = dict.fromkeys(MAY_BE_UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class ForeignRun:
-    """The run that a file holds: a record per request, the name of the method, and its start in ISO 8601 if known.
+    """The run that a file holds: a record per request, the name of the method, and its start in ISO
+    8601 if known.
 
     `notes` are lines that a reader of the numbers must know, `doubts` values that cannot be, and `left_out` counts
     requests by why they are not in it.
@@ -39,7 +40,8 @@ class ForeignRun:
 
 @dataclass(frozen=True, slots=True)
 class ForeignTrace:
-    """The acceptance that a file holds: a trace of every request, without draft statistics or step times.
+    """The acceptance that a file holds: a trace of every request, without draft statistics or step
+    times.
 
     `lacks` names what else of a trace's header is missing, and `left_out` counts requests by why they are not in it.
     """
@@ -98,8 +100,8 @@ SLACK = 4
 def dialogues(records: Sequence[RequestRecord]) -> dict[str, list[RequestRecord]]:
     """Return the records of one repeat by prompt id, turns in order.
 
-    The turns of dialogue `d` are named `d/1`, `d/2`, and so on; an id of a single turn may look the same, so a second
-    turn must continue the first turn's prompt.
+    The turns of dialogue `d` are named `d/1`, `d/2`, and so on; an id of a single turn may look the
+    same, so a second turn must continue the first turn's prompt.
     """
     by_id = {record.request_id: record for record in records}
     by_prompt: dict[str, list[RequestRecord]] = {}

@@ -11,15 +11,18 @@ if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory
 
 SAME_LENGTH = 0.9
-"""The least share of rounds with the most frequent length: the context and a full slot shorten some drafts."""
+"""The least share of rounds with the most frequent length: the context and a full slot shorten some
+drafts.
+"""
 
 
 @formats.register("golden")
 class GoldenLengths(Format):
     """The mean acceptance length of a run that drafts one number of tokens in every round.
 
-    As InferenceX counts, it is one more than accepted tokens per draft that was sent, also where the end of an answer
-    cuts a round. The 95% interval over prompts, for which that form has no place, is a comment.
+    As InferenceX counts, it is one more than accepted tokens per draft that was sent, also where
+    the end of an answer cuts a round. The 95% interval over prompts, for which that form has no
+    place, is a comment.
     """
 
     summary = "mean acceptance length by drafted tokens, as InferenceX publishes them, YAML"
@@ -48,7 +51,10 @@ class GoldenLengths(Format):
         bounds = f"{1 + interval[0]:.2f} to {1 + interval[1]:.2f}" if interval else "unknown"
         dataset = run.run.get("dataset") or {}
         config = run.run.get("config") or {}
-        target, draft = ((run.run["models"].get(name) or {}).get("name", "unnamed") for name in ("target", "draft"))
+        target, draft = (
+            (run.run["models"].get(name) or {}).get("name", "unnamed")
+            for name in ("target", "draft")
+        )
         lines = [
             f"# Measured with specbench-kit, {run.run['method']}, draft model {json.dumps(draft)}.",
             f"# dataset: {json.dumps(dataset.get('name'))} | requests: {len(records)} | "

@@ -13,7 +13,17 @@ from specbench_kit.studies.interchange.base import ForeignRun, ForeignTrace, for
 if TYPE_CHECKING:
     from specbench_kit.studies.bench.conclusion import Conclusion
 
-CONFIG = ("max_new_tokens", "batch_size", "temperature", "top_p", "top_k", "seed", "limit", "device", "dtype")
+CONFIG = (
+    "max_new_tokens",
+    "batch_size",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "limit",
+    "device",
+    "dtype",
+)
 ENVIRONMENT = ("argv", "git_commit", "git_dirty", "versions", "platform", "hardware")
 """Fields of `run.json` about the software and the machine, which other tools do not record."""
 MODEL_FIELDS = ("name", "hash", "parameters")
@@ -21,9 +31,13 @@ MODEL_FIELDS = ("name", "hash", "parameters")
 
 @dataclass(frozen=True, slots=True)
 class ImportNames:
-    """Names that a file does not contain, or that replace those of the file; None keeps the file's."""
+    """Names that a file does not contain, or that replace those of the file; None keeps the
+    file's.
+    """
 
-    method: Annotated[str | None, Option("Name of the method (default: the name in the file).", RUN)] = None
+    method: Annotated[
+        str | None, Option("Name of the method (default: the name in the file).", RUN)
+    ] = None
     dataset: Annotated[str | None, Option("Name of the prompts.", RUN)] = None
     target: Annotated[str | None, Option("Name of the target.", MODELS)] = None
     draft: Annotated[str | None, Option("Name of the draft model.", MODELS)] = None
@@ -63,7 +77,10 @@ class _Import:
 
     def models(self, draft: str | None) -> dict[str, object]:
         unknown = dict.fromkeys(MODEL_FIELDS)
-        return {"target": {**unknown, "name": self.names.target}, "draft": {**unknown, "name": draft}}
+        return {
+            "target": {**unknown, "name": self.names.target},
+            "draft": {**unknown, "name": draft},
+        }
 
     def origin(self, notes: Sequence[str]) -> dict[str, object]:
         """Return the tool and the file, and the software that imported it."""
@@ -76,15 +93,24 @@ class _Import:
             "file": self.path.name,
             "sha256": provenance.hash_file(self.path),
             "at": environment["started_at"],
-            "by": {key: environment[key] for key in ("argv", "git_commit", "git_dirty", "versions")},
+            "by": {
+                key: environment[key] for key in ("argv", "git_commit", "git_dirty", "versions")
+            },
             "notes": list(notes),
         }
 
 
 def import_file(
-    path: Path, name: str, baseline: Path | None, names: ImportNames, out: Path, argv: tuple[str, ...]
+    path: Path,
+    name: str,
+    baseline: Path | None,
+    names: ImportNames,
+    out: Path,
+    argv: tuple[str, ...],
 ) -> "Conclusion":
-    """Make a run directory from a file and, with `baseline`, from the file of the autoregressive baseline."""
+    """Make a run directory from a file and, with `baseline`, from the file of the autoregressive
+    baseline.
+    """
     from specbench_kit.metrics.run_summary import RequestCounts, typed_summary
     from specbench_kit.metrics.summary import summarise_run
     from specbench_kit.runs.directory import RunDirectory
@@ -122,7 +148,12 @@ def _describe(source: _Import, foreign: ForeignRun, *, has_baseline: bool) -> di
         "method": source.names.method or foreign.method,
         "dataset": source.dataset(len(prompts)),
         "models": source.models(source.names.draft),
-        "config": {**dict.fromkeys(CONFIG), **foreign.config, "repeats": repeats, "baseline": has_baseline},
+        "config": {
+            **dict.fromkeys(CONFIG),
+            **foreign.config,
+            "repeats": repeats,
+            "baseline": has_baseline,
+        },
         "time_kind": "measured",
         "requests": len(foreign.records),
         "sample_reason": None,
@@ -144,7 +175,9 @@ class ImportedTrace:
     reading: FileReading
 
 
-def import_trace(path: Path, name: str, names: ImportNames, out: Path, argv: tuple[str, ...]) -> ImportedTrace:
+def import_trace(
+    path: Path, name: str, names: ImportNames, out: Path, argv: tuple[str, ...]
+) -> ImportedTrace:
     """Make a trace from a file that records acceptance."""
     from specbench_kit.traces.trace import DRAFT_STATISTICS, STEP_TIMES, TraceHeader
     from specbench_kit.traces.writing import TraceWriter
@@ -176,5 +209,7 @@ def export_run(path: Path, name: str, out: Path) -> None:
     file_format = formats.get(name)()
     run = RunDirectory.find(path)
     if not run.records():
-        raise SkitError(f"{run.path / 'requests.jsonl'} holds no finished request: there is nothing to export")
+        raise SkitError(
+            f"{run.path / 'requests.jsonl'} holds no finished request: there is nothing to export"
+        )
     file_format.save(run, out)

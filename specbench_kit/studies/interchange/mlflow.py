@@ -1,11 +1,18 @@
-"""MLflow's tracking: parameters, metrics and reports of a run, in a store of files or on a server."""
+"""MLflow's tracking: parameters, metrics and reports of a run, in a store of files or on a
+server.
+"""
 
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.studies.interchange.base import Format, formats
-from specbench_kit.studies.interchange.numbers import load_package, numbers_of, parameters_of, title_of
+from specbench_kit.studies.interchange.numbers import (
+    load_package,
+    numbers_of,
+    parameters_of,
+    title_of,
+)
 
 if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory
@@ -18,7 +25,8 @@ LONGEST = 500
 class MLflow(Format):
     """One MLflow run for a run directory, in an experiment named after the dataset.
 
-    It goes to the server that MLFLOW_TRACKING_URI names, or else into a database in the folder `out`.
+    It goes to the server that MLFLOW_TRACKING_URI names, or else into a database in the folder
+    `out`.
     """
 
     summary = "a run with parameters, metrics and reports in MLflow's tracking (extra mlflow)"
@@ -32,7 +40,11 @@ class MLflow(Format):
         artifacts = None if server else (out / "artifacts").resolve().as_uri()
         client, (experiment_name, run_name) = client_type(tracking_uri=uri), title_of(run)
         experiment = client.get_experiment_by_name(experiment_name)
-        number = experiment.experiment_id if experiment else client.create_experiment(experiment_name, artifacts)
+        number = (
+            experiment.experiment_id
+            if experiment
+            else client.create_experiment(experiment_name, artifacts)
+        )
         run_id = client.create_run(number, run_name=run_name).info.run_id
         for key, value in parameters_of(run).items():
             client.log_param(run_id, key, value[:LONGEST])

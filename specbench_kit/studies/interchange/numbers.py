@@ -14,9 +14,12 @@ PARAMETERS = ("method", "dataset", "models", "config", "deployment", "time_kind"
 
 
 def numbers_of(run: "RunDirectory") -> dict[str, float]:
-    """Return every metric that has a value, over all requests; bounds of intervals end in `_low` and `_high`."""
+    """Return every metric that has a value, over all requests; bounds of intervals end in `_low`
+    and `_high`.
+    """
     require(
-        (run.path / "summary.json").is_file(), f"{run.path} has no summary.json: let skit bench --resume finish the run"
+        (run.path / "summary.json").is_file(),
+        f"{run.path} has no summary.json: let skit bench --resume finish the run",
     )
     overall = run.summary()["overall"]
     values: dict[str, object] = {metric.name: overall.get(metric.name) for metric in METRICS}
@@ -34,12 +37,16 @@ def parameters_of(run: "RunDirectory") -> dict[str, str]:
 
 
 def load_package(name: str) -> Any:
-    """Return a package that not every installation has; SkitError says how to install a missing one."""
+    """Return a package that not every installation has; SkitError says how to install a missing
+    one.
+    """
     try:
         return importlib.import_module(name)
     except ImportError as error:
         how = f"pip install 'specbench-kit[{name}]'"
-        raise SkitError(f"exporting to {name} needs a package that is not installed: {how}") from error
+        raise SkitError(
+            f"exporting to {name} needs a package that is not installed: {how}"
+        ) from error
 
 
 def title_of(run: "RunDirectory") -> tuple[str, str]:

@@ -30,10 +30,19 @@ class ResultsCard(Format):
     def write(self, run: "RunDirectory") -> str:
         numbers = numbers_of(run)
         dataset = _quoted((run.run.get("dataset") or {}).get("name"))
-        models = [str(model.get("name") or "unnamed") for model in (run.run.get("models") or {}).values() if model]
+        models = [
+            str(model.get("name") or "unnamed")
+            for model in (run.run.get("models") or {}).values()
+            if model
+        ]
         method = run.run["method"]
         time = run.run.get("time_kind")
-        lines = ["model-index:", f"- name: {_quoted(' + '.join(models))}", "  results:", "  - task:"]
+        lines = [
+            "model-index:",
+            f"- name: {_quoted(' + '.join(models))}",
+            "  results:",
+            "  - task:",
+        ]
         title = _quoted(f"speculative decoding, {method}, {time} time")
         lines += ["      type: text-generation", f"      name: {title}"]
         lines += ["    dataset:", f"      type: {dataset}", f"      name: {dataset}"]

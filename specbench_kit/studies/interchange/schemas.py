@@ -24,23 +24,36 @@ class FileFormat(NamedTuple):
 
 FILE_FORMATS = {
     "run": FileFormat("run.json of a run directory: what was run", "runs.document:RunDocument"),
-    "request": FileFormat("a line of requests.jsonl or baseline.jsonl", "decoding.records:RequestRecord"),
-    "rounds": FileFormat("a line of rounds_detail.jsonl: a request's token trees", "decoding.detail:RequestDetail"),
-    "summary": FileFormat("summary.json of a benchmark run: its metrics", "metrics.run_summary:RunSummary"),
+    "request": FileFormat(
+        "a line of requests.jsonl or baseline.jsonl", "decoding.records:RequestRecord"
+    ),
+    "rounds": FileFormat(
+        "a line of rounds_detail.jsonl: a request's token trees", "decoding.detail:RequestDetail"
+    ),
+    "summary": FileFormat(
+        "summary.json of a benchmark run: its metrics", "metrics.run_summary:RunSummary"
+    ),
     "result": FileFormat(
-        "result.json of a benchmark: all that its pages are made from", "metrics.result_file:ResultDocument"
+        "result.json of a benchmark: all that its pages are made from",
+        "metrics.result_file:ResultDocument",
     ),
     "profile": FileFormat("a latency profile, TOML", "profilers.base:Profile"),
     "deployment": FileFormat("the field deployment of run.json", "deployments.base:Deployment"),
-    "predictor": FileFormat("predictor.json of a predictor's folder", "predictors.library:PredictorHeader"),
-    "trace": FileFormat("the header in the metadata of a trace, Parquet", "traces.trace:TraceHeader"),
+    "predictor": FileFormat(
+        "predictor.json of a predictor's folder", "predictors.library:PredictorHeader"
+    ),
+    "trace": FileFormat(
+        "the header in the metadata of a trace, Parquet", "traces.trace:TraceHeader"
+    ),
     "dataset": FileFormat("a dataset definition, TOML", "datasets.toml_datasets:DatasetDefinition"),
 }
 """The formats by name; types are imported when they are needed."""
 
 
 def formats() -> dict[str, str]:
-    """Return what each format is by its name: single files, and the two files of every other command's folder."""
+    """Return what each format is by its name: single files, and the two files of every other
+    command's folder.
+    """
     folders = {
         command: f"the folder of skit {command}: run.json says what was run, {kind.summary} what was found"
         for command, kind in kinds().items()
@@ -51,7 +64,9 @@ def formats() -> dict[str, str]:
 def json_schema(name: str) -> JsonObject:
     """Return the JSON Schema of a format; SkitError if there is no format of that name."""
     if name not in (known := formats()):
-        raise SkitError(f"unknown format '{name}'{did_you_mean(name, known)}; known: {', '.join(known)}")
+        raise SkitError(
+            f"unknown format '{name}'{did_you_mean(name, known)}; known: {', '.join(known)}"
+        )
     if name in FILE_FORMATS:
         described = resolve_name(f"specbench_kit.{FILE_FORMATS[name].type_name}")
     else:
@@ -70,12 +85,19 @@ def _both_files(kind: StudyKind[Any, Any]) -> type[msgspec.Struct]:
     return msgspec.defstruct(f"FolderOf{type(kind).__name__.removesuffix('Kind')}", [run, result])
 
 
-UNIT_WORDS = {"seconds": "seconds", "rate": "tokens per second", "times": "a factor", "share": "0 to 1"}
+UNIT_WORDS = {
+    "seconds": "seconds",
+    "rate": "tokens per second",
+    "times": "a factor",
+    "share": "0 to 1",
+}
 """The units that are not clear from a definition."""
 
 
 def metric_descriptions() -> dict[str, str]:
-    """Return the definition of each metric by its name, with its unit where the definition does not tell it."""
+    """Return the definition of each metric by its name, with its unit where the definition does not
+    tell it.
+    """
     descriptions = {}
     for metric in METRICS:
         unit = UNIT_WORDS.get(metric.unit)
@@ -84,7 +106,9 @@ def metric_descriptions() -> dict[str, str]:
 
 
 def _schema_of_other_types(kind: type) -> dict[str, Any]:
-    """Return a schema that allows any value, for types that msgspec does not describe, such as latency models."""
+    """Return a schema that allows any value, for types that msgspec does not describe, such as
+    latency models.
+    """
     return {"title": "any" if kind is object else kind.__name__}
 
 
@@ -112,7 +136,11 @@ def object_tables(schema: JsonObject) -> Iterator[ObjectTable]:
         definition = definitions[title]
         required = definition.get("required", ())
         rows = [
-            FieldRow(name if name in required else f"{name}?", _kind(content), content.get("description", ""))
+            FieldRow(
+                name if name in required else f"{name}?",
+                _kind(content),
+                content.get("description", ""),
+            )
             for name, content in definition.get("properties", {}).items()
         ]
         yield ObjectTable(title, definition.get("description", ""), rows)

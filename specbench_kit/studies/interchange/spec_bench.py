@@ -1,4 +1,6 @@
-"""Spec-Bench's answer files: per question its turns, tokens, steps, wall time and accept lengths."""
+"""Spec-Bench's answer files: per question its turns, tokens, steps, wall time and accept
+lengths.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +30,8 @@ FAILED = "ERROR"
 class SpecBenchAnswers(Format):
     """Spec-Bench (Xia et al. 2024), `evaluation/eval.py`.
 
-    A round is one entry of `accept_lengths`: its accepted tokens and the bonus token. The prompt's forward counts as
-    the first round if an engine takes a token from it that no entry counts.
+    A round is one entry of `accept_lengths`: its accepted tokens and the bonus token. The prompt's
+    forward counts as the first round if an engine takes a token from it that no entry counts.
     """
 
     summary = "answer files of Spec-Bench, JSONL with one question per line"
@@ -43,18 +45,30 @@ class SpecBenchAnswers(Format):
             raise SkitError(f"{path} holds no answer: give an answer file of Spec-Bench")
         names = dict.fromkeys(str(row.get("model_id", "unnamed")) for _, row in rows)
         if len(names) > 1:
-            raise SkitError(f"{path} holds answers of several models: {', '.join(names)}; import one file for each")
+            raise SkitError(
+                f"{path} holds answers of several models: {', '.join(names)}; import one file for each"
+            )
         records = [record for line, row in rows for record in _records(line, row)]
         if not records:
             raise SkitError(f"{path} holds no answer: every question's choices are empty")
         # Spec-Bench decodes one request after the other.
-        for record, end_s in zip(records, accumulate(record.e2e_s or 0.0 for record in records), strict=True):
+        for record, end_s in zip(
+            records, accumulate(record.e2e_s or 0.0 for record in records), strict=True
+        ):
             record.finished_s = end_s
         stamps = [
-            stamp for _, row in rows if isinstance(stamp := row.get("tstamp"), int | float) and 0 < stamp < LATEST
+            stamp
+            for _, row in rows
+            if isinstance(stamp := row.get("tstamp"), int | float) and 0 < stamp < LATEST
         ]
-        started_at = datetime.fromtimestamp(min(stamps), UTC).isoformat(timespec="seconds") if stamps else None
-        unexplained = sum(bool(r.rounds) and r.rounds[0].committed > r.rounds[0].accepted + 1 for r in records)
+        started_at = (
+            datetime.fromtimestamp(min(stamps), UTC).isoformat(timespec="seconds")
+            if stamps
+            else None
+        )
+        unexplained = sum(
+            bool(r.rounds) and r.rounds[0].committed > r.rounds[0].accepted + 1 for r in records
+        )
         note = f"more new_tokens than accept_lengths in {unexplained} of {len(records)} requests"
         at_zero = sum(record.e2e_s == 0 and bool(record.output_ids) for record in records)
         doubt = f"{at_zero} of {len(records)} answers have tokens and a wall_time of 0 s."
@@ -85,13 +99,17 @@ def _records(line: str, row: JsonObject) -> Iterator[RequestRecord]:
             for turn, text in enumerate(turns):
                 name = str(row["question_id"])
                 identity = name if len(turns) == 1 else f"{name}/{turn + 1}"
-                yield _record(identity, str(row.get("category", SpecBenchAnswers.dataset)), text, choice, turn)
+                yield _record(
+                    identity, str(row.get("category", SpecBenchAnswers.dataset)), text, choice, turn
+                )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
         reason = f"{error} is missing" if isinstance(error, KeyError) else error
         raise SkitError(f"{line}: not an answer of Spec-Bench ({reason})") from error
 
 
-def _record(identity: str, category: str, text: str, choice: JsonObject, turn: int) -> RequestRecord:
+def _record(
+    identity: str, category: str, text: str, choice: JsonObject, turn: int
+) -> RequestRecord:
     tokens = int(choice["new_tokens"][turn])
     wall_s = float(choice["wall_time"][turn])
     if not 0 <= wall_s < inf:
@@ -115,14 +133,18 @@ def _record(identity: str, category: str, text: str, choice: JsonObject, turn: i
 def _accept_lengths(choice: JsonObject) -> list[list[int]]:
     """Return the accept lengths of each turn, which the file holds one after the other.
 
-    A turn ends where its steps end, which some engines count from 0; if the steps do not add up, where its tokens end.
+    A turn ends where its steps end, which some engines count from 0; if the steps do not add up,
+    where its tokens end.
     """
     lengths = [int(length) for length in choice["accept_lengths"]]
     turns = len(choice["turns"])
     steps = [int(count) for count in choice.get("decoding_steps", choice.get("idxs", ()))]
     for counts in (steps, [count + 1 for count in steps]):
         if len(counts) == turns and sum(counts) == len(lengths):
-            return [lengths[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
+            return [
+                lengths[end - count : end]
+                for end, count in zip(accumulate(counts), counts, strict=True)
+            ]
     tokens = [int(count) for count in choice["new_tokens"]]
     by_turn: list[list[int]] = [[] for _ in tokens]
     turn = 0
@@ -134,18 +156,26 @@ def _accept_lengths(choice: JsonObject) -> list[list[int]]:
 
 
 def _rounds(lengths: Sequence[int], tokens: int) -> list[dict[str, object]]:
-    """Return rounds that commit `tokens` in all; the last rounds lack what the end of the output cuts off."""
+    """Return rounds that commit `tokens` in all; the last rounds lack what the end of the output
+    cuts off.
+    """
     first = max(0, tokens - sum(lengths))
-    rounds: list[dict[str, object]] = [{**UNKNOWN, "accepted": 0, "committed": first}] if first else []
+    rounds: list[dict[str, object]] = (
+        [{**UNKNOWN, "accepted": 0, "committed": first}] if first else []
+    )
     remaining = tokens - first
     for length in lengths:
         # The last round may have accepted tokens beyond the end of the output.
-        rounds.append({**UNKNOWN, "accepted": max(0, length - 1), "committed": min(length, remaining)})
+        rounds.append(
+            {**UNKNOWN, "accepted": max(0, length - 1), "committed": min(length, remaining)}
+        )
         remaining -= min(length, remaining)
     return rounds
 
 
-def _row(name: str, repeats: Sequence[Mapping[str, Sequence[RequestRecord]]], run: "RunDirectory") -> dict[str, object]:
+def _row(
+    name: str, repeats: Sequence[Mapping[str, Sequence[RequestRecord]]], run: "RunDirectory"
+) -> dict[str, object]:
     """Return the line of one question, with a choice for every repeat that holds its dialogue."""
     choices = {index: turns[name] for index, turns in enumerate(repeats) if name in turns}
     first = next(iter(choices.values()))[0]

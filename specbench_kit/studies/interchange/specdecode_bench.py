@@ -1,4 +1,6 @@
-"""SpecDecode-Bench's simulator: how many tokens a round would commit that begins at any position of an answer."""
+"""SpecDecode-Bench's simulator: how many tokens a round would commit that begins at any position of
+an answer.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,7 +52,12 @@ class SpecDecodeBench(Format):
         max_draft = max(1, *(length for request in recorded for length in request.accepted))
         requests = [
             trace_of_lengths(
-                request.request_id, path.stem, request.prompt_ids, request.output_ids, request.accepted, max_draft
+                request.request_id,
+                path.stem,
+                request.prompt_ids,
+                request.output_ids,
+                request.accepted,
+                max_draft,
             )
             for request in recorded
         ]
@@ -68,7 +75,8 @@ def _drafter(path: Path, row: JsonObject, draft: str | None) -> str:
 def _recorded_request(line: str, row: JsonObject, name: str) -> RecordedRequest:
     """Return a request up to the first end of its answer and of its accepted lengths.
 
-    The published files of EAGLE have lengths beyond the end of the answer, where nothing is verified any more.
+    The published files of EAGLE have lengths beyond the end of the answer, where nothing is
+    verified any more.
     """
     try:
         lengths = row[PREFIX + name]
@@ -94,8 +102,12 @@ def _recorded_request(line: str, row: JsonObject, name: str) -> RecordedRequest:
 def _notes(requests: Sequence[RecordedRequest]) -> list[str]:
     """Return how many positions were cut off, and of how many requests."""
     lines = {
-        "have accepted lengths beyond the end of their answer, which are cut off": [r.beyond for r in requests],
-        "have an answer beyond their last accepted length, which is cut off": [r.unrecorded for r in requests],
+        "have accepted lengths beyond the end of their answer, which are cut off": [
+            r.beyond for r in requests
+        ],
+        "have an answer beyond their last accepted length, which is cut off": [
+            r.unrecorded for r in requests
+        ],
     }
     return [
         f"{sum(map(bool, cut))} of {len(requests)} requests {words}: {sum(cut)} positions"
@@ -105,5 +117,11 @@ def _notes(requests: Sequence[RecordedRequest]) -> list[str]:
 
 
 def _require_counts(name: str, values: object, least: int) -> None:
-    if not (isinstance(values, list) and values and all(type(v) is int and least <= v < 2**31 for v in values)):
-        raise ValueError(f"{name} must be a list of whole numbers from {least} up, not {shown(values)}")
+    if not (
+        isinstance(values, list)
+        and values
+        and all(type(v) is int and least <= v < 2**31 for v in values)
+    ):
+        raise ValueError(
+            f"{name} must be a list of whole numbers from {least} up, not {shown(values)}"
+        )

@@ -18,13 +18,16 @@ DETAILED = "run the server with --per-request-spec-decode-metrics detailed"
 NEVER_VERIFIED = "never verified"
 
 Histogram = list[Count] | dict[str, Count]
-"""How often each number of tokens was accepted: vLLM lists all counts, AIPerf gives those above 0 as an object."""
+"""How often each number of tokens was accepted: vLLM lists all counts, AIPerf gives those above 0
+as an object.
+"""
 
 
 class Acceptance(Struct):
     """The object `speculative_decoding` of vLLM, or `spec_decode_acceptance` of AIPerf.
 
-    vLLM, docs/features/speculative_decoding/acceptance_metrics.md; AIPerf, docs/reference/spec-decode-acceptance.md.
+    vLLM, docs/features/speculative_decoding/acceptance_metrics.md; AIPerf,
+    docs/reference/spec-decode-acceptance.md.
     """
 
     num_spec_tokens: int | None = None
@@ -38,7 +41,8 @@ class Acceptance(Struct):
 
 
 class VerifiedRequest(NamedTuple):
-    """One request: its numbers of tokens, the longest draft that was configured, and its verified rounds.
+    """One request: its numbers of tokens, the longest draft that was configured, and its verified
+    rounds.
 
     `ordered` is True if the rounds are in the order in which they happened.
     """
@@ -71,28 +75,36 @@ def read_acceptance(
         steps = zip(acceptance.per_step_drafted, acceptance.per_step_accepted, strict=True)
         rounds = [DraftOutcome(*counts) for counts in steps]
     if wrong := [step for step in rounds if not 0 <= step.accepted <= step.drafted]:
-        raise ValueError(f"{wrong[0].accepted} of {wrong[0].drafted} drafted tokens cannot be accepted")
-    return VerifiedRequest(request_id, prompt, output, longest, rounds, acceptance.per_step_accepted is not None)
+        raise ValueError(
+            f"{wrong[0].accepted} of {wrong[0].drafted} drafted tokens cannot be accepted"
+        )
+    return VerifiedRequest(
+        request_id, prompt, output, longest, rounds, acceptance.per_step_accepted is not None
+    )
 
 
 def _positive(name: str, count: int | None) -> int:
     if count is None or count < 1:
-        raise ValueError(f"the number of {name} tokens must be a whole number from 1 up, not {shown(count)}")
+        raise ValueError(
+            f"the number of {name} tokens must be a whole number from 1 up, not {shown(count)}"
+        )
     return count
 
 
 def trace_of(requests: Sequence[VerifiedRequest], left_out: Mapping[str, int]) -> ForeignTrace:
     """Return the trace of all requests that were verified at least once.
 
-    The first token of an answer came with the prompt, before anything was drafted: it counts to the prompt. `left_out`
-    counts requests that are not among these, by the reason.
+    The first token of an answer came with the prompt, before anything was drafted: it counts to the
+    prompt. `left_out` counts requests that are not among these, by the reason.
     """
     from specbench_kit.traces.outcome_traces import rate_of_right_tokens, trace_of_rounds
     from specbench_kit.traces.trace import TOKEN_IDS
 
     verified = [request for request in requests if request.rounds and request.output_tokens > 1]
     if not verified:
-        raise SkitError(f"no request tells of a verification: {DETAILED} and with speculative decoding")
+        raise SkitError(
+            f"no request tells of a verification: {DETAILED} and with speculative decoding"
+        )
     if len({request.request_id for request in verified}) < len(verified):
         raise SkitError("two requests have one id: import the responses of one run")
     rate = rate_of_right_tokens(step for request in verified for step in request.rounds)
@@ -102,9 +114,13 @@ def trace_of(requests: Sequence[VerifiedRequest], left_out: Mapping[str, int]) -
     for request in verified:
         # The first token of the answer counts to the prompt.
         sizes = request.prompt_tokens + 1, request.output_tokens - 1
-        traces.append(trace_of_rounds(request.request_id, "unnamed", *sizes, request.rounds, max_draft, rate))
+        traces.append(
+            trace_of_rounds(request.request_id, "unnamed", *sizes, request.rounds, max_draft, rate)
+        )
     left_out = {**left_out, NEVER_VERIFIED: len(requests) - len(verified)}
-    return ForeignTrace(traces, max_draft, (TOKEN_IDS,), notes=_notes(requests, verified, traces), left_out=left_out)
+    return ForeignTrace(
+        traces, max_draft, (TOKEN_IDS,), notes=_notes(requests, verified, traces), left_out=left_out
+    )
 
 
 def _shuffled_rounds(acceptance: Acceptance, longest: int, seed: str) -> "list[DraftOutcome]":
@@ -114,24 +130,34 @@ def _shuffled_rounds(acceptance: Acceptance, longest: int, seed: str) -> "list[D
     by_length = acceptance.acceptance_histogram_by_draft_length
     if by_length is None:
         if acceptance.num_draft_tokens != longest * (acceptance.num_spec_steps or 0):
-            raise ValueError(f"drafts were of several lengths, and it does not say which were accepted: {DETAILED}")
+            raise ValueError(
+                f"drafts were of several lengths, and it does not say which were accepted: {DETAILED}"
+            )
         if acceptance.acceptance_histogram is None:
             raise ValueError("acceptance_histogram is missing")
         by_length = {str(longest): acceptance.acceptance_histogram}
     rounds = []
     for drafted, histogram in by_length.items():
         buckets = histogram.items() if isinstance(histogram, dict) else enumerate(histogram)
-        rounds += [DraftOutcome(int(drafted), int(accepted)) for accepted, count in buckets for _ in range(count)]
+        rounds += [
+            DraftOutcome(int(drafted), int(accepted))
+            for accepted, count in buckets
+            for _ in range(count)
+        ]
     # Seeded by the request, so that an import gives the same trace every time.
     Random(seed).shuffle(rounds)
     return rounds
 
 
 def _notes(
-    requests: Sequence[VerifiedRequest], verified: Sequence[VerifiedRequest], traces: "Sequence[RequestTrace]"
+    requests: Sequence[VerifiedRequest],
+    verified: Sequence[VerifiedRequest],
+    traces: "Sequence[RequestTrace]",
 ) -> list[str]:
     complete = sum(step.accepted == step.drafted for request in verified for step in request.rounds)
-    undrafted = sum(request.output_tokens - 1 for request in verified) - sum(len(trace.output_ids) for trace in traces)
+    undrafted = sum(request.output_tokens - 1 for request in verified) - sum(
+        len(trace.output_ids) for trace in traces
+    )
     unordered = sum(not request.ordered for request in verified)
     left_out = len(requests) - len(verified)
     lines = {

@@ -31,21 +31,32 @@ class VLLM(Format):
     tool = "vLLM"
 
     def write(self, run: "RunDirectory") -> str:
-        rounds = [step for record in run.records() if record.finish_reason != "error" for step in record.rounds]
+        rounds = [
+            step
+            for record in run.records()
+            if record.finish_reason != "error"
+            for step in record.rounds
+        ]
         submitted: list[int | None] = [step.submitted for step in rounds]
         require(
-            None not in submitted, "the run does not say how many tokens were submitted, which vLLM's counters count"
+            None not in submitted,
+            "the run does not say how many tokens were submitted, which vLLM's counters count",
         )
         drafts = [step for step in rounds if step.submitted]
-        # A pipeline's rounds submit many tokens of one depth: their positions end with the accepted tokens.
-        longest = max((step.submitted if not step.steps else step.accepted for step in drafts), default=0)
+        # A pipeline's rounds submit many tokens of one depth: their positions end with the accepted
+        # tokens.
+        longest = max(
+            (step.submitted if not step.steps else step.accepted for step in drafts), default=0
+        )
         accepted = sorted(step.accepted for step in drafts)
         counters: dict[str, int | list[int]] = {
             "drafts": len(drafts),
             "draft_tokens": sum(step.submitted for step in drafts),
             "accepted_tokens": sum(accepted),
             # Accepted lengths beyond a position are the last of all in their order.
-            "accepted_tokens_per_pos": [len(drafts) - bisect(accepted, position) for position in range(longest)],
+            "accepted_tokens_per_pos": [
+                len(drafts) - bisect(accepted, position) for position in range(longest)
+            ],
         }
         labels = {"engine": "0", "model_name": str(run.run["models"]["target"]["name"])}
         return "".join(_counter(name, labels, values) for name, values in counters.items())
@@ -57,7 +68,9 @@ def _counter(name: str, labels: dict[str, str], values: int | list[int]) -> str:
     samples = (
         [(labels, values)]
         if isinstance(values, int)
-        else [({**labels, "position": str(position)}, value) for position, value in enumerate(values)]
+        else [
+            ({**labels, "position": str(position)}, value) for position, value in enumerate(values)
+        ]
     )
     lines = [f"# HELP {full_name} {DESCRIPTIONS[name]}", f"# TYPE {full_name} counter"]
     for sample_labels, value in samples:

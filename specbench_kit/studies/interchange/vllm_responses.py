@@ -41,7 +41,8 @@ class VLLMResponse(Struct):
 
 @formats.register("vllm-responses")
 class VLLMResponses(Format):
-    """Responses, or last chunks of streams, of a server with `--per-request-spec-decode-metrics detailed`.
+    """Responses, or last chunks of streams, of a server with `--per-request-spec-decode-metrics
+    detailed`.
 
     `metrics.speculative_decoding` of vLLM from pull request 48915 on; vLLM calls its shape experimental.
     """
@@ -58,7 +59,9 @@ class VLLMResponses(Format):
                 f"{path} holds no response with metrics.speculative_decoding: run the server with "
                 "--per-request-spec-decode-metrics detailed, and ask for include_usage where answers are streamed"
             )
-        return trace_of(requests, {"without metrics.speculative_decoding": len(responses) - len(requests)})
+        return trace_of(
+            requests, {"without metrics.speculative_decoding": len(responses) - len(requests)}
+        )
 
 
 def _read_response(line: str, row: JsonObject) -> VerifiedRequest | None:

@@ -5,7 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specbench_kit.studies.interchange.base import Format, formats
-from specbench_kit.studies.interchange.numbers import load_package, numbers_of, parameters_of, title_of
+from specbench_kit.studies.interchange.numbers import (
+    load_package,
+    numbers_of,
+    parameters_of,
+    title_of,
+)
 
 if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory
@@ -13,7 +18,8 @@ if TYPE_CHECKING:
 
 @formats.register("wandb")
 class WandB(Format):
-    """One W&B run for a run directory, in a project named after the dataset, with its files in the folder `out`.
+    """One W&B run for a run directory, in a project named after the dataset, with its files in the
+    folder `out`.
 
     A run that was written offline is sent with `wandb sync`.
     """
@@ -30,7 +36,9 @@ class WandB(Format):
             name=name,
             mode=os.environ.get("WANDB_MODE", "offline"),
             dir=str(out),
-            settings=wandb.Settings(silent=True, console="off", disable_git=True, x_disable_stats=True),
+            settings=wandb.Settings(
+                silent=True, console="off", disable_git=True, x_disable_stats=True
+            ),
             config=parameters_of(run),
         )
         tracked.summary.update(numbers_of(run))

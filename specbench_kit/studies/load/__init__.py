@@ -1,1 +1,3 @@
-"""Loads on a real server: many devices draft from a trace in real time, and a simulation of the same load."""
+"""Loads on a real server: many devices draft from a trace in real time, and a simulation of the
+same load.
+"""

@@ -1,4 +1,5 @@
-"""Drives a real server with the simulator's devices in real time; only drafting and the link are modelled.
+"""Drives a real server with the simulator's devices in real time; only drafting and the link are
+modelled.
 
 The server's answers are compared with those of the trace whose drafts the devices send.
 """
@@ -53,8 +54,11 @@ class ServerAnswerCounts:
         )
 
 
-def is_recorded(request: RequestTrace, offset: int, tokens: Sequence[int], verdict: Verdict) -> bool:
-    """Return True if the recorded target gives the same verdict on `tokens` after `offset` tokens of output.
+def is_recorded(
+    request: RequestTrace, offset: int, tokens: Sequence[int], verdict: Verdict
+) -> bool:
+    """Return True if the recorded target gives the same verdict on `tokens` after `offset` tokens
+    of output.
 
     A bonus token behind the end of what was recorded counts as the same.
     """
@@ -63,7 +67,10 @@ def is_recorded(request: RequestTrace, offset: int, tokens: Sequence[int], verdi
     if verdict.status != Status.DEGRADED:
         matches = [token == right for token, right in zip(tokens, recorded, strict=False)]
         accepted = [*matches, False].index(False)
-    return len(verdict.path) == accepted and recorded[accepted : accepted + 1] in ([], [verdict.bonus])
+    return len(verdict.path) == accepted and recorded[accepted : accepted + 1] in (
+        [],
+        [verdict.bonus],
+    )
 
 
 SHORTEST_DEADLINE_MS = 0.001
@@ -85,7 +92,9 @@ class _SentRound:
 
 @dataclass(slots=True)
 class _DeviceSession:
-    """The session of a device's current response, with the request that it replays and its rounds so far."""
+    """The session of a device's current response, with the request that it replays and its rounds
+    so far.
+    """
 
     name: str
     request: RequestTrace
@@ -96,7 +105,8 @@ class _DeviceSession:
 
 @dataclass(frozen=True, slots=True)
 class DrivenLoad:
-    """The result of a load, and by how many seconds drafts left late: the median and the 99th percentile.
+    """The result of a load, and by how many seconds drafts left late: the median and the 99th
+    percentile.
 
     `batch_rows` are the new and the cached tokens of each round by batch, in the order of the result's batches.
     """
@@ -109,11 +119,12 @@ class DrivenLoad:
 
 @dataclass
 class LoadDriver:
-    """Runs one scenario against a server; `requests` are those with rounds, in the order of the scenario's source.
+    """Runs one scenario against a server; `requests` are those with rounds, in the order of the
+    scenario's source.
 
-    Drafting and the link take the time of the scenario's deployment, for every device independently. Devices follow
-    the server's answers, which need not be those of the trace: they go on with the recorded drafts behind as many
-    tokens as the server has committed.
+    Drafting and the link take the time of the scenario's deployment, for every device
+    independently. Devices follow the server's answers, which need not be those of the trace: they
+    go on with the recorded drafts behind as many tokens as the server has committed.
     """
 
     scenario: Scenario
@@ -148,7 +159,9 @@ class LoadDriver:
         try:
             self._run()
         except ConnectionLostError as lost:
-            raise SkitError(f"the load ended after {self._now_s():.0f} s, because the server is gone: {lost}") from lost
+            raise SkitError(
+                f"the load ended after {self._now_s():.0f} s, because the server is gone: {lost}"
+            ) from lost
         for row in self._batches:
             self._recorder.add_batch(0, row)
         unanswered = [sent.device for sent in self._in_flight.values()]
@@ -168,8 +181,11 @@ class LoadDriver:
             again_s = self._refused[0][0] if self._refused else inf
             wait_s = min(end_s, again_s, float(self._devices.arrives_s.min())) - self._now_s()
             frames = list[tuple[float, Down]]()
-            # All frames that have arrived are handled at once: the devices' next drafts would leave late otherwise.
-            while (arrival := self.connection.poll(0.0 if frames else max(0.0, wait_s))) is not None:
+            # All frames that have arrived are handled at once: the devices' next drafts would leave
+            # late otherwise.
+            while (
+                arrival := self.connection.poll(0.0 if frames else max(0.0, wait_s))
+            ) is not None:
                 frames.append(arrival)
             self._take_frames(frames)
 
@@ -179,7 +195,8 @@ class LoadDriver:
     def _send(self, devices: Integers, now_s: float) -> None:
         """Send the rounds that would reach the server now.
 
-        The uplink is modelled: a draft leaves this machine at its time of arrival, not at its time of sending.
+        The uplink is modelled: a draft leaves this machine at its time of arrival, not at its time
+        of sending.
         """
         columns = self._devices.unanswered_rounds(devices)
         for index, waiting in enumerate(self._devices.take_arrived(devices)):
@@ -188,8 +205,13 @@ class LoadDriver:
             session.rounds += 1
             context = waiting.new + waiting.cached - submitted
             drafted = session.request.drafted[context - len(session.request.prompt_ids), :submitted]
-            budgets_s = (waiting.deadline_s - waiting.arrived_s, waiting.response_deadline_s - waiting.arrived_s)
-            round_ms, remaining_ms = (max(SHORTEST_DEADLINE_MS, 1e3 * budget_s) for budget_s in budgets_s)
+            budgets_s = (
+                waiting.deadline_s - waiting.arrived_s,
+                waiting.response_deadline_s - waiting.arrived_s,
+            )
+            round_ms, remaining_ms = (
+                max(SHORTEST_DEADLINE_MS, 1e3 * budget_s) for budget_s in budgets_s
+            )
             draft = messages.Draft(
                 session=session.name,
                 round=session.rounds,
@@ -204,24 +226,31 @@ class LoadDriver:
             self._late_s.append(now_s - waiting.arrived_s)
 
     def _session(self, device: int, response: int) -> _DeviceSession:
-        """Return the session of a device's response; a new response closes the one before and opens its own."""
+        """Return the session of a device's response; a new response closes the one before and opens
+        its own.
+        """
         name = f"{self._nonce}/{device}/{response}"
         previous = self._sessions.get(device)
         if previous is not None and previous.name == name:
             return previous
         if previous is not None:
             self.connection.send(Up(close=messages.Close(session=previous.name)))
-        # The draw that the scenario's source makes too: the server gets the request whose rounds the devices replay.
+        # The draw that the scenario's source makes too: the server gets the request whose rounds
+        # the devices replay.
         draw = self._random.uniform(Purpose.RESPONSE, np.array([device]), np.array([response]))[0]
         request = self.requests[int(draw * len(self.requests))]
         session = self._sessions[device] = _DeviceSession(name, request)
         self._answers.responses += 1
         sampling = messages.Sampling(temperature=0.0, seed=self.seed, request=f"{device}")
-        self.connection.send(Up(open=messages.Open(session=name, prompt=request.prompt_ids, sampling=sampling)))
+        self.connection.send(
+            Up(open=messages.Open(session=name, prompt=request.prompt_ids, sampling=sampling))
+        )
         return session
 
     def _take_frames(self, frames: Sequence[tuple[float, Down]]) -> None:
-        """Note when refused rounds are to be sent again, and let the devices go on whose rounds were verified."""
+        """Note when refused rounds are to be sent again, and let the devices go on whose rounds
+        were verified.
+        """
         rounds = list[_SentRound]()
         verdicts = list[messages.Verdict]()
         arrivals_s = list[float]()
@@ -229,8 +258,13 @@ class LoadDriver:
             kind = frame.WhichOneof("kind")
             if kind == "refused":
                 refused = frame.refused
-                if Status(refused.status) not in RETRYABLE or refused.session not in self._in_flight:
-                    raise SkitError(f"the server refused a draft: {Status(refused.status).name}: {refused.reason}")
+                if (
+                    Status(refused.status) not in RETRYABLE
+                    or refused.session not in self._in_flight
+                ):
+                    raise SkitError(
+                        f"the server refused a draft: {Status(refused.status).name}: {refused.reason}"
+                    )
                 self._answers.refusals += 1
                 heappush(self._refused, (self._now_s() + refused.retry_ms / 1e3, refused.session))
             elif kind == "verdict":
@@ -245,7 +279,9 @@ class LoadDriver:
     def _count(self, sent: _SentRound, verdict: messages.Verdict) -> None:
         """Count an answer, and note if it is not the one that was recorded."""
         if verdict.status not in (Status.OK, Status.DEGRADED):
-            raise SkitError(f"the server answered {Status(verdict.status).name} to a draft: let nobody else use it")
+            raise SkitError(
+                f"the server answered {Status(verdict.status).name} to a draft: let nobody else use it"
+            )
         draft = sent.frame.draft
         session = self._sessions[sent.device]
         counts = self._answers
@@ -258,40 +294,55 @@ class LoadDriver:
             session.left_trace = True
 
     def _record(
-        self, rounds: Sequence[_SentRound], verdicts: Sequence[messages.Verdict], arrivals_s: Sequence[float]
+        self,
+        rounds: Sequence[_SentRound],
+        verdicts: Sequence[messages.Verdict],
+        arrivals_s: Sequence[float],
     ) -> None:
         """Deliver answers to the devices, and record them as the simulator does.
 
-        The server reports queue and verification. The remaining time of a round is its way over the network, of which
-        half is counted before and half after the verification.
+        The server reports queue and verification. The remaining time of a round is its way over the
+        network, of which half is counted before and half after the verification.
         """
         devices = np.array([sent.device for sent in rounds])
         arrived_s = np.array(arrivals_s)
         outcomes = [
-            (len(sent.frame.draft.tokens), len(verdict.path)) for sent, verdict in zip(rounds, verdicts, strict=True)
+            (len(sent.frame.draft.tokens), len(verdict.path))
+            for sent, verdict in zip(rounds, verdicts, strict=True)
         ]
-        answered = self._devices.receive_answers(devices, arrived_s, None, RoundOutcomes(*np.array(outcomes).T))
+        answered = self._devices.receive_answers(
+            devices, arrived_s, None, RoundOutcomes(*np.array(outcomes).T)
+        )
         sent_s = np.array([sent.sent_s for sent in rounds])
-        verify_s, queue_s = np.array([(verdict.verify_us / 1e6, verdict.queue_us / 1e6) for verdict in verdicts]).T
+        verify_s, queue_s = np.array(
+            [(verdict.verify_us / 1e6, verdict.queue_us / 1e6) for verdict in verdicts]
+        ).T
         ended_s = arrived_s - np.maximum(0.0, arrived_s - sent_s - queue_s - verify_s) / 2
         started_s = ended_s - verify_s
         rows = [
             self._batch_row(verdict, *times)
             for verdict, *times in zip(verdicts, started_s.tolist(), ended_s.tolist(), strict=True)
         ]
-        planned = [(sent.waiting.deadline_s, sent.waiting.new, sent.waiting.cached) for sent in rounds]
+        planned = [
+            (sent.waiting.deadline_s, sent.waiting.new, sent.waiting.cached) for sent in rounds
+        ]
         at_server = np.column_stack([started_s - queue_s, planned])
-        # The modelled uplink lies before the real sending, and is a part of the device's round trip.
+        # The modelled uplink lies before the real sending, and is a part of the device's round
+        # trip.
         uplink_s = np.array([sent.waiting.arrived_s for sent in rounds]) - answered.sent_s
         times = (started_s, ended_s, sent_s - uplink_s)
         self._recorder.add_answers(devices, np.array(rows), times, at_server, answered)
 
     def _batch_row(self, verdict: messages.Verdict, started_s: float, ended_s: float) -> int:
-        """Return the row of a verdict's batch, which its first verdict adds and every verdict adds its tokens to."""
+        """Return the row of a verdict's batch, which its first verdict adds and every verdict adds
+        its tokens to.
+        """
         if verdict.batch_number not in self._batch_rows:
             self._batch_rows[verdict.batch_number] = len(self._batches)
             expected_s = started_s + verdict.expected_us / 1e6
-            self._batches.append([started_s, ended_s, expected_s, verdict.batch_size, verdict.waiting, 0, 0])
+            self._batches.append(
+                [started_s, ended_s, expected_s, verdict.batch_size, verdict.waiting, 0, 0]
+            )
             self._batch_shapes.append([])
         row = self._batch_rows[verdict.batch_number]
         self._batch_shapes[row].append((verdict.computed, verdict.cached))

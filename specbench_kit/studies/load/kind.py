@@ -32,8 +32,12 @@ class LoadedKind(StudyKind[LoadDescription, R]):
         return report.where(study.run)
 
     def print(self, console: "Console", study: Study[LoadDescription, R]) -> None:
-        """Print the first screen of the page: what precedes the first heading, less what opens on a click."""
-        opening = takewhile(lambda block: not isinstance(block, Heading), self.document(study, []).blocks)
+        """Print the first screen of the page: what precedes the first heading, less what opens on a
+        click.
+        """
+        opening = takewhile(
+            lambda block: not isinstance(block, Heading), self.document(study, []).blocks
+        )
         render_terminal.show(console, [block for block in opening if not isinstance(block, Folded)])
 
 

@@ -1,4 +1,6 @@
-"""What a load at a server finds, and the reports on it and on how far the simulator is off, with their figures."""
+"""What a load at a server finds, and the reports on it and on how far the simulator is off, with
+their figures.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +33,12 @@ from specbench_kit.reports.sections.profiles import score
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
 from specbench_kit.reports.writing.palette import COLOURS, GREY, MARKERS
-from specbench_kit.runs.document import DeploymentDescription, RunConfig, RunDescription, ServerReference
+from specbench_kit.runs.document import (
+    DeploymentDescription,
+    RunConfig,
+    RunDescription,
+    ServerReference,
+)
 from specbench_kit.serving.figures import Figures, Real
 
 if TYPE_CHECKING:
@@ -42,7 +49,8 @@ Values = Mapping[str, float | None]
 
 
 class LoadFigures(Struct, kw_only=True):
-    """The figures of a load at a server, or of a simulation of it; a closed loop of devices has no rate.
+    """The figures of a load at a server, or of a simulation of it; a closed loop of devices has no
+    rate.
 
     `round_s` is the time from a draft sent to its answer, of whose mean files of earlier versions say nothing.
     """
@@ -89,7 +97,9 @@ class MeasuredLoad(LoadFigures, kw_only=True):
 
 
 class LoadSummary(Struct):
-    """The content of a load's `summary.json`; at the numbers of devices in `late`, drafts left too late."""
+    """The content of a load's `summary.json`; at the numbers of devices in `late`, drafts left too
+    late.
+    """
 
     rows: list[MeasuredLoad]
     late: list[int]
@@ -116,7 +126,9 @@ class LoadedProfile(Struct):
 
 
 class LoadDescription(RunDescription, kw_only=True):
-    """What `run.json` says of a load; the last fields are what its server and its network take besides verifying."""
+    """What `run.json` says of a load; the last fields are what its server and its network take
+    besides verifying.
+    """
 
     config: LoadConfig
     server: ServerReference
@@ -133,7 +145,9 @@ class LoadDescription(RunDescription, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ComparedColumn(Column):
-    """A figure of a load; `tolerance` is how far a simulation may be off, as a share or in points."""
+    """A figure of a load; `tolerance` is how far a simulation may be off, as a share or in
+    points.
+    """
 
     of: Callable[[LoadFigures], float | None] = lambda _: None
     tolerance: float | None = None
@@ -145,11 +159,15 @@ def _mean(quantity: Percentiles[Real] | None) -> float | None:
 
 
 COLUMNS = (
-    ComparedColumn("throughput (tokens/s)", "number", lambda row: row.figures.overall.throughput, 0.10),
+    ComparedColumn(
+        "throughput (tokens/s)", "number", lambda row: row.figures.overall.throughput, 0.10
+    ),
     ComparedColumn("round p50", "seconds", lambda row: row.round_s.p50, 0.10),
     ComparedColumn("round p95", "seconds", lambda row: row.round_s.p95, 0.15),
     ComparedColumn("round p99", "seconds", lambda row: row.round_s.p99),
-    ComparedColumn("violations", "share", lambda row: row.figures.overall.violation_rate, 0.03, in_points=True),
+    ComparedColumn(
+        "violations", "share", lambda row: row.figures.overall.violation_rate, 0.03, in_points=True
+    ),
     ComparedColumn("batch size", "number", lambda row: _mean(row.figures.server.batch_size)),
     ComparedColumn("queue", "seconds", lambda row: _mean(row.figures.overall.queue_s)),
     ComparedColumn("verify", "seconds", lambda row: _mean(row.figures.overall.verify_s)),
@@ -158,7 +176,10 @@ COLUMNS = (
 )
 POINT = ("devices", "arrivals")
 """Columns that name a load: the devices, and how many requests arrive."""
-SIMULATED = {"simulated": "simulated, by the profile", "as_fast": "simulated, with the measured batch times"}
+SIMULATED = {
+    "simulated": "simulated, by the profile",
+    "as_fast": "simulated, with the measured batch times",
+}
 TOLERANCES = "throughput and median within 10%, P95 within 15%, violations within 3 points"
 
 
@@ -177,14 +198,18 @@ def mean_of(rows: Sequence[LoadFigures]) -> Values:
 
 
 class Deviation(Struct):
-    """How far a simulated figure is off, as a share of the measured one or in points; whether that is tolerated."""
+    """How far a simulated figure is off, as a share of the measured one or in points; whether that
+    is tolerated.
+    """
 
     off: float | None
     within: bool | None
 
 
 class ValidatedLoad(Struct):
-    """One measured load, and the figures of both simulations with how far they are apart from the measured ones."""
+    """One measured load, and the figures of both simulations with how far they are apart from the
+    measured ones.
+    """
 
     devices: int
     rate: float | None
@@ -224,13 +249,26 @@ def deviations(measured: Values, simulated: Values) -> dict[str, Deviation]:
     return result
 
 
-LOAD_COLUMNS = ("load", "throughput (tokens/s)", "round p50", "round p95", "violations", "batch size", "busy")
+LOAD_COLUMNS = (
+    "load",
+    "throughput (tokens/s)",
+    "round p50",
+    "round p95",
+    "violations",
+    "batch size",
+    "busy",
+)
 """The columns of a load that a reader sees first."""
 
 
-def load_report(run: LoadDescription, summary: LoadSummary, figures: Sequence[Figure] = ()) -> Document:
+def load_report(
+    run: LoadDescription, summary: LoadSummary, figures: Sequence[Figure] = ()
+) -> Document:
     """Return the report of `skit load`."""
-    rows = [[row.name, *values_of(row).values(), " and ".join(map(seconds, row.late_s))] for row in summary.rows]
+    rows = [
+        [row.name, *values_of(row).values(), " and ".join(map(seconds, row.late_s))]
+        for row in summary.rows
+    ]
     table = Table(("load", *COLUMNS, "drafts sent late by (p50, p99)"), rows)
     return _document(
         "Load on",
@@ -249,7 +287,11 @@ def load_headline(run: LoadDescription, summary: LoadSummary) -> str:
     values = {row.name: values_of(row) for row in rows}
     best = max(values, key=lambda name: values[name]["throughput (tokens/s)"] or 0.0)
     figures = values[best]
-    first = f"Of {len(rows)} loads, {best} have the highest throughput" if len(rows) > 1 else f"{best} were served"
+    first = (
+        f"Of {len(rows)} loads, {best} have the highest throughput"
+        if len(rows) > 1
+        else f"{best} were served"
+    )
     promise = slo_in_words(run.config.slo[0])
     # None if no response was due within the load.
     broken = figures["violations"]
@@ -279,14 +321,22 @@ def _answers(summary: LoadSummary) -> Blocks:
     rows: list[list[Cell]] = []
     for row in summary.rows:
         answers = row.answers
-        counts = (answers.rounds, answers.differing, answers.left_trace, answers.degraded, answers.refusals)
+        counts = (
+            answers.rounds,
+            answers.differing,
+            answers.left_trace,
+            answers.degraded,
+            answers.refusals,
+        )
         rows.append([*_point(row.devices, row.rate), *counts, row.slower, row.estimate])
     return [Heading("The server's answers"), Table(columns, rows)]
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedError:
-    """How far one simulated figure is off under one load, as a share or in points, and the tolerance."""
+    """How far one simulated figure is off under one load, as a share or in points, and the
+    tolerance.
+    """
 
     load: str
     column: ComparedColumn
@@ -301,7 +351,9 @@ class JudgedError:
 
 
 def judged_errors(result: Validation) -> list[JudgedError]:
-    """Return the errors of all figures that have a tolerance, load by load, for each variant of the simulation."""
+    """Return the errors of all figures that have a tolerance, load by load, for each variant of the
+    simulation.
+    """
     judged = []
     for row in result.rows:
         for column in COLUMNS:
@@ -313,14 +365,18 @@ def judged_errors(result: Validation) -> list[JudgedError]:
     return judged
 
 
-def validation_report(run: LoadDescription, result: Validation, figures: Sequence[Figure] = ()) -> Document:
+def validation_report(
+    run: LoadDescription, result: Validation, figures: Sequence[Figure] = ()
+) -> Document:
     """Return the report on the simulation of the same load."""
     rows: list[list[Cell]] = []
     for row in result.rows:
         rows.append([*_point(row.devices, row.rate), "measured", *values_of(row.measured).values()])
         for name, (values, errors) in row.variants.items():
             rows.append(["", "", SIMULATED[name], *(values[column.title] for column in COLUMNS)])
-            rows.append(["", "", "error", *(_error(errors[column.title], column) for column in COLUMNS)])
+            rows.append(
+                ["", "", "error", *(_error(errors[column.title], column) for column in COLUMNS)]
+            )
     note = f"Tolerances: {TOLERANCES}; bold exceeds them. Simulated numbers are means over {result.seeds} seeds."
     return _document(
         "Validation of",
@@ -334,7 +390,9 @@ def validation_report(run: LoadDescription, result: Validation, figures: Sequenc
 
 
 def validation_headline(result: Validation) -> str:
-    """Return in a sentence how many simulated numbers lie within the tolerances, and which is farthest off."""
+    """Return in a sentence how many simulated numbers lie within the tolerances, and which is
+    farthest off.
+    """
     errors = judged_errors(result)
     counts = []
     for name, words in SIMULATED.items():
@@ -351,7 +409,9 @@ def validation_headline(result: Validation) -> str:
 
 
 def _judged_table(result: Validation) -> Table:
-    """Return a row for each figure that has a tolerance under each load, measured beside both simulations."""
+    """Return a row for each figure that has a tolerance under each load, measured beside both
+    simulations.
+    """
     rows: list[list[Cell]] = []
     for row in result.rows:
         measured = values_of(row.measured)
@@ -386,7 +446,10 @@ def _document(subject: str, run: LoadDescription, *sections: Blocks) -> Document
         ("drafting", code(config.method)),
         ("promised speed (SLO)", ", ".join(map(slo_in_words, config.slo))),
         ("largest batch", count(config.max_batch)),
-        ("measured", f"{config.duration_s:g} s, of which {config.warmup_s:g} s of warm-up do not count"),
+        (
+            "measured",
+            f"{config.duration_s:g} s, of which {config.warmup_s:g} s of warm-up do not count",
+        ),
         ("server", f"{run.server.kind} on {run.server.device}"),
         ("expected verification times", run.deployment.verifier.origin),
         ("times of the devices", run.deployment.drafter.origin),
@@ -396,9 +459,13 @@ def _document(subject: str, run: LoadDescription, *sections: Blocks) -> Document
 
 
 LATE_S = 0.05
-"""If drafts leave later than this after their planned time, the machine is too slow for the load that it generates."""
+"""If drafts leave later than this after their planned time, the machine is too slow for the load
+that it generates.
+"""
 MOST_APART = 1.25
-"""Largest ratio, either way, of measured verification times to those of the profile that passes without a word."""
+"""Largest ratio, either way, of measured verification times to those of the profile that passes
+without a word.
+"""
 
 
 def load_cautions(run: LoadDescription, rows: Sequence[MeasuredLoad]) -> list[str]:
@@ -406,7 +473,9 @@ def load_cautions(run: LoadDescription, rows: Sequence[MeasuredLoad]) -> list[st
     lines = setting_cautions(run)
     for row in rows:
         if row.late_s[1] > LATE_S:
-            lines.append(f"LATE DRAFTS at {row.name}: the machine that generates the load was too slow.")
+            lines.append(
+                f"LATE DRAFTS at {row.name}: the machine that generates the load was too slow."
+            )
         answers = row.answers
         if answers.degraded or answers.refusals:
             lines.append(
@@ -427,7 +496,9 @@ def profile_cautions(run: LoadDescription, rows: Sequence[MeasuredLoad]) -> list
     lines = []
     profile = run.profile
     if profile.disturbed:
-        lines.append(f"DISTURBED PROFILE: {'; '.join(profile.disturbed)}, while '{profile.name}' was measured.")
+        lines.append(
+            f"DISTURBED PROFILE: {'; '.join(profile.disturbed)}, while '{profile.name}' was measured."
+        )
     if profile.r2 is not None and profile.r2 < LEAST_SERVED_R2:
         lines.append(poor_fit(profile.r2))
     apart = [
@@ -471,17 +542,30 @@ def where(run: LoadDescription) -> str:
 
 
 def round_trips(summary: LoadSummary) -> Picture:
-    """Return the picture of how long rounds take under each load: a line from the median to the slowest percent."""
+    """Return the picture of how long rounds take under each load: a line from the median to the
+    slowest percent.
+    """
     answered = [row for row in summary.rows if row.round_s.p50 is not None]
 
     def draw(axes: "Axes") -> None:
         for number, row in enumerate(answered):
             trips = row.round_s
-            p50_ms, p95_ms, p99_ms = (1e3 * (time_s or 0.0) for time_s in (trips.p50, trips.p95, trips.p99))
+            p50_ms, p95_ms, p99_ms = (
+                1e3 * (time_s or 0.0) for time_s in (trips.p50, trips.p95, trips.p99)
+            )
             axes.plot([p50_ms, p99_ms], [number, number], color=COLOURS[0], linewidth=2)
-            for index, (name, time_ms) in enumerate((("P50", p50_ms), ("P95", p95_ms), ("P99", p99_ms))):
+            for index, (name, time_ms) in enumerate(
+                (("P50", p50_ms), ("P95", p95_ms), ("P99", p99_ms))
+            ):
                 name_once = name if number == 0 else None
-                axes.plot([time_ms], [number], MARKERS[index], color=COLOURS[0], markersize=6, label=name_once)
+                axes.plot(
+                    [time_ms],
+                    [number],
+                    MARKERS[index],
+                    color=COLOURS[0],
+                    markersize=6,
+                    label=name_once,
+                )
         axes.set_yticks(range(len(answered)), [row.name for row in answered])
         axes.invert_yaxis()
         axes.margins(y=0.3)
@@ -492,7 +576,9 @@ def round_trips(summary: LoadSummary) -> Picture:
             axes.legend(loc="best")
 
     note = "Half of the rounds are faster than P50; one in a hundred is slower than P99. To the left is better."
-    return Picture("round_trips", "Round trips by load", note, FRAME_IN + ROW_IN * max(2, len(answered)), draw)
+    return Picture(
+        "round_trips", "Round trips by load", note, FRAME_IN + ROW_IN * max(2, len(answered)), draw
+    )
 
 
 def error_picture(result: Validation) -> Picture | None:
@@ -505,7 +591,9 @@ def error_picture(result: Validation) -> Picture | None:
     # Names leave most of the width to the errors: the unit stands in the table.
     short = {figure: figure.partition(" (")[0] for _, figure in by_figure}
     names = [
-        f"{short[figure]}\n{load.replace(' and ', ', ').replace(' requests', '')}" if several else short[figure]
+        f"{short[figure]}\n{load.replace(' and ', ', ').replace(' requests', '')}"
+        if several
+        else short[figure]
         for load, figure in by_figure
     ]
 
@@ -513,12 +601,26 @@ def error_picture(result: Validation) -> Picture | None:
         named = set[str]()
         for number, members in enumerate(by_figure.values()):
             reach = 100 * (members[0].column.tolerance or 0.0)
-            axes.plot([-reach, reach], [number, number], color=GREY, linewidth=7, alpha=0.3, solid_capstyle="butt")
+            axes.plot(
+                [-reach, reach],
+                [number, number],
+                color=GREY,
+                linewidth=7,
+                alpha=0.3,
+                solid_capstyle="butt",
+            )
             for error in members:
                 index = list(SIMULATED).index(error.variant)
                 name = None if error.variant in named else SIMULATED[error.variant]
                 named.add(error.variant)
-                axes.plot([100 * error.error], [number], MARKERS[index], color=COLOURS[index], markersize=6, label=name)
+                axes.plot(
+                    [100 * error.error],
+                    [number],
+                    MARKERS[index],
+                    color=COLOURS[index],
+                    markersize=6,
+                    label=name,
+                )
         axes.axvline(0, color=GREY, linewidth=1)
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(len(names) - 0.4, -0.6)
@@ -528,4 +630,8 @@ def error_picture(result: Validation) -> Picture | None:
 
     note = f"Grey: the tolerances ({TOLERANCES}). A mark beyond them is missed; violations are in points."
     height_in = FRAME_IN + 0.3 + (1.3 if several else 1.0) * ROW_IN * max(2, len(names))
-    return Picture("simulation_errors", "How far the simulation is off", note, height_in, draw) if errors else None
+    return (
+        Picture("simulation_errors", "How far the simulation is off", note, height_in, draw)
+        if errors
+        else None
+    )

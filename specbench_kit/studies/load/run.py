@@ -1,4 +1,6 @@
-"""One run of `skit load`: a server under the load of many devices, and how fast it verified beside its profile."""
+"""One run of `skit load`: a server under the load of many devices, and how fast it verified beside
+its profile.
+"""
 
 import shutil
 from collections import defaultdict
@@ -64,7 +66,9 @@ LONGEST_RAMP_S = 5.0
 
 
 def load(settings: LoadSettings, progress: ProgressCallback) -> LoadStudy:
-    """Load the server with every number of devices, at every rate, and write a run directory with a report."""
+    """Load the server with every number of devices, at every rate, and write a run directory with a
+    report.
+    """
     parse_method(settings.method)  # an unknown one, or no SLO, is an error before a server is asked
     parse_slo(settings.promise)
     trace = TraceFile(settings.trace)
@@ -81,14 +85,26 @@ def load(settings: LoadSettings, progress: ProgressCallback) -> LoadStudy:
     profile = _profile(settings, welcome.model_hash)
     deployment = _deployment(settings, trace, profile)
     overhead = {name: float(profile.fit.get(name, 0.0)) for name in MEASURED_OVERHEAD}
-    config = {**settings.described(), "scheduler": welcome.scheduler, "max_batch": welcome.limits.batch}
+    config = {
+        **settings.described(),
+        "scheduler": welcome.scheduler,
+        "max_batch": welcome.limits.batch,
+    }
     config["method"] = fit_spec(settings.method, trace.header)
     asked = convert(LoadConfig, config)
     scenarios = {point: make_scenario(asked, point, trace, deployment) for point in settings.points}
-    requests = [request for request in trace if request.output_ids]  # the source of rounds skips the others as well
+    requests = [
+        request for request in trace if request.output_ids
+    ]  # the source of rounds skips the others as well
     _require_context(requests, trace.header.max_draft, welcome.limits.context)
-    folder = unused_folder(settings.out, "load", welcome.scheduler, {**config, "server": settings.server})
-    description = {**_describe(settings, config, trace, deployment, welcome), **_describe_profile(profile), **overhead}
+    folder = unused_folder(
+        settings.out, "load", welcome.scheduler, {**config, "server": settings.server}
+    )
+    description = {
+        **_describe(settings, config, trace, deployment, welcome),
+        **_describe_profile(profile),
+        **overhead,
+    }
     folder.mkdir(parents=True)
     shutil.copyfile(settings.trace, folder / TRACE)
     rows = list[MeasuredLoad]()
@@ -139,8 +155,14 @@ def _run_load(
 
 
 def _require_context(requests: Sequence[RequestTrace], longest_draft: int, context: int) -> None:
-    """Raise SkitError if a session of the server is too short for a response and a draft behind it."""
-    needed = longest_draft - 1 + max(len(request.prompt_ids) + len(request.output_ids) for request in requests)
+    """Raise SkitError if a session of the server is too short for a response and a draft behind
+    it.
+    """
+    needed = (
+        longest_draft
+        - 1
+        + max(len(request.prompt_ids) + len(request.output_ids) for request in requests)
+    )
     if needed > context:
         raise SkitError(
             f"the server's sessions hold {context} tokens, and the trace needs {needed}: start the server with "
@@ -149,8 +171,14 @@ def _require_context(requests: Sequence[RequestTrace], longest_draft: int, conte
 
 
 def _profile(settings: LoadSettings, target: str) -> Profile:
-    """Return the profile that is given, or else one of the target that was measured on this machine."""
-    profile = loading.load(settings.profile) if settings.profile else loading.find_measured(target, "verifier", "auto")
+    """Return the profile that is given, or else one of the target that was measured on this
+    machine.
+    """
+    profile = (
+        loading.load(settings.profile)
+        if settings.profile
+        else loading.find_measured(target, "verifier", "auto")
+    )
     if profile is None:
         raise SkitError(
             "no profile of the server's target on this machine: run skit profile-server, and give it as --profile"
@@ -161,7 +189,8 @@ def _profile(settings: LoadSettings, target: str) -> Profile:
 def _deployment(settings: LoadSettings, trace: TraceFile, profile: Profile) -> Deployment:
     """Return the deployment to simulate.
 
-    Devices are as fast as the trace's machine, the link is the emulated one, and the server is as fast as its profile.
+    Devices are as fast as the trace's machine, the link is the emulated one, and the server is as
+    fast as its profile.
     """
     recording = recording_deployment(trace.header)
     draft_times = TableModel((settings.draft_s or trace.header.draft_s,))
@@ -177,7 +206,9 @@ def _deployment(settings: LoadSettings, trace: TraceFile, profile: Profile) -> D
     )
 
 
-def make_scenario(config: LoadConfig, point: LoadPoint, trace: TraceFile, deployment: Deployment) -> Scenario:
+def make_scenario(
+    config: LoadConfig, point: LoadPoint, trace: TraceFile, deployment: Deployment
+) -> Scenario:
     """Return the scenario of one load."""
     ramp_s = min(LONGEST_RAMP_S, config.warmup_s / 2)
     method = prepare_for_replay(parse_method(config.method), trace, deployment)
@@ -198,7 +229,9 @@ def make_scenario(config: LoadConfig, point: LoadPoint, trace: TraceFile, deploy
 
 
 def summary_row(scenario: Scenario, point: LoadPoint, result: SimulationResult) -> LoadFigures:
-    """Return the summary's row of a load or of its simulation: metrics, and percentiles of the round trips."""
+    """Return the summary's row of a load or of its simulation: metrics, and percentiles of the
+    round trips.
+    """
     metrics = compute_metrics(scenario, result)
     rounds = result.rounds
     counted = np.isfinite(rounds["answered_s"]) & (rounds["sent_s"] >= scenario.warmup_s)
@@ -208,14 +241,22 @@ def summary_row(scenario: Scenario, point: LoadPoint, result: SimulationResult) 
 
 
 def _describe_profile(profile: Profile) -> JsonObject:
-    """Return what `run.json` says about the profile: how far it is to be trusted, and round trips of a busy server."""
-    busy = profile.fit.get("busy_by_sessions") or [[1.0, 0.0]]  # which only skit profile-server measures
+    """Return what `run.json` says about the profile: how far it is to be trusted, and round trips
+    of a busy server.
+    """
+    busy = profile.fit.get("busy_by_sessions") or [
+        [1.0, 0.0]
+    ]  # which only skit profile-server measures
     trust = {"name": profile.name, "r2": profile.test_r2, "disturbed": list(profile.disturbances)}
     return {"profile": trust, "busy_by_sessions": busy}
 
 
 def _describe(
-    settings: LoadSettings, config: JsonObject, trace: TraceFile, deployment: Deployment, welcome: Welcome
+    settings: LoadSettings,
+    config: JsonObject,
+    trace: TraceFile,
+    deployment: Deployment,
+    welcome: Welcome,
 ) -> JsonObject:
     """Return the content of `run.json`."""
     return {
@@ -224,7 +265,11 @@ def _describe(
         "dataset": trace.header.run.get("dataset"),
         "models": trace.header.run.get("models") or {},
         "config": config,
-        "server": {"kind": welcome.server, "device": welcome.device, "scheduler": welcome.scheduler},
+        "server": {
+            "kind": welcome.server,
+            "device": welcome.device,
+            "scheduler": welcome.scheduler,
+        },
         "deployment": describe(deployment),
         **({"shaped_link": finite(settings.link)} if settings.link else {}),
         **lowered_limits([settings.method], trace.header),
@@ -234,10 +279,12 @@ def _describe(
 
 @dataclass(frozen=True, slots=True)
 class ServerSpeed:
-    """Measured verification times over the profile's, and the server's own estimates over the profile's.
+    """Measured verification times over the profile's, and the server's own estimates over the
+    profile's.
 
-    Both are ratios of sums over the batches behind the warm-up; None without batches. `steps` are the ratios of single
-    batches, one list for each number of requests: all of a list are equal where nothing else runs on the server.
+    Both are ratios of sums over the batches behind the warm-up; None without batches. `steps` are
+    the ratios of single batches, one list for each number of requests: all of a list are equal
+    where nothing else runs on the server.
     """
 
     slower: float | None
@@ -246,18 +293,22 @@ class ServerSpeed:
 
     @property
     def scatter(self) -> float | None:
-        """The standard deviation over the mean of the times of equal batches; None without batches."""
+        """The standard deviation over the mean of the times of equal batches; None without
+        batches.
+        """
         # A wrong time of the profile for batches of some size does not count as scatter.
         deviations = [np.log(ratios) - np.log(ratios).mean() for ratios in self.steps]
         return float(np.sqrt(np.expm1(np.concatenate(deviations).var()))) if deviations else None
 
 
-def server_speed(scenario: Scenario, load: DrivenLoad, overhead: Mapping[str, float]) -> ServerSpeed:
+def server_speed(
+    scenario: Scenario, load: DrivenLoad, overhead: Mapping[str, float]
+) -> ServerSpeed:
     """Return the speed of the server by the profile that the scenario's verifier has.
 
-    The profile is asked for every batch, because a server without it has estimates of its own. Its time includes one
-    answer sent per request. It is corrected by the answers of the previous batch that were really being sent when each
-    batch began.
+    The profile is asked for every batch, because a server without it has estimates of its own. Its
+    time includes one answer sent per request. It is corrected by the answers of the previous batch
+    that were really being sent when each batch began.
     """
     batches = load.result.batches
     verifier = scenario.deployment.verifier
@@ -265,11 +316,14 @@ def server_speed(scenario: Scenario, load: DrivenLoad, overhead: Mapping[str, fl
         batches[name] for name in ("started_s", "ended_s", "expected_s", "size")
     )
     profile_s = np.array([verifier.pass_s(rows) for rows in load.batch_rows])
-    # The answers of a batch may be missing where the load ended, and another client may have had a part in one.
+    # The answers of a batch may be missing where the load ended, and another client may have had a
+    # part in one.
     counted = (started_s >= scenario.warmup_s) & (size == list(map(len, load.batch_rows)))
     steps = defaultdict[int, list[float]](list)
     for index in np.flatnonzero(counted & (profile_s > 0)).tolist():
-        steps[len(load.batch_rows[index])].append(float((ended_s[index] - started_s[index]) / profile_s[index]))
+        steps[len(load.batch_rows[index])].append(
+            float((ended_s[index] - started_s[index]) / profile_s[index])
+        )
     leaving = answers_leaving(size[:-1], started_s[1:] - ended_s[:-1], overhead["frame_s"])
     corrected_s = profile_s[1:] + overhead["answer_s"] * (leaving - size[1:])
     return ServerSpeed(

@@ -17,13 +17,17 @@ from specbench_kit.serving.options import LOAD
 
 
 class LoadPoint(NamedTuple):
-    """One load: its devices and the requests per second; None if devices request again after each response."""
+    """One load: its devices and the requests per second; None if devices request again after each
+    response.
+    """
 
     devices: int
     rate: float | None
 
     def __str__(self) -> str:
-        return f"{self.devices} devices" + ("" if self.rate is None else f", {self.rate:g} requests/s")
+        return f"{self.devices} devices" + (
+            "" if self.rate is None else f", {self.rate:g} requests/s"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +36,21 @@ class LoadSettings(ConnectionOptions):
 
     server: Annotated[str, Option("HOST:PORT of a `skit serve`.", SERVER)]
     trace: Annotated[
-        Path, Option("Trace of `skit record`: the drafts of the devices, and how long a draft takes.", RUN)
+        Path,
+        Option(
+            "Trace of `skit record`: the drafts of the devices, and how long a draft takes.", RUN
+        ),
     ]
-    method: Annotated[str, Option("Method that the devices draft with: name or name:key=value,....", RUN)] = "fixed-k"
+    method: Annotated[
+        str, Option("Method that the devices draft with: name or name:key=value,....", RUN)
+    ] = "fixed-k"
     devices: Annotated[
         tuple[int, ...],
-        Option("Numbers of devices, one load each: 20, 10,20,40, or from:to:step.", LOAD, parse=parse_devices),
+        Option(
+            "Numbers of devices, one load each: 20, 10,20,40, or from:to:step.",
+            LOAD,
+            parse=parse_devices,
+        ),
     ] = (8,)
     rate: Annotated[
         Numbers,
@@ -55,10 +68,17 @@ class LoadSettings(ConnectionOptions):
             LOAD,
         ),
     ] = "4"
-    duration_s: Annotated[float, Option("Seconds of each load, warm-up included.", LOAD, flag="duration")] = 60.0
-    warmup_s: Annotated[float, Option("Seconds at the start that do not count.", LOAD, flag="warm-up")] = 10.0
+    duration_s: Annotated[
+        float, Option("Seconds of each load, warm-up included.", LOAD, flag="duration")
+    ] = 60.0
+    warmup_s: Annotated[
+        float, Option("Seconds at the start that do not count.", LOAD, flag="warm-up")
+    ] = 10.0
     draft_s: Annotated[
-        float | None, Option("Seconds that a device drafts a token; by default as recorded in the trace.", DECODING)
+        float | None,
+        Option(
+            "Seconds that a device drafts a token; by default as recorded in the trace.", DECODING
+        ),
     ] = None
     link: Annotated[
         Link | None,
@@ -71,12 +91,15 @@ class LoadSettings(ConnectionOptions):
     profile: Annotated[
         str | None,
         Option(
-            "Latency profile of the server to compare with; by default one that was measured on this machine.", SERVER
+            "Latency profile of the server to compare with; by default one that was measured on this machine.",
+            SERVER,
         ),
     ] = None
     seed: Seed = 0
     out: Out = Path("results")
-    events: Annotated[bool, Option("Save every round, response and batch as Parquet.", OUTPUT)] = False
+    events: Annotated[bool, Option("Save every round, response and batch as Parquet.", OUTPUT)] = (
+        False
+    )
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -86,12 +109,16 @@ class LoadSettings(ConnectionOptions):
         if not all(0 < rate < inf for rate in self.rate):
             raise SkitError("--rate must be above 0 requests per second, and finite")
         if not 0 <= self.warmup_s < self.duration_s:
-            raise SkitError(f"--warm-up must end before the {self.duration_s:g} s of --duration that are measured")
+            raise SkitError(
+                f"--warm-up must end before the {self.duration_s:g} s of --duration that are measured"
+            )
 
     @property
     def points(self) -> list[LoadPoint]:
         """The loads, in the order in which they run."""
-        return [LoadPoint(devices, rate) for devices in self.devices for rate in self.rate or (None,)]
+        return [
+            LoadPoint(devices, rate) for devices in self.devices for rate in self.rate or (None,)
+        ]
 
     @property
     def promise(self) -> str:

@@ -21,15 +21,18 @@ from specbench_kit.studies.load.settings import LoadPoint
 from specbench_kit.traces.trace import TraceFile
 
 SEEDS = 5
-"""Simulations of every load, whose figures are averaged: the measurement is one of many possible courses."""
+"""Simulations of every load, whose figures are averaged: the measurement is one of many possible
+courses.
+"""
 
 
 def validate(folder: Path, progress: ProgressCallback) -> ValidationStudy:
-    """Simulate the scenarios of a load, and write the comparison with the measurement into its run directory.
+    """Simulate the scenarios of a load, and write the comparison with the measurement into its run
+    directory.
 
-    Each is simulated twice, with the server as fast as its profile, and as fast as its batches were during the load:
-    the errors of the profile and of the simulator can thus be told apart. In both, the scheduler's estimates are off
-    from the profile as far as the server's own were.
+    Each is simulated twice, with the server as fast as its profile, and as fast as its batches were
+    during the load: the errors of the profile and of the simulator can thus be told apart. In both,
+    the scheduler's estimates are off from the profile as far as the server's own were.
     """
     if command_of(folder) != LOAD.command:
         raise SkitError(f"{folder} is no run of skit load: name the folder of one")
@@ -45,7 +48,10 @@ def validate(folder: Path, progress: ProgressCallback) -> ValidationStudy:
         scenario = _scenario(run, point, trace, measured.estimate or 1.0)
         means = []
         for variant in (scenario, _slowed(scenario, measured)):
-            drawn = [summary_row(variant, point, simulate(variant, number)) for number in range(seed, seed + SEEDS)]
+            drawn = [
+                summary_row(variant, point, simulate(variant, number))
+                for number in range(seed, seed + SEEDS)
+            ]
             means.append(report.mean_of(drawn))
         simulated, as_fast = means
         values = report.values_of(measured)
@@ -65,30 +71,47 @@ def validate(folder: Path, progress: ProgressCallback) -> ValidationStudy:
     return study
 
 
-def _scenario(run: report.LoadDescription, point: LoadPoint, trace: TraceFile, estimate: float) -> Scenario:
-    """Return the scenario of a load, with the overhead of server and network that its profile measured.
+def _scenario(
+    run: report.LoadDescription, point: LoadPoint, trace: TraceFile, estimate: float
+) -> Scenario:
+    """Return the scenario of a load, with the overhead of server and network that its profile
+    measured.
 
     The scheduler estimates `estimate` times the profile's seconds, as the server's own did.
     """
     wire_s = run.wire_s + _busy_s(run, point.devices)
     deployment = restore(run.deployment)
-    # `wire_s` contains the sending of one message each way, which the simulated network adds as `frame_s`.
-    link = replace(deployment.link, rtt_s=deployment.link.rtt_s + max(0.0, wire_s - 2 * run.frame_s))
+    # `wire_s` contains the sending of one message each way, which the simulated network adds as
+    # `frame_s`.
+    link = replace(
+        deployment.link, rtt_s=deployment.link.rtt_s + max(0.0, wire_s - 2 * run.frame_s)
+    )
     scenario = make_scenario(run.config, point, trace, replace(deployment, link=link))
-    network = Network(frame_s=run.frame_s, turn_s=run.turn_s, turn_answer_s=run.turn_answer_s, answer_s=run.answer_s)
+    network = Network(
+        frame_s=run.frame_s,
+        turn_s=run.turn_s,
+        turn_answer_s=run.turn_answer_s,
+        answer_s=run.answer_s,
+    )
     estimator = EstimatorError(estimate, model=deployment.verifier.latency)
     return replace(scenario, network=network, verify_cv=run.verify_cv, estimator=estimator)
 
 
 def _busy_s(run: report.LoadDescription, devices: int) -> float:
-    """Return by how much round trips are longer than a single device's, between the numbers that were measured."""
+    """Return by how much round trips are longer than a single device's, between the numbers that
+    were measured.
+    """
     sessions = [sessions for sessions, _ in run.busy_by_sessions]
     return float(np.interp(devices, sessions, [seconds for _, seconds in run.busy_by_sessions]))
 
 
 def _slowed(scenario: Scenario, measured: report.MeasuredLoad) -> Scenario:
-    """Return the scenario with verifications as slow and as uneven as measured, unknown to the scheduler."""
+    """Return the scenario with verifications as slow and as uneven as measured, unknown to the
+    scheduler.
+    """
     deployment = scenario.deployment
     latency = ScaledLatency(deployment.verifier.latency, measured.slower or 1.0)
     deployment = replace(deployment, verifier=replace(deployment.verifier, latency=latency))
-    return replace(scenario, deployment=deployment, verify_cv=measured.scatter or scenario.verify_cv)
+    return replace(
+        scenario, deployment=deployment, verify_cv=measured.scatter or scenario.verify_cv
+    )

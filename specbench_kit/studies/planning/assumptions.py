@@ -1,4 +1,6 @@
-"""What a plan takes for granted, each moved: which of it the answer rests on most, and what the answer would be."""
+"""What a plan takes for granted, each moved: which of it the answer rests on most, and what the
+answer would be.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -29,7 +31,9 @@ STRICTER = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """An assumption: what it is, what it was moved to, and the scenario and the share of late responses then."""
+    """An assumption: what it is, what it was moved to, and the scenario and the share of late
+    responses then.
+    """
 
     name: str
     assumed: str
@@ -56,7 +60,11 @@ def assumptions(market: Market, fleet: ReplicaFleet) -> Iterator[Assumption]:
     prompt = draw_responses(scenario).prompt
     longer = replace(scenario, prompt_tokens=round(LONGER * prompt))
     yield Assumption(
-        "prompts", f"{prompt:.0f} tokens on average", f"{LONGER * prompt:.0f} tokens each", longer, epsilon
+        "prompts",
+        f"{prompt:.0f} tokens on average",
+        f"{LONGER * prompt:.0f} tokens each",
+        longer,
+        epsilon,
     )
     if on_edge:
         deployment = scenario.deployment
@@ -88,9 +96,11 @@ def _with_longer_round_trips(scenario: Scenario) -> Scenario:
 
 
 def about_drafts(market: Market, fleet: ReplicaFleet, plan: ReplicaFleet) -> Iterator[Assumption]:
-    """Yield what a fleet that drafts assumes of its drafts, moved against the plan by a stated factor.
+    """Yield what a fleet that drafts assumes of its drafts, moved against the plan by a stated
+    factor.
 
-    The drafts of the plan itself become worse; those of another fleet, which might then be the cheaper one, better.
+    The drafts of the plan itself become worse; those of another fleet, which might then be the
+    cheaper one, better.
     """
     candidate = fleet.candidate
     scenario = market.scenario(candidate)
@@ -123,11 +133,14 @@ def about_drafts(market: Market, fleet: ReplicaFleet, plan: ReplicaFleet) -> Ite
 
 def _with_drafter_times(deployment: Deployment, factor: float) -> Deployment:
     drafter = deployment.drafter
-    return replace(deployment, drafter=replace(drafter, latency=ScaledLatency(drafter.latency, factor)))
+    return replace(
+        deployment, drafter=replace(drafter, latency=ScaledLatency(drafter.latency, factor))
+    )
 
 
 def _hardest_task(market: Market, candidate: Candidate) -> tuple[str, str, RoundSource] | None:
-    """Return in words what a trace's tasks have accepted, what its hardest has, and that task's rounds.
+    """Return in words what a trace's tasks have accepted, what its hardest has, and that task's
+    rounds.
 
     None where the acceptance is no trace of several tasks.
     """
@@ -140,22 +153,32 @@ def _hardest_task(market: Market, candidate: Candidate) -> tuple[str, str, Round
     deployment = market.deployment(candidate.server, "edge")
     from specbench_kit.traces.replay import prepare_for_replay, replay
 
-    method = prepare_for_replay(parse_method(fit_spec(candidate.method, trace.header)), trace, deployment)
+    method = prepare_for_replay(
+        parse_method(fit_spec(candidate.method, trace.header)), trace, deployment
+    )
     by_task: dict[str, list[RequestRecord]] = {}
     work = WorkLog()
     for record in replay(method, trace.header, trace, deployment=deployment, log=work):
         by_task.setdefault(record.category, []).append(record)
     if len(by_task) < 2:
         return None
-    sources = {task: RecordedRounds(records, log=work, costs=costs) for task, records in by_task.items()}
+    sources = {
+        task: RecordedRounds(records, log=work, costs=costs) for task, records in by_task.items()
+    }
     hardest = min(sources, key=lambda task: sources[task].typical.committed)
     tokens = sources[hardest].typical.committed
     assumed = f"{mean:.2f} tokens per round, as in the whole of {text}"
-    return assumed, f"{tokens:.2f}, as in its task '{hardest}' alone, with that task's lengths", sources[hardest]
+    return (
+        assumed,
+        f"{tokens:.2f}, as in its task '{hardest}' alone, with that task's lengths",
+        sources[hardest],
+    )
 
 
 def by_weight(market: Market, fleet: ReplicaFleet) -> list[Assumption]:
-    """Return the assumptions in the order in which they change the rent by the law, the weightiest first."""
+    """Return the assumptions in the order in which they change the rent by the law, the weightiest
+    first.
+    """
     scenario = market.scenario(fleet.candidate)
     before = _served(scenario, market.options.epsilon)
 

@@ -1,4 +1,6 @@
-"""The configurations that a plan may choose from: servers, what they run, and the scenario of one of them."""
+"""The configurations that a plan may choose from: servers, what they run, and the scenario of one
+of them.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,7 +52,9 @@ BITS = {16: None, 8: 8.0, 4: 4.125}
 
 @dataclass(frozen=True, slots=True)
 class CandidateServer:
-    """One replica: `members` cards of one kind that hold the target with so many bits per weight, in equal `stages`."""
+    """One replica: `members` cards of one kind that hold the target with so many bits per weight,
+    in equal `stages`.
+    """
 
     device: Device
     members: int
@@ -83,7 +87,9 @@ class Candidate:
     @property
     def label(self) -> str:
         """The configuration in a line."""
-        return f"{self.server.label}, {self.method}, {self.scheduler}, batches up to {self.max_batch}"
+        return (
+            f"{self.server.label}, {self.method}, {self.scheduler}, batches up to {self.max_batch}"
+        )
 
     @property
     def key(self) -> str:
@@ -117,7 +123,9 @@ class Market:
     _deployments: dict[tuple[str, Placement], Deployment] = field(default_factory=dict)
 
     def promising(self, classes: tuple[tuple[float, float], ...]) -> "Market":
-        """Return the market for another promise to the same devices, with the same servers, profiles and replays."""
+        """Return the market for another promise to the same devices, with the same servers,
+        profiles and replays.
+        """
         return replace(self, options=replace(self.options, classes=classes))
 
     @cached_property
@@ -141,8 +149,14 @@ class Market:
         text = self.options.output_tokens
         if text is None:
             method = self.methods[0]
-            source = self._sources.setdefault(method, parse_acceptance(self.options.acceptance, method, self._base))
-            return float(np.maximum(source.begin(np.linspace(0, 1, 1000, endpoint=False)).output_tokens, 1).mean())
+            source = self._sources.setdefault(
+                method, parse_acceptance(self.options.acceptance, method, self._base)
+            )
+            return float(
+                np.maximum(
+                    source.begin(np.linspace(0, 1, 1000, endpoint=False)).output_tokens, 1
+                ).mean()
+            )
         lengths = parse_lengths(text)
         return float(lengths if isinstance(lengths, int) else lengths.mean)
 
@@ -150,13 +164,19 @@ class Market:
     def definition(self) -> Definition:
         """The deployment of the drafting devices, with the round trip that was asked for."""
         link = self.options.link
-        return find(self.options.deployment).replace({"link.rtt_s": link} if isinstance(link, float) else {})
+        return find(self.options.deployment).replace(
+            {"link.rtt_s": link} if isinstance(link, float) else {}
+        )
 
     @cached_property
     def network(self) -> Network:
         """The link between devices and server, if it was recorded."""
         link = self.options.link
-        return Network(trace=read_link_trace(link.path, link.options)) if isinstance(link, StatedFile) else NO_DELAYS
+        return (
+            Network(trace=read_link_trace(link.path, link.options))
+            if isinstance(link, StatedFile)
+            else NO_DELAYS
+        )
 
     @property
     def rtt_s(self) -> float:
@@ -185,7 +205,9 @@ class Market:
 
     @property
     def bits(self) -> tuple[int, ...]:
-        """The bits of a weight to choose from: other bits than the target's own are other outputs, so if asked for."""
+        """The bits of a weight to choose from: other bits than the target's own are other outputs,
+        so if asked for.
+        """
         return self.options.bits or (self.own_bits,)
 
     def servers(self) -> list[CandidateServer]:
@@ -205,9 +227,11 @@ class Market:
             for device, price in priced
             for members in options.cards
             for stages in options.stages
-            if members % stages == 0 == architecture.layers % stages and architecture.heads % (members // stages) == 0
+            if members % stages == 0 == architecture.layers % stages
+            and architecture.heads % (members // stages) == 0
             for bits in self.bits
-            # Stages are no faster than a card that holds the model: they are for models that no card holds.
+            # Stages are no faster than a card that holds the model: they are for models that no
+            # card holds.
             if stages == 1 or self.kv_tokens(CandidateServer(device, 1, bits, price), "edge") < 1
         ]
         fitting = [server for server in servers if self.kv_tokens(server, "edge") >= 1]
@@ -224,20 +248,28 @@ class Market:
         """Yield all configurations of a place to draft, with the first scheduler."""
         methods = (PLAIN,) if placement == "none" else self.methods
         for server in self.servers():
-            if self.kv_tokens(server, placement) < 1 or (placement == "server" and server.stages > 1):
+            if self.kv_tokens(server, placement) < 1 or (
+                placement == "server" and server.stages > 1
+            ):
                 continue  # what a pipeline's server drafts, and on which of its cards, nobody says
             for method in methods:
                 for max_batch in self.options.max_batch:
-                    yield Candidate(server, placement, method, self.schedulers(placement)[0], max_batch)
+                    yield Candidate(
+                        server, placement, method, self.schedulers(placement)[0], max_batch
+                    )
 
     @cached_property
     def is_stated(self) -> bool:
-        """True if the acceptance is stated as rates, with how much is drafted, and does not come of a method."""
+        """True if the acceptance is stated as rates, with how much is drafted, and does not come of
+        a method.
+        """
         return parse_rates(self.options.acceptance) is not None
 
     @cached_property
     def methods(self) -> tuple[str, ...]:
-        """The methods to choose from: where the acceptance is stated, all would draft alike, and there is one."""
+        """The methods to choose from: where the acceptance is stated, all would draft alike, and
+        there is one.
+        """
         named = self.options.methods
         if self.is_stated:
             named = (ANY_METHOD,) if named == METHODS else named
@@ -247,17 +279,24 @@ class Market:
                 "draft alike: give it once, for what drafts, or name a trace",
             )
         for spec in named:
-            require_same_rounds(parse_method(spec), "name another method, and skit capacity for this one")
+            require_same_rounds(
+                parse_method(spec), "name another method, and skit capacity for this one"
+            )
             require_effect(spec, self.options.acceptance, "edge")
         return named
 
     def schedulers(self, placement: Placement) -> tuple[str, ...]:
         """Return the schedulers to choose from, the default one first."""
-        return self.options.schedulers if placement == "edge" else (*self.options.schedulers, *CONTINUOUS)
+        return (
+            self.options.schedulers
+            if placement == "edge"
+            else (*self.options.schedulers, *CONTINUOUS)
+        )
 
     def source(self, candidate: Candidate) -> RoundSource:
         """Return the rounds of a candidate's method."""
-        # Plain decoding takes nothing but lengths from a source, which are the same for every method.
+        # Plain decoding takes nothing but lengths from a source, which are the same for every
+        # method.
         method = self.methods[0] if candidate.placement == "none" else candidate.method
         if method not in self._sources:
             self._sources[method] = parse_acceptance(self.options.acceptance, method, self._base)
@@ -283,15 +322,20 @@ class Market:
             )
             if placement == "server":
                 drafter = endpoint_of(self.draft_profile(server), server.device)
-                deployment = replace(deployment, drafter=drafter, placement="server", predictor_s=None)
+                deployment = replace(
+                    deployment, drafter=drafter, placement="server", predictor_s=None
+                )
             self._deployments[key] = deployment
         return self._deployments[key]
 
     def scenario(self, candidate: Candidate, devices: int = 1) -> Scenario:
-        """Return the scenario of one replica; raise SkitError if it cannot keep the promise even to one device."""
+        """Return the scenario of one replica; raise SkitError if it cannot keep the promise even to
+        one device.
+        """
         options = self.options
         lengths = [
-            None if text is None else parse_lengths(text) for text in (options.prompt_tokens, options.output_tokens)
+            None if text is None else parse_lengths(text)
+            for text in (options.prompt_tokens, options.output_tokens)
         ]
         return Scenario(
             self.deployment(candidate.server, candidate.placement),
@@ -321,7 +365,9 @@ class Market:
         # The draft model is small: it runs on one of the cards, in full precision.
         return self._profile(replace(server, members=1, stages=1), self.draft, "drafter")
 
-    def _profile(self, server: CandidateServer, subject: Subject, role: Literal["verifier", "drafter"]) -> Profile:
+    def _profile(
+        self, server: CandidateServer, subject: Subject, role: Literal["verifier", "drafter"]
+    ) -> Profile:
         key = server.label, role
         if key not in self._profiles:
             each = server.members // server.stages
@@ -331,11 +377,15 @@ class Market:
     def _with_bits(self, subject: Subject, bits: int) -> Subject:
         if bits == self.own_bits:
             return subject
-        architecture: Architecture = structs.replace(require_architecture(subject), weight_bits=BITS[bits])
+        architecture: Architecture = structs.replace(
+            require_architecture(subject), weight_bits=BITS[bits]
+        )
         return replace(subject, name=f"{subject.name}-{bits}bit", architecture=architecture)
 
     def kv_tokens(self, server: CandidateServer, placement: Placement) -> float:
-        """Return the tokens of KV that fit beside the weights; a server that drafts holds two models and their KV."""
+        """Return the tokens of KV that fit beside the weights; a server that drafts holds two
+        models and their KV.
+        """
         profiles = [self.profile(server)]
         if placement == "server":
             profiles.append(self.draft_profile(server))
@@ -354,9 +404,10 @@ def _roofline(profile: Profile) -> Roofline:
 
 
 def pausing(think_s: float, response_s: float) -> ClosedLoop:
-    """Return devices that pause between responses: for times that differ, from starts all over the first cycle.
+    """Return devices that pause between responses: for times that differ, from starts all over the
+    first cycle.
 
-    After a common start all devices would send their prompts at once, and again in waves, which a server that has been
-    up for hours does not see.
+    After a common start all devices would send their prompts at once, and again in waves, which a
+    server that has been up for hours does not see.
     """
     return ClosedLoop(think_s, think_s + response_s, exponential=think_s > 0)

@@ -51,7 +51,9 @@ class PlanKind(StudyKind[PlanDescription, PlanSummary]):
         return f"{count(summary.devices)} devices, {slo_in_words(summary.slo)}, modelled time"
 
     def files(self, study: PlanStudy) -> Mapping[str, Sequence[JsonObject]]:
-        """Return a row per way to decode with its cheapest fleet, and one per configuration that was simulated."""
+        """Return a row per way to decode with its cheapest fleet, and one per configuration that
+        was simulated.
+        """
         summary = study.result
         fleets = [flat(to_builtins(fleet)) for fleet in summary.fleets.values() if fleet]
         return {"fleets.csv": fleets, "candidates.csv": to_builtins(summary.candidates)}

@@ -1,12 +1,14 @@
-"""How many devices a replica can serve by the law alone: in milliseconds, to decide what is worth simulating.
+"""How many devices a replica can serve by the law alone: in milliseconds, to decide what is worth
+simulating.
 
-A server verifies batches of B rounds in T(B) seconds, one after the other. Each round of a device takes d seconds of
-drafting and link, waits for half of the batch under way, and takes T(B): its cycle lasts d + 1.5 T(B), and
-B (d + 1.5 T(B)) / T(B) devices are in such cycles. A pipeline of p stages takes a batch every T(B) / p seconds, which
-stands for T(B) but in the round's own verification. The estimate is the most devices for which responses with few
-accepted tokens, as many as may not fall short, are still in time for the strictest class, and whose context fits into
-the memory. The bound is what no scheduler beats: nobody waits, all responses are alike, and tokens go where they are
-promised; memory is no bound, since contexts may take turns in it.
+A server verifies batches of B rounds in T(B) seconds, one after the other. Each round of a device
+takes d seconds of drafting and link, waits for half of the batch under way, and takes T(B): its
+cycle lasts d + 1.5 T(B), and B (d + 1.5 T(B)) / T(B) devices are in such cycles. A pipeline of p
+stages takes a batch every T(B) / p seconds, which stands for T(B) but in the round's own
+verification. The estimate is the most devices for which responses with few accepted tokens, as many
+as may not fall short, are still in time for the strictest class, and whose context fits into the
+memory. The bound is what no scheduler beats: nobody waits, all responses are alike, and tokens go
+where they are promised; memory is no bound, since contexts may take turns in it.
 """
 
 from dataclasses import dataclass
@@ -67,7 +69,14 @@ def draw_responses(scenario: Scenario) -> Responses:
         drawn, cursor = source.rounds(cursor, random.random(SAMPLES))
         rounds += open_
         remaining = remaining - (drawn.accepted + 1)
-    return Responses(rounds, outputs, float(prompts.mean()), float(outputs.mean()), typical.steps, typical.submitted)
+    return Responses(
+        rounds,
+        outputs,
+        float(prompts.mean()),
+        float(outputs.mean()),
+        typical.steps,
+        typical.submitted,
+    )
 
 
 def _lengths(given: Lengths | None, recorded: Integers, random: np.random.Generator) -> Floats:
@@ -81,7 +90,8 @@ def _lengths(given: Lengths | None, recorded: Integers, random: np.random.Genera
 
 @dataclass(frozen=True)
 class DeviceEstimate:
-    """Devices that a replica serves by the law: as estimated, and at most; and the fastest promise to one device.
+    """Devices that a replica serves by the law: as estimated, and at most; and the fastest promise
+    to one device.
 
     `longest_rtt_s` is the round trip that alone makes as many responses late as may be, on a server that takes no time,
     and `hopeless_rtt_s` the one that makes twice as many late.
@@ -108,7 +118,9 @@ class Law:
         strictest = max(range(len(slo.speeds)), key=lambda index: slo.speeds[index])
         # If all that may fall short are of the strictest class, so large a share of it may.
         share = min(self.epsilon / slo.shares[strictest], 0.5)
-        cycle_s = 1 / (slo.speeds[strictest] * self._rounds_per_token(self.responses.rounds_at(share)))
+        cycle_s = 1 / (
+            slo.speeds[strictest] * self._rounds_per_token(self.responses.rounds_at(share))
+        )
         fair_cycle_s = 1 / (slo.mean_speed * self._rounds_per_token(1 / self.responses.committed))
         token_s = self._rounds_per_token(self.responses.rounds_at(share)) * self.cycle_s(1.0, 1.0)
         if not self._on_edge:
@@ -122,20 +134,26 @@ class Law:
         )
 
     def _longest_rtt_s(self, late_share: float) -> float:
-        """Return the round trip that takes all the time of so large a share of responses, the shortest ones.
+        """Return the round trip that takes all the time of so large a share of responses, the
+        shortest ones.
 
-        A response made on the server crosses the link once, and one drafted at the edge in each round.
+        A response made on the server crosses the link once, and one drafted at the edge in each
+        round.
         """
         crossings = self.responses.rounds if self._on_edge else np.ones_like(self.responses.outputs)
         slo = self.scenario.slo
-        allowed_s = np.concatenate([self.responses.outputs / crossings / speed for speed in slo.speeds])
+        allowed_s = np.concatenate(
+            [self.responses.outputs / crossings / speed for speed in slo.speeds]
+        )
         weights = np.repeat(slo.shares, len(crossings)) / len(crossings)
         order = np.argsort(allowed_s)
         place = int(np.searchsorted(np.cumsum(weights[order]), late_share, side="right"))
         return float(allowed_s[order[min(place, len(order) - 1)]])
 
     def _rounds_per_token(self, rounds: float) -> float:
-        """Return rounds per token; a response made on the server pays for its crossing of the link as for a round."""
+        """Return rounds per token; a response made on the server pays for its crossing of the link
+        as for a round.
+        """
         return rounds + (0.0 if self._on_edge else 1 / self.responses.output)
 
     @property
@@ -152,12 +170,16 @@ class Law:
         return self.responses.steps * costs.token_s(deployment) + deployment.link.rtt_s
 
     def cycle_s(self, batch: float, wait: float) -> float:
-        """Return the seconds of a round in batches of this size; it waits for `wait - 1` of those between batches."""
+        """Return the seconds of a round in batches of this size; it waits for `wait - 1` of those
+        between batches.
+        """
         waited = wait - 1.0 if self._on_edge else 0.0
         return self.away_s + (1.0 + waited / self._depth) * self.batch_s(batch)
 
     def capacity_factor(self, batch: float) -> float:
-        """Return 1 + drafting time / verifying time of a server that drafts as well, in batches of this size."""
+        """Return 1 + drafting time / verifying time of a server that drafts as well, in batches of
+        this size.
+        """
         return self.batch_s(batch) / self.verification_s(batch)
 
     @property
@@ -166,14 +188,18 @@ class Law:
         return self.scenario.depth(self.scenario.pool[0])
 
     def batch_s(self, batch: float) -> float:
-        """Return the mean seconds of a batch, with its share of prompts, and of drafting if the server drafts."""
+        """Return the mean seconds of a batch, with its share of prompts, and of drafting if the
+        server drafts.
+        """
         seconds = self.verification_s(batch)
         if self.scenario.system.drafting == "server":
             responses, costs = self.responses, self.scenario.source.costs
             context, prompts = self._context_and_prompts(batch)
             forwards = responses.steps / costs.tokens_per_forward
             latency = costs.latencies(self.scenario.deployment)[DRAFTER]
-            seconds += forwards * _seconds(latency, batch, 1.0, context, prompts / forwards, responses.prompt)
+            seconds += forwards * _seconds(
+                latency, batch, 1.0, context, prompts / forwards, responses.prompt
+            )
         return seconds
 
     def verification_s(self, batch: float) -> float:
@@ -185,9 +211,14 @@ class Law:
         return seconds + verifier.transfers_s(round(batch * new + prompts * responses.prompt))
 
     def _context_and_prompts(self, batch: float) -> tuple[float, float]:
-        """Return the mean context of a request in tokens, and how many requests of a batch come with their prompt."""
+        """Return the mean context of a request in tokens, and how many requests of a batch come
+        with their prompt.
+        """
         responses = self.responses
-        return responses.prompt + responses.output / 2, batch * responses.committed / responses.output
+        return (
+            responses.prompt + responses.output / 2,
+            batch * responses.committed / responses.output,
+        )
 
     def _most_devices(self, cycle_s: float, wait: float) -> float:
         """Return the most devices whose rounds last no longer than a cycle."""
@@ -212,7 +243,9 @@ class Law:
         return tokens / (self.responses.prompt + self.responses.output) if tokens < inf else inf
 
 
-def _seconds(latency: LatencyModel, batch: float, new: float, context: float, prompts: float, prompt: float) -> float:
+def _seconds(
+    latency: LatencyModel, batch: float, new: float, context: float, prompts: float, prompt: float
+) -> float:
     """Return the seconds of a mean batch: a sum of rounds, and of a broken number of prompts."""
     linear = batch * new + prompts * prompt
     pairs = batch * (new * context + new * (new - 1) / 2) + prompts * prompt * (prompt - 1) / 2

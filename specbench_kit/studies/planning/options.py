@@ -36,7 +36,11 @@ def parse_link(text: str) -> float | StatedFile:
     if match is not None:
         number, unit = float(match[1]), match[2]
         if unit is None:
-            ways = f"{number:g}ms or {number / 1e3:g}s" if number >= 1 else f"{1e3 * number:g}ms or {number:g}s"
+            ways = (
+                f"{number:g}ms or {number / 1e3:g}s"
+                if number >= 1
+                else f"{1e3 * number:g}ms or {number:g}s"
+            )
             raise SkitError(f"--link {text.strip()} has no unit: write {ways}")
         return number * (1e-3 if unit == "ms" else 1.0)
     file = StatedFile.parse(text)
@@ -49,7 +53,9 @@ def parse_link(text: str) -> float | StatedFile:
 
 
 def parse_classes(text: str) -> tuple[tuple[float, float], ...]:
-    """Return the promised tokens per second of each class with the share of devices in it, from `4:0.5,8:0.5`."""
+    """Return the promised tokens per second of each class with the share of devices in it, from
+    `4:0.5,8:0.5`.
+    """
     classes = []
     for part in text.split(","):
         speed, colon, share = part.partition(":")
@@ -62,7 +68,8 @@ def parse_classes(text: str) -> tuple[tuple[float, float], ...]:
     speeds = [speed for speed, _ in classes]
     shares = [share for _, share in classes]
     require(
-        all(isfinite(speed) and speed > 0 for speed in speeds), f"--class: every speed must be above 0, in '{text}'"
+        all(isfinite(speed) and speed > 0 for speed in speeds),
+        f"--class: every speed must be above 0, in '{text}'",
     )
     require(len(set(speeds)) == len(speeds), f"--class: '{text}' names a speed twice")
     require(
@@ -78,12 +85,18 @@ def parse_names(text: str) -> tuple[str, ...]:
 
 
 def whole_numbers(flag: str) -> Callable[[str], tuple[int, ...]]:
-    """Return a parser of whole numbers from 1 up with commas between them, whose errors name the flag."""
+    """Return a parser of whole numbers from 1 up with commas between them, whose errors name the
+    flag.
+    """
 
     def parse(text: str) -> tuple[int, ...]:
         parts = text.split(",")
-        if not all(part.strip().isdigit() and int(part) for part in parts) or len(set(parts)) < len(parts):
-            raise SkitError(f"{flag} takes different whole numbers from 1 up, as in 1,2,4, not '{text}'")
+        if not all(part.strip().isdigit() and int(part) for part in parts) or len(set(parts)) < len(
+            parts
+        ):
+            raise SkitError(
+                f"{flag} takes different whole numbers from 1 up, as in 1,2,4, not '{text}'"
+            )
         return tuple(map(int, parts))
 
     return parse
@@ -148,7 +161,9 @@ class PlanOptions:
     ] = None
     methods: Annotated[
         tuple[str, ...],
-        Option("Drafting method to choose from; may be given several times.", SEARCH, flag="method"),
+        Option(
+            "Drafting method to choose from; may be given several times.", SEARCH, flag="method"
+        ),
     ] = METHODS
     schedulers: Annotated[
         tuple[str, ...],
@@ -164,29 +179,57 @@ class PlanOptions:
     ] = (32, 64, 128, 256, 512)
     prices: Annotated[
         Path | None,
-        Option("File (.toml) of prices per hour with their dates and sources; the default is the kit's list.", SEARCH),
+        Option(
+            "File (.toml) of prices per hour with their dates and sources; the default is the kit's list.",
+            SEARCH,
+        ),
     ] = None
-    target: Annotated[str, Option("Architecture card of the target model, or a .toml file.", MODELS)] = "qwen3-32b"
-    draft: Annotated[str, Option("Architecture card of the draft model, for co-located drafting.", MODELS)] = (
-        "qwen3-0.6b"
-    )
+    target: Annotated[
+        str, Option("Architecture card of the target model, or a .toml file.", MODELS)
+    ] = "qwen3-32b"
+    draft: Annotated[
+        str, Option("Architecture card of the draft model, for co-located drafting.", MODELS)
+    ] = "qwen3-0.6b"
     acceptance: Annotated[
         str,
-        Option("Source of acceptance: a trace, the folder of a run, or iid:alpha=0.8,length=4.", RUN),
+        Option(
+            "Source of acceptance: a trace, the folder of a run, or iid:alpha=0.8,length=4.", RUN
+        ),
     ] = "qwen2.5-coder"
     deployment: Annotated[
-        str, Option("Deployment whose drafting devices and link are used; its verifier is replaced.", DEPLOYMENT)
+        str,
+        Option(
+            "Deployment whose drafting devices and link are used; its verifier is replaced.",
+            DEPLOYMENT,
+        ),
     ] = "wisp-roofline"
-    prompt_tokens: Annotated[str | None, Option("Prompt length in tokens; the default is as recorded.", LOAD)] = None
-    output_tokens: Annotated[str | None, Option("Output length in tokens; the default is as recorded.", LOAD)] = None
-    think_s: Annotated[float, Option("Seconds from a response to the device's next request.", LOAD, flag="think")] = 0.0
-    epsilon: Annotated[float, Option("Share of responses that may fall short of their promise.", LOAD)] = 0.05
-    duration_s: Annotated[float, Option("Simulated seconds of each try, at most.", SIMULATION, flag="duration")] = 300.0
+    prompt_tokens: Annotated[
+        str | None, Option("Prompt length in tokens; the default is as recorded.", LOAD)
+    ] = None
+    output_tokens: Annotated[
+        str | None, Option("Output length in tokens; the default is as recorded.", LOAD)
+    ] = None
+    think_s: Annotated[
+        float, Option("Seconds from a response to the device's next request.", LOAD, flag="think")
+    ] = 0.0
+    epsilon: Annotated[
+        float, Option("Share of responses that may fall short of their promise.", LOAD)
+    ] = 0.05
+    duration_s: Annotated[
+        float, Option("Simulated seconds of each try, at most.", SIMULATION, flag="duration")
+    ] = 300.0
     warmup_s: Annotated[
-        float, Option("Seconds at the start of a try that no metric includes, at most.", SIMULATION, flag="warm-up")
+        float,
+        Option(
+            "Seconds at the start of a try that no metric includes, at most.",
+            SIMULATION,
+            flag="warm-up",
+        ),
     ] = 100.0
     seed: Annotated[int, Option("Seed of the first simulation.", SIMULATION)] = 0
-    seeds: Annotated[int, Option("Number of seeds behind the verdict; at least 5.", SIMULATION)] = FEWEST_SEEDS
+    seeds: Annotated[int, Option("Number of seeds behind the verdict; at least 5.", SIMULATION)] = (
+        FEWEST_SEEDS
+    )
     jobs: Jobs = -1
     backend: OnBackend = "processes"
     resume: Resume = False
@@ -194,12 +237,24 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         require(self.devices >= 1, f"--devices must be at least 1, not {self.devices}")
-        require(self.seeds >= FEWEST_SEEDS, f"--seeds must be at least {FEWEST_SEEDS} for a verdict, not {self.seeds}")
+        require(
+            self.seeds >= FEWEST_SEEDS,
+            f"--seeds must be at least {FEWEST_SEEDS} for a verdict, not {self.seeds}",
+        )
         require(self.jobs != 0, "--jobs must be a number of processes, or -1 for one on every core")
-        require(0 < self.epsilon < 1, f"--epsilon is a share of responses between 0 and 1, not {self.epsilon:g}")
-        require(0 <= self.think_s < float("inf"), f"--think must be seconds from 0 up, not {self.think_s:g}")
+        require(
+            0 < self.epsilon < 1,
+            f"--epsilon is a share of responses between 0 and 1, not {self.epsilon:g}",
+        )
+        require(
+            0 <= self.think_s < float("inf"),
+            f"--think must be seconds from 0 up, not {self.think_s:g}",
+        )
         bits = self.bits or ()
-        require(set(bits) <= {4, 8, 16}, f"--bits must be among 16, 8 and 4, not {', '.join(map(str, bits))}")
+        require(
+            set(bits) <= {4, 8, 16},
+            f"--bits must be among 16, 8 and 4, not {', '.join(map(str, bits))}",
+        )
         require(bool(self.gpus), "--gpus names no card")
 
     @property

@@ -1,4 +1,6 @@
-"""The report of a plan: one sentence to act on, the Pareto figure, the fleet, its rivals and its assumptions."""
+"""The report of a plan: one sentence to act on, the Pareto figure, the fleet, its rivals and its
+assumptions.
+"""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -105,7 +107,11 @@ def headline(summary: PlanSummary) -> str:
     most = plan.most_price_per_hour
     least = dollars(plan.least_price_per_hour)
     span = (
-        ("throughout its range" if least == dollars(most) else f"between {least} and {dollars(most)}")
+        (
+            "throughout its range"
+            if least == dollars(most)
+            else f"between {least} and {dollars(most)}"
+        )
         if most
         else (f"from {least} up, and it may fail: see the range")
     )
@@ -155,7 +161,11 @@ def _served(fleet: FleetSummary, plan: FleetSummary) -> str:
 
 def _is_same_replica(one: Configuration, other: Configuration) -> bool:
     """Return whether two replicas are of as many of the same cards, in as many stages."""
-    return (one.card, one.cards_per_replica, one.stages) == (other.card, other.cards_per_replica, other.stages)
+    return (one.card, one.cards_per_replica, one.stages) == (
+        other.card,
+        other.cards_per_replica,
+        other.stages,
+    )
 
 
 def _tie(tie: Tie, devices: int) -> str:
@@ -168,7 +178,9 @@ def _tie(tie: Tie, devices: int) -> str:
 
 
 def fleet_table(summary: PlanSummary, *, short: bool = False) -> Table:
-    """Return one row per way to decode: its cheapest fleet, whose cards are named `short`, as options name them."""
+    """Return one row per way to decode: its cheapest fleet, whose cards are named `short`, as
+    options name them.
+    """
     columns = (
         *("", "cards", "weights", "method", "scheduler", "largest batch"),
         *(Column("devices per replica", "count"), Column("it serves", "count")),
@@ -187,7 +199,11 @@ def fleet_table(summary: PlanSummary, *, short: bool = False) -> Table:
             [
                 WAYS[way],
                 f"{fleet.cards} x {fleet.card if short else fleet.title}"
-                + (f" ({_groups(fleet.replicas)}{_stages(fleet)})" if fleet.cards_per_replica > 1 else ""),
+                + (
+                    f" ({_groups(fleet.replicas)}{_stages(fleet)})"
+                    if fleet.cards_per_replica > 1
+                    else ""
+                ),
                 f"{fleet.weight_bits} bits",
                 code(fleet.method),
                 code(fleet.scheduler),
@@ -233,7 +249,9 @@ def terminal(run: PlanDescription, summary: PlanSummary) -> Blocks:
 
 
 def _methods(run: PlanDescription) -> list[Block]:
-    """Return which methods were chosen among: what a plan says of drafting is said of these alone."""
+    """Return which methods were chosen among: what a plan says of drafting is said of these
+    alone.
+    """
     if not run.config.methods:
         return []
     named = ", ".join(map(code, run.config.methods))
@@ -294,12 +312,21 @@ def _fleets(summary: PlanSummary) -> Blocks:
         "both ends of what its step times may be; where two ranges overlap, neither fleet is shown to be cheaper. "
         "The devices are the users' own and cost nothing here."
     )
-    first = table.columns_of(("", "cards", "weights", "method", "$ per hour", "range", "late responses (95%)"))
-    return [Heading("The cheapest fleets (modelled)"), first, Folded("All columns", [table]), Paragraph(text)]
+    first = table.columns_of(
+        ("", "cards", "weights", "method", "$ per hour", "range", "late responses (95%)")
+    )
+    return [
+        Heading("The cheapest fleets (modelled)"),
+        first,
+        Folded("All columns", [table]),
+        Paragraph(text),
+    ]
 
 
 def _assumption(row: MovedAssumption, summary: PlanSummary) -> str:
-    """Return an assumption in a sentence: what was assumed, what it was moved to, and what is then needed."""
+    """Return an assumption in a sentence: what was assumed, what it was moved to, and what is then
+    needed.
+    """
     subject = "this configuration" if row.drafting == summary.plan.drafting else WAYS[row.drafting]
     if row.price_per_hour is None:
         answer = f"{subject} would not keep the promise"
@@ -310,7 +337,8 @@ def _assumption(row: MovedAssumption, summary: PlanSummary) -> str:
 
 
 def _turn(row: MovedAssumption, summary: PlanSummary) -> str:
-    """Return that a moved draft changes whether drafting is cheaper than decoding without; empty where it does not.
+    """Return that a moved draft changes whether drafting is cheaper than decoding without; empty
+    where it does not.
 
     Only decoding without drafts costs the same whatever drafts are like.
     """
@@ -338,7 +366,14 @@ def _assumptions(summary: PlanSummary) -> Blocks:
         for row in summary.assumptions
     ]
     columns = (
-        *("assumption", "of the fleet", "assumed", "moved to", Column("cards", "count"), "$ per hour"),
+        *(
+            "assumption",
+            "of the fleet",
+            "assumed",
+            "moved to",
+            Column("cards", "count"),
+            "$ per hour",
+        ),
         Column("of its rent before", "times"),
     )
     text = (
@@ -352,7 +387,11 @@ def _assumptions(summary: PlanSummary) -> Blocks:
 
 def _latencies(summary: PlanSummary) -> Blocks:
     plan = summary.plan
-    timed = [f"{name} {figure}" for name in ("response", "TTFT", "TPOT") for figure in ("p50", "p95", "p99")]
+    timed = [
+        f"{name} {figure}"
+        for name in ("response", "TTFT", "TPOT")
+        for figure in ("p50", "p95", "p99")
+    ]
     columns: tuple[Column | str, ...] = (
         *("class", Column("late", "share"), Column("tokens/s of a response", "number")),
         *(Column(title, "seconds") for title in timed),
@@ -365,7 +404,9 @@ def _latencies(summary: PlanSummary) -> Blocks:
         late = group.violation_rate.mean if group.violation_rate else None
         cells: list[Cell] = [name, late, group.speed.mean.mean if group.speed else None]
         for times_s in (group.response_s, group.ttft_s, group.tpot_s):
-            cells += [times_s.p50.mean, times_s.p95.mean, times_s.p99.mean] if times_s else [None] * 3
+            cells += (
+                [times_s.p50.mean, times_s.p95.mean, times_s.p99.mean] if times_s else [None] * 3
+            )
         rows.append(cells)
     title = f"Latency with {count(plan.devices_per_replica)} devices at a replica (modelled)"
     return [Heading(title), Table(columns, rows)]
@@ -374,7 +415,9 @@ def _latencies(summary: PlanSummary) -> Blocks:
 def _range(summary: PlanSummary) -> Blocks:
     fleets = {way: fleet for way, fleet in summary.fleets.items() if fleet is not None}
     ends = dict.fromkeys(end for fleet in fleets.values() for end in fleet.served_at_ends)
-    rows: list[list[Cell]] = [["by seed", *(", ".join(map(str, fleet.served.by_seed)) for fleet in fleets.values())]]
+    rows: list[list[Cell]] = [
+        ["by seed", *(", ".join(map(str, fleet.served.by_seed)) for fleet in fleets.values())]
+    ]
     for end in ends:
         devices = (fleet.served_at_ends.get(end) for fleet in fleets.values())
         rows.append([end, *(ABSENT if number is None else str(number) for number in devices)])
@@ -387,8 +430,14 @@ def _range(summary: PlanSummary) -> Blocks:
 
 
 def _gain_of_devices(summary: PlanSummary) -> list[str]:
-    """Return what a replica gains from devices that draft, beside the capacity factor of `skit sweep`."""
-    edge, server, factor = summary.fleets.get("edge"), summary.fleets.get("server"), summary.capacity_factor
+    """Return what a replica gains from devices that draft, beside the capacity factor of `skit
+    sweep`.
+    """
+    edge, server, factor = (
+        summary.fleets.get("edge"),
+        summary.fleets.get("server"),
+        summary.capacity_factor,
+    )
     if edge is None or server is None or factor is None or not _is_same_replica(edge, server):
         return []
     return [
@@ -434,11 +483,23 @@ def _search(summary: PlanSummary) -> Blocks:
         "Devices that one replica serves, at least; the rent is that of as many replicas as all devices take. A dash: "
         "it would take more replicas than the best one costs."
     )
-    return [Heading("How it was searched"), BulletList(lines), Folded("Simulated candidates", [table, Paragraph(text)])]
+    return [
+        Heading("How it was searched"),
+        BulletList(lines),
+        Folded("Simulated candidates", [table, Paragraph(text)]),
+    ]
 
 
 def _prices(summary: PlanSummary) -> Blocks:
-    columns = ("card", "$ per hour", "read on", "product", "source", Column("power (W)", "count"), "power from")
+    columns = (
+        "card",
+        "$ per hour",
+        "read on",
+        "product",
+        "source",
+        Column("power (W)", "count"),
+        "power from",
+    )
     rows = [
         (
             name,
@@ -476,7 +537,9 @@ def cautions(run: PlanDescription, summary: PlanSummary) -> list[str]:
         f"MODELLED TIME: step times are those of {target}, derived and not measured: {run.deployment.verifier.origin}.",
     ]
     # Whether drafting pays rests on it, whichever way is the cheapest.
-    is_compared = any(fleet is not None and fleet.drafting != "none" for fleet in summary.fleets.values())
+    is_compared = any(
+        fleet is not None and fleet.drafting != "none" for fleet in summary.fleets.values()
+    )
     if is_compared and summary.stated_acceptance:
         lines.append(
             f"STATED ACCEPTANCE: {code(summary.stated_acceptance)} says how much is drafted and accepted, so that "
@@ -522,13 +585,24 @@ def pareto(summary: PlanSummary) -> Picture:
 
     def paint(axes: "Axes") -> None:
         for way, style in STYLES.items():
-            points = [(point.promised, point.kept) for point in summary.pareto if point.drafting == way]
+            points = [
+                (point.promised, point.kept) for point in summary.pareto if point.drafting == way
+            ]
             x = [promised for promised, kept in points if kept]
             y = [kept.price_per_hour for _, kept in points if kept]
-            axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=WAYS[way])
+            axes.plot(
+                x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=WAYS[way]
+            )
         plan = summary.plan
         promised = next(point.promised for point in summary.pareto if point.scale == 1.0)
-        axes.plot([promised], [plan.price_per_hour], "o", ms=12, mfc="none", mec=STYLES[plan.drafting].colour)
+        axes.plot(
+            [promised],
+            [plan.price_per_hour],
+            "o",
+            ms=12,
+            mfc="none",
+            mec=STYLES[plan.drafting].colour,
+        )
         axes.set(xlabel="promised tokens per second, mean over devices", ylabel="$ per hour")
         axes.margins(y=0.1)
         axes.set_ylim(bottom=0)

@@ -1,6 +1,8 @@
-"""One run of `skit plan`: from options to a folder with the fleet, its range, its alternatives and a report.
+"""One run of `skit plan`: from options to a folder with the fleet, its range, its alternatives and
+a report.
 
-The chosen replica is written as a deployment, on which `skit capacity` and `skit simulate` check the plan.
+The chosen replica is written as a deployment, on which `skit capacity` and `skit simulate` check
+the plan.
 """
 
 import shlex
@@ -76,36 +78,60 @@ LINK = "link"
 
 
 def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> dict[str, str]:
-    """Write the deployment of a replica and its profiles; return the commands that check the plan in that folder."""
+    """Write the deployment of a replica and its profiles; return the commands that check the plan
+    in that folder.
+    """
     candidate = plan.candidate
     server = candidate.server
     content = deepcopy(dict(market.definition.content))
     source = market.deployment(server, candidate.placement).source
-    content |= {"name": "plan", "description": f"The replica of a plan: {candidate.label}.", "source": source}
+    content |= {
+        "name": "plan",
+        "description": f"The replica of a plan: {candidate.label}.",
+        "source": source,
+    }
     for part in ("colocated", "sweep"):
         content.pop(part, None)
     save(folder / VERIFIER, market.profile(server))
     verifier = market.deployment(server, candidate.placement).verifier
-    content["verifier"] = {"device": verifier.device, "profile": VERIFIER, "price_per_hour": server.price_per_hour}
+    content["verifier"] = {
+        "device": verifier.device,
+        "profile": VERIFIER,
+        "price_per_hour": server.price_per_hour,
+    }
     if server.stages > 1:
         content["verifier"] |= {
             "power_w": verifier.power_w,
             "stages": server.stages,
-            "hand_over": {name: value for name, value in asdict(verifier.hand_over).items() if value is not None},
+            "hand_over": {
+                name: value
+                for name, value in asdict(verifier.hand_over).items()
+                if value is not None
+            },
         }
     if candidate.placement == "server":
         save(folder / DRAFTER, market.draft_profile(server))
-        content["drafter"] = {"device": server.device.title, "profile": DRAFTER, "placement": "server"}
+        content["drafter"] = {
+            "device": server.device.title,
+            "profile": DRAFTER,
+            "placement": "server",
+        }
     elif cards.names_a_file(str(content["drafter"].get("profile", ""))):
-        shutil.copyfile(market.definition.path.parent / content["drafter"]["profile"], folder / DRAFTER)
+        shutil.copyfile(
+            market.definition.path.parent / content["drafter"]["profile"], folder / DRAFTER
+        )
         content["drafter"] = {**content["drafter"], "profile": DRAFTER}
     if isinstance(link := market.options.link, StatedFile):
         shutil.copyfile(link.path, folder / f"{LINK}{link.path.suffix}")
     write_text(folder / DEPLOYMENT, tomli_w.dumps(content))
     replica = replica_arguments(Path(DEPLOYMENT), market, plan)
     return {
-        "check": shlex.join(["skit", "simulate", "--devices", str(plan.devices_per_replica), *replica]),
-        "check_capacity": shlex.join(["skit", "capacity", "--epsilon", f"{market.options.epsilon:g}", *replica]),
+        "check": shlex.join(
+            ["skit", "simulate", "--devices", str(plan.devices_per_replica), *replica]
+        ),
+        "check_capacity": shlex.join(
+            ["skit", "capacity", "--epsilon", f"{market.options.epsilon:g}", *replica]
+        ),
     }
 
 
@@ -113,9 +139,18 @@ def replica_arguments(deployment: Path, market: Market, plan: ReplicaFleet) -> l
     """Return the options of `skit simulate` and `skit capacity` for a replica of a plan."""
     options = market.options
     candidate = plan.candidate
-    judged = trials_of(market, options.seed).at(market.scenario(candidate), plan.devices_served, JUDGED)
+    judged = trials_of(market, options.seed).at(
+        market.scenario(candidate), plan.devices_served, JUDGED
+    )
     arguments = [
-        *("--deployment", str(deployment), "--system", SYSTEM[candidate.placement], "--method", candidate.method),
+        *(
+            "--deployment",
+            str(deployment),
+            "--system",
+            SYSTEM[candidate.placement],
+            "--method",
+            candidate.method,
+        ),
         *("--scheduler", candidate.scheduler, "--max-batch", str(candidate.max_batch)),
         *("--acceptance", options.acceptance, "--slo", options.slo),
         *("--kv-tokens", f"{market.kv_tokens(candidate.server, candidate.placement):.0f}"),
@@ -124,11 +159,17 @@ def replica_arguments(deployment: Path, market: Market, plan: ReplicaFleet) -> l
     ]
     arrivals = pausing(options.think_s, market.response_s)
     exponential = ",exponential=true" if arrivals.exponential else ""
-    arguments += ["--arrivals", f"closed:think_s={arrivals.think_s:g},ramp_s={arrivals.ramp_s:g}{exponential}"]
+    arguments += [
+        "--arrivals",
+        f"closed:think_s={arrivals.think_s:g},ramp_s={arrivals.ramp_s:g}{exponential}",
+    ]
     if isinstance(link := options.link, StatedFile):
         copied = structs.replace(link, path=deployment.with_name(f"{LINK}{link.path.suffix}"))
         arguments += ["--link-trace", str(copied)]
-    for name, text in (("--prompt-tokens", options.prompt_tokens), ("--output-tokens", options.output_tokens)):
+    for name, text in (
+        ("--prompt-tokens", options.prompt_tokens),
+        ("--output-tokens", options.output_tokens),
+    ):
         arguments += [name, text] if text is not None else []
     return arguments
 
@@ -138,7 +179,9 @@ SCALES = (0.5, 1.0, 2.0, 3.0)
 """Factors on the promise in the Pareto figure, from the laxest on."""
 MOVED = 3
 START_S = 5.0
-"""Seconds until a command simulates: imports, replays of a trace, and the processes that work side by side."""
+"""Seconds until a command simulates: imports, replays of a trace, and the processes that work side
+by side.
+"""
 WITHOUT_EFFECT = ("out", "jobs", "backend", "resume")
 """Options that change no result."""
 COARSE = 0.1
@@ -146,7 +189,8 @@ COARSE = 0.1
 
 
 class FleetRange(NamedTuple):
-    """What a fleet's replica serves by seed and at the ends of its step times, and the rents that follow.
+    """What a fleet's replica serves by seed and at the ends of its step times, and the rents that
+    follow.
 
     Without a `most_price_per_hour`, the fleet does not keep the promise at the upper end.
     """
@@ -177,12 +221,15 @@ class PlanRun:
             placement: search.best(ranked[placement], placement, f"trying {NAMES[placement]}")
             for placement in PLACEMENTS
         }
-        fleets = {placement: self._fleet(search, found[placement], placement) for placement in PLACEMENTS}
+        fleets = {
+            placement: self._fleet(search, found[placement], placement) for placement in PLACEMENTS
+        }
         plan = cheapest(fleets.values())
         if plan is None:
             raise SkitError(impossible(market, ranked))
         described: dict[str, FleetSummary | None] = {
-            placement: None if fleet is None else self._described(fleet, search) for placement, fleet in fleets.items()
+            placement: None if fleet is None else self._described(fleet, search)
+            for placement, fleet in fleets.items()
         }
         planned = described[plan.candidate.placement]
         assert planned is not None
@@ -199,7 +246,9 @@ class PlanRun:
                 for placement in PLACEMENTS
                 for entry in _ties(found[placement], fleets[placement], plan)
             ],
-            assumptions=self._moved(market, search, plan, cheapest([fleets["edge"], fleets["server"]])),
+            assumptions=self._moved(
+                market, search, plan, cheapest([fleets["edge"], fleets["server"]])
+            ),
             pareto=self._pareto(market, workers, found, fleets),
             candidates=[
                 _candidate(entry, self.options.devices)
@@ -235,7 +284,9 @@ class PlanRun:
         defining = {**_config(options), **input_hashes(asdict(options))}
         if options.resume:
             return unfinished_parts(options.out, "plan", defining)
-        return KeptParts(unused_folder(options.out, "plan", f"{options.devices}-devices", defining), defining)
+        return KeptParts(
+            unused_folder(options.out, "plan", f"{options.devices}-devices", defining), defining
+        )
 
     def _fleet(self, search: Search, found: Found, placement: Placement) -> ReplicaFleet | None:
         report = partial(self.report, f"judging {NAMES[placement]}")
@@ -251,7 +302,10 @@ class PlanRun:
         by_seed = search.served(fleet, partial(self.report, step))
         ends = self._ends(fleet, search, by_seed[0])
         served = estimate([float(number) for number in by_seed], 0.0)
-        fleets = [fleet.with_load(devices, load) for load in (served.low or 0.0, served.high or 0.0, *ends.values())]
+        fleets = [
+            fleet.with_load(devices, load)
+            for load in (served.low or 0.0, served.high or 0.0, *ends.values())
+        ]
         rents = [inf if other is None else other.price_per_hour for other in (fleet, *fleets)]
         return FleetRange(
             Served(*structs.astuple(served), by_seed=by_seed),
@@ -287,7 +341,9 @@ class PlanRun:
         )
 
     def _tie(self, entry: Simulated, search: Search) -> Tie:
-        """Return another kind of replica whose fleet costs as much as the plan's, with the range of its rent."""
+        """Return another kind of replica whose fleet costs as much as the plan's, with the range of
+        its rent.
+        """
         candidate = entry.ranked.candidate
         possible = self._range(search.fleet(entry), search)
         return Tie(
@@ -299,10 +355,14 @@ class PlanRun:
         )
 
     def _ends(self, fleet: ReplicaFleet, search: Search, first: int) -> dict[str, int]:
-        """Return what a replica serves at the ends of what its step times may be, with the first seed."""
+        """Return what a replica serves at the ends of what its step times may be, with the first
+        seed.
+        """
         ends: dict[str, int] = {}
         work = []
-        for end, deployment in corners(search.market.deployment(fleet.candidate.server, fleet.candidate.placement)):
+        for end, deployment in corners(
+            search.market.deployment(fleet.candidate.server, fleet.candidate.placement)
+        ):
             try:
                 scenario = replace(search.market.scenario(fleet.candidate), deployment=deployment)
             except SkitError:
@@ -315,16 +375,24 @@ class PlanRun:
     def _moved(
         self, market: Market, search: Search, plan: ReplicaFleet, drafting: ReplicaFleet | None
     ) -> list[MovedAssumption]:
-        """Return the weightiest assumptions and those about drafts, each moved, with what is then needed for it.
+        """Return the weightiest assumptions and those about drafts, each moved, with what is then
+        needed for it.
 
-        Those about drafts speak against the plan: where it drafts, its drafts become worse, and where it does not,
-        those of the cheapest fleet that does, `drafting`, become better.
+        Those about drafts speak against the plan: where it drafts, its drafts become worse, and
+        where it does not, those of the cheapest fleet that does, `drafting`, become better.
         """
         report = partial(self.report, "moving assumptions")
         if plan.candidate.placement != "none":
             drafting = plan
-        of_drafts = [] if drafting is None else [(drafting, one) for one in about_drafts(market, drafting, plan)]
-        moved = [*of_drafts, *((plan, assumption) for assumption in by_weight(market, plan)[:MOVED])]
+        of_drafts = (
+            []
+            if drafting is None
+            else [(drafting, one) for one in about_drafts(market, drafting, plan)]
+        )
+        moved = [
+            *of_drafts,
+            *((plan, assumption) for assumption in by_weight(market, plan)[:MOVED]),
+        ]
         trials = search.trials(self.options.seed)
         work = [
             (
@@ -335,7 +403,9 @@ class PlanRun:
             for fleet, assumption in moved
         ]
         rows: list[MovedAssumption] = []
-        for (fleet, assumption), served in zip(moved, search.workers.map(most_devices, work, int), strict=True):
+        for (fleet, assumption), served in zip(
+            moved, search.workers.map(most_devices, work, int), strict=True
+        ):
             after = fleet.with_load(self.options.devices, served)
             rows.append(
                 MovedAssumption(
@@ -361,10 +431,11 @@ class PlanRun:
         found: dict[Placement, Found],
         fleets: Mapping[Placement, ReplicaFleet | None],
     ) -> list[ParetoPoint]:
-        """Return what the devices cost at stricter and at laxer promises, with one seed, and at the plan's own.
+        """Return what the devices cost at stricter and at laxer promises, with one seed, and at the
+        plan's own.
 
-        At each promise the replicas that the law prefers there, and at stricter ones, are tried: what keeps a strict
-        promise keeps a lax one. At the plan's promise stand the judged fleets.
+        At each promise the replicas that the law prefers there, and at stricter ones, are tried:
+        what keeps a strict promise keeps a lax one. At the plan's promise stand the judged fleets.
         """
         report = partial(self.report, "other promises")
         markets = [market.promising(_scaled(self.options.classes, scale)) for scale in SCALES]
@@ -376,7 +447,9 @@ class PlanRun:
         searches = []
         for index, candidate in tried:
             scenario = markets[index].scenario(candidate)
-            trials = Search(markets[index], lambda *_: None, workers).trials(self.options.seed, COARSE)
+            trials = Search(markets[index], lambda *_: None, workers).trials(
+                self.options.seed, COARSE
+            )
             law = Law(scenario, draw_responses(scenario), self.options.epsilon).estimate()
             searches.append((scenario, trials, law.devices))
         outcomes: list[tuple[int, Candidate, int, float]] = []
@@ -385,7 +458,12 @@ class PlanRun:
             outcomes.append((index, candidate, devices, throughput))
             report(len(outcomes), len(searches))
         points = [
-            (self._cheapest_point(ParetoPoint(placement, scale, markets[index].slo.mean_speed), index, outcomes), fleet)
+            (
+                self._cheapest_point(
+                    ParetoPoint(placement, scale, markets[index].slo.mean_speed), index, outcomes
+                ),
+                fleet,
+            )
             for index, scale in enumerate(SCALES)
             for placement, fleet in fleets.items()
         ]
@@ -394,7 +472,9 @@ class PlanRun:
     def _cheapest_point(
         self, point: ParetoPoint, index: int, outcomes: Sequence[tuple[int, Candidate, int, float]]
     ) -> ParetoPoint:
-        """Return a point with what the cheapest replica costs of those that keep this promise or a stricter one."""
+        """Return a point with what the cheapest replica costs of those that keep this promise or a
+        stricter one.
+        """
         served: list[PromiseKept] = []
         for promise, candidate, devices, throughput in outcomes:
             if promise < index or candidate.placement != point.drafting or not devices:
@@ -404,32 +484,42 @@ class PlanRun:
         kept = min(served, key=lambda one: (one.price_per_hour, -one.throughput), default=None)
         return structs.replace(point, kept=kept)
 
-    def _write(self, parts: KeptParts, market: Market, plan: ReplicaFleet, summary: PlanSummary) -> PlanStudy:
+    def _write(
+        self, parts: KeptParts, market: Market, plan: ReplicaFleet, summary: PlanSummary
+    ) -> PlanStudy:
         options = self.options
         checks = write_deployment(parts.folder, market, plan)
         run = {
             "command": "plan",
             "time_kind": "modelled",
             "config": _config(options),
-            "deployment": describe(market.deployment(plan.candidate.server, plan.candidate.placement)),
+            "deployment": describe(
+                market.deployment(plan.candidate.server, plan.candidate.placement)
+            ),
             "system": SYSTEM[plan.candidate.placement],
             **checks,
             "check_s": self._check_s(market, plan),
-            **described_readings([trace.reading] if (trace := market.network.trace) and trace.reading else []),
+            **described_readings(
+                [trace.reading] if (trace := market.network.trace) and trace.reading else []
+            ),
             **provenance.collect(self.argv),
         }
         return finish(PLAN, parts.folder, run, summary, parts)
 
     def _check_s(self, market: Market, plan: ReplicaFleet) -> float:
-        """Return about how many seconds a search for the capacity of a replica takes, by one simulation that is timed.
+        """Return about how many seconds a search for the capacity of a replica takes, by one
+        simulation that is timed.
 
-        A simulation of a smaller load takes less time, and one of a larger load hardly more: a full server verifies no
-        more. Seeds are searched side by side, and a start takes as long as the import of what simulates.
+        A simulation of a smaller load takes less time, and one of a larger load hardly more: a full
+        server verifies no more. Seeds are searched side by side, and a start takes as long as the
+        import of what simulates.
         """
         options = self.options
         trials = trials_of(market, options.seed)
         before_s = monotonic_s()
-        measure(trials.at(market.scenario(plan.candidate), plan.devices_served, JUDGED), options.seed)
+        measure(
+            trials.at(market.scenario(plan.candidate), plan.devices_served, JUDGED), options.seed
+        )
         simulation_s = monotonic_s() - before_s
         loads = steps_tried(plan.devices_served, replace(CapacityRule(), epsilon=options.epsilon))
         search_s = simulation_s * sum(min(1.0, load / plan.devices_served) for load in loads)
@@ -439,14 +529,19 @@ class PlanRun:
 def _beside_judged(point: ParetoPoint, fleet: ReplicaFleet | None) -> ParetoPoint:
     """Return the point of one seed as the fleet of all seeds leaves it.
 
-    That fleet stands at the plan's promise, which no laxer promise costs more than, and no stricter one less.
+    That fleet stands at the plan's promise, which no laxer promise costs more than, and no stricter
+    one less.
     """
     kept = point.kept
     if fleet is None:
         return point if point.scale < 1 else structs.replace(point, kept=None)
     if point.scale > 1:
         rent = max(kept.price_per_hour, fleet.price_per_hour) if kept else 0.0
-        return structs.replace(point, kept=structs.replace(kept, price_per_hour=rent)) if kept else point
+        return (
+            structs.replace(point, kept=structs.replace(kept, price_per_hour=rent))
+            if kept
+            else point
+        )
     if point.scale < 1 and kept and kept.price_per_hour <= fleet.price_per_hour:
         return point
     judged = PromiseKept(
@@ -458,12 +553,18 @@ def _beside_judged(point: ParetoPoint, fleet: ReplicaFleet | None) -> ParetoPoin
     return structs.replace(point, kept=judged)
 
 
-def _scaled(classes: Sequence[tuple[float, float]], scale: float) -> tuple[tuple[float, float], ...]:
+def _scaled(
+    classes: Sequence[tuple[float, float]], scale: float
+) -> tuple[tuple[float, float], ...]:
     return tuple((speed * scale, share) for speed, share in classes)
 
 
-def _to_try(markets: Sequence[Market], placement: Placement, found: Found) -> Iterator[tuple[int, Candidate]]:
-    """Yield the replicas to try at each promise, by its place: those preferred there or at a stricter promise."""
+def _to_try(
+    markets: Sequence[Market], placement: Placement, found: Found
+) -> Iterator[tuple[int, Candidate]]:
+    """Yield the replicas to try at each promise, by its place: those preferred there or at a
+    stricter promise.
+    """
     preferred: list[Candidate | None] = []
     for market, scale in zip(markets, SCALES, strict=True):
         best = found.cheapest[0].ranked.candidate if found.cheapest else None
@@ -474,13 +575,21 @@ def _to_try(markets: Sequence[Market], placement: Placement, found: Found) -> It
         scheduler = best.scheduler if best else market.schedulers(placement)[0]
         preferred.append(replace(first.candidate, scheduler=scheduler) if first else None)
     for index in range(len(markets)):
-        for candidate in {entry.key: entry for entry in preferred[index:] if entry is not None}.values():
+        for candidate in {
+            entry.key: entry for entry in preferred[index:] if entry is not None
+        }.values():
             yield index, candidate
 
 
 def _ties(found: Found, fleet: ReplicaFleet | None, plan: ReplicaFleet) -> Sequence[Simulated]:
-    """Return the other kinds of replicas of a place to draft that cost as much as the plan, besides its fleet."""
-    return found.cheapest[1:] if fleet is not None and fleet.price_per_hour == plan.price_per_hour else ()
+    """Return the other kinds of replicas of a place to draft that cost as much as the plan, besides
+    its fleet.
+    """
+    return (
+        found.cheapest[1:]
+        if fleet is not None and fleet.price_per_hour == plan.price_per_hour
+        else ()
+    )
 
 
 def _capacity_factor(market: Market, fleet: ReplicaFleet | None) -> CapacityFactor | None:
@@ -491,7 +600,9 @@ def _capacity_factor(market: Market, fleet: ReplicaFleet | None) -> CapacityFact
     scenario = market.scenario(fleet.candidate)
     law = Law(scenario, draw_responses(scenario), market.options.epsilon)
     size = batches.mean.mean
-    return CapacityFactor(fleet.candidate.method, law.capacity_factor(1.0), law.capacity_factor(size), size)
+    return CapacityFactor(
+        fleet.candidate.method, law.capacity_factor(1.0), law.capacity_factor(size), size
+    )
 
 
 NAMES: dict[Placement, str] = {
@@ -502,14 +613,18 @@ NAMES: dict[Placement, str] = {
 
 
 def require_possible(market: Market, ranked: dict[Placement, list[Ranked]]) -> None:
-    """Raise SkitError, before anything is simulated, if no server keeps the promise to a single device by the law."""
+    """Raise SkitError, before anything is simulated, if no server keeps the promise to a single
+    device by the law.
+    """
     laws = [entry.law for entries in ranked.values() for entry in entries]
     if not any(law.bound >= 1 and law.hopeless_rtt_s > market.rtt_s for law in laws):
         raise SkitError(impossible(market, ranked))
 
 
 def impossible(market: Market, ranked: dict[Placement, list[Ranked]]) -> str:
-    """Return in a line that no fleet keeps the promise, by what, and what would make it possible."""
+    """Return in a line that no fleet keeps the promise, by what, and what would make it
+    possible.
+    """
     options = market.options
     laws = [entry.law for entries in ranked.values() for entry in entries]
     longest_s = max((law.longest_rtt_s for law in laws), default=inf)
@@ -539,7 +654,8 @@ def impossible(market: Market, ranked: dict[Placement, list[Ranked]]) -> str:
 def _candidate(entry: Simulated, devices: int) -> SimulatedCandidate:
     law = entry.ranked.law
     rent = entry.rent(devices)
-    # Of a candidate that is too dear it is not known what it serves, but that it takes more replicas than the best.
+    # Of a candidate that is too dear it is not known what it serves, but that it takes more
+    # replicas than the best.
     is_known = rent < inf and (entry.judged is not None or Need(devices).is_met(entry.search))
     return SimulatedCandidate(
         **structs.asdict(entry.ranked.candidate.described()),
@@ -552,11 +668,19 @@ def _candidate(entry: Simulated, devices: int) -> SimulatedCandidate:
 
 
 def _config(options: PlanOptions) -> JsonObject:
-    return {name: _shareable(value) for name, value in asdict(options).items() if name not in WITHOUT_EFFECT}
+    return {
+        name: _shareable(value)
+        for name, value in asdict(options).items()
+        if name not in WITHOUT_EFFECT
+    }
 
 
 def _shareable(value: object) -> object:
     """Return an option's value as `run.json` holds it, without the folders of this machine."""
     if isinstance(value, tuple):
         return [_shareable(part) for part in value]
-    return provenance.without_folders(str(value)) if isinstance(value, str | Path | StatedFile) else value
+    return (
+        provenance.without_folders(str(value))
+        if isinstance(value, str | Path | StatedFile)
+        else value
+    )

@@ -13,7 +13,9 @@ class Served(Interval, frozen=True, kw_only=True):
 
 
 class Configuration(Struct):
-    """One kind of replica: its cards and pipeline stages, the bits of a weight, where it drafts, and how it batches."""
+    """One kind of replica: its cards and pipeline stages, the bits of a weight, where it drafts,
+    and how it batches.
+    """
 
     card: str
     cards_per_replica: int
@@ -58,19 +60,27 @@ class FleetSummary(Configuration):
     most_price_per_hour: float | None
 
     def overlaps(self, other: "FleetSummary | Tie") -> bool:
-        """Return whether the ranges of both rents overlap, so that neither fleet is shown to be cheaper."""
+        """Return whether the ranges of both rents overlap, so that neither fleet is shown to be
+        cheaper.
+        """
         return _begins_within(self, other) and _begins_within(other, self)
 
     @property
     def energy(self) -> tuple[Interval | None, ...]:
         """Joules per token of servers and of devices, and per hour of a device."""
-        return (self.server_joules_per_token, self.device_joules_per_token, self.joules_per_device_hour)
+        return (
+            self.server_joules_per_token,
+            self.device_joules_per_token,
+            self.joules_per_device_hour,
+        )
 
 
 class CapacityFactor(Struct):
-    """The capacity factor of the cheapest replica that drafts on the server: 1 + drafting time / verifying time there.
+    """The capacity factor of the cheapest replica that drafts on the server: 1 + drafting time /
+    verifying time there.
 
-    It is by the analytic model, for one request at a time and in batches as large as they are on average.
+    It is by the analytic model, for one request at a time and in batches as large as they are on
+    average.
     """
 
     method: str
@@ -80,10 +90,12 @@ class CapacityFactor(Struct):
 
 
 class MovedAssumption(Struct):
-    """What a configuration needs with one assumption moved; no cards if it does not keep the promise then.
+    """What a configuration needs with one assumption moved; no cards if it does not keep the
+    promise then.
 
-    The configuration is that of the way to decode `drafting`: the plan's or, of what only drafts are about, that of the
-    cheapest fleet that drafts. `price_before_per_hour` is its rent as planned, and `ratio` the moved rent over it.
+    The configuration is that of the way to decode `drafting`: the plan's or, of what only drafts
+    are about, that of the cheapest fleet that drafts. `price_before_per_hour` is its rent as
+    planned, and `ratio` the moved rent over it.
     """
 
     name: str
@@ -108,7 +120,9 @@ class PromiseKept(Struct):
 
 
 class ParetoPoint(Struct):
-    """A promise, as a factor on the plan's and in tokens per second, and what keeps it in one way to decode, if any."""
+    """A promise, as a factor on the plan's and in tokens per second, and what keeps it in one way
+    to decode, if any.
+    """
 
     drafting: str
     scale: float
@@ -117,7 +131,9 @@ class ParetoPoint(Struct):
 
 
 class Tie(Configuration):
-    """Another kind of replica whose fleet costs as much as the plan's; one replica serves so many devices."""
+    """Another kind of replica whose fleet costs as much as the plan's; one replica serves so many
+    devices.
+    """
 
     title: str
     devices_served: int
@@ -133,8 +149,9 @@ def _begins_within(one: "FleetSummary | Tie", other: "FleetSummary | Tie") -> bo
 class SimulatedCandidate(Configuration):
     """A configuration that was simulated, with one seed or with all of them.
 
-    The price is the rent for all devices. Without one, the configuration costs more than the best of its way to decode;
-    it is not known then how many devices it serves, and `devices_served` is 0.
+    The price is the rent for all devices. Without one, the configuration costs more than the best
+    of its way to decode; it is not known then how many devices it serves, and `devices_served` is
+    0.
     """
 
     devices_served: int
@@ -147,8 +164,8 @@ class SimulatedCandidate(Configuration):
 class SearchCounts(Struct):
     """How many configurations one way to decode has, and how many of them were simulated.
 
-    So many kinds of replicas are `ruled_out`: they cannot be cheaper. Of the kinds that were simulated, so many
-    configurations are `untried`.
+    So many kinds of replicas are `ruled_out`: they cannot be cheaper. Of the kinds that were
+    simulated, so many configurations are `untried`.
     """
 
     candidates: int

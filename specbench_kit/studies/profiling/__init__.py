@@ -1,1 +1,3 @@
-"""What `skit profile-verifier` and `skit profile-drafter` do: measure or derive, fit, save, report."""
+"""What `skit profile-verifier` and `skit profile-drafter` do: measure or derive, fit, save,
+report.
+"""

@@ -37,7 +37,11 @@ class ProfilingKind(StudyKind[ProfilingDescription, ProfilingSummary]):
 
     def cautions(self, study: ProfilingStudy) -> list[str]:
         """Return what limits the use of the profiles."""
-        return [line for one in study.result.profiles.values() for line in report.profile_cautions(study.run, one)]
+        return [
+            line
+            for one in study.result.profiles.values()
+            for line in report.profile_cautions(study.run, one)
+        ]
 
     def document(self, study: ProfilingStudy, figures: Sequence[Figure]) -> Document:
         """Return the page."""
@@ -46,7 +50,12 @@ class ProfilingKind(StudyKind[ProfilingDescription, ProfilingSummary]):
     def files(self, study: ProfilingStudy) -> Mapping[str, Sequence[JsonObject]]:
         """Return a row per coefficient of each profile."""
         rows = [
-            {"role": role, "coefficient": name, "value": value, **flat({"limit": profile.limits.get(name)})}
+            {
+                "role": role,
+                "coefficient": name,
+                "value": value,
+                **flat({"limit": profile.limits.get(name)}),
+            }
             for role, profile in study.result.profiles.items()
             for name, value in to_builtins(profile.coefficients).items()
         ]

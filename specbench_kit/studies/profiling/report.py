@@ -1,4 +1,6 @@
-"""The report of a profiling run with plots: what a forward costs, and how far to trust the fitted latency model."""
+"""The report of a profiling run with plots: what a forward costs, and how far to trust the fitted
+latency model.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -40,7 +42,14 @@ from specbench_kit.reports.sections import profiles as wording
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import hardware_sentence, model_sentence
 from specbench_kit.reports.writing.drawing import logarithmic, plot
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, span
+from specbench_kit.reports.writing.formatting import (
+    ABSENT,
+    count,
+    seconds,
+    share,
+    significant,
+    span,
+)
 from specbench_kit.reports.writing.palette import COLOURS, GREY, HATCHES, LINES, MARKERS
 from specbench_kit.runs.document import RunConfig, RunDescription
 
@@ -65,7 +74,10 @@ RANGE = (
 NUMBERS = {
     "missed": ("missed", "the chance that a token leaves an expert out, no time"),
     "corner": ("q", "the exponent of the rounded corner, no time"),
-    "uneven": ("uneven", "how far the card with the most experts to read is above the mean, no time"),
+    "uneven": (
+        "uneven",
+        "how far the card with the most experts to read is above the mean, no time",
+    ),
     "overlap": ("overlap", "the share of the shorter of host and card that is hidden, no time"),
 }
 """Symbols and meanings of the coefficients that are no seconds."""
@@ -82,7 +94,9 @@ DEFINITIONS = (
 
 REACHED_R2 = 0.95
 REACHED_GAP = 0.05
-"""R² on test configurations, and its loss from training to test, that WISP's profiles reach (Appendix C)."""
+"""R² on test configurations, and its loss from training to test, that WISP's profiles reach
+(Appendix C).
+"""
 
 
 class ProfilingConfig(RunConfig):
@@ -115,29 +129,45 @@ def analytic_line(profile: ProfileSummary) -> str:
 def verdict_of(profile: ProfileSummary) -> str:
     """Return the verdict sentence of a profile in a summary."""
     verdict = profile.verdict
-    low = {name: (profile.coefficients[name], profile.limits[name]) for name in verdict.coefficients}
-    return wording.verdict_sentence(verdict.kind, low, verdict.regimes, verdict.reason, verdict.short)
+    low = {
+        name: (profile.coefficients[name], profile.limits[name]) for name in verdict.coefficients
+    }
+    return wording.verdict_sentence(
+        verdict.kind, low, verdict.regimes, verdict.reason, verdict.short
+    )
 
 
 def profile_cautions(run: ProfilingDescription, profile: ProfileSummary) -> list[str]:
     """Return what limits the use of a profile."""
     if profile.is_derived:
         return [analytic_line(profile), *_limit_cautions(run, profile)]
-    return [*_fit_cautions(profile), *_measurement_cautions(run, profile), *_limit_cautions(run, profile)]
+    return [
+        *_fit_cautions(profile),
+        *_measurement_cautions(run, profile),
+        *_limit_cautions(run, profile),
+    ]
 
 
 def _fit_cautions(profile: ProfileSummary) -> list[str]:
     lines = []
     negative = {name: value for name, value in profile.estimates.items() if value < 0}
     if negative:
-        named = " and ".join(f"{wording.SYMBOLS[name]} ({seconds(value)})" for name, value in negative.items())
-        lines.append(f"NEGATIVE: least squares make {named} negative; the profile is the best fit without negatives.")
+        named = " and ".join(
+            f"{wording.SYMBOLS[name]} ({seconds(value)})" for name, value in negative.items()
+        )
+        lines.append(
+            f"NEGATIVE: least squares make {named} negative; the profile is the best fit without negatives."
+        )
     r2 = profile.test.r2
     gap = profile.generalisation_gap
     if r2 is None or r2 < REACHED_R2:
-        lines.append(f"POOR FIT: R² on the test configurations is {wording.score(r2)}, below {REACHED_R2}.")
+        lines.append(
+            f"POOR FIT: R² on the test configurations is {wording.score(r2)}, below {REACHED_R2}."
+        )
     if gap is not None and gap >= REACHED_GAP:
-        lines.append(f"OVERFITTED: R² falls by {gap:.3f} from training to test; {REACHED_GAP} or more is too much.")
+        lines.append(
+            f"OVERFITTED: R² falls by {gap:.3f} from training to test; {REACHED_GAP} or more is too much."
+        )
     return lines
 
 
@@ -150,7 +180,9 @@ def _measurement_cautions(run: ProfilingDescription, profile: ProfileSummary) ->
             "context, memory and time budget."
         )
     if skipped := profile.skipped:
-        lines.append(f"OUT OF MEMORY: {len(skipped)} configurations are not in the fit: {', '.join(skipped)}.")
+        lines.append(
+            f"OUT OF MEMORY: {len(skipped)} configurations are not in the fit: {', '.join(skipped)}."
+        )
     if profile.cut_off:
         lines.append(f"OUT OF TIME: the time budget ended with {profile.cut_off} timings missing.")
     variation = profile.variation
@@ -166,11 +198,15 @@ def _limit_cautions(run: ProfilingDescription, profile: ProfileSummary) -> list[
     lines = [] if profile.verdict.kind in ("possible", "unchecked") else [f"{verdict_of(profile)}."]
     if slow := profile.verdict.slow:
         named = ", ".join(f"{significant(ratio)} in {name} ones" for name, ratio in slow.items())
-        lines.append(f"SLOW: batches are predicted to take many times the device's least possible time: {named}.")
+        lines.append(
+            f"SLOW: batches are predicted to take many times the device's least possible time: {named}."
+        )
     memory = run.device_memory_bytes
     weights = profile.weight_bytes or 0
     if memory and weights > memory:
-        lines.append(f"TOO LARGE: the weights take {weights / 1e9:.1f} GB, and the device has {memory / 1e9:.0f} GB.")
+        lines.append(
+            f"TOO LARGE: the weights take {weights / 1e9:.1f} GB, and the device has {memory / 1e9:.0f} GB."
+        )
     return lines
 
 
@@ -178,18 +214,36 @@ def build(run: ProfilingDescription, summary: ProfilingSummary) -> Document:
     """Return the report; its plots are expected in `plots/` beside it."""
     profiles = list(summary.profiles.values())
     sentences = paragraphs(*(f"**{headlines.of_profile(profile)}**" for profile in profiles))
-    cautions = [f"{profile.role}: {line}" for profile in profiles for line in profile_cautions(run, profile)]
-    sections: list[Blocks] = [caution(machine.warnings(run), severe=True), sentences, caution(cautions)]
-    # The first screen shows what the sentence is about: times where they were derived, else how well they were fitted.
+    cautions = [
+        f"{profile.role}: {line}" for profile in profiles for line in profile_cautions(run, profile)
+    ]
+    sections: list[Blocks] = [
+        caution(machine.warnings(run), severe=True),
+        sentences,
+        caution(cautions),
+    ]
+    # The first screen shows what the sentence is about: times where they were derived, else how
+    # well they were fitted.
     for profile in profiles:
-        sections += [[_first_figure(profile)], _coefficients(profile), _accuracy(profile), _limit(profile)]
+        sections += [
+            [_first_figure(profile)],
+            _coefficients(profile),
+            _accuracy(profile),
+            _limit(profile),
+        ]
     sections.append(_setting(run, profiles))
-    sections += [_policy(summary.policy), [Folded("Definitions", [BulletList(DEFINITIONS)])], provenance(run)]
+    sections += [
+        _policy(summary.policy),
+        [Folded("Definitions", [BulletList(DEFINITIONS)])],
+        provenance(run),
+    ]
     title = f"Latency profile: {' and '.join(profile.role for profile in profiles)}"
     return Document.of(title, *sections)
 
 
-def print_profiles(console: "Console", run: ProfilingDescription, summary: ProfilingSummary) -> None:
+def print_profiles(
+    console: "Console", run: ProfilingDescription, summary: ProfilingSummary
+) -> None:
     """Print coefficients, accuracy and cautions of every profile."""
     blocks: list[Block] = [*caution(machine.warnings(run), severe=True)]
     for profile in summary.profiles.values():
@@ -203,7 +257,11 @@ def print_profiles(console: "Console", run: ProfilingDescription, summary: Profi
         blocks.append(Paragraph(f"physical limit: {verdict_of(profile)}"))
         # The headline of a derived profile already says that it is analytic.
         blocks += caution(
-            [line for line in profile_cautions(run, profile) if not line.startswith(("ANALYTIC", "FROM KERNELS"))]
+            [
+                line
+                for line in profile_cautions(run, profile)
+                if not line.startswith(("ANALYTIC", "FROM KERNELS"))
+            ]
         )
     if summary.policy.per_token_s is not None:
         cost = seconds(summary.policy.per_token_s)
@@ -214,12 +272,21 @@ def print_profiles(console: "Console", run: ProfilingDescription, summary: Profi
 def _setting(run: ProfilingDescription, profiles: Sequence[ProfileSummary]) -> Blocks:
     measured = run.time_kind == "measured"
     rows = [
-        (f"{role} model", model_sentence(model) + (", random weights" if model.weights == "random" else ""))
+        (
+            f"{role} model",
+            model_sentence(model) + (", random weights" if model.weights == "random" else ""),
+        )
         for role, model in run.models.items()
         if model is not None
     ]
-    time = "measured by this machine's clock" if measured else "derived; nothing was run on the device"
-    rows += [("device", run.config.device or ABSENT), ("dtype", run.config.dtype or ABSENT), ("time", time)]
+    time = (
+        "measured by this machine's clock" if measured else "derived; nothing was run on the device"
+    )
+    rows += [
+        ("device", run.config.device or ABSENT),
+        ("dtype", run.config.dtype or ABSENT),
+        ("time", time),
+    ]
     for profile in profiles:
         factor = significant(run.workload[profile.role].factor)
         counts = f"{profile.train.count} configurations to fit and {profile.test.count} to test"
@@ -249,7 +316,9 @@ def _setting(run: ProfilingDescription, profiles: Sequence[ProfileSummary]) -> B
 
 
 def _coefficients(profile: ProfileSummary) -> Blocks:
-    terms: list[list[Cell]] = [[regime, *shares.values()] for regime, shares in profile.shares.items()]
+    terms: list[list[Cell]] = [
+        [regime, *shares.values()] for regime, shares in profile.shares.items()
+    ]
     derived = profile.is_derived
     parts = next(iter(profile.shares.values()))
     names = wording.PARTS if profile.times else wording.SYMBOLS
@@ -271,8 +340,16 @@ def _coefficients(profile: ProfileSummary) -> Blocks:
         rows: list[list[Cell]] = []
         for new, context in points:
             rows.append([new, context, *(times.get((new, context, batch)) for batch in batches)])
-        columns = [Column("new tokens"), Column("context"), *(Column(f"batch {batch}", "seconds") for batch in batches)]
-        blocks += [Paragraph("Seconds per forward:"), Table(columns, rows), _figure(profile, "steps")]
+        columns = [
+            Column("new tokens"),
+            Column("context"),
+            *(Column(f"batch {batch}", "seconds") for batch in batches),
+        ]
+        blocks += [
+            Paragraph("Seconds per forward:"),
+            Table(columns, rows),
+            _figure(profile, "steps"),
+        ]
     return blocks
 
 
@@ -300,7 +377,14 @@ def _derived_table(profile: ProfileSummary) -> Table:
         symbol = wording.SYMBOLS.get(name)
         bound = profile.limits.get(name)
         if symbol:
-            rows.append((code(symbol), wording.UNITS[name], seconds(value), seconds(bound) if bound else ABSENT))
+            rows.append(
+                (
+                    code(symbol),
+                    wording.UNITS[name],
+                    seconds(value),
+                    seconds(bound) if bound else ABSENT,
+                )
+            )
         else:
             rows.append((code(NUMBERS[name][0]), NUMBERS[name][1], significant(value), ABSENT))
     return Table(("", "seconds per", "profile", "physical bound"), rows)
@@ -311,7 +395,9 @@ def _times(profile: ProfileSummary) -> Blocks:
 
 
 def _times_table(profile: ProfileSummary, *, with_range: bool = True) -> Table:
-    """Return the milliseconds of steps by requests and new tokens, each with its origin and, if wanted, its range."""
+    """Return the milliseconds of steps by requests and new tokens, each with its origin and, if
+    wanted, its range.
+    """
     new = list(dict.fromkeys(time.new for time in profile.times))
     cells = {(time.requests, time.new): _time(time, with_range) for time in profile.times}
     requests = dict.fromkeys(time.requests for time in profile.times)
@@ -365,9 +451,20 @@ def _regime_table(profile: ProfileSummary) -> Table:
     rows: list[list[Cell]] = []
     for regime, parts in profile.regimes.items():
         for part, errors in parts.items():
-            cells = (errors.count, errors.mae_s, errors.mape, errors.mean_s, errors.bias_s, errors.max_error_s)
+            cells = (
+                errors.count,
+                errors.mae_s,
+                errors.mape,
+                errors.mean_s,
+                errors.bias_s,
+                errors.max_error_s,
+            )
             rows.append([regime, part, *cells])
-    relative = (Column("configurations", "count"), Column("MAE", "seconds"), Column("MAPE", "share"))
+    relative = (
+        Column("configurations", "count"),
+        Column("MAE", "seconds"),
+        Column("MAPE", "share"),
+    )
     times = (Column(title, "seconds") for title in ("mean time", "mean error", "largest error"))
     return Table(("regime", "", *relative, *times), rows)
 
@@ -392,11 +489,16 @@ def _policy(policy: PolicyCosts) -> Blocks:
         return []
     rows = [("draft statistics", seconds(policy.statistics_s))]
     if policy.predictor_s is not None:
-        rows.append((f"one score of the predictor ({policy.predictor})", seconds(policy.predictor_s)))
+        rows.append(
+            (f"one score of the predictor ({policy.predictor})", seconds(policy.predictor_s))
+        )
     else:
         rows.append(("predictor", f"{ABSENT} (none was trained for this pair)"))
     rows.append(("together", seconds(policy.per_token_s)))
-    return [Heading("What a stopping criterion costs per drafted token"), Table(("", "median"), rows)]
+    return [
+        Heading("What a stopping criterion costs per drafted token"),
+        Table(("", "median"), rows),
+    ]
 
 
 def _first_figure(profile: ProfileSummary) -> Figure:
@@ -423,7 +525,9 @@ SPLIT = ("train", "test")
 def write_plots(folder: Path, profile: Profile, fit: Fit) -> None:
     """Write every plot of one profile; file names begin with its role."""
     folder.mkdir(parents=True, exist_ok=True)
-    where = f"{profile.model} as {profile.role} on {profile.device}, {profile.dtype}, {profile.source}"
+    where = (
+        f"{profile.model} as {profile.role} on {profile.device}, {profile.dtype}, {profile.source}"
+    )
     with plot(folder / f"{profile.role}_shares.png", (6.4, 0.6 * len(fit.regimes) + 1.8)) as axes:
         _shares(axes, fit, f"Parts of the predicted time\n({where})")
     if profile.source in DERIVED:
@@ -431,10 +535,15 @@ def write_plots(folder: Path, profile: Profile, fit: Fit) -> None:
     with plot(folder / f"{profile.role}_predicted.png", (6.4, 6)) as axes:
         _scatter(axes, fit, residuals=False)
         actual_ms = [observation.seconds * 1e3 for observation in fit.observations]
-        times_ms = [*actual_ms, *(_predict_ms(fit, observation) for observation in fit.observations)]
+        times_ms = [
+            *actual_ms,
+            *(_predict_ms(fit, observation) for observation in fit.observations),
+        ]
         ends = [max(min(times_ms), 1e-4), max(times_ms)]
         axes.plot(ends, ends, color=GREY, linewidth=1, linestyle=":")
-        axes.set(ylabel="actual (ms)", title=f"Actual against predicted time of a forward\n({where})")
+        axes.set(
+            ylabel="actual (ms)", title=f"Actual against predicted time of a forward\n({where})"
+        )
         logarithmic(axes, "y")
     with plot(folder / f"{profile.role}_residuals.png", (7.2, 5)) as axes:
         _scatter(axes, fit, residuals=True)
@@ -448,13 +557,16 @@ def write_plots(folder: Path, profile: Profile, fit: Fit) -> None:
 
 
 def _scatter(axes: "Axes", fit: Fit, *, residuals: bool) -> None:
-    """Draw actual times or residuals over predicted ones: training configurations hollow, test ones filled."""
+    """Draw actual times or residuals over predicted ones: training configurations hollow, test ones
+    filled.
+    """
     for index, regime in enumerate(fit.regimes):
         for part in SPLIT:
             observations = [
                 observation
                 for observation in fit.observations
-                if (observation.configuration.regime, observation.configuration.part) == (regime, part)
+                if (observation.configuration.regime, observation.configuration.part)
+                == (regime, part)
             ]
             if not observations:
                 continue
@@ -489,7 +601,15 @@ def _regimes(panels: "Iterable[Axes]", fit: Fit, title: str) -> None:
         for index, part in enumerate(SPLIT):
             heights = [(of(fit.accuracy(part, regime)) or 0.0) * scale for regime in fit.regimes]
             x = np.arange(len(heights)) + (index - 0.5) * 0.38
-            axes.bar(x, heights, 0.38, color=COLOURS[index], hatch=HATCHES[index], edgecolor="black", label=part)
+            axes.bar(
+                x,
+                heights,
+                0.38,
+                color=COLOURS[index],
+                hatch=HATCHES[index],
+                edgecolor="black",
+                label=part,
+            )
         axes.set_xticks(range(len(fit.regimes)), fit.regimes)
         axes.set_ylabel(label)
         axes.grid(axis="y", alpha=0.3)
@@ -510,7 +630,13 @@ def _shares(axes: "Axes", fit: Fit, title: str) -> None:
         )
         hatch = HATCHES[index % len(HATCHES)]
         axes.barh(
-            range(len(shares)), widths, left=left, label=label, edgecolor="black", color=COLOURS[index], hatch=hatch
+            range(len(shares)),
+            widths,
+            left=left,
+            label=label,
+            edgecolor="black",
+            color=COLOURS[index],
+            hatch=hatch,
         )
         left += widths
     axes.set_yticks(range(len(shares)), list(shares))
@@ -521,20 +647,36 @@ def _shares(axes: "Axes", fit: Fit, title: str) -> None:
 
 def _steps(path: Path, fit: Fit, where: str) -> None:
     """Draw time against context: a panel per number of new tokens, a line per batch size."""
-    grid = [observation for observation in fit.observations if observation.configuration.part == "train"]
+    grid = [
+        observation for observation in fit.observations if observation.configuration.part == "train"
+    ]
     counts = sorted({observation.configuration.rows[0][0] for observation in grid})
     with plot(path, (1.6 + 3.6 * len(counts), 4.4), 1, len(counts)) as panels:
         for axes, new in zip(np.atleast_1d(panels), counts, strict=True):
-            steps = [observation for observation in grid if observation.configuration.rows[0][0] == new]
+            steps = [
+                observation for observation in grid if observation.configuration.rows[0][0] == new
+            ]
             for index, batch in enumerate(sorted({len(step.configuration.rows) for step in steps})):
                 line = [step for step in steps if len(step.configuration.rows) == batch]
                 contexts = [step.configuration.rows[0][1] for step in line]
                 colour = COLOURS[index]
                 measured_ms = [step.seconds * 1e3 for step in line]
-                axes.plot(contexts, measured_ms, MARKERS[index], color=colour, label=str(batch), markersize=6)
+                axes.plot(
+                    contexts,
+                    measured_ms,
+                    MARKERS[index],
+                    color=colour,
+                    label=str(batch),
+                    markersize=6,
+                )
                 fitted_ms = [_predict_ms(fit, step) for step in line]
                 axes.plot(contexts, fitted_ms, color=colour, linestyle=LINES[index], linewidth=1)
-            axes.set(xlabel="context (tokens)", ylabel="ms per forward", title=f"{new} new", ylim=(0, None))
+            axes.set(
+                xlabel="context (tokens)",
+                ylabel="ms per forward",
+                title=f"{new} new",
+                ylim=(0, None),
+            )
             axes.grid(alpha=0.3)
         axes.figure.suptitle(f"Time of a step: points measured, lines fitted\n({where})")
         axes.legend(fontsize=9, title="batch")

@@ -10,7 +10,12 @@ from specbench_kit.profilers.derived_run import derive
 from specbench_kit.profilers.devices import Device
 from specbench_kit.profilers.loading import save
 from specbench_kit.profilers.measured_run import FinishedMeasurement, run_measured
-from specbench_kit.profilers.parts import ProfiledDevice, ProfiledPart, find_profiled_device, parts_of
+from specbench_kit.profilers.parts import (
+    ProfiledDevice,
+    ProfiledPart,
+    find_profiled_device,
+    parts_of,
+)
 from specbench_kit.profilers.saving import (
     ProfilingSummary,
     complete_profile,
@@ -42,7 +47,9 @@ class ProfilingOutcome:
 
 
 def run_profiling(settings: ProfileSettings, report: ProgressCallback) -> ProfilingOutcome:
-    """Profile a verifier, or a drafter and its verifier, on a device of this machine or by a data sheet."""
+    """Profile a verifier, or a drafter and its verifier, on a device of this machine or by a data
+    sheet.
+    """
     device = find_profiled_device(settings)
     settings.require_options_of(measured=device.device is not None)
     parts = parts_of(settings)
@@ -56,11 +63,16 @@ def _derive(
     settings: ProfileSettings, device: ProfiledDevice, card: Device, parts: Sequence[ProfiledPart]
 ) -> FinishedMeasurement:
     models = {
-        part.model: {"name": part.subject.name, "parameters": require_architecture(part.subject).parameters}
+        part.model: {
+            "name": part.subject.name,
+            "parameters": require_architecture(part.subject).parameters,
+        }
         for part in parts
     }
     run = describe_run(settings, device, models, "modelled")
-    run["workload"] = {part.role: {"configurations": len(part.configurations), "factor": 1.0} for part in parts}
+    run["workload"] = {
+        part.role: {"configurations": len(part.configurations), "factor": 1.0} for part in parts
+    }
     run["device_memory_bytes"] = card.combined(settings.cards).memory_bytes
     results = [derive(settings, device, card, part, run["started_at"]) for part in parts]
     names = "-".join(part.subject.name for part in parts)
@@ -79,13 +91,18 @@ def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> Profili
     policy = finished.policy
     disturbed = disturbances(read_machine(run.get("machine")))
     profiles = [
-        marked(complete_profile(result, run, policy), disturbed, forced=settings.force) for result in finished.results
+        marked(complete_profile(result, run, policy), disturbed, forced=settings.force)
+        for result in finished.results
     ]
     pairs = list(zip(profiles, finished.results, strict=True))
-    summary = ProfilingSummary({profile.role: summarise_profile(profile, result) for profile, result in pairs}, policy)
+    summary = ProfilingSummary(
+        {profile.role: summarise_profile(profile, result) for profile, result in pairs}, policy
+    )
     for profile, result in pairs:
         write_plots(folder / "plots", profile, result.fit)
         save(folder / f"{profile.name}.toml", profile)
-    saved: dict[str, Path] = {profile.role: save_profile_as_chosen(profile, folder, settings) for profile in profiles}
+    saved: dict[str, Path] = {
+        profile.role: save_profile_as_chosen(profile, folder, settings) for profile in profiles
+    }
     study = finish(BY_COMMAND[settings.command], folder, run, summary)
     return ProfilingOutcome(study, saved, () if settings.force else disturbed)

@@ -1,4 +1,6 @@
-"""Measure how often the target's token is the draft model's first, second, ... choice over the target's own answers."""
+"""Measure how often the target's token is the draft model's first, second, ... choice over the
+target's own answers.
+"""
 
 from collections.abc import Sequence
 
@@ -23,16 +25,22 @@ DEPTHS = 8
 
 
 def measure(settings: BenchSettings, dataset: LoadedDataset, report: CountCallback) -> RankTable:
-    """Let the target answer a dataset and return the shares of its tokens' ranks in the draft model's distribution.
+    """Let the target answer a dataset and return the shares of its tokens' ranks in the draft
+    model's distribution.
 
-    Every token is ranked after the target's own text, so that no rejection hides later tokens. `report` is called
-    after each request.
+    Every token is ranked after the target's own text, so that no rejection hides later tokens.
+    `report` is called after each request.
     """
     pair = load_pair(
-        settings.target, settings.draft, device=settings.device, dtype=settings.dtype, executor=settings.executor
+        settings.target,
+        settings.draft,
+        device=settings.device,
+        dtype=settings.dtype,
+        executor=settings.executor,
     )
     longest = max(
-        max_conversation_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts
+        max_conversation_tokens(prompt, pair.tokenizer, settings.max_new_tokens)
+        for prompt in dataset.prompts
     )
     target, draft = pair.runners(settings.batch_size, longest)
     ranks: list[list[int]] = []
@@ -68,7 +76,9 @@ def _rounded(shares: Sequence[float]) -> tuple[float, ...]:
 
 @torch.inference_mode()
 def ranks_of(draft: Runner, prompt_ids: Sequence[int], output_ids: Sequence[int]) -> list[int]:
-    """Return, for each output token, the number of tokens to which the draft model gives a higher probability."""
+    """Return, for each output token, the number of tokens to which the draft model gives a higher
+    probability.
+    """
     slot = draft.acquire()
     tokens = [*prompt_ids, *output_ids[:-1]]
     logits = draft.forward([Append(slot, tokens, keep=len(output_ids))]).logits

@@ -1,6 +1,8 @@
-"""Record the trace of a dataset with a pair of models, and the trees of the methods that it is recorded for.
+"""Record the trace of a dataset with a pair of models, and the trees of the methods that it is
+recorded for.
 
-A trace also has the times of its models' steps, and what a stop rule adds to each drafted token in the decoding loop.
+A trace also has the times of its models' steps, and what a stop rule adds to each drafted token in
+the decoding loop.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +47,12 @@ from specbench_kit.runs.parts import KeptParts
 from specbench_kit.studies.bench.answering import answer_dataset
 from specbench_kit.studies.bench.conversations import Conversation, max_conversation_tokens
 from specbench_kit.studies.bench.settings import BenchSettings
-from specbench_kit.traces.recording import DrafterTraceRecorder, Redactor, TraceRecorder, slot_length
+from specbench_kit.traces.recording import (
+    DrafterTraceRecorder,
+    Redactor,
+    TraceRecorder,
+    slot_length,
+)
 from specbench_kit.traces.trace import TOKEN_IDS, RequestTrace, TraceFile, TraceHeader
 from specbench_kit.traces.tree_recording import PROVISIONAL, TREE_TOKENS, TreeRecorder
 from specbench_kit.traces.writing import TraceWriter, UnfinishedTrace, require_same
@@ -68,10 +75,11 @@ TURNS = 4
 
 
 class DraftingTimes(NamedTuple):
-    """The seconds of a step of the drafter, and those that a stop rule adds to it without its score.
+    """The seconds of a step of the drafter, and those that a stop rule adds to it without its
+    score.
 
-    Either is None if nothing was drafted or, for a stop rule, if it could not be told from the disturbances of the
-    machine or the drafter gives no statistics.
+    Either is None if nothing was drafted or, for a stop rule, if it could not be told from the
+    disturbances of the machine or the drafter gives no statistics.
     """
 
     step_s: float | None
@@ -79,14 +87,19 @@ class DraftingTimes(NamedTuple):
 
 
 def measure_drafting(
-    target: Runner, drafting: Drafting, models: Mapping[str, Runner], prompt: Request, max_draft: int
+    target: Runner,
+    drafting: Drafting,
+    models: Mapping[str, Runner],
+    prompt: Request,
+    max_draft: int,
 ) -> DraftingTimes:
-    """Return the seconds that drafting and deciding take per drafted token in drafts of fixed length.
+    """Return the seconds that drafting and deciding take per drafted token in drafts of fixed
+    length.
 
     Of a hybrid drafter the steps of its models count, since a look-up's time is one of its options.
 
-    Drafts with and without a stop rule take turns, so that disturbances of the machine affect both alike. Disturbances
-    only ever add time, therefore the lower quartile of the rounds counts.
+    Drafts with and without a stop rule take turns, so that disturbances of the machine affect both
+    alike. Disturbances only ever add time, therefore the lower quartile of the rounds counts.
     """
     plain = FixedK(min(max_draft, MAX_DRAFT), drafter=drafting.spec)
     scoring = _ScoringFixedK(plain.k, drafter=drafting.spec)
@@ -100,12 +113,16 @@ def measure_drafting(
     for turn in range(TURNS):
         for method, seconds in per_token_s.items():
             loop = local_loop(method, target, draft, others=others, setup=DecodingSetup())
-            loop.submit(replace(prompt, id=f"{method.display_name}/{turn}", max_new_tokens=OUTPUT_TOKENS))
+            loop.submit(
+                replace(prompt, id=f"{method.display_name}/{turn}", max_new_tokens=OUTPUT_TOKENS)
+            )
             while not loop.idle:
                 rounds = [round for record in loop.step() for round in record.rounds]
                 drafted = [round for round in rounds if round.drafted]
                 seconds += [round.policy_s / round.drafted for round in drafted]
-                steps_s += [round.draft_s / round.drafted for round in drafted if round.drafter in counted]
+                steps_s += [
+                    round.draft_s / round.drafted for round in drafted if round.drafter in counted
+                ]
     step_s = quantiles(steps_s, n=4)[0] if len(steps_s) > 1 else None
     if min(map(len, per_token_s.values())) < 2 or scoring not in per_token_s:
         return DraftingTimes(step_s, None)
@@ -115,7 +132,9 @@ def measure_drafting(
 
 @dataclass(frozen=True)
 class _ScoringFixedK(FixedK):
-    """Drafts of fixed length whose policy scores each token as a stop rule does, and never stops early."""
+    """Drafts of fixed length whose policy scores each token as a stop rule does, and never stops
+    early.
+    """
 
     display_name = "judging"
 
@@ -130,11 +149,17 @@ class _ScoringPolicy(Policy):
     def draft(self, drafter: "Drafter") -> None:
         live = drafter.drafts
         for _ in range(self.k):
-            live = [draft for draft in drafter.extend(live) if draft.tree.score(draft.tree.last, _ConstantScore())]
+            live = [
+                draft
+                for draft in drafter.extend(live)
+                if draft.tree.score(draft.tree.last, _ConstantScore())
+            ]
 
 
 class _ConstantScore:
-    """Scores every token with 1 at no cost, so that only the overhead around a score is measured."""
+    """Scores every token with 1 at no cost, so that only the overhead around a score is
+    measured.
+    """
 
     def score(self, stats: "DistributionStats", place: int) -> float:
         return 1.0
@@ -145,29 +170,45 @@ class _ConstantScore:
 
 @dataclass(frozen=True)
 class TreeMethods:
-    """Tree methods by their specs; those that go by latencies draft as on each of the deployments."""
+    """Tree methods by their specs; those that go by latencies draft as on each of the
+    deployments.
+    """
 
     specs: tuple[str, ...]
     deployments: Sequence[Deployment | None]
 
     def __post_init__(self) -> None:
-        require(bool(self.deployments) and None not in self.deployments, "--trees-for names deployments, not local")
+        require(
+            bool(self.deployments) and None not in self.deployments,
+            "--trees-for names deployments, not local",
+        )
         for spec in self.specs:
             method = parse_method(spec)
-            drafts_trees = method.required_capability == Capability.TREES and method.pipeline is None
+            drafts_trees = (
+                method.required_capability == Capability.TREES and method.pipeline is None
+            )
             is_recordable = drafts_trees and not method.own_distributions
-            require(is_recordable, f"--trees {spec}: {method.display_name} drafts no trees of the draft model's tokens")
+            require(
+                is_recordable,
+                f"--trees {spec}: {method.display_name} drafts no trees of the draft model's tokens",
+            )
             same = method.drafting == parse_drafter("model")
             require(
-                same, f"--trees {spec}: the trees of drafter '{method.drafter}' cannot be recorded, only the model's"
+                same,
+                f"--trees {spec}: the trees of drafter '{method.drafter}' cannot be recorded, only the model's",
             )
 
     def prepared(self, header: TraceHeader) -> Sequence[Method]:
-        """Return the methods for the pair of a trace, each as often as it differs between the deployments."""
+        """Return the methods for the pair of a trace, each as often as it differs between the
+        deployments.
+        """
         models = header.run["models"]
         pair = PairHashes(models["target"]["hash"], models["draft"]["hash"])
         # No round is left to a server, since any round may be drafted on another deployment.
-        places = [replace(environment(pair, deployment), server_decodes=False) for deployment in self.deployments]
+        places = [
+            replace(environment(pair, deployment), server_decodes=False)
+            for deployment in self.deployments
+        ]
         methods = list[Method]()
         for spec in self.specs:
             for place in places:
@@ -184,8 +225,8 @@ class TreeMethods:
 class RecordedTrace:
     """A trace file; `failed` requests did not fit the context and are not in it.
 
-    It holds fewer than the `planned` requests if --minutes ended the recording, which may be `resumable`. `warnings`
-    say if the machine was too busy for the times in the header.
+    It holds fewer than the `planned` requests if --minutes ended the recording, which may be
+    `resumable`. `warnings` say if the machine was too busy for the times in the header.
     """
 
     path: Path
@@ -214,7 +255,8 @@ def record(
     resume: bool = False,
     trees: TreeMethods | None = None,
 ) -> RecordedTrace:
-    """Decode the dataset greedily with the target and write the draft and verdict at every offset to `path`.
+    """Decode the dataset greedily with the target and write the draft and verdict at every offset
+    to `path`.
 
     `report` is called after each request. The header names the `licence`; without `text`, no token ids are written.
     Requests are kept as they finish, so that `resume` goes on after an interruption or after the settings' minutes,
@@ -230,12 +272,17 @@ def record(
     # Answers are decoded as far beyond their limit as a draft can reach.
     answering = replace(settings, max_new_tokens=settings.max_new_tokens + behind)
     longest = behind + max(
-        max_conversation_tokens(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts
+        max_conversation_tokens(prompt, pair.tokenizer, settings.max_new_tokens)
+        for prompt in dataset.prompts
     )
     runners = pair.all_runners(settings.batch_size + 1, longest)
     target = runners.pop("target")
-    recorder = _make_recorder(pair, target, drafting, longest, settings.max_new_tokens, max_draft, behind)
-    header = _plan_header(settings, dataset, pair, target, drafting, runners, max_draft, licence, text)
+    recorder = _make_recorder(
+        pair, target, drafting, longest, settings.max_new_tokens, max_draft, behind
+    )
+    header = _plan_header(
+        settings, dataset, pair, target, drafting, runners, max_draft, licence, text
+    )
     tree_recorder = None
     if trees is not None:
         header = structs.replace(header, trees=trees.specs)
@@ -269,10 +316,21 @@ def record(
                     finished[answered.request_id] = answered
             report(len(finished) + len(answers) + failed, len(names))
 
-        answer_dataset(dataset, target, pair, answering, Sampler(), store, finished, TimeLimit(settings.minutes))
+        answer_dataset(
+            dataset,
+            target,
+            pair,
+            answering,
+            Sampler(),
+            store,
+            finished,
+            TimeLimit(settings.minutes),
+        )
         if missing := len(names) - len(finished) - len(answers) - failed:
             part = {"requests": len(finished) + len(answers), "planned": len(names)}
-            header = structs.replace(header, run={**header.run, "dataset": {**dataset.describe(), "recorded": part}})
+            header = structs.replace(
+                header, run={**header.run, "dataset": {**dataset.describe(), "recorded": part}}
+            )
         in_order = (recorder.trace(*answers[name]) for name in names if name in answers)
         traces = in_order if drafting.depends_on_order else unfinished.traces()
         requests, offsets = _write(path, header, traces, text)
@@ -292,7 +350,9 @@ def record_once(
     *,
     resume: bool,
 ) -> TraceFile:
-    """Return the trace in the folder of a study; it is recorded there, or to its end, if it is not whole."""
+    """Return the trace in the folder of a study; it is recorded there, or to its end, if it is not
+    whole.
+    """
     path = parts.folder / "trace.parquet"
     if not path.exists():
 
@@ -317,7 +377,9 @@ def _request_ids(dataset: LoadedDataset) -> list[str]:
 def _as_record(trace: RequestTrace, decode: Callable[[list[int]], str]) -> RequestRecord:
     """Return the record of a request that an interrupted recording has answered."""
     text = decode(trace.output_ids)
-    return RequestRecord(trace.request_id, trace.category, trace.prompt_ids, trace.output_ids, text=text)
+    return RequestRecord(
+        trace.request_id, trace.category, trace.prompt_ids, trace.output_ids, text=text
+    )
 
 
 def _cut(answered: RequestRecord, limit: int, decode: Callable[[list[int]], str]) -> list[int]:
@@ -330,7 +392,9 @@ def _cut(answered: RequestRecord, limit: int, decode: Callable[[list[int]], str]
     return behind
 
 
-def _write(path: Path, header: TraceHeader, traces: Iterable[RequestTrace], text: bool) -> tuple[int, int]:
+def _write(
+    path: Path, header: TraceHeader, traces: Iterable[RequestTrace], text: bool
+) -> tuple[int, int]:
     """Write a trace file; return its numbers of requests and offsets."""
     redactor = Redactor()
     requests = offsets = 0
@@ -343,11 +407,17 @@ def _write(path: Path, header: TraceHeader, traces: Iterable[RequestTrace], text
 
 
 def recorded_drafter(drafter: str, settings: BenchSettings) -> Drafting:
-    """Return the drafter of a trace for the settings' target; raise SkitError if no trace can hold its drafts."""
+    """Return the drafter of a trace for the settings' target; raise SkitError if no trace can hold
+    its drafts.
+    """
 
     def exists(model: str) -> bool:
         target = locate(settings.target, "target")
-        return not (is_missing_draft(settings.draft, target) if model == DRAFT else is_missing_head(model, target))
+        return not (
+            is_missing_draft(settings.draft, target)
+            if model == DRAFT
+            else is_missing_head(model, target)
+        )
 
     drafting = parse_drafter(drafter).resolved(exists)
     require(
@@ -376,11 +446,20 @@ def _load(settings: BenchSettings, drafting: Drafting) -> Pair:
 
 
 def _make_recorder(
-    pair: Pair, target: Runner, drafting: Drafting, longest: int, answer: int, max_draft: int, behind: int
+    pair: Pair,
+    target: Runner,
+    drafting: Drafting,
+    longest: int,
+    answer: int,
+    max_draft: int,
+    behind: int,
 ) -> TraceRecorder:
-    """Return the recorder of a drafter, for texts of up to `longest` tokens with answers of up to `answer` tokens."""
+    """Return the recorder of a drafter, for texts of up to `longest` tokens with answers of up to
+    `answer` tokens.
+    """
     plain_model = drafting == parse_drafter("model")
-    # One slot drafts from all offsets of a request. Its tree is wide, not deep, so it may exceed the context.
+    # One slot drafts from all offsets of a request. Its tree is wide, not deep, so it may exceed
+    # the context.
     length = slot_length(longest, answer, max_draft) if plain_model else longest + max_draft + 1
     models = {}
     for name in drafting.models:
@@ -438,7 +517,9 @@ def _add_times(
     drafting: Drafting,
     models: Mapping[str, Runner],
 ) -> TraceHeader:
-    """Measure the steps of all models and return the header with them, and with the readings of the machine."""
+    """Measure the steps of all models and return the header with them, and with the readings of the
+    machine.
+    """
     max_draft = header.max_draft
     prompt = _first_fitting_prompt(dataset, pair, target.capacity - max_draft)
     watch = Watch(probe_here(), pair.target.device)
@@ -452,7 +533,9 @@ def _add_times(
     if statistics_s is None:
         statistics_s = measure_statistics(pair.vocabulary, str(target.device))
         origin = "timed alone"
-    machine = [watch.end({"the trace": LaneTimes(read_processor_time().since(before), steps.timed)})]
+    machine = [
+        watch.end({"the trace": LaneTimes(read_processor_time().since(before), steps.timed)})
+    ]
     return structs.replace(
         header,
         draft_s=steps.draft_s or (times.step_s or 0.0) * drafting.tokens_per_forward,
@@ -464,8 +547,12 @@ def _add_times(
 
 def _first_fitting_prompt(dataset: LoadedDataset, pair: Pair, room: int) -> Request:
     """Return the first prompt of less than `room` tokens."""
-    requests = (Conversation(prompt, pair.tokenizer, 1).next_request() for prompt in dataset.prompts)
+    requests = (
+        Conversation(prompt, pair.tokenizer, 1).next_request() for prompt in dataset.prompts
+    )
     fitting = (request for request in requests if request and 0 < len(request.prompt_ids) < room)
     if prompt := next(fitting, None):
         return prompt
-    raise SkitError(f"no prompt of {dataset.name} fits the context, which has room for {room - 1} tokens of prompt")
+    raise SkitError(
+        f"no prompt of {dataset.name} fits the context, which has room for {room - 1} tokens of prompt"
+    )

@@ -1,4 +1,6 @@
-"""Averages over several draws or seeds of one experiment, with their 95% intervals; and its rows of results."""
+"""Averages over several draws or seeds of one experiment, with their 95% intervals; and its rows of
+results.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +10,9 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.studies.serving.seeds import estimate
 
 Rows = list[JsonObject]
-"""Rows of figures: each has the label of its series, its point of the grid, and figures as `{"mean": ...}`."""
+"""Rows of figures: each has the label of its series, its point of the grid, and figures as
+`{"mean": ...}`.
+"""
 
 
 SHARES = ("_rate", "_share")
@@ -16,7 +20,9 @@ SHARES = ("_rate", "_share")
 
 
 def averaged(draws: Sequence[JsonObject]) -> dict[str, object]:
-    """Return objects of one shape as one object whose numbers are estimates; omit what is not always a number."""
+    """Return objects of one shape as one object whose numbers are estimates; omit what is not
+    always a number.
+    """
     averages: dict[str, object] = {}
     for name in draws[0]:
         values = [draw[name] for draw in draws]
@@ -28,10 +34,12 @@ def averaged(draws: Sequence[JsonObject]) -> dict[str, object]:
 
 
 def over_seeds(rows_by_seed: Sequence[Rows]) -> Rows:
-    """Return the rows of several seeds as one row per series and point of the grid, with estimates over the seeds.
+    """Return the rows of several seeds as one row per series and point of the grid, with estimates
+    over the seeds.
 
-    A seed without a row, or without a figure of it, is left out of that figure, as one without a violation has no share
-    of violations that the batch caused. A single seed's rows are returned as they are.
+    A seed without a row, or without a figure of it, is left out of that figure, as one without a
+    violation has no share of violations that the batch caused. A single seed's rows are returned as
+    they are.
     """
     if len(rows_by_seed) == 1:
         return rows_by_seed[0]
@@ -47,7 +55,9 @@ def _point(row: JsonObject) -> JsonObject:
 
 
 def _joined(trees: Sequence[JsonObject], name: str) -> Mapping[str, object]:
-    """Return trees of figures as one tree whose numbers are estimates over those trees that have them."""
+    """Return trees of figures as one tree whose numbers are estimates over those trees that have
+    them.
+    """
     means = [tree["mean"] for tree in trees if isinstance(tree.get("mean"), int | float)]
     if means:
         share = name.endswith(SHARES)

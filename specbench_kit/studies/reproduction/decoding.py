@@ -1,4 +1,6 @@
-"""Experiments in modelled time: `bench` decodes with a synthetic pair, `simulate` and `capacity` serve many devices."""
+"""Experiments in modelled time: `bench` decodes with a synthetic pair, `simulate` and `capacity`
+serve many devices.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -34,7 +36,9 @@ from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
 @dataclass(frozen=True)
 class DecodedSeries:
-    """One method on one deployment with one pair; `draft` is the part of the pair's spec after `synthetic:`."""
+    """One method on one deployment with one pair; `draft` is the part of the pair's spec after
+    `synthetic:`.
+    """
 
     method: str
     deployment: str
@@ -42,10 +46,14 @@ class DecodedSeries:
     replaced: tuple[str, ...] = ()
 
     def load_deployment(self) -> Deployment:
-        """Return the deployment with its replaced fields; raise SkitError if it has no latency models."""
+        """Return the deployment with its replaced fields; raise SkitError if it has no latency
+        models.
+        """
         deployment = load(self.deployment, self.replaced)
         if deployment is None:
-            raise SkitError("an experiment needs latency models: choose a deployment other than local")
+            raise SkitError(
+                "an experiment needs latency models: choose a deployment other than local"
+            )
         return deployment
 
 
@@ -56,13 +64,19 @@ class DecodingExperiment(SyntheticPrompts):
     series: Mapping[str, DecodedSeries]
 
     def rows(self) -> Iterator[dict[str, object]]:
-        """Yield the metrics of every series, with plain decoding on the same deployment as the baseline."""
-        prompts = SyntheticPrompts(**{field.name: getattr(self, field.name) for field in fields(SyntheticPrompts)})
+        """Yield the metrics of every series, with plain decoding on the same deployment as the
+        baseline.
+        """
+        prompts = SyntheticPrompts(
+            **{field.name: getattr(self, field.name) for field in fields(SyntheticPrompts)}
+        )
         for label, series in self.series.items():
             deployment = series.load_deployment()
             baseline = _decode_baseline(prompts, series.deployment, series.replaced)
             is_baseline = series.method == BASELINE
-            records = baseline if is_baseline else self.decode(series.method, deployment, series.draft)
+            records = (
+                baseline if is_baseline else self.decode(series.method, deployment, series.draft)
+            )
             summary = summarise_run(
                 RequestGroup(records),
                 RequestGroup(baseline),
@@ -86,26 +100,41 @@ def bench(options: JsonObject, report: CountCallback) -> Rows:
 
 
 @lru_cache(maxsize=8)
-def _decode_baseline(prompts: SyntheticPrompts, deployment: str, replaced: tuple[str, ...]) -> list[RequestRecord]:
+def _decode_baseline(
+    prompts: SyntheticPrompts, deployment: str, replaced: tuple[str, ...]
+) -> list[RequestRecord]:
     """Return the records of plain decoding, which most points of a grid share."""
     series = DecodedSeries(BASELINE, deployment, replaced=replaced)
     return prompts.decode(BASELINE, series.load_deployment(), series.draft)
 
 
 def _estimates(overall: JsonObject) -> dict[str, dict[str, float]]:
-    """Return all numbers as `{"mean": ...}`; those one level down get joint names, such as `tpot_mean`."""
+    """Return all numbers as `{"mean": ...}`; those one level down get joint names, such as
+    `tpot_mean`.
+    """
     numbers = {name: value for name, value in overall.items() if isinstance(value, int | float)}
     for group, members in overall.items():
         if isinstance(members, Mapping):
-            numbers |= {f"{group}_{name}": value for name, value in members.items() if isinstance(value, int | float)}
+            numbers |= {
+                f"{group}_{name}": value
+                for name, value in members.items()
+                if isinstance(value, int | float)
+            }
     return {name: {"mean": value} for name, value in numbers.items()}
 
 
 AN_SLO = "1/s"
 """Any promise; plain decoding takes as long whatever is promised."""
 RULE = {field.name for field in fields(CapacityRule)}
-OPTIONS = {field.name for field in fields(ServingSettings)} - {"recording", "argv", "backend", "resume"} | {"slo_of"}
-"""Options of a serving experiment; `slo_of` sets the SLO to a quantile of another system's time per token."""
+OPTIONS = {field.name for field in fields(ServingSettings)} - {
+    "recording",
+    "argv",
+    "backend",
+    "resume",
+} | {"slo_of"}
+"""Options of a serving experiment; `slo_of` sets the SLO to a quantile of another system's time per
+token.
+"""
 
 
 def simulate(options: JsonObject, report: CountCallback) -> Rows:
@@ -118,12 +147,17 @@ def simulate(options: JsonObject, report: CountCallback) -> Rows:
     rows = flat_rows(simulation_grid.summarise(grid))
     if reference := options.get("slo_of"):
         # Every seed computes its own SLO, which must not keep the rows of seeds apart.
-        rows = [{**row, "slo": f"quantile {reference['quantile']} of {reference['system']}"} for row in rows]
+        rows = [
+            {**row, "slo": f"quantile {reference['quantile']} of {reference['system']}"}
+            for row in rows
+        ]
     return rows
 
 
 def _with_slo(options: JsonObject) -> JsonObject:
-    """Return options with the SLO in place of `slo_of`, the system whose time per token makes it."""
+    """Return options with the SLO in place of `slo_of`, the system whose time per token makes
+    it.
+    """
     rest = dict(options)
     if not (reference := rest.pop("slo_of", None)):
         return rest
@@ -139,7 +173,9 @@ def _with_slo(options: JsonObject) -> JsonObject:
         tpot_s.extend((several["end_s"] - several["first_s"]) / (several["tokens"] - 1))
 
     builder = ScenarioBuilder(settings)
-    simulation_grid.simulate_grid(settings, builder, Workers(settings.jobs), lambda *_: True, collect, lambda *_: None)
+    simulation_grid.simulate_grid(
+        settings, builder, Workers(settings.jobs), lambda *_: True, collect, lambda *_: None
+    )
     return {**rest, "slo": [f"{1 / float(np.quantile(tpot_s, reference['quantile'])):.4g}/s"]}
 
 
@@ -155,6 +191,7 @@ def capacity(options: JsonObject, report: CountCallback) -> Rows:
 
 def settings_of(options: JsonObject) -> ServingSettings:
     """Return the settings of a serving experiment with these options."""
-    # `objective` belongs to the settings and to the rule of a capacity search; all other keys of a rule are its own.
+    # `objective` belongs to the settings and to the rule of a capacity search; all other keys of a
+    # rule are its own.
     own = {name: value for name, value in options.items() if name not in RULE - {"objective"}}
     return from_keywords(ServingSettings, own, recording=BenchSettings(methods=("autoregressive",)))

@@ -1,4 +1,6 @@
-"""Experiments of any command over a grid: the inputs that a point replaces, and the figures derived from its rows."""
+"""Experiments of any command over a grid: the inputs that a point replaces, and the figures derived
+from its rows.
+"""
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,11 +19,14 @@ from specbench_kit.studies.reproduction.averages import Rows, over_seeds
 ExperimentCommand = Callable[[JsonObject, CountCallback], Rows]
 
 
-def estimated_rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallback, seeds: int) -> Rows:
-    """Return `rows_of` with an estimate over `seeds` seeds, from the option `seed` on, at every number.
+def estimated_rows_of(
+    command: ExperimentCommand, options: JsonObject, report: CountCallback, seeds: int
+) -> Rows:
+    """Return `rows_of` with an estimate over `seeds` seeds, from the option `seed` on, at every
+    number.
 
-    Derived figures are computed seed by seed, since equal seeds have the same workload: a ratio of two systems varies
-    less than either of them.
+    Derived figures are computed seed by seed, since equal seeds have the same workload: a ratio of
+    two systems varies less than either of them.
     """
     first: int = options.get("seed", 0)
     rows_by_seed: list[Rows] = []
@@ -37,8 +42,8 @@ def estimated_rows_of(command: ExperimentCommand, options: JsonObject, report: C
 def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallback) -> Rows:
     """Return the rows of every point of the grid and the figures derived from them.
 
-    Each axis of `options["over"]` has the `key` of the input that it sets and its `values`: a list, or a table of
-    values by the names that they get in the rows.
+    Each axis of `options["over"]` has the `key` of the input that it sets and its `values`: a list,
+    or a table of values by the names that they get in the rows.
     """
     command_options = {name: value for name, value in options.items() if name not in GRID}
     points = list(points_of(options.get("over", {}), command_options))
@@ -49,7 +54,8 @@ def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallba
         rows += [{**names, **row} for row in command(point_options, progress)]
         if len(points) > 1:
             report(done + 1, len(points))
-    # Each kind sees the rows of the kinds before it, so that a ratio may use a mean and a pick may use a ratio.
+    # Each kind sees the rows of the kinds before it, so that a ratio may use a mean and a pick may
+    # use a ratio.
     derived = GridRows(rows)
     kinds = {
         "means": derived.means,
@@ -63,7 +69,9 @@ def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallba
     return derived.rows
 
 
-def points_of(axes: Mapping[str, JsonObject], options: JsonObject) -> Iterator[tuple[dict[str, object], JsonObject]]:
+def points_of(
+    axes: Mapping[str, JsonObject], options: JsonObject
+) -> Iterator[tuple[dict[str, object], JsonObject]]:
     """Yield every point of the grid: its value names by axis, and its options."""
     for names in product(*(axis["values"] for axis in axes.values())):
         point_options = options
@@ -86,24 +94,45 @@ class GridRows:
     rows: Rows
 
     def ratios(self, specs: Specs) -> Rows:
-        """Return min(`of`) / min(`over`) * `factor` at every point, or between the two points `at` and `to`."""
-        return [{"series": label, **row} for label, spec in specs.items() for row in self._ratio(**spec)]
+        """Return min(`of`) / min(`over`) * `factor` at every point, or between the two points `at`
+        and `to`.
+        """
+        return [
+            {"series": label, **row} for label, spec in specs.items() for row in self._ratio(**spec)
+        ]
 
     def differences(self, specs: Specs) -> Rows:
         """Return `of` less `less` at every point, as a gain in points of a speedup is stated."""
-        return [{"series": label, **row} for label, spec in specs.items() for row in self._difference(**spec)]
+        return [
+            {"series": label, **row}
+            for label, spec in specs.items()
+            for row in self._difference(**spec)
+        ]
 
     def picks(self, specs: Specs) -> Rows:
-        """Return the `least` or `most` of one or several figures, or where on `axis` that value lies."""
-        return [{"series": label, "value": {"mean": self._pick(**spec)}} for label, spec in specs.items()]
+        """Return the `least` or `most` of one or several figures, or where on `axis` that value
+        lies.
+        """
+        return [
+            {"series": label, "value": {"mean": self._pick(**spec)}}
+            for label, spec in specs.items()
+        ]
 
     def averages(self, specs: Specs) -> Rows:
         """Return the mean of several figures, as papers state a gain over all of their settings."""
-        return [{"series": label, "value": {"mean": self._average(spec["of"])}} for label, spec in specs.items()]
+        return [
+            {"series": label, "value": {"mean": self._average(spec["of"])}}
+            for label, spec in specs.items()
+        ]
 
     def means(self, specs: Specs) -> Rows:
-        """Return the mean of a figure over the times at which the figure `by` lies `between` two numbers."""
-        return [{"series": label, "value": {"mean": self._mean(**spec)}} for label, spec in specs.items()]
+        """Return the mean of a figure over the times at which the figure `by` lies `between` two
+        numbers.
+        """
+        return [
+            {"series": label, "value": {"mean": self._mean(**spec)}}
+            for label, spec in specs.items()
+        ]
 
     def _ratio(
         self,
@@ -113,11 +142,18 @@ class GridRows:
         at: Point | None = None,
         to: Point | None = None,
     ) -> Iterator[JsonObject]:
-        """Yield the rows of a ratio: `at` is the numerator's point, `to` holds the denominator's different axes."""
+        """Yield the rows of a ratio: `at` is the numerator's point, `to` holds the denominator's
+        different axes.
+        """
         first, *alternatives = [of] if isinstance(of, str) else of
         for row, value in self._figures(first, at or {}):
             point = _axes(row)
-            numerator = min([value, *(figure for name in alternatives for _, figure in self._figures(name, point))])
+            numerator = min(
+                [
+                    value,
+                    *(figure for name in alternatives for _, figure in self._figures(name, point)),
+                ]
+            )
             below = [over] if isinstance(over, str) else over
             denominator = min(self._figure(name, {**point, **(to or {})}) for name in below)
             yield {**({} if at else point), "ratio": {"mean": factor * numerator / denominator}}
@@ -126,7 +162,9 @@ class GridRows:
         for row, value in self._figures(of, {}):
             yield {**_axes(row), "difference": {"mean": value - self._figure(less, _axes(row))}}
 
-    def _pick(self, of: str | Sequence[str], pick: str = "least", axis: str = "", at: Point | None = None) -> float:
+    def _pick(
+        self, of: str | Sequence[str], pick: str = "least", axis: str = "", at: Point | None = None
+    ) -> float:
         names = [of] if isinstance(of, str) else of
         figures = [figure for name in names for figure in self._figures(name, at or {})]
         row, value = (min if pick == "least" else max)(figures, key=lambda figure: figure[1])
@@ -155,11 +193,16 @@ class GridRows:
     def _figures(self, name: str, at: Point) -> list[tuple[JsonObject, float]]:
         """Return the rows that have the figure at that point, each with its value."""
         series, _, metric = name.rpartition("/")
-        return [(row, float(look_up(row, metric)["mean"])) for row in self._rows_with(series, metric, at)]
+        return [
+            (row, float(look_up(row, metric)["mean"]))
+            for row in self._rows_with(series, metric, at)
+        ]
 
     def _rows_with(self, series: str, metric: str, at: Point) -> list[JsonObject]:
         rows = [
-            row for row in self.rows if row["series"] == series and look_up(row, metric) and at.items() <= row.items()
+            row
+            for row in self.rows
+            if row["series"] == series and look_up(row, metric) and at.items() <= row.items()
         ]
         require(bool(rows), f"no figure {series}/{metric} at {dict(at)}")
         return rows
@@ -167,14 +210,19 @@ class GridRows:
 
 def _axes(row: JsonObject) -> JsonObject:
     """Return the point of the grid at which a row lies."""
-    return {name: entry for name, entry in row.items() if name != "series" and not isinstance(entry, Mapping)}
+    return {
+        name: entry
+        for name, entry in row.items()
+        if name != "series" and not isinstance(entry, Mapping)
+    }
 
 
 def parse_changes(texts: Sequence[str]) -> dict[str, object]:
     """Return the inputs that `--set` changes, by name.
 
-    A list is written as in TOML, `scheduler=["fcfs", "edf"]`, or an entry at a time, with the name given several times:
-    commas cannot part its entries, since they part the options of a scheduler too.
+    A list is written as in TOML, `scheduler=["fcfs", "edf"]`, or an entry at a time, with the name
+    given several times: commas cannot part its entries, since they part the options of a scheduler
+    too.
     """
     changes: dict[str, object] = {}
     for text in texts:
@@ -216,7 +264,11 @@ def replace_input(options: JsonObject, key: str, value: object) -> dict[str, obj
         name = _series_name(series, tail)
         inner_key = tail.removeprefix(f"{name}.")
         # Series of several laws have an input each in common; the others keep theirs.
-        all_series = {label: entry for label, entry in series.items() if "law" not in entry or inner_key in entry}
+        all_series = {
+            label: entry
+            for label, entry in series.items()
+            if "law" not in entry or inner_key in entry
+        }
         chosen = all_series if name == "*" else {name: series[name]}
         changed = {label: replace_input(entry, inner_key, value) for label, entry in chosen.items()}
         return {**options, "series": {**series, **changed}}
@@ -229,12 +281,16 @@ def _series_name(series: JsonObject, tail: str) -> str:
     """Return the name at the beginning of `tail`: the longest match, since a name may hold dots."""
     matches = [name for name in ("*", *series) if tail.startswith(f"{name}.")]
     if not matches:
-        raise SkitError(f"series.{tail}: write series.NAME.option, or series.*.option; the series: {', '.join(series)}")
+        raise SkitError(
+            f"series.{tail}: write series.NAME.option, or series.*.option; the series: {', '.join(series)}"
+        )
     return max(matches, key=len)
 
 
 def _of_same_kind(previous: object, value: object) -> object:
-    """Return the value, or every entry of a list, in the form of the previous one: in a list, or as text."""
+    """Return the value, or every entry of a list, in the form of the previous one: in a list, or as
+    text.
+    """
     if isinstance(previous, list):
         return [_of_same_kind(previous[0], entry) for entry in _entries(value)]
     return str(value) if isinstance(previous, str) else value

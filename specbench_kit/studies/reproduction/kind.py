@@ -11,7 +11,11 @@ from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.study import Study, StudyKind
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.studies.reproduction import report
-from specbench_kit.studies.reproduction.reproduction import SUMMARY, ReproductionSummary, judged_again
+from specbench_kit.studies.reproduction.reproduction import (
+    SUMMARY,
+    ReproductionSummary,
+    judged_again,
+)
 from specbench_kit.studies.reproduction.wording import totals
 
 if TYPE_CHECKING:
@@ -45,7 +49,9 @@ class ReproductionKind(StudyKind[RunDescription, ReproductionSummary]):
         """Return the page over all experiments."""
         return report.overview(list(study.result.experiments.values()), figures)
 
-    def pages(self, study: ReproductionStudy, folder: Path, formats: Sequence[str]) -> Iterable[Path]:
+    def pages(
+        self, study: ReproductionStudy, folder: Path, formats: Sequence[str]
+    ) -> Iterable[Path]:
         """Write the page over all experiments, a page for each paper, and their figures."""
         return report.write(folder, list(study.result.experiments.values()), formats)
 

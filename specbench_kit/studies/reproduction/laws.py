@@ -1,6 +1,7 @@
 """Experiments of the commands `law` and `profile`, which neither decode nor simulate.
 
-A law is the closed form of a number that a paper prints; a profile is fitted to its own times with noise.
+A law is the closed form of a number that a paper prints; a profile is fitted to its own times with
+noise.
 """
 
 from collections.abc import Callable, Mapping
@@ -35,7 +36,8 @@ GIB = 2**30
 
 
 def speedup(drafted: float, accepted: float, draft_cost: float) -> float:
-    """Return the speedup over plain decoding if each drafted token costs `draft_cost` of a plain step.
+    """Return the speedup over plain decoding if each drafted token costs `draft_cost` of a plain
+    step.
 
     The cost includes its verification; `drafted` and `accepted` are averages per round.
     """
@@ -51,8 +53,11 @@ def pipeline_s(pass_s: float, stages: int, hit_rate: float, more_s: float = 0.0)
     return (pass_s / stages + more_s) * (1 + (1 - hit_rate) * (stages - 1))
 
 
-def pipeline_speedup(stages: int, hit_rate: float, slowest: float = 1.0, more: float = 0.0) -> float:
-    """Return how many times shorter a pipeline's time between tokens is than that of a pass through its stages.
+def pipeline_speedup(
+    stages: int, hit_rate: float, slowest: float = 1.0, more: float = 0.0
+) -> float:
+    """Return how many times shorter a pipeline's time between tokens is than that of a pass through
+    its stages.
 
     `slowest` is the longest stage and `more` is the time added to each step, both as shares of the mean stage.
     """
@@ -66,7 +71,9 @@ def top_token_frequency(surety: float, temperature: float, top_p: float, top_k: 
     spread 1; at each position the probabilities of the other tokens form a geometric series.
     """
     agreement = Agreement((surety,), spread=1.0)
-    probabilities = (agreement.chance((position + 0.5) / POSITIONS) for position in range(POSITIONS))
+    probabilities = (
+        agreement.chance((position + 0.5) / POSITIONS) for position in range(POSITIONS)
+    )
     frequencies = []
     for probability in probabilities:
         # At temperature T a geometric series with factor q becomes one with factor q^(1/T).
@@ -78,11 +85,18 @@ def top_token_frequency(surety: float, temperature: float, top_p: float, top_k: 
 
 
 def sampling_slowdown_percent(
-    stages: int, hit_rate: float, held: float, surety: float, temperature: float, top_p: float, top_k: int
+    stages: int,
+    hit_rate: float,
+    held: float,
+    surety: float,
+    temperature: float,
+    top_p: float,
+    top_k: int,
 ) -> float:
     """Return by how many percent sampling makes a pipeline's token slower than greedy decoding.
 
-    The target's most probable token is in flight with probability `hit_rate`, any other token with `held`.
+    The target's most probable token is in flight with probability `hit_rate`, any other token with
+    `held`.
     """
     top = top_token_frequency(surety, temperature, top_p, top_k)
     sampled_s = pipeline_s(1.0, stages, top * hit_rate + (1 - top) * held)
@@ -107,7 +121,8 @@ def round_rate(tokens: float, verify_s: float, steps: int = 0, step_s: float = 0
 def acceptance_length_at(levels: int, tokens: float, of_levels: int) -> float:
     """Return the acceptance length of trees with `levels` levels.
 
-    Every level is accepted with the same probability, the one at which `of_levels` levels give `tokens`.
+    Every level is accepted with the same probability, the one at which `of_levels` levels give
+    `tokens`.
     """
     return _round_moments(_level_acceptance(tokens, of_levels), levels)[0]
 
@@ -118,7 +133,9 @@ def acceptance_length_sd_at(levels: int, tokens: float, of_levels: int) -> float
 
 
 def speedup_after(speedup: float, before_s: float, after_s: float) -> float:
-    """Return the speedup over the same baseline after a duration has changed from `before_s` to `after_s`."""
+    """Return the speedup over the same baseline after a duration has changed from `before_s` to
+    `after_s`.
+    """
     return speedup * before_s / after_s
 
 
@@ -130,8 +147,8 @@ def turn_s(tokens_per_s: float, clients: int) -> float:
 def lone_client_s(tokens: float, tokens_per_s: float, rtt_s: float, draft_s: float) -> float:
     """Return the seconds between two tokens of a client that has the server for itself.
 
-    A round is the verification, which is `tokens / tokens_per_s` of a server that does nothing else, the round trip,
-    and the drafting that is not hidden behind both.
+    A round is the verification, which is `tokens / tokens_per_s` of a server that does nothing
+    else, the round trip, and the drafting that is not hidden behind both.
     """
     return (tokens / tokens_per_s + rtt_s + draft_s) / tokens
 
@@ -143,8 +160,11 @@ def acceptance_after_filter(acceptance: float, recall: float, specificity: float
     return accepted / (accepted + rejected)
 
 
-def acceptance_of_chain(acceptance: float, recall: float, specificity: float, longest: int, sent: bool) -> float:
-    """Return the share of drafted, or of `sent`, tokens that is accepted when a predictor ends drafts of `longest`.
+def acceptance_of_chain(
+    acceptance: float, recall: float, specificity: float, longest: int, sent: bool
+) -> float:
+    """Return the share of drafted, or of `sent`, tokens that is accepted when a predictor ends
+    drafts of `longest`.
 
     `acceptance` is that share of drafts that are always `longest`, from which the acceptance of a token follows. A
     draft ends at the first token that the predictor holds back; that token is drafted and not sent.
@@ -164,7 +184,8 @@ def share(part: float, whole: float) -> float:
 def stage_gib(model: str, layers: int, heads: int, tokens: int, more_gib: float) -> float:
     """Return the memory of a pipeline stage in GiB, in half precision.
 
-    It holds `layers` layers with the KV of `tokens` tokens, `heads` vocabulary tables, and `more_gib` of other data.
+    It holds `layers` layers with the KV of `tokens` tokens, `heads` vocabulary tables, and
+    `more_gib` of other data.
     """
     card = bundled_architectures()[model]
     layer_numbers = (card.layer_parameters + card.kv_numbers * tokens) * layers / card.layers
@@ -172,20 +193,29 @@ def stage_gib(model: str, layers: int, heads: int, tokens: int, more_gib: float)
 
 
 def joint_prefill_by_profile(profile: str, new: int, beside_new: int, beside_cached: int) -> float:
-    """Return how many times longer a prompt of `new` tokens takes if another request shares its batch, by a profile."""
+    """Return how many times longer a prompt of `new` tokens takes if another request shares its
+    batch, by a profile.
+    """
     latency = load(profile)
-    return _joint_over_alone(MODELS[latency.form](**latency.coefficients), new, (beside_new, beside_cached))
+    return _joint_over_alone(
+        MODELS[latency.form](**latency.coefficients), new, (beside_new, beside_cached)
+    )
 
 
 def joint_prefill_by_data_sheet(
     model: str, device: str, cards: int, dtype: str, new: int, beside_new: int, beside_cached: int
 ) -> float:
-    """Return the ratio of `joint_prefill_by_profile` by the data sheet of `cards` cards that share the model.
+    """Return the ratio of `joint_prefill_by_profile` by the data sheet of `cards` cards that share
+    the model.
 
     Kernels are as fast as measured ones on average, and reductions between the cards take no time.
     """
-    roofline = Roofline(find_device(device).combined(cards), bundled_architectures()[model], dtype, cards)
-    return _joint_over_alone(roofline.estimate(find_software(KERNELS)), new, (beside_new, beside_cached))
+    roofline = Roofline(
+        find_device(device).combined(cards), bundled_architectures()[model], dtype, cards
+    )
+    return _joint_over_alone(
+        roofline.estimate(find_software(KERNELS)), new, (beside_new, beside_cached)
+    )
 
 
 LAWS: Mapping[str, Callable[..., float]] = {
@@ -209,7 +239,9 @@ LAWS: Mapping[str, Callable[..., float]] = {
     "beside_profile": joint_prefill_by_profile,
     "beside_data_sheet": joint_prefill_by_data_sheet,
 }
-"""Closed forms by the names that experiments use; the parameters are keys of an experiment's file."""
+"""Closed forms by the names that experiments use; the parameters are keys of an experiment's
+file.
+"""
 
 
 def law(options: JsonObject, report: CountCallback) -> Rows:
@@ -229,7 +261,9 @@ def _joint_over_alone(latency: LatencyModel, new: int, neighbour: Row) -> float:
 
 
 def _round_moments(acceptance: float, levels: int) -> tuple[float, float]:
-    """Return mean and standard deviation of a round's tokens if every level is accepted with the same probability."""
+    """Return mean and standard deviation of a round's tokens if every level is accepted with the
+    same probability.
+    """
     mean = sum(acceptance**level for level in range(levels + 1))
     square = sum((2 * level + 1) * acceptance**level for level in range(levels + 1))
     return mean, max(0.0, square - mean**2) ** 0.5
@@ -237,7 +271,10 @@ def _round_moments(acceptance: float, levels: int) -> tuple[float, float]:
 
 def _level_acceptance(tokens: float, levels: int) -> float:
     """Return the acceptance probability at which `levels` levels give `tokens` tokens a round."""
-    require(1 <= tokens <= levels + 1, f"{levels} levels bring 1 to {levels + 1} tokens a round, not {tokens:g}")
+    require(
+        1 <= tokens <= levels + 1,
+        f"{levels} levels bring 1 to {levels + 1} tokens a round, not {tokens:g}",
+    )
     return acceptance_rate_of(tokens - 1, levels)
 
 
@@ -257,17 +294,23 @@ class NoisyProfile:
         profile = load(self.profile)
         random = np.random.default_rng(seed)
         model = MODELS[profile.form](**profile.coefficients)
-        times = [(configuration, model.seconds(configuration.rows)) for configuration in verification()]
+        times = [
+            (configuration, model.seconds(configuration.rows)) for configuration in verification()
+        ]
         noise = random.normal(size=(len(times), 2))
         observations = [
-            Observation(configuration, max(0.0, seconds + a * self.noise_s + b * self.noise_share * seconds))
+            Observation(
+                configuration, max(0.0, seconds + a * self.noise_s + b * self.noise_share * seconds)
+            )
             for (configuration, seconds), (a, b) in zip(times, noise, strict=True)
         ]
         return fit(profile.form, observations, seed)
 
 
 def profile(options: JsonObject, report: CountCallback) -> Rows:
-    """Return what the fits of every series find, averaged over `seeds` draws, with the widths of their intervals."""
+    """Return what the fits of every series find, averaged over `seeds` draws, with the widths of
+    their intervals.
+    """
     rows: Rows = []
     for done, (label, entry) in enumerate(options["series"].items()):
         report(done, len(options["series"]))

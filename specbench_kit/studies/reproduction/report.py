@@ -1,4 +1,6 @@
-"""One page per paper and a table over all papers, with their figures; on the terminal, one experiment."""
+"""One page per paper and a table over all papers, with their figures; on the terminal, one
+experiment.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -58,9 +60,18 @@ NUMBER_COLUMNS = ("configuration", "metric", "role", "published")
 RATIO = "ours / published"
 SHARE = "share of the effect"
 MARKS = ("*", "**", "***")
-"""What stands behind a role in the terminal, in place of a note that is told once below the tables."""
+"""What stands behind a role in the terminal, in place of a note that is told once below the
+tables.
+"""
 PAPER_COLUMNS = (
-    *("paper", "predictions", "of these come out", "identities within", "fitted within", "half fitted within"),
+    *(
+        "paper",
+        "predictions",
+        "of these come out",
+        "identities within",
+        "fitted within",
+        "half fitted within",
+    ),
     *("inputs within", "predictions that no effect would meet"),
 )
 EXPERIMENT_COLUMNS = ("experiment", "subject", "predictions that come out", "verdict")
@@ -86,8 +97,11 @@ LEGEND = (
 )
 
 
-def write(folder: Path, results: Sequence[ReproducedExperiment], formats: Sequence[str] = ("md", "html")) -> list[Path]:
-    """Write `README.md` over all experiments, a page per paper, and a figure per experiment with varied inputs.
+def write(
+    folder: Path, results: Sequence[ReproducedExperiment], formats: Sequence[str] = ("md", "html")
+) -> list[Path]:
+    """Write `README.md` over all experiments, a page per paper, and a figure per experiment with
+    varied inputs.
 
     Return the pages.
     """
@@ -106,11 +120,21 @@ def write(folder: Path, results: Sequence[ReproducedExperiment], formats: Sequen
             *paragraphs(main_claim(world.main_claim, members, world.terms)),
             *_tally(folder, paper, {member.name.partition("/")[2]: [member] for member in members}),
             *_terms(paper, members),
-            Table(_claim_columns(members), [row for member in members for row in _claim_rows(member)]),
+            Table(
+                _claim_columns(members), [row for member in members for row in _claim_rows(member)]
+            ),
             *paragraphs(*LEGEND),
             Table(EXPERIMENT_COLUMNS, [_experiment_row(member) for member in members]),
-            *([Table(("claims that exclude each other", "why"), world.contradictions)] if world.contradictions else []),
-            *([Table(("not compared", "because"), world.not_compared)] if world.not_compared else []),
+            *(
+                [Table(("claims that exclude each other", "why"), world.contradictions)]
+                if world.contradictions
+                else []
+            ),
+            *(
+                [Table(("not compared", "because"), world.not_compared)]
+                if world.not_compared
+                else []
+            ),
         ]
         document = Document.of(PAPERS.get(paper, paper), head, *map(_section, members))
         written += _write_page(folder, paper, document, formats)
@@ -128,10 +152,17 @@ def overview(results: Sequence[ReproducedExperiment], figures: Blocks) -> Docume
         for paper, members in by_paper.items()
         for result in members
     ]
-    numbers = [(result.name, *row) for members in by_paper.values() for result in members for row in _rows(result)]
+    numbers = [
+        (result.name, *row)
+        for members in by_paper.values()
+        for result in members
+        for row in _rows(result)
+    ]
     pairs = [pair for result in results for pair in result.published]
     columns = ("experiment", *NUMBER_COLUMNS, _ours(pairs), RATIO, SHARE)
-    shown = len(columns) if any(pair.effect_found is not None for pair in pairs) else len(columns) - 1
+    shown = (
+        len(columns) if any(pair.effect_found is not None for pair in pairs) else len(columns) - 1
+    )
     blocks: Blocks = [
         Paragraph(f"**{totals(results).capitalize()}.**"),
         *caution(changed_inputs(results), severe=True),
@@ -161,7 +192,11 @@ def _main_claims(by_paper: Mapping[str, Sequence[ReproducedExperiment]]) -> Bloc
         paper: main_claim(of_papers[paper].main_claim, members, of_papers[paper].terms)
         for paper, members in by_paper.items()
     }
-    return [Paragraph(f"**{PAPERS.get(paper, paper)}.** {words}") for paper, words in claims.items() if words]
+    return [
+        Paragraph(f"**{PAPERS.get(paper, paper)}.** {words}")
+        for paper, words in claims.items()
+        if words
+    ]
 
 
 def _terms(paper: str, members: Sequence[ReproducedExperiment]) -> Blocks:
@@ -188,7 +223,9 @@ TALLY_FRAME_IN = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a figure of numbers that come out counts: the name of its file, its title, its axis and its note."""
+    """What a figure of numbers that come out counts: the name of its file, its title, its axis and
+    its note.
+    """
 
     name: str
     title: str
@@ -217,7 +254,8 @@ NOT_PREDICTED = Tally(
 def _tally(folder: Path, page: str, groups: Mapping[str, Sequence[ReproducedExperiment]]) -> Blocks:
     """Write the figure of how many predictions of each group come out, and return it.
 
-    Without predictions it shows the other numbers by what they are; nothing if no number is compared.
+    Without predictions it shows the other numbers by what they are; nothing if no number is
+    compared.
     """
     counts = {name: predicted_counts(members) for name, members in groups.items()}
     tally = PREDICTIONS
@@ -239,14 +277,18 @@ def _tally(folder: Path, page: str, groups: Mapping[str, Sequence[ReproducedExpe
 
 
 def _write_page(folder: Path, name: str, document: Document, formats: Sequence[str]) -> list[Path]:
-    """Write a page as Markdown, and as HTML that needs no network and holds its figures; return the files."""
+    """Write a page as Markdown, and as HTML that needs no network and holds its figures; return the
+    files.
+    """
     pages = [folder / f"{name}.{suffix}" for suffix in ("md", "html") if suffix in formats]
     if "md" in formats:
         write_text(folder / f"{name}.md", render_markdown.render(document))
     if "html" not in formats:
         return pages
     drawings = {
-        path.relative_to(folder).with_suffix("").as_posix(): render_html.inline_svg(path.read_text("utf-8"), path.stem)
+        path.relative_to(folder).with_suffix("").as_posix(): render_html.inline_svg(
+            path.read_text("utf-8"), path.stem
+        )
         for path in folder.glob(f"plots/{name}-*.svg")
     }
     page = render_html.render(document, drawings)
@@ -267,27 +309,41 @@ def _duration_of_all(results: Sequence[ReproducedExperiment]) -> Blocks:
 def _claim_rows(result: ReproducedExperiment) -> list[tuple[Cell, ...]]:
     """Return a row for every predicted number, and one for all numbers of another role."""
     name = result.name.partition("/")[2]
-    predicted = [pair for pair in result.published if pair.role == PREDICTED and pair.value is not None]
+    predicted = [
+        pair for pair in result.published if pair.role == PREDICTED and pair.value is not None
+    ]
     rows: list[tuple[Cell, ...]] = []
     for pair in predicted:
         claim = f"{series_and_point(pair)}: {metric_in_words(pair)}"
         ours = (with_interval(pair), claim_verdict(pair, result.goal))
         rows.append((name, claim, role(pair, result.variants), published(pair), *ours))
-    rows += [(name, *_relative_claim(pair, pair.ratio_of_ratios, result)) for pair in predicted if pair.ratio_of_ratios]
+    rows += [
+        (name, *_relative_claim(pair, pair.ratio_of_ratios, result))
+        for pair in predicted
+        if pair.ratio_of_ratios
+    ]
     for kind in ROLES:
         compared = result.roles[kind].compared
         if kind != PREDICTED and compared:
             numbers = f"{compared} {'number' if compared == 1 else 'numbers'}"
-            rows.append((name, result.summary, kind, numbers, "below", summary_of_role(result, kind)))
+            rows.append(
+                (name, result.summary, kind, numbers, "below", summary_of_role(result, kind))
+            )
     return rows
 
 
-def _relative_claim(pair: ComparedNumber, ratios: RatioOfRatios, result: ReproducedExperiment) -> tuple[Cell, ...]:
+def _relative_claim(
+    pair: ComparedNumber, ratios: RatioOfRatios, result: ReproducedExperiment
+) -> tuple[Cell, ...]:
     """Return by how much the paper's own system leads another one, published and simulated."""
     claim = f"{result.against} / {series_and_point(pair)}: {metric_in_words(pair)}"
-    sides = {(base.series, base.metric): base for base in result.published if base.where == pair.where}
+    sides = {
+        (base.series, base.metric): base for base in result.published if base.where == pair.where
+    }
     base = sides[result.against, pair.metric]
-    kind = "follows from the numbers" + (f", half fitted: {base.fitted_to}" if base.fitted_to else "")
+    kind = "follows from the numbers" + (
+        f", half fitted: {base.fitted_to}" if base.fitted_to else ""
+    )
     is_met = abs(ratios.ratio - 1) <= result.goal
     met = f"within {percent(result.goal)}" if is_met else "not met"
     leads = (times(ratios.published), times(ratios.simulated))
@@ -304,16 +360,22 @@ def _experiment_row(result: ReproducedExperiment) -> tuple[Cell, ...]:
 
 
 def _within_the_goal(result: ReproducedExperiment) -> str:
-    """Return how many predictions come out, with the goal: the largest distance that counts as met."""
+    """Return how many predictions come out, with the goal: the largest distance that counts as
+    met.
+    """
     if not result.compared:
         return "nothing predicted"
     return f"{result.within} of {result.compared} (goal {percent(result.goal)})"
 
 
 def _paper_row(paper: str, members: Sequence[ReproducedExperiment]) -> tuple[Cell, ...]:
-    """Return how many numbers of a paper are predicted, how many of these come out, and what the others are."""
+    """Return how many numbers of a paper are predicted, how many of these come out, and what the
+    others are.
+    """
     within, compared = predicted_counts(members)
-    by_role = {name: role_counts(members, name) for name in ("identity", "fitted", HALF_FITTED, "input")}
+    by_role = {
+        name: role_counts(members, name) for name in ("identity", "fitted", HALF_FITTED, "input")
+    }
     idle = sum(member.roles[PREDICTED].passed_by_no_effect for member in members)
     return (
         link(PAPERS.get(paper, paper), f"{paper}.md"),
@@ -327,17 +389,22 @@ def _paper_row(paper: str, members: Sequence[ReproducedExperiment]) -> tuple[Cel
 def print_totals(console: "Console", results: Sequence[ReproducedExperiment]) -> None:
     """Print for every paper how many numbers are predicted and how many of these come out."""
     by_paper = _by_paper(results)
-    lines = [f"**{PAPERS.get(paper, paper)}: {totals(members)}**" for paper, members in by_paper.items()]
+    lines = [
+        f"**{PAPERS.get(paper, paper)}: {totals(members)}**" for paper, members in by_paper.items()
+    ]
     render_terminal.show(console, [*map(Paragraph, lines), *_main_claims(by_paper)])
 
 
 def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
     """Print the numbers, the assumed inputs and the verdict of an experiment."""
-    # What a number was fitted to, and how it is tried, takes several lines of a narrow column: it stands on the page.
+    # What a number was fitted to, and how it is tried, takes several lines of a narrow column: it
+    # stands on the page.
     notes: dict[str, None] = {}
     by_metric: dict[str, list[tuple[ComparedNumber, tuple[Cell, ...]]]] = {}
     for pair, (series, metric, _, _, *ours) in zip(result.published, _rows(result), strict=True):
-        name, *notes_here = role(pair, result.variants).partition(":")[0].replace("; ", ", ").split(", ")
+        name, *notes_here = (
+            role(pair, result.variants).partition(":")[0].replace("; ", ", ").split(", ")
+        )
         notes |= dict.fromkeys(notes_here)
         marks = "".join(MARKS[list(notes).index(note)] for note in notes_here)
         row = (series, f"{name} {marks}".strip(), published(pair) or ABSENT, *ours)
@@ -355,7 +422,10 @@ def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
         columns = (NUMBER_COLUMNS[0], *NUMBER_COLUMNS[2:], _ours(pairs), RATIO, SHARE)
         has_effect = any(pair.effect_found is not None for pair in pairs)
         shown = len(columns) if has_effect else len(columns) - 1
-        blocks += [Paragraph(f"{metric}:"), Table(columns[:shown], [row[:shown] for _, row in rows])]
+        blocks += [
+            Paragraph(f"{metric}:"),
+            Table(columns[:shown], [row[:shown] for _, row in rows]),
+        ]
     blocks += [
         *(Paragraph(f"{mark} {note}") for mark, note in zip(MARKS, notes, strict=False)),
         *(
@@ -370,7 +440,9 @@ def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
 
 
 def _rows(result: ReproducedExperiment) -> list[tuple[Cell, ...]]:
-    """Return a row for every number: what it is, published and ours, the ratio of both and the share of the effect."""
+    """Return a row for every number: what it is, published and ours, the ratio of both and the
+    share of the effect.
+    """
     rows: list[tuple[Cell, ...]] = []
     for pair in result.published:
         stated = published(pair) or "not in the text"
@@ -388,21 +460,37 @@ def _section(result: ReproducedExperiment) -> Blocks:
         *paragraphs(effects_compared(result)),
     ]
     if result.differs:
-        blocks.append(Table(("other than in the paper's world", "why"), list(result.differs.items())))
+        blocks.append(
+            Table(("other than in the paper's world", "why"), list(result.differs.items()))
+        )
     if result.assumed:
-        assumed = [(entry.name, entry.value, entry.effect, _way_to_change(entry)) for entry in result.assumed]
+        assumed = [
+            (entry.name, entry.value, entry.effect, _way_to_change(entry))
+            for entry in result.assumed
+        ]
         columns_of_assumed = ("assumed", "value", "effect of another value", "change it with")
         blocks.append(Table(columns_of_assumed, assumed))
     if result.sensitivity:
         moves = []
         for move in result.sensitivity:
-            largest = max((abs(after / before - 1) for before, after in move.ratios.values()), default=0.0)
+            largest = max(
+                (abs(after / before - 1) for before, after in move.ratios.values()), default=0.0
+            )
             moves.append((move.name, move.value, move.effect, percent(largest)))
-        columns = ("input", "moved to", Column("mean change of the results", "times"), "largest change")
-        figure = Figure("Effect of each assumed input on every number", _figure_path(result), SENSITIVITY_NOTE)
+        columns = (
+            "input",
+            "moved to",
+            Column("mean change of the results", "times"),
+            "largest change",
+        )
+        figure = Figure(
+            "Effect of each assumed input on every number", _figure_path(result), SENSITIVITY_NOTE
+        )
         blocks += [Table(columns, moves), figure]
     took = f" took {duration(result.wall_s)} here." if result.wall_s is not None else ""
-    changed = "".join(f" --set '{key}={value.partition(IN_PLACE)[0]}'" for key, value in result.changes.items())
+    changed = "".join(
+        f" --set '{key}={value.partition(IN_PLACE)[0]}'" for key, value in result.changes.items()
+    )
     command = f"skit reproduce {result.name}{changed}"
     return [*blocks, Paragraph(f"{code(command)}{took}")]
 
@@ -413,7 +501,9 @@ IN_PLACE = " in place of "
 def changed_inputs(results: Sequence[ReproducedExperiment]) -> list[str]:
     """Return a caution for every experiment with other inputs than its own."""
     changed = {
-        result.name: ", ".join(f"{key}: {value}" for key, value in result.changes.items() if key != "seeds")
+        result.name: ", ".join(
+            f"{key}: {value}" for key, value in result.changes.items() if key != "seeds"
+        )
         for result in results
     }
     return [
@@ -425,16 +515,23 @@ def changed_inputs(results: Sequence[ReproducedExperiment]) -> list[str]:
 
 
 def _way_to_change(assumed: Assumed) -> str:
-    """Return the option that changes an assumed input, with a further plausible value; nothing if there is none."""
+    """Return the option that changes an assumed input, with a further plausible value; nothing if
+    there is none.
+    """
     if not assumed.key or not assumed.values:
         return ABSENT
     return code(f"--set '{assumed.key}={assumed.values[0]}'")
 
 
 def _numbers(result: ReproducedExperiment) -> Table:
-    """Return all numbers, with the share of an effect if any has one, and with ratios of ratios to one series."""
+    """Return all numbers, with the share of an effect if any has one, and with ratios of ratios to
+    one series.
+    """
     rows = _rows(result)
-    columns: list[Column] = [*map(Column, (*NUMBER_COLUMNS, _ours(result.published))), Column(RATIO, "times")]
+    columns: list[Column] = [
+        *map(Column, (*NUMBER_COLUMNS, _ours(result.published))),
+        Column(RATIO, "times"),
+    ]
     if any(pair.effect_found is not None for pair in result.published):
         columns.append(Column(SHARE))
     rows = [row[: len(columns)] for row in rows]
@@ -445,7 +542,9 @@ def _numbers(result: ReproducedExperiment) -> Table:
     cells: list[Sequence[Cell]] = []
     for pair in result.published:
         ratios = pair.ratio_of_ratios
-        cells.append((ratios.published, ratios.simulated, ratios.ratio) if ratios else (None, None, None))
+        cells.append(
+            (ratios.published, ratios.simulated, ratios.ratio) if ratios else (None, None, None)
+        )
     columns += [Column(title, "times") for title in titles]
     return Table(columns, [(*row, *more) for row, more in zip(rows, cells, strict=True)])
 
@@ -461,7 +560,9 @@ LEGEND_IN = 0.17
 TICKS_OF_NARROW = (1, 1.2, 1.5, 2, 3, 5, 7, 8, 9)
 TICKS_OF_WIDE = (1, 2, 3, 5, 7)
 WIDE_SPAN = 3.0
-"""Ticks per power of ten; the axis is wide if its largest ratio is over `WIDE_SPAN` times the smallest."""
+"""Ticks per power of ten; the axis is wide if its largest ratio is over `WIDE_SPAN` times the
+smallest.
+"""
 
 
 SENSITIVITY_NOTE = (
@@ -471,10 +572,14 @@ SENSITIVITY_NOTE = (
 
 
 def sensitivity(result: ReproducedExperiment) -> bytes:
-    """Return an SVG with a row for each value of each input and an arrow for every published number."""
+    """Return an SVG with a row for each value of each input and an arrow for every published
+    number.
+    """
     moves = result.sensitivity
     names = list(dict.fromkeys(name for move in moves for name in move.ratios))
-    ratios = [ratio for move in moves for pair in move.ratios.values() for ratio in pair if ratio > 0]
+    ratios = [
+        ratio for move in moves for pair in move.ratios.values() for ratio in pair if ratio > 0
+    ]
     narrow = not ratios or max(ratios) / min(ratios) < WIDE_SPAN
 
     def paint(axes: "Axes") -> None:
@@ -495,7 +600,9 @@ def sensitivity(result: ReproducedExperiment) -> bytes:
                 label=name.replace("figures.overall.", "").removesuffix(" value"),
             )
         axes.axvline(1, color=GREY, linewidth=0.8, linestyle="--")
-        axes.set_yticks(range(len(moves)), [f"{move.name}: {move.value}"[:44] for move in moves], fontsize=7)
+        axes.set_yticks(
+            range(len(moves)), [f"{move.name}: {move.value}"[:44] for move in moves], fontsize=7
+        )
         axes.invert_yaxis()
         logarithmic(axes, "x", TICKS_OF_NARROW if narrow else TICKS_OF_WIDE)
         axes.tick_params(axis="x", labelsize=7)
@@ -508,7 +615,9 @@ def sensitivity(result: ReproducedExperiment) -> bytes:
     return draw(picture, result.source, ("svg",))["svg"]
 
 
-def _tally_picture(name: str, counts: Mapping[str, tuple[int, int]], setting: str, tally: Tally) -> bytes:
+def _tally_picture(
+    name: str, counts: Mapping[str, tuple[int, int]], setting: str, tally: Tally
+) -> bytes:
     """Return an SVG with a bar for each name: how many of its numbers come out, and of how many."""
 
     def paint(axes: "Axes") -> None:
@@ -516,7 +625,9 @@ def _tally_picture(name: str, counts: Mapping[str, tuple[int, int]], setting: st
             axes.barh(row, compared, 0.7, facecolor="none", edgecolor=GREY)
             axes.barh(row, within, 0.7, color=tally.colour)
             label = f"{within} of {compared}"
-            axes.annotate(label, (compared, row), (4, 0), textcoords="offset points", va="center", color=BLACK)
+            axes.annotate(
+                label, (compared, row), (4, 0), textcoords="offset points", va="center", color=BLACK
+            )
         axes.set_yticks(range(len(counts)), list(counts))
         axes.invert_yaxis()
         axes.margins(x=0.25)

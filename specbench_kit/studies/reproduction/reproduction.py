@@ -1,6 +1,8 @@
-"""One call of `skit reproduce`: published numbers next to simulated ones, a verdict, and the effect of each input.
+"""One call of `skit reproduce`: published numbers next to simulated ones, a verdict, and the effect
+of each input.
 
-The command of an experiment is loaded when an experiment needs it: arithmetic need not wait for a decoder.
+The command of an experiment is loaded when an experiment needs it: arithmetic need not wait for a
+decoder.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +22,13 @@ from specbench_kit.papers.comparison import (
     predictions,
     printed_numbers,
 )
-from specbench_kit.papers.experiment import ROLES, Experiment, Published, experiments, find_experiments
+from specbench_kit.papers.experiment import (
+    ROLES,
+    Experiment,
+    Published,
+    experiments,
+    find_experiments,
+)
 from specbench_kit.predictors.latency import stopwatch
 from specbench_kit.reports.study import VERSION
 from specbench_kit.runs import provenance
@@ -28,10 +36,17 @@ from specbench_kit.runs.folder import to_json, unused_folder, write_text
 from specbench_kit.studies.reproduction import grid
 from specbench_kit.studies.reproduction.grid import ExperimentCommand, replace_input
 from specbench_kit.studies.reproduction.report import write
-from specbench_kit.studies.reproduction.wording import MovedInput, ReproducedExperiment, RoleCounts, verdict
+from specbench_kit.studies.reproduction.wording import (
+    MovedInput,
+    ReproducedExperiment,
+    RoleCounts,
+    verdict,
+)
 
 SEED_BY_SEED = frozenset({"simulate", "bench", "train"})
-"""Commands that run once per seed here; `capacity` and `profile` average over their seeds themselves."""
+"""Commands that run once per seed here; `capacity` and `profile` average over their seeds
+themselves.
+"""
 SEEDS = 5
 """Seeds of an experiment that states no number: the fewest that an interval is given for."""
 
@@ -44,20 +59,30 @@ def reproduce(
     pairs = _run(experiment, options, lambda done, planned: report(experiment.name, done, planned))
     outcome = outcome_of(experiment, pairs)
     outcome.options = options
-    outcome.changes = {key: _change(experiment.options, key, value) for key, value in changes.items()}
+    outcome.changes = {
+        key: _change(experiment.options, key, value) for key, value in changes.items()
+    }
     if sensitivity:
         outcome.sensitivity = _sensitivity(experiment, changes, _ratios_by_number(pairs), report)
     return outcome
 
 
 def _change(options: JsonObject, key: str, value: object) -> str:
-    """Return the value of a changed input, and the one that it replaces where that is an option by itself."""
+    """Return the value of a changed input, and the one that it replaces where that is an option by
+    itself.
+    """
     before = options.get(key, SEEDS if key == "seeds" else None)
-    return f"{value}" if before is None or isinstance(before, Mapping) else f"{value} in place of {before}"
+    return (
+        f"{value}"
+        if before is None or isinstance(before, Mapping)
+        else f"{value} in place of {before}"
+    )
 
 
 def outcome_of(experiment: Experiment, pairs: Sequence[ComparedNumber]) -> ReproducedExperiment:
-    """Return published numbers next to ours with the verdict; only predictions that could fail are counted."""
+    """Return published numbers next to ours with the verdict; only predictions that could fail are
+    counted.
+    """
     counted = predictions(pairs, experiment.variants)
     outcome = ReproducedExperiment(
         name=experiment.name,
@@ -83,8 +108,12 @@ def outcome_of(experiment: Experiment, pairs: Sequence[ComparedNumber]) -> Repro
     return outcome
 
 
-def _role_counts(role: str, pairs: Sequence[ComparedNumber], variants: Sequence[Sequence[str]]) -> RoleCounts:
-    """Return how many printed numbers of a role were compared, met, and would be met by no effect at all."""
+def _role_counts(
+    role: str, pairs: Sequence[ComparedNumber], variants: Sequence[Sequence[str]]
+) -> RoleCounts:
+    """Return how many printed numbers of a role were compared, met, and would be met by no effect
+    at all.
+    """
     of_role = [pair for pair in pairs if pair.role == role and pair.within is not None]
     compared = printed_numbers(of_role, variants)
     idle = printed_numbers([pair for pair in of_role if pair.passed_by_no_effect], variants)
@@ -104,7 +133,9 @@ def _changed(experiment: Experiment, options: JsonObject, changes: JsonObject) -
 
 
 def _require_input(experiment: Experiment, options: JsonObject, key: str, value: object) -> None:
-    """Raise SkitError, with the inputs that there are, for one that the experiment does not have or of another kind."""
+    """Raise SkitError, with the inputs that there are, for one that the experiment does not have or
+    of another kind.
+    """
     known = sorted(option_names(experiment.command))
     previous = SEEDS if key == "seeds" else options.get(key)
     if experiment.command in ("law", "profile"):
@@ -118,20 +149,30 @@ def _require_input(experiment: Experiment, options: JsonObject, key: str, value:
         example = f"as in --set {key}={previous}"
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise SkitError(f"--set {key}={value}: {key} is a number, {example}")
-        require(not (previous >= 0 > value), f"--set {key}={value}: {key} is not negative, {example}")
+        require(
+            not (previous >= 0 > value), f"--set {key}={value}: {key} is not negative, {example}"
+        )
     if key == "seeds":
         is_count = isinstance(value, int) and value >= 1
-        require(is_count, f"--set seeds={value}: seeds is a whole number from 1 on, as in --set seeds={SEEDS}")
+        require(
+            is_count,
+            f"--set seeds={value}: seeds is a whole number from 1 on, as in --set seeds={SEEDS}",
+        )
 
 
-def _series_input(experiment: Experiment, series: Mapping[str, JsonObject], known: Sequence[str], key: str) -> object:
+def _series_input(
+    experiment: Experiment, series: Mapping[str, JsonObject], known: Sequence[str], key: str
+) -> object:
     """Return a present value of an input of the series; raise SkitError if there is no such input.
 
-    A closed form or a fit to a profile has no deployment, so that a field with a dot is an input of a series or none.
+    A closed form or a fit to a profile has no deployment, so that a field with a dot is an input of
+    a series or none.
     """
     name, _, field = key.removeprefix("series.").rpartition(".")
     of_series = list(series.values()) if name == "*" else [series.get(name, {})]
-    values = [entry[field] for entry in of_series if field in entry] if key.startswith("series.") else []
+    values = (
+        [entry[field] for entry in of_series if field in entry] if key.startswith("series.") else []
+    )
     if not values and (key not in known or key == "series"):
         inputs = sorted({name for entry in series.values() for name in entry} - {"law"})
         first = ", ".join(f"'{name}'" for name in list(series)[:3])
@@ -145,7 +186,9 @@ def _series_input(experiment: Experiment, series: Mapping[str, JsonObject], know
     return values[0] if values else None
 
 
-def _run(experiment: Experiment, options: JsonObject, report: CountCallback) -> Sequence[ComparedNumber]:
+def _run(
+    experiment: Experiment, options: JsonObject, report: CountCallback
+) -> Sequence[ComparedNumber]:
     command = find_command(experiment.command)
     if experiment.command not in SEED_BY_SEED:
         return compare_published(experiment, grid.rows_of(command, options, report))
@@ -153,19 +196,30 @@ def _run(experiment: Experiment, options: JsonObject, report: CountCallback) -> 
     if experiment.command == "simulate":
         of_one_seed["seeds"] = 1
     seeds: int = options.get("seeds", SEEDS)
-    return compare_published(experiment, grid.estimated_rows_of(command, of_one_seed, report, seeds))
+    return compare_published(
+        experiment, grid.estimated_rows_of(command, of_one_seed, report, seeds)
+    )
 
 
 def _sensitivity(
-    experiment: Experiment, changes: JsonObject, ratios: Mapping[str, float], report: ProgressCallback
+    experiment: Experiment,
+    changes: JsonObject,
+    ratios: Mapping[str, float],
+    report: ProgressCallback,
 ) -> list[MovedInput]:
-    """Return the effect of every further value of every assumed input on `ratios`, simulated over published.
+    """Return the effect of every further value of every assumed input on `ratios`, simulated over
+    published.
 
-    The effect of a value is measured between two runs with the `sensitivity` options, since these may be shorter than
-    the run that gave `ratios`; each ratio is then multiplied by it. One seed is enough for both, whose workloads are
-    the same.
+    The effect of a value is measured between two runs with the `sensitivity` options, since these
+    may be shorter than the run that gave `ratios`; each ratio is then multiplied by it. One seed is
+    enough for both, whose workloads are the same.
     """
-    inputs = [(assumed, value) for assumed in experiment.assumed if assumed.key for value in assumed.values]
+    inputs = [
+        (assumed, value)
+        for assumed in experiment.assumed
+        if assumed.key
+        for value in assumed.values
+    ]
     if not inputs:
         return []
 
@@ -173,7 +227,9 @@ def _sensitivity(
         return _ratios_by_number(_run(experiment, run_options, lambda _done, _planned: None))
 
     one_seed = {"seeds": 1} if experiment.command in SEED_BY_SEED else {}
-    options = _changed(experiment, {**experiment.options, **one_seed, **experiment.sensitivity}, changes)
+    options = _changed(
+        experiment, {**experiment.options, **one_seed, **experiment.sensitivity}, changes
+    )
     step = f"{experiment.name}, inputs"
     planned = len(inputs) + 1
     report(step, 0, planned)
@@ -197,7 +253,9 @@ def _sensitivity(
 def _ratios_by_number(pairs: Sequence[ComparedNumber]) -> dict[str, float]:
     """Return the simulated over the published numbers by series, point of the grid and metric."""
     return {
-        " ".join([pair.series, *map(str, pair.where.values()), pair.metric]): pair.simulated_over_published
+        " ".join(
+            [pair.series, *map(str, pair.where.values()), pair.metric]
+        ): pair.simulated_over_published
         for pair in pairs
         if pair.simulated_over_published
     }
@@ -231,11 +289,15 @@ def run(
 ) -> ReproductionOutcome:
     """Reproduce every named experiment and write its pages and run.json.
 
-    They go into a new folder of `out`, or into the folder `to`, where the results of other experiments stay as they
-    are. Numbers are written after each experiment.
+    They go into a new folder of `out`, or into the folder `to`, where the results of other
+    experiments stay as they are. Numbers are written after each experiment.
     """
-    chosen = list(dict.fromkeys(experiment.name for name in names for experiment in find_experiments(name)))
-    folder = to or unused_folder(out, "reproduce", "-".join(names), {"names": chosen, "changes": dict(changes)})
+    chosen = list(
+        dict.fromkeys(experiment.name for name in names for experiment in find_experiments(name))
+    )
+    folder = to or unused_folder(
+        out, "reproduce", "-".join(names), {"names": chosen, "changes": dict(changes)}
+    )
     results = _earlier_results(folder)
     _require_same_inputs(folder, results, changes)
     for name in chosen:
@@ -243,7 +305,8 @@ def run(
         result = reproduce(experiments()[name], report, changes, sensitivity=sensitivity)
         result.wall_s = elapsed_s()
         results[name] = result
-        # After an interruption, the user can name the experiments that are missing and keep these results.
+        # After an interruption, the user can name the experiments that are missing and keep these
+        # results.
         write_text(folder / SUMMARY, to_json(ReproductionSummary(dict(sorted(results.items())))))
     write(folder, [results[name] for name in sorted(results)])
     arithmetic = all(experiments()[name].command == "law" for name in chosen)
@@ -253,18 +316,28 @@ def run(
     return ReproductionOutcome(folder, [results[name] for name in chosen])
 
 
-def _require_same_inputs(folder: Path, results: Mapping[str, ReproducedExperiment], changes: JsonObject) -> None:
-    """Raise SkitError for a folder of results with other inputs: a page would show both as the paper's.
+def _require_same_inputs(
+    folder: Path, results: Mapping[str, ReproducedExperiment], changes: JsonObject
+) -> None:
+    """Raise SkitError for a folder of results with other inputs: a page would show both as the
+    paper's.
 
     The number of seeds is no such input: it makes a result more or less precise.
     """
     for name, result in results.items():
         options = experiments()[name].options
-        asked = {key: _change(options, key, value) for key, value in changes.items() if key != "seeds"}
+        asked = {
+            key: _change(options, key, value) for key, value in changes.items() if key != "seeds"
+        }
         has = {key: value for key, value in result.changes.items() if key != "seeds"}
         if has != asked:
-            words = ", ".join(f"{key}: {value}" for key, value in has.items()) or "the inputs of the experiment"
-            raise SkitError(f"{folder} holds {name} with {words}: choose another folder with --to for other inputs")
+            words = (
+                ", ".join(f"{key}: {value}" for key, value in has.items())
+                or "the inputs of the experiment"
+            )
+            raise SkitError(
+                f"{folder} holds {name} with {words}: choose another folder with --to for other inputs"
+            )
 
 
 def _earlier_results(folder: Path) -> dict[str, ReproducedExperiment]:
@@ -275,7 +348,9 @@ def _earlier_results(folder: Path) -> dict[str, ReproducedExperiment]:
     try:
         content = decode(ReproductionSummary, file.read_bytes())
     except ValueError as error:
-        raise SkitError(f"{file} was not written by skit reproduce ({error}): choose another --to") from error
+        raise SkitError(
+            f"{file} was not written by skit reproduce ({error}): choose another --to"
+        ) from error
     return judged_again(content).experiments
 
 
@@ -283,20 +358,33 @@ def judged_again(earlier: ReproductionSummary) -> ReproductionSummary:
     """Return earlier results of experiments that are still known, judged by the rules of today."""
     library = experiments()
     known = {name: result for name, result in earlier.experiments.items() if name in library}
-    return ReproductionSummary({name: judge_again(library[name], result) for name, result in known.items()})
+    return ReproductionSummary(
+        {name: judge_again(library[name], result) for name, result in known.items()}
+    )
 
 
 def judge_again(experiment: Experiment, earlier: ReproducedExperiment) -> ReproducedExperiment:
-    """Return an earlier result with its simulated numbers as they were, judged by the rules and words of today.
+    """Return an earlier result with its simulated numbers as they were, judged by the rules and
+    words of today.
 
-    A page would otherwise count the experiments of this call by one rule and those of earlier calls by another.
+    A page would otherwise count the experiments of this call by one rule and those of earlier calls
+    by another.
     """
     simulated = {_key(pair): pair.simulated for pair in earlier.published}
-    numbers = [(number, simulated[_key(number)]) for number in experiment.published if _key(number) in simulated]
+    numbers = [
+        (number, simulated[_key(number)])
+        for number in experiment.published
+        if _key(number) in simulated
+    ]
     result = outcome_of(
-        experiment, compare_simulated(numbers, experiment.goal, experiment.against, experiment.variants)
+        experiment,
+        compare_simulated(numbers, experiment.goal, experiment.against, experiment.variants),
     )
-    result.options, result.sensitivity, result.wall_s = earlier.options, earlier.sensitivity, earlier.wall_s
+    result.options, result.sensitivity, result.wall_s = (
+        earlier.options,
+        earlier.sensitivity,
+        earlier.wall_s,
+    )
     result.changes = earlier.changes
     return result
 
@@ -321,7 +409,9 @@ def find_command(name: str) -> ExperimentCommand:
         return train
     from specbench_kit.studies.reproduction import decoding
 
-    return {"bench": decoding.bench, "simulate": decoding.simulate, "capacity": decoding.capacity}[name]
+    return {"bench": decoding.bench, "simulate": decoding.simulate, "capacity": decoding.capacity}[
+        name
+    ]
 
 
 def option_names(name: str) -> frozenset[str]:

@@ -1,4 +1,5 @@
-"""Experiments of the command `train`: predictor families that learn from the recorded drafts of a pair.
+"""Experiments of the command `train`: predictor families that learn from the recorded drafts of a
+pair.
 
 For WISP's Table 11 a family's own library is timed as well, which the kit's scorers do without.
 """
@@ -33,11 +34,12 @@ BALANCED = "balanced"
 
 @dataclass(frozen=True, kw_only=True)
 class PredictorExperiment:
-    """The drafts of a pair on prompts of a dataset's bundled sample, and predictor families by label.
+    """The drafts of a pair on prompts of a dataset's bundled sample, and predictor families by
+    label.
 
-    Each series has a `family` and a `threshold`: a number, or `balanced` for the threshold with the highest balanced
-    accuracy on the validation prompts. With `library = true` the family's own library is trained and timed instead, of
-    which only the latency is a result.
+    Each series has a `family` and a `threshold`: a number, or `balanced` for the threshold with the
+    highest balanced accuracy on the validation prompts. With `library = true` the family's own
+    library is trained and timed instead, of which only the latency is a result.
     """
 
     target: str
@@ -52,14 +54,17 @@ class PredictorExperiment:
     timed_scores: int = 1000
 
     def rows(self, report: CountCallback) -> Rows:
-        """Return a row about the examples and one per series; latencies are measured on this machine."""
+        """Return a row about the examples and one per series; latencies are measured on this
+        machine.
+        """
         rows: Rows = [{"series": "examples", **averaged([self._describe_examples()])}]
         for done, (label, entry) in enumerate(self.series.items()):
             report(done, len(self.series))
             rows.append({"series": label, **averaged([self._evaluate(**entry)])})
         by_library = [bool(entry.get("library")) for entry in self.series.values()]
         for library in (False, True):
-            # What a library's call takes is compared with that of another library, a scorer of the kit with its own.
+            # What a library's call takes is compared with that of another library, a scorer of the
+            # kit with its own.
             group = [row for row, own in zip(rows[1:], by_library, strict=True) if own == library]
             for row in group:
                 medians_s = [compared["latency"]["median"]["mean"] for compared in (row, group[0])]
@@ -79,7 +84,13 @@ class PredictorExperiment:
             seed=self.seed,
             batch_size=RECORDED_TOGETHER,
         )
-        prompts = load(sample_of(self.dataset), data_dir=None, allow_sample=False, limit=self.limit, seed=self.seed)
+        prompts = load(
+            sample_of(self.dataset),
+            data_dir=None,
+            allow_sample=False,
+            limit=self.limit,
+            seed=self.seed,
+        )
         with TemporaryDirectory() as folder:
             path = Path(folder) / "trace.parquet"
             record(settings, prompts, path, self.max_draft, lambda *_: None)
@@ -87,7 +98,9 @@ class PredictorExperiment:
         return {name: extract(part) for name, part in split.parts.items()}
 
     def _describe_examples(self) -> dict[str, object]:
-        """Return the number of tokens, how many were accepted, and each feature's correlation with acceptance."""
+        """Return the number of tokens, how many were accepted, and each feature's correlation with
+        acceptance.
+        """
         parts = self.parts.values()
         tokens = sum(map(len, parts))
         accepted = sum(int(part.labels.sum()) for part in parts)
@@ -99,14 +112,20 @@ class PredictorExperiment:
             "correlation": dict(zip(table.names, table.matrix[-1], strict=True)),
         }
 
-    def _evaluate(self, family: str, threshold: float | str = 0.5, library: bool = False) -> dict[str, object]:
-        """Return the test metrics and the latency of a family that was trained at its best hyper-parameters."""
+    def _evaluate(
+        self, family: str, threshold: float | str = 0.5, library: bool = False
+    ) -> dict[str, object]:
+        """Return the test metrics and the latency of a family that was trained at its best
+        hyper-parameters.
+        """
         train, valid, test = (self.parts[name] for name in ("training", "validation", "test"))
         if library:
             return {"latency": time_library(family, train, test, self.timed_scores)}
         scorer = search(families.get(family)(), train, valid, Budget(self.trials), self.seed).scorer
         if threshold == BALANCED:
-            threshold = scoring.by_balanced_accuracy(valid.labels, scorer.score_many(valid.features))
+            threshold = scoring.by_balanced_accuracy(
+                valid.labels, scorer.score_many(valid.features)
+            )
         metrics = scoring.summarise(test.labels, scorer.score_many(test.features), float(threshold))
         return {
             **to_builtins(metrics),
@@ -125,7 +144,9 @@ FIXED = {"n_jobs": 1, "random_state": 0}
 
 
 class LibraryScorer:
-    """A classifier with scikit-learn's interface that scores one sample at a time, as a drafting loop asks for it."""
+    """A classifier with scikit-learn's interface that scores one sample at a time, as a drafting
+    loop asks for it.
+    """
 
     def __init__(self, classifier: Any) -> None:
         self._classifier = classifier
@@ -136,9 +157,13 @@ class LibraryScorer:
 
 
 def time_library(family: str, train: Examples, test: Examples, trials: int) -> dict[str, float]:
-    """Return statistics of the seconds of one score by the family's library, trained with that library's defaults."""
+    """Return statistics of the seconds of one score by the family's library, trained with that
+    library's defaults.
+    """
     if family not in CLASSIFIERS:
-        raise SkitError(f"no library of the family '{family}' is timed; known: {', '.join(CLASSIFIERS)}")
+        raise SkitError(
+            f"no library of the family '{family}' is timed; known: {', '.join(CLASSIFIERS)}"
+        )
     classifier = CLASSIFIERS[family]()
     classifier.fit(train.features, train.labels)
     return time_scores(LibraryScorer(classifier), test.features[:1000].tolist(), trials)

@@ -6,7 +6,12 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.papers.comparison import ComparedNumber, PrintedNumber, predictions, printed_numbers
+from specbench_kit.papers.comparison import (
+    ComparedNumber,
+    PrintedNumber,
+    predictions,
+    printed_numbers,
+)
 from specbench_kit.papers.experiment import PREDICTED, Assumed, MainClaim, Published
 from specbench_kit.reports.document import code
 from specbench_kit.reports.sections.wording import outcome
@@ -14,7 +19,8 @@ from specbench_kit.reports.writing.formatting import ABSENT, seconds, significan
 
 
 class RoleCounts(Struct):
-    """The printed numbers of a role that were compared, those within the goal, and those that no effect would meet too.
+    """The printed numbers of a role that were compared, those within the goal, and those that no
+    effect would meet too.
 
     A number that is tried under several assumptions counts once, and is within the goal if it is under all of them.
     `idle_missed` of those that no effect would meet are not within the goal.
@@ -27,7 +33,8 @@ class RoleCounts(Struct):
 
 
 class MovedInput(Struct):
-    """Another value of an assumed input: the ratio of each simulated to its published number before and after.
+    """Another value of an assumed input: the ratio of each simulated to its published number before
+    and after.
 
     `effect` is the mean change of the ratios; None if no number was simulated both times.
     """
@@ -39,10 +46,11 @@ class MovedInput(Struct):
 
 
 class ReproducedExperiment(Struct, kw_only=True):
-    """A reproduced experiment in `summary.json`, of which `compared` predictions are counted, `within` within the goal.
+    """A reproduced experiment in `summary.json`, of which `compared` predictions are counted,
+    `within` within the goal.
 
-    A prediction is a number or a bound that the paper prints, once even where `variants` try it under several
-    assumptions.
+    A prediction is a number or a bound that the paper prints, once even where `variants` try it
+    under several assumptions.
     """
 
     name: str
@@ -97,7 +105,9 @@ METRICS = {
     "b_read_s": "b, read",
     "c_s": "c",
 }
-"""Metrics in words, with units but for seconds, which numbers carry, where their names are not these words."""
+"""Metrics in words, with units but for seconds, which numbers carry, where their names are not
+these words.
+"""
 WHOLE = ("figures", "overall", "classes", "cost")
 """Parts of a metric's path that say nothing to a reader."""
 
@@ -117,7 +127,9 @@ def predicted_counts(results: Sequence[ReproducedExperiment]) -> tuple[int, int]
 
 
 def role_counts(results: Sequence[ReproducedExperiment], role: str) -> tuple[int, int]:
-    """Return how many numbers of a role are within the goal in some experiments, and how many were compared."""
+    """Return how many numbers of a role are within the goal in some experiments, and how many were
+    compared.
+    """
     counts = [result.roles[role] for result in results]
     return sum(count.within for count in counts), sum(count.compared for count in counts)
 
@@ -129,7 +141,9 @@ LEAST_EFFECT = 0.05
 
 
 def verdict(result: ReproducedExperiment) -> str:
-    """Return how many predictions came out, how far the others are off and why, and what is no prediction."""
+    """Return how many predictions came out, how far the others are off and why, and what is no
+    prediction.
+    """
     counted = result.predictions()
     others = _not_predicted(result)
     if not counted:
@@ -137,7 +151,11 @@ def verdict(result: ReproducedExperiment) -> str:
     also = f" Not counted: {others}." if others else ""
     within = sum(number.is_met for number in counted)
     if within == len(counted):
-        predicted = f"all {len(counted)} predictions come out" if len(counted) > 1 else "the one prediction comes out"
+        predicted = (
+            f"all {len(counted)} predictions come out"
+            if len(counted) > 1
+            else "the one prediction comes out"
+        )
         return f"Predicted: {predicted} ({_all_met(counted)}).{also}"
     reached_by = "Predicted in part" if within else "Not predicted"
     sentences = [f"{within} of {len(counted)} predictions come out", *_misses(result, counted)]
@@ -150,7 +168,9 @@ def _not_predicted(result: ReproducedExperiment) -> str:
     for role, words in NOT_PREDICTED.items():
         counts = result.roles[role]
         if counts.compared:
-            parts.append(f"{counts.compared} {words[counts.compared > 1]} ({counts.within} within the goal)")
+            parts.append(
+                f"{counts.compared} {words[counts.compared > 1]} ({counts.within} within the goal)"
+            )
     predicted = result.roles[PREDICTED]
     if idle := predicted.passed_by_no_effect:
         missed = f" ({predicted.idle_missed} of them missed here)" if predicted.idle_missed else ""
@@ -165,7 +185,9 @@ def _all_met(counted: Sequence[PrintedNumber]) -> str:
     points = [pair.points for pair in pairs if pair.points is not None]
     parts = []
     if errors:
-        parts.append(f"numbers within {percent(max(errors))}" if max(errors) else "numbers to the digit")
+        parts.append(
+            f"numbers within {percent(max(errors))}" if max(errors) else "numbers to the digit"
+        )
     if points:
         parts.append(f"small numbers within {significant(max(points))}")
     if any(pair.bound for pair in pairs):
@@ -174,7 +196,9 @@ def _all_met(counted: Sequence[PrintedNumber]) -> str:
 
 
 def _misses(result: ReproducedExperiment, counted: Sequence[PrintedNumber]) -> list[str]:
-    """Return phrases on the numbers that are missed: the farthest as a ratio and in points, bounds, and in part."""
+    """Return phrases on the numbers that are missed: the farthest as a ratio and in points, bounds,
+    and in part.
+    """
     missed = [pair for pair in result.published if pair.role == PREDICTED and pair.within is False]
     relative = [pair for pair in missed if pair.score is not None]
     in_points = [pair for pair in missed if pair.points is not None]
@@ -189,7 +213,9 @@ def _misses(result: ReproducedExperiment, counted: Sequence[PrintedNumber]) -> l
     if named:
         goal = f"a number comes out within {percent(result.goal)}"
         goal += ", or within the points that are stated for small ones" if in_points else ""
-        farthest = "; ".join(f"{words} {_full_name(pair, result)}: {_how_far(pair)}" for words, pair in named)
+        farthest = "; ".join(
+            f"{words} {_full_name(pair, result)}: {_how_far(pair)}" for words, pair in named
+        )
         phrases.append(f"{_sentence(goal)}; {farthest}")
     broken = [number for number in counted if number.compared[0].bound and not number.is_met]
     if broken:
@@ -200,12 +226,16 @@ def _misses(result: ReproducedExperiment, counted: Sequence[PrintedNumber]) -> l
     if in_part:
         listed = [_met_in_part(number) for number in in_part[:MOST_NAMED]]
         more = f"; and {len(in_part) - MOST_NAMED} more" if len(in_part) > MOST_NAMED else ""
-        phrases.append(f"Under one assumption only, which does not count, comes out: {'; '.join(listed)}{more}")
+        phrases.append(
+            f"Under one assumption only, which does not count, comes out: {'; '.join(listed)}{more}"
+        )
     return phrases
 
 
 def _broken_bound(number: PrintedNumber, result: ReproducedExperiment) -> str:
-    """Return a bound that does not hold under every assumption, with what was found where it does not."""
+    """Return a bound that does not hold under every assumption, with what was found where it does
+    not.
+    """
     broken = [pair for pair in number.compared if not pair.within]
     if len(number.compared) == 1:
         return f"{_full_name(broken[0], result)}, {published(broken[0])}: ours {_mean(broken[0])}"
@@ -235,7 +265,9 @@ def _mean(pair: ComparedNumber) -> str:
 
 
 def _how_far(pair: ComparedNumber) -> str:
-    """Return in words what is printed and found, with the ratio of both and the share of the effect."""
+    """Return in words what is printed and found, with the ratio of both and the share of the
+    effect.
+    """
     words = [f"{_mean(pair)} where {published(pair)} is printed"]
     if pair.simulated_over_published is not None:
         words.append(times(pair.simulated_over_published))
@@ -260,7 +292,9 @@ def duration(wall_s: float) -> str:
 
 
 def totals(results: Sequence[ReproducedExperiment]) -> str:
-    """Return in a sentence how many predictions of some experiments there are, and how many of these come out."""
+    """Return in a sentence how many predictions of some experiments there are, and how many of
+    these come out.
+    """
     within, compared = predicted_counts(results)
     if not compared:
         others = [
@@ -274,7 +308,9 @@ def totals(results: Sequence[ReproducedExperiment]) -> str:
 
 
 def role(pair: ComparedNumber, variants: Sequence[Sequence[str]] = ()) -> str:
-    """Return what a published number is to its experiment, if it is tried several times, and if it is not counted."""
+    """Return what a published number is to its experiment, if it is tried several times, and if it
+    is not counted.
+    """
     if pair.fitted_to:
         return f"{pair.role}: {pair.fitted_to}"
     several = next((row for row in variants if pair.series in row), ())
@@ -303,17 +339,22 @@ class _ClaimedNumber:
         return f"{self.name}: {self.printed} printed, ours {self.found}{why}"
 
 
-def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment], terms: Mapping[str, str] = {}) -> str:
-    """Return in a sentence what a paper claims above all, and what it comes to here or which command tells.
+def main_claim(
+    claim: MainClaim, results: Sequence[ReproducedExperiment], terms: Mapping[str, str] = {}
+) -> str:
+    """Return in a sentence what a paper claims above all, and what it comes to here or which
+    command tells.
 
-    Only predictions are judged. `terms` say what names of series stand for. The sentence is empty where the experiment
-    has no number to compare.
+    Only predictions are judged. `terms` say what names of series stand for. The sentence is empty
+    where the experiment has no number to compare.
     """
     result = next((result for result in results if result.name == claim.experiment), None)
     if result is None:
         command = code(f"skit reproduce {claim.experiment}")
         return f"The main claim is that {claim.words}; it is not among these experiments: {command} tries it."
-    pairs = [pair for pair in result.published if pair.series in claim.series and pair.value is not None]
+    pairs = [
+        pair for pair in result.published if pair.series in claim.series and pair.value is not None
+    ]
     if claim.is_lead:
         numbers = _claimed_leads(pairs, result)
     else:
@@ -325,7 +366,11 @@ def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment], terms:
     read_as = f", for '{result.against}'" if claim.is_lead else ""
     explained = f" {'. '.join(meaning)}." if meaning else ""
     listed = "; ".join(number.words() for number in numbers)
-    others = "".join(_under_variant(name, pairs, result, terms) for name in _variants(result)) if claim.is_lead else ""
+    others = (
+        "".join(_under_variant(name, pairs, result, terms) for name in _variants(result))
+        if claim.is_lead
+        else ""
+    )
     return (
         f"The main claim is that {claim.words}. {_claim_outcome(numbers, result.goal)}{read_as}: {listed}.{others}"
         f"{explained}"
@@ -335,14 +380,23 @@ def main_claim(claim: MainClaim, results: Sequence[ReproducedExperiment], terms:
 def _variants(result: ReproducedExperiment) -> list[str]:
     """Return the other series that stand for the same row of the paper as the reference."""
     return [
-        name for several in result.variants if result.against in several for name in several if name != result.against
+        name
+        for several in result.variants
+        if result.against in several
+        for name in several
+        if name != result.against
     ]
 
 
 def _under_variant(
-    name: str, pairs: Sequence[ComparedNumber], result: ReproducedExperiment, terms: Mapping[str, str]
+    name: str,
+    pairs: Sequence[ComparedNumber],
+    result: ReproducedExperiment,
+    terms: Mapping[str, str],
 ) -> str:
-    """Return in a sentence by how much a variant of the reference is ahead of the series of a claim."""
+    """Return in a sentence by how much a variant of the reference is ahead of the series of a
+    claim.
+    """
     own = {
         (number.metric, frozenset(number.where.items())): number.simulated.mean
         for number in result.published
@@ -366,24 +420,36 @@ def _claim_outcome(numbers: Sequence[_ClaimedNumber], goal: float) -> str:
     if all(holds):
         return "It comes out"
     if any(holds):
-        return f"It comes out in part, {sum(holds)} of {len(holds)} predictions within {percent(goal)}"
+        return (
+            f"It comes out in part, {sum(holds)} of {len(holds)} predictions within {percent(goal)}"
+        )
     return f"It does not come out within {percent(goal)}"
 
 
 def _claimed(number: PrintedNumber, result: ReproducedExperiment) -> _ClaimedNumber:
-    """Return a number of a main claim, with what is found under each assumption if there are several."""
+    """Return a number of a main claim, with what is found under each assumption if there are
+    several.
+    """
     first = number.compared[0]
     if len(number.compared) > 1:
         name = metric_in_words(first)
-        found = " and ".join(f"{_mean(pair)} for '{series_and_point(pair)}'" for pair in number.compared)
+        found = " and ".join(
+            f"{_mean(pair)} for '{series_and_point(pair)}'" for pair in number.compared
+        )
     else:
         name, found = _full_name(first, result), _mean(first)
     not_judged = "" if first.counted or first.simulated is None else role(first)
-    return _ClaimedNumber(name, _printed(first), found, number.is_met if first.counted else None, not_judged)
+    return _ClaimedNumber(
+        name, _printed(first), found, number.is_met if first.counted else None, not_judged
+    )
 
 
-def _claimed_leads(pairs: Sequence[ComparedNumber], result: ReproducedExperiment) -> list[_ClaimedNumber]:
-    """Return by how much the reference series is ahead; a lead of or over a fitted number is not judged."""
+def _claimed_leads(
+    pairs: Sequence[ComparedNumber], result: ReproducedExperiment
+) -> list[_ClaimedNumber]:
+    """Return by how much the reference series is ahead; a lead of or over a fitted number is not
+    judged.
+    """
     fitted = {pair.series for pair in result.published if pair.fitted_to}
     leads = []
     for pair in pairs:
@@ -419,30 +485,45 @@ def with_interval(pair: ComparedNumber) -> str:
 
 
 def claim_verdict(pair: ComparedNumber, goal: float) -> str:
-    """Return whether a number is met, by how much it is missed, and whether it lies in the interval all the same."""
+    """Return whether a number is met, by how much it is missed, and whether it lies in the interval
+    all the same.
+    """
     if pair.simulated is None:
         return "no number of ours"
     if pair.holds is not None:
         judged = outcome(pair)
     else:
         is_ratio = pair.simulated_over_published is not None
-        parts = [outcome(pair) if is_ratio else f"{significant(_distance(pair))} apart", effect_in_words(pair)]
+        parts = [
+            outcome(pair) if is_ratio else f"{significant(_distance(pair))} apart",
+            effect_in_words(pair),
+        ]
         bounds = pair.simulated.bounds
-        inside = bounds is not None and pair.value is not None and bounds[0] <= pair.value <= bounds[1]
-        met = f"within {percent(goal)}" if pair.points is None else f"within {significant(pair.points)}"
+        inside = (
+            bounds is not None and pair.value is not None and bounds[0] <= pair.value <= bounds[1]
+        )
+        met = (
+            f"within {percent(goal)}"
+            if pair.points is None
+            else f"within {significant(pair.points)}"
+        )
         judged = f"{met if pair.within else 'not met'}: {', '.join(filter(None, parts))}"
         judged += ", though inside our interval" if inside and not pair.within else ""
     return f"{judged}; not counted, no effect would do" if pair.passed_by_no_effect else judged
 
 
 def effects_compared(result: ReproducedExperiment) -> str:
-    """Return what the share of an effect is, with the farthest as an example; nothing where no effect is compared."""
+    """Return what the share of an effect is, with the farthest as an example; nothing where no
+    effect is compared.
+    """
     gains = [pair for pair in result.published if pair.null and pair.effect_found is not None]
     if not gains:
         return ""
     pair = max(gains, key=lambda pair: pair.error)
     null = pair.null or 0.0
-    ours, theirs = ((value or 0.0) - null for value in (pair.simulated and pair.simulated.mean, pair.value))
+    ours, theirs = (
+        (value or 0.0) - null for value in (pair.simulated and pair.simulated.mean, pair.value)
+    )
     return (
         f"A number that is {null:g} without any effect is judged by what exceeds {null:g}, the share of the effect: "
         f"{series_and_point(pair)} has {significant(ours)} of {significant(theirs)}, {effect_in_words(pair)}."
@@ -450,7 +531,9 @@ def effects_compared(result: ReproducedExperiment) -> str:
 
 
 def summary_of_role(result: ReproducedExperiment, name: str) -> str:
-    """Return how many numbers of an experiment have a role, and how many of them are within the goal."""
+    """Return how many numbers of an experiment have a role, and how many of them are within the
+    goal.
+    """
     counts = result.roles[name]
     return f"{counts.within} of {counts.compared} within the goal"
 
@@ -469,10 +552,17 @@ def metric_in_words(pair: Published) -> str:
     if "shares" in path:
         words = f"share of {words}"
     if name == "value":
-        # The numbers of an experiment that computes one figure per series; older results do not say which.
+        # The numbers of an experiment that computes one figure per series; older results do not say
+        # which.
         return pair.measured or words
     part = path[-1] if path and path[-1] not in WHOLE else ""
-    return f"{words}, class {part}" if part.isdigit() else f"{words}, {part.replace('_', ' ')}" if part else words
+    return (
+        f"{words}, class {part}"
+        if part.isdigit()
+        else f"{words}, {part.replace('_', ' ')}"
+        if part
+        else words
+    )
 
 
 def _path_and_name(pair: Published) -> tuple[list[str], str]:
@@ -495,6 +585,8 @@ def series_and_point(pair: Published) -> str:
 
 
 def percent(share: float) -> str:
-    """Return 0.1234 as 12.3% and 0.1 as 10%: a goal is a round number, not one that was measured to a decimal."""
+    """Return 0.1234 as 12.3% and 0.1 as 10%: a goal is a round number, not one that was measured to
+    a decimal.
+    """
     number = significant(100 * share)
     return f"{number.rstrip('0').rstrip('.') if '.' in number else number}%"

@@ -38,7 +38,16 @@ Records = Sequence[RequestRecord]
 RecordPairs = Sequence[tuple[RequestRecord, RequestRecord]]
 """The records of the same requests in the first and the second run."""
 
-ENVIRONMENT = ("git_commit", "git_dirty", "platform", "versions", "hardware", "options", "uses", "method_source")
+ENVIRONMENT = (
+    "git_commit",
+    "git_dirty",
+    "platform",
+    "versions",
+    "hardware",
+    "options",
+    "uses",
+    "method_source",
+)
 """Keys of `run.json` that describe the conditions of a run."""
 COMMIT = re.compile("[0-9a-f]{40}")
 """A commit of the hub."""
@@ -72,7 +81,9 @@ class Differences:
     warnings: Sequence[str] = ()
     """Why the times of one of the runs are not valid, as its page says."""
     is_replay: bool = False
-    """Whether a trace was replayed, so that the same policy makes the same rounds on every machine."""
+    """Whether a trace was replayed, so that the same policy makes the same rounds on every
+    machine.
+    """
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, ready for JSON."""
@@ -80,8 +91,12 @@ class Differences:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether the second run is one of the same policy, as far as its options and its replayed rounds tell."""
-        return not self._is_another_policy and (not self.is_replay or self.rounds.equal == self.rounds.compared)
+        """Whether the second run is one of the same policy, as far as its options and its replayed
+        rounds tell.
+        """
+        return not self._is_another_policy and (
+            not self.is_replay or self.rounds.equal == self.rounds.compared
+        )
 
     @property
     def _is_another_policy(self) -> bool:
@@ -98,23 +113,39 @@ class Differences:
         if self._is_another_policy:
             options = ", ".join(self._changed_options)
             shown = f", for its options differ ({options})" if options else ""
-            return f"NOT THE SAME POLICY: its code has changed since the first run{shown}; {counts}."
+            return (
+                f"NOT THE SAME POLICY: its code has changed since the first run{shown}; {counts}."
+            )
         if not self.is_repeated:
             return f"NOT REPEATED: a replay makes the same rounds unless code, predictor or profiles changed; {counts}."
-        is_equal = all(count.equal == count.compared for count in (self.outputs, self.rounds)) and not self.missing
+        is_equal = (
+            all(count.equal == count.compared for count in (self.outputs, self.rounds))
+            and not self.missing
+        )
         return f"{'Repeated' if is_equal else 'Not all of it came out again'}: {counts}."
 
     def lines(self) -> list[str]:
-        """Return the differences as lines of text, behind those that say which times are not valid."""
-        changed = [f"{name}: {first} before, {second} now" for name, (first, second) in self.environment.items()]
-        speedups = ", ".join("none" if speedup is None else f"{speedup:.2f}x" for speedup in self.speedups)
+        """Return the differences as lines of text, behind those that say which times are not
+        valid.
+        """
+        changed = [
+            f"{name}: {first} before, {second} now"
+            for name, (first, second) in self.environment.items()
+        ]
+        speedups = ", ".join(
+            "none" if speedup is None else f"{speedup:.2f}x" for speedup in self.speedups
+        )
         return [
             *self.warnings,
             self.verdict(),
             *(changed or ["environment: the same"]),
             f"outputs: {self.outputs.equal} of {self.outputs.compared} equal",
             f"rounds: {self.rounds.equal} of {self.rounds.compared} requests with the same drafts and acceptances",
-            *([f"requests that finished in one of the two runs only: {self.missing}"] if self.missing else []),
+            *(
+                [f"requests that finished in one of the two runs only: {self.missing}"]
+                if self.missing
+                else []
+            ),
             f"time: {_times(self.time_ratio)} the first run's; baseline: {_times(self.baseline_time_ratio)}",
             f"speedup on a typical prompt, before and now: {speedups}",
         ]
@@ -129,7 +160,11 @@ class RerunResult:
 
 
 def rerun(
-    path: Path, options: RerunOptions, out: Path, argv: tuple[str, ...], report: Callable[[Progress], None]
+    path: Path,
+    options: RerunOptions,
+    out: Path,
+    argv: tuple[str, ...],
+    report: Callable[[Progress], None],
 ) -> RerunResult:
     """Run the run in `path` again, into a new run directory below `out`."""
     first = RunDirectory.find(path)
@@ -161,7 +196,10 @@ def _require_effect(run: Document, options: RerunOptions) -> None:
 
 
 def _decode(
-    first: RunDirectory, settings: BenchSettings, options: RerunOptions, report: Callable[[Progress], None]
+    first: RunDirectory,
+    settings: BenchSettings,
+    options: RerunOptions,
+    report: Callable[[Progress], None],
 ) -> Conclusion:
     dataset = restore_dataset(first.run, options.data_dir)
     bench = Workbench(settings, [dataset])
@@ -204,10 +242,14 @@ def _times(ratio: float | None) -> str:
 
 
 def _pair(first: Records, second: Records) -> tuple[RecordPairs, int]:
-    """Return the records of requests that finished in both runs, and the number that finished in one only."""
+    """Return the records of requests that finished in both runs, and the number that finished in
+    one only.
+    """
     before = {record.key: record for record in first if record.finish_reason != "error"}
     after = {record.key: record for record in second if record.finish_reason != "error"}
-    return [(record, after[key]) for key, record in before.items() if key in after], len(before.keys() ^ after.keys())
+    return [(record, after[key]) for key, record in before.items() if key in after], len(
+        before.keys() ^ after.keys()
+    )
 
 
 def _environment(run: RunDirectory) -> dict[str, object]:
@@ -240,14 +282,24 @@ RunDescription = Mapping[str, Any]
 """The content of `run.json`."""
 
 
-def restore_settings(run: RunDescription, options: RerunOptions, out: Path, argv: tuple[str, ...]) -> BenchSettings:
-    """Return the settings of the run; raise SkitError if it was not decoded or replayed by this program alone."""
+def restore_settings(
+    run: RunDescription, options: RerunOptions, out: Path, argv: tuple[str, ...]
+) -> BenchSettings:
+    """Return the settings of the run; raise SkitError if it was not decoded or replayed by this
+    program alone.
+    """
     if "config" not in run or "models" not in run or "method" not in run:
-        raise SkitError("run.json names no method, models and settings: only runs of skit bench can be run again")
+        raise SkitError(
+            "run.json names no method, models and settings: only runs of skit bench can be run again"
+        )
     if "imported" in run:
-        raise SkitError(f"the run was imported from {run['imported']['tool']}, which would have to run it again")
+        raise SkitError(
+            f"the run was imported from {run['imported']['tool']}, which would have to run it again"
+        )
     if "server" in run:
-        raise SkitError("the run was verified by a server, which is not known here: use skit bench --server again")
+        raise SkitError(
+            "the run was verified by a server, which is not known here: use skit bench --server again"
+        )
     if run["config"].get("processes", 1) > 1:
         raise SkitError(
             "the run was decoded in several processes, and a rerun is one: give skit bench --processes again"
@@ -278,7 +330,9 @@ def is_replay(run: RunDescription) -> bool:
 
 
 def find_trace(run: RunDescription, replay: Path | None) -> Path:
-    """Return the path of the trace that the run replayed, checked by its hash; `replay` is where the user has it."""
+    """Return the path of the trace that the run replayed, checked by its hash; `replay` is where
+    the user has it.
+    """
     described = run["trace"]
     file = Path(described["file"])
     # A trace that the kit brings is named without its suffix.
@@ -289,8 +343,12 @@ def find_trace(run: RunDescription, replay: Path | None) -> Path:
             if path.is_file() and provenance.hash_file(path) == described["sha256"]:
                 return path
     if replay is not None and replay.is_file():
-        raise SkitError(f"{replay} is not the trace that the run replayed: name the right one with --replay")
-    raise SkitError(f"the run replayed the trace {described['file']}: say where it is with --replay")
+        raise SkitError(
+            f"{replay} is not the trace that the run replayed: name the right one with --replay"
+        )
+    raise SkitError(
+        f"the run replayed the trace {described['file']}: say where it is with --replay"
+    )
 
 
 def restore_dataset(run: RunDescription, data_dir: Path | None) -> LoadedDataset:
@@ -299,19 +357,26 @@ def restore_dataset(run: RunDescription, data_dir: Path | None) -> LoadedDataset
     config = run["config"]
     limit = config.get("limit")
     seed = config["seed"]
-    loaded = load(_find_prompts(run, data_dir), data_dir=data_dir, allow_sample=False, limit=limit, seed=seed)
+    loaded = load(
+        _find_prompts(run, data_dir), data_dir=data_dir, allow_sample=False, limit=limit, seed=seed
+    )
     dataset = leave_out(loaded, frozenset(described.get("left_out") or ()), limit, seed)
     if dataset.digest != described["digest"]:
         raise SkitError(
             f"the prompts of {described['name']} ({dataset.location}) are not those of the run (SHA-256 "
             f"{dataset.digest[:12]}, not {described['digest'][:12]}): name the folder that holds them with --data-dir"
         )
-    return replace(dataset, name=described["name"], source=described["source"], location=described["location"])
+    return replace(
+        dataset, name=described["name"], source=described["source"], location=described["location"]
+    )
 
 
 def require_same_models(run: RunDescription, models: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raise SkitError unless the models have the run's content, or its commit if they come from the hub."""
-    # What the run records besides was loaded for other methods that ran with it, such as another one's head.
+    """Raise SkitError unless the models have the run's content, or its commit if they come from the
+    hub.
+    """
+    # What the run records besides was loaded for other methods that ran with it, such as another
+    # one's head.
     for role in run["models"].keys() & models.keys():
         loaded = models[role]["hash"]
         expected = run["models"][role]["hash"]
@@ -323,7 +388,9 @@ def require_same_models(run: RunDescription, models: Mapping[str, Mapping[str, A
 
 
 def _find_model(run: RunDescription, role: Role) -> str:
-    """Return the name to load a model by: the bundled one, a folder with the same content, a named pair or a hub id."""
+    """Return the name to load a model by: the bundled one, a folder with the same content, a named
+    pair or a hub id.
+    """
     name = str(run["models"][role]["name"])
     if name == f"{BUNDLED}/{role}":
         return BUNDLED
@@ -337,7 +404,9 @@ def _find_model(run: RunDescription, role: Role) -> str:
             return pair.name
     if "/" in name:
         return _with_commit(name, role, run["models"][role]["hash"])
-    raise SkitError(f"the {role} '{name}' was in a folder that the run does not name: say where with --{role}")
+    raise SkitError(
+        f"the {role} '{name}' was in a folder that the run does not name: say where with --{role}"
+    )
 
 
 def _with_commit(name: str, role: Role, recorded: str) -> str:
@@ -350,7 +419,9 @@ def _with_commit(name: str, role: Role, recorded: str) -> str:
 
 
 def _find_draft(run: RunDescription, target: str) -> str:
-    """Return the name to load the draft model by: `auto` if it is the target's own, else that of `_find_model`."""
+    """Return the name to load the draft model by: `auto` if it is the target's own, else that of
+    `_find_model`.
+    """
     with suppress(SkitError):
         own = find_draft(AUTO, locate(target, "target"))
         if provenance.hash_model(own.folder) == run["models"]["draft"]["hash"]:
@@ -359,7 +430,9 @@ def _find_draft(run: RunDescription, target: str) -> str:
 
 
 def _find_prompts(run: RunDescription, data_dir: Path | None) -> str:
-    """Return what to load: the name of the dataset, its bundled sample, or a file of the same name."""
+    """Return what to load: the name of the dataset, its bundled sample, or a file of the same
+    name.
+    """
     dataset = run["dataset"]
     if dataset["source"] == "sample":
         return str(SAMPLES / f"{dataset['location']}.jsonl")
@@ -377,7 +450,12 @@ def _find_prompts(run: RunDescription, data_dir: Path | None) -> str:
 
 
 def _arguments(run: RunDescription, option: str) -> Sequence[str]:
-    """Return the values of an option on the run's command line, as `--option value` or `--option=value`."""
+    """Return the values of an option on the run's command line, as `--option value` or
+    `--option=value`.
+    """
     argv = run.get("argv", [])
     values = [value for name, value in pairwise(argv) if name == option]
-    return [*values, *(argument.partition("=")[2] for argument in argv if argument.startswith(f"{option}="))]
+    return [
+        *values,
+        *(argument.partition("=")[2] for argument in argv if argument.startswith(f"{option}=")),
+    ]

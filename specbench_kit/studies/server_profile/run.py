@@ -64,7 +64,8 @@ class SessionLoad:
 
 
 class ObservedBatch(NamedTuple):
-    """A batch: its rows and duration, the mean time between its answers, and the answers sent during it.
+    """A batch: its rows and duration, the mean time between its answers, and the answers sent
+    during it.
 
     `spacing_s` is None for a batch of one. `leaving` is the number of answers of the previous batch that still left
     after this one had begun.
@@ -77,14 +78,18 @@ class ObservedBatch(NamedTuple):
 
 
 class BatchGap(NamedTuple):
-    """The time between two verifications while a round waited; `answers` is the size of the first batch."""
+    """The time between two verifications while a round waited; `answers` is the size of the first
+    batch.
+    """
 
     answers: int
     seconds: float
 
 
 class ObservedRound(NamedTuple):
-    """An answered round: its times as the client and the server measured them, its batch, and its row."""
+    """An answered round: its times as the client and the server measured them, its batch, and its
+    row.
+    """
 
     trip_s: float
     queue_s: float
@@ -118,7 +123,9 @@ class LoadGenerator:
         """Sessions that are to send a draft, each with the time for it, the earliest first."""
 
     def rounds(self, load: SessionLoad, seconds: float) -> list[ObservedRound]:
-        """Run a load for some seconds and return its answered rounds in the order of their arrival."""
+        """Run a load for some seconds and return its answered rounds in the order of their
+        arrival.
+        """
         for _ in range(load.sessions):
             self._open(load)
         if not load.cold:
@@ -136,7 +143,11 @@ class LoadGenerator:
             rounds.append(answered)
             if monotonic_s() > end_s and len(rounds) >= MIN_ROUNDS * load.sessions:
                 self._close(session)
-            elif load.cold or session.base > load.context + GROWTH or session.base + load.drafted > longest:
+            elif (
+                load.cold
+                or session.base > load.context + GROWTH
+                or session.base + load.drafted > longest
+            ):
                 self._close(session)
                 self._due.append((monotonic_s() + load.pause_s, self._open(load)))
             else:
@@ -148,7 +159,9 @@ class LoadGenerator:
         self._sessions[session.name] = session
         sampling = messages.Sampling(request="profile")
         prompt = [1] * load.context
-        self.connection.send(Up(open=messages.Open(session=session.name, prompt=prompt, sampling=sampling)))
+        self.connection.send(
+            Up(open=messages.Open(session=session.name, prompt=prompt, sampling=sampling))
+        )
         return session
 
     def _close(self, session: _ProfilingSession) -> None:
@@ -158,11 +171,15 @@ class LoadGenerator:
     def _send(self, session: _ProfilingSession, load: SessionLoad) -> None:
         session.round = session.round + 1
         session.sent_s = monotonic_s()
-        draft = messages.Draft(session=session.name, round=session.round, base=session.base, tokens=[1] * load.drafted)
+        draft = messages.Draft(
+            session=session.name, round=session.round, base=session.base, tokens=[1] * load.drafted
+        )
         self.connection.send(Up(draft=draft))
 
     def _next_frame(self, load: SessionLoad) -> tuple[float, Down]:
-        """Return the next frame with its time of arrival, and meanwhile send the drafts that become due."""
+        """Return the next frame with its time of arrival, and meanwhile send the drafts that become
+        due.
+        """
         while self._due:
             wait_s = self._due[0][0] - monotonic_s()
             if wait_s <= 0:
@@ -178,7 +195,9 @@ class LoadGenerator:
             arrived_s, frame = self._next_frame(load)
         verdict = frame.verdict
         if frame.WhichOneof("kind") != "verdict" or verdict.status != Status.OK:
-            raise SkitError(f"the server gave no verdict but {str(frame).strip()!r}: let nobody else use it")
+            raise SkitError(
+                f"the server gave no verdict but {str(frame).strip()!r}: let nobody else use it"
+            )
         session = self._sessions[verdict.session]
         row = session.base - verdict.cached + load.drafted, verdict.cached
         session.base += len(verdict.path) + 1
@@ -199,17 +218,23 @@ def observed_batches(rounds: Iterable[ObservedRound]) -> list[ObservedBatch]:
     for number, batch in by_number.items():
         arrivals_s = [answered.arrived_s for answered in batch]
         began_s = _began_s(batch)
-        spacing_s = (max(arrivals_s) - min(arrivals_s)) / (len(batch) - 1) if len(batch) > 1 else None
+        spacing_s = (
+            (max(arrivals_s) - min(arrivals_s)) / (len(batch) - 1) if len(batch) > 1 else None
+        )
         leaving = sum(answered.arrived_s > began_s for answered in by_number.get(number - 1, []))
-        batches.append(ObservedBatch([answered.row for answered in batch], batch[0].verify_s, spacing_s, leaving))
+        batches.append(
+            ObservedBatch(
+                [answered.row for answered in batch], batch[0].verify_s, spacing_s, leaving
+            )
+        )
     return batches
 
 
 def batch_gaps(rounds: Iterable[ObservedRound]) -> list[BatchGap]:
     """Return the gaps between successive batches for which a round waited already.
 
-    A gap lies between the first answer of one batch and the beginning of the next. Both are seen one way over the
-    network later, so that this way cancels out.
+    A gap lies between the first answer of one batch and the beginning of the next. Both are seen
+    one way over the network later, so that this way cancels out.
     """
     gaps = list[BatchGap]()
     by_number = _by_batch(rounds)
@@ -222,14 +247,17 @@ def batch_gaps(rounds: Iterable[ObservedRound]) -> list[BatchGap]:
 
 
 def transit_times(rounds: Iterable[ObservedRound], frame_s: float) -> list[float]:
-    """Return the seconds of each round outside queue and verification, as if its answer were the first of its batch.
+    """Return the seconds of each round outside queue and verification, as if its answer were the
+    first of its batch.
 
     The answers of a batch leave one after the other, each `frame_s` after the one before.
     """
     seconds: list[float] = []
     for batch in _by_batch(rounds).values():
         for position, answered in enumerate(sorted(batch, key=lambda answered: answered.arrived_s)):
-            seconds.append(answered.trip_s - answered.queue_s - answered.verify_s - position * frame_s)
+            seconds.append(
+                answered.trip_s - answered.queue_s - answered.verify_s - position * frame_s
+            )
     return seconds
 
 
@@ -241,7 +269,9 @@ def _by_batch(rounds: Iterable[ObservedRound]) -> dict[int, list[ObservedRound]]
 
 
 def _began_s(batch: list[ObservedRound]) -> float:
-    """Return the beginning of a verification on the client's clock, later by an answer's way over the network."""
+    """Return the beginning of a verification on the client's clock, later by an answer's way over
+    the network.
+    """
     return min(answered.arrived_s for answered in batch) - batch[0].verify_s
 
 
@@ -258,10 +288,14 @@ REPETITIONS = 2
 PASSES = 3
 """Measurements of every load, and passes of the reweighted least squares."""
 PAUSE_S = 0.02
-"""Pause of a single device and in half of the loads: a machine that was idle for so long takes time to wake up."""
+"""Pause of a single device and in half of the loads: a machine that was idle for so long takes time
+to wake up.
+"""
 FORM: Form = "served"
 LEAST_SHARE = 0.5
-"""The smallest share of the loads, of those to fit as of those to test, by which a profile is fitted."""
+"""The smallest share of the loads, of those to fit as of those to test, by which a profile is
+fitted.
+"""
 
 Loads = Sequence[Sequence[ObservedBatch]]
 """Batches by load."""
@@ -276,7 +310,9 @@ class ServerProfileOutcome:
     doubts: Sequence[str]
 
 
-def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) -> ServerProfileOutcome:
+def profile_server(
+    settings: ServerProfileSettings, progress: ProgressCallback
+) -> ServerProfileOutcome:
     """Measure the server under all loads, fit a profile, and write its file."""
     connection = _connect(settings)
     generator = LoadGenerator(connection)
@@ -286,7 +322,8 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
     single = list[ObservedRound]()
     gaps = list[BatchGap]()
     warm: dict[int, list[list[ObservedRound]]] = {}
-    # Every load several times in a mixed order: a machine that is slow for a while then slows all of them alike.
+    # Every load several times in a mixed order: a machine that is slow for a while then slows all
+    # of them alike.
     random = Random(SEED)
     loads = [*train, *test]
     order = [load for _ in range(REPETITIONS) for load in random.sample(loads, len(loads))]
@@ -310,7 +347,10 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
     connection.close()
     progress("done", done, len(order))
     measured = [list(filter(batches.get, part)) for part in (train, test)]
-    enough = all(len(part) >= LEAST_SHARE * len(all_) for part, all_ in zip(measured, (train, test), strict=True))
+    enough = all(
+        len(part) >= LEAST_SHARE * len(all_)
+        for part, all_ in zip(measured, (train, test), strict=True)
+    )
     if not (enough and single):
         needed = (settings.minutes or 0.0) * len(loads) / max(done, 1)
         raise SkitError(
@@ -332,12 +372,17 @@ def profile_server(settings: ServerProfileSettings, progress: ProgressCallback) 
     }
     profile = _profile(settings, welcome, _coefficients(times), fit)
     save(settings.to, profile)
-    text = _text(profile) + (f"; {done} of {len(order)} measurements were made" if done < len(order) else "")
+    text = _text(profile) + (
+        f"; {done} of {len(order)} measurements were made" if done < len(order) else ""
+    )
     return ServerProfileOutcome(profile, text, _doubts(profile))
 
 
 def _profile(
-    settings: ServerProfileSettings, welcome: Welcome, coefficients: dict[str, float], fit: JsonObject
+    settings: ServerProfileSettings,
+    welcome: Welcome,
+    coefficients: dict[str, float],
+    fit: JsonObject,
 ) -> Profile:
     return Profile(
         name=settings.to.stem,
@@ -366,7 +411,9 @@ def _loads(max_sessions: int, max_context: int) -> tuple[list[SessionLoad], list
     """Return the loads to fit, and random ones between them to test the fit."""
 
     def fitting(contexts: Iterable[int]) -> list[int]:
-        return [context for context in contexts if context + 2 * GROWTH < max_context] or [max_context // 4]
+        return [context for context in contexts if context + 2 * GROWTH < max_context] or [
+            max_context // 4
+        ]
 
     sessions = sorted({min(number, max_sessions) for number in SESSIONS})
     contexts = fitting(CONTEXTS)
@@ -380,7 +427,9 @@ def _loads(max_sessions: int, max_context: int) -> tuple[list[SessionLoad], list
     random = Random(SEED)
     test = [
         SessionLoad(
-            random.randint(2, max(2, max_sessions)), random.randint(1, 8), random.randint(contexts[0], contexts[-1])
+            random.randint(2, max(2, max_sessions)),
+            random.randint(1, 8),
+            random.randint(contexts[0], contexts[-1]),
         )
         for _ in range(TEST_LOADS)
     ]
@@ -398,17 +447,21 @@ def _overhead(
     loads: Loads,
     gaps: Sequence[BatchGap],
 ) -> dict[str, float | list[list[float]]]:
-    """Return what rounds take besides queue and verification, in seconds, by its name in the profile.
+    """Return what rounds take besides queue and verification, in seconds, by its name in the
+    profile.
 
     `wire_s` is the round trip of a single device without its verification, `frame_s` the time between two answers of a
     batch, `turn_s` the gap between two verifications and `turn_answer_s` what each answer of the first adds to it.
     `busy_by_sessions` are pairs of a number of sessions and of the seconds by which the round trip of each is longer
     than that of a single device. `warm` are the rounds of each load by its number of sessions.
     """
-    spacings_s = [batch.spacing_s for load in loads for batch in load if batch.spacing_s is not None]
+    spacings_s = [
+        batch.spacing_s for load in loads for batch in load if batch.spacing_s is not None
+    ]
     wire_s = max(0.0, median(answered.trip_s - answered.verify_s for answered in single))
     frame_s = median(spacings_s) if spacings_s else 0.0
-    # Of each number of devices on its own: many devices have many rounds, which would decide the mean of all.
+    # Of each number of devices on its own: many devices have many rounds, which would decide the
+    # mean of all.
     transit_s = {}
     for sessions, measured in sorted(warm.items()):
         times_s = (transit_times(rounds, frame_s) for rounds in measured)
@@ -419,7 +472,10 @@ def _overhead(
         "frame_s": frame_s,
         "busy_by_sessions": [
             [1.0, 0.0],
-            *([float(sessions), max(0.0, trip_s - wire_s)] for sessions, trip_s in transit_s.items()),
+            *(
+                [float(sessions), max(0.0, trip_s - wire_s)]
+                for sessions, trip_s in transit_s.items()
+            ),
         ],
         "turn_s": turn_s,
         "turn_answer_s": turn_answer_s,
@@ -427,7 +483,8 @@ def _overhead(
 
 
 def _gap_line(gaps: Sequence[BatchGap]) -> tuple[float, float]:
-    """Return the fixed part of a gap and the part per answer, by a line through the medians by number of answers.
+    """Return the fixed part of a gap and the part per answer, by a line through the medians by
+    number of answers.
 
     Medians, since a thread that the operating system kept waiting once must not move the line.
     """
@@ -444,10 +501,11 @@ def _gap_line(gaps: Sequence[BatchGap]) -> tuple[float, float]:
 
 
 def _fit(loads: Loads) -> Floats:
-    """Return the seconds of each factor of `_features`, by least squares of relative errors, all loads equal.
+    """Return the seconds of each factor of `_features`, by least squares of relative errors, all
+    loads equal.
 
-    Errors are relative to the expected time, so that small batches count as much as large ones; the expected times of
-    one pass are the weights of the next.
+    Errors are relative to the expected time, so that small batches count as much as large ones; the
+    expected times of one pass are the weights of the next.
     """
     matrix = np.array([_features(batch) for load in loads for batch in load])
     seconds = np.array([batch.verify_s for load in loads for batch in load])
@@ -461,7 +519,8 @@ def _fit(loads: Loads) -> Floats:
 
 
 def _coefficients(times: Floats) -> dict[str, float]:
-    """Return the profile's coefficients; the time of an answer that leaves is added to that of a request.
+    """Return the profile's coefficients; the time of an answer that leaves is added to that of a
+    request.
 
     On average one answer of the previous batch leaves per request of the next.
     """
@@ -472,8 +531,8 @@ def _coefficients(times: Floats) -> dict[str, float]:
 def _scatter(times: Floats, loads: Iterable[Sequence[ObservedBatch]]) -> float:
     """Return the standard deviation over the mean of the times of equal batches.
 
-    Batches of one load are compared by their ratio to the fit, so that neither different rows nor a wrong fit of the
-    load count as scatter.
+    Batches of one load are compared by their ratio to the fit, so that neither different rows nor a
+    wrong fit of the load count as scatter.
     """
     deviations: list[Floats] = []
     for load in loads:
@@ -487,13 +546,17 @@ def _accuracy(times: Floats, trained: Loads, tested: Loads) -> dict[str, object]
     accuracy = {}
     for name, loads in {"train": trained, "test": tested}.items():
         features, seconds = zip(*map(_average, loads), strict=True)
-        accuracy[name] = to_builtins(metrics(np.array(seconds), np.array(features) @ times, len(times) - 1))
+        accuracy[name] = to_builtins(
+            metrics(np.array(seconds), np.array(features) @ times, len(times) - 1)
+        )
     return accuracy
 
 
 def _average(batches: Sequence[ObservedBatch]) -> tuple[Floats, float]:
     """Return the features and the seconds of the average batch of a load."""
-    return np.mean(list(map(_features, batches)), axis=0), float(np.mean([batch.verify_s for batch in batches]))
+    return np.mean(list(map(_features, batches)), axis=0), float(
+        np.mean([batch.verify_s for batch in batches])
+    )
 
 
 def _text(profile: Profile) -> str:

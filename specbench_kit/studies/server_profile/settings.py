@@ -16,19 +16,28 @@ class ServerProfileSettings(ConnectionOptions):
 
     server: Annotated[str, Option("HOST:PORT of a `skit serve` that nobody else uses.", SERVER)]
     to: Annotated[Path, Option("File to write the profile to, .toml.", OUTPUT)]
-    target: Annotated[Target, Option("The server's target; the connection needs its tokenizer.", MODELS)] = "auto"
+    target: Annotated[
+        Target, Option("The server's target; the connection needs its tokenizer.", MODELS)
+    ] = "auto"
     sessions: Annotated[int, Option("Largest number of concurrent sessions.", RUN)] = 24
-    window_s: Annotated[float, Option("Seconds of measurement for each kind of load.", RUN, flag="window")] = 0.8
+    window_s: Annotated[
+        float, Option("Seconds of measurement for each kind of load.", RUN, flag="window")
+    ] = 0.8
 
     minutes: Annotated[
         float | None,
-        Option("Minutes after which no further load begins; the fit takes at least half of all loads.", RUN),
+        Option(
+            "Minutes after which no further load begins; the fit takes at least half of all loads.",
+            RUN,
+        ),
     ] = None
 
     def __post_init__(self) -> None:
         self.require_connection_options()
         require_minutes(self.minutes)
         if self.sessions < 2 or self.window_s <= 0:
-            raise SkitError("a server is kept busy by at least 2 --sessions, and in each --window for some time")
+            raise SkitError(
+                "a server is kept busy by at least 2 --sessions, and in each --window for some time"
+            )
         if self.to.suffix != ".toml":
             raise SkitError(f"{self.to} is no .toml file, by which --profile would find it")

@@ -1,1 +1,3 @@
-"""The commands `skit simulate` and `skit capacity`: settings, scenarios, grids and searches for capacity."""
+"""The commands `skit simulate` and `skit capacity`: settings, scenarios, grids and searches for
+capacity.
+"""

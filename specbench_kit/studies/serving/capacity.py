@@ -1,4 +1,5 @@
-"""The search for a server's capacity: the most devices with a violation rate of at most epsilon (WISP, Eq. 20).
+"""The search for a server's capacity: the most devices with a violation rate of at most epsilon
+(WISP, Eq. 20).
 
 Where requests arrive whether or not others are done, it is the highest rate of arrivals instead.
 """
@@ -36,7 +37,12 @@ from specbench_kit.serving.simulation import Simulation
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.seeds import estimate, joined
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
-from specbench_kit.studies.serving.simulation_grid import axes_of, guards, interval_cells, latency_values
+from specbench_kit.studies.serving.simulation_grid import (
+    axes_of,
+    guards,
+    interval_cells,
+    latency_values,
+)
 from specbench_kit.studies.serving.summary import CapacitySummary
 
 DEVICES = "devices"
@@ -64,9 +70,13 @@ def load_of(scenario: Scenario, step: int) -> float:
 
 
 LOOKS = (0.25, 0.5, 1.0, 2.0)
-"""Shares of the time after the warm-up at which a run may be stopped; the last is for a run that drifts."""
+"""Shares of the time after the warm-up at which a run may be stopped; the last is for a run that
+drifts.
+"""
 MOST_BATCHES = 8
-"""Batches of which the variance is taken: few, so that each is much longer than what one response does to the next."""
+"""Batches of which the variance is taken: few, so that each is much longer than what one response
+does to the next.
+"""
 MOST_CORRELATED = 0.8
 """Largest correlation between batches that is reckoned with."""
 BEYOND = 1.5
@@ -83,7 +93,8 @@ FIXED_AXES = AXES[1:]
 def find_capacity(scenario: Scenario, seed: int, rule: CapacityRule) -> SeedSearch:
     """Return the highest load that is served: doubled until it is not, then found by bisection.
 
-    Beyond that load one more is tried, since a violation rate may fall again: fuller batches amortise more.
+    Beyond that load one more is tried, since a violation rate may fall again: fuller batches
+    amortise more.
     """
     trials: dict[int, TriedLoad] = {}
 
@@ -129,12 +140,15 @@ def _highest_served(holds: Callable[[int], bool], rule: CapacityRule) -> int:
         high = beyond
 
 
-def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | None = None) -> TriedLoad:
-    """Simulate for longer and longer until the interval of the violation rate lies on one side of epsilon.
+def try_load(
+    scenario: Scenario, seed: int, rule: CapacityRule, load: float | None = None
+) -> TriedLoad:
+    """Simulate for longer and longer until the interval of the violation rate lies on one side of
+    epsilon.
 
-    The interval has its confidence over all looks together: each look may err with the share of `1 - CONFIDENCE` that
-    the time since the look before it has in the whole time. A run that seems served but drifts goes on for twice its
-    time.
+    The interval has its confidence over all looks together: each look may err with the share of `1
+    - CONFIDENCE` that the time since the look before it has in the whole time. A run that seems
+    served but drifts goes on for twice its time.
     """
     simulation = Simulation(scenario, seed)
     for before, share in zip((0.0, *LOOKS), LOOKS, strict=False):
@@ -173,8 +187,11 @@ def try_load(scenario: Scenario, seed: int, rule: CapacityRule, load: float | No
     )
 
 
-def violation_interval(lateness: Floats, turns: float, alpha: float = 1 - CONFIDENCE) -> tuple[float, float, float]:
-    """Return the violation rate and its interval, which misses the true rate with a probability of `alpha` at most.
+def violation_interval(
+    lateness: Floats, turns: float, alpha: float = 1 - CONFIDENCE
+) -> tuple[float, float, float]:
+    """Return the violation rate and its interval, which misses the true rate with a probability of
+    `alpha` at most.
 
     `lateness` is the time of each response over the time that it may take, in order; `turns` is how many responses
     long the time was in which they fell due. Responses that are under way at the same time share their fate, so that
@@ -188,25 +205,38 @@ def violation_interval(lateness: Floats, turns: float, alpha: float = 1 - CONFID
     rate = float(violated.mean())
     batches = int(np.clip(turns, 2, min(MOST_BATCHES, count)))
     if rate in (0, 1) and np.isfinite(lateness).all():
-        # Rates of batches do not differ, and the lateness itself shows how far one response is like the next.
+        # Rates of batches do not differ, and the lateness itself shows how far one response is like
+        # the next.
         effective = _effective(lateness, batches)
     else:
         effective = _effective(violated, batches)
     z = student(1 - alpha, batches - 1)
     centre = (rate + z * z / (2 * effective)) / (1 + z * z / effective)
-    half = z / (1 + z * z / effective) * sqrt(rate * (1 - rate) / effective + z * z / (4 * effective * effective))
-    # Where nothing or everything is late, rounding alone keeps that end of the interval from 0 or 1.
-    return rate, max(0.0, centre - half) if rate else 0.0, min(1.0, centre + half) if rate < 1 else 1.0
+    half = (
+        z
+        / (1 + z * z / effective)
+        * sqrt(rate * (1 - rate) / effective + z * z / (4 * effective * effective))
+    )
+    # Where nothing or everything is late, rounding alone keeps that end of the interval from 0 or
+    # 1.
+    return (
+        rate,
+        max(0.0, centre - half) if rate else 0.0,
+        min(1.0, centre + half) if rate < 1 else 1.0,
+    )
 
 
 def _effective(values: Floats, batches: int) -> float:
     """Return how many independent values would have the variance of the mean of these ones.
 
-    The variance is that of batch means, and larger where neighbouring batches are alike: as of a process in which each
-    batch mean remembers the one before it (an autoregressive process of order 1).
+    The variance is that of batch means, and larger where neighbouring batches are alike: as of a
+    process in which each batch mean remembers the one before it (an autoregressive process of order
+    1).
     """
     count = len(values)
-    deviations = np.asarray([batch.mean() for batch in np.array_split(values, batches)]) - values.mean()
+    deviations = (
+        np.asarray([batch.mean() for batch in np.array_split(values, batches)]) - values.mean()
+    )
     squares = float((deviations**2).sum())
     if not squares:
         return float(count)
@@ -220,7 +250,9 @@ def _effective(values: Floats, batches: int) -> float:
 def searched_row(
     point: GridPoint, by_seed: Sequence[SeedSearch], unit: str = DEVICES, refused: str = ""
 ) -> SearchedRow:
-    """Return the capacity of one series under one SLO over the seeds, or why nothing can be served."""
+    """Return the capacity of one series under one SLO over the seeds, or why nothing can be
+    served.
+    """
     fixed: dict[str, Any] = {"series": point.series.label}
     fixed |= {name: getattr(point, name) for name in FIXED_AXES}
     if refused:
@@ -232,7 +264,9 @@ def searched_row(
     if served:
         by_class = joined([to_builtins(trial.latencies) for trial in served])
         latencies = convert(by_class, dict[str, ResponseLatencies[Interval]])
-        pool = convert(joined([to_builtins(trial.pool) for trial in served]), dict[str, ServerShare[Interval]])
+        pool = convert(
+            joined([to_builtins(trial.pool) for trial in served]), dict[str, ServerShare[Interval]]
+        )
     return SearchedRow(
         **fixed,
         capacity=estimate([capacity.load for capacity in by_seed], 0.0),
@@ -250,9 +284,15 @@ def searched_row(
 
 
 def find_capacities(
-    settings: ServingSettings, rule: CapacityRule, builder: ScenarioBuilder, workers: Workers, report: CountCallback
+    settings: ServingSettings,
+    rule: CapacityRule,
+    builder: ScenarioBuilder,
+    workers: Workers,
+    report: CountCallback,
 ) -> list[SearchedRow]:
-    """Return the capacity of every series under every SLO and estimator, in the order of the settings' points."""
+    """Return the capacity of every series under every SLO and estimator, in the order of the
+    settings' points.
+    """
     points = settings.points()
     scenarios: dict[GridPoint, Scenario] = {}
     refused: dict[GridPoint, str] = {}
@@ -269,18 +309,23 @@ def find_capacities(
     runs = [(point, seed) for point in scenarios for seed in seeds]
     capacities: Mapping[GridPoint, list[SeedSearch]] = {point: [] for point in points}
     report(0, len(runs))
-    searches = workers.map(find_capacity, [(scenarios[point], seed, rule) for point, seed in runs], SeedSearch)
+    searches = workers.map(
+        find_capacity, [(scenarios[point], seed, rule) for point, seed in runs], SeedSearch
+    )
     for done, ((point, _), capacity) in enumerate(zip(runs, searches, strict=True), 1):
         capacities[point].append(capacity)
         report(done, len(runs))
     units = {point: load_unit(scenario) for point, scenario in scenarios.items()}
     return [
-        searched_row(point, capacities[point], units.get(point, DEVICES), refused.get(point, "")) for point in points
+        searched_row(point, capacities[point], units.get(point, DEVICES), refused.get(point, ""))
+        for point in points
     ]
 
 
 def table(rows: Sequence[SearchedRow]) -> list[JsonObject]:
-    """Return one row per row of the summary, and per class if there are several: the capacity, then its latencies."""
+    """Return one row per row of the summary, and per class if there are several: the capacity, then
+    its latencies.
+    """
     lines: list[JsonObject] = []
     for row in rows:
         place = {"series": row.series, **{axis: row.at(axis) for axis in FIXED_AXES}}
@@ -291,7 +336,9 @@ def table(rows: Sequence[SearchedRow]) -> list[JsonObject]:
     return lines
 
 
-def summarise(rows: Sequence[SearchedRow], rule: CapacityRule, ranges: Sequence[CapacityRange] = ()) -> CapacitySummary:
+def summarise(
+    rows: Sequence[SearchedRow], rule: CapacityRule, ranges: Sequence[CapacityRange] = ()
+) -> CapacitySummary:
     """Return the summary without published numbers."""
     return CapacitySummary(
         rule=rule,

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 R = TypeVar("R", bound=ServingSummary)
-ServingStudy = Study[ServingDescription, SimulationSummary] | Study[ServingDescription, CapacitySummary]
+ServingStudy = (
+    Study[ServingDescription, SimulationSummary] | Study[ServingDescription, CapacitySummary]
+)
 
 
 class ServingKind(StudyKind[ServingDescription, R]):
@@ -39,7 +41,11 @@ class ServingKind(StudyKind[ServingDescription, R]):
     def cautions(self, study: Study[ServingDescription, R]) -> list[str]:
         """Return what limits the result."""
         run = study.run
-        return [*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(study.result)]
+        return [
+            *setting_cautions(run),
+            *wording.acceptance_cautions(run),
+            *wording.cautions(study.result),
+        ]
 
     def document(self, study: Study[ServingDescription, R], figures: Sequence[Figure]) -> Document:
         """Return the page, with links to timelines and events of the folder."""
@@ -67,7 +73,9 @@ class SimulationKind(ServingKind[SimulationSummary]):
     command = "simulate"
     result = SimulationSummary
 
-    def files(self, study: Study[ServingDescription, SimulationSummary]) -> Mapping[str, Sequence[JsonObject]]:
+    def files(
+        self, study: Study[ServingDescription, SimulationSummary]
+    ) -> Mapping[str, Sequence[JsonObject]]:
         """Return one row per point, and per class if there are several."""
         return {"simulate.csv": simulation_grid.table(study.result.rows)}
 
@@ -78,7 +86,9 @@ class CapacityKind(ServingKind[CapacitySummary]):
     command = "capacity"
     result = CapacitySummary
 
-    def files(self, study: Study[ServingDescription, CapacitySummary]) -> Mapping[str, Sequence[JsonObject]]:
+    def files(
+        self, study: Study[ServingDescription, CapacitySummary]
+    ) -> Mapping[str, Sequence[JsonObject]]:
         """Return one row per series and setting, and per class if there are several."""
         return {"capacity.csv": capacity.table(study.result.rows)}
 

@@ -1,4 +1,6 @@
-"""The figures of a simulation and of a search for capacity, and the files of the report that shows them."""
+"""The figures of a simulation and of a search for capacity, and the files of the report that shows
+them.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,7 +42,9 @@ PUBLISHED = "published"
 FEW_BROKEN = 0.01
 """Share of broken promises below which the figure of them does not come first."""
 LEAST_TOP = 10.0
-"""Least height, in percent, of the axis of broken promises: noise below it shall not look like much."""
+"""Least height, in percent, of the axis of broken promises: noise below it shall not look like
+much.
+"""
 HEIGHT_IN = 3.0
 LEGEND_IN = 0.16
 LOGARITHMIC_SPAN = 20
@@ -79,17 +83,31 @@ def _curves(
             continue
         # matplotlib draws names in their order; a bar stands beside its faint one.
         bar = number + beside
-        places = [place for place, estimate in zip(chart.x(line), found, strict=True) if estimate is not None]
+        places = [
+            place
+            for place, estimate in zip(chart.x(line), found, strict=True)
+            if estimate is not None
+        ]
         x = np.array(places if chart.has_lines else [bar for _ in estimates])
         y = [scale * estimate.mean for estimate in estimates]
         style = line.style
         if not chart.has_lines:
-            axes.bar(x, y, 0.38, color=style.colour, edgecolor=BLACK, linewidth=0.5, alpha=0.4 if faint else 1)
+            axes.bar(
+                x,
+                y,
+                0.38,
+                color=style.colour,
+                edgecolor=BLACK,
+                linewidth=0.5,
+                alpha=0.4 if faint else 1,
+            )
             # The number stands above the interval: a bar of height 0 is not to be seen.
             for place, estimate in zip(x, estimates, strict=True):
                 top = scale * max(estimate.bounds or (estimate.mean,))
                 text = significant(scale * estimate.mean) if estimate.mean else "0"
-                axes.annotate(text, (place, top), (0, 2), textcoords="offset points", ha="center", fontsize=7)
+                axes.annotate(
+                    text, (place, top), (0, 2), textcoords="offset points", ha="center", fontsize=7
+                )
         else:
             label, size, alpha = (None, 3, 0.4) if faint else (line.label, 4, None)
             axes.plot(
@@ -112,9 +130,14 @@ def _curves(
 
 
 def bars(
-    axes: "Axes", chart: Chart[R], estimates: Mapping[str, Sequence[Interval | None]], names: Sequence[str]
+    axes: "Axes",
+    chart: Chart[R],
+    estimates: Mapping[str, Sequence[Interval | None]],
+    names: Sequence[str],
 ) -> dict[tuple[str, int], float]:
-    """Draw a group of bars per name, with intervals; return the middle of each bar by line and group."""
+    """Draw a group of bars per name, with intervals; return the middle of each bar by line and
+    group.
+    """
     width = 0.8 / len(chart.lines)
     middles = {}
     for number, line in enumerate(chart.lines):
@@ -128,7 +151,16 @@ def bars(
         y = [estimate.mean for _, estimate in heights]
         colour = line.style.colour
         hatch = HATCHES[number % len(HATCHES)]
-        axes.bar(x, y, width * 0.92, label=line.label, color=colour, hatch=hatch, edgecolor=BLACK, linewidth=0.5)
+        axes.bar(
+            x,
+            y,
+            width * 0.92,
+            label=line.label,
+            color=colour,
+            hatch=hatch,
+            edgecolor=BLACK,
+            linewidth=0.5,
+        )
         for middle, estimate in heights:
             if estimate.bounds:
                 axes.vlines([middle], *estimate.bounds, color=BLACK, linewidth=1)
@@ -146,7 +178,9 @@ def frame(axes: "Axes", chart: Chart[R], label: str, top: float | None = None) -
         axes.set_xlim(-0.6, len(chart.lines) - 0.4)
         return
     axes.set_xlabel(NAMES[chart.axis])
-    values = [value for line in chart.lines for value in chart.numbers(line)] if chart.numeric else []
+    values = (
+        [value for line in chart.lines for value in chart.numbers(line)] if chart.numeric else []
+    )
     if values and min(values) > 0 and max(values) / min(values) >= LOGARITHMIC_SPAN:
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
@@ -157,7 +191,9 @@ def legend(axes: "Axes", chart: Chart[R]) -> None:
     """Put the legend below the axes, where it hides nothing; published values come last."""
     labelled = zip(*axes.get_legend_handles_labels(), strict=True)
     entries = zip(*sorted(labelled, key=lambda entry: entry[1] == PUBLISHED), strict=True)
-    axes.figure.legend(*entries, loc="outside lower center", ncols=_columns(chart), fontsize=7, frameon=False)
+    axes.figure.legend(
+        *entries, loc="outside lower center", ncols=_columns(chart), fontsize=7, frameon=False
+    )
 
 
 def height(chart: Chart[R]) -> float:
@@ -176,9 +212,21 @@ OVER_TIME: Mapping[str, tuple[str, str, Callable[[TimeSeries], Sequence[float | 
         "tokens sent in a verification",
         lambda over_time: over_time.draft_length,
     ),
-    "batch_size": ("Batch size over time", "requests in a batch", lambda over_time: over_time.batch_size),
-    "left_waiting": ("Queue over time", "requests left waiting", lambda over_time: over_time.left_waiting),
-    "load": ("Load over time", "share of time in which the server is busy", lambda over_time: over_time.load),
+    "batch_size": (
+        "Batch size over time",
+        "requests in a batch",
+        lambda over_time: over_time.batch_size,
+    ),
+    "left_waiting": (
+        "Queue over time",
+        "requests left waiting",
+        lambda over_time: over_time.left_waiting,
+    ),
+    "load": (
+        "Load over time",
+        "share of time in which the server is busy",
+        lambda over_time: over_time.load,
+    ),
 }
 """Title, label and values of each figure over the simulated time."""
 
@@ -214,7 +262,13 @@ def pictures(summary: ServingSummary) -> Iterator[Picture]:
 
 def _throughput(lines: Simulated) -> Picture:
     def paint(axes: "Axes") -> None:
-        curves(axes, lines, lambda row: row.figures.overall.throughput, 1, lambda row: row.figures.overall.goodput)
+        curves(
+            axes,
+            lines,
+            lambda row: row.figures.overall.throughput,
+            1,
+            lambda row: row.figures.overall.goodput,
+        )
         frame(axes, lines, "tokens per second")
 
     note = "Solid: all committed tokens; faint: goodput, the share of them in responses that keep their SLO."
@@ -254,12 +308,28 @@ def _violations(lines: Simulated, summary: SimulationSummary) -> Picture:
         for row in rows:
             rate = row.figures.overall.violation_rate
             if rate is not None and row.devices is not None and (row.series, row.place) in knees:
-                axes.scatter([row.devices], [100 * rate.mean], 110, facecolors="none", edgecolors=BLACK, zorder=4)
-        rates = [rate for row in summary.rows if (rate := row.figures.overall.violation_rate) is not None]
+                axes.scatter(
+                    [row.devices],
+                    [100 * rate.mean],
+                    110,
+                    facecolors="none",
+                    edgecolors=BLACK,
+                    zorder=4,
+                )
+        rates = [
+            rate for row in summary.rows if (rate := row.figures.overall.violation_rate) is not None
+        ]
         highest = 100 * max(end for rate in rates for end in (rate.bounds or (rate.mean,)))
-        frame(axes, lines, "responses that break their SLO (%)", top=min(103.0, max(LEAST_TOP, 1.25 * highest)))
+        frame(
+            axes,
+            lines,
+            "responses that break their SLO (%)",
+            top=min(103.0, max(LEAST_TOP, 1.25 * highest)),
+        )
 
-    note = "Means over seeds with 95% intervals; a ring marks the knee, where a line begins to rise."
+    note = (
+        "Means over seeds with 95% intervals; a ring marks the knee, where a line begins to rise."
+    )
     return Picture("violations", "Violation rate", note, height(lines), paint)
 
 
@@ -286,7 +356,9 @@ def _missed_deadlines(row: SimulatedRow) -> float:
 
 
 def _queue_share(row: SimulatedRow) -> Interval | None:
-    """Return the share of missed deadlines that is due to queueing; a ratio of means, so that it has no interval."""
+    """Return the share of missed deadlines that is due to queueing; a ratio of means, so that it
+    has no interval.
+    """
     missed = _missed_deadlines(row)
     return Interval(row.figures.violations.queue_dominant.mean / missed) if missed else None
 
@@ -306,7 +378,10 @@ def _attainment(lines: Simulated) -> Picture:
         return Interval(100 * (1 - rate.mean), 100 * (1 - high), 100 * (1 - low))
 
     def paint(axes: "Axes") -> None:
-        estimates = {label: list(map(attainment, map(groups.get, names))) for label, groups in classes.items()}
+        estimates = {
+            label: list(map(attainment, map(groups.get, names)))
+            for label, groups in classes.items()
+        }
         bars(axes, lines, estimates, names)
         axes.set(xlabel="SLO class", ylabel="SLO attainment (% of responses)")
         axes.set_ylim(0, 103)
@@ -318,7 +393,11 @@ def _attainment(lines: Simulated) -> Picture:
 
 
 def _over_time(
-    lines: Simulated, name: str, title: str, label: str, series: Callable[[TimeSeries], Sequence[float | None]]
+    lines: Simulated,
+    name: str,
+    title: str,
+    label: str,
+    series: Callable[[TimeSeries], Sequence[float | None]],
 ) -> Picture:
     def paint(axes: "Axes") -> None:
         for line in lines.lines:
@@ -350,7 +429,9 @@ def _capacity(lines: Searched, summary: CapacitySummary) -> Picture:
             estimates: dict[str, list[Interval | None]] = {}
             for line in lines.lines:
                 by_slo = dict(zip(lines.names(line), line.rows, strict=True))
-                estimates[line.label] = [by_slo[name].capacity if name in by_slo else None for name in names]
+                estimates[line.label] = [
+                    by_slo[name].capacity if name in by_slo else None for name in names
+                ]
             _mark_published(axes, published, names, bars(axes, lines, estimates, names))
         axes.set(xlabel=NAMES[lines.axis], ylabel=summary.unit)
         axes.set_ylim(bottom=0)
@@ -363,7 +444,10 @@ def _capacity(lines: Searched, summary: CapacitySummary) -> Picture:
 
 
 def _mark_published(
-    axes: "Axes", published: Sequence[ComparedNumber], names: Sequence[str], middles: dict[tuple[str, int], float]
+    axes: "Axes",
+    published: Sequence[ComparedNumber],
+    names: Sequence[str],
+    middles: dict[tuple[str, int], float],
 ) -> None:
     """Draw a diamond at every published number whose bar is drawn."""
     groups = {name: number for number, name in enumerate(names)}
@@ -375,7 +459,9 @@ def _mark_published(
             x.append(middles[bar])
             y.append(pair.value)
     if x:
-        axes.scatter(x, y, 42, marker="D", facecolors="white", edgecolors=BLACK, zorder=4, label=PUBLISHED)
+        axes.scatter(
+            x, y, 42, marker="D", facecolors="white", edgecolors=BLACK, zorder=4, label=PUBLISHED
+        )
 
 
 def _most_first(lines: Searched) -> Searched:
@@ -405,7 +491,11 @@ def _tried_loads(lines: Searched, summary: CapacitySummary) -> Picture:
                         alpha=0.7,
                     )
         axes.axhline(
-            100 * epsilon, color=BLACK, linewidth=1, linestyle=":", label=f"promise: at most {100 * epsilon:g}%"
+            100 * epsilon,
+            color=BLACK,
+            linewidth=1,
+            linestyle=":",
+            label=f"promise: at most {100 * epsilon:g}%",
         )
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")

@@ -20,7 +20,9 @@ presets: Registry[Experiment] = Registry(
 
 def as_tuples(options: JsonObject) -> JsonObject:
     """Return the options of a file with tuples in place of lists, as settings have them."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
+    }
 
 
 def describe_preset(name: str, preset: Experiment) -> JsonObject:
@@ -38,4 +40,6 @@ def describe_preset(name: str, preset: Experiment) -> JsonObject:
 
 for _name, _experiment in experiments().items():
     if _experiment.command in COMMANDS and GRID.isdisjoint(_experiment.options):
-        presets.register(_name.replace("/", "-"))(replace(_experiment, options=as_tuples(_experiment.options)))
+        presets.register(_name.replace("/", "-"))(
+            replace(_experiment, options=as_tuples(_experiment.options))
+        )

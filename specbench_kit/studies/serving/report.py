@@ -1,4 +1,6 @@
-"""The report of a simulation or a search for capacity, as a document: how it was set up, and what came out."""
+"""The report of a simulation or a search for capacity, as a document: how it was set up, and what
+came out.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -85,7 +87,9 @@ def _latency_columns(
 ) -> Sequence[FigureColumn[Latencies]]:
     """Return the columns of one latency: its mean and its percentiles."""
 
-    def column(name: str, part: Callable[[Percentiles[Interval]], Interval]) -> FigureColumn[Latencies]:
+    def column(
+        name: str, part: Callable[[Percentiles[Interval]], Interval]
+    ) -> FigureColumn[Latencies]:
         def figure(group: Latencies) -> Interval | None:
             percentiles = of(group)
             return part(percentiles) if percentiles else None
@@ -106,7 +110,9 @@ LATENCIES: Sequence[FigureColumn[Latencies]] = (
     *_latency_columns("ICL", lambda group: group.icl_s),
     *_latency_columns("TPOT", lambda group: group.tpot_s),
 )
-"""How long a response takes from end to end, until its first token, and between the tokens that its user sees."""
+"""How long a response takes from end to end, until its first token, and between the tokens that its
+user sees.
+"""
 FIRST_LATENCIES = ("response p50", "response p95", "TTFT p95", "ICL p95")
 LESS_NEEDED = {column.title for column in LATENCIES} - {*FIRST_LATENCIES}
 """Latencies that a table shows when it is opened."""
@@ -117,8 +123,12 @@ ROUNDS: Sequence[FigureColumn[SeedFigures]] = (
     FigureColumn("queue p95", "seconds", lambda figures: p95_of(figures.overall.queue_s)),
     FigureColumn("verify", "seconds", lambda figures: mean_of(figures.overall.verify_s)),
     FigureColumn("interference", "number", lambda figures: mean_of(figures.overall.interference)),
-    FigureColumn("missed because of queueing", "count", lambda figures: figures.violations.queue_dominant),
-    FigureColumn("missed because of batch time", "count", lambda figures: figures.violations.compute_dominant),
+    FigureColumn(
+        "missed because of queueing", "count", lambda figures: figures.violations.queue_dominant
+    ),
+    FigureColumn(
+        "missed because of batch time", "count", lambda figures: figures.violations.compute_dominant
+    ),
 )
 SERVER: Sequence[FigureColumn[SeedFigures]] = (
     FigureColumn("busy", "share", lambda figures: figures.server.utilisation),
@@ -128,20 +138,40 @@ SERVER: Sequence[FigureColumn[SeedFigures]] = (
         "number",
         lambda figures: mean_of(figures.server.left_waiting),
     ),
-    FigureColumn("estimated / true time", "number", lambda figures: figures.server.estimate_over_true),
+    FigureColumn(
+        "estimated / true time", "number", lambda figures: figures.server.estimate_over_true
+    ),
     FigureColumn("scheduler returned no batch", "count", lambda figures: figures.server.refusals),
-    FigureColumn("idle while requests waited", "seconds", lambda figures: figures.server.idle_while_waiting_s),
+    FigureColumn(
+        "idle while requests waited", "seconds", lambda figures: figures.server.idle_while_waiting_s
+    ),
     FigureColumn("evictions", "count", lambda figures: figures.server.evictions),
     FigureColumn("peak KV tokens", "count", lambda figures: figures.server.peak_kv_tokens),
-    FigureColumn("warm-up that was counted", "seconds", lambda figures: figures.steady.warm_up_left_s),
+    FigureColumn(
+        "warm-up that was counted", "seconds", lambda figures: figures.steady.warm_up_left_s
+    ),
 )
 COST: Sequence[FigureColumn[SeedFigures]] = (
     FigureColumn("J / token", "number", lambda figures: figures.cost.joules_per_token),
-    FigureColumn("J / token of servers", "number", lambda figures: figures.cost.server_joules_per_token),
-    FigureColumn("J / token of devices", "number", lambda figures: figures.cost.device_joules_per_token),
-    FigureColumn("J / hour of a device", "number", lambda figures: figures.cost.joules_per_device_hour),
-    FigureColumn("tokens per $, devices while they draft", "count", lambda figures: figures.cost.tokens_per_price),
-    FigureColumn("tokens per $, devices all the time", "count", lambda figures: figures.cost.tokens_per_rented_price),
+    FigureColumn(
+        "J / token of servers", "number", lambda figures: figures.cost.server_joules_per_token
+    ),
+    FigureColumn(
+        "J / token of devices", "number", lambda figures: figures.cost.device_joules_per_token
+    ),
+    FigureColumn(
+        "J / hour of a device", "number", lambda figures: figures.cost.joules_per_device_hour
+    ),
+    FigureColumn(
+        "tokens per $, devices while they draft",
+        "count",
+        lambda figures: figures.cost.tokens_per_price,
+    ),
+    FigureColumn(
+        "tokens per $, devices all the time",
+        "count",
+        lambda figures: figures.cost.tokens_per_rented_price,
+    ),
 )
 SERVERS: Sequence[FigureColumn[ServerShare[Interval]]] = (
     FigureColumn("busy", "share", lambda server: server.utilisation),
@@ -170,7 +200,10 @@ NAMED_IN_TITLE = 2
 
 
 def serving_report(
-    run: ServingDescription, summary: ServingSummary, figures: Sequence[Figure], links: Sequence[str]
+    run: ServingDescription,
+    summary: ServingSummary,
+    figures: Sequence[Figure],
+    links: Sequence[str],
 ) -> Document:
     """Return the report with its figures; `links` are further files of the folder."""
     preset = run.preset
@@ -186,14 +219,20 @@ def serving_report(
         paragraphs(f"After {preset.source}. {preset.reading}".strip()) if preset else [],
         foreign_files(run),
         [Paragraph(f"**{sentence}**")],
-        caution([*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)]),
+        caution(
+            [*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)]
+        ),
         [*figures[:1]],
         _capacity(summary) if isinstance(summary, CapacitySummary) else _simulation(summary),
         [Heading("Other settings"), BulletList(others)] if others else [],
         _published(preset, summary) if preset else [],
-        [Heading("Guard time against a wrong estimator"), BulletList(guards), Paragraph(GUARDS)] if guards else [],
+        [Heading("Guard time against a wrong estimator"), BulletList(guards), Paragraph(GUARDS)]
+        if guards
+        else [],
         [Heading("More figures"), *figures[1:]] if len(figures) > 1 else [],
-        [Heading("Events"), BulletList([link(path, path) for path in links]), Paragraph(EVENTS)] if links else [],
+        [Heading("Events"), BulletList([link(path, path) for path in links]), Paragraph(EVENTS)]
+        if links
+        else [],
         setting(run),
         series(run),
         deployments(run),
@@ -205,7 +244,11 @@ def serving_report(
 def row_axes(rows: Sequence[ServingPoint]) -> list[str]:
     """Return the axes that a table shows: the number of devices, and all with several values."""
     changing = varied(rows)
-    return [axis for axis in AXES if axis in changing or (axis == "devices" and rows[0].devices is not None)]
+    return [
+        axis
+        for axis in AXES
+        if axis in changing or (axis == "devices" and rows[0].devices is not None)
+    ]
 
 
 def axis_titles(axes: Sequence[str]) -> list[str]:
@@ -237,12 +280,16 @@ def _simulation(summary: SimulationSummary) -> Blocks:
     named = ("system", *axis_titles(axes))
     first = [*named, *(column.title for column in RESULTS)][:PAGE_COLUMNS]
     results = Table(
-        (*named, *RESULTS), [[*point_cells(row, axes), *_figures(row.figures.overall, RESULTS)] for row in rows]
+        (*named, *RESULTS),
+        [[*point_cells(row, axes), *_figures(row.figures.overall, RESULTS)] for row in rows],
     )
     blocks: list[Block] = [Heading("Results (modelled)"), *with_more_columns(results, first)]
     folded = len(rows) > LONGEST_TABLE
     for title, table in (
-        ("By class", Table((*named, "class", Column("SLO (tokens/s)", "number"), *RESULTS), by_class)),
+        (
+            "By class",
+            Table((*named, "class", Column("SLO (tokens/s)", "number"), *RESULTS), by_class),
+        ),
         ("Latency of responses", _latency_table(rows, axes)),
         ("Rounds", _figure_table(rows, ROUNDS)),
         ("Server", _figure_table(rows, SERVER)),
@@ -255,9 +302,16 @@ def _simulation(summary: SimulationSummary) -> Blocks:
             opened = [Folded("Table", [table])] if folded else with_more_columns(table, first)
             blocks += [Heading(f"{title} (modelled)"), *opened]
     if pairs := summary.against_first:
-        columns = (Column("throughput (95%)", "times"), Column("violation rate, difference (95%)", "share"))
+        columns = (
+            Column("throughput (95%)", "times"),
+            Column("violation rate, difference (95%)", "share"),
+        )
         differences = [
-            [*point_cells(pair, axes), estimate(pair.throughput_ratio), estimate(pair.violation_difference)]
+            [
+                *point_cells(pair, axes),
+                estimate(pair.throughput_ratio),
+                estimate(pair.violation_difference),
+            ]
             for pair in pairs
         ]
         heading = Heading(f"Against {code(pairs[0].against)}, seed by seed")
@@ -266,7 +320,9 @@ def _simulation(summary: SimulationSummary) -> Blocks:
 
 
 def latency_groups(row: SimulatedRow | SearchedRow) -> Mapping[str, Latencies]:
-    """Return the latencies of a row of either command: of all responses and, if there are several, of each class."""
+    """Return the latencies of a row of either command: of all responses and, if there are several,
+    of each class.
+    """
     if isinstance(row, SearchedRow):
         return row.latencies or {}
     classes = row.figures.classes if len(row.figures.classes) > 1 else {}
@@ -282,7 +338,9 @@ def _latency_table(rows: Sequence[SimulatedRow | SearchedRow], axes: Sequence[st
 
 
 def servers_of(row: SimulatedRow | SearchedRow) -> Mapping[str, ServerShare[Interval]]:
-    """Return what each server does in a row of either command; nothing for a single one that never fails."""
+    """Return what each server does in a row of either command; nothing for a single one that never
+    fails.
+    """
     return row.pool if isinstance(row, SearchedRow) else row.figures.pool
 
 
@@ -290,11 +348,15 @@ def _server_table(rows: Sequence[SimulatedRow | SearchedRow], axes: Sequence[str
     cells: list[list[Cell]] = []
     for row in rows:
         servers = servers_of(row).items()
-        cells += [[*point_cells(row, axes), name, *_figures(server, SERVERS)] for name, server in servers]
+        cells += [
+            [*point_cells(row, axes), name, *_figures(server, SERVERS)] for name, server in servers
+        ]
     return Table(("system", *axis_titles(axes), "server", *SERVERS), cells)
 
 
-def _figure_table(rows: Sequence[SimulatedRow], columns: Sequence[FigureColumn[SeedFigures]]) -> Table:
+def _figure_table(
+    rows: Sequence[SimulatedRow], columns: Sequence[FigureColumn[SeedFigures]]
+) -> Table:
     axes = row_axes(rows)
     cells = [[*point_cells(row, axes), *_figures(row.figures, columns)] for row in rows]
     return Table(("system", *axis_titles(axes), *columns), cells)
@@ -310,12 +372,18 @@ def _capacity(summary: CapacitySummary) -> Blocks:
     cells: list[list[Cell]] = []
     for row in rows:
         if row.refused:
-            cells.append([*point_cells(row, axes), "0", ABSENT, None, None, *(None for _ in AT_CAPACITY)])
+            cells.append(
+                [*point_cells(row, axes), "0", ABSENT, None, None, *(None for _ in AT_CAPACITY)]
+            )
             continue
         by_seed = ", ".join(f"{seed.load:g}" for seed in row.seeds)
         tried = sum(len(seed.trials) for seed in row.seeds)
         latency = row.response_s
-        parts = (latency.mean, latency.p50, latency.p95, latency.p99) if latency else [None for _ in AT_CAPACITY]
+        parts = (
+            (latency.mean, latency.p50, latency.p95, latency.p99)
+            if latency
+            else [None for _ in AT_CAPACITY]
+        )
         found = (wording.capacity(row), by_seed, row.settled, tried)
         cells.append([*point_cells(row, axes), *found, *map(estimate, parts)])
     columns: list[Column | str] = ["capacity (95%)", "by seed"]
@@ -333,21 +401,35 @@ def _capacity(summary: CapacitySummary) -> Blocks:
     latencies = _latency_table(rows, axes)
     if latencies.rows:
         first = [name for name in latencies.titles if name not in LESS_NEEDED]
-        blocks += [Heading("Latency of responses at the capacity (modelled)"), *with_more_columns(latencies, first)]
+        blocks += [
+            Heading("Latency of responses at the capacity (modelled)"),
+            *with_more_columns(latencies, first),
+        ]
     servers = _server_table(rows, axes)
     if servers.rows:
         first = servers.titles[:PAGE_COLUMNS]
-        blocks += [Heading("Servers of the pool at the capacity (modelled)"), *with_more_columns(servers, first)]
+        blocks += [
+            Heading("Servers of the pool at the capacity (modelled)"),
+            *with_more_columns(servers, first),
+        ]
     return blocks
 
 
 def _published(preset: PresetDescription, summary: ServingSummary) -> Blocks:
-    """Return the paper's numbers next to the simulated ones, and the inputs that the paper leaves open."""
+    """Return the paper's numbers next to the simulated ones, and the inputs that the paper leaves
+    open.
+    """
     inputs = [(assumed.name, assumed.value, assumed.effect) for assumed in preset.assumed]
-    assumed: Blocks = [Heading("Assumed inputs"), Table(("input", "assumed", "effect of another value"), inputs)]
+    assumed: Blocks = [
+        Heading("Assumed inputs"),
+        Table(("input", "assumed", "effect of another value"), inputs),
+    ]
     if not summary.published:
         return assumed
-    columns = [*wording.PUBLISHED_COLUMNS, *(wording.ratio_columns(preset.against) if preset.against else [])]
+    columns = [
+        *wording.PUBLISHED_COLUMNS,
+        *(wording.ratio_columns(preset.against) if preset.against else []),
+    ]
     rows = [wording.published_cells(pair)[: len(columns)] for pair in summary.published]
     text = (
         "The paper leaves inputs open, which are listed below, so that the numbers themselves need not agree; ratios "
@@ -388,7 +470,11 @@ def setting(run: ServingDescription) -> Blocks:
     lengths = f"prompt {config.prompt_tokens or 'as recorded'}, output {config.output_tokens or 'as recorded'}"
     faster = f" at {config.arrivals_scale:g} times the rate" if config.arrivals_scale != 1 else ""
     uplink = config.shared_up_bytes_per_s
-    promise = "token speed end to end" if config.objective == "speed" else "time per token after the first"
+    promise = (
+        "token speed end to end"
+        if config.objective == "speed"
+        else "time per token after the first"
+    )
     rows = [
         ("arrivals", f"{config.arrivals}{faster}"),
         ("promised speed (SLO)", "; ".join(map(slo_in_words, config.slo))),
@@ -399,7 +485,10 @@ def setting(run: ServingDescription) -> Blocks:
         ("time of a message at the server", seconds(config.frame_s) if config.frame_s else ""),
         ("servers that are away (number:from:to, in seconds)", ", ".join(config.outage)),
         ("largest batch", str(config.max_batch)),
-        ("simulated", f"{config.duration_s:g} s, of which {config.warmup_s:g} s of warm-up do not count"),
+        (
+            "simulated",
+            f"{config.duration_s:g} s, of which {config.warmup_s:g} s of warm-up do not count",
+        ),
         ("seeds", f"{config.seeds}, from {config.seed} on; the same for every series"),
         ("dataset", dataset_sentence(run.dataset) if run.dataset.name else ""),
         ("profile of the estimator", config.estimator_profile or "the server's own"),
@@ -431,15 +520,29 @@ def series(run: ServingDescription) -> Blocks:
         tokens = f"{count(kv.tokens)} tokens, " if kv.tokens else ""
         context = f"; context of {count(kv.context)}" if kv.context else ""
         memory.append(f"{code(entry.label)}: {tokens}{kv.origin}{context}")
-    columns: list[Column | str] = ["label", "system", "scheduler", "method", *(["servers"] if pools else [])]
+    columns: list[Column | str] = [
+        "label",
+        "system",
+        "scheduler",
+        "method",
+        *(["servers"] if pools else []),
+    ]
     columns += ["acceptance", Column("sent / round", "number"), Column("accepted", "share")]
     columns += [Column("tokens / round", "number")]
-    return [Heading("Systems"), Table(columns, rows), Paragraph("Memory for KV:"), BulletList(memory)]
+    return [
+        Heading("Systems"),
+        Table(columns, rows),
+        Paragraph("Memory for KV:"),
+        BulletList(memory),
+    ]
 
 
 def deployments(run: RunDescription) -> Blocks:
     """Return the latency models of every deployment."""
     blocks: list[Block] = []
     for name, described in run.deployments.items():
-        blocks += [Heading(f"Deployment {code(name)} (modelled)"), facts(deployment.description(described))]
+        blocks += [
+            Heading(f"Deployment {code(name)} (modelled)"),
+            facts(deployment.description(described)),
+        ]
     return [*blocks, Paragraph(NOTE)]

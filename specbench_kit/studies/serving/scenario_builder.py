@@ -36,9 +36,21 @@ from specbench_kit.serving.fleet import DeviceKind, parse_fleet
 from specbench_kit.serving.free_devices import RightTokens, require_on_devices
 from specbench_kit.serving.lengths import NO_LENGTHS, parse_lengths
 from specbench_kit.serving.link_traces import parse_link_file
-from specbench_kit.serving.memory import UNLIMITED_KV, KvCapacity, drafter_profile, kv_capacity, verifier_profile
+from specbench_kit.serving.memory import (
+    UNLIMITED_KV,
+    KvCapacity,
+    drafter_profile,
+    kv_capacity,
+    verifier_profile,
+)
 from specbench_kit.serving.network import Network
-from specbench_kit.serving.pool_spec import NamedCards, PoolServer, named_cards, parse_outage, parse_servers
+from specbench_kit.serving.pool_spec import (
+    NamedCards,
+    PoolServer,
+    named_cards,
+    parse_outage,
+    parse_servers,
+)
 from specbench_kit.serving.round_sources import RecordedRounds, RoundSource, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_with_profile
@@ -59,7 +71,9 @@ PLACEHOLDER = iid(0.5, 1)
 
 @dataclass
 class ScenarioBuilder:
-    """Builds the scenarios of one run; `trace` is the one that was recorded for it, if there is one."""
+    """Builds the scenarios of one run; `trace` is the one that was recorded for it, if there is
+    one.
+    """
 
     settings: ServingSettings
     trace: TraceFile | None = None
@@ -72,7 +86,9 @@ class ScenarioBuilder:
         settings = self.settings
         return Network(
             trace=parse_link_file(settings.link_trace) if settings.link_trace else None,
-            shared_up_bytes_per_s=inf if settings.shared_up_bytes_per_s is None else settings.shared_up_bytes_per_s,
+            shared_up_bytes_per_s=inf
+            if settings.shared_up_bytes_per_s is None
+            else settings.shared_up_bytes_per_s,
             frame_s=settings.frame_s,
             turn_s=settings.turn_s,
             turn_answer_s=settings.turn_answer_s,
@@ -91,11 +107,17 @@ class ScenarioBuilder:
         return [reading for reading in (arrivals, link) if reading is not None]
 
     def scenario(self, point: GridPoint) -> Scenario:
-        """Return the scenario at a point of the grid; what is doubtful in its files goes with a refusal."""
+        """Return the scenario at a point of the grid; what is doubtful in its files goes with a
+        refusal.
+        """
         try:
             return self._scenario(point)
         except SkitError as error:
-            doubts = [f"{reading.name}: {doubt}" for reading in self.readings() for doubt in reading.doubts]
+            doubts = [
+                f"{reading.name}: {doubt}"
+                for reading in self.readings()
+                for doubt in reading.doubts
+            ]
             raise SkitError("; ".join([str(error), *doubts])) from error
 
     def _scenario(self, point: GridPoint) -> Scenario:
@@ -109,8 +131,12 @@ class ScenarioBuilder:
             point.devices,
             slo=scaled(parse_slo(point.slo), point.slo_scale),
             arrivals=self.arrivals,
-            prompt_tokens=None if settings.prompt_tokens is None else parse_lengths(settings.prompt_tokens),
-            output_tokens=None if settings.output_tokens is None else parse_lengths(settings.output_tokens),
+            prompt_tokens=None
+            if settings.prompt_tokens is None
+            else parse_lengths(settings.prompt_tokens),
+            output_tokens=None
+            if settings.output_tokens is None
+            else parse_lengths(settings.output_tokens),
             memory=replace(self.memory(series)[0], lru=settings.eviction == "lru"),
             scheduler=point.scheduler,
             estimator=self._estimator_error(point),
@@ -128,19 +154,30 @@ class ScenarioBuilder:
         )
 
     def require_lengths(self, series: ServingSeries) -> None:
-        """Raise SkitError if nothing says how long the responses of a series are, what is to be recorded included."""
+        """Raise SkitError if nothing says how long the responses of a series are, what is to be
+        recorded included.
+        """
         settings = self.settings
-        if self.arrivals.states_lengths or None not in (settings.prompt_tokens, settings.output_tokens):
+        if self.arrivals.states_lengths or None not in (
+            settings.prompt_tokens,
+            settings.output_tokens,
+        ):
             return
         sources = [kind.source for kind in self._fleet(series)] or [self.source(series)]
-        require(all(source is PLACEHOLDER or source.shortest_output for source in sources), NO_LENGTHS)
+        require(
+            all(source is PLACEHOLDER or source.shortest_output for source in sources), NO_LENGTHS
+        )
 
     def deployment(self, series: ServingSeries) -> Deployment:
-        """Return the series' deployment with the fields that were replaced and the link that the network has."""
+        """Return the series' deployment with the fields that were replaced and the link that the
+        network has.
+        """
         return self._placed(self._definition(series).build(), series)
 
     def _placed(self, deployment: Deployment, series: ServingSeries) -> Deployment:
-        """Return a deployment of drafting devices, with the link that the network has, where the series drafts."""
+        """Return a deployment of drafting devices, with the link that the network has, where the
+        series drafts.
+        """
         require_place(series, deployment)
         linked = replace(deployment, link=self.network.link(deployment.link))
         if series.serves.drafting != "server":
@@ -162,7 +199,9 @@ class ScenarioBuilder:
         return method.prepare(replace(environment(NO_PAIR, at_server), round_s=round_s))
 
     def lowered_limits(self, series: ServingSeries) -> dict[str, LoweredOption]:
-        """Return the default draft limit of the series' method if its trace holds shorter drafts."""
+        """Return the default draft limit of the series' method if its trace holds shorter
+        drafts.
+        """
         trace = self.trace if series.acceptance is None else named_trace(series.acceptance)
         limit = None if trace is None else lowered_limit(series.method, trace.header)
         return {} if limit is None else {series.method: limit}
@@ -180,15 +219,23 @@ class ScenarioBuilder:
         if trace is None:
             assert series.acceptance is not None
             run = RunDirectory.open(Path(series.acceptance).expanduser()).run
-            facts: JsonObject = {name: run[name] for name in ("uses", "seen_prompts") if name in run}
+            facts: JsonObject = {
+                name: run[name] for name in ("uses", "seen_prompts") if name in run
+            }
         else:
             run = trace.header.run
             from specbench_kit.traces.replay import describe_replayed, prepare_for_replay
 
             method = parse_method(fit_spec(series.method, trace.header))
-            facts = describe_replayed(prepare_for_replay(method, trace, self.deployment(series)), trace)
+            facts = describe_replayed(
+                prepare_for_replay(method, trace, self.deployment(series)), trace
+            )
         source = self.source(series)
-        ratio = source.colocated_ratio if isinstance(source, RecordedRounds | RightTokens | TracedDrafts) else None
+        ratio = (
+            source.colocated_ratio
+            if isinstance(source, RecordedRounds | RightTokens | TracedDrafts)
+            else None
+        )
         at_edge = series.serves.drafting == "edge"
         return {
             "recorded": {"models": run.get("models") or {}, "dataset": run.get("dataset")},
@@ -208,7 +255,9 @@ class ScenarioBuilder:
                 )
             elif self.trace is not None:
                 method = parse_method(fit_spec(series.method, self.trace.header))
-                self._sources[key] = trace_source(self.trace, method, deployment, for_batch=series.decides_for_batch)
+                self._sources[key] = trace_source(
+                    self.trace, method, deployment, for_batch=series.decides_for_batch
+                )
             else:
                 # Before anything is recorded for it.
                 method = parse_method(series.method)
@@ -219,34 +268,45 @@ class ScenarioBuilder:
         return self._sources[key]
 
     def _fleet(self, series: ServingSeries) -> tuple[DeviceKind, ...]:
-        """Return the kinds of devices in --fleet; those without an acceptance of their own have the series'."""
+        """Return the kinds of devices in --fleet; those without an acceptance of their own have the
+        series'.
+        """
         kinds = []
-        for name, share, acceptance in parse_fleet(self.settings.fleet) if self.settings.fleet else ():
+        for name, share, acceptance in (
+            parse_fleet(self.settings.fleet) if self.settings.fleet else ()
+        ):
             deployment = self._placed(find(name).build(), series)
             source = self.source(series)
             if acceptance:
-                source = parse_acceptance(acceptance, series.method, deployment, for_batch=series.decides_for_batch)
+                source = parse_acceptance(
+                    acceptance, series.method, deployment, for_batch=series.decides_for_batch
+                )
             kinds.append(DeviceKind(name, share, deployment, source))
         return tuple(kinds)
 
     def _servers(self, series: ServingSeries) -> int | tuple[PoolServer, ...]:
         """Return how many servers a series has, or its servers if they are not equal.
 
-        A named deployment gives its verifier and, where the server drafts, its drafter. Cards such as `4xh100` are one
-        server on which they share the model of the series' deployment; `8xh100/pp4` are four stages of two cards.
+        A named deployment gives its verifier and, where the server drafts, its drafter. Cards such
+        as `4xh100` are one server on which they share the model of the series' deployment;
+        `8xh100/pp4` are four stages of two cards.
         """
         servers = parse_servers(series.servers)
         if isinstance(servers, int):
             return servers
         if self.settings.estimator_profile:
-            raise SkitError("--estimator-profile is of one card: it cannot go with --servers that names deployments")
+            raise SkitError(
+                "--estimator-profile is of one card: it cannot go with --servers that names deployments"
+            )
         own = self.deployment(series)
         model = _verified_model(self._definition(series))
         pool = []
         for number, name in enumerate(servers, 1):
             if (cards := named_cards(name)) is not None:
                 verifier, memory = self._on_cards(series, name, cards)
-                pool.append(PoolServer(f"{number} ({name})", replace(own, verifier=verifier), memory))
+                pool.append(
+                    PoolServer(f"{number} ({name})", replace(own, verifier=verifier), memory)
+                )
                 continue
             other_model = _verified_model(self._definition_of(name))
             if model and other_model and model != other_model:
@@ -257,11 +317,16 @@ class ScenarioBuilder:
             other = self._definition_of(name).build()
             drafter = other.drafter if series.serves.drafting == "server" else own.drafter
             deployment = replace(own, verifier=other.verifier, drafter=drafter)
-            memory = replace(self._memory(self._definition_of(name), series)[0], lru=self.settings.eviction == "lru")
+            memory = replace(
+                self._memory(self._definition_of(name), series)[0],
+                lru=self.settings.eviction == "lru",
+            )
             pool.append(PoolServer(f"{number} ({name})", deployment, memory))
         return tuple(pool)
 
-    def _on_cards(self, series: ServingSeries, name: str, cards: NamedCards) -> tuple[Endpoint, KvCapacity]:
+    def _on_cards(
+        self, series: ServingSeries, name: str, cards: NamedCards
+    ) -> tuple[Endpoint, KvCapacity]:
         """Return the series' verifier on cards that share its model, by the law of step times."""
         profile = verifier_profile(self._definition(series))
         require(
@@ -285,14 +350,18 @@ class ScenarioBuilder:
         require_even(shapes, cards.members, cards.stages, f"--servers {name}")
         derived = shared_profile(card, cards.members // cards.stages, subject, dtype=profile.dtype)
         prices = read_prices()
-        known = [prices[title].price_per_hour for title in (card.name, *card.aliases) if title in prices]
+        known = [
+            prices[title].price_per_hour for title in (card.name, *card.aliases) if title in prices
+        ]
         stage = endpoint_of(derived, card, cards.members * (known[0] if known else 0.0))
         memory = self._memory_beside(derived, cards.stages)[0]
         verifier = in_stages(stage, derived, shapes, card, cards.stages)
         return verifier, replace(memory, lru=self.settings.eviction == "lru")
 
     def target(self, series: ServingSeries) -> str:
-        """Return the model that the verifier of a series runs, or nothing where its profile does not say."""
+        """Return the model that the verifier of a series runs, or nothing where its profile does
+        not say.
+        """
         return _verified_model(self._definition(series))
 
     def memory(self, series: ServingSeries) -> tuple[KvCapacity, str]:
@@ -300,7 +369,9 @@ class ScenarioBuilder:
         return self._memory(self._definition(series), series)
 
     def least_memory(self, series: ServingSeries) -> tuple[KvCapacity, str]:
-        """Return the room for KV on the server of a series that has the least, and where that number comes from."""
+        """Return the room for KV on the server of a series that has the least, and where that
+        number comes from.
+        """
         servers = self._servers(series)
         if isinstance(servers, int):
             return self.memory(series)
@@ -308,7 +379,9 @@ class ScenarioBuilder:
         return least.memory, f"on server {least.name}, of all servers the least"
 
     def _memory(self, definition: Definition, series: ServingSeries) -> tuple[KvCapacity, str]:
-        """Return the room for KV beside the target, and beside what drafts on its server, and where it comes from."""
+        """Return the room for KV beside the target, and beside what drafts on its server, and where
+        it comes from.
+        """
         verifier = verifier_profile(definition)
         stages = definition.build().verifier.stages
         method = parse_method(series.method)
@@ -337,7 +410,9 @@ class ScenarioBuilder:
             return KvCapacity(context=context), "unlimited, as --kv-tokens says"
         if text != "auto":
             if not text.isdigit() or not int(text):
-                raise SkitError(f"--kv-tokens takes a number of tokens, auto or unlimited, not '{text}'")
+                raise SkitError(
+                    f"--kv-tokens takes a number of tokens, auto or unlimited, not '{text}'"
+                )
             return KvCapacity(int(text), context), "as --kv-tokens says"
         if profile is None or roofline is None:
             return UNLIMITED_KV, "unlimited: the deployment names no profile of its verifier"
@@ -376,7 +451,9 @@ class ScenarioBuilder:
 
 
 def require_place(series: ServingSeries, deployment: Deployment) -> None:
-    """Raise SkitError where a series' system would have its method draft at another place than a benchmark does."""
+    """Raise SkitError where a series' system would have its method draft at another place than a
+    benchmark does.
+    """
     system, method = series.serves, parse_method(series.method)
     named = f"{series.method} under system {series.system}"
     if system.drafting == "none":
@@ -394,7 +471,8 @@ def require_place(series: ServingSeries, deployment: Deployment) -> None:
         )
         return
     require(
-        method.placement != "edge", f"{named}: its server drafts, and the method on devices: name a system such as wisp"
+        method.placement != "edge",
+        f"{named}: its server drafts, and the method on devices: name a system such as wisp",
     )
     require(
         not method.overlaps,
@@ -404,7 +482,9 @@ def require_place(series: ServingSeries, deployment: Deployment) -> None:
 
 
 def _verified_model(definition: Definition) -> str:
-    """Return the model that a deployment's verifier runs, or nothing where its profile does not say."""
+    """Return the model that a deployment's verifier runs, or nothing where its profile does not
+    say.
+    """
     profile = verifier_profile(definition)
     return profile.model if profile else ""
 

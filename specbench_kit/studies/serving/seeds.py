@@ -11,15 +11,21 @@ from specbench_kit.metrics.statistics import LEVEL, student
 from specbench_kit.serving.figures import Figures, Interval, SeedFigures
 
 
-def estimate(values: Sequence[float], least: float | None = None, most: float | None = None) -> Interval:
-    """Return the mean over seeds with its interval, cut at the bounds `least` and `most` of the quantity."""
+def estimate(
+    values: Sequence[float], least: float | None = None, most: float | None = None
+) -> Interval:
+    """Return the mean over seeds with its interval, cut at the bounds `least` and `most` of the
+    quantity.
+    """
     mean = fmean(values)
     if len(values) < 2:
         return Interval(mean)
     half = student(LEVEL, len(values) - 1) * stdev(values) / sqrt(len(values))
     low = mean - half
     high = mean + half
-    return Interval(mean, low if least is None else max(least, low), high if most is None else min(most, high))
+    return Interval(
+        mean, low if least is None else max(least, low), high if most is None else min(most, high)
+    )
 
 
 def over_seeds(figures: Sequence[Figures]) -> SeedFigures:
@@ -28,7 +34,8 @@ def over_seeds(figures: Sequence[Figures]) -> SeedFigures:
 
 
 def joined(trees: Sequence[JsonObject]) -> dict[str, object]:
-    """Return the same tree of figures as each seed's, with the fields of an interval at every number.
+    """Return the same tree of figures as each seed's, with the fields of an interval at every
+    number.
 
     A seed without a value for a figure is left out of that figure.
     """

@@ -1,6 +1,8 @@
-"""One run of `skit simulate` or `skit capacity`: from settings to a folder with tables, plots and report.
+"""One run of `skit simulate` or `skit capacity`: from settings to a folder with tables, plots and
+report.
 
-Rows get the figures that papers derive from them, and their ranges between the ends of what derived times may be.
+Rows get the figures that papers derive from them, and their ranges between the ends of what derived
+times may be.
 """
 
 import json
@@ -50,7 +52,12 @@ from specbench_kit.studies.serving.presets import describe_preset
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.studies.serving.simulation_grid import GridRow
-from specbench_kit.studies.serving.summary import CapacitySummary, ServingDescription, ServingSummary, SimulationSummary
+from specbench_kit.studies.serving.summary import (
+    CapacitySummary,
+    ServingDescription,
+    ServingSummary,
+    SimulationSummary,
+)
 from specbench_kit.traces.draft_limits import LoweredOption
 
 FEW_DEVICE_S = 20_000.0
@@ -83,7 +90,9 @@ class ServingRun:
     def simulate(
         self, events: bool = False, window: Window | None = None
     ) -> Study[ServingDescription, SimulationSummary]:
-        """Simulate a grid; store all `events`, and for a `window` a timeline of each series' first point."""
+        """Simulate a grid; store all `events`, and for a `window` a timeline of each series' first
+        point.
+        """
         parts, builder = self._begin("simulate", {"events": events, "window": window})
         # To start processes takes longer than to simulate a few devices.
         jobs = 1 if self.settings.device_s <= FEW_DEVICE_S else self.settings.jobs
@@ -93,12 +102,20 @@ class ServingRun:
         first_points = {point.series: point for point in reversed(self.settings.points())}
 
         def in_timeline(point: GridPoint, seed: int) -> bool:
-            return window is not None and seed == self.settings.seed and first_points[point.series] == point
+            return (
+                window is not None
+                and seed == self.settings.seed
+                and first_points[point.series] == point
+            )
 
         def sink(point: GridPoint, seed: int, result: SimulationResult) -> None:
             if events:
                 varied = [axis for axis in AXES if len(getattr(self.settings, axis)) > 1]
-                coordinates = [f"{axis}-{value}" for axis, value in point.coordinates().items() if axis in varied]
+                coordinates = [
+                    f"{axis}-{value}"
+                    for axis, value in point.coordinates().items()
+                    if axis in varied
+                ]
                 name = slug("-".join([point.series.label, *coordinates, f"seed-{seed}"]))
                 write_events(folder / "events", name, result)
             if window is not None and in_timeline(point, seed):
@@ -121,17 +138,25 @@ class ServingRun:
         """Search the capacity of every series under every SLO."""
         parts, builder = self._begin("capacity", asdict(rule))
         workers = Workers(self.settings.jobs, self.settings.backend, parts)
-        rows = capacity.find_capacities(self.settings, rule, builder, workers, partial(self.report, "searching"))
+        rows = capacity.find_capacities(
+            self.settings, rule, builder, workers, partial(self.report, "searching")
+        )
         report = partial(self.report, "searching the range of derived times")
         ranges = search_ranges(self.settings, rule, builder, rows, workers, report)
         summary = capacity.summarise(rows, rule, ranges)
         return self._finish(CAPACITY, parts, builder, summary)
 
     def _begin(self, command: str, arguments: JsonObject) -> tuple[KeptParts, ScenarioBuilder]:
-        """Return the parts of a new or a resumed run and a builder, after recording a trace if there has to be one."""
+        """Return the parts of a new or a resumed run and a builder, after recording a trace if
+        there has to be one.
+        """
         settings = self.settings
         series = settings.series()
-        subject = self.chosen.name if self.chosen else "-".join(dict.fromkeys(entry.system for entry in series))
+        subject = (
+            self.chosen.name
+            if self.chosen
+            else "-".join(dict.fromkeys(entry.system for entry in series))
+        )
         digest = self.dataset.digest if self.dataset else None
         described = settings.described()
         defining = {**described, **arguments, "digest": digest, **input_hashes(described)}
@@ -146,8 +171,8 @@ class ServingRun:
             parts = KeptParts(unused_folder(settings.out, command, subject, defining), defining)
         if self.dataset is None:
             return parts, builder
-        # Anything wrong is reported before the recording, which takes minutes. A search for capacity may find that a
-        # scenario cannot be served, which is a result.
+        # Anything wrong is reported before the recording, which takes minutes. A search for
+        # capacity may find that a scenario cannot be served, which is a result.
         for entry in series:
             builder.source(entry)
         for point in settings.points():
@@ -159,7 +184,9 @@ class ServingRun:
                 continue
             if command == "capacity":
                 # Answers that are still to be recorded may all be as long as allowed.
-                recorded_tokens = settings.recording.max_new_tokens if point.series.acceptance is None else 0
+                recorded_tokens = (
+                    settings.recording.max_new_tokens if point.series.acceptance is None else 0
+                )
                 scenario.check_due(settings.objective, recorded_tokens)
         self._require_predictors(series, builder)
         # Recording loads models; a stated acceptance needs none.
@@ -170,8 +197,12 @@ class ServingRun:
         trace = record_once(parts, recording, self.dataset, longest, report, resume=settings.resume)
         return parts, ScenarioBuilder(settings, trace)
 
-    def _require_predictors(self, series: Sequence[ServingSeries], builder: ScenarioBuilder) -> None:
-        """Raise SkitError for methods that are to replay the recording and lack what they need of its pair."""
+    def _require_predictors(
+        self, series: Sequence[ServingSeries], builder: ScenarioBuilder
+    ) -> None:
+        """Raise SkitError for methods that are to replay the recording and lack what they need of
+        its pair.
+        """
         from specbench_kit.deployments.placing import environment
         from specbench_kit.traces.replay import identify_pair
 
@@ -202,7 +233,9 @@ class ServingRun:
             "config": self.settings.described(),
             "series": [_describe_series(entry, builder) for entry in series],
             "deployment": describe(builder.deployment(series[0])),
-            "deployments": {entry.deployment: describe(builder.deployment(entry)) for entry in series},
+            "deployments": {
+                entry.deployment: describe(builder.deployment(entry)) for entry in series
+            },
             **({"lowered_limits": lowered} if lowered else {}),
             **described_readings(builder.readings()),
             **provenance.collect(self.settings.argv, arithmetic=self.dataset is None),
@@ -238,17 +271,26 @@ def _describe_series(series: ServingSeries, builder: ScenarioBuilder) -> JsonObj
     }
 
 
-def _write_timeline(folder: Path, point: GridPoint, result: SimulationResult, window: Window) -> None:
+def _write_timeline(
+    folder: Path, point: GridPoint, result: SimulationResult, window: Window
+) -> None:
     from specbench_kit.reports.timeline.timeline import chrome_trace
 
-    about = {"series": point.series.label, "devices": point.devices, "slo": point.slo, "time": "modelled"}
+    about = {
+        "series": point.series.label,
+        "devices": point.devices,
+        "slo": point.slo,
+        "time": "modelled",
+    }
     trace = chrome_trace(timeline(result, *window), about)
     name = f"timeline-{slug(point.series.label)}.json"
     write_text(folder / name, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def flat_rows(summary: ServingSummary) -> list[JsonObject]:
-    """Return the rows of a summary, and those derived from them, as published experiments name their figures."""
+    """Return the rows of a summary, and those derived from them, as published experiments name
+    their figures.
+    """
     rows: list[JsonObject] = to_builtins(summary.rows)
     if isinstance(summary, CapacitySummary):
         return rows
@@ -261,8 +303,12 @@ def derived_rows(rows: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def fewer_violations(rows: Sequence[JsonObject]) -> Iterator[JsonObject]:
-    """Yield, for every series but the first, how much less often it violates each class's SLO than the first does."""
-    reference = {_point(row): row["figures"]["classes"] for row in rows if row["series"] == rows[0]["series"]}
+    """Yield, for every series but the first, how much less often it violates each class's SLO than
+    the first does.
+    """
+    reference = {
+        _point(row): row["figures"]["classes"] for row in rows if row["series"] == rows[0]["series"]
+    }
     for row in rows:
         if row["series"] == rows[0]["series"] or _point(row) not in reference:
             continue
@@ -291,7 +337,9 @@ def _point(row: JsonObject) -> tuple[tuple[str, object], ...]:
 
 SEARCHED_SERIES = 2
 SEARCHED_SETTINGS = 4
-"""The best series of so many settings of a search for capacity are searched at the ends as well, and no others."""
+"""The best series of so many settings of a search for capacity are searched at the ends as well,
+and no others.
+"""
 COARSE = 0.03
 """Relative precision of a capacity at an end, which takes fewer simulations than a finer one."""
 
@@ -303,7 +351,8 @@ def simulate_ranges(
     workers: Workers,
     report: CountCallback,
 ) -> list[FigureRange]:
-    """Return the range of every point whose deployment has derived times, by the first seed; empty if none has.
+    """Return the range of every point whose deployment has derived times, by the first seed; empty
+    if none has.
 
     A range holds the mean over all seeds that is shown as well.
 
@@ -317,7 +366,11 @@ def simulate_ranges(
                 work.append((point, end, replace(scenario, **changes)))
             except SkitError:
                 work.append((point, end, None))
-    runs = [(scenario, settings.seed, partial(_measure, settings.objective)) for *_, scenario in work if scenario]
+    runs = [
+        (scenario, settings.seed, partial(_measure, settings.objective))
+        for *_, scenario in work
+        if scenario
+    ]
     outcomes = workers.map(simulate_and_measure, runs, Figures)
     ends: dict[GridPoint, dict[str, FigureEnd]] = {}
     for done, (point, end, attainable) in enumerate(work, 1):
@@ -332,12 +385,16 @@ def simulate_ranges(
 
 
 def _ends(scenario: Scenario) -> Iterator[tuple[str, JsonObject]]:
-    """Yield what changes in a scenario at each end of the derived times, those of unequal servers included."""
+    """Yield what changes in a scenario at each end of the derived times, those of unequal servers
+    included.
+    """
     for end, deployment in corners(scenario.deployment):
         servers = scenario.servers
         if isinstance(servers, tuple):
             servers = tuple(
-                replace(server, deployment=dict(corners(server.deployment)).get(end, server.deployment))
+                replace(
+                    server, deployment=dict(corners(server.deployment)).get(end, server.deployment)
+                )
                 for server in servers
             )
         yield end, {"deployment": deployment, "servers": servers}
@@ -351,10 +408,12 @@ def search_ranges(
     workers: Workers,
     report: CountCallback,
 ) -> list[CapacityRange]:
-    """Return the range of the best series' capacities in the first settings of a search; empty if times have none.
+    """Return the range of the best series' capacities in the first settings of a search; empty if
+    times have none.
 
-    Every end is searched with the first seed, and a range holds the mean over all seeds that is shown as well. The
-    slowest device may be unable to keep the promise at all: such an end serves nothing.
+    Every end is searched with the first seed, and a range holds the mean over all seeds that is
+    shown as well. The slowest device may be unable to keep the promise at all: such an end serves
+    nothing.
     """
     work: list[tuple[GridPoint, str, Scenario | None]] = []
     best = _best(settings.points(), rows)
@@ -376,14 +435,18 @@ def search_ranges(
 
 
 def _best(points: Sequence[GridPoint], rows: Sequence[SearchedRow]) -> dict[GridPoint, SearchedRow]:
-    """Return the series with the highest capacities in each of the first settings, the best one first."""
+    """Return the series with the highest capacities in each of the first settings, the best one
+    first.
+    """
     settings: dict[str, list[tuple[GridPoint, SearchedRow]]] = {}
     for point, row in zip(points, rows, strict=True):
         if row.seeds:
             settings.setdefault(_setting(point), []).append((point, row))
     first = list(settings.values())[:SEARCHED_SETTINGS]
     return dict(
-        entry for alike in first for entry in sorted(alike, key=lambda entry: -entry[1].capacity.mean)[:SEARCHED_SERIES]
+        entry
+        for alike in first
+        for entry in sorted(alike, key=lambda entry: -entry[1].capacity.mean)[:SEARCHED_SERIES]
     )
 
 
@@ -394,7 +457,9 @@ def _setting(point: GridPoint) -> str:
 def _capacity_row(
     point: GridPoint, rows: Mapping[GridPoint, SearchedRow], ends: dict[GridPoint, dict[str, float]]
 ) -> CapacityRange:
-    """Return a series' capacity at every end, its range, and what share of the best series' it is there."""
+    """Return a series' capacity at every end, its range, and what share of the best series' it is
+    there.
+    """
     own = ends[point]
     mean = rows[point].capacity.mean
     best = next(other for other in ends if _setting(other) == _setting(point))
@@ -417,9 +482,13 @@ def _measure(objective: Objective, scenario: Scenario, result: SimulationResult)
 
 
 def _row(
-    point: GridPoint, shown: Mapping[GridPoint, GroupFigures[Interval]], ends: dict[GridPoint, dict[str, FigureEnd]]
+    point: GridPoint,
+    shown: Mapping[GridPoint, GroupFigures[Interval]],
+    ends: dict[GridPoint, dict[str, FigureEnd]],
 ) -> FigureRange:
-    """Return a point's figures at every end, their range, and its throughput over that of the first series there."""
+    """Return a point's figures at every end, their range, and its throughput over that of the first
+    series there.
+    """
     own = ends[point]
     first = next(other for other in ends if other.coordinates() == point.coordinates())
     throughput, late = shown[point].throughput.mean, shown[point].violation_rate
@@ -435,7 +504,9 @@ def _row(
         **point.coordinates(),
         ends=own,
         throughput=_range([throughput, *(figures.throughput for figures in own.values())]),
-        violation_rate=_range([late.mean if late else None, *(figures.violation_rate for figures in own.values())]),
+        violation_rate=_range(
+            [late.mean if late else None, *(figures.violation_rate for figures in own.values())]
+        ),
         against=first.series.label if ratios else None,
         throughput_ratio=_range(ratios),
     )

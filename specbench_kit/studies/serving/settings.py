@@ -1,4 +1,6 @@
-"""The settings of simulations, as the command line or a preset gives them, and the grid of points that they span."""
+"""The settings of simulations, as the command line or a preset gives them, and the grid of points
+that they span.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -126,7 +128,9 @@ class ServingSettings(SimulationOptions):
 
     @property
     def loads(self) -> tuple[int, ...]:
-        """The numbers of devices that are simulated: those that are given, or as many as the requests need."""
+        """The numbers of devices that are simulated: those that are given, or as many as the
+        requests need.
+        """
         given = self.devices or self.concurrency
         if given:
             return given
@@ -158,7 +162,9 @@ class ServingSettings(SimulationOptions):
         _require_drafting(self.method, rows)
         labels = self.label or _labels(rows)
         if len(labels) != len(rows) or len(set(labels)) < len(labels):
-            raise SkitError(f"{len(rows)} systems need as many different labels: give --label once for each")
+            raise SkitError(
+                f"{len(rows)} systems need as many different labels: give --label once for each"
+            )
         return [ServingSeries(label, *row) for label, row in zip(labels, rows, strict=True)]
 
     def points(self) -> list[GridPoint]:
@@ -169,23 +175,39 @@ class ServingSettings(SimulationOptions):
             "--guard has no effect: none of the schedulers has a guard time; leave it out",
         )
         for series in self.series():
-            guards: Sequence[float | None] = self.guard_s if self.guard_s and series.has_guard() else (None,)
+            guards: Sequence[float | None] = (
+                self.guard_s if self.guard_s and series.has_guard() else (None,)
+            )
             for slo, scale, factor, noise, guard_s, devices in product(
-                self.promises, self.slo_scale, self.estimator_factor, self.estimator_noise, guards, self.loads
+                self.promises,
+                self.slo_scale,
+                self.estimator_factor,
+                self.estimator_noise,
+                guards,
+                self.loads,
             ):
                 point = GridPoint(series, devices, slo, scale, factor, noise, guard_s)
                 parse_scheduler(point.scheduler)
                 points.append(point)
         if len(points) > MOST_POINTS:
-            raise SkitError(f"{len(points)} simulations for every seed are more than {MOST_POINTS}: vary less at once")
+            raise SkitError(
+                f"{len(points)} simulations for every seed are more than {MOST_POINTS}: vary less at once"
+            )
         return points
 
     def described(self) -> dict[str, object]:
         """Return all settings that the results depend on, besides models and data."""
         without_effect = {"recording", "out", "argv", "jobs", "backend", "resume"}
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in without_effect}
+        values = {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in without_effect
+        }
         values |= {"devices": self.loads, "slo": self.promises}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in values.items()
+        }
 
 
 Row = tuple[str, str, str, str | None, str, str, str]
@@ -193,12 +215,22 @@ Row = tuple[str, str, str, str | None, str, str, str]
 
 
 def _resolve(
-    system: str, scheduler: str, method: str, acceptance: str, deployment: str, servers: str, router: str
+    system: str,
+    scheduler: str,
+    method: str,
+    acceptance: str,
+    deployment: str,
+    servers: str,
+    router: str,
 ) -> Row:
-    """Return the options of one series with the system's own scheduler and method filled in, checked."""
+    """Return the options of one series with the system's own scheduler and method filled in,
+    checked.
+    """
     serves = systems.get(system)
     if deployment == LOCAL:
-        raise SkitError("a simulation needs latency models: choose a --deployment from skit list deployments")
+        raise SkitError(
+            "a simulation needs latency models: choose a --deployment from skit list deployments"
+        )
     scheduler = serves.scheduler if scheduler == OWN else scheduler
     method = serves.method if method == OWN else method
     parse_scheduler(scheduler)
@@ -227,7 +259,8 @@ def _require_drafting(stated: Sequence[str], rows: Sequence[Row]) -> None:
 def _labels(rows: Sequence[Row]) -> list[str]:
     """Return labels of the system, and of what sets several series of one system apart.
 
-    Where a single system drafts by another method than its own, the label has the method, whose result it is.
+    Where a single system drafts by another method than its own, the label has the method, whose
+    result it is.
     """
     if len(rows) == 1:
         system, _, method, *_ = rows[0]
@@ -245,7 +278,9 @@ def _label(row: Row, varied: Sequence[int]) -> str:
 
 
 def _in_label(index: int, value: str) -> str:
-    """Return the value of a series' option as its label has it: a bare number of servers would say nothing."""
+    """Return the value of a series' option as its label has it: a bare number of servers would say
+    nothing.
+    """
     if SERIES_OPTIONS[index] == "servers" and value.isdigit():
         return f"{value} {'server' if value == '1' else 'servers'}"
     return value

@@ -59,16 +59,25 @@ def simulate_grid(
     sink: Callable[[GridPoint, int, SimulationResult], None],
     report: CountCallback,
 ) -> list[GridRow]:
-    """Return one row per point; `sink` gets the results of the points and seeds that `keeps_result` selects."""
+    """Return one row per point; `sink` gets the results of the points and seeds that `keeps_result`
+    selects.
+    """
     points = settings.points()
-    runs = [(point, seed) for point in points for seed in range(settings.seed, settings.seed + settings.seeds)]
+    runs = [
+        (point, seed)
+        for point in points
+        for seed in range(settings.seed, settings.seed + settings.seeds)
+    ]
     scenarios = {point: builder.scenario(point) for point in points}
     measure = partial(_measure, settings.objective)
-    work = [(scenarios[point], seed, partial(measure, keeps_result(point, seed))) for point, seed in runs]
+    work = [
+        (scenarios[point], seed, partial(measure, keeps_result(point, seed)))
+        for point, seed in runs
+    ]
     metrics: dict[GridPoint, list[Figures]] = {point: [] for point in points}
     report(0, len(runs))
-    # A result leaves its process only if it is kept: event logs are large, metrics small. A study that keeps results
-    # simulates all of its points again when it is resumed.
+    # A result leaves its process only if it is kept: event logs are large, metrics small. A study
+    # that keeps results simulates all of its points again when it is resumed.
     kind = None if any(keeps_result(*run) for run in runs) else tuple[Figures, None]
     outcomes: Iterator[tuple[Figures, SimulationResult | None]]
     outcomes = workers.map(simulate_and_measure, work, kind)
@@ -79,7 +88,9 @@ def simulate_grid(
         report(done, len(runs))
     rows = []
     for point, by_seed in metrics.items():
-        row = SimulatedRow(series=point.series.label, **point.coordinates(), figures=over_seeds(by_seed))
+        row = SimulatedRow(
+            series=point.series.label, **point.coordinates(), figures=over_seeds(by_seed)
+        )
         rows.append(GridRow(row, by_seed))
     return rows
 
@@ -98,7 +109,9 @@ def summarise(rows: Sequence[GridRow], ranges: Sequence[FigureRange] = ()) -> Si
         rows=simulated,
         against_first=differences(rows),
         knees=knees(simulated),
-        guards=guards(simulated, lambda row: row.figures.overall.violation_rate, smaller_is_better=True),
+        guards=guards(
+            simulated, lambda row: row.figures.overall.violation_rate, smaller_is_better=True
+        ),
         ranges=list(ranges),
     )
 
@@ -121,7 +134,8 @@ def differences(rows: Sequence[GridRow]) -> list[SeriesDifference]:
         place = row.row.place
         if row.row.series == reference or place not in first:
             continue
-        # Equal seeds have the same workload, so their differences scatter less than the figures themselves.
+        # Equal seeds have the same workload, so their differences scatter less than the figures
+        # themselves.
         ratios = []
         changes = []
         for own, other in zip(row.by_seed, first[place].by_seed, strict=True):
@@ -148,10 +162,14 @@ def point_of(row: ServingPoint) -> dict[str, Any]:
 R = TypeVar("R", bound=ServingPoint)
 
 
-def guards(rows: Sequence[R], metric: Callable[[R], Interval | None], *, smaller_is_better: bool) -> list[ServingPoint]:
-    """Return, for each wrong estimator, the smallest guard time with which a metric is as good as with the exact one.
+def guards(
+    rows: Sequence[R], metric: Callable[[R], Interval | None], *, smaller_is_better: bool
+) -> list[ServingPoint]:
+    """Return, for each wrong estimator, the smallest guard time with which a metric is as good as
+    with the exact one.
 
-    The exact one is taken with its own smallest guard time. As good means within its interval over the seeds.
+    The exact one is taken with its own smallest guard time. As good means within its interval over
+    the seeds.
     """
     groups: dict[tuple[AxisValue, ...], list[R]] = {}
     for row in rows:
@@ -187,7 +205,9 @@ def _as_good(own: Interval | None, reference: Interval | None, smaller_is_better
 
 
 def knees(rows: Sequence[SimulatedRow]) -> list[ServingPoint]:
-    """Return the number of devices at which the violation rate of each line over devices begins to rise."""
+    """Return the number of devices at which the violation rate of each line over devices begins to
+    rise.
+    """
     lines: dict[tuple[AxisValue, ...], dict[float, SimulatedRow]] = {}
     for row in rows:
         if row.figures.overall.violation_rate is not None and row.devices is not None:
@@ -203,7 +223,8 @@ def knees(rows: Sequence[SimulatedRow]) -> list[ServingPoint]:
 
 
 def knee(points: Sequence[tuple[float, float]]) -> float | None:
-    """Return x of the point farthest below the chord from the first to the last, on scales of equal length.
+    """Return x of the point farthest below the chord from the first to the last, on scales of equal
+    length.
 
     None if there are fewer than three points, or if y rises by less than `KNEE_RISE`.
     """
@@ -211,7 +232,10 @@ def knee(points: Sequence[tuple[float, float]]) -> float | None:
     if len(ordered) < 3 or ordered[-1][1] - ordered[0][1] < KNEE_RISE:
         return None
     (first_x, first_y), (last_x, last_y) = ordered[0], ordered[-1]
-    below = [((x - first_x) / (last_x - first_x) - (y - first_y) / (last_y - first_y), x) for x, y in ordered]
+    below = [
+        ((x - first_x) / (last_x - first_x) - (y - first_y) / (last_y - first_y), x)
+        for x, y in ordered
+    ]
     distance, knee_x = max(below, key=lambda entry: entry[0])
     return knee_x if distance > 0 else None
 
@@ -231,7 +255,10 @@ def _table_rows(row: SimulatedRow) -> Iterator[JsonObject]:
         cells: dict[str, Interval | None] = {metric: getattr(group, metric) for metric in RATES}
         for metric in DISTRIBUTIONS:
             percentiles = getattr(group, metric)
-            cells |= {f"{metric}_{part}": percentiles and getattr(percentiles, part) for part in ("mean", "p95")}
+            cells |= {
+                f"{metric}_{part}": percentiles and getattr(percentiles, part)
+                for part in ("mean", "p95")
+            }
         yield {**point_of(row), "class": name, **interval_cells(cells | latency_values(group))}
 
 

@@ -1,4 +1,6 @@
-"""What a simulation and a search for capacity find and say of themselves, as reports and their figures read it."""
+"""What a simulation and a search for capacity find and say of themselves, as reports and their
+figures read it.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +28,9 @@ from specbench_kit.serving.options import CapacityRule
 
 
 class SimulationSummary(Struct, kw_only=True, omit_defaults=True):
-    """The content of `summary.json` of a simulation; `published` are the numbers of a preset's paper."""
+    """The content of `summary.json` of a simulation; `published` are the numbers of a preset's
+    paper.
+    """
 
     axes: dict[str, list[AxisValue]]
     rows: list[SimulatedRow]
@@ -146,7 +150,12 @@ NAMES = {
     "slo": "promised speed",
 }
 """The label of each axis; the first axis with several values becomes the horizontal one."""
-SHORT = {"slo_scale": "SLO x", "estimator_factor": "estimate x", "estimator_noise": "noise ", "guard_s": "guard "}
+SHORT = {
+    "slo_scale": "SLO x",
+    "estimator_factor": "estimate x",
+    "estimator_noise": "noise ",
+    "guard_s": "guard ",
+}
 
 
 R = TypeVar("R", bound=ServingPoint)
@@ -154,7 +163,9 @@ R = TypeVar("R", bound=ServingPoint)
 
 @dataclass(frozen=True, slots=True)
 class ChartLine(Generic[R]):
-    """One line: rows that differ only in the value of the chart's axis, in the order of that axis."""
+    """One line: rows that differ only in the value of the chart's axis, in the order of that
+    axis.
+    """
 
     label: str
     style: Style
@@ -207,9 +218,17 @@ def chart(rows: Sequence[R]) -> Chart[R]:
         name = members[0].series
         hue = series.index(name)
         number = hue + lines_of_series[name]
-        style = Style(OF_METHODS[hue % len(OF_METHODS)], LINES[number % len(LINES)], MARKERS[number % len(MARKERS)])
+        style = Style(
+            OF_METHODS[hue % len(OF_METHODS)],
+            LINES[number % len(LINES)],
+            MARKERS[number % len(MARKERS)],
+        )
         lines_of_series[name] += 1
-        lines.append(ChartLine(", ".join(filter(None, [name, point_in_words(members[0], fixed)])), style, members))
+        lines.append(
+            ChartLine(
+                ", ".join(filter(None, [name, point_in_words(members[0], fixed)])), style, members
+            )
+        )
     return Chart(axis, lines)
 
 
@@ -220,7 +239,9 @@ def point_in_words(row: ServingPoint, axes: Sequence[str]) -> str:
 
 def axis_values(values: Mapping[str, object]) -> str:
     """Return values of axes in words."""
-    return ", ".join(_axis_value(axis, value) for axis, value in values.items() if value is not None)
+    return ", ".join(
+        _axis_value(axis, value) for axis, value in values.items() if value is not None
+    )
 
 
 def _axis_value(axis: str, value: object) -> str:

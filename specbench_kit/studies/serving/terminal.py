@@ -28,7 +28,13 @@ from specbench_kit.serving.figures import (
     varied,
 )
 from specbench_kit.studies.serving import wording
-from specbench_kit.studies.serving.report import SERVERS, FigureColumn, latency_groups, point_cells, servers_of
+from specbench_kit.studies.serving.report import (
+    SERVERS,
+    FigureColumn,
+    latency_groups,
+    point_cells,
+    servers_of,
+)
 from specbench_kit.studies.serving.summary import (
     CapacitySummary,
     ServingDescription,
@@ -67,10 +73,14 @@ MOST_COLUMNS = 6
 def print_serving(console: "Console", run: ServingDescription, summary: ServingSummary) -> None:
     """Print a row per point, the published numbers if there are any, and the cautions."""
     config = run.config
-    setting = f"{seeds_in_words(config)} of {config.duration_s:g} simulated seconds · {time_kind(run)}"
+    setting = (
+        f"{seeds_in_words(config)} of {config.duration_s:g} simulated seconds · {time_kind(run)}"
+    )
     if isinstance(summary, SimulationSummary) and "slo" not in varied(summary.rows):
         setting += f" · promised: {'; '.join(map(slo_in_words, config.slo))}"
-    results = _simulated(summary.rows) if isinstance(summary, SimulationSummary) else _capacities(summary)
+    results = (
+        _simulated(summary.rows) if isinstance(summary, SimulationSummary) else _capacities(summary)
+    )
     blocks: list[Block] = [
         *foreign_files(run),
         *paragraphs(*(f"**{line}**" for line in wording.headlines(run, summary))),
@@ -83,7 +93,9 @@ def print_serving(console: "Console", run: ServingDescription, summary: ServingS
     if summary.published:
         blocks.append(_published(run, summary.published))
     blocks += paragraphs(*map(wording.guard_sentence, summary.guards))
-    blocks += caution([*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)])
+    blocks += caution(
+        [*setting_cautions(run), *wording.acceptance_cautions(run), *wording.cautions(summary)]
+    )
     render_terminal.show(console, blocks)
 
 
@@ -114,37 +126,57 @@ def _axis_columns(axes: Sequence[str]) -> list[Column]:
 
 
 def _latencies(rows: Sequence[SimulatedRow | SearchedRow]) -> list[Block]:
-    """Return median, 95th and 99th percentile of what users wait for, by class; nothing if the table would be long."""
+    """Return median, 95th and 99th percentile of what users wait for, by class; nothing if the
+    table would be long.
+    """
     axes = varied(rows)
     by_class = any(len(latency_groups(row)) > 1 for row in rows)
     cells: list[list[Cell]] = []
     for row in rows:
         for name, group in latency_groups(row).items():
             waited = (group.response_s, group.ttft_s, group.icl_s)
-            cells.append([*point_cells(row, axes), *([name] if by_class else []), *map(_percentiles, waited)])
+            cells.append(
+                [*point_cells(row, axes), *([name] if by_class else []), *map(_percentiles, waited)]
+            )
     if not 0 < len(cells) <= MOST_LATENCIES:
         return []
     titles = [f"{title} (s)\n{NO_BREAK.join(('p50', 'p95', 'p99'))}" for title in LATENCIES]
     classes = ["class"] if by_class else []
-    return [Table(("system", *(AXIS_TITLES.get(axis, axis) for axis in axes), *classes, *titles), cells)]
+    return [
+        Table(("system", *(AXIS_TITLES.get(axis, axis) for axis in axes), *classes, *titles), cells)
+    ]
 
 
 def _servers(rows: Sequence[SimulatedRow | SearchedRow]) -> list[Block]:
-    """Return what each server of a pool does; nothing if there is none, or the table would be long."""
+    """Return what each server of a pool does; nothing if there is none, or the table would be
+    long.
+    """
     axes = varied(rows)
     cells: list[list[Cell]] = []
     for row in rows:
         for name, server in servers_of(row).items():
             figures = (column.of(server) for column in SERVERS[:FIRST_SERVER_COLUMNS])
-            cells.append([*point_cells(row, axes), name, *(figure.mean if figure else None for figure in figures)])
+            cells.append(
+                [
+                    *point_cells(row, axes),
+                    name,
+                    *(figure.mean if figure else None for figure in figures),
+                ]
+            )
     if not 0 < len(cells) <= MOST_LATENCIES:
         return []
-    return [Table(("system", *_axis_columns(axes), "server", *SERVERS[:FIRST_SERVER_COLUMNS]), cells)]
+    return [
+        Table(("system", *_axis_columns(axes), "server", *SERVERS[:FIRST_SERVER_COLUMNS]), cells)
+    ]
 
 
 def _percentiles(times: Percentiles[Interval] | None) -> str:
-    """Return three numbers that a narrow terminal keeps in one line, since long names are what it can break."""
-    values = [None] * 3 if times is None else [value.mean for value in (times.p50, times.p95, times.p99)]
+    """Return three numbers that a narrow terminal keeps in one line, since long names are what it
+    can break.
+    """
+    values = (
+        [None] * 3 if times is None else [value.mean for value in (times.p50, times.p95, times.p99)]
+    )
     return NO_BREAK.join(map(significant, values))
 
 
@@ -154,10 +186,16 @@ def _published(run: ServingDescription, pairs: Sequence[ComparedNumber]) -> Tabl
     numbers = ["published", "simulated", "simulated /\npublished", *ratio_titles]
     cells = []
     for pair in pairs:
-        series, point, figure, published, _, ratio, _, simulated_ratio, ratio_of_ratios = wording.published_cells(pair)
+        series, point, figure, published, _, ratio, _, simulated_ratio, ratio_of_ratios = (
+            wording.published_cells(pair)
+        )
         subject = f"{series}, {point}" if pair.where else series
-        simulated = Column(unit=wording.unit_of(pair)).text(pair.simulated.mean if pair.simulated else None)
+        simulated = Column(unit=wording.unit_of(pair)).text(
+            pair.simulated.mean if pair.simulated else None
+        )
         cells.append(
-            [subject, figure, published, simulated, ratio, simulated_ratio, ratio_of_ratios][: 2 + len(numbers)]
+            [subject, figure, published, simulated, ratio, simulated_ratio, ratio_of_ratios][
+                : 2 + len(numbers)
+            ]
         )
     return Table(("system", "metric", *(Column(title, "number") for title in numbers)), cells)

@@ -10,9 +10,22 @@ from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.metrics.vocabulary import Percentiles, Unit
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import Cell, Column, Estimate, code
-from specbench_kit.reports.sections.cautions import TOY_PAIR, is_toy, other_deployments, predictor_cautions
+from specbench_kit.reports.sections.cautions import (
+    TOY_PAIR,
+    is_toy,
+    other_deployments,
+    predictor_cautions,
+)
 from specbench_kit.reports.sections.wording import outcome
-from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant, span, times
+from specbench_kit.reports.writing.formatting import (
+    ABSENT,
+    count,
+    seconds,
+    share,
+    significant,
+    span,
+    times,
+)
 from specbench_kit.runs.document import PreparedInputs, RunDescription, TraceReference
 from specbench_kit.serving.figures import (
     AXES,
@@ -43,7 +56,9 @@ MOST_WAITING = 0.02
 """Share of the time of responses, from which on it is said that they wait for devices."""
 NO_WAIT = Interval(0.0)
 MOST_EVICTIONS = 2.0
-"""Evictions of KV per finished response from which on a server thrashes; real servers with preemption have under 1."""
+"""Evictions of KV per finished response from which on a server thrashes; real servers with
+preemption have under 1.
+"""
 
 
 def estimate(figure: Interval | None) -> Estimate | None:
@@ -73,7 +88,9 @@ def seeds_in_words(config: ServingConfig) -> str:
 
 def capacity(row: SearchedRow) -> str:
     """Return the capacity of a row with its unit."""
-    return f"{estimate_text(row.capacity, 'count' if row.unit == 'devices' else 'number')} {row.unit}"
+    return (
+        f"{estimate_text(row.capacity, 'count' if row.unit == 'devices' else 'number')} {row.unit}"
+    )
 
 
 def servers(entry: SeriesDescription) -> str:
@@ -91,7 +108,9 @@ def acceptance_cautions(run: ServingDescription) -> list[str]:
     return [*dict.fromkeys(lines), *_fixed_cautions(run), *_colocated_cautions(run), *of_models]
 
 
-def _recorded_cautions(run: ServingDescription, entry: SeriesDescription, recorded: JsonObject) -> list[str]:
+def _recorded_cautions(
+    run: ServingDescription, entry: SeriesDescription, recorded: JsonObject
+) -> list[str]:
     """Return what a benchmark of a series' method would say of it on the same trace."""
     described = replace(
         RunDescription.read(recorded),
@@ -101,13 +120,20 @@ def _recorded_cautions(run: ServingDescription, entry: SeriesDescription, record
         deployment=run.deployments.get(entry.deployment),
         trace=TraceReference(),
     )
-    # The models of a trace that was recorded for this run are those of the run, of which the setting tells.
+    # The models of a trace that was recorded for this run are those of the run, of which the
+    # setting tells.
     of_named_trace = entry.acceptance is not None and is_toy(described.models)
-    return [*([TOY_PAIR] if of_named_trace else []), *predictor_cautions(described), *other_deployments([described])]
+    return [
+        *([TOY_PAIR] if of_named_trace else []),
+        *predictor_cautions(described),
+        *other_deployments([described]),
+    ]
 
 
 def _colocated_cautions(run: ServingDescription) -> list[str]:
-    """Return one line on the series whose single request would be faster with the draft model on the server."""
+    """Return one line on the series whose single request would be faster with the draft model on
+    the server.
+    """
     slower = [
         f"{times(1 / entry.colocated_ratio)} ({entry.label})"
         for entry in run.series
@@ -122,14 +148,21 @@ def _colocated_cautions(run: ServingDescription) -> list[str]:
 
 
 def _fixed_cautions(run: ServingDescription) -> list[str]:
-    """Return a line on every method that decides how far to draft and always drafted as far as it may."""
+    """Return a line on every method that decides how far to draft and always drafted as far as it
+    may.
+    """
     lines = []
     for entry in run.series:
         longest = entry.typical.longest
         from_record = entry.acceptance is None or entry.recorded is not None
         # Drafts at the end of an answer are shorter than a method would have them.
         stopped_by_nothing = entry.typical.submitted > 0.98 * longest > 0
-        if from_record and stopped_by_nothing and _decides(entry.method) and not _lets_all_pass(entry):
+        if (
+            from_record
+            and stopped_by_nothing
+            and _decides(entry.method)
+            and not _lets_all_pass(entry)
+        ):
             lines.append(
                 f"FIXED LENGTH: {entry.label}: {entry.method} drafts {longest:g} tokens in every round here, as "
                 f"fixed-k:k={longest:g} does."
@@ -152,7 +185,12 @@ def _other_model_cautions(run: ServingDescription) -> list[str]:
     labels: dict[tuple[str, str], list[str]] = {}
     for entry in run.series:
         accepted = _model_of_acceptance(entry)
-        if entry.drafting != "none" and accepted and entry.target and not is_same_model(accepted, entry.target):
+        if (
+            entry.drafting != "none"
+            and accepted
+            and entry.target
+            and not is_same_model(accepted, entry.target)
+        ):
             labels.setdefault((accepted, entry.target), []).append(entry.label)
     return [
         f"ANOTHER MODEL'S ACCEPTANCE: {'; '.join(map(code, named))}: drafts are right as often as for {accepted}, and "
@@ -179,7 +217,10 @@ def is_same_model(one: str, other: str) -> bool:
 
     One may say more, as `Qwen/Qwen3-32B-AWQ` does beside `qwen3-32b`.
     """
-    names = sorted(("".join(filter(str.isalnum, name.rpartition("/")[2].lower())) for name in (one, other)), key=len)
+    names = sorted(
+        ("".join(filter(str.isalnum, name.rpartition("/")[2].lower())) for name in (one, other)),
+        key=len,
+    )
     return names[0] in names[1]
 
 
@@ -195,7 +236,9 @@ def _golden_cautions(run: ServingDescription) -> list[str]:
 
 
 def cautions(summary: ServingSummary) -> list[str]:
-    """Return what a reader must know before quoting a number, beyond what holds for every modelled run."""
+    """Return what a reader must know before quoting a number, beyond what holds for every modelled
+    run.
+    """
     if isinstance(summary, SimulationSummary):
         return [
             *derived_range(summary),
@@ -228,7 +271,9 @@ ONE_SEED_AT_ENDS = "One seed was run at each end."
 
 
 def derived_range(summary: SimulationSummary) -> list[str]:
-    """Return one line on what the figures may be where times are derived, at each series' last point."""
+    """Return one line on what the figures may be where times are derived, at each series' last
+    point.
+    """
     last = {row.series: row for row in summary.ranges}
     if not last:
         return []
@@ -251,19 +296,29 @@ def derived_range(summary: SimulationSummary) -> list[str]:
     ]
 
 
-def _ratio_over_range(ratio: tuple[float, float], against: str, pair: Sequence[Interval | None]) -> str:
-    """Return a ratio of two series over the range of derived times, and whether a verdict on the pair holds there.
+def _ratio_over_range(
+    ratio: tuple[float, float], against: str, pair: Sequence[Interval | None]
+) -> str:
+    """Return a ratio of two series over the range of derived times, and whether a verdict on the
+    pair holds there.
 
-    Where the seeds show no difference between the pair, there is no verdict that could hold or fail.
+    Where the seeds show no difference between the pair, there is no verdict that could hold or
+    fail.
     """
     low, high = ratio
     is_one_sided = low > 1 or high < 1
     one, other = pair
-    is_shown = one is not None and other is not None and (_is_higher(one, other) or _is_higher(other, one))
+    is_shown = (
+        one is not None and other is not None and (_is_higher(one, other) or _is_higher(other, one))
+    )
     if is_shown:
-        holds = "over the whole range" if is_one_sided else "the verdict does not hold over the range"
+        holds = (
+            "over the whole range" if is_one_sided else "the verdict does not hold over the range"
+        )
     else:
-        holds = "seeds show no difference" if is_one_sided else "no difference is shown there either"
+        holds = (
+            "seeds show no difference" if is_one_sided else "no difference is shown there either"
+        )
     return f"{span(times(low), times(high))} {against} ({holds})"
 
 
@@ -284,7 +339,11 @@ def derived_capacities(summary: CapacitySummary) -> list[str]:
             part += f", {_ratio_over_range(row.capacity_ratio, str(row.against), pair)}"
         parts.append(part)
     others = sum(not row.refused for row in summary.rows) - len(summary.ranges)
-    more = f"; {others} more {'was' if others == 1 else 'were'} not searched at the ends" if others > 0 else ""
+    more = (
+        f"; {others} more {'was' if others == 1 else 'were'} not searched at the ends"
+        if others > 0
+        else ""
+    )
     return [
         f"DERIVED TIMES: what profiles, host and interconnects may be leaves {'; '.join(parts)}{more}. "
         f"{ONE_SEED_AT_ENDS}"
@@ -296,7 +355,9 @@ def unsteady(summary: SimulationSummary) -> list[str]:
     drifting = [row for row in summary.rows if not row.figures.steady.steady]
     if not drifting:
         return []
-    names = ", ".join(dict.fromkeys(f"{row.series} at {row.devices} devices" for row in drifting[:4]))
+    names = ", ".join(
+        dict.fromkeys(f"{row.series} at {row.devices} devices" for row in drifting[:4])
+    )
     more = f" and {len(drifting) - 4} more" if len(drifting) > 4 else ""
     return [
         f"NOT STEADY: the throughput of the two halves differs by more than 5% for {names}{more}; simulate for longer, "
@@ -305,7 +366,9 @@ def unsteady(summary: SimulationSummary) -> list[str]:
 
 
 def waiting(summary: SimulationSummary) -> list[str]:
-    """Return a line on the point at which requests waited longest for a device, if they did to speak of."""
+    """Return a line on the point at which requests waited longest for a device, if they did to
+    speak of.
+    """
     shares = {id(row): (row.figures.device_wait_share or NO_WAIT).mean for row in summary.rows}
     row = max(summary.rows, key=lambda one: shares[id(one)])
     if shares[id(row)] <= MOST_WAITING:
@@ -318,7 +381,9 @@ def waiting(summary: SimulationSummary) -> list[str]:
 
 
 def livelocks(summary: SimulationSummary) -> list[str]:
-    """Return a line for each point at which requests waited at an idle server for longer than it worked."""
+    """Return a line for each point at which requests waited at an idle server for longer than it
+    worked.
+    """
     lines = []
     for row in summary.rows:
         server = row.figures.server
@@ -356,12 +421,18 @@ FEW_LATE = 0.05
 
 
 def busy_note(summary: ServingSummary) -> list[str]:
-    """Return what busy means if a server is nearly always busy and yet keeps its promises; nothing elsewhere."""
+    """Return what busy means if a server is nearly always busy and yet keeps its promises; nothing
+    elsewhere.
+    """
     if not isinstance(summary, SimulationSummary):
         return []
     for row in summary.rows:
         late = row.figures.overall.violation_rate
-        if row.figures.server.utilisation.mean >= ALWAYS_BUSY and late is not None and late.mean < FEW_LATE:
+        if (
+            row.figures.server.utilisation.mean >= ALWAYS_BUSY
+            and late is not None
+            and late.mean < FEW_LATE
+        ):
             return [BUSY]
     return []
 
@@ -375,7 +446,14 @@ def guard_sentence(guard: ServingPoint) -> str:
     return f"{subject}: a guard time of {guard.guard_s:g} s compensates for it."
 
 
-PUBLISHED_COLUMNS = ("system", "at", "metric", "published", "simulated (95%)", "simulated / published")
+PUBLISHED_COLUMNS = (
+    "system",
+    "at",
+    "metric",
+    "published",
+    "simulated (95%)",
+    "simulated / published",
+)
 
 
 def ratio_columns(against: str) -> list[str]:
@@ -384,7 +462,9 @@ def ratio_columns(against: str) -> list[str]:
 
 
 def published_cells(pair: ComparedNumber) -> list[Cell]:
-    """Return published and simulated number, their ratio, then the ratios to the reference series and theirs."""
+    """Return published and simulated number, their ratio, then the ratios to the reference series
+    and theirs.
+    """
     column = Column(unit=unit_of(pair))
     published = f"{pair.bound} {column.text(pair.value)}".strip()
     simulated = Estimate(pair.simulated.mean, pair.simulated.bounds) if pair.simulated else None
@@ -409,12 +489,17 @@ def unit_of(pair: ComparedNumber) -> Unit:
 
 def metric_name(path: str) -> str:
     """Return a path such as figures.overall.violation_rate in words."""
-    parts = [part.removesuffix("_s") for part in path.split(".") if part not in ("figures", "overall", "mean")]
+    parts = [
+        part.removesuffix("_s")
+        for part in path.split(".")
+        if part not in ("figures", "overall", "mean")
+    ]
     return " ".join(parts).replace("_", " ").replace("classes", "class")
 
 
 def winners(run: ServingDescription, summary: ServingSummary) -> list[str]:
-    """Return a sentence on the best of several series, for every promised speed and other setting of a search.
+    """Return a sentence on the best of several series, for every promised speed and other setting
+    of a search.
 
     Of simulations it is the one under the highest load.
     """
@@ -422,14 +507,19 @@ def winners(run: ServingDescription, summary: ServingSummary) -> list[str]:
     named = varied(summary.rows)
     if isinstance(summary, CapacitySummary):
         searched = _at_same_place([row for row in summary.rows if not row.refused])
-        return [_most_served(rows, point_in_words(rows[0], named or ["slo"]), few) for rows in searched[:MOST_WINNERS]]
+        return [
+            _most_served(rows, point_in_words(rows[0], named or ["slo"]), few)
+            for rows in searched[:MOST_WINNERS]
+        ]
     judged = [row for row in summary.rows if row.figures.overall.violation_rate is not None]
     highest = _at_same_place(judged)[-1:]
     return [_fewest_broken(rows, _load(rows[0], named), few) for rows in highest]
 
 
 def _load(row: SimulatedRow, axes: Sequence[str]) -> str:
-    """Return a simulated load: its devices, what they were promised, and its values of other axes."""
+    """Return a simulated load: its devices, what they were promised, and its values of other
+    axes.
+    """
     others = [axis for axis in axes if axis not in ("devices", "slo")]
     further = f", {point_in_words(row, others)}" if others else ""
     return f"{row.devices} devices, promised {slo_in_words(row.slo)}{further},"
@@ -454,7 +544,9 @@ def too_few_seeds(seeds: int) -> str:
     """Return why so many seeds give no verdict; empty if they do."""
     if seeds >= FEWEST_SEEDS:
         return ""
-    subject = "one seed shows no difference" if seeds == 1 else f"{seeds} seeds are too few for a verdict"
+    subject = (
+        "one seed shows no difference" if seeds == 1 else f"{seeds} seeds are too few for a verdict"
+    )
     return f"{subject}, so run --seeds {FEWEST_SEEDS}"
 
 
@@ -489,7 +581,9 @@ def _fewest_broken(rows: Sequence[SimulatedRow], where: str, few: str) -> str:
     if few:
         return f"At {where} {best.series} {broken}, {second.series} {others}: {few}."
     if not _is_higher(more, least):
-        tokens, tokens_of_second = (estimate_text(row.figures.overall.throughput) for row in (best, second))
+        tokens, tokens_of_second = (
+            estimate_text(row.figures.overall.throughput) for row in (best, second)
+        )
         return (
             f"At {where} {best.series} {broken} and {second.series} {others}: no difference is shown, at "
             f"{tokens} and {tokens_of_second} tokens/s."
@@ -506,7 +600,9 @@ NOTHING = "No series has a result."
 
 
 def headlines(run: ServingDescription, summary: ServingSummary) -> list[str]:
-    """Return which series is best or, where that cannot be asked, the result of every series in one sentence."""
+    """Return which series is best or, where that cannot be asked, the result of every series in one
+    sentence.
+    """
     return winners(run, summary) or _results(summary)
 
 
@@ -524,7 +620,13 @@ def _results(summary: ServingSummary) -> list[str]:
     for name in names:
         last = [row for row in summary.rows if row.series == name][-1]
         late = last.figures.overall.violation_rate
-        broken = f"breaks {estimate_text(late, 'share')} of its promises" if late else "has no response that fell due"
+        broken = (
+            f"breaks {estimate_text(late, 'share')} of its promises"
+            if late
+            else "has no response that fell due"
+        )
         throughput = estimate_text(last.figures.overall.throughput)
-        lines.append(f"At {_load(last, varied(summary.rows))} {name} {broken}, at {throughput} tokens/s.")
+        lines.append(
+            f"At {_load(last, varied(summary.rows))} {name} {broken}, at {throughput} tokens/s."
+        )
     return lines

@@ -63,7 +63,9 @@ SHOWN_EVEN = 4
 """Policies that are named beside the fastest, of those that are not shown to be slower."""
 
 
-def write_board(site: Path, outline: SuiteOutline, board: Scoreboard, measured: Sequence[MeasuredResult] = ()) -> Path:
+def write_board(
+    site: Path, outline: SuiteOutline, board: Scoreboard, measured: Sequence[MeasuredResult] = ()
+) -> Path:
     """Write all pages, and return the path of the first."""
     for path, page in pages_of(outline, board, measured):
         write_text(site / path, page)
@@ -81,7 +83,10 @@ def pages_of(
 
 
 def index(
-    outline: SuiteOutline, board: Scoreboard, pages: Mapping[str, str], measured: Sequence[MeasuredResult]
+    outline: SuiteOutline,
+    board: Scoreboard,
+    pages: Mapping[str, str],
+    measured: Sequence[MeasuredResult],
 ) -> tuple[Document, Drawings]:
     """Return the first page and its figures by their paths."""
     groups = by_batch_size(board)
@@ -103,13 +108,19 @@ def index(
         list(_by_link(board, pages)),
         [
             Heading("Which policy for my task?"),
-            Figure(picture.title, "plots/winners.svg", f"{picture.note} Tasks go from the easiest to draft for down."),
+            Figure(
+                picture.title,
+                "plots/winners.svg",
+                f"{picture.note} Tasks go from the easiest to draft for down.",
+            ),
         ],
         list(_all_policies(board, pages)),
         list(_devices(board, pages)),
         list(_waste(board, pages)),
         list(_synthetic(outline, board, pages)),
-        [Heading("What did running servers measure?"), *measured_table(measured)] if measured else [],
+        [Heading("What did running servers measure?"), *measured_table(measured)]
+        if measured
+        else [],
         _how_to_join(outline),
         [Heading(f"What {outline.name} leaves out"), BulletList(outline.left_out)],
     ]
@@ -128,14 +139,18 @@ def policy_page(outline: SuiteOutline, board: Scoreboard, spec: str) -> tuple[Do
         setting = f"suite {outline.name}, recorded pair, batch size {size}, modelled"
         picture = curves(board, [spec], cells, name)
         drawings[f"plots/{name}"] = drawing(picture, setting)
-        figures.append(Figure(f"{picture.title}, batch size {size}", f"plots/{name}.svg", picture.note))
+        figures.append(
+            Figure(f"{picture.title}, batch size {size}", f"plots/{name}.svg", picture.note)
+        )
     rows = list(cell_rows(board, spec))
     fleets = list(fleet_tables(board, [spec]))
     sections: list[Sequence[Block]] = [
         paragraphs(policy.summary, headline(board, spec) if spec != BASELINE and rows else ""),
         list(_claims(board, policy)),
         figures,
-        [Heading("In every cell"), Table(CELL_COLUMNS, rows).without_empty_columns(), Note(REGRET)] if rows else [],
+        [Heading("In every cell"), Table(CELL_COLUMNS, rows).without_empty_columns(), Note(REGRET)]
+        if rows
+        else [],
         [Heading("How many devices?"), *fleets] if fleets else [],
         list(_missing(policy)),
         [Heading("What ran"), _identity(policy)],
@@ -156,9 +171,14 @@ def _page_names(board: Scoreboard) -> dict[str, str]:
 
 
 def _closest(board: Scoreboard) -> list[str]:
-    """Return the policies that can be deployed and run in every recorded cell, the closest to the oracle first."""
+    """Return the policies that can be deployed and run in every recorded cell, the closest to the
+    oracle first.
+    """
     deployable = [spec for spec in board.deployable if spec != BASELINE]
-    return best_first(board, [spec for spec in deployable if mean_regret(board, spec, recorded(board)) is not None])
+    return best_first(
+        board,
+        [spec for spec in deployable if mean_regret(board, spec, recorded(board)) is not None],
+    )
 
 
 def _introduction(outline: SuiteOutline, board: Scoreboard) -> Iterator[Block]:
@@ -192,7 +212,10 @@ def _by_link(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
     )
     yield Heading("Which policy for my link?")
     for size, cells in by_batch_size(board).items():
-        rows = [(f"{cell.words} ({code(cell.deployment)})", *_best_of(board, cell, pages)) for cell in cells]
+        rows = [
+            (f"{cell.words} ({code(cell.deployment)})", *_best_of(board, cell, pages))
+            for cell in cells
+        ]
         table = Table(columns, rows)
         if size == 1:
             yield from (Paragraph("One request at a time:"), table)
@@ -222,7 +245,9 @@ def _best_of(board: Scoreboard, cell: SuiteCell, pages: Mapping[str, str]) -> li
 
 def _all_policies(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
     yield Heading("How fast is every policy?")
-    yield Note("Speedup over autoregressive decoding; policies go from the least mean regret to the largest.")
+    yield Note(
+        "Speedup over autoregressive decoding; policies go from the least mean regret to the largest."
+    )
     for size, cells in by_batch_size(board).items():
         table = _matrix(board, pages, cells, lambda score: score.speedup, "times")
         yield table if size == 1 else Folded(f"{size} requests together", [table])
@@ -233,7 +258,10 @@ def _devices(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
         yield Heading("How many devices?")
     for name, fleet in board.fleets.items():
         ran = most_devices_first(board, list(board.policies), name)
-        rows = [(_linked(spec, pages), *fleet_cells(board, spec, fleet), board.policies[spec].group) for spec in ran]
+        rows = [
+            (_linked(spec, pages), *fleet_cells(board, spec, fleet), board.policies[spec].group)
+            for spec in ran
+        ]
         yield Paragraph(f"{code(name)}: {fleet.words}. {fleet_note(fleet)}")
         yield Table((Column("policy"), *fleet_columns(fleet), Column("group")), rows)
 
@@ -241,11 +269,15 @@ def _devices(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
 def _waste(board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
     cells = next(iter(by_batch_size(board).values()))
     yield Heading("What does it cost in waste?")
-    yield Note("Share of the drafting time that goes into tokens which are not accepted, one request at a time.")
+    yield Note(
+        "Share of the drafting time that goes into tokens which are not accepted, one request at a time."
+    )
     yield _matrix(board, pages, cells, waste, "share")
 
 
-def _synthetic(outline: SuiteOutline, board: Scoreboard, pages: Mapping[str, str]) -> Iterator[Block]:
+def _synthetic(
+    outline: SuiteOutline, board: Scoreboard, pages: Mapping[str, str]
+) -> Iterator[Block]:
     cells = [cell for cell in board.cells.values() if not cell.is_recorded]
     if not cells:
         return
@@ -301,16 +333,25 @@ def _claims(board: Scoreboard, policy: PolicyResult) -> Iterator[Block]:
     if policy.reported:
         speedup = board.mean_speedup(policy.spec, recorded(board))
         here = (
-            f"{times(speedup)} autoregressive decoding over the cells of the recorded pair" if speedup else "no result"
+            f"{times(speedup)} autoregressive decoding over the cells of the recorded pair"
+            if speedup
+            else "no result"
         )
-        yield facts([("reported by its authors", f"{policy.reported} (in their own setting)"), ("here", here)])
+        yield facts(
+            [
+                ("reported by its authors", f"{policy.reported} (in their own setting)"),
+                ("here", here),
+            ]
+        )
 
 
 def _missing(policy: PolicyResult) -> Iterator[Block]:
     reasons = {code(part): reason for part, reason in policy.missing.items()}
     if reasons:
         yield Heading("Where it did not run")
-        yield BulletList([f"{', '.join(cells)}: {reason}" for reason, cells in by_reason(reasons).items()])
+        yield BulletList(
+            [f"{', '.join(cells)}: {reason}" for reason, cells in by_reason(reasons).items()]
+        )
 
 
 def _identity(policy: PolicyResult) -> Table:
@@ -322,9 +363,16 @@ def _identity(policy: PolicyResult) -> Table:
         ("options", f"{code(options)}, hash {code(policy.options_sha256[:12])}"),
     ]
     if policy.lowered:
-        rows.append(("draft limit", f"lowered to {code(policy.lowered)}, the longest draft on record"))
+        rows.append(
+            ("draft limit", f"lowered to {code(policy.lowered)}, the longest draft on record")
+        )
     if predictor:
-        rows.append(("predictor", f"{predictor.family}, of {predictor.created[:10]}, hash {code(predictor.sha256)}"))
+        rows.append(
+            (
+                "predictor",
+                f"{predictor.family}, of {predictor.created[:10]}, hash {code(predictor.sha256)}",
+            )
+        )
     return facts(rows)
 
 

@@ -1,4 +1,6 @@
-"""A suite as its file defines it: which requests of which pair are decoded under which deployment, checked by hash."""
+"""A suite as its file defines it: which requests of which pair are decoded under which deployment,
+checked by hash.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,7 +34,8 @@ QUICK_STEP = 5
 
 
 class SuitePair(Struct, frozen=True, forbid_unknown_fields=True):
-    """A pair of models: a bundled trace by name and hash, or the options of a synthetic draft model.
+    """A pair of models: a bundled trace by name and hash, or the options of a synthetic draft
+    model.
 
     `prompts` is the digest of the trace's dataset. `tuning` names the trace on which policies may be trained and tuned.
     """
@@ -52,7 +55,9 @@ class SuitePair(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SuiteDeployment(Struct, frozen=True, forbid_unknown_fields=True):
-    """A deployment in a file beside the suite's, with fields replaced, and the digest of all that decides its time."""
+    """A deployment in a file beside the suite's, with fields replaced, and the digest of all that
+    decides its time.
+    """
 
     words: str
     file: str
@@ -69,11 +74,13 @@ class CellGroup(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FleetTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """Devices at one server: each decodes requests of a pair under a deployment, and thinks `think_s` in between.
+    """Devices at one server: each decodes requests of a pair under a deployment, and thinks
+    `think_s` in between.
 
-    They were promised token speeds (`slo`), and the server has room for `kv_tokens`. Each of the `loads` is a number of
-    devices and is simulated with every seed; a load is served if at most `late_share` of the responses break their
-    promise. What is said of one load is said of `devices`, one of the loads.
+    They were promised token speeds (`slo`), and the server has room for `kv_tokens`. Each of the
+    `loads` is a number of devices and is simulated with every seed; a load is served if at most
+    `late_share` of the responses break their promise. What is said of one load is said of
+    `devices`, one of the loads.
     """
 
     words: str
@@ -114,7 +121,9 @@ class SuiteTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite in its folder; a `quick` one takes fewer requests, and its results compare with nothing."""
+    """A suite in its folder; a `quick` one takes fewer requests, and its results compare with
+    nothing.
+    """
 
     folder: Path
     table: SuiteTable
@@ -141,7 +150,9 @@ class Suite:
         return next(name for name, pair in self.table.pairs.items() if pair.trace)
 
     def trace(self, pair: str) -> TraceFile:
-        """Return the trace of a pair; raise SkitError if it is not the one that the suite was made for."""
+        """Return the trace of a pair; raise SkitError if it is not the one that the suite was made
+        for.
+        """
         table = self.table.pairs[pair]
         trace = TraceFile(Path(table.trace))
         changed = f"the trace {table.trace} is not the one of suite {self.table.name}: install specbench-kit again"
@@ -170,10 +181,16 @@ class Suite:
         )
 
     def deployment(self, name: str) -> Deployment:
-        """Return a deployment; raise SkitError if its time is not what it was when the suite was made."""
+        """Return a deployment; raise SkitError if its time is not what it was when the suite was
+        made.
+        """
         table = self.table.deployments[name]
         path = self.folder / table.file
-        deployment = Definition(path, f"{self.table.name}/{name}", cards.read_toml(path)).replace(table.set).build()
+        deployment = (
+            Definition(path, f"{self.table.name}/{name}", cards.read_toml(path))
+            .replace(table.set)
+            .build()
+        )
         require(
             digest(deployment) == table.digest,
             f"the deployment {name} is not the one of suite {self.table.name}: install specbench-kit again",
@@ -208,12 +225,16 @@ class Suite:
                     for size in group.batch_sizes:
                         is_main = pair == self.recorded_pair
                         cell = f"{pair}/{name}/{size}"
-                        yield SuiteCell(cell, pair, name, words, rtt_s, size, tasks, dialogues, is_main)
+                        yield SuiteCell(
+                            cell, pair, name, words, rtt_s, size, tasks, dialogues, is_main
+                        )
 
 
 @cache
 def load(name: str, quick: bool = False) -> Suite:
-    """Return a suite of the kit by its name; raise SkitError if there is none, or if its metrics are others."""
+    """Return a suite of the kit by its name; raise SkitError if there is none, or if its metrics
+    are others.
+    """
     names = suite_names()
     if name not in names:
         raise SkitError(f"no suite '{name}'{did_you_mean(name, names)}; known: {', '.join(names)}")
@@ -233,7 +254,9 @@ def suite_names() -> list[str]:
 
 def _dialogues(requests: Sequence[RequestTrace]) -> tuple[int, ...]:
     dialogues = Dialogues()
-    return tuple(dialogues.index(turn.request_id, turn.prompt_ids, turn.output_ids) for turn in requests)
+    return tuple(
+        dialogues.index(turn.request_id, turn.prompt_ids, turn.output_ids) for turn in requests
+    )
 
 
 _read: dict[tuple[Path, bool], list[RequestTrace]] = {}

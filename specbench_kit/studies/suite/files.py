@@ -1,4 +1,6 @@
-"""Files of results: written whole, sealed by a hash, and read with one line for whatever is wrong with them."""
+"""Files of results: written whole, sealed by a hash, and read with one line for whatever is wrong
+with them.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -42,9 +44,13 @@ def save_measured(result: MeasuredResult, folder: Path) -> Path:
 
 
 def read(path: Path) -> SuiteResult:
-    """Return the result in a file; raise SkitError if it is broken, was changed, or belongs to another suite."""
+    """Return the result in a file; raise SkitError if it is broken, was changed, or belongs to
+    another suite.
+    """
     if path.name.endswith(MEASURED):
-        raise SkitError(f"{path} was measured at running servers: only measuring them again checks it")
+        raise SkitError(
+            f"{path} was measured at running servers: only measuring them again checks it"
+        )
     return _read(SuiteResult, path)
 
 
@@ -56,14 +62,20 @@ def _read(kind: type[Sealed], path: Path) -> Sealed:
     except ValueError as error:
         raise SkitError(f"{path} is no file of skit suite run: {error}") from error
     if result.schema != SCHEMA:
-        raise SkitError(f"{path} has form {result.schema}, and this kit reads form {SCHEMA}: update specbench-kit")
+        raise SkitError(
+            f"{path} has form {result.schema}, and this kit reads form {SCHEMA}: update specbench-kit"
+        )
     if result.seal != _hash(result):
-        raise SkitError(f"{path} was changed after it was written: its seal does not hold; submit the file as it was")
+        raise SkitError(
+            f"{path} was changed after it was written: its seal does not hold; submit the file as it was"
+        )
     # What a suite decodes takes seconds to load, and most wrong files need none of it.
     from specbench_kit.studies.suite.definition import load, suite_names
 
     if result.suite not in suite_names():
-        raise SkitError(f"{path} belongs to suite {result.suite}, and this kit has {', '.join(suite_names())}")
+        raise SkitError(
+            f"{path} belongs to suite {result.suite}, and this kit has {', '.join(suite_names())}"
+        )
     suite = load(result.suite)
     if result.suite_sha256 != suite.sha256:
         raise SkitError(
@@ -90,12 +102,17 @@ def submissions(folder: Path) -> list[SuiteResult]:
 
 def measurements(folder: Path) -> list[MeasuredResult]:
     """Return what was measured at running servers, from the files of a folder."""
-    return [_not_quick(path, _read(MeasuredResult, path)) for path in sorted(folder.glob(f"*{MEASURED}"))]
+    return [
+        _not_quick(path, _read(MeasuredResult, path))
+        for path in sorted(folder.glob(f"*{MEASURED}"))
+    ]
 
 
 def _not_quick(path: Path, result: Sealed) -> Sealed:
     if result.quick:
-        raise SkitError(f"{path} is of a quick run, which compares with nothing: run the suite without --quick")
+        raise SkitError(
+            f"{path} is of a quick run, which compares with nothing: run the suite without --quick"
+        )
     return result
 
 

@@ -35,7 +35,9 @@ class SuiteDescription(RunDescription, kw_only=True):
 
 
 class CellScores(Struct):
-    """A policy's scores in a cell: its speedup with the interval, its regret, and its place among all policies."""
+    """A policy's scores in a cell: its speedup with the interval, its regret, and its place among
+    all policies.
+    """
 
     speedup: float
     interval: list[float] | None
@@ -57,7 +59,9 @@ class FleetScores(FleetResult, frozen=True, kw_only=True):
 
 
 class SuiteSummary(Struct):
-    """What `summary.json` holds: the scores of the policies that ran, by cell, and what they serve, by fleet."""
+    """What `summary.json` holds: the scores of the policies that ran, by cell, and what they serve,
+    by fleet.
+    """
 
     cells: dict[str, dict[str, CellScores]]
     fleets: dict[str, dict[str, FleetScores]]
@@ -67,7 +71,9 @@ SuiteStudy = Study[SuiteDescription, SuiteRun]
 
 
 class SuiteKind(StudyKind[SuiteDescription, SuiteRun]):
-    """Policies in every cell of a suite; the file of each policy's results lies in the folder as well."""
+    """Policies in every cell of a suite; the file of each policy's results lies in the folder as
+    well.
+    """
 
     command = "suite"
     description = SuiteDescription
@@ -114,7 +120,10 @@ class SuiteKind(StudyKind[SuiteDescription, SuiteRun]):
     def files(self, study: SuiteStudy) -> Mapping[str, Sequence[JsonObject]]:
         """Return a row per policy and cell, and a row per policy and fleet."""
         scores = summarise(study.result.board, [policy.spec for policy in study.result.policies])
-        return {"cells.csv": list(_rows(scores.cells, "cell")), "fleets.csv": list(_rows(scores.fleets, "fleet"))}
+        return {
+            "cells.csv": list(_rows(scores.cells, "cell")),
+            "fleets.csv": list(_rows(scores.fleets, "fleet")),
+        }
 
     def print(self, console: "Console", study: SuiteStudy) -> None:
         """Print the sentence and the table."""
@@ -124,7 +133,11 @@ class SuiteKind(StudyKind[SuiteDescription, SuiteRun]):
 def _rows(scores: Mapping[str, Mapping[str, Struct]], place: str) -> Iterator[JsonObject]:
     for spec, by_place in scores.items():
         for name, row in by_place.items():
-            cells = {field: value for field, value in to_builtins(row).items() if field not in ("late", "interval")}
+            cells = {
+                field: value
+                for field, value in to_builtins(row).items()
+                if field not in ("late", "interval")
+            }
             low, high = getattr(row, "interval", None) or (None, None)
             interval = {"speedup_low": low, "speedup_high": high} if place == "cell" else {}
             yield {"policy": spec, place: name, **cells, **interval}
@@ -137,24 +150,35 @@ def suite_run(suite: Suite, results: Sequence[SuiteResult]) -> SuiteRun:
 
 
 def scoreboard(suite: Suite, results: Sequence[SuiteResult]) -> Scoreboard:
-    """Return the scores of results beside those of the kit's policies; quick results stand alone."""
+    """Return the scores of results beside those of the kit's policies; quick results stand
+    alone.
+    """
     shipped = [] if suite.quick else kit_results(suite)
     policies = [result.policy for result in (*shipped, *results)]
-    return Scoreboard(list(suite.cells.values()), suite.table.bounds, policies, list(suite.fleets.values()))
+    return Scoreboard(
+        list(suite.cells.values()), suite.table.bounds, policies, list(suite.fleets.values())
+    )
 
 
 def outline_of(suite: Suite) -> SuiteOutline:
     """Return what reports say of a suite."""
     table = suite.table
-    pairs = {name: " ".join(filter(None, (f"{pair.words}.", pair.source))) for name, pair in table.pairs.items()}
+    pairs = {
+        name: " ".join(filter(None, (f"{pair.words}.", pair.source)))
+        for name, pair in table.pairs.items()
+    }
     return SuiteOutline(table.name, suite.sha256, table.summary, pairs, table.left_out)
 
 
 def summarise(board: Scoreboard, specs: Sequence[str]) -> SuiteSummary:
     """Return the scores of policies by cell, and what they serve by fleet."""
-    cells = {spec: {cell: _scores(board, spec, cell) for cell in board.scores(spec)} for spec in specs}
+    cells = {
+        spec: {cell: _scores(board, spec, cell) for cell in board.scores(spec)} for spec in specs
+    }
     fleets = {
-        spec: {fleet: _served(board, spec, fleet) for fleet in board.fleets if board.fleet(spec, fleet)}
+        spec: {
+            fleet: _served(board, spec, fleet) for fleet in board.fleets if board.fleet(spec, fleet)
+        }
         for spec in specs
     }
     return SuiteSummary(cells, fleets)

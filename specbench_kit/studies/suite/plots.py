@@ -1,4 +1,6 @@
-"""The figures of a suite: a policy's curve below the oracle's, and the map of the fastest policies."""
+"""The figures of a suite: a policy's curve below the oracle's, and the map of the fastest
+policies.
+"""
 
 from collections.abc import Mapping, Sequence
 from textwrap import fill
@@ -8,7 +10,13 @@ from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports.comparison.scene import curve, legend, legend_in
 from specbench_kit.reports.render_html import inline_svg
 from specbench_kit.reports.writing.drawing import Picture, draw
-from specbench_kit.reports.writing.palette import BASELINE_STYLE, BOUND_STYLE, GREY, Style, method_styles
+from specbench_kit.reports.writing.palette import (
+    BASELINE_STYLE,
+    BOUND_STYLE,
+    GREY,
+    Style,
+    method_styles,
+)
 from specbench_kit.studies.suite.scores import Scoreboard, SuiteCell
 
 if TYPE_CHECKING:
@@ -18,25 +26,44 @@ ROW_IN = 0.42
 DEPLOYMENT_AXIS = "deployment, and the round trip of its link"
 
 
-def curves(board: Scoreboard, specs: Sequence[str], cells: Sequence[SuiteCell], name: str) -> Picture:
-    """Return the figure of the speedups of policies in cells, between autoregressive decoding and the oracle."""
+def curves(
+    board: Scoreboard, specs: Sequence[str], cells: Sequence[SuiteCell], name: str
+) -> Picture:
+    """Return the figure of the speedups of policies in cells, between autoregressive decoding and
+    the oracle.
+    """
     styles = method_styles({spec: spec for spec in specs})
     oracle = [board.oracle(cell.name) for cell in cells]
 
     def draw_on(axes: "Axes") -> None:
         places = range(len(cells))
-        known = [(place, score.speedup) for place, score in zip(places, oracle, strict=True) if score]
-        curve(axes, BOUND_STYLE, [place for place, _ in known], [value for _, value in known], "oracle of the cell")
+        known = [
+            (place, score.speedup) for place, score in zip(places, oracle, strict=True) if score
+        ]
+        curve(
+            axes,
+            BOUND_STYLE,
+            [place for place, _ in known],
+            [value for _, value in known],
+            "oracle of the cell",
+        )
         for spec in specs:
-            scores = [(place, board.score(spec, cell.name)) for place, cell in zip(places, cells, strict=True)]
+            scores = [
+                (place, board.score(spec, cell.name))
+                for place, cell in zip(places, cells, strict=True)
+            ]
             own = [(place, score) for place, score in scores if score]
             if not own:
                 continue
             style = styles[spec]
-            curve(axes, style, [place for place, _ in own], [score.speedup for _, score in own], spec)
+            curve(
+                axes, style, [place for place, _ in own], [score.speedup for _, score in own], spec
+            )
             for place, score in own:
                 if bounds := score.interval:
-                    axes.vlines(place, bounds[0], bounds[1], color=style.colour, linewidth=4, alpha=0.25)
+                    axes.vlines(
+                        place, bounds[0], bounds[1], color=style.colour, linewidth=4, alpha=0.25
+                    )
         axes.axhline(1, color=GREY, linewidth=1, linestyle=":", label=BASELINE)
         axes.set_xticks(places, [_tick(cell) for cell in cells])
         axes.set(xlabel=DEPLOYMENT_AXIS, ylabel="speedup over autoregressive decoding")
@@ -48,14 +75,18 @@ def curves(board: Scoreboard, specs: Sequence[str], cells: Sequence[SuiteCell], 
 
 
 def _tick(cell: SuiteCell) -> str:
-    """Return a cell's deployment in two lines: edge-14, 14 ms from its verifier, is `edge` above `14 ms`."""
+    """Return a cell's deployment in two lines: edge-14, 14 ms from its verifier, is `edge` above
+    `14 ms`.
+    """
     if not cell.rtt_s:
         return f"{cell.deployment}\nno link"
     return f"{cell.deployment.rstrip('-0123456789')}\n{1000 * cell.rtt_s:.0f} ms"
 
 
 def winners(board: Scoreboard, cells: Sequence[SuiteCell], tasks: Sequence[str]) -> Picture:
-    """Return the map of the fastest deployable policy by task and deployment, each with its speedup."""
+    """Return the map of the fastest deployable policy by task and deployment, each with its
+    speedup.
+    """
     fastest = {
         (row, column): best
         for row, task in enumerate(tasks)
@@ -79,7 +110,13 @@ def winners(board: Scoreboard, cells: Sequence[SuiteCell], tasks: Sequence[str])
         axes.grid(visible=False)
 
     note = "The fastest policy that can be deployed, one request at a time; its speedup over autoregressive decoding."
-    return Picture("winners", "Fastest policy", note, 0.9 + ROW_IN * len(tasks) + legend_in(list(styles)), draw_on)
+    return Picture(
+        "winners",
+        "Fastest policy",
+        note,
+        0.9 + ROW_IN * len(tasks) + legend_in(list(styles)),
+        draw_on,
+    )
 
 
 def winner_styles(specs: Sequence[str]) -> Mapping[str, Style]:

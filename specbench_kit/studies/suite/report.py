@@ -61,7 +61,9 @@ MOST_CURVES = 6
 
 @dataclass(frozen=True, slots=True)
 class SuiteRun:
-    """One run: its suite, the scores of all policies, those that ran, and whether it was a quick one."""
+    """One run: its suite, the scores of all policies, those that ran, and whether it was a quick
+    one.
+    """
 
     outline: SuiteOutline
     board: Scoreboard
@@ -71,7 +73,11 @@ class SuiteRun:
     @property
     def deployable(self) -> list[str]:
         """The specs of those that ran and can be deployed, without the baseline."""
-        return [policy.spec for policy in self.policies if not policy.is_bound and policy.spec != BASELINE]
+        return [
+            policy.spec
+            for policy in self.policies
+            if not policy.is_bound and policy.spec != BASELINE
+        ]
 
 
 def print_results(console: "Console", run: SuiteRun) -> None:
@@ -84,7 +90,9 @@ def pictures(run: SuiteRun) -> Iterator[Picture]:
     board = run.board
     specs = run.deployable
     for size, cells in by_batch_size(board).items() if specs else ():
-        picture = curves(board, best_first(board, specs)[:MOST_CURVES], cells, f"speedup-batch-{size}")
+        picture = curves(
+            board, best_first(board, specs)[:MOST_CURVES], cells, f"speedup-batch-{size}"
+        )
         yield replace(picture, title=f"{picture.title}, batch size {size}")
 
 
@@ -131,14 +139,19 @@ def by_batch_size(board: Scoreboard) -> dict[int, list[SuiteCell]]:
 
 
 def best_first(board: Scoreboard, specs: Sequence[str]) -> list[str]:
-    """Return policies from the least mean regret to the largest; those without a recorded cell come last."""
+    """Return policies from the least mean regret to the largest; those without a recorded cell come
+    last.
+    """
     cells = recorded(board)
     regrets = {}
     for spec in specs:
         regret = mean_regret(board, spec, cells)
         if regret is not None:
             regrets[spec] = regret
-    return [*sorted(regrets, key=regrets.__getitem__), *(spec for spec in specs if spec not in regrets)]
+    return [
+        *sorted(regrets, key=regrets.__getitem__),
+        *(spec for spec in specs if spec not in regrets),
+    ]
 
 
 def recorded(board: Scoreboard) -> list[str]:
@@ -154,9 +167,13 @@ def mean_regret(board: Scoreboard, spec: str, cells: Sequence[str]) -> float | N
 
 
 def worst_regret(board: Scoreboard, spec: str, cells: Sequence[str]) -> tuple[str, float] | None:
-    """Return the cell in which a policy has the largest regret, and that regret; None if it ran in none of them."""
+    """Return the cell in which a policy has the largest regret, and that regret; None if it ran in
+    none of them.
+    """
     scores = {cell: board.score(spec, cell) for cell in cells}
-    regrets = {cell: score.regret for cell, score in scores.items() if score and score.regret is not None}
+    regrets = {
+        cell: score.regret for cell, score in scores.items() if score and score.regret is not None
+    }
     return max(regrets.items(), key=lambda item: item[1], default=None)
 
 
@@ -175,17 +192,25 @@ def headline(board: Scoreboard, spec: str) -> str:
         parts.append(f"runs in {len(ran)} of {len(board.cells)} cells")
     if regret is not None:
         largest = worst_regret(board, spec, cells)
-        most = f" ({share(largest[1])} in its worst cell, {largest[0]})" if largest and largest[1] > regret else ""
+        most = (
+            f" ({share(largest[1])} in its worst cell, {largest[0]})"
+            if largest and largest[1] > regret
+            else ""
+        )
         parts.append(f"{share(regret)} of its time would be saved by the oracle{most}")
     ranks = {cell: rank for cell in ran if (rank := board.rank(spec, cell))}
     if ranks:
         best = min(ranks, key=lambda cell: ranks[cell][0])
         worst = max(ranks, key=lambda cell: ranks[cell][0])
-        own = [f"rank {ranks[cell][0]} of {ranks[cell][1]} in {code(cell)}" for cell in dict.fromkeys((best, worst))]
+        own = [
+            f"rank {ranks[cell][0]} of {ranks[cell][1]} in {code(cell)}"
+            for cell in dict.fromkeys((best, worst))
+        ]
         parts.append(", its best place, and ".join(own) + (", its worst" if len(own) > 1 else ""))
     served = {name: capacity for name in board.fleets if (capacity := board.capacity(spec, name))}
     parts += [
-        f"one server serves {devices(board.fleets[name], capacity)} {code(name)}" for name, capacity in served.items()
+        f"one server serves {devices(board.fleets[name], capacity)} {code(name)}"
+        for name, capacity in served.items()
     ]
     return f"**{code(spec)}: {'; '.join(parts)}.**"
 
@@ -220,7 +245,9 @@ def fleet_columns(fleet: SuiteFleet) -> list[Column]:
 
 
 def fleet_cells(board: Scoreboard, spec: str, fleet: SuiteFleet) -> tuple[Cell, ...]:
-    """Return the cells of a policy below `fleet_columns`; empty if it has no result in the fleet."""
+    """Return the cells of a policy below `fleet_columns`; empty if it has no result in the
+    fleet.
+    """
     result, capacity = board.fleet(spec, fleet.name), board.capacity(spec, fleet.name)
     if result is None or capacity is None:
         return ()
@@ -232,9 +259,17 @@ def fleet_cells(board: Scoreboard, spec: str, fleet: SuiteFleet) -> tuple[Cell, 
 
 
 def most_devices_first(board: Scoreboard, specs: Sequence[str], fleet: str) -> list[str]:
-    """Return the policies that ran in a fleet, from the one that serves most devices down; then by tokens in time."""
+    """Return the policies that ran in a fleet, from the one that serves most devices down; then by
+    tokens in time.
+    """
     ran = {spec: result for spec in specs if (result := board.fleet(spec, fleet))}
-    return sorted(ran, key=lambda spec: (-fleet_capacity(board.fleets[fleet], ran[spec]).devices, -ran[spec].goodput))
+    return sorted(
+        ran,
+        key=lambda spec: (
+            -fleet_capacity(board.fleets[fleet], ran[spec]).devices,
+            -ran[spec].goodput,
+        ),
+    )
 
 
 def fleet_tables(board: Scoreboard, specs: Sequence[str]) -> Iterator[Block]:
@@ -255,7 +290,9 @@ def policy_facts(policies: Sequence[PolicyResult]) -> Table:
             f"{policy.package} {policy.version}",
             code(policy.source_sha256[:12]),
             code(policy.options_sha256[:12]),
-            f"{policy.predictor.family}, {code(policy.predictor.sha256[:12])}" if policy.predictor else "–",
+            f"{policy.predictor.family}, {code(policy.predictor.sha256[:12])}"
+            if policy.predictor
+            else "–",
             policy.lowered or "–",
         )
         for policy in policies
@@ -266,7 +303,9 @@ def policy_facts(policies: Sequence[PolicyResult]) -> Table:
 def missing_lines(policies: Sequence[PolicyResult]) -> list[str]:
     """Return a line for each reason why policies have no result in some cells."""
     reasons = {
-        f"{code(policy.spec)} in {code(part)}": reason for policy in policies for part, reason in policy.missing.items()
+        f"{code(policy.spec)} in {code(part)}": reason
+        for policy in policies
+        for part, reason in policy.missing.items()
     }
     lines = []
     for reason, where in by_reason(reasons).items():
@@ -326,13 +365,21 @@ def measured_table(results: Sequence[MeasuredResult]) -> list[Block]:
     for number, result in enumerate(results, 1):
         # Servers of different submissions may have one name.
         plain, own = names = [
-            code(server.name) + (f" ({number})" if len(results) > 1 else "") for server in result.servers
+            code(server.name) + (f" ({number})" if len(results) > 1 else "")
+            for server in result.servers
         ]
         speedup = Estimate(result.speedup, result.interval) if result.speedup is not None else None
         figures = result.servers[1]
-        rows.append((own, plain, speedup, figures.tokens_per_s, figures.acceptance_length, result.outputs))
+        rows.append(
+            (own, plain, speedup, figures.tokens_per_s, figures.acceptance_length, result.outputs)
+        )
         described += [
-            (name, ", ".join(filter(None, (server.kind, server.model, server.version, result.hardware))))
+            (
+                name,
+                ", ".join(
+                    filter(None, (server.kind, server.model, server.version, result.hardware))
+                ),
+            )
             for name, server in zip(names, result.servers, strict=True)
         ]
     return [Table(columns, rows), facts(described), Note(MEASURED)]
@@ -358,7 +405,9 @@ def _tables(run: SuiteRun, *, brief: bool = False) -> Iterator[Block]:
             if rows := list(cell_rows(board, spec)):
                 yield Heading(code(spec))
                 columns = len(BRIEF_COLUMNS) if brief else len(CELL_COLUMNS)
-                yield Table(CELL_COLUMNS[:columns], [row[:columns] for row in rows]).without_empty_columns()
+                yield Table(
+                    CELL_COLUMNS[:columns], [row[:columns] for row in rows]
+                ).without_empty_columns()
     if tables := list(fleet_tables(board, named)):
         yield from (Heading("How many devices?"), *tables)
     if lines := missing_lines(run.policies):
@@ -366,11 +415,16 @@ def _tables(run: SuiteRun, *, brief: bool = False) -> Iterator[Block]:
 
 
 def overview(board: Scoreboard, specs: Sequence[str]) -> Table:
-    """Return a row per policy: its mean speedup and regret over the recorded cells, by batch size."""
+    """Return a row per policy: its mean speedup and regret over the recorded cells, by batch
+    size.
+    """
     groups = by_batch_size(board)
     columns = [Column("policy")]
     for size in groups:
-        columns += [Column(f"mean speedup, batch {size}", "times"), Column(f"mean regret, batch {size}", "share")]
+        columns += [
+            Column(f"mean speedup, batch {size}", "times"),
+            Column(f"mean regret, batch {size}", "share"),
+        ]
     columns.append(Column("cells", "count"))
     rows = []
     for spec in best_first(board, specs):

@@ -1,7 +1,8 @@
-"""Runs of a suite and their reports; the board of a folder of results; the check of a file of results.
+"""Runs of a suite and their reports; the board of a folder of results; the check of a file of
+results.
 
-A check runs the file's policies again and compares every number to the last digit. Running servers are measured on a
-suite's prompts as `skit ab` measures them: the second against the first.
+A check runs the file's policies again and compares every number to the last digit. Running servers
+are measured on a suite's prompts as `skit ab` measures them: the second against the first.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +31,14 @@ from specbench_kit.studies.ab.summary import AbSummary
 from specbench_kit.studies.bench.choice import ALL
 from specbench_kit.studies.suite.definition import PROMPTS, QUICK_STEP, Suite, load
 from specbench_kit.studies.suite.files import SCHEMA, measurements, save, submissions
-from specbench_kit.studies.suite.kind import RESULTS, SUITE, SuiteStudy, outline_of, scoreboard, suite_run
+from specbench_kit.studies.suite.kind import (
+    RESULTS,
+    SUITE,
+    SuiteStudy,
+    outline_of,
+    scoreboard,
+    suite_run,
+)
 from specbench_kit.studies.suite.running import is_current, run_suite
 from specbench_kit.studies.suite.scores import (
     CellResult,
@@ -46,11 +54,16 @@ if TYPE_CHECKING:
 
 
 def run_named(
-    suite: Suite, methods: Sequence[str], jobs: int, report: CountCallback, finished: Path | None = None
+    suite: Suite,
+    methods: Sequence[str],
+    jobs: int,
+    report: CountCallback,
+    finished: Path | None = None,
 ) -> Iterator[SuiteResult]:
     """Run policies, without those whose files are in the folder `finished`.
 
-    A quick run takes the baseline and the bounds along, which others find among what ships with the suite.
+    A quick run takes the baseline and the bounds along, which others find among what ships with the
+    suite.
     """
     if suite.quick and ALL not in methods:
         methods = list(dict.fromkeys([BASELINE, *suite.table.bounds, *methods]))
@@ -68,7 +81,12 @@ def report_results(
     folder = unused_folder(out, "suite", suite.table.name, {"suite": suite.sha256, "specs": specs})
     for result in results:
         save(result, folder / RESULTS)
-    about = {"suite": suite.table.name, "suite_sha256": suite.sha256, "quick": suite.quick, "specs": specs}
+    about = {
+        "suite": suite.table.name,
+        "suite_sha256": suite.sha256,
+        "quick": suite.quick,
+        "specs": specs,
+    }
     study = finish(SUITE, folder, {"command": SUITE.command, **about, "argv": shareable(argv)}, run)
     study.kind.print(console, study)
     return study
@@ -83,12 +101,17 @@ def kit_board(name: str) -> Iterator[tuple[str, str]]:
 
 
 def make_board(folder: Path, site: Path) -> Path:
-    """Write the board of all results in a folder, and of the kit's own policies, as a static site."""
+    """Write the board of all results in a folder, and of the kit's own policies, as a static
+    site.
+    """
     from specbench_kit.studies.suite.board import write_board
 
     results, measured = submissions(folder), measurements(folder)
     names = sorted({part.suite for part in results} | {part.suite for part in measured}) or ["v1"]
-    require(len(names) == 1, f"{folder} holds results of several suites, {' and '.join(names)}: one board shows one")
+    require(
+        len(names) == 1,
+        f"{folder} holds results of several suites, {' and '.join(names)}: one board shows one",
+    )
     suite = load(names[0])
     return write_board(site, outline_of(suite), scoreboard(suite, results), measured)
 
@@ -113,7 +136,9 @@ class Check:
 
 
 def check(result: SuiteResult, jobs: int, report: CountCallback) -> Check:
-    """Run the policy of a file again; raise SkitError if it is not installed as it was submitted."""
+    """Run the policy of a file again; raise SkitError if it is not installed as it was
+    submitted.
+    """
     _require_installed(result.policy)
     suite = load(result.suite, result.quick)
     (again,) = run_suite(suite, [result.policy.spec], jobs, report)
@@ -130,7 +155,9 @@ def _require_installed(policy: PolicyResult) -> None:
     if name not in methods.all():
         raise SkitError(f"the policy {name} is not installed here: install {package}, then check")
     if source_hash(type(parse_method(policy.spec))) != policy.source_sha256:
-        raise SkitError(f"the source of {name} here is not the submitted one: install {package} as it was, then check")
+        raise SkitError(
+            f"the source of {name} here is not the submitted one: install {package} as it was, then check"
+        )
 
 
 def _differences(old: PolicyResult, new: PolicyResult) -> Iterator[str]:
@@ -142,13 +169,19 @@ def _differences(old: PolicyResult, new: PolicyResult) -> Iterator[str]:
     yield from _differing(old.spec, old.fleets, new.fleets, FleetResult())
 
 
-def _differing(spec: str, old: Mapping[str, Part], new: Mapping[str, Part], absent: Part) -> Iterator[str]:
+def _differing(
+    spec: str, old: Mapping[str, Part], new: Mapping[str, Part], absent: Part
+) -> Iterator[str]:
     for part in {**old, **new}:
         before = old.get(part, absent)
         after = new.get(part, absent)
         if before == after:
             continue
-        name = next(field for field in structs.asdict(after) if getattr(before, field) != getattr(after, field))
+        name = next(
+            field
+            for field in structs.asdict(after)
+            if getattr(before, field) != getattr(after, field)
+        )
         yield f"{spec} in {part}: {_first(name, getattr(before, name), getattr(after, name))}"
 
 
@@ -158,7 +191,9 @@ def _first(name: str, before: object, after: object) -> str:
     if isinstance(before, tuple) and isinstance(after, tuple):
         if len(before) != len(after):
             return f"{words} of {len(before)} entries in the file, of {len(after)} here"
-        number = next(n for n, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1])
+        number = next(
+            n for n, pair in enumerate(zip(before, after, strict=True)) if pair[0] != pair[1]
+        )
         return f"{words} of {entry} {number + 1} are {before[number]} in the file and {after[number]} here"
     return f"{words} is {before or 'nothing'} in the file and {after or 'nothing'} here"
 
@@ -186,7 +221,9 @@ def measure_servers(
     """
     path = suite.folder / PROMPTS
     pair = suite.recorded_pair
-    dataset = load_dataset(str(path), data_dir=None, allow_sample=False, limit=None, seed=suite.table.seed)
+    dataset = load_dataset(
+        str(path), data_dir=None, allow_sample=False, limit=None, seed=suite.table.seed
+    )
     changed = f"the prompts in {path} are not those of suite {suite.table.name}: install specbench-kit again"
     require(dataset.digest == suite.table.pairs[pair].prompts, changed)
     if suite.quick:
@@ -204,18 +241,25 @@ def measure_servers(
     if outcome.problem is not None:
         raise outcome.problem
     study = outcome.study
-    return Measurement(study.folder, _result(suite, hardware or _hardware(study.run), study.run, study.result))
+    return Measurement(
+        study.folder, _result(suite, hardware or _hardware(study.run), study.run, study.result)
+    )
 
 
 def require_hardware(servers: Sequence[str], hardware: str) -> None:
     """Raise SkitError if nobody says what servers elsewhere run on."""
     here = all("://127.0.0.1" in server or "://localhost" in server for server in servers)
-    require(here or bool(hardware), "give --hardware for servers on another machine, such as --hardware '1 x H100'")
+    require(
+        here or bool(hardware),
+        "give --hardware for servers on another machine, such as --hardware '1 x H100'",
+    )
 
 
 def _hardware(run: AbDescription) -> str:
     machine = run.hardware or HardwareDescription()
-    return f"{machine.gpu or machine.cpu}, {machine.usable_cpus} CPUs, {machine.memory_gb or 0:g} GB"
+    return (
+        f"{machine.gpu or machine.cpu}, {machine.usable_cpus} CPUs, {machine.memory_gb or 0:g} GB"
+    )
 
 
 def _result(suite: Suite, hardware: str, run: AbDescription, summary: AbSummary) -> MeasuredResult:
@@ -233,7 +277,9 @@ def _result(suite: Suite, hardware: str, run: AbDescription, summary: AbSummary)
         requests=summary.finished,
         failed=summary.failed,
         speedup=compared.typical,
-        interval=(compared.typical_interval[0], compared.typical_interval[1]) if compared.typical_interval else None,
+        interval=(compared.typical_interval[0], compared.typical_interval[1])
+        if compared.typical_interval
+        else None,
         verdict=compared.verdict,
         outputs=load.outputs.gate,
     )

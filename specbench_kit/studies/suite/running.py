@@ -1,4 +1,6 @@
-"""Run policies in a suite: recorded pairs are replayed, synthetic ones decode, and fleets of devices are simulated."""
+"""Run policies in a suite: recorded pairs are replayed, synthetic ones decode, and fleets of
+devices are simulated.
+"""
 
 import platform
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +15,7 @@ from msgspec import json
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.gc_paused import gc_paused
+from specbench_kit.core.plain_text import summary_of
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.user_data import without_user_files
 from specbench_kit.core.version import __version__
@@ -65,11 +68,13 @@ def fleet_result(
 ) -> FleetResult:
     """Simulate every load of a fleet whose devices make the rounds of a method's records.
 
-    Where a replay left its `log`, they take the work of drafting that they took there.
-    A quick run takes the first seed alone. Raise SkitError for a method whose rounds a simulation cannot time.
+    Where a replay left its `log`, they take the work of drafting that they took there. A quick run
+    takes the first seed alone. Raise SkitError for a method whose rounds a simulation cannot time.
     """
     require(method.ahead is None, DEPENDS_ON_LOAD)
-    scenarios = {load: _scenario(fleet, load, method, deployment, records, log) for load in fleet.loads}
+    scenarios = {
+        load: _scenario(fleet, load, method, deployment, records, log) for load in fleet.loads
+    }
     late: list[tuple[float, ...]] = []
     at_devices: list[Figures] = []
     for seed in range(1 if quick else fleet.seeds):
@@ -102,15 +107,17 @@ def _scenario(
     place: DraftingPlace = "none"
     if method.uses_drafter:
         place = "edge" if drafts_on_edge(method, deployment) else "server"
-    system = ServingSystem(summary=fleet.words, method=method.display_name, scheduler=fleet.scheduler, drafting=place)
+    system = ServingSystem(
+        summary=fleet.words, method=method.display_name, scheduler=fleet.scheduler, drafting=place
+    )
     return Scenario(
         deployment,
         system,
         recorded_source(records, method, deployment, log),
         devices,
         slo=parse_slo(fleet.slo),
-        # Thinking always takes the same time: a drawn one goes through a logarithm, whose last bit depends on the
-        # processor.
+        # Thinking always takes the same time: a drawn one goes through a logarithm, whose last bit
+        # depends on the processor.
         arrivals=ClosedLoop(think_s=fleet.think_s, ramp_s=fleet.ramp_s),
         memory=KvCapacity(fleet.kv_tokens),
         duration_s=fleet.duration_s,
@@ -140,7 +147,9 @@ class FleetRun:
 
 
 class SuiteRecords(NamedTuple):
-    """A prepared method, the records of the requests that it decoded, and the work of a replay's drafting."""
+    """A prepared method, the records of the requests that it decoded, and the work of a replay's
+    drafting.
+    """
 
     method: Method
     records: list[RequestRecord]
@@ -154,7 +163,8 @@ def run_suite(
     report: CountCallback,
     done: Mapping[str, SuiteResult] = NOTHING_DONE,
 ) -> Iterator[SuiteResult]:
-    """Yield the result of each of the named policies in every cell of a suite, from `jobs` processes.
+    """Yield the result of each of the named policies in every cell of a suite, from `jobs`
+    processes.
 
     `all` stands for the policies of the kit and those that the suite itself names. Those that are `done`, by spec, do
     not run again. Raise SkitError if a named policy runs in no cell.
@@ -174,7 +184,10 @@ def run_suite(
             report(number * len(parts) + len(by_part), len(work))
         reasons = [run.result.missing for run in by_part.values()]
         if spec in named:
-            require(not all(reasons), f"{spec} runs in no cell of suite {suite.table.name}: {reasons[0]}")
+            require(
+                not all(reasons),
+                f"{spec} runs in no cell of suite {suite.table.name}: {reasons[0]}",
+            )
         yield SuiteResult(
             schema=SCHEMA,
             suite=suite.table.name,
@@ -213,14 +226,17 @@ def run_cell(name: str, quick: bool, spec: str, cell: str) -> CellRun:
 def run_fleet(name: str, quick: bool, spec: str, fleet: str) -> FleetRun:
     """Return the result of a policy in one fleet, or the reason why there is none.
 
-    Every device makes the rounds of one request alone, none of which it may leave to the server's own decoding.
+    Every device makes the rounds of one request alone, none of which it may leave to the server's
+    own decoding.
     """
     with without_user_files():
         suite = load(name, quick)
         table = suite.table.fleets[fleet]
         deployment = suite.deployment(table.deployment)
         try:
-            method, records, log = _records(suite, spec, table.pair, deployment, server_decodes=False)
+            method, records, log = _records(
+                suite, spec, table.pair, deployment, server_decodes=False
+            )
             result = fleet_result(table, method, deployment, records, quick, log)
         except SkitError as error:
             return FleetRun(FleetResult(missing=str(error).removeprefix(f"{spec}: ")))
@@ -228,14 +244,25 @@ def run_fleet(name: str, quick: bool, spec: str, fleet: str) -> FleetRun:
 
 
 def _records(
-    suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int = 1, *, server_decodes: bool = True
+    suite: Suite,
+    spec: str,
+    pair: str,
+    deployment: Deployment,
+    batch_size: int = 1,
+    *,
+    server_decodes: bool = True,
 ) -> SuiteRecords:
     decode = _replayed if suite.table.pairs[pair].trace else _decoded
     return decode(suite, spec, pair, deployment, batch_size, server_decodes)
 
 
 def _replayed(
-    suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int, server_decodes: bool
+    suite: Suite,
+    spec: str,
+    pair: str,
+    deployment: Deployment,
+    batch_size: int,
+    server_decodes: bool,
 ) -> SuiteRecords:
     trace = suite.trace(pair)
     requests = suite.requests(pair)
@@ -244,16 +271,30 @@ def _replayed(
     _require_unseen(method, trace.provenance("prompts"))
     log = WorkLog()
     replayed = replay(
-        method, trace.header, requests, deployment=deployment, batch_size=batch_size, seed=suite.table.seed, log=log
+        method,
+        trace.header,
+        requests,
+        deployment=deployment,
+        batch_size=batch_size,
+        seed=suite.table.seed,
+        log=log,
     )
     records = {record.request_id: record for record in replayed}
     for request in requests:
-        require(records[request.request_id].output_ids == request.output_ids, "its output is not the target's answer")
+        require(
+            records[request.request_id].output_ids == request.output_ids,
+            "its output is not the target's answer",
+        )
     return SuiteRecords(method, [records[request.request_id] for request in requests], log)
 
 
 def _decoded(
-    suite: Suite, spec: str, pair: str, deployment: Deployment, batch_size: int, server_decodes: bool
+    suite: Suite,
+    spec: str,
+    pair: str,
+    deployment: Deployment,
+    batch_size: int,
+    server_decodes: bool,
 ) -> SuiteRecords:
     prompts = suite.prompts(pair, batch_size)
     draft = suite.table.pairs[pair].draft
@@ -264,7 +305,9 @@ def _decoded(
     reference = answers if method.needs_reference else NO_ANSWERS
     records = prompts.decode(spec, deployment, draft, reference, server_decodes=server_decodes)
     for record in records:
-        require(record.output_ids == answers[record.request_id], "its output is not the target's answer")
+        require(
+            record.output_ids == answers[record.request_id], "its output is not the target's answer"
+        )
     return SuiteRecords(method, records)
 
 
@@ -272,7 +315,9 @@ _answered: dict[tuple[SyntheticPrompts, str], dict[str, list[int]]] = {}
 
 
 def _answers(prompts: SyntheticPrompts, draft: str, deployment: Deployment) -> dict[str, list[int]]:
-    """Return what the target of a synthetic pair answers, which is the same in every deployment, by request id."""
+    """Return what the target of a synthetic pair answers, which is the same in every deployment, by
+    request id.
+    """
     key = prompts, draft
     if key not in _answered:
         records = prompts.decode(BASELINE, deployment, draft)
@@ -290,13 +335,20 @@ def _predictor(method: Method) -> PredictorUsed | None:
 def _require_unseen(method: Method, prompts: Sequence[str]) -> None:
     """Raise SkitError for a policy that was trained on prompts of the half for results."""
     seen = len(method.trained_on & set(prompts))
-    require(not seen, f"it was trained on {seen} of the suite's prompts, so that its results would not count")
+    require(
+        not seen,
+        f"it was trained on {seen} of the suite's prompts, so that its results would not count",
+    )
 
 
 def _result(records: Sequence[RequestRecord]) -> CellResult:
     rounds = RequestGroup(records).rounds
     waste = wasted_time(rounds)
-    told = [[r.drafted, r.submitted, r.accepted, r.committed] for record in records for r in record.rounds]
+    told = [
+        [r.drafted, r.submitted, r.accepted, r.committed]
+        for record in records
+        for r in record.rounds
+    ]
     return CellResult(
         seconds=tuple(rounded(record.e2e_s or 0.0) for record in records),
         rounds=tuple(len(record.rounds) for record in records),
@@ -320,7 +372,7 @@ def _policy(suite: Suite, spec: str, runs: Mapping[str, CellRun | FleetRun]) -> 
         spec=spec,
         options=options,
         options_sha256=content_hash(options),
-        summary=(kind.__doc__ or "").strip().partition("\n")[0],
+        summary=summary_of(kind),
         source=kind.source,
         reported=kind.reported_result,
         group=kind.group,
@@ -350,7 +402,12 @@ def distribution(name: str) -> tuple[str, str]:
 
 
 def is_current(result: SuiteResult) -> bool:
-    """Return whether a policy is installed here with the source that it had when the result was made."""
+    """Return whether a policy is installed here with the source that it had when the result was
+    made.
+    """
     name = result.policy.spec.partition(":")[0]
     policy = result.policy
-    return name in methods.all() and source_hash(type(parse_method(policy.spec))) == policy.source_sha256
+    return (
+        name in methods.all()
+        and source_hash(type(parse_method(policy.spec))) == policy.source_sha256
+    )

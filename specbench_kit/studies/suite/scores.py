@@ -1,7 +1,8 @@
-"""What a frozen suite measures: the results of policies in its cells, and the scores that follow from them.
+"""What a frozen suite measures: the results of policies in its cells, and the scores that follow
+from them.
 
-A cell is a pair of models, a deployment and a batch size. Every number is modelled, so that the same policy has the
-same results on every machine, to the last of `DIGITS` significant digits.
+A cell is a pair of models, a deployment and a batch size. Every number is modelled, so that the
+same policy has the same results on every machine, to the last of `DIGITS` significant digits.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,7 +36,8 @@ def rounded(value: float) -> float:
 
 
 class SuiteCell(Struct, frozen=True):
-    """A cell: its name, what is deployed in words, its round trip, and the task of each of its requests.
+    """A cell: its name, what is deployed in words, its round trip, and the task of each of its
+    requests.
 
     `dialogues` are the numbers of the dialogues that the requests are turns of, counted in the order of the requests.
     """
@@ -53,7 +55,8 @@ class SuiteCell(Struct, frozen=True):
 
 
 class CellResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy in one cell: the seconds and rounds of every request, in the order of the cell's requests, and sums.
+    """A policy in one cell: the seconds and rounds of every request, in the order of the cell's
+    requests, and sums.
 
     `wdt` are the drafting seconds of wasted tokens and `wdt_share` their share of all drafting seconds.
     `rounds_sha256` is the hash of what every round drafted, submitted, accepted and committed. A policy that cannot
@@ -78,10 +81,11 @@ class CellResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SuiteFleet(Struct, frozen=True):
-    """Devices at one server: their pair and deployment, the loads in devices, and the promised speeds by class.
+    """Devices at one server: their pair and deployment, the loads in devices, and the promised
+    speeds by class.
 
-    A load is served if at most `late_share` of the responses break their promise. `devices` is the load of which more
-    is said than that.
+    A load is served if at most `late_share` of the responses break their promise. `devices` is the
+    load of which more is said than that.
     """
 
     name: str
@@ -108,11 +112,13 @@ class FleetResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class FleetCapacity(NamedTuple):
-    """The devices that a server serves, the mean over seeds with the least and the most of any seed.
+    """The devices that a server serves, the mean over seeds with the least and the most of any
+    seed.
 
-    It is interpolated between the loads around the largest share of late responses that is allowed, and from no late
-    response without devices. `is_bounded` if a seed served even the largest load, `is_below` if the mean lies below
-    the smallest, where the number orders policies and means nothing else.
+    It is interpolated between the loads around the largest share of late responses that is allowed,
+    and from no late response without devices. `is_bounded` if a seed served even the largest load,
+    `is_below` if the mean lies below the smallest, where the number orders policies and means
+    nothing else.
     """
 
     devices: float
@@ -132,7 +138,9 @@ def fleet_capacity(fleet: SuiteFleet, result: FleetResult) -> FleetCapacity:
 
 
 def _crossing(loads: Sequence[int], late: Sequence[float], limit: float) -> tuple[float, bool]:
-    """Return the load at which the share of late responses first passes the limit; the last one if it never does."""
+    """Return the load at which the share of late responses first passes the limit; the last one if
+    it never does.
+    """
     points = [(0, 0.0), *zip(loads, late, strict=True)]
     for (load, share), (next_load, next_share) in pairwise(points):
         if next_share > limit:
@@ -141,7 +149,9 @@ def _crossing(loads: Sequence[int], late: Sequence[float], limit: float) -> tupl
 
 
 class PredictorUsed(Struct, frozen=True, forbid_unknown_fields=True):
-    """The predictor that a policy used: its family, when it was trained, and the hash of its header and weights."""
+    """The predictor that a policy used: its family, when it was trained, and the hash of its header
+    and weights.
+    """
 
     family: str
     created: str
@@ -197,7 +207,9 @@ class SuiteResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class MeasuredServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One of two running servers: its name, kind, model and version, and what was measured, one request at a time."""
+    """One of two running servers: its name, kind, model and version, and what was measured, one
+    request at a time.
+    """
 
     name: str
     kind: str
@@ -208,7 +220,8 @@ class MeasuredServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class MeasuredResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Two running servers measured on a suite's prompts: the second, which speculates, against the first.
+    """Two running servers measured on a suite's prompts: the second, which speculates, against the
+    first.
 
     `speedup` is the ratio of the end-to-end times in a typical turn, with its interval and verdict, and `outputs` says
     whether the answers agree. No number comes out again to the digit, so that the result stands in no rank. `seal` is
@@ -256,7 +269,8 @@ class CellScore:
 
 @dataclass(frozen=True)
 class Standing:
-    """A policy's place in a cell among those that can be deployed, autoregressive decoding included; 1 is the first.
+    """A policy's place in a cell among those that can be deployed, autoregressive decoding
+    included; 1 is the first.
 
     `is_first` holds for all that are not shown to be slower than the first on a typical prompt; verdicts of one cell
     hold together.
@@ -268,7 +282,9 @@ class Standing:
 
 
 class Scoreboard:
-    """The scores of policies in the cells of a suite; of two results of one spec the later counts."""
+    """The scores of policies in the cells of a suite; of two results of one spec the later
+    counts.
+    """
 
     def __init__(
         self,
@@ -280,13 +296,16 @@ class Scoreboard:
         self.cells = {cell.name: cell for cell in cells}
         self.fleets = {fleet.name: fleet for fleet in fleets}
         self.policies = {policy.spec: policy for policy in policies}
-        # In a batch, an oracle may be slower than not to draft at all: it plans every request as if it were alone.
+        # In a batch, an oracle may be slower than not to draft at all: it plans every request as if
+        # it were alone.
         self._bounds = [spec for spec in (*bounds, BASELINE) if spec in self.policies]
         self._scores: dict[tuple[str, str], CellScore | None] = {}
         self._limits_by_cell: dict[str, TableLimits] = {}
 
     def score(self, spec: str, cell: str) -> CellScore | None:
-        """Return the scores of a policy in a cell; None if it, or the baseline, has no result there."""
+        """Return the scores of a policy in a cell; None if it, or the baseline, has no result
+        there.
+        """
         if (spec, cell) not in self._scores:
             self._scores[spec, cell] = self._score(spec, cell)
         return self._scores[spec, cell]
@@ -308,12 +327,16 @@ class Scoreboard:
         return fleet_capacity(self.fleets[fleet], result) if result else None
 
     def oracle(self, cell: str) -> CellScore | None:
-        """Return the fastest bound of a cell, which is autoregressive decoding where no oracle is faster."""
+        """Return the fastest bound of a cell, which is autoregressive decoding where no oracle is
+        faster.
+        """
         scores = [score for spec in self._bounds if (score := self.score(spec, cell))]
         return max(scores, key=lambda score: score.speedup, default=None)
 
     def rank(self, spec: str, cell: str) -> tuple[int, int] | None:
-        """Return a policy's place by its speedup, and how many have one; None without any or without a rival."""
+        """Return a policy's place by its speedup, and how many have one; None without any or
+        without a rival.
+        """
         speeds = self._speeds(cell)
         # A quick run stands alone, where only autoregressive decoding would be behind or before it.
         if spec not in speeds or not speeds.keys() - {spec, BASELINE}:
@@ -323,7 +346,8 @@ class Scoreboard:
     def standings(self, cell: str) -> list[Standing]:
         """Return the places of a cell, the first at the top.
 
-        The first is found in the same times as the others, so that every pair of policies counts as a comparison.
+        The first is found in the same times as the others, so that every pair of policies counts as
+        a comparison.
         """
         speeds = self._speeds(cell)
         ranked = sorted(speeds, key=lambda spec: -speeds[spec])
@@ -339,7 +363,9 @@ class Scoreboard:
         return standings
 
     def fastest(self, cell: str, task: str = "") -> tuple[str, float] | None:
-        """Return the deployable policy with the highest speedup in a cell, or on one of its tasks, and that speedup."""
+        """Return the deployable policy with the highest speedup in a cell, or on one of its tasks,
+        and that speedup.
+        """
         baseline = self._result(BASELINE, cell)
         if baseline is None:
             return None
@@ -356,10 +382,16 @@ class Scoreboard:
         return max(speedups.items(), key=lambda item: item[1], default=None)
 
     def mean_speedup(self, spec: str, cells: Sequence[str]) -> float | None:
-        """Return the geometric mean of the speedups in these cells; None unless the policy ran in all of them."""
+        """Return the geometric mean of the speedups in these cells; None unless the policy ran in
+        all of them.
+        """
         scores = [self.score(spec, cell) for cell in cells]
         speedups = [score.speedup for score in scores if score]
-        return exp(sum(map(log, speedups)) / len(speedups)) if speedups and len(speedups) == len(scores) else None
+        return (
+            exp(sum(map(log, speedups)) / len(speedups))
+            if speedups and len(speedups) == len(scores)
+            else None
+        )
 
     @cached_property
     def deployable(self) -> list[str]:
@@ -385,7 +417,9 @@ class Scoreboard:
     def _limits(self, cell: str) -> TableLimits:
         """Return what the intervals of a cell's speedups go by."""
         if cell not in self._limits_by_cell:
-            specs = [spec for spec in self.policies if spec != BASELINE and self._result(spec, cell)] or [BASELINE]
+            specs = [
+                spec for spec in self.policies if spec != BASELINE and self._result(spec, cell)
+            ] or [BASELINE]
             sides = [self._side(spec, cell) for spec in specs]
             self._limits_by_cell[cell] = paired.limits_of_speedups(sides, self._units(cell))
         return self._limits_by_cell[cell]
@@ -400,9 +434,14 @@ class Scoreboard:
         return Side(dict(_by_request(own)), dict(_by_request(baseline)))
 
     def _units(self, cell: str) -> dict[str, int]:
-        """Return the unit of each request: the turns of a dialogue share one, and what is in a batch together."""
+        """Return the unit of each request: the turns of a dialogue share one, and what is in a
+        batch together.
+        """
         size = self.cells[cell].batch_size
-        return {str(number): dialogue // size for number, dialogue in enumerate(self.cells[cell].dialogues)}
+        return {
+            str(number): dialogue // size
+            for number, dialogue in enumerate(self.cells[cell].dialogues)
+        }
 
 
 def _by_request(result: CellResult) -> Iterator[tuple[paired.Key, float]]:
@@ -411,7 +450,9 @@ def _by_request(result: CellResult) -> Iterator[tuple[paired.Key, float]]:
 
 @dataclass(frozen=True)
 class SuiteOutline:
-    """What a report says of a suite: its name, its hash, its content and its pairs in words, and what it lacks."""
+    """What a report says of a suite: its name, its hash, its content and its pairs in words, and
+    what it lacks.
+    """
 
     name: str
     sha256: str

@@ -1,1 +1,3 @@
-"""Sweeps over deployments, options and batch sizes, and the points where methods stop paying for themselves."""
+"""Sweeps over deployments, options and batch sizes, and the points where methods stop paying for
+themselves.
+"""

@@ -1,4 +1,6 @@
-"""The axes of a sweep: fields of a deployment such as `link.rtt_s`, options of methods such as `fixed-k.k`."""
+"""The axes of a sweep: fields of a deployment such as `link.rtt_s`, options of methods such as
+`fixed-k.k`.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +32,11 @@ class SweepAxis:
     @property
     def numbers(self) -> list[float]:
         """Return the values as numbers, or an empty list if any of them is not a number."""
-        numbers = [value for value in self.values if isinstance(value, int | float) and not isinstance(value, bool)]
+        numbers = [
+            value
+            for value in self.values
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        ]
         return [float(value) for value in numbers] if len(numbers) == len(self.values) else []
 
     @property
@@ -55,16 +61,22 @@ def parse_axes(texts: Sequence[str], proposed: Mapping[str, Sequence[Value]]) ->
         key, equals, listed = text.partition("=")
         values = [value.strip() for value in listed.split(",")]
         if not (equals and key.strip() and all(values)):
-            raise SkitError(f"--set needs a key and values, as in link.rtt_s=0.01,0.02,0.04, not '{text}'")
+            raise SkitError(
+                f"--set needs a key and values, as in link.rtt_s=0.01,0.02,0.04, not '{text}'"
+            )
         name = key.strip()
         axes.append(SweepAxis(name, tuple(parse_value(name, value) for value in values)))
     if len({axis.key for axis in axes}) < len(axes):
         raise SkitError("a key is given twice: put all its values into one --set")
     if not any(len(axis.values) > 1 for axis in axes):
         keys = {axis.key for axis in axes}
-        axes += [SweepAxis(key, tuple(options)) for key, options in proposed.items() if key not in keys]
+        axes += [
+            SweepAxis(key, tuple(options)) for key, options in proposed.items() if key not in keys
+        ]
     if not any(len(axis.values) > 1 for axis in axes):
-        raise SkitError("nothing to sweep over: give --set with several values, as in link.rtt_s=0.01,0.02,0.04")
+        raise SkitError(
+            "nothing to sweep over: give --set with several values, as in link.rtt_s=0.01,0.02,0.04"
+        )
     return sorted(axes, key=lambda axis: len(axis.values) == 1)
 
 
@@ -80,6 +92,10 @@ def with_options(spec: str, values: Values) -> str:
     name, _, tail = spec.partition(":")
     options = dict(item.partition("=")[::2] for item in filter(None, tail.split(",")))
     prefix = f"{name}."
-    options |= {key.removeprefix(prefix): str(value) for key, value in values.items() if key.startswith(prefix)}
+    options |= {
+        key.removeprefix(prefix): str(value)
+        for key, value in values.items()
+        if key.startswith(prefix)
+    }
     joined = ",".join(f"{key}={value}" for key, value in options.items())
     return f"{name}:{joined}" if joined else name

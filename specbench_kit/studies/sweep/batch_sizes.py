@@ -1,6 +1,7 @@
 """The same benchmark at several batch sizes: each method's throughput against its time per token.
 
-Its table says up to which batch size each method pays off; its figure has one line per method through its batch sizes.
+Its table says up to which batch size each method pays off; its figure has one line per method
+through its batch sizes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,14 +31,18 @@ if TYPE_CHECKING:
 
 NOTE = "Numbers are batch sizes. Up and to the left is better; a method pays off above autoregressive decoding."
 WHY_NEVER_FULL = (
-    "There was no time in which all places were taken: answers end as they begin, or fail. A speed needs longer ones."
+    "There was no time in which all places were taken: answers end as they begin, or fail. A "
+    "speed needs longer ones."
 )
 FILLINGS = 4
-"""How many times as many requests as places a batch gets, so that it is full for most of the time."""
+"""How many times as many requests as places a batch gets, so that it is full for most of the
+time.
+"""
 
 
 class BatchSizePoint(Struct, frozen=True):
-    """One method at one batch size, while the batch was full: for a share `full` of its time, if that is known.
+    """One method at one batch size, while the batch was full: for a share `full` of its time, if
+    that is known.
 
     `throughput` is in tokens per second; `tpot_s` is the mean over the requests that ended in that time, of `requests`
     in all.
@@ -59,7 +64,9 @@ class NeverFull(Struct, frozen=True):
 
 
 class BatchSizeSummary(Struct):
-    """What `summary.json` holds: the points, what was never full, the folders of the runs, and why methods lack."""
+    """What `summary.json` holds: the points, what was never full, the folders of the runs, and why
+    methods lack.
+    """
 
     places: list[BatchSizePoint]
     never_full: list[NeverFull] = []
@@ -103,12 +110,19 @@ class BatchSizeKind(StudyKind[RunDescription, BatchSizeSummary]):
         return {"curves.csv": to_builtins(study.result.places)}
 
     def upgraded(self, run: JsonObject, summary: JsonObject) -> tuple[JsonObject, JsonObject]:
-        """Return files of 0.2, in which every size had the same requests, whose number stood in `run.json`."""
-        return run, {**summary, "places": [{"requests": run["requests"], **point} for point in summary["places"]]}
+        """Return files of 0.2, in which every size had the same requests, whose number stood in
+        `run.json`.
+        """
+        return run, {
+            **summary,
+            "places": [{"requests": run["requests"], **point} for point in summary["places"]],
+        }
 
     def print(self, console: "Console", study: BatchSizeStudy) -> None:
         """Print the sentence, the table and what limits them."""
-        render_terminal.show(console, terminal(study.result.places, study.run, study.result.never_full))
+        render_terminal.show(
+            console, terminal(study.result.places, study.run, study.result.never_full)
+        )
 
 
 BATCH_SIZES = BatchSizeKind()
@@ -126,16 +140,24 @@ def build(
     return Document.of(title, result, figures[:1], _table(rows, run), figures[1:])
 
 
-def terminal(rows: Sequence[BatchSizePoint], run: RunDescription, never_full: Sequence[NeverFull]) -> Blocks:
+def terminal(
+    rows: Sequence[BatchSizePoint], run: RunDescription, never_full: Sequence[NeverFull]
+) -> Blocks:
     """Return what the command prints: the sentence, the table and what limits them."""
-    return [Paragraph(f"**{headline(rows)}**"), *_table(rows, run), *caution(_cautions(run, never_full))]
+    return [
+        Paragraph(f"**{headline(rows)}**"),
+        *_table(rows, run),
+        *caution(_cautions(run, never_full)),
+    ]
 
 
 def _cautions(run: RunDescription, never_full: Sequence[NeverFull]) -> list[str]:
     by_size: dict[int, list[str]] = {}
     for missing in never_full:
         by_size.setdefault(missing.batch_size, []).append(code(missing.method))
-    where = "; ".join(f"{', '.join(names)} with {size} place{'s'[: size > 1]}" for size, names in by_size.items())
+    where = "; ".join(
+        f"{', '.join(names)} with {size} place{'s'[: size > 1]}" for size, names in by_size.items()
+    )
     return [*([f"NEVER FULL: {where}. {WHY_NEVER_FULL}"] if where else []), *setting_cautions(run)]
 
 
@@ -146,9 +168,16 @@ def _table(rows: Sequence[BatchSizePoint], run: RunDescription) -> Blocks:
     cells = []
     for label in dict.fromkeys(row.method for row in rows):
         of_sizes = [points.get((label, size)) for size in sizes]
-        speeds = [ABSENT if row is None else f"{row.throughput:.1f}/{1e3 * row.tpot_s:.1f}" for row in of_sizes]
+        speeds = [
+            ABSENT if row is None else f"{row.throughput:.1f}/{1e3 * row.tpot_s:.1f}"
+            for row in of_sizes
+        ]
         baselines = [points.get((BASELINE, size)) for size in sizes]
-        limit = ABSENT if label == BASELINE or baselines[0] is None else _largest_faster(of_sizes, baselines)
+        limit = (
+            ABSENT
+            if label == BASELINE or baselines[0] is None
+            else _largest_faster(of_sizes, baselines)
+        )
         cells.append((code(label), *speeds, limit))
     shares = [row.full for row in rows if row.full is not None]
     when = (
@@ -162,7 +191,10 @@ def _table(rows: Sequence[BatchSizePoint], run: RunDescription) -> Blocks:
         f"milliseconds per token of a request, both {when}. A method pays off up to the largest B at which, and at "
         "every smaller one, its tokens per second exceed those of autoregressive decoding."
     )
-    return [Table(("method", *(f"B = {size}" for size in sizes), "pays off to"), cells), Paragraph(text)]
+    return [
+        Table(("method", *(f"B = {size}" for size in sizes), "pays off to"), cells),
+        Paragraph(text),
+    ]
 
 
 def _requests(rows: Sequence[BatchSizePoint]) -> str:
@@ -170,7 +202,9 @@ def _requests(rows: Sequence[BatchSizePoint]) -> str:
     counts = {row.batch_size: row.requests for row in rows}
     few, most = min(counts.values()), max(counts.values())
     return (
-        f"{few} requests per size" if few == most else f"{few:,} to {most:,} requests per size, at least {FILLINGS} x B"
+        f"{few} requests per size"
+        if few == most
+        else f"{few:,} to {most:,} requests per size, at least {FILLINGS} x B"
     )
 
 
@@ -182,12 +216,20 @@ def headline(rows: Sequence[BatchSizePoint]) -> str:
     at = f"At a batch size of {size}"
     if best == BASELINE:
         return f"{at} no method is faster than autoregressive decoding."
-    ratio = f", {times(there[best] / there[BASELINE])} that of autoregressive decoding" if BASELINE in there else ""
+    ratio = (
+        f", {times(there[best] / there[BASELINE])} that of autoregressive decoding"
+        if BASELINE in there
+        else ""
+    )
     return f"{at} {code(best)} has the highest throughput: {rate(there[best])}{ratio} (without an interval)."
 
 
-def _largest_faster(rows: Sequence[BatchSizePoint | None], baselines: Sequence[BatchSizePoint | None]) -> str:
-    """Return the largest batch size up to which a method is faster than the baseline at every size."""
+def _largest_faster(
+    rows: Sequence[BatchSizePoint | None], baselines: Sequence[BatchSizePoint | None]
+) -> str:
+    """Return the largest batch size up to which a method is faster than the baseline at every
+    size.
+    """
     largest = "none"
     for row, baseline in zip(rows, baselines, strict=True):
         if row is None or baseline is None or row.throughput <= baseline.throughput:
@@ -208,7 +250,9 @@ def group_labels(labels: Sequence[str]) -> dict[str, list[str]]:
     if len(labels) <= MANY:
         return {"": list(labels)}
     types = methods.all()
-    groups = {label: types[name].group for label in labels if (name := label.partition(":")[0]) in types}
+    groups = {
+        label: types[name].group for label in labels if (name := label.partition(":")[0]) in types
+    }
     members: dict[str, list[str]] = {group: [] for group in GROUPS}
     baseline: list[str] = []
     for label in labels:
@@ -218,7 +262,9 @@ def group_labels(labels: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _picture(rows: Sequence[BatchSizePoint], labels: Sequence[str], group: str) -> Picture:
-    styles = {BASELINE: BASELINE_STYLE} | method_styles({label: label for label in labels if label != BASELINE})
+    styles = {BASELINE: BASELINE_STYLE} | method_styles(
+        {label: label for label in labels if label != BASELINE}
+    )
 
     def paint(axes: "Axes") -> None:
         for label in labels:
@@ -226,10 +272,26 @@ def _picture(rows: Sequence[BatchSizePoint], labels: Sequence[str], group: str) 
             x = [1e3 * row.tpot_s for row in points]
             y = [row.throughput for row in points]
             style = styles[label]
-            axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, label=short(label))
+            axes.plot(
+                x,
+                y,
+                color=style.colour,
+                linestyle=style.line,
+                marker=style.marker,
+                label=short(label),
+            )
             for row, point in zip(points, zip(x, y, strict=True), strict=True):
-                axes.annotate(str(row.batch_size), point, fontsize=6, xytext=(2, 2), textcoords="offset points")
-        axes.set(xlabel="mean time per output token of a request (ms)", ylabel="tokens per second of the batch")
+                axes.annotate(
+                    str(row.batch_size),
+                    point,
+                    fontsize=6,
+                    xytext=(2, 2),
+                    textcoords="offset points",
+                )
+        axes.set(
+            xlabel="mean time per output token of a request (ms)",
+            ylabel="tokens per second of the batch",
+        )
         legend(axes)
 
     title = f"Throughput against TPOT{f': {group}' if group else ''}"

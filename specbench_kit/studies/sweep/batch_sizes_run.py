@@ -1,4 +1,6 @@
-"""The benchmarks behind curves over batch sizes: one at each size, each into run directories of its own."""
+"""The benchmarks behind curves over batch sizes: one at each size, each into run directories of its
+own.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -35,7 +37,9 @@ def run_curves(
     source: LoadedDataset | Path,
     report: Callable[[Progress], None],
 ) -> BatchSizeStudy:
-    """Benchmark every batch size on a dataset or a trace, each into its own run directories, and draw the curves."""
+    """Benchmark every batch size on a dataset or a trace, each into its own run directories, and
+    draw the curves.
+    """
     points: list[BatchSizePoint] = []
     never_full: list[NeverFull] = []
     runs: list[str] = []
@@ -61,22 +65,39 @@ def run_curves(
     # The runs differ in batch size only, so that any of them describes the conditions of all.
     assert last_run is not None
     if not points:
-        raise SkitError(f"no batch was ever full, in {settings.out / runs[0]} and the runs after it. {WHY_NEVER_FULL}")
+        raise SkitError(
+            f"no batch was ever full, in {settings.out / runs[0]} and the runs after it. {WHY_NEVER_FULL}"
+        )
     run = {name: value for name, value in last_run.run.items() if name not in OF_ONE_RUN}
-    run["config"] = {name: value for name, value in run["config"].items() if "batch_size" not in name}
+    run["config"] = {
+        name: value for name, value in run["config"].items() if "batch_size" not in name
+    }
     dataset = str((run["dataset"] or {}).get("name"))
     defining = {"methods": list(settings.methods), "sizes": list(sizes), "runs": runs}
     folder = unused_folder(settings.out, "batch-sizes", dataset, defining)
     described = {"command": BATCH_SIZES.command, **run, "argv": shareable(settings.argv)}
-    return finish(BATCH_SIZES, folder, described, BatchSizeSummary(points, never_full, runs, left_out))
+    return finish(
+        BATCH_SIZES, folder, described, BatchSizeSummary(points, never_full, runs, left_out)
+    )
 
 
-OF_ONE_RUN = ("schema_version", "method", "options", "method_source", "proposal", "uses", "prompts", "machine")
+OF_ONE_RUN = (
+    "schema_version",
+    "method",
+    "options",
+    "method_source",
+    "proposal",
+    "uses",
+    "prompts",
+    "machine",
+)
 """What differs between the runs of the batch sizes."""
 
 
 def _points(conclusions: Sequence[Conclusion], size: int) -> dict[str, BatchSizePoint | None]:
-    """Return the points of all methods, None where the batch was never full; the baseline is the same in every run."""
+    """Return the points of all methods, None where the batch was never full; the baseline is the
+    same in every run.
+    """
     runs = [(conclusion.summary.method, conclusion.directory) for conclusion in conclusions]
     records = {method: run.records() for method, run in runs}
     with_baseline = next((run for method, run in runs if method != BASELINE), None)

@@ -1,4 +1,6 @@
-"""Every point of a sweep's grid in the time of its deployment: a trace is replayed, or a synthetic pair decodes."""
+"""Every point of a sweep's grid in the time of its deployment: a trace is replayed, or a synthetic
+pair decodes.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,7 +25,13 @@ from specbench_kit.deployments.description import described
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import LONGEST_DRAFT
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.metrics.paired import PairedSpeed, Side, limits_of_speedups, speedup, speedup_intervals
+from specbench_kit.metrics.paired import (
+    PairedSpeed,
+    Side,
+    limits_of_speedups,
+    speedup,
+    speedup_intervals,
+)
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.run_data import placed
 from specbench_kit.metrics.run_summary import metric_values
@@ -43,7 +51,12 @@ from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.studies.sweep.summary import SweepRow, SweptMethod
 from specbench_kit.traces.candidate_trees import BeyondRecord
 from specbench_kit.traces.draft_limits import fit_spec
-from specbench_kit.traces.replay import describe_replayed, prepare_for_replay, recording_deployment, replay
+from specbench_kit.traces.replay import (
+    describe_replayed,
+    prepare_for_replay,
+    recording_deployment,
+    replay,
+)
 from specbench_kit.traces.trace import TraceFile
 
 NO_ANSWERS: Mapping[str, Sequence[int]] = MappingProxyType({})
@@ -54,7 +67,9 @@ IN_FLIGHT_TOKENS = 1200
 
 @dataclass(frozen=True, kw_only=True)
 class SyntheticPrompts:
-    """Random prompts of one length; all answers have one length too, since a synthetic pair never ends one itself."""
+    """Random prompts of one length; all answers have one length too, since a synthetic pair never
+    ends one itself.
+    """
 
     requests: int = 8
     prompt_tokens: int = 128
@@ -72,30 +87,50 @@ class SyntheticPrompts:
         *,
         server_decodes: bool = True,
     ) -> list[RequestRecord]:
-        """Return the records of a method by request id; `draft` is the part of the model's name after `synthetic:`.
+        """Return the records of a method by request id; `draft` is the part of the model's name
+        after `synthetic:`.
 
         `answers` are the target's by request id, for methods that read them. Without `server_decodes` no method may
         leave rounds to the server's own decoding.
         """
         placed = environment(PairHashes("synthetic", draft), deployment)
         allowed = server_decodes and placed.server_decodes
-        method = parse_method(spec).prepare(replace(placed, temperature=self.temperature, server_decodes=allowed))
+        method = parse_method(spec).prepare(
+            replace(placed, temperature=self.temperature, server_decodes=allowed)
+        )
         agreement = from_options("synthetic", Agreement, draft)
-        models = SyntheticModel("synthetic", None, VOCABULARY), SyntheticModel(draft, agreement, VOCABULARY)
+        models = (
+            SyntheticModel("synthetic", None, VOCABULARY),
+            SyntheticModel(draft, agreement, VOCABULARY),
+        )
         size = self.prompt_tokens + self.output_tokens + IN_FLIGHT_TOKENS
-        target, drafter = (Runner(make_executor(model, self.batch_size, size, VOCABULARY)) for model in models)
+        target, drafter = (
+            Runner(make_executor(model, self.batch_size, size, VOCABULARY)) for model in models
+        )
         loop = local_loop(
             method,
             target,
             drafter,
-            setup=DecodingSetup(sampler=Sampler(self.temperature), seed=self.seed, batch_size=self.batch_size),
+            setup=DecodingSetup(
+                sampler=Sampler(self.temperature), seed=self.seed, batch_size=self.batch_size
+            ),
             deployment=deployment,
         )
         generator = torch.Generator().manual_seed(self.seed)
-        prompts = torch.randint(VOCABULARY, (self.requests, self.prompt_tokens), generator=generator).tolist()
+        prompts = torch.randint(
+            VOCABULARY, (self.requests, self.prompt_tokens), generator=generator
+        ).tolist()
         for number, prompt in enumerate(prompts):
             name = f"{number:03}"
-            loop.submit(Request(name, "synthetic", tuple(prompt), self.output_tokens, tuple(answers.get(name, ()))))
+            loop.submit(
+                Request(
+                    name,
+                    "synthetic",
+                    tuple(prompt),
+                    self.output_tokens,
+                    tuple(answers.get(name, ())),
+                )
+            )
         records: list[RequestRecord] = []
         with torch.inference_mode():
             while not loop.idle:
@@ -117,12 +152,16 @@ def replay_grid(
     report: CountCallback,
     workers: Workers,
 ) -> tuple[list[SweepRow], list[SweptMethod]]:
-    """Return a row per point for autoregressive serving and for every method; without a trace, of a synthetic pair.
+    """Return a row per point for autoregressive serving and for every method; without a trace, of a
+    synthetic pair.
 
-    Returned with what each replayed method uses of its pair, once for all deployments where it uses the same.
+    Returned with what each replayed method uses of its pair, once for all deployments where it uses
+    the same.
     """
     path, digest = (
-        (None, "") if trace is None else (_path_everywhere(settings, trace), provenance.hash_file(trace.path))
+        (None, "")
+        if trace is None
+        else (_path_everywhere(settings, trace), provenance.hash_file(trace.path))
     )
     rows = list[SweepRow]()
     described = list[SweptMethod]()
@@ -131,29 +170,39 @@ def replay_grid(
         work = [(settings, point, path, digest) for point in points]
         for done, result in enumerate(workers.map(work_on_point, work, PointResult), 1):
             rows += result.rows
-            described += [description for description in result.described if description not in described]
+            described += [
+                description for description in result.described if description not in described
+            ]
             report(done, len(points))
     finally:
         _grid.cache_clear()  # records are large
     return rows, described
 
 
-def work_on_point(settings: SweepSettings, point: SweepPoint, trace: Path | None, digest: str) -> PointResult:
-    """Return the rows of one point, in any process that can read the trace; raise SkitError if it is another one."""
+def work_on_point(
+    settings: SweepSettings, point: SweepPoint, trace: Path | None, digest: str
+) -> PointResult:
+    """Return the rows of one point, in any process that can read the trace; raise SkitError if it
+    is another one.
+    """
     grid = _grid(settings, trace, digest)
     grid.described = []
     return PointResult(list(grid.rows(point)), grid.described)
 
 
 def _path_everywhere(settings: SweepSettings, trace: TraceFile) -> Path:
-    """Return the path by which other processes and machines read the trace: bundled ones by their names."""
+    """Return the path by which other processes and machines read the trace: bundled ones by their
+    names.
+    """
     given = settings.trace
     return given if given is not None and not given.exists() else trace.path.resolve()
 
 
 @lru_cache(1)
 def _grid(settings: SweepSettings, path: Path | None, digest: str) -> "_Grid":
-    """Return the grid of a sweep, the same one for all points of it that a process works on one after the other."""
+    """Return the grid of a sweep, the same one for all points of it that a process works on one
+    after the other.
+    """
     if path is None:
         return _Grid(settings, None)
     trace = TraceFile(path, settings.limit)
@@ -184,7 +233,9 @@ class _Measured:
     speed: PairedSpeed | None
 
     def within(self, limits: TableLimits | None) -> MetricValues:
-        """Return the metrics with intervals of the speedup that hold together with those of a point's other methods."""
+        """Return the metrics with intervals of the speedup that hold together with those of a
+        point's other methods.
+        """
         intervals = speedup_intervals(self.speed, limits)
         return structs.replace(self.overall, intervals=self.overall.intervals | intervals)
 
@@ -208,7 +259,11 @@ class _Grid:
         measured: dict[tuple[str, str], _Measured] = {}
         for series, given_spec in {BASELINE: BASELINE, **point.specs}.items():
             spec = given_spec if self.trace is None else fit_spec(given_spec, self.trace.header)
-            key = spec, deployment, *(("", LONGEST_DRAFT) if spec == BASELINE else (point.draft, longest))
+            key = (
+                spec,
+                deployment,
+                *(("", LONGEST_DRAFT) if spec == BASELINE else (point.draft, longest)),
+            )
             if key not in self.metrics:
                 self.metrics[key] = self._measure(spec, deployment, point.draft, longest)
             measured[series, spec] = self.metrics[key]
@@ -219,7 +274,8 @@ class _Grid:
 
     def _measure(self, spec: str, deployment: Deployment, draft: str, longest: int) -> "_Measured":
         if spec == BASELINE or deployment not in self.baselines:
-            # Only the last baseline is kept: deployments change rarely along the grid, and records are large.
+            # Only the last baseline is kept: deployments change rarely along the grid, and records
+            # are large.
             self.baselines = {deployment: self._decode(BASELINE, deployment, draft, longest)}
         baseline = self.baselines[deployment]
         records = baseline if spec == BASELINE else self._decode(spec, deployment, draft, longest)
@@ -233,17 +289,23 @@ class _Grid:
         side = Side.of(records, baseline)
         return _Measured(metric_values(summary["overall"]), side, units, speedup(side, units))
 
-    def _decode(self, spec: str, deployment: Deployment, draft: str, longest: int) -> list[RequestRecord]:
+    def _decode(
+        self, spec: str, deployment: Deployment, draft: str, longest: int
+    ) -> list[RequestRecord]:
         if self.trace is None:
             return synthetic_prompts(self.settings).decode(spec, deployment, draft)
         size = self.settings.batch_size
         seed = self.settings.seed
-        method = prepare_for_replay(parse_method(spec), self.trace, deployment, size, longest_draft=longest)
+        method = prepare_for_replay(
+            parse_method(spec), self.trace, deployment, size, longest_draft=longest
+        )
         inputs = describe_replayed(method, self.trace)
         description = convert(SweptMethod, {"method": provenance.without_folders(spec), **inputs})
         if inputs and description not in self.described:
             self.described.append(description)
-        records = replay(method, self.trace.header, self.trace, deployment=deployment, batch_size=size, seed=seed)
+        records = replay(
+            method, self.trace.header, self.trace, deployment=deployment, batch_size=size, seed=seed
+        )
         try:
             return list(records)
         except BeyondRecord as error:

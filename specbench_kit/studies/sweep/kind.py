@@ -52,7 +52,9 @@ class SweepKind(StudyKind[SweepDescription, SweepSummary]):
         """Return the prompts and the deployment."""
         run = study.run
         deployment = run.deployment_name or "of the trace"
-        return f"modelled time, {run.dataset.name}, {run.requests} requests, deployment {deployment}"
+        return (
+            f"modelled time, {run.dataset.name}, {run.requests} requests, deployment {deployment}"
+        )
 
     def files(self, study: SweepStudy) -> Mapping[str, Sequence[JsonObject]]:
         """Return a row per point and method."""
@@ -63,7 +65,9 @@ class SweepKind(StudyKind[SweepDescription, SweepSummary]):
         report.print_sweep(console, study.run, study.result)
 
     def upgraded(self, run: JsonObject, summary: JsonObject) -> tuple[JsonObject, JsonObject]:
-        """Return files of 0.2, whose rows were those of the table and did not say which method they vary."""
+        """Return files of 0.2, whose rows were those of the table and did not say which method they
+        vary.
+        """
         axes = summary["axes"]
         rows = [_typed_row(row, axes, list(run["config"]["methods"])) for row in summary["rows"]]
         return run, {**summary, "rows": rows}
@@ -77,7 +81,9 @@ def table_row(row: SweepRow) -> JsonObject:
     return {
         **row.values,
         "method": row.spec,
-        **{metric.name: overall.value(metric.name) for metric in METRICS if metric.traits.in_sweeps},
+        **{
+            metric.name: overall.value(metric.name) for metric in METRICS if metric.traits.in_sweeps
+        },
         "speedup_low": low,
         "speedup_high": high,
         "typical_speedup": overall.typical_speedup,
@@ -86,12 +92,19 @@ def table_row(row: SweepRow) -> JsonObject:
         "ttft_mean_s": overall.ttft.mean,
         "tpot_mean_s": overall.tpot.mean,
         "tpot_p95_s": overall.tpot.p95,
-        **{f"{phase}_s": seconds for phase, seconds in structs.asdict(overall.phase_seconds).items()},
+        **{
+            f"{phase}_s": seconds
+            for phase, seconds in structs.asdict(overall.phase_seconds).items()
+        },
     }
 
 
-def _typed_row(row: JsonObject, axes: Mapping[str, Sequence[object]], methods: Sequence[str]) -> JsonObject:
-    """Return the row of an old file in the present form, with null for what such a file does not hold."""
+def _typed_row(
+    row: JsonObject, axes: Mapping[str, Sequence[object]], methods: Sequence[str]
+) -> JsonObject:
+    """Return the row of an old file in the present form, with null for what such a file does not
+    hold.
+    """
     values = {key: row[key] for key in axes}
     spec = row["method"]
     series = next((method for method in methods if with_options(method, values) == spec), spec)
@@ -110,7 +123,12 @@ def _typed_row(row: JsonObject, axes: Mapping[str, Sequence[object]], methods: S
 
 
 def _distribution(name: str, row: JsonObject) -> JsonObject:
-    return {"mean": row.get(f"{name}_mean_s"), "p50": None, "p95": row.get(f"{name}_p95_s"), "p99": None}
+    return {
+        "mean": row.get(f"{name}_mean_s"),
+        "p50": None,
+        "p95": row.get(f"{name}_p95_s"),
+        "p99": None,
+    }
 
 
 SWEEP = SweepKind()

@@ -9,12 +9,16 @@ from specbench_kit.core.option import DECODING, DEPLOYMENT, RUN, Option
 from specbench_kit.serving.options import Backend
 
 RECORDED_PROMPTS = 100
-"""Prompts that are recorded first, or random ones of a synthetic pair, unless --limit gives another number."""
+"""Prompts that are recorded first, or random ones of a synthetic pair, unless --limit gives another
+number.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    """The methods to compare, the axes to vary, and what to record first: 100 prompts take minutes on two cores."""
+    """The methods to compare, the axes to vary, and what to record first: 100 prompts take minutes
+    on two cores.
+    """
 
     methods: common.Methods
     replaced: Annotated[
@@ -51,12 +55,20 @@ class SweepOptions:
     dtype: common.Dtype = "auto"
     executor: common.ExecutorName = "auto"
     max_new_tokens: common.MaxNewTokens = 128
-    max_draft: Annotated[int, Option("Number of draft tokens recorded at every position.", DECODING)] = 8
+    max_draft: Annotated[
+        int, Option("Number of draft tokens recorded at every position.", DECODING)
+    ] = 8
     batch_size: common.BatchSize = 1
     seed: common.Seed = 0
-    jobs: Annotated[int, Option("Number of processes that work on points side by side; -1 uses every core.", RUN)] = 1
+    jobs: Annotated[
+        int,
+        Option("Number of processes that work on points side by side; -1 uses every core.", RUN),
+    ] = 1
     backend: Annotated[
-        Backend, Option("Where points are worked on: processes of this machine, or a running ray cluster.", RUN)
+        Backend,
+        Option(
+            "Where points are worked on: processes of this machine, or a running ray cluster.", RUN
+        ),
     ] = "processes"
     resume: common.Resume = False
     out: common.Out = Path("results")

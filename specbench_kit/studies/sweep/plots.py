@@ -1,4 +1,6 @@
-"""The pictures of a sweep: each method along the first axis, and which method is the fastest where."""
+"""The pictures of a sweep: each method along the first axis, and which method is the fastest
+where.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from math import nan
@@ -23,7 +25,9 @@ ROW_IN = 0.5
 
 
 def pictures(summary: SweepSummary) -> Iterator[Picture]:
-    """Yield speedup, with its break-even points, and throughput along the first axis, and the map of methods."""
+    """Yield speedup, with its break-even points, and throughput along the first axis, and the map
+    of methods.
+    """
     drawn = lines(summary.rows, summary.axes)
     axis = axis_in_words(next(iter(summary.axes)))
     labels = [line.label for line in drawn]
@@ -61,7 +65,15 @@ def _speedups(axes: "Axes", drawn: Sequence[SweepLine], summary: SweepSummary) -
             _colocated(axes, styles[line.label], line, values)
     axes.axhline(1, color=GREY, linewidth=1, linestyle=":")
     if at := [crossing.at for method in summary.break_even for crossing in method.crossings]:
-        axes.scatter(at, [1.0] * len(at), 90, facecolors="none", edgecolors="black", zorder=3, label="break-even")
+        axes.scatter(
+            at,
+            [1.0] * len(at),
+            90,
+            facecolors="none",
+            edgecolors="black",
+            zorder=3,
+            label="break-even",
+        )
     _edge_break_even(axes, drawn, numbers_of(values), summary.edge)
     _frame(axes, axis, numbers_of(values), "speedup over autoregressive\ndecoding at the server")
 
@@ -70,7 +82,13 @@ def _throughputs(axes: "Axes", drawn: Sequence[SweepLine], summary: SweepSummary
     axis, values = next(iter(summary.axes.items()))
     styles = _styles(drawn)
     for line in drawn:
-        _line(axes, styles.get(line.label, BASELINE_STYLE), line, values, lambda overall: overall.throughput)
+        _line(
+            axes,
+            styles.get(line.label, BASELINE_STYLE),
+            line,
+            values,
+            lambda overall: overall.throughput,
+        )
     _frame(axes, axis, numbers_of(values), "committed tokens per second")
 
 
@@ -79,21 +97,37 @@ def _styles(drawn: Sequence[SweepLine]) -> dict[str, Style]:
 
 
 def _line(
-    axes: "Axes", style: Style, line: SweepLine, values: Sequence[Value], of: Callable[[MetricValues], float | None]
+    axes: "Axes",
+    style: Style,
+    line: SweepLine,
+    values: Sequence[Value],
+    of: Callable[[MetricValues], float | None],
 ) -> None:
     known = (of(point.overall) for point in line.points.values())
     y = [nan if value is None else value for value in known]
     x = _positions(values)
-    axes.plot(x, y, color=style.colour, linestyle=style.line, marker=style.marker, markersize=5, label=line.label)
+    axes.plot(
+        x,
+        y,
+        color=style.colour,
+        linestyle=style.line,
+        marker=style.marker,
+        markersize=5,
+        label=line.label,
+    )
 
 
 def _interval(axes: "Axes", style: Style, line: SweepLine, values: Sequence[Value]) -> None:
     """Shade the intervals of a line's speedups if all of them have one."""
-    bounds = [bounds for point in line.points.values() if (bounds := point.overall.bounds("speedup"))]
+    bounds = [
+        bounds for point in line.points.values() if (bounds := point.overall.bounds("speedup"))
+    ]
     if len(bounds) == len(line.points):
         low = [bound[0] for bound in bounds]
         high = [bound[1] for bound in bounds]
-        axes.fill_between(_positions(values), low, high, color=style.colour, alpha=0.15, linewidth=0)
+        axes.fill_between(
+            _positions(values), low, high, color=style.colour, alpha=0.15, linewidth=0
+        )
 
 
 def _colocated(axes: "Axes", style: Style, line: SweepLine, values: Sequence[Value]) -> None:
@@ -102,13 +136,17 @@ def _colocated(axes: "Axes", style: Style, line: SweepLine, values: Sequence[Val
     y = [speedup for speedup in known if speedup is not None]
     if len(y) == len(line.points):
         label = f"{line.label}, server-only"
-        axes.plot(_positions(values), y, color=style.colour, linestyle=":", linewidth=1.2, label=label)
+        axes.plot(
+            _positions(values), y, color=style.colour, linestyle=":", linewidth=1.2, label=label
+        )
 
 
 def _edge_break_even(
     axes: "Axes", lines: Sequence[SweepLine], numbers: Sequence[float], edge: Sequence[BreakEven]
 ) -> None:
-    """Mark where the edge and the co-located method are equally fast, on the co-located line between two points."""
+    """Mark where the edge and the co-located method are equally fast, on the co-located line
+    between two points.
+    """
     import numpy as np
 
     x = []
@@ -121,7 +159,15 @@ def _edge_break_even(
             # Times are straight lines between two points, and speedups their inverse.
             y.append(1 / float(np.interp(crossing.at, numbers, 1 / np.array(speedups))))
     if x:
-        axes.plot(x, y, "ks", fillstyle="none", markersize=9, zorder=3, label="edge and server-only break even")
+        axes.plot(
+            x,
+            y,
+            "ks",
+            fillstyle="none",
+            markersize=9,
+            zorder=3,
+            label="edge and server-only break even",
+        )
 
 
 def _positions(values: Sequence[Value]) -> Sequence[float] | Sequence[str]:
@@ -139,7 +185,8 @@ def _frame(axes: "Axes", axis: str, numbers: Sequence[float], metric: str) -> No
 
 
 def map_of_methods(summary: SweepSummary) -> Picture | None:
-    """Return a cell for each pair of values, in the colour of its fastest method and with that method's speedup.
+    """Return a cell for each pair of values, in the colour of its fastest method and with that
+    method's speedup.
 
     Return None unless exactly two axes have several values.
     """

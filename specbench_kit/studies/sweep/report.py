@@ -29,7 +29,11 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.sections import colocation, deployment
-from specbench_kit.reports.sections.cautions import other_deployments, predictor_cautions, setting_cautions
+from specbench_kit.reports.sections.cautions import (
+    other_deployments,
+    predictor_cautions,
+    setting_cautions,
+)
 from specbench_kit.reports.sections.columns import estimate_of
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.sections.wording import (
@@ -67,7 +71,9 @@ DEFINITIONS = (
 
 def build(run: SweepDescription, summary: SweepSummary, figures: Sequence[Figure]) -> Document:
     """Return the report, the figure of speedups first."""
-    varied = ", ".join(axis_in_words(key) for key, values in summary.axes.items() if len(values) > 1)
+    varied = ", ".join(
+        axis_in_words(key) for key, values in summary.axes.items() if len(values) > 1
+    )
     return Document.of(
         f"Sweep over {varied} on {run.dataset.name or 'a trace'}",
         paragraphs(f"**{winner_sentence(summary)}**"),
@@ -86,7 +92,8 @@ def build(run: SweepDescription, summary: SweepSummary, figures: Sequence[Figure
 def print_sweep(console: "Console", run: SweepDescription, summary: SweepSummary) -> None:
     """Print the speedups by point and method, then where each method breaks even."""
     setting = [dataset_sentence(run.dataset), f"batch size {run.config.batch_size}", time_kind(run)]
-    # What is slower than autoregressive decoding is no recommendation, even where nothing is faster.
+    # What is slower than autoregressive decoding is no recommendation, even where nothing is
+    # faster.
     fastest = [winner for winner in summary.fastest if winner.speedup >= 1]
     blocks: list[Block] = [
         *paragraphs(f"**{winner_sentence(summary)}**"),
@@ -100,7 +107,9 @@ def print_sweep(console: "Console", run: SweepDescription, summary: SweepSummary
 
 
 def _speedups_by_point(summary: SweepSummary, fastest: Sequence[FastestMethod]) -> Table | None:
-    """Return a table with a row per point and a column per method; None if they are many or differ between points."""
+    """Return a table with a row per point and a column per method; None if they are many or differ
+    between points.
+    """
     specs = list(dict.fromkeys(row.spec for row in summary.rows if row.spec != BASELINE))
     points: dict[tuple[str, ...], dict[str, Estimate]] = {}
     for row in summary.rows:
@@ -126,7 +135,9 @@ def _rows_by_method(summary: SweepSummary, fastest: Sequence[FastestMethod]) -> 
         mark = f" {FASTEST}" if any(winner.has(row) for winner in fastest) else ""
         numbers = (row.overall.speedup, row.overall.throughput, row.overall.acceptance_length)
         rows.append([*_point(row.values, summary), f"{row.spec}{mark}", *numbers])
-    return Table((*(Column(_axis_title(key), "count") for key in summary.axes), "method", *columns), rows)
+    return Table(
+        (*(Column(_axis_title(key), "count") for key in summary.axes), "method", *columns), rows
+    )
 
 
 def _point(values: Mapping[str, Value], summary: SweepSummary) -> list[str]:
@@ -138,13 +149,17 @@ def _axis_columns(summary: SweepSummary) -> list[Column]:
 
 
 def _axis_title(key: str) -> str:
-    """Return the heading of an axis's column: words with the unit, or the key of a method's option."""
+    """Return the heading of an axis's column: words with the unit, or the key of a method's
+    option.
+    """
     name, unit = axis_name(key)
     return f"{name} ({unit.strip()})" if unit else name if key in AXES else code(key)
 
 
 def _comparisons(summary: SweepSummary) -> Blocks:
-    """Return the fastest methods, break-even points, and where the edge beats a draft model on the server."""
+    """Return the fastest methods, break-even points, and where the edge beats a draft model on the
+    server.
+    """
     columns = (*("highest speedup", Column("", "times"), "next"), Column("lead over it", "times"))
     winners: list[list[Cell]] = []
     for winner in summary.fastest:
@@ -171,7 +186,9 @@ def _comparisons(summary: SweepSummary) -> Blocks:
         if overall.colocated_ratio is not None:
             speedups = (code(row.spec), overall.speedup, overall.colocated_speedup)
             windows = colocation.windows(row.spec, overall)
-            rows.append([*_point(row.values, summary), *speedups, *windows, overall.capacity_factor])
+            rows.append(
+                [*_point(row.values, summary), *speedups, *windows, overall.capacity_factor]
+            )
     numbers = (Column("edge", "times"), Column("server-only", "times"), *colocation.COLUMNS[3:])
     return [
         *blocks,
@@ -187,12 +204,18 @@ def _crossings_table(title: str, methods: Sequence[BreakEven], summary: SweepSum
     for found in methods:
         method = code(found.method)
         if not found.crossings:
-            where = f"at {', '.join(map(str, found.faster_at))}" if found.verdict == "in part" else found.verdict
+            where = (
+                f"at {', '.join(map(str, found.faster_at))}"
+                if found.verdict == "in part"
+                else found.verdict
+            )
             rows.append((method, where, ABSENT, ABSENT))
         for crossing in found.crossings:
             side = "below" if crossing.stops else "above"
             rows.append((method, side, significant(crossing.at), bracket(crossing)))
-    return Table(("method", title, f"break-even {_axis_columns(summary)[0].title}", "between"), rows)
+    return Table(
+        ("method", title, f"break-even {_axis_columns(summary)[0].title}", "between"), rows
+    )
 
 
 def _results(summary: SweepSummary) -> Blocks:
@@ -202,9 +225,23 @@ def _results(summary: SweepSummary) -> Blocks:
         overall = row.overall
         speedup = estimate_of(overall, "speedup")
         acceptance = (overall.acceptance_length, overall.acceptance_rate)
-        cells = (code(row.spec), speedup, overall.throughput, *acceptance, overall.ttft.mean, overall.tpot.mean)
-        rows.append([*_point(row.values, summary), *cells, *([overall.cost_efficiency] if priced else [])])
-    columns = [*_axis_columns(summary), Column("method"), Column("speedup (95%)", "times"), THROUGHPUT]
+        cells = (
+            code(row.spec),
+            speedup,
+            overall.throughput,
+            *acceptance,
+            overall.ttft.mean,
+            overall.tpot.mean,
+        )
+        rows.append(
+            [*_point(row.values, summary), *cells, *([overall.cost_efficiency] if priced else [])]
+        )
+    columns = [
+        *_axis_columns(summary),
+        Column("method"),
+        Column("speedup (95%)", "times"),
+        THROUGHPUT,
+    ]
     columns += [Column("acceptance length", "number"), Column("acceptance rate", "share")]
     columns += [Column("TTFT mean", "seconds"), Column("TPOT mean", "seconds")]
     columns += [Column("tokens per $", "count")] if priced else []
@@ -215,8 +252,15 @@ def _setting(run: SweepDescription, summary: SweepSummary) -> Blocks:
     rows = [
         ("dataset", dataset_sentence(run.dataset)),
         *((f"{role} model", model_sentence(model)) for role, model in run.models.items() if model),
-        *([("trace", f"{trace_sentence(run.trace)}, {count(run.requests)} requests")] if run.trace else []),
-        *((f"sweep over {code(key)}", ", ".join(map(axis_value, values))) for key, values in summary.axes.items()),
+        *(
+            [("trace", f"{trace_sentence(run.trace)}, {count(run.requests)} requests")]
+            if run.trace
+            else []
+        ),
+        *(
+            (f"sweep over {code(key)}", ", ".join(map(axis_value, values)))
+            for key, values in summary.axes.items()
+        ),
         ("batch size", str(run.config.batch_size)),
         ("time", time_sentence(run)),
     ]
@@ -258,7 +302,11 @@ def break_even_sentence(found: BreakEven, values: Sequence[Value], rival: str = 
 
 def numbers_of(values: Sequence[Value]) -> list[float]:
     """Return the values of an axis as numbers, or an empty list if any of them is not a number."""
-    numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    numbers = [
+        float(value)
+        for value in values
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
     return numbers if len(numbers) == len(values) else []
 
 
@@ -272,14 +320,20 @@ def axis_in_words(key: str) -> str:
 
 
 def axis_name(key: str) -> tuple[str, str]:
-    """Return the short name of an axis, and its unit as it follows a number; a key without words is its own name."""
+    """Return the short name of an axis, and its unit as it follows a number; a key without words is
+    its own name.
+    """
     name, _, unit = AXES.get(key, (key, "", ""))
     return name, f" {unit}" if unit else ""
 
 
 def axis_value(value: object) -> str:
     """Return a value of an axis as text."""
-    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+    return (
+        f"{value:g}"
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else str(value)
+    )
 
 
 def bracket(crossing: Crossing) -> str:
@@ -288,7 +342,9 @@ def bracket(crossing: Crossing) -> str:
 
 
 def winner_sentence(summary: SweepSummary) -> str:
-    """Return which method pays off at most points, with its speedup at the first and the last of them."""
+    """Return which method pays off at most points, with its speedup at the first and the last of
+    them.
+    """
     if not summary.fastest:
         return "No method finished at any point."
     points = len(summary.fastest)
@@ -300,11 +356,14 @@ def winner_sentence(summary: SweepSummary) -> str:
         name, won = max(winners.items(), key=lambda item: len(item[1]))
         ends = [won[0], won[-1]] if len(won) > 1 else won
         at_ends = ", ".join(map(_speedup_at, ends))
-        # A recommendation says what it compares: with the draft model on the server another way may be faster.
+        # A recommendation says what it compares: with the draft model on the server another way may
+        # be faster.
         where = ", drafting at the edge," if won[0].overall.colocated_ratio is not None else ""
         fastest = f"{code(name)}{where} is the fastest at {len(won)} of {points} points"
         return f"{fastest}, as a multiple of {RIVAL}: {at_ends}{_beaten_by_server(summary)}."
-    methods = [row for row in summary.rows if row.spec != BASELINE and row.overall.speedup is not None]
+    methods = [
+        row for row in summary.rows if row.spec != BASELINE and row.overall.speedup is not None
+    ]
     where = " that drafts at the edge" if summary.edge else ""
     nothing = f"Nothing{where} is faster than {RIVAL} at any of the {points} points"
     if not methods:
@@ -314,9 +373,11 @@ def winner_sentence(summary: SweepSummary) -> str:
 
 
 def gains_at_server(summary: SweepSummary) -> list[float]:
-    """Return how many times as fast the best is with draft models on the server, at every point where it is faster.
+    """Return how many times as fast the best is with draft models on the server, at every point
+    where it is faster.
 
-    That is in comparison with what is fastest with them at the edge, autoregressive decoding included.
+    That is in comparison with what is fastest with them at the edge, autoregressive decoding
+    included.
     """
     gains = []
     for winner in summary.fastest:
@@ -332,7 +393,9 @@ def gains_at_server(summary: SweepSummary) -> list[float]:
 
 
 def _beaten_by_server(summary: SweepSummary) -> str:
-    """Return, as the end of a headline, at how many points draft models on the server are faster; empty at none."""
+    """Return, as the end of a headline, at how many points draft models on the server are faster;
+    empty at none.
+    """
     gains = gains_at_server(summary)
     if not gains:
         return ""
@@ -351,12 +414,18 @@ def _speedup_at(row: SweepRow) -> str:
 
 
 def cautions(run: SweepDescription, summary: SweepSummary) -> list[str]:
-    """Return what limits the numbers, and where a draft model on the server would be faster than any at the edge."""
+    """Return what limits the numbers, and where a draft model on the server would be faster than
+    any at the edge.
+    """
     beaten = gains_at_server(summary)
     lines = setting_cautions(run)
     for used in run.methods:
         of_one = replace(run, method=used.method, uses=used.uses, seen_prompts=used.seen_prompts)
-        lines += (line for line in (*predictor_cautions(of_one), *other_deployments([of_one])) if line not in lines)
+        lines += (
+            line
+            for line in (*predictor_cautions(of_one), *other_deployments([of_one]))
+            if line not in lines
+        )
     if beaten:
         lines.append(
             f"SERVER-ONLY IS FASTER at {len(beaten)} of {len(summary.fastest)} points: with draft models on the server "
@@ -372,5 +441,6 @@ def headlines(summary: SweepSummary) -> list[str]:
     values = next(iter(summary.axes.values()))
     lines = [f"{found.method} {break_even_sentence(found, values)}" for found in summary.break_even]
     return lines + [
-        f"{found.method} at the edge {break_even_sentence(found, values, COLOCATED)}" for found in summary.edge
+        f"{found.method} at the edge {break_even_sentence(found, values, COLOCATED)}"
+        for found in summary.edge
     ]

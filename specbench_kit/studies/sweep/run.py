@@ -1,6 +1,8 @@
-"""One sweep: from a trace, which is recorded first if there is none, to a table, plots and break-even points.
+"""One sweep: from a trace, which is recorded first if there is none, to a table, plots and
+break-even points.
 
-At a break-even point a method stops, or starts, to be faster than autoregressive decoding at the server.
+At a break-even point a method stops, or starts, to be faster than autoregressive decoding at the
+server.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +45,9 @@ from specbench_kit.traces.replay import recording_deployment, require_replayable
 from specbench_kit.traces.trace import TraceFile
 
 
-def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: ProgressCallback) -> SweepStudy:
+def run_sweep(
+    settings: SweepSettings, dataset: LoadedDataset | None, report: ProgressCallback
+) -> SweepStudy:
     """Record or read a trace, replay it, and write the results.
 
     `dataset` is recorded if the settings name no trace; with a synthetic pair there is neither.
@@ -53,12 +57,16 @@ def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: Pr
         require_cluster()
     if settings.synthetic:
         parts = _parts(settings, settings.draft)
-        rows, _ = replay_grid(settings, points, None, partial(report, "decoding"), _workers(settings, parts))
+        rows, _ = replay_grid(
+            settings, points, None, partial(report, "decoding"), _workers(settings, parts)
+        )
         return _finish(parts, settings, _describe(settings, None, points), rows)
     if dataset is not None:
         parts = _parts(settings, dataset.digest)
         recording, longest = settings.recording, settings.max_draft
-        trace = record_once(parts, recording, dataset, longest, partial(report, "recording"), resume=settings.resume)
+        trace = record_once(
+            parts, recording, dataset, longest, partial(report, "recording"), resume=settings.resume
+        )
     else:
         assert settings.trace is not None
         trace = TraceFile(settings.trace, settings.limit)
@@ -66,39 +74,53 @@ def run_sweep(settings: SweepSettings, dataset: LoadedDataset | None, report: Pr
             require_replayable(parse_method(spec), trace.header)
         parts = _parts(settings, provenance.hash_file(trace.path))
     require(len(trace) > 0, f"the trace {trace.path} holds no request: there is nothing to replay")
-    rows, methods = replay_grid(settings, points, trace, partial(report, "replaying"), _workers(settings, parts))
+    rows, methods = replay_grid(
+        settings, points, trace, partial(report, "replaying"), _workers(settings, parts)
+    )
     run = {**_describe(settings, trace, points), **({"methods": methods} if methods else {})}
     return _finish(parts, settings, run, rows)
 
 
 def _parts(settings: SweepSettings, digest: str) -> KeptParts:
-    """Return the points of a new sweep that are done, which are none, or of the one that is resumed."""
+    """Return the points of a new sweep that are done, which are none, or of the one that is
+    resumed.
+    """
     defining = {**settings.defining(), "digest": digest}
     if settings.resume:
         return unfinished_parts(settings.out, "sweep", defining)
-    return KeptParts(unused_folder(settings.out, "sweep", Path(settings.deployment).stem, defining), defining)
+    return KeptParts(
+        unused_folder(settings.out, "sweep", Path(settings.deployment).stem, defining), defining
+    )
 
 
 def _workers(settings: SweepSettings, parts: KeptParts) -> Workers:
     return Workers(settings.jobs, settings.backend, parts)
 
 
-def _finish(parts: KeptParts, settings: SweepSettings, run: dict[str, Any], rows: list[SweepRow]) -> SweepStudy:
+def _finish(
+    parts: KeptParts, settings: SweepSettings, run: dict[str, Any], rows: list[SweepRow]
+) -> SweepStudy:
     return finish(SWEEP, parts.folder, run, summarise(rows, settings.axes()), parts)
 
 
-def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence[SweepPoint]) -> dict[str, Any]:
+def _describe(
+    settings: SweepSettings, trace: TraceFile | None, points: Sequence[SweepPoint]
+) -> dict[str, Any]:
     """Return the content of `run.json`; `deployment` is that of the first point."""
     deployment = points[0].deployment or (recording_deployment(trace.header) if trace else None)
     assert deployment is not None
     if trace is not None:
         dtype = trace.header.run["config"]["dtype"]
         inputs = {
-            "dataset": dataset_of(trace) if trace.header.run.get("dataset") else {"name": trace.path.stem},
+            "dataset": dataset_of(trace)
+            if trace.header.run.get("dataset")
+            else {"name": trace.path.stem},
             "models": trace.header.run["models"],
             "trace": trace.describe(),
             "requests": len(trace),
-            **lowered_limits({spec for point in points for spec in point.specs.values()}, trace.header),
+            **lowered_limits(
+                {spec for point in points for spec in point.specs.values()}, trace.header
+            ),
         }
     else:
         dtype = "float32"
@@ -119,7 +141,9 @@ def _describe(settings: SweepSettings, trace: TraceFile | None, points: Sequence
 
 
 def summarise(rows: Sequence[SweepRow], axes: Sequence[SweepAxis]) -> SweepSummary:
-    """Return what was found: the rows, the fastest method at every point, and where methods stop to pay off."""
+    """Return what was found: the rows, the fastest method at every point, and where methods stop to
+    pay off.
+    """
     break_even = []
     edge = []
     values: dict[str, list[Value]] = {axis.key: list(axis.values) for axis in axes}
@@ -149,7 +173,9 @@ def _fastest(rows: Sequence[SweepRow]) -> Iterator[FastestMethod]:
 
 
 def _break_even(line: SweepLine, axis: SweepAxis, ratios: Sequence[float | None]) -> BreakEven:
-    """Return where a ratio of the line is above 1; only an axis of numbers has crossings between its values."""
+    """Return where a ratio of the line is above 1; only an axis of numbers has crossings between
+    its values.
+    """
     overall = [row.overall for row in line.points.values()]
     if any((metrics.speedup_units or 0) < FEWEST_UNITS for metrics in overall):
         return BreakEven(line.label, axis.key, [], TOO_FEW, [])
@@ -169,7 +195,8 @@ FasterRange = Literal["everywhere", "nowhere", "in part"]
 def break_even(
     values: Sequence[float], speedups: Sequence[float], seconds: Sequence[float | None] = ()
 ) -> tuple[FasterRange, list[Crossing]]:
-    """Return where the speedups along an axis are above 1, and the crossings in between; exactly 1 is not faster.
+    """Return where the speedups along an axis are above 1, and the crossings in between; exactly 1
+    is not faster.
 
     `seconds` are the method's own, at every value. Crossings are where its time and its rival's are equal. Both are
     straight lines in the round trip, in the size of a message over one bandwidth and in the seconds of a forward, so
@@ -179,7 +206,10 @@ def break_even(
     faster = [speedup > 1 for speedup in speedups]
     if all(faster) or not any(faster):
         return "everywhere" if all(faster) else "nowhere", []
-    own_s = [second or (1 / speedup if speedup else 1.0) for second, speedup in zip_longest(seconds, speedups)]
+    own_s = [
+        second or (1 / speedup if speedup else 1.0)
+        for second, speedup in zip_longest(seconds, speedups)
+    ]
     lost_s = [second * (1 - speedup) for second, speedup in zip(own_s, speedups, strict=True)]
     crossings = []
     for (low, before_s), (high, after_s) in pairwise(sorted(zip(values, lost_s, strict=True))):

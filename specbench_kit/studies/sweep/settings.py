@@ -13,10 +13,28 @@ from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import SYNTHETIC
 from specbench_kit.models.executors.agreement import Agreement
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
-from specbench_kit.studies.sweep.axes import DRAFT, SweepAxis, Values, parse_axes, points, with_options
+from specbench_kit.studies.sweep.axes import (
+    DRAFT,
+    SweepAxis,
+    Values,
+    parse_axes,
+    points,
+    with_options,
+)
 from specbench_kit.studies.sweep.options import RECORDED_PROMPTS, SweepOptions
 
-RECORDED = ("target", "draft", "device", "dtype", "executor", "max_new_tokens", "seed", "limit", "minutes", "argv")
+RECORDED = (
+    "target",
+    "draft",
+    "device",
+    "dtype",
+    "executor",
+    "max_new_tokens",
+    "seed",
+    "limit",
+    "minutes",
+    "argv",
+)
 """Options that apply to the trace that is recorded first."""
 
 
@@ -24,8 +42,8 @@ RECORDED = ("target", "draft", "device", "dtype", "executor", "max_new_tokens", 
 class SweepPoint:
     """One point of the grid; `specs` maps each method's spec as given to its spec at this point.
 
-    Without a deployment, time is that of the machine that recorded the trace. `draft` are the options of the draft
-    model of a synthetic pair.
+    Without a deployment, time is that of the machine that recorded the trace. `draft` are the
+    options of the draft model of a synthetic pair.
     """
 
     values: Values
@@ -54,7 +72,9 @@ class SweepSettings(SweepOptions):
 
     @property
     def prompts(self) -> int:
-        """Return the number of prompts that are recorded first, or that a synthetic pair is given."""
+        """Return the number of prompts that are recorded first, or that a synthetic pair is
+        given.
+        """
         return RECORDED_PROMPTS if self.limit is None else self.limit
 
     @property
@@ -74,7 +94,10 @@ class SweepSettings(SweepOptions):
     def points(self) -> list[SweepPoint]:
         """Return the whole grid, with every method and deployment checked."""
         series = [spec for spec in self.methods if spec != BASELINE]
-        require(bool(series), "no method to compare with autoregressive serving: give at least one --method")
+        require(
+            bool(series),
+            "no method to compare with autoregressive serving: give at least one --method",
+        )
         axes = self.axes()
         self._require_owners(axes, series)
         return [self._point(values, series, axes) for values in points(axes)]
@@ -89,17 +112,30 @@ class SweepSettings(SweepOptions):
         }
 
     def defining(self) -> dict[str, object]:
-        """Return what tells this sweep from others with the same data, for one that is resumed to go on with."""
+        """Return what tells this sweep from others with the same data, for one that is resumed to
+        go on with.
+        """
         recorded = {name: getattr(self, name) for name in RECORDED if name != "argv"}
         recorded["limit"] = self.limit if self.trace is not None else self.prompts
-        deployments = [describe(point.deployment) if point.deployment else None for point in self.points()]
-        return {**self.described(), "deployments": deployments, **recorded, "max_draft": self.max_draft}
+        deployments = [
+            describe(point.deployment) if point.deployment else None for point in self.points()
+        ]
+        return {
+            **self.described(),
+            "deployments": deployments,
+            **recorded,
+            "max_draft": self.max_draft,
+        }
 
     def _require_owners(self, axes: Sequence[SweepAxis], series: Sequence[str]) -> None:
-        """Raise SkitError for options of methods that do not run, and of a deployment or draft that does not exist."""
+        """Raise SkitError for options of methods that do not run, and of a deployment or draft that
+        does not exist.
+        """
         names = {spec.partition(":")[0] for spec in series}
         if self.synthetic and self.definition is None:
-            raise SkitError("a synthetic pair takes no time of its own: choose a modelled --deployment")
+            raise SkitError(
+                "a synthetic pair takes no time of its own: choose a modelled --deployment"
+            )
         for axis in axes:
             if axis.of_draft and not self.synthetic:
                 raise SkitError(
@@ -114,7 +150,9 @@ class SweepSettings(SweepOptions):
                 )
 
     def _require_replayable(self, spec: str) -> None:
-        """Raise SkitError for a method that no trace can hold, or not the one that is recorded first."""
+        """Raise SkitError for a method that no trace can hold, or not the one that is recorded
+        first.
+        """
         method = parse_method(spec)
         advice = "sweep a synthetic pair, which decodes at every point (--target synthetic)"
         require(
@@ -127,14 +165,18 @@ class SweepSettings(SweepOptions):
             f"skit record --trees), or {advice}",
         )
 
-    def _point(self, values: Values, series: Sequence[str], axes: Sequence[SweepAxis]) -> SweepPoint:
+    def _point(
+        self, values: Values, series: Sequence[str], axes: Sequence[SweepAxis]
+    ) -> SweepPoint:
         specs = {spec: with_options(spec, values) for spec in series}
         if not self.synthetic:
             for spec in specs.values():
                 self._require_replayable(spec)
         if len(set(specs.values())) < len(specs):
             raise SkitError("two methods become the same in this sweep: name each --method once")
-        fields = {axis.key: values[axis.key] for axis in axes if axis.method is None and not axis.of_draft}
+        fields = {
+            axis.key: values[axis.key] for axis in axes if axis.method is None and not axis.of_draft
+        }
         deployment = self.definition.replace(fields).build() if self.definition else None
         draft = ""
         if self.synthetic:

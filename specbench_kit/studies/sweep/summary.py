@@ -12,7 +12,9 @@ from specbench_kit.studies.sweep.axes import with_options
 
 
 class SweepRow(Struct):
-    """The metrics of one method at one grid point; `series` is its spec as given, `spec` its spec at this point."""
+    """The metrics of one method at one grid point; `series` is its spec as given, `spec` its spec
+    at this point.
+    """
 
     values: Mapping[str, Value]
     series: str
@@ -21,7 +23,9 @@ class SweepRow(Struct):
 
 
 class SweepLine(Struct):
-    """One method along the first axis, with the other axes held constant; `points` are its rows by the first value."""
+    """One method along the first axis, with the other axes held constant; `points` are its rows by
+    the first value.
+    """
 
     label: str
     series: str
@@ -29,7 +33,8 @@ class SweepLine(Struct):
 
 
 class Crossing(Struct, frozen=True):
-    """The speedup passes 1 between two neighbours on the grid, at `at` if times are straight lines between them.
+    """The speedup passes 1 between two neighbours on the grid, at `at` if times are straight lines
+    between them.
 
     `stops` is True if the method is faster below and slower above the crossing.
     """
@@ -41,7 +46,9 @@ class Crossing(Struct, frozen=True):
 
 
 class BreakEven(Struct):
-    """Where a ratio of a method's line is above 1 on an axis; only an axis of numbers has crossings."""
+    """Where a ratio of a method's line is above 1 on an axis; only an axis of numbers has
+    crossings.
+    """
 
     method: str
     axis: str
@@ -51,7 +58,9 @@ class BreakEven(Struct):
 
 
 class FastestMethod(Struct):
-    """The method with the highest speedup at a grid point, the next one, and the ratio of both speedups."""
+    """The method with the highest speedup at a grid point, the next one, and the ratio of both
+    speedups.
+    """
 
     place: Mapping[str, Value]
     method: str
@@ -79,7 +88,9 @@ class SweepSummary(Struct):
 
 
 class SweptMethod(Struct, omit_defaults=True):
-    """A method of a sweep: what it uses of its pair, and how many prompts of the trace it was trained on."""
+    """A method of a sweep: what it uses of its pair, and how many prompts of the trace it was
+    trained on.
+    """
 
     method: str
     uses: JsonObject = field(default_factory=dict)
@@ -99,10 +110,12 @@ def lines(rows: Sequence[SweepRow], axes: Mapping[str, Sequence[Value]]) -> list
     names = {row.series.partition(":")[0] for row in rows}
     points: dict[tuple[str, str], dict[Value, SweepRow]] = {}
     for row in rows:
-        # The label names the constant values that distinguish a method's lines: those of its own options in its spec,
-        # and those of the deployment behind it.
+        # The label names the constant values that distinguish a method's lines: those of its own
+        # options in its spec, and those of the deployment behind it.
         values = {key: row.values[key] for key in constant if len(axes[key]) > 1}
-        fields = [f"{key}={value}" for key, value in values.items() if key.partition(".")[0] not in names]
+        fields = [
+            f"{key}={value}" for key, value in values.items() if key.partition(".")[0] not in names
+        ]
         label = ", ".join([with_options(row.series, values), *fields])
         points.setdefault((label, row.series), {})[row.values[first]] = row
     return [SweepLine(label, series, by_value) for (label, series), by_value in points.items()]

@@ -1,1 +1,3 @@
-"""Train rejection predictors on traces, choose their thresholds, and evaluate what they are worth."""
+"""Train rejection predictors on traces, choose their thresholds, and evaluate what they are
+worth.
+"""

@@ -1,6 +1,8 @@
-"""The stop rules that are compared: classifiers, thresholds on one feature, fixed lengths and the oracle.
+"""The stop rules that are compared: classifiers, thresholds on one feature, fixed lengths and the
+oracle.
 
-Their parameters are chosen at one operating point, and those of classifiers once more for each deployment.
+Their parameters are chosen at one operating point, and those of classifiers once more for each
+deployment.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -47,7 +49,8 @@ DEFAULT_LENGTH = 20
 
 @dataclass(frozen=True, slots=True)
 class ThresholdJudge:
-    """Scores drafted tokens in 0..1 and stops at the first one below the threshold, as the rule says.
+    """Scores drafted tokens in 0..1 and stops at the first one below the threshold, as the rule
+    says.
 
     It drafts at most `longest` tokens.
     """
@@ -69,7 +72,9 @@ class ThresholdJudge:
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A stop rule with all its parameters chosen; `policy_s` is the cost of its decision on a drafted token."""
+    """A stop rule with all its parameters chosen; `policy_s` is the cost of its decision on a
+    drafted token.
+    """
 
     name: str
     kind: Kind
@@ -84,14 +89,18 @@ class Contender:
 
     @property
     def paid_s(self) -> float:
-        """Return the seconds that it pays per drafted token: none if the threshold lets every token pass."""
+        """Return the seconds that it pays per drafted token: none if the threshold lets every token
+        pass.
+        """
         return self.policy_s if self.judge is None or self.judge.threshold else 0.0
 
     def seconds(self, rounds: PlayedRounds, timing: Timing) -> Seconds:
         """Return the seconds of each of its rounds."""
         if self.kind == "oracle":
             return np.asarray(timing.round_s)[rounds.drafted]
-        return (timing.without_link if self.kind == "plain" else timing).seconds(rounds, self.paid_s)
+        return (timing.without_link if self.kind == "plain" else timing).seconds(
+            rounds, self.paid_s
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +115,16 @@ class TrainedFamily:
     def score(self, offsets: Offsets) -> Scores:
         """Return the score of every drafted token, [n, max_draft]."""
         features = offsets.features(self.names)
-        return self.search.scorer.score_many(features.reshape(-1, len(self.names))).reshape(features.shape[:2])
+        return self.search.scorer.score_many(features.reshape(-1, len(self.names))).reshape(
+            features.shape[:2]
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureScale:
-    """A draft statistic as a score in 0..1, where higher means more likely accepted, and the way back."""
+    """A draft statistic as a score in 0..1, where higher means more likely accepted, and the way
+    back.
+    """
 
     to_score: Callable[[Scores], Scores]
     to_value: Callable[[float], float]
@@ -129,7 +142,9 @@ SCALES = {
     "entropy": FeatureScale(lambda value: np.exp(-value), lambda score: -log(score), "≤"),
     "margin": FeatureScale(lambda value: value, lambda score: score, "≥"),
     "logit_std": FeatureScale(
-        lambda value: value / (1 + value), lambda score: score / (1 - score) if score < 1 else inf, "≥"
+        lambda value: value / (1 + value),
+        lambda score: score / (1 - score) if score < 1 else inf,
+        "≥",
     ),
 }
 """The features that can stop a draft on their own."""
@@ -137,7 +152,9 @@ SCALES = {
 
 @dataclass(frozen=True, slots=True)
 class ContenderTuner:
-    """Chooses all parameters of the contenders by one operating point, on the validation offsets."""
+    """Chooses all parameters of the contenders by one operating point, on the validation
+    offsets.
+    """
 
     validation: Offsets
     point: OperatingPoint
@@ -146,7 +163,9 @@ class ContenderTuner:
     def untrained(self) -> Iterator[Contender]:
         """Yield every contender that needs no training."""
         for name in SCALES:
-            judge = self._tuned(_feature_judge(name, self.validation.max_draft), self.timing.statistics_s)
+            judge = self._tuned(
+                _feature_judge(name, self.validation.max_draft), self.timing.statistics_s
+            )
             condition = SCALES[name].condition(name, judge.threshold)
             yield Contender.judging(condition, "feature", self.timing.statistics_s, judge)
         yield from self._confidence_thresholds()
@@ -157,18 +176,28 @@ class ContenderTuner:
 
     @property
     def oracle(self) -> Contender:
-        """Return the bound: the contender whose lengths let every answer take the least time, decided at no cost."""
-        return Contender("oracle", "oracle", 0.0, partial(fastest_lengths, round_s=self.timing.round_s))
+        """Return the bound: the contender whose lengths let every answer take the least time,
+        decided at no cost.
+        """
+        return Contender(
+            "oracle", "oracle", 0.0, partial(fastest_lengths, round_s=self.timing.round_s)
+        )
 
     def classifiers(self, trained: TrainedFamily) -> tuple[Contender, ...]:
-        """Return a trained family under every threshold rule, the rule that WISP published first."""
+        """Return a trained family under every threshold rule, the rule that WISP published
+        first.
+        """
         policy_s = self.timing.decision_s(trained.latency["median"])
         contenders = []
         for rule in THRESHOLD_RULES:
-            judge = self._tuned(ThresholdJudge(trained.score, self.validation.max_draft, rule=rule), policy_s)
+            judge = self._tuned(
+                ThresholdJudge(trained.score, self.validation.max_draft, rule=rule), policy_s
+            )
             published = rule == PUBLISHED_RULE
             name = trained.family if published else f"{trained.family},{rule.options}"
-            contenders.append(Contender.judging(name, "classifier" if published else "variant", policy_s, judge))
+            contenders.append(
+                Contender.judging(name, "classifier" if published else "variant", policy_s, judge)
+            )
         return tuple(contenders)
 
     def best_fixed(self) -> Contender:
@@ -185,12 +214,18 @@ class ContenderTuner:
         return float(rounds.committed.sum() / contender.seconds(rounds, self.timing).sum())
 
     def _confidence_thresholds(self) -> Iterator[Contender]:
-        """Yield the method `threshold`, which submits the token that it stops at: tuned, and with its defaults."""
+        """Yield the method `threshold`, which submits the token that it stops at: tuned, and with
+        its defaults.
+        """
         max_draft = self.validation.max_draft
         policy_s = self.timing.statistics_s
-        confidence = replace(_feature_judge("confidence", max_draft), rule=ThresholdRule(send_last=True))
+        confidence = replace(
+            _feature_judge("confidence", max_draft), rule=ThresholdRule(send_last=True)
+        )
         tuned = self._tuned(confidence, policy_s)
-        default = replace(confidence, threshold=DEFAULT_THRESHOLD, longest=min(DEFAULT_LENGTH, max_draft))
+        default = replace(
+            confidence, threshold=DEFAULT_THRESHOLD, longest=min(DEFAULT_LENGTH, max_draft)
+        )
         for judge in (replace(tuned, threshold=round(min(tuned.threshold, 1.0), 4)), default):
             spec = f"threshold:threshold={judge.threshold:g},max_draft={judge.longest}"
             yield Contender.judging(spec, "threshold", policy_s, judge)
@@ -212,7 +247,9 @@ class ContenderTuner:
             return self.timing.speeds(self.validation, plans, paid_s)
 
         labels = columns < self.validation.matched[rows]
-        threshold, longest = self.point.choose(labels, scores[rows, columns], self.validation.max_draft, speeds)
+        threshold, longest = self.point.choose(
+            labels, scores[rows, columns], self.validation.max_draft, speeds
+        )
         return replace(judge, threshold=threshold, longest=longest)
 
 
@@ -237,7 +274,9 @@ SumOf = Callable[[str, str], Sums]
 
 
 class PairedSums:
-    """Sums over the prompts that all contenders share, and over all of these prompts but one (the jackknife)."""
+    """Sums over the prompts that all contenders share, and over all of these prompts but one (the
+    jackknife).
+    """
 
     def __init__(self, columns: Mapping[tuple[str, str], ArrayLike]) -> None:
         self._index = {key: index for index, key in enumerate(columns)}
@@ -257,12 +296,16 @@ class PairedSums:
             (value,), without = evaluate(self._sums), evaluate(self._without)
         if not np.isfinite(value):
             return RatioEstimate(None, None)
-        return RatioEstimate(float(value), interval_of_estimate(float(value), without, self._weight))
+        return RatioEstimate(
+            float(value), interval_of_estimate(float(value), without, self._weight)
+        )
 
 
 @dataclass(frozen=True)
 class DeploymentTuning:
-    """The trained families with thresholds and longest drafts chosen for the time of one deployment."""
+    """The trained families with thresholds and longest drafts chosen for the time of one
+    deployment.
+    """
 
     key: DeploymentKey
     tuner: ContenderTuner
@@ -274,18 +317,27 @@ class DeploymentTuning:
         return {family: self.tuner.classifiers(trained) for family, trained in self.trained.items()}
 
     def fastest(self, families: Sequence[str]) -> Contender:
-        """Return the fastest classifier of these families under any rule, on the validation offsets."""
-        return max((contender for family in families for contender in self.by_rule[family]), key=self.tuner.speed)
+        """Return the fastest classifier of these families under any rule, on the validation
+        offsets.
+        """
+        return max(
+            (contender for family in families for contender in self.by_rule[family]),
+            key=self.tuner.speed,
+        )
 
     def thresholds(self, family: str) -> Iterator[TunedThreshold]:
         """Yield the chosen threshold of a family for each rule."""
         for contender in self.by_rule[family]:
             judge = contender.judge
             assert judge is not None
-            yield TunedThreshold(*self.key, *judge.rule, threshold=judge.threshold, max_draft=judge.longest)
+            yield TunedThreshold(
+                *self.key, *judge.rule, threshold=judge.threshold, max_draft=judge.longest
+            )
 
     def worth(self, family: str, test: Offsets) -> SiteSummary:
-        """Return the speed of a family over the best fixed length on the test offsets, with the costs involved."""
+        """Return the speed of a family over the best fixed length on the test offsets, with the
+        costs involved.
+        """
         tuner = self.tuner
         timing = self.tuner.timing
         best = self.fastest([family])
@@ -296,7 +348,9 @@ class DeploymentTuning:
             "confidence": tuner.best_confidence(),
             "oracle": tuner.oracle,
         }
-        sums = {(name, "s"): self._seconds(contender, test) for name, contender in contenders.items()}
+        sums = {
+            (name, "s"): self._seconds(contender, test) for name, contender in contenders.items()
+        }
         paired = PairedSums({**sums, ("fixed", "s"): self._seconds(fixed, test)})
 
         described = {}

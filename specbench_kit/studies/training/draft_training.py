@@ -1,4 +1,6 @@
-"""From prompts or a trace to a small draft model in its folder, and what it reaches on held-out prompts."""
+"""From prompts or a trace to a small draft model in its folder, and what it reaches on held-out
+prompts.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -14,10 +16,20 @@ from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.models.draft_library import trained_folder
-from specbench_kit.models.drafts.reduced import is_reduced_draft, load_draft, new_draft, require_layers, save_draft
+from specbench_kit.models.drafts.reduced import (
+    is_reduced_draft,
+    load_draft,
+    new_draft,
+    require_layers,
+    save_draft,
+)
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.studies.training.distillation.answers import Answer, TrainingAnswerStore
-from specbench_kit.studies.training.distillation.batches import RoundAcceptance, TextBatch, accepted_counts
+from specbench_kit.studies.training.distillation.batches import (
+    RoundAcceptance,
+    TextBatch,
+    accepted_counts,
+)
 from specbench_kit.studies.training.distillation.live import evaluate_live
 from specbench_kit.studies.training.distillation.loop import (
     LossReport,
@@ -25,8 +37,18 @@ from specbench_kit.studies.training.distillation.loop import (
     faster_in_bf16,
 )
 from specbench_kit.studies.training.distillation.options import DraftRecipe, DraftTrainingSettings
-from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainedDrafter, summarise
-from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
+from specbench_kit.studies.training.distillation.study import (
+    Distillation,
+    TimePlan,
+    TrainedDrafter,
+    summarise,
+)
+from specbench_kit.studies.training.distillation.vocabulary import (
+    ReducedTargets,
+    choose_size,
+    choose_tokens,
+    index_of,
+)
 
 RECORD = "training.json"
 
@@ -38,7 +60,8 @@ def train_draft(
     report: ProgressCallback,
     tell: Callable[[str], None],
 ) -> TrainedDrafter:
-    """Train a draft model on the target's answers; `dataset` is answered if the settings name no trace.
+    """Train a draft model on the target's answers; `dataset` is answered if the settings name no
+    trace.
 
     `tell` is given a line at every checkpoint.
     """
@@ -56,22 +79,36 @@ def train_draft(
         loss.calm(held_out[0])
     optimizer = DraftOptimizer(draft, recipe)
     save = partial(save_draft, draft)
-    best = distillation.train(draft, optimizer, loss, held_out, store, recipe, unfinished, save, tell)
+    best = distillation.train(
+        draft, optimizer, loss, held_out, store, recipe, unfinished, save, tell
+    )
     save_draft(draft, folder, in_8_bits=settings.in_8_bits)
     unfinished.finish()
     live = None
     if dataset is not None:
-        loaded = load_pair(settings.target, str(folder), device=settings.device, dtype=settings.dtype)
-        live = evaluate_live(loaded, FixedK(k=EVALUATED_LENGTH), EVALUATED_LENGTH, dataset.prompts, plan.end_s)
+        loaded = load_pair(
+            settings.target, str(folder), device=settings.device, dtype=settings.dtype
+        )
+        live = evaluate_live(
+            loaded, FixedK(k=EVALUATED_LENGTH), EVALUATED_LENGTH, dataset.prompts, plan.end_s
+        )
     summary = summarise(draft, best, len(draft.lm_head.tokens), live)
-    distillation.record(folder, RECORD, store, {"recipe": asdict(recipe), "layers": settings.layers, **summary})
+    distillation.record(
+        folder, RECORD, store, {"recipe": asdict(recipe), "layers": settings.layers, **summary}
+    )
     return TrainedDrafter(folder, summary)
 
 
 def _initial(
-    settings: DraftTrainingSettings, pair: Pair, distillation: Distillation, store: TrainingAnswerStore, folder: Path
+    settings: DraftTrainingSettings,
+    pair: Pair,
+    distillation: Distillation,
+    store: TrainingAnswerStore,
+    folder: Path,
 ) -> Any:
-    """Return the draft model to train: that of the folder with --resume, else a new one cut out of the target."""
+    """Return the draft model to train: that of the folder with --resume, else a new one cut out of
+    the target.
+    """
     target = pair.target.model
     if settings.resume and is_reduced_draft(folder):
         draft = load_draft(folder, target).float().requires_grad_(True)
@@ -84,15 +121,21 @@ def _initial(
         if any(f".layers.{layer}." in name for layer in settings.layers):
             body += weight.numel()
     active = target.num_parameters(exclude_embeddings=True) + text.vocab_size * text.hidden_size
-    size = settings.vocabulary or choose_size(counts, text.vocab_size, text.hidden_size, body, active)
-    return new_draft(target, settings.layers, choose_tokens(counts, size, text.vocab_size, pair.eos_ids))
+    size = settings.vocabulary or choose_size(
+        counts, text.vocab_size, text.hidden_size, body, active
+    )
+    return new_draft(
+        target, settings.layers, choose_tokens(counts, size, text.vocab_size, pair.eos_ids)
+    )
 
 
 EVALUATED_LENGTH = 4
 
 
 class DraftLoss:
-    """The loss of a draft model with a reduced vocabulary, and its acceptance on held-out answers."""
+    """The loss of a draft model with a reduced vocabulary, and its acceptance on held-out
+    answers.
+    """
 
     def __init__(self, draft: Any, recipe: DraftRecipe) -> None:
         self._draft = draft
@@ -104,28 +147,41 @@ class DraftLoss:
         """Return the loss over all tokens of the answers."""
         logits, targets, _ = self._compute(answers)
         return LossReport(
-            targets.loss(logits, self._recipe.best_token_weight), [float(targets.hits(logits).float().mean())]
+            targets.loss(logits, self._recipe.best_token_weight),
+            [float(targets.hits(logits).float().mean())],
         )
 
-    def acceptance(self, batches: Sequence[list[Answer]], length: int = EVALUATED_LENGTH) -> RoundAcceptance:
-        """Return the acceptance of drafts of `length` tokens on greedy answers, round after round."""
+    def acceptance(
+        self, batches: Sequence[list[Answer]], length: int = EVALUATED_LENGTH
+    ) -> RoundAcceptance:
+        """Return the acceptance of drafts of `length` tokens on greedy answers, round after
+        round.
+        """
         counts: list[int] = []
         for batch in batches:
             logits, targets, (rows, columns) = self._compute(batch)
             hits = torch.zeros(len(batch), max(map(len, batch)), dtype=torch.bool)
             hits[rows.cpu(), columns.cpu()] = targets.hits(logits).cpu()
             for row, answer in enumerate(batch):
-                counts += accepted_counts(hits[row, len(answer.prompt) : len(answer)].expand(length, -1), 0)
+                counts += accepted_counts(
+                    hits[row, len(answer.prompt) : len(answer)].expand(length, -1), 0
+                )
         return RoundAcceptance.of(counts, length)
 
-    def _compute(self, answers: list[Answer]) -> tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]:
-        """Return logits over the draft's vocabulary at all tokens of the answers, the targets, and their places."""
+    def _compute(
+        self, answers: list[Answer]
+    ) -> tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]:
+        """Return logits over the draft's vocabulary at all tokens of the answers, the targets, and
+        their places.
+        """
         draft = self._draft
         batch = TextBatch.of(answers, draft.device)
         with torch.autocast(draft.device.type, dtype=torch.bfloat16, enabled=self._in_bf16):
             # Padding follows every text, so that no token of a text attends to it.
             hidden = draft.model(input_ids=batch.tokens[:, :-1], use_cache=False).last_hidden_state
-            logits = torch.nn.functional.linear(hidden[batch.rows, batch.columns - 1], draft.lm_head.weight)
+            logits = torch.nn.functional.linear(
+                hidden[batch.rows, batch.columns - 1], draft.lm_head.weight
+            )
         reduced = ReducedTargets.of(batch.top_tokens, batch.top_logits, self._index_of)
         return logits.float(), reduced, (batch.rows, batch.columns)
 

@@ -1,6 +1,8 @@
-"""An experiment on one split: families are trained, contenders chosen, and their effect on decoding evaluated.
+"""An experiment on one split: families are trained, contenders chosen, and their effect on decoding
+evaluated.
 
-The evaluation uses prompts that no parameter was chosen on, and holds the wasted tokens against WISP's Theorem 1.
+The evaluation uses prompts that no parameter was chosen on, and holds the wasted tokens against
+WISP's Theorem 1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,10 +54,12 @@ from specbench_kit.studies.training.wording import (
 
 
 def waste_and_bound(offsets: Offsets, rounds: PlayedRounds, judge: ThresholdJudge) -> WasteBound:
-    """Return the bound of Eq. 31, sum over r of (K - r + 1) P(R = r) FP(r), and the measured E[W] over the rounds.
+    """Return the bound of Eq. 31, sum over r of (K - r + 1) P(R = r) FP(r), and the measured E[W]
+    over the rounds.
 
-    K is the judge's longest draft, R the position of the first token that the target rejects, FP(r) the share of the
-    rounds with R = r in which the judge lets that token pass, and W the number of tokens sent from R on.
+    K is the judge's longest draft, R the position of the first token that the target rejects, FP(r)
+    the share of the rounds with R = r in which the judge lets that token pass, and W the number of
+    tokens sent from R on.
     """
     longest = judge.longest
     matched = np.minimum(offsets.matched[rounds.offset], longest)
@@ -99,7 +103,9 @@ class PlayedContender:
 def find_leaders(
     contenders: Sequence[Contender], best: Contender, speeds: Mapping[str, float], max_draft: int
 ) -> Leaders:
-    """Choose by `speeds`, which are by name; `best` is the fastest classifier of all families and rules."""
+    """Choose by `speeds`, which are by name; `best` is the fastest classifier of all families and
+    rules.
+    """
 
     def fastest(kind: Kind) -> str:
         names = (contender.name for contender in contenders if contender.kind == kind)
@@ -118,14 +124,21 @@ def find_leaders(
 class Evaluation:
     """All contenders on the same offsets."""
 
-    def __init__(self, offsets: Offsets, contenders: Sequence[Contender], leaders: Leaders, timing: Timing) -> None:
+    def __init__(
+        self, offsets: Offsets, contenders: Sequence[Contender], leaders: Leaders, timing: Timing
+    ) -> None:
         self.offsets = offsets
         self.leaders = leaders
         self.timing = timing
-        self.played = {contender.name: PlayedContender.on(offsets, contender, timing) for contender in contenders}
+        self.played = {
+            contender.name: PlayedContender.on(offsets, contender, timing)
+            for contender in contenders
+        }
         columns = {}
         for name, played in self.played.items():
-            values = {column: getattr(played.rounds, column) for column in COLUMNS} | {"seconds": played.seconds}
+            values = {column: getattr(played.rounds, column) for column in COLUMNS} | {
+                "seconds": played.seconds
+            }
             for column, value in values.items():
                 columns[name, column] = sums_by_prompt(offsets, played.rounds, value)
         self.paired = PairedSums(columns)
@@ -134,32 +147,46 @@ class Evaluation:
         """Return each contender's metrics, and its ratios to others."""
         metrics = {}
         for name, played in self.played.items():
-            group = RequestGroup(to_records(self.offsets, played.rounds, self.timing, played.contender.paid_s))
+            group = RequestGroup(
+                to_records(self.offsets, played.rounds, self.timing, played.contender.paid_s)
+            )
             values = counts(group) | ratios(group.rounds) | wasted_time(group.rounds)
             values |= per_makespan(group, float(played.seconds.sum())) | self._ratios(name)
             metrics[name] = ContenderDecoding(kind=played.contender.kind, **values)
         return metrics
 
     def classification(self) -> dict[str, scoring.Classification]:
-        """Return how well each judge separates accepted from rejected tokens (WISP Tables 4 and 10)."""
+        """Return how well each judge separates accepted from rejected tokens (WISP Tables 4 and
+        10).
+        """
         return {
-            name: scoring.summarise(*labels_and_scores(self.offsets, played.contender), judge.threshold)
+            name: scoring.summarise(
+                *labels_and_scores(self.offsets, played.contender), judge.threshold
+            )
             for name, played in self.played.items()
             if (judge := played.contender.judge) and played.contender.kind != "variant"
         }
 
     def judged(self) -> dict[str, ScoredTokens]:
         """Return the test tokens as each classifier and the best single feature score them."""
-        contenders = [played.contender for played in self.played.values() if played.contender.kind == "classifier"]
+        contenders = [
+            played.contender
+            for played in self.played.values()
+            if played.contender.kind == "classifier"
+        ]
         contenders.append(self.played[self.leaders.feature].contender)
         return {
-            contender.name: ScoredTokens(*labels_and_scores(self.offsets, contender), contender.judge.threshold)
+            contender.name: ScoredTokens(
+                *labels_and_scores(self.offsets, contender), contender.judge.threshold
+            )
             for contender in contenders
             if contender.judge
         }
 
     def theorem(self) -> dict[str, WasteBound]:
-        """Return Theorem 1's bound for the rules that it covers: those that do not submit the token they stop at."""
+        """Return Theorem 1's bound for the rules that it covers: those that do not submit the token
+        they stop at.
+        """
         return {
             name: waste_and_bound(self.offsets, played.rounds, judge)
             for name, played in self.played.items()
@@ -181,11 +208,17 @@ class Evaluation:
         )
 
     def attribution(self) -> Attribution:
-        """Return the recommended classifier's tokens per second if one of its shortcomings is removed at a time."""
+        """Return the recommended classifier's tokens per second if one of its shortcomings is
+        removed at a time.
+        """
         leader = self.played[self.leaders.classifier].contender
-        submitting_last = self.played[f"{self.leaders.classifier},{ThresholdRule(send_last=True).options}"]
+        submitting_last = self.played[
+            f"{self.leaders.classifier},{ThresholdRule(send_last=True).options}"
+        ]
         return Attribution(
-            never_wrong=self.timing.speed(self.offsets, stop_at_rejection(self.offsets), leader.policy_s),
+            never_wrong=self.timing.speed(
+                self.offsets, stop_at_rejection(self.offsets), leader.policy_s
+            ),
             deciding_for_free=self.timing.speed(self.offsets, leader.plan(self.offsets), 0.0),
             last_token_sent=submitting_last.speed,
         )
@@ -198,15 +231,21 @@ class Evaluation:
             return get(contender, "accepted") / get(contender, "submitted")
 
         def gap_closed(get: SumOf) -> Sums:
-            """Return the share of the gap from the best fixed length to the oracle; nan if there is no gap."""
-            fixed, oracle, own = (1 / get(contender, "seconds") for contender in (leaders.fixed, "oracle", name))
+            """Return the share of the gap from the best fixed length to the oracle; nan if there is
+            no gap.
+            """
+            fixed, oracle, own = (
+                1 / get(contender, "seconds") for contender in (leaders.fixed, "oracle", name)
+            )
             return np.where(oracle > fixed, (own - fixed) / (oracle - fixed), np.nan)
 
         return {
             "speedup": self.speed_ratio(name, "autoregressive"),
             "against_best_fixed": self.speed_ratio(name, leaders.fixed),
             "against_best_feature": self.speed_ratio(name, leaders.feature),
-            "regret": paired.estimate(lambda get: 1 - get("oracle", "seconds") / get(name, "seconds")),
+            "regret": paired.estimate(
+                lambda get: 1 - get("oracle", "seconds") / get(name, "seconds")
+            ),
             "gap_closed": paired.estimate(gap_closed),
             "acceptance_gain": paired.estimate(
                 lambda get: acceptance(get, name) / acceptance(get, leaders.longest) - 1
@@ -214,16 +253,25 @@ class Evaluation:
         }
 
 
-def labels_and_scores(offsets: Offsets, contender: Contender) -> tuple[scoring.Labels, scoring.Scores]:
+def labels_and_scores(
+    offsets: Offsets, contender: Contender
+) -> tuple[scoring.Labels, scoring.Scores]:
     """Return labels and scores of the examples that the offsets hold."""
     assert contender.judge is not None
     rows, columns = offsets.examined()
     return columns < offsets.matched[rows], contender.judge.score(offsets)[rows, columns]
 
 
-def to_records(offsets: Offsets, rounds: PlayedRounds, timing: Timing, policy_s: float) -> list[RequestRecord]:
-    """Return the rounds as the records of a replay, with modelled seconds but without the times at which they end."""
-    records = {int(number): RequestRecord(str(number), "", [], time_kind="modelled") for number in offsets.request}
+def to_records(
+    offsets: Offsets, rounds: PlayedRounds, timing: Timing, policy_s: float
+) -> list[RequestRecord]:
+    """Return the rounds as the records of a replay, with modelled seconds but without the times at
+    which they end.
+    """
+    records = {
+        int(number): RequestRecord(str(number), "", [], time_kind="modelled")
+        for number in offsets.request
+    }
     columns = (getattr(rounds, column).tolist() for column in COLUMNS)
     for request, drafted, submitted, accepted, committed in zip(
         offsets.request[rounds.offset].tolist(), *columns, strict=True
@@ -235,7 +283,9 @@ def to_records(offsets: Offsets, rounds: PlayedRounds, timing: Timing, policy_s:
             "verify_s": timing.verify_s[submitted],
             "link_s": timing.link_s[submitted] if timing.link_s else 0.0,
         }
-        records[request].rounds.append(RoundRecord(drafted, submitted, accepted, committed, **seconds))
+        records[request].rounds.append(
+            RoundRecord(drafted, submitted, accepted, committed, **seconds)
+        )
     return list(records.values())
 
 
@@ -246,7 +296,8 @@ LATENCY_TRIALS = 1000
 
 @dataclass(frozen=True)
 class TrainingExperiment:
-    """Families trained on one split; contenders are chosen on its validation part and evaluated on its test part.
+    """Families trained on one split; contenders are chosen on its validation part and evaluated on
+    its test part.
 
     `key` and `timing` belong to the deployment that the report is about. `further` are other deployments to choose
     thresholds for, always by speed, since other operating points do not depend on the deployment.
@@ -269,7 +320,9 @@ class TrainingExperiment:
     def tunings(self) -> tuple[DeploymentTuning, ...]:
         """Return the tunings for all deployments, that of the report first."""
         further = (
-            DeploymentTuning(key, ContenderTuner(self.split.validation, FASTEST, timing), self.trained)
+            DeploymentTuning(
+                key, ContenderTuner(self.split.validation, FASTEST, timing), self.trained
+            )
             for key, timing in self.further
         )
         return (self.tuning, *further)
@@ -310,10 +363,14 @@ def train(
     key: DeploymentKey = LOCAL_DEPLOYMENT,
     further: Sequence[tuple[DeploymentKey, Timing]] = (),
 ) -> TrainingExperiment:
-    """Search hyper-parameters and train every family; thresholds are chosen when the experiment is asked for them."""
+    """Search hyper-parameters and train every family; thresholds are chosen when the experiment is
+    asked for them.
+    """
     for name, part in split.parts.items():
         extract(part).require_both_classes(name)
-    training, validation = (extract(part, settings.features) for part in (split.training, split.validation))
+    training, validation = (
+        extract(part, settings.features) for part in (split.training, split.validation)
+    )
     samples = extract(split.test, settings.features).features[:LATENCY_TRIALS].tolist()
     trained = {}
     for family in settings.chosen_families:
@@ -331,5 +388,7 @@ def train(
     return TrainingExperiment(settings, split, timing, trained, key, further)
 
 
-def _report_trial(report: ProgressCallback, family: str, done: int, planned: int, _trial: SearchTrial) -> None:
+def _report_trial(
+    report: ProgressCallback, family: str, done: int, planned: int, _trial: SearchTrial
+) -> None:
     report(f"training {family}", done, planned)

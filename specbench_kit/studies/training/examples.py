@@ -1,4 +1,6 @@
-"""Labelled examples made of offsets: their split by prompt, their counts, and the acceptance by feature."""
+"""Labelled examples made of offsets: their split by prompt, their counts, and the acceptance by
+feature.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,9 +54,11 @@ def split_by_prompt(offsets: Offsets, seed: int) -> Split:
 
 
 def extract(offsets: Offsets, names: Sequence[str] = FEATURES) -> Examples:
-    """Return the tokens that the target would examine at every offset: accepted ones, and the first mismatch.
+    """Return the tokens that the target would examine at every offset: accepted ones, and the first
+    mismatch.
 
-    A token that is drafted from several offsets is one example for each, since as many rounds can reach it.
+    A token that is drafted from several offsets is one example for each, since as many rounds can
+    reach it.
     """
     rows, columns = offsets.examined()
     return Examples(
@@ -70,7 +74,9 @@ BINS = 10
 
 
 def describe_split(split: Split) -> SplitCounts:
-    """Return the numbers of prompts, requests, offsets, examples and accepted tokens of each part."""
+    """Return the numbers of prompts, requests, offsets, examples and accepted tokens of each
+    part.
+    """
     return SplitCounts(*map(_part_counts, (split.training, split.validation, split.test)))
 
 
@@ -86,7 +92,9 @@ def _part_counts(part: Offsets) -> PartCounts:
 
 
 def acceptance_curves(examples: Examples, bins: int = BINS) -> dict[str, list[CurvePoint]]:
-    """Return the acceptance by value of each feature, in bins with about the same number of tokens."""
+    """Return the acceptance by value of each feature, in bins with about the same number of
+    tokens.
+    """
     curves = {}
     for name, values in _columns(examples).items():
         edges = np.unique(np.quantile(values, np.arange(1, bins) / bins))
@@ -107,7 +115,9 @@ def correlations(examples: Examples) -> CorrelationMatrix:
     """Return the Pearson correlations of the features and of `accepted` as 0 or 1."""
     columns = {**_columns(examples), "accepted": examples.labels}
     with np.errstate(divide="ignore", invalid="ignore"):
-        matrix = np.atleast_2d(np.corrcoef([np.asarray(values, np.float64) for values in columns.values()]))
+        matrix = np.atleast_2d(
+            np.corrcoef([np.asarray(values, np.float64) for values in columns.values()])
+        )
     return CorrelationMatrix(list(columns), [list(map(_finite, row)) for row in matrix])
 
 

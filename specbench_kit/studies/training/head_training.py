@@ -1,7 +1,7 @@
 """From prompts or a trace to a draft head in its folder, and what it reaches on held-out prompts.
 
-An EAGLE head trains as it will draft: from the second step on its own states replace those of the target. Medusa heads
-learn the target's distribution some tokens ahead from its last state.
+An EAGLE head trains as it will draft: from the second step on its own states replace those of the
+target. Medusa heads learn the target's distribution some tokens ahead from its last state.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,11 @@ from specbench_kit.models.heads.medusa import MedusaConfig, MedusaModel, save_me
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.pair import Pair, load_pair
 from specbench_kit.studies.training.distillation.answers import Answer, TrainingAnswerStore
-from specbench_kit.studies.training.distillation.batches import RoundAcceptance, TextBatch, accepted_counts
+from specbench_kit.studies.training.distillation.batches import (
+    RoundAcceptance,
+    TextBatch,
+    accepted_counts,
+)
 from specbench_kit.studies.training.distillation.live import evaluate_live
 from specbench_kit.studies.training.distillation.loop import (
     LossReport,
@@ -34,15 +38,34 @@ from specbench_kit.studies.training.distillation.loop import (
     faster_in_bf16,
 )
 from specbench_kit.studies.training.distillation.options import HeadRecipe, HeadTrainingSettings
-from specbench_kit.studies.training.distillation.study import Distillation, TimePlan, TrainedDrafter, summarise
-from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
+from specbench_kit.studies.training.distillation.study import (
+    Distillation,
+    TimePlan,
+    TrainedDrafter,
+    summarise,
+)
+from specbench_kit.studies.training.distillation.vocabulary import (
+    ReducedTargets,
+    choose_size,
+    choose_tokens,
+    index_of,
+)
 
 
-def new_medusa(target: PreTrainedModel, tokens: Tensor, heads: int, verifier: str = "") -> MedusaModel:
-    """Return untrained heads that draft the given tokens; they say what the target's own head says."""
+def new_medusa(
+    target: PreTrainedModel, tokens: Tensor, heads: int, verifier: str = ""
+) -> MedusaModel:
+    """Return untrained heads that draft the given tokens; they say what the target's own head
+    says.
+    """
     text = target.config.get_text_config()
     config = MedusaConfig(
-        heads, text.hidden_size, text.vocab_size, len(tokens), text.num_hidden_layers, verifier=verifier
+        heads,
+        text.hidden_size,
+        text.vocab_size,
+        len(tokens),
+        text.num_hidden_layers,
+        verifier=verifier,
     )
     model = MedusaModel(config).to(target.device)
     with torch.no_grad():
@@ -72,7 +95,9 @@ class MedusaLoss:
         return LossReport(total, rates)
 
     def acceptance(self, batches: Sequence[list[Answer]]) -> RoundAcceptance:
-        """Return the acceptance on greedy answers, each round beginning where the one before ended."""
+        """Return the acceptance on greedy answers, each round beginning where the one before
+        ended.
+        """
         heads = self._model.config.heads
         counts: list[int] = []
         for batch in batches:
@@ -83,16 +108,23 @@ class MedusaLoss:
                 counts += accepted_counts(hits[:, row, len(answer.prompt) : len(answer)], 1)
         return RoundAcceptance.of(counts, heads)
 
-    def _heads(self, answers: list[Answer]) -> Iterator[tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]]:
-        """Yield each head's logits, the targets, and where in [answers, tokens] the drafted tokens are."""
+    def _heads(
+        self, answers: list[Answer]
+    ) -> Iterator[tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]]:
+        """Yield each head's logits, the targets, and where in [answers, tokens] the drafted tokens
+        are.
+        """
         batch = TextBatch.of(answers, self._model.device)
         assert batch.states is not None
-        prompts = torch.tensor([len(answer.prompt) for answer in answers], device=self._model.device)
+        prompts = torch.tensor(
+            [len(answer.prompt) for answer in answers], device=self._model.device
+        )
         targets = ReducedTargets.of(batch.top_tokens, batch.top_logits, self._index_of)
         with torch.autocast(self._model.device.type, dtype=torch.bfloat16, enabled=self._in_bf16):
             states = batch.states.to(self._model.dtype)
             for head in range(self._model.config.heads):
-                # Drafting begins at the state of the prompt's last token, whose next token the target chose itself.
+                # Drafting begins at the state of the prompt's last token, whose next token the
+                # target chose itself.
                 drafted = torch.nonzero(batch.columns >= prompts[batch.rows] + 1 + head)[:, 0]
                 rows, columns = batch.rows[drafted], batch.columns[drafted]
                 logits = self._model.head(states[rows, columns - 2 - head], head).float()
@@ -122,7 +154,9 @@ def train_head(
     )
     distillation = Distillation(settings, pair, layers, plan, report)
     store = distillation.answer(dataset)
-    folder = settings.save_to or trained_folder(pair.target.source, "medusa-head" if medusa else "head")
+    folder = settings.save_to or trained_folder(
+        pair.target.source, "medusa-head" if medusa else "head"
+    )
     unfinished = UnfinishedDraft(folder)
     start = unfinished.start(resume=settings.resume)
     total = target.config.get_text_config().vocab_size
@@ -137,13 +171,21 @@ def train_head(
         loss, save = HeadLoss(head, recipe, total), partial(save_head, head)
     held_out = distillation.held_out(store, recipe.tokens_per_batch)
     optimizer = HeadOptimizer(head, recipe.learning_rate)
-    best = distillation.train(head, optimizer, loss, held_out, store, recipe, unfinished, save, tell)
+    best = distillation.train(
+        head, optimizer, loss, held_out, store, recipe, unfinished, save, tell
+    )
     save(folder)
     unfinished.finish()
     live = None
     if dataset is not None:
         path = str(folder)
-        with_head = load_pair(settings.target, None, others=[named(path)], device=settings.device, dtype=settings.dtype)
+        with_head = load_pair(
+            settings.target,
+            None,
+            others=[named(path)],
+            device=settings.device,
+            dtype=settings.dtype,
+        )
         method: FixedK = Eagle(k=EVALUATED_STEPS, head=path)
         if medusa:
             method = FixedK(k=recipe.steps, drafter=f"medusa.path={path}+size={recipe.steps}")
@@ -176,7 +218,12 @@ def _initial(
     # fc, the attention over twice the width, and the feed-forward part, as in `HeadModel`.
     width = layer.hidden_size
     kv = layer.num_key_value_heads * layer.head_dim
-    body = 3 * width * width + 2 * width * (width + 2 * kv) + width * width + 3 * width * layer.intermediate_size
+    body = (
+        3 * width * width
+        + 2 * width * (width + 2 * kv)
+        + width * width
+        + 3 * width * layer.intermediate_size
+    )
     tokens = _drafted_tokens(settings, pair, distillation, store, body)
     return new_head(target, tokens, settings.seed, layers, pair.target.source.label, layer).float()
 
@@ -194,22 +241,37 @@ def _initial_medusa(
     if settings.resume and (folder / CONFIG).is_file():
         model = load_medusa(folder, sizes_of(target)).to(target.device).float().requires_grad_(True)
         found = model.config.heads
-        require(found == heads, f"the folder '{folder}' holds {found} heads, not {heads}: train without --resume")
+        require(
+            found == heads,
+            f"the folder '{folder}' holds {found} heads, not {heads}: train without --resume",
+        )
         return model
-    # A head's block; what a step costs by the vocabulary is its rows of the output matrix, as of any draft.
+    # A head's block; what a step costs by the vocabulary is its rows of the output matrix, as of
+    # any draft.
     body = pair.target.text_config.hidden_size**2
     tokens = _drafted_tokens(settings, pair, distillation, store, body)
     return new_medusa(target, tokens, heads, pair.target.source.label).float()
 
 
 def _drafted_tokens(
-    settings: HeadTrainingSettings, pair: Pair, distillation: Distillation, store: TrainingAnswerStore, body: int
+    settings: HeadTrainingSettings,
+    pair: Pair,
+    distillation: Distillation,
+    store: TrainingAnswerStore,
+    body: int,
 ) -> Tensor:
-    """Return the tokens that a head will draft, whose weights without the output matrix are `body`."""
+    """Return the tokens that a head will draft, whose weights without the output matrix are
+    `body`.
+    """
     text = pair.target.text_config
     counts = distillation.token_counts(store)
-    active = pair.target.model.num_parameters(exclude_embeddings=True) + text.vocab_size * text.hidden_size
-    size = settings.vocabulary or choose_size(counts, text.vocab_size, text.hidden_size, body, active)
+    active = (
+        pair.target.model.num_parameters(exclude_embeddings=True)
+        + text.vocab_size * text.hidden_size
+    )
+    size = settings.vocabulary or choose_size(
+        counts, text.vocab_size, text.hidden_size, body, active
+    )
     return choose_tokens(counts, size, text.vocab_size, pair.eos_ids)
 
 
@@ -217,7 +279,9 @@ EVALUATED_STEPS = 5
 
 
 def layer_config(target: PreTrainedModel, inner: int | None = None) -> LlamaConfig:
-    """Return the configuration of a head's single layer: the sizes of the target's layers, but for the `inner` one."""
+    """Return the configuration of a head's single layer: the sizes of the target's layers, but for
+    the `inner` one.
+    """
     config = target.config.get_text_config()
     heads = config.num_attention_heads
     return LlamaConfig(
@@ -225,7 +289,9 @@ def layer_config(target: PreTrainedModel, inner: int | None = None) -> LlamaConf
         vocab_size=config.vocab_size,
         max_position_embeddings=config.max_position_embeddings,
         num_hidden_layers=1,
-        intermediate_size=inner or getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        intermediate_size=inner
+        or getattr(config, "intermediate_size", None)
+        or 4 * config.hidden_size,
         num_attention_heads=heads,
         num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
@@ -244,7 +310,9 @@ def new_head(
     """Return an untrained head that drafts the given tokens; its embedding is the target's own."""
     torch.manual_seed(seed)
     head = HeadModel(
-        HeadConfig(layer or layer_config(target), len(tokens), target.config.hidden_size, layers, verifier)
+        HeadConfig(
+            layer or layer_config(target), len(tokens), target.config.hidden_size, layers, verifier
+        )
     )
     head.to(target.device)
     with torch.no_grad():
@@ -277,8 +345,12 @@ class HeadLoss:
             rates.append(float(targets.hits(logits).float().mean()))
         return LossReport(total, rates)
 
-    def acceptance(self, batches: Sequence[list[Answer]], steps: int = EVALUATED_STEPS) -> RoundAcceptance:
-        """Return the acceptance on greedy answers, each round beginning where the one before ended."""
+    def acceptance(
+        self, batches: Sequence[list[Answer]], steps: int = EVALUATED_STEPS
+    ) -> RoundAcceptance:
+        """Return the acceptance on greedy answers, each round beginning where the one before
+        ended.
+        """
         counts: list[int] = []
         for batch in batches:
             # The first step fills every answer token but the first, and each later step one fewer.
@@ -289,20 +361,26 @@ class HeadLoss:
                 counts += accepted_counts(hits[:, row, len(answer.prompt) : len(answer)], 1)
         return RoundAcceptance.of(counts, steps)
 
-    def _steps(self, answers: list[Answer], steps: int) -> "list[tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]]":
-        """Return for each draft step its logits, the targets, and where in [answers, tokens] the drafted tokens are."""
+    def _steps(
+        self, answers: list[Answer], steps: int
+    ) -> "list[tuple[Tensor, ReducedTargets, tuple[Tensor, Tensor]]]":
+        """Return for each draft step its logits, the targets, and where in [answers, tokens] the
+        drafted tokens are.
+        """
         head = self._head
         batch = TextBatch.of(answers, head.device)
         assert batch.states is not None
         # Row i of the head reads the state of token i and token i + 1, and drafts token i + 2.
         targets = torch.full(batch.tokens.shape, -1, device=head.device)
         targets[batch.rows, batch.columns] = torch.arange(len(batch.rows), device=head.device)
-        # The first token of an answer is never drafted: the head has yet to see a state of the target.
+        # The first token of an answer is never drafted: the head has yet to see a state of the
+        # target.
         for row, answer in enumerate(answers):
             targets[row, len(answer.prompt)] = -1
         targets = targets[:, 2:]
         reduced = ReducedTargets.of(batch.top_tokens, batch.top_logits, self._index_of)
-        # Rows before the first that any text learns from matter as inputs of later draft steps only.
+        # Rows before the first that any text learns from matter as inputs of later draft steps
+        # only.
         first = max(0, int((targets >= 0).any(0).int().argmax()) - steps + 1)
         results = []
         with torch.autocast(head.device.type, dtype=torch.bfloat16, enabled=self._in_bf16):
@@ -320,11 +398,22 @@ class HeadOptimizer:
     """Muon for the matrices of the layer, AdamW for all other weights."""
 
     def __init__(self, head: HeadModel | MedusaModel, learning_rate: float) -> None:
-        inner = [w for n, w in head.named_parameters() if w.ndim == 2 and w.requires_grad and "lm_head" not in n]
-        outer = [w for n, w in head.named_parameters() if w.requires_grad and (w.ndim != 2 or "lm_head" in n)]
+        inner = [
+            w
+            for n, w in head.named_parameters()
+            if w.ndim == 2 and w.requires_grad and "lm_head" not in n
+        ]
+        outer = [
+            w
+            for n, w in head.named_parameters()
+            if w.requires_grad and (w.ndim != 2 or "lm_head" in n)
+        ]
         self._weights = inner + outer
         self._optimizers: list[tuple[torch.optim.Optimizer, float]] = [
-            (torch.optim.Muon(inner, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"), learning_rate),
+            (
+                torch.optim.Muon(inner, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+                learning_rate,
+            ),
             (torch.optim.AdamW(outer, betas=(0.9, 0.95), weight_decay=0.0), learning_rate / 4),
         ]
 
@@ -338,7 +427,9 @@ class HeadOptimizer:
             optimizer.zero_grad()
 
 
-def unroll(head: HeadModel, tokens: Tensor, fused: Tensor, steps: int, first: int = 0) -> Iterator[Tensor]:
+def unroll(
+    head: HeadModel, tokens: Tensor, fused: Tensor, steps: int, first: int = 0
+) -> Iterator[Tensor]:
     """Yield the head's states [texts, rows - first - j, hidden] of each draft step j.
 
     This is the training-time test of EAGLE-3 (Li et al. 2025, section 3). Row i stands for the token at i + 1 of
@@ -369,16 +460,20 @@ def unroll(head: HeadModel, tokens: Tensor, fused: Tensor, steps: int, first: in
 
 
 def _attend(query: Tensor, keys: list[Tensor], values: list[Tensor]) -> Tensor:
-    """Attend as in drafting: row i of step j sees the first step's rows up to i - j, and its own chain after that.
+    """Attend as in drafting: row i of step j sees the first step's rows up to i - j, and its own
+    chain after that.
 
-    The chain is one row of each later step, so that these scores are dot products and no matrix products.
+    The chain is one row of each later step, so that these scores are dot products and no matrix
+    products.
     """
     step = len(keys) - 1
     rows = query.shape[2]
     all_rows = keys[0].shape[2]
     query = query * query.shape[-1] ** -0.5
     # The first query row has position all_rows - rows, and its chain began `step` rows before.
-    hidden = torch.ones(rows, all_rows, dtype=torch.bool, device=query.device).triu(all_rows - rows - step + 1)
+    hidden = torch.ones(rows, all_rows, dtype=torch.bool, device=query.device).triu(
+        all_rows - rows - step + 1
+    )
     scores = [(query @ keys[0].transpose(-1, -2)).masked_fill(hidden, -torch.inf)]
     scores += [(query * key[:, :, :rows]).sum(-1, keepdim=True) for key in keys[1:]]
     weights = torch.cat(scores, -1).float().softmax(-1).to(query.dtype)

@@ -21,7 +21,8 @@ TrainingStudy = Study[TrainingDescription, TrainingSummary]
 class TrainingKind(StudyKind[TrainingDescription, TrainingSummary]):
     """Predictors of which drafted tokens will be rejected.
 
-    Its pictures are drawn during the training, from the scores of single tokens, and are kept as files.
+    Its pictures are drawn during the training, from the scores of single tokens, and are kept as
+    files.
     """
 
     command = "train-predictor"
@@ -43,7 +44,11 @@ class TrainingKind(StudyKind[TrainingDescription, TrainingSummary]):
     def files(self, study: TrainingStudy) -> Mapping[str, Sequence[JsonObject]]:
         """Return a row per stopping criterion, with its metrics on the test prompts."""
         decoding = study.result.decoding
-        return {"decoding.csv": [{"stop_rule": name, **flat(to_builtins(row))} for name, row in decoding.items()]}
+        return {
+            "decoding.csv": [
+                {"stop_rule": name, **flat(to_builtins(row))} for name, row in decoding.items()
+            ]
+        }
 
     def print(self, console: "Console", study: TrainingStudy) -> None:
         """Print every stopping criterion, then the conclusions."""

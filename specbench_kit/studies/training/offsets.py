@@ -59,18 +59,32 @@ class Offsets:
         matched = np.minimum(self.matched, max_draft)
         judged = np.minimum(self.judged, max_draft)
         drafted = np.minimum(self.drafted, max_draft)
-        return replace(self, matched=matched, judged=judged, statistics=self.statistics[:, :max_draft], drafted=drafted)
+        return replace(
+            self,
+            matched=matched,
+            judged=judged,
+            statistics=self.statistics[:, :max_draft],
+            drafted=drafted,
+        )
 
     def features(self, names: Sequence[str]) -> NDArray[np.float32]:
         """Return the features of every drafted token, [n, max_draft, features]."""
-        position = np.broadcast_to(np.arange(1, self.max_draft + 1, dtype=np.float32), self.statistics.shape[:2])
-        columns = dict(zip(STATISTICS, np.moveaxis(self.statistics, -1, 0), strict=True)) | {DRAFT_POSITION: position}
+        position = np.broadcast_to(
+            np.arange(1, self.max_draft + 1, dtype=np.float32), self.statistics.shape[:2]
+        )
+        columns = dict(zip(STATISTICS, np.moveaxis(self.statistics, -1, 0), strict=True)) | {
+            DRAFT_POSITION: position
+        }
         return np.stack([columns[name] for name in names], axis=-1)
 
     def examined(self) -> tuple[Integers, Integers]:
-        """Return rows and columns of the tokens that the target examines: up to each draft's first mismatch."""
+        """Return rows and columns of the tokens that the target examines: up to each draft's first
+        mismatch.
+        """
         column = np.arange(self.max_draft)
-        rows, columns = np.nonzero((column <= self.matched[:, None]) & (column < self.judged[:, None]))
+        rows, columns = np.nonzero(
+            (column <= self.matched[:, None]) & (column < self.judged[:, None])
+        )
         return rows, columns
 
 

@@ -35,7 +35,9 @@ class OperatingPoint:
     def __str__(self) -> str:
         return f"fpr={self.target:g}" if self.rule == "fpr" else self.rule
 
-    def choose(self, labels: Labels, scores: Scores, max_draft: int, speeds: Speeds) -> ThresholdChoice:
+    def choose(
+        self, labels: Labels, scores: Scores, max_draft: int, speeds: Speeds
+    ) -> ThresholdChoice:
         """Return threshold and longest draft for the scores of validation examples.
 
         Of equally fast choices, the one with the shortest draft wins.
@@ -74,4 +76,6 @@ def parse_operating_point(text: str) -> OperatingPoint:
             return OperatingPoint("fpr", rate)
     except ValueError:
         pass
-    raise SkitError(f"unknown operating point '{text}': use throughput, balanced, or fpr=RATE with a rate in 0..1")
+    raise SkitError(
+        f"unknown operating point '{text}': use throughput, balanced, or fpr=RATE with a rate in 0..1"
+    )

@@ -12,7 +12,9 @@ TRAINING = "Training"
 
 
 def parse_features(text: str) -> tuple[str, ...]:
-    """Return the features of a comma-separated list, in the order in which predictors store them."""
+    """Return the features of a comma-separated list, in the order in which predictors store
+    them.
+    """
     from specbench_kit.predictors.base import ALL_FEATURES
 
     names = _parse_names(text)
@@ -24,7 +26,9 @@ def parse_features(text: str) -> tuple[str, ...]:
 
 
 def parse_families(text: str) -> tuple[str, ...]:
-    """Return the families of a comma-separated list; nothing stands for all families, as `all` does."""
+    """Return the families of a comma-separated list; nothing stands for all families, as `all`
+    does.
+    """
     return () if text == "all" else tuple(_parse_names(text))
 
 
@@ -34,10 +38,14 @@ def _parse_names(text: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """The predictors to train, and the data to train them on: 200 prompts take a few minutes on two cores."""
+    """The predictors to train, and the data to train them on: 200 prompts take a few minutes on two
+    cores.
+    """
 
     limit: Annotated[int | None, Option("Number of prompts, drawn with --seed.", RUN)] = 200
-    trace: Annotated[Path | None, Option("Trace of `skit record` to train on, instead of recording one.", RUN)] = None
+    trace: Annotated[
+        Path | None, Option("Trace of `skit record` to train on, instead of recording one.", RUN)
+    ] = None
     target: common.Target = "auto"
     draft: common.Draft = "auto"
     device: common.TorchDevice = "auto"
@@ -45,16 +53,25 @@ class TrainingOptions:
     executor: common.ExecutorName = "auto"
     max_new_tokens: common.MaxNewTokens = 128
     max_draft: Annotated[
-        int | None, Option("Longest draft in tokens (default: 8, or the longest draft in the trace).", DECODING)
+        int | None,
+        Option(
+            "Longest draft in tokens (default: 8, or the longest draft in the trace).", DECODING
+        ),
     ] = None
     families: Annotated[
         tuple[str, ...],
-        Option("Predictor families, separated by commas (default: all).", TRAINING, parse=parse_families),
+        Option(
+            "Predictor families, separated by commas (default: all).",
+            TRAINING,
+            parse=parse_families,
+        ),
     ] = ()
     features: Annotated[
         tuple[str, ...],
         Option(
-            "Features of a token, separated by commas; draft_position can be added.", TRAINING, parse=parse_features
+            "Features of a token, separated by commas; draft_position can be added.",
+            TRAINING,
+            parse=parse_features,
         ),
     ] = ("confidence", "entropy", "margin", "logit_std")
     trials: Annotated[int, Option("Number of hyper-parameter trials per family.", TRAINING)] = 12
@@ -74,15 +91,23 @@ class TrainingOptions:
             TRAINING,
         ),
     ] = "throughput"
-    seed: Annotated[int, Option("Seed for drawing prompts, splitting them, and training.", TRAINING)] = 0
+    seed: Annotated[
+        int, Option("Seed for drawing prompts, splitting them, and training.", TRAINING)
+    ] = 0
     repeats: Annotated[
-        int, Option("Number of trainings, with different splits and seeds, for confidence intervals.", TRAINING)
+        int,
+        Option(
+            "Number of trainings, with different splits and seeds, for confidence intervals.",
+            TRAINING,
+        ),
     ] = 5
-    name: Annotated[str | None, Option("Save predictors as NAME-FAMILY (default: named after the pair).", OUTPUT)] = (
-        None
-    )
+    name: Annotated[
+        str | None,
+        Option("Save predictors as NAME-FAMILY (default: named after the pair).", OUTPUT),
+    ] = None
     save_to: Annotated[
-        Path | None, Option("Folder for the recommended predictor; no other predictor is saved.", OUTPUT)
+        Path | None,
+        Option("Folder for the recommended predictor; no other predictor is saved.", OUTPUT),
     ] = None
     force: common.Force = False
     out: common.Out = Path("results")

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 ON_DARK_CELL = "#fefefe"
 ON_LIGHT_CELL = "#010101"
-"""Colours of numbers in cells, other than plain white and black, which follow a page's own background."""
+"""Colours of numbers in cells, other than plain white and black, which follow a page's own
+background.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,12 @@ class ScoredTokens:
     threshold: float
 
 
-def write_plots(folder: Path, summary: TrainingSummary, scored: Mapping[str, ScoredTokens], where: str) -> None:
-    """Write all plots; `scored` holds test tokens by contender, `where` names the data in the titles."""
+def write_plots(
+    folder: Path, summary: TrainingSummary, scored: Mapping[str, ScoredTokens], where: str
+) -> None:
+    """Write all plots; `scored` holds test tokens by contender, `where` names the data in the
+    titles.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     tested = f"{where}, test prompts"
     marks = "marks: chosen thresholds"
@@ -43,16 +49,24 @@ def write_plots(folder: Path, summary: TrainingSummary, scored: Mapping[str, Sco
     with plot(folder / "roc.png", (6.4, 6)) as axes:
         _roc(axes, scored, f"ROC: telling accepted from rejected tokens\n({tested}; {marks})")
     with plot(folder / "precision_recall.png", (6.4, 6)) as axes:
-        _precision_recall(axes, scored, f"Precision and recall on accepted tokens\n({tested}; {marks})")
+        _precision_recall(
+            axes, scored, f"Precision and recall on accepted tokens\n({tested}; {marks})"
+        )
     with plot(folder / "calibration.png", (6.4, 6)) as axes:
         _calibration(axes, summary, f"Predicted against observed acceptance\n({tested})")
     with plot(folder / "correlations.png", (6.4, 5.6)) as axes:
-        _correlations(axes, summary.correlations, f"Correlations of draft statistics\n({where}, training prompts)")
+        _correlations(
+            axes,
+            summary.correlations,
+            f"Correlations of draft statistics\n({where}, training prompts)",
+        )
     _acceptance(folder / "acceptance_by_feature.png", summary.acceptance_by_feature, where)
 
 
 def _speed(axes: "Axes", summary: TrainingSummary, title: str) -> None:
-    decoding = {contender.name: summary.decoding[contender.name] for contender in summary.contenders}
+    decoding = {
+        contender.name: summary.decoding[contender.name] for contender in summary.contenders
+    }
     ordered = sorted(decoding.items(), key=lambda item: item[1].against_best_fixed.value or 0.0)
     kinds = list(dict.fromkeys(contender.kind for contender in summary.contenders))
     for row, (_, metrics) in enumerate(ordered):
@@ -76,7 +90,9 @@ def _roc(axes: "Axes", scored: Mapping[str, ScoredTokens], title: str) -> None:
         _line(axes, index, curve.false_positive_rate, curve.recall, label)
         _mark(axes, index, counts.false_positive_rate, counts.recall)
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
-    _unit_square(axes, "false positive rate (rejected tokens that pass)", "recall on accepted tokens", title)
+    _unit_square(
+        axes, "false positive rate (rejected tokens that pass)", "recall on accepted tokens", title
+    )
 
 
 def _precision_recall(axes: "Axes", scored: Mapping[str, ScoredTokens], title: str) -> None:
@@ -96,14 +112,22 @@ def _precision_recall(axes: "Axes", scored: Mapping[str, ScoredTokens], title: s
 def _calibration(axes: "Axes", summary: TrainingSummary, title: str) -> None:
     for index, (name, bins) in enumerate(summary.calibration.items()):
         error = summary.classification[name].expected_calibration_error
-        _line(axes, index, bins.mean_score, bins.accepted_share, f"{name} (ECE {error:.3f})", MARKERS[index % 7])
+        _line(
+            axes,
+            index,
+            bins.mean_score,
+            bins.accepted_share,
+            f"{name} (ECE {error:.3f})",
+            MARKERS[index % 7],
+        )
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=1, linestyle=":")
     _unit_square(axes, "mean predicted probability of acceptance", "share accepted", title)
 
 
 def _correlations(axes: "Axes", correlations: CorrelationMatrix, title: str) -> None:
     matrix = np.array(correlations.matrix, np.float64)
-    # Cells are shapes: a picture of pixels inside the drawing is what an HTML page's policy keeps from loading.
+    # Cells are shapes: a picture of pixels inside the drawing is what an HTML page's policy keeps
+    # from loading.
     cells = axes.pcolormesh(matrix, cmap="PuOr_r", vmin=-1, vmax=1)
     for (row, column), value in np.ndenumerate(matrix):
         colour = ON_DARK_CELL if abs(value) > 0.6 else ON_LIGHT_CELL
@@ -125,9 +149,14 @@ def _acceptance(path: Path, curves: Mapping[str, Sequence[CurvePoint]], where: s
         for name, points in curves.items():
             axes = panels.pop(0)
             shares = [point.accepted for point in points]
-            error = [1.96 * (point.accepted * (1 - point.accepted) / point.count) ** 0.5 for point in points]
+            error = [
+                1.96 * (point.accepted * (1 - point.accepted) / point.count) ** 0.5
+                for point in points
+            ]
             values = [point.value for point in points]
-            axes.errorbar(values, shares, error, color=COLOURS[0], marker="o", markersize=4, capsize=2)
+            axes.errorbar(
+                values, shares, error, color=COLOURS[0], marker="o", markersize=4, capsize=2
+            )
             axes.set(xlabel=name.replace("_", " "), ylabel="share accepted", ylim=(-0.02, 1.02))
             axes.grid(alpha=0.3)
         for axes in panels:
@@ -138,17 +167,23 @@ def _acceptance(path: Path, curves: Mapping[str, Sequence[CurvePoint]], where: s
         )
 
 
-def _line(axes: "Axes", index: int, x: "ArrayLike", y: "ArrayLike", label: str, marker: str | None = None) -> None:
+def _line(
+    axes: "Axes", index: int, x: "ArrayLike", y: "ArrayLike", label: str, marker: str | None = None
+) -> None:
     colour = COLOURS[index % len(COLOURS)]
     style = LINES[index % len(LINES)]
     axes.plot(x, y, color=colour, linestyle=style, label=label, marker=marker, markersize=5)
 
 
 def _mark(axes: "Axes", index: int, x: float, y: float) -> None:
-    """Draw a hollow mark whose size grows with the index, so that marks at the same point stay visible."""
+    """Draw a hollow mark whose size grows with the index, so that marks at the same point stay
+    visible.
+    """
     colour = COLOURS[index % len(COLOURS)]
     marker = MARKERS[index % len(MARKERS)]
-    axes.plot(x, y, marker, color=colour, markersize=8 + 2 * index, fillstyle="none", markeredgewidth=2)
+    axes.plot(
+        x, y, marker, color=colour, markersize=8 + 2 * index, fillstyle="none", markeredgewidth=2
+    )
 
 
 def _unit_square(axes: "Axes", x: str, y: str, title: str) -> None:

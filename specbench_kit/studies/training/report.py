@@ -1,4 +1,6 @@
-"""The report of a training run: is a predictor worth its cost, how good is it, and what was it trained on?"""
+"""The report of a training run: is a predictor worth its cost, how good is it, and what was it
+trained on?
+"""
 
 from itertools import starmap
 from typing import TYPE_CHECKING
@@ -27,8 +29,19 @@ from specbench_kit.reports.document import (
 from specbench_kit.reports.sections import machine
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.machine import provenance
-from specbench_kit.reports.sections.wording import dataset_sentence, hardware_sentence, model_sentence
-from specbench_kit.reports.writing.formatting import ABSENT, count, interval, seconds, significant, times
+from specbench_kit.reports.sections.wording import (
+    dataset_sentence,
+    hardware_sentence,
+    model_sentence,
+)
+from specbench_kit.reports.writing.formatting import (
+    ABSENT,
+    count,
+    interval,
+    seconds,
+    significant,
+    times,
+)
 from specbench_kit.studies.training import wording
 from specbench_kit.studies.training.wording import (
     ContenderDecoding,
@@ -198,7 +211,9 @@ ENOUGH_SPLITS = 3
 
 
 def advice(summary: TrainingSummary) -> str:
-    """Return the first sentence of the report: use the simplest method that is not shown to be slower."""
+    """Return the first sentence of the report: use the simplest method that is not shown to be
+    slower.
+    """
     leaders = summary.leaders
     fixed = leaders.fixed
     confidence = leaders.threshold
@@ -211,7 +226,9 @@ def advice(summary: TrainingSummary) -> str:
     plain_over_fixed = summary.choices.plain_over_fixed
     if wisp_over_fixed.interval is None and not enough_splits:
         return f"Too few prompts to say what to use; a fixed length (`{fixed}`) is the simplest."
-    if _is_faster(plain_over_fixed) and (plain_over_fixed.value or 0.0) > (wisp_over_fixed.value or 0.0):
+    if _is_faster(plain_over_fixed) and (plain_over_fixed.value or 0.0) > (
+        wisp_over_fixed.value or 0.0
+    ):
         factor = _factor(plain_over_fixed)
         return f"Do not draft here: autoregressive decoding has {factor} the speed of the best length (`{fixed}`)."
     if _is_faster(wisp_over_fixed) and _is_faster(wisp_over_confidence):
@@ -220,7 +237,11 @@ def advice(summary: TrainingSummary) -> str:
             f"{_factor(wisp_over_confidence)} that of `{confidence}`."
         )
     bounds = wisp_over_confidence.interval
-    slower = "is slower than that" if bounds is not None and bounds[1] < 1 else "is not shown to be faster than that"
+    slower = (
+        "is slower than that"
+        if bounds is not None and bounds[1] < 1
+        else "is not shown to be faster than that"
+    )
     if _is_faster(confidence_over_fixed):
         return (
             f"Confidence is enough here: use `{confidence}`, which has {_factor(confidence_over_fixed)} the speed of "
@@ -245,7 +266,13 @@ def repeats_section(summary: TrainingSummary) -> Blocks:
     if repeats.count < 2:
         text = "One split and one training seed: `--repeats` shows how much the result depends on them."
         return [heading, Paragraph(text)]
-    columns = ("ratio", Column("mean", "times"), "95%", Column("least", "times"), Column("most", "times"))
+    columns = (
+        "ratio",
+        Column("mean", "times"),
+        "95%",
+        Column("least", "times"),
+        Column("most", "times"),
+    )
     ratios = {
         "best rule of the best family / best fixed length": repeats.wisp_over_fixed,
         "best confidence threshold / best fixed length": repeats.confidence_over_fixed,
@@ -254,7 +281,9 @@ def repeats_section(summary: TrainingSummary) -> Blocks:
     }
     rows = []
     for words, ratio in ratios.items():
-        rows.append((words, ratio.value, interval(ratio.interval), min(ratio.values), max(ratio.values)))
+        rows.append(
+            (words, ratio.value, interval(ratio.interval), min(ratio.values), max(ratio.values))
+        )
     text = (
         f"Speeds over {repeats.count} splits of the prompts, each with its own training seed; family, rule, "
         "thresholds and lengths are chosen again on the validation prompts of each. Geometric means; the intervals "
@@ -264,10 +293,17 @@ def repeats_section(summary: TrainingSummary) -> Blocks:
 
 
 def deployments_section(summary: TrainingSummary) -> Blocks:
-    """Return the tuned thresholds of the recommended family, and what it gains, for every deployment."""
+    """Return the tuned thresholds of the recommended family, and what it gains, for every
+    deployment.
+    """
     columns = (
-        *map(Column, ("deployment", "best fixed length", "best rule", "threshold", "longest draft")),
-        *(Column(name, "times") for name in ("speed of best rule (95%)", "as published", "confidence", "oracle")),
+        *map(
+            Column, ("deployment", "best fixed length", "best rule", "threshold", "longest draft")
+        ),
+        *(
+            Column(name, "times")
+            for name in ("speed of best rule (95%)", "as published", "confidence", "oracle")
+        ),
         *(Column(name, "seconds") for name in ("decision", "draft step", "round without draft")),
     )
     rows = []
@@ -340,7 +376,12 @@ def feature_section(summary: TrainingSummary) -> Blocks:
     used = next(iter(summary.families.values())).features
     accepted = matrix[names.index("accepted")]
     rows = [
-        (code(name), meaning, "yes" if name in used else "no", significant(accepted[names.index(name)], 2))
+        (
+            code(name),
+            meaning,
+            "yes" if name in used else "no",
+            significant(accepted[names.index(name)], 2),
+        )
         for name, meaning in FEATURE_MEANINGS.items()
     ]
     text = (
@@ -376,7 +417,13 @@ def search_section(summary: TrainingSummary) -> Blocks:
         "9. The lowest log-loss on the validation examples wins, in nats per token. By the same loss, boosting and "
         "networks stop early, and forests keep their first trees."
     )
-    columns = ("family", "tried", "log-loss of defaults", "log-loss of best", "best hyper-parameters")
+    columns = (
+        "family",
+        "tried",
+        "log-loss of defaults",
+        "log-loss of best",
+        "best hyper-parameters",
+    )
     return [Heading("Hyper-parameters"), Paragraph(text), Table(columns, rows)]
 
 
@@ -412,7 +459,10 @@ def classification_section(summary: TrainingSummary) -> Blocks:
     """Return how well each rule tells accepted from rejected tokens."""
     columns = (
         *map(Column, ("", "threshold", "AUC")),
-        *(Column(name, "share") for name in ("accuracy", "recall", "specificity", "FPR", "balanced accuracy")),
+        *(
+            Column(name, "share")
+            for name in ("accuracy", "recall", "specificity", "FPR", "balanced accuracy")
+        ),
         Column("ECE"),
     )
     rows: list[list[Cell]] = []
@@ -423,7 +473,15 @@ def classification_section(summary: TrainingSummary) -> Blocks:
         # Only scores that are probabilities of acceptance have a calibration error.
         calibrated = contender.kind == "classifier" or name.startswith(("confidence", "threshold"))
         error = f"{metrics.expected_calibration_error:.3f}" if calibrated else ABSENT
-        rows.append([label, _threshold(contender.threshold), f"{metrics.auc:.4f}", *_rates(metrics.confusion), error])
+        rows.append(
+            [
+                label,
+                _threshold(contender.threshold),
+                f"{metrics.auc:.4f}",
+                *_rates(metrics.confusion),
+                error,
+            ]
+        )
         counts.append([label, *_counts(metrics.confusion)])
     published = "WISP's MLP, published"
     rows.append([published, ABSENT, ABSENT, *_rates(WISP_MLP_CONFUSION), ABSENT])
@@ -449,7 +507,10 @@ def classification_section(summary: TrainingSummary) -> Blocks:
 
 def calibration_section(summary: TrainingSummary) -> Blocks:
     """Return each family's calibration error."""
-    rows = [(name, f"{summary.classification[name].expected_calibration_error:.4f}") for name in summary.families]
+    rows = [
+        (name, f"{summary.classification[name].expected_calibration_error:.4f}")
+        for name in summary.families
+    ]
     text = "Expected calibration error: mean difference between predicted and observed acceptance over ten bins."
     return [
         Heading("Calibration"),
@@ -490,7 +551,11 @@ def theorem_section(summary: TrainingSummary) -> Blocks:
     )
     columns = (
         *("stopping criterion", Column("K", "count")),
-        *(Column("E[W], measured", "number"), Column("bound", "number"), Column("E[W] / bound", "share")),
+        *(
+            Column("E[W], measured", "number"),
+            Column("bound", "number"),
+            Column("E[W] / bound", "share"),
+        ),
     )
     terms = [
         (term.rejection, term.probability, term.false_positive_rate, term.term)

@@ -1,4 +1,6 @@
-"""Play a stop rule over offsets: the rounds that a replay gives, computed on arrays without an engine."""
+"""Play a stop rule over offsets: the rounds that a replay gives, computed on arrays without an
+engine.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +17,9 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class PlannedDrafts:
-    """The tokens that a stop rule drafts and submits in a round from each offset, each array [n]."""
+    """The tokens that a stop rule drafts and submits in a round from each offset, each array
+    [n].
+    """
 
     drafted: Integers
     submitted: Integers
@@ -23,7 +27,9 @@ class PlannedDrafts:
 
 @dataclass(frozen=True, slots=True)
 class PlayedRounds:
-    """The rounds of all requests, in order; `offset` is the row of the offsets at which each round starts."""
+    """The rounds of all requests, in order; `offset` is the row of the offsets at which each round
+    starts.
+    """
 
     offset: Integers
     drafted: Integers
@@ -39,15 +45,19 @@ def fixed_length(offsets: Offsets, count: int) -> PlannedDrafts:
 
 
 def stop_at_rejection(offsets: Offsets) -> PlannedDrafts:
-    """Return the plan of a rule that is never wrong: it stops at the first rejected token and does not submit it."""
+    """Return the plan of a rule that is never wrong: it stops at the first rejected token and does
+    not submit it.
+    """
     agreed = np.minimum(offsets.matched, offsets.remaining)
     return PlannedDrafts(np.minimum(agreed + 1, offsets.max_draft), agreed)
 
 
 def fastest_lengths(offsets: Offsets, round_s: Sequence[float]) -> PlannedDrafts:
-    """Return the oracle's plan: of right tokens, as many in every round as let the answers take the least time.
+    """Return the oracle's plan: of right tokens, as many in every round as let the answers take the
+    least time.
 
-    A round that drafts n tokens takes `round_s[n]` seconds. This is dynamic programming from the end of each answer.
+    A round that drafts n tokens takes `round_s[n]` seconds. This is dynamic programming from the
+    end of each answer.
     """
     seconds = np.asarray(round_s)
     right = np.minimum(np.minimum(offsets.matched, offsets.drafted), len(seconds) - 1)
@@ -57,7 +67,11 @@ def fastest_lengths(offsets: Offsets, round_s: Sequence[float]) -> PlannedDrafts
     for row in reversed(range(len(offsets))):
         drafted = np.arange(right[row] + 1)
         committed = np.minimum(drafted + 1, offsets.remaining[row])
-        rest_s = np.where(committed < offsets.remaining[row], left_s[np.minimum(row + committed, len(offsets))], 0.0)
+        rest_s = np.where(
+            committed < offsets.remaining[row],
+            left_s[np.minimum(row + committed, len(offsets))],
+            0.0,
+        )
         total_s = seconds[drafted] + rest_s
         lengths[row] = total_s.argmin()
         left_s[row] = total_s[lengths[row]]
@@ -74,9 +88,12 @@ def stop_below(scores: Scores, threshold: float, *, send_last: bool = False) -> 
     return PlannedDrafts(drafted, drafted if send_last else passed)
 
 
-def stop_below_each(scores: Scores, thresholds: Sequence[float], *, send_last: bool = False) -> PlannedDrafts:
+def stop_below_each(
+    scores: Scores, thresholds: Sequence[float], *, send_last: bool = False
+) -> PlannedDrafts:
     """Return the plans of `stop_below` for several thresholds, as arrays [thresholds, n]."""
-    # A score passes together with all scores before it if their minimum passes, which is the same for all thresholds.
+    # A score passes together with all scores before it if their minimum passes, which is the same
+    # for all thresholds.
     lowest = np.minimum.accumulate(scores, axis=1)
     passed = np.stack([(lowest >= threshold).sum(axis=1) for threshold in thresholds])
     drafted = np.minimum(passed + 1, scores.shape[1])
@@ -84,8 +101,12 @@ def stop_below_each(scores: Scores, thresholds: Sequence[float], *, send_last: b
 
 
 def possible(offsets: Offsets, plan: PlannedDrafts) -> PlannedDrafts:
-    """Return the plan without the tokens that nobody drafted: some drafts end before the plan does."""
-    return PlannedDrafts(np.minimum(plan.drafted, offsets.drafted), np.minimum(plan.submitted, offsets.drafted))
+    """Return the plan without the tokens that nobody drafted: some drafts end before the plan
+    does.
+    """
+    return PlannedDrafts(
+        np.minimum(plan.drafted, offsets.drafted), np.minimum(plan.submitted, offsets.drafted)
+    )
 
 
 def total_seconds(offsets: Offsets, plans: PlannedDrafts, seconds: Seconds) -> Seconds:
@@ -95,7 +116,8 @@ def total_seconds(offsets: Offsets, plans: PlannedDrafts, seconds: Seconds) -> S
     """
     count, offset_count = seconds.shape
     committed = np.minimum(np.minimum(plans.submitted, offsets.matched) + 1, offsets.remaining)
-    # All plans and requests advance together: `cell` is the flat index [plan, offset] of each one's current round.
+    # All plans and requests advance together: `cell` is the flat index [plan, offset] of each one's
+    # current round.
     is_last = (committed == offsets.remaining).ravel()
     successor = (np.arange(seconds.size).reshape(seconds.shape) + committed).ravel()
     cell = (offset_count * np.arange(count)[:, None] + offsets.first).ravel()
@@ -111,7 +133,9 @@ def total_seconds(offsets: Offsets, plans: PlannedDrafts, seconds: Seconds) -> S
 
 
 def play(offsets: Offsets, plan: PlannedDrafts) -> PlayedRounds:
-    """Return the rounds from each request's first offset to its end, exactly those of `traces.replay.replay`."""
+    """Return the rounds from each request's first offset to its end, exactly those of
+    `traces.replay.replay`.
+    """
     plan = possible(offsets, plan)
     accepted = np.minimum(plan.submitted, offsets.matched)
     committed = np.minimum(accepted + 1, offsets.remaining)
@@ -122,4 +146,6 @@ def play(offsets: Offsets, plan: PlannedDrafts) -> PlayedRounds:
         current = (current + committed[current])[continues]
         visited.append(current)
     rows = np.sort(np.concatenate(visited))
-    return PlayedRounds(rows, plan.drafted[rows], plan.submitted[rows], accepted[rows], committed[rows])
+    return PlayedRounds(
+        rows, plan.drafted[rows], plan.submitted[rows], accepted[rows], committed[rows]
+    )

@@ -1,4 +1,5 @@
-"""One training run: from prompts or a trace to saved predictors and a report on what they are worth.
+"""One training run: from prompts or a trace to saved predictors and a report on what they are
+worth.
 
 Trainings on other splits with other seeds say how much of that is luck.
 """
@@ -54,7 +55,12 @@ from specbench_kit.studies.training.wording import (
     Repeats,
     TrainingSummary,
 )
-from specbench_kit.traces.replay import identify_pair, recorded_pair, recording_deployment, require_same_pair
+from specbench_kit.traces.replay import (
+    identify_pair,
+    recorded_pair,
+    recording_deployment,
+    require_same_pair,
+)
 from specbench_kit.traces.trace import DRAFT_STATISTICS, TraceFile, TraceHeader
 
 
@@ -73,7 +79,9 @@ class TrainedPredictors:
 def run_training(
     settings: PredictorTrainingSettings, dataset: LoadedDataset | None, report: ProgressCallback
 ) -> TrainedPredictors:
-    """Record or read a trace, split, train, evaluate and write. `dataset` is recorded if the settings name no trace."""
+    """Record or read a trace, split, train, evaluate and write. `dataset` is recorded if the
+    settings name no trace.
+    """
     if dataset is not None:
         pair = identify_pair(settings.target, settings.draft)
         folder = _folder(settings, pair, dataset.name, dataset.digest)
@@ -84,7 +92,9 @@ def run_training(
         requests = sum(len(prompt.turns) for prompt in dataset.prompts)
     else:
         trace, pair = _open(settings)
-        folder = _folder(settings, pair, _dataset_of(trace)["name"], provenance.hash_file(trace.path))
+        folder = _folder(
+            settings, pair, _dataset_of(trace)["name"], provenance.hash_file(trace.path)
+        )
         requests = len(trace)
     offsets = _read_offsets(settings, trace)
     context = round(float(offsets.context.mean()))
@@ -92,13 +102,17 @@ def run_training(
         (deployment_key(deployment), Timing.of(trace.header, deployment, context))
         for deployment in (settings.deployment, *settings.further_deployments)
     )
-    experiment = train(settings, split_by_prompt(offsets, settings.seed), timing, report, key, further)
+    experiment = train(
+        settings, split_by_prompt(offsets, settings.seed), timing, report, key, further
+    )
     repeats = repeat(experiment, offsets, settings.repeats, partial(report, "repeating"))
     return _finish(folder, trace, pair, experiment, repeats, failed=requests - len(trace))
 
 
 def _open(settings: PredictorTrainingSettings) -> tuple[TraceFile, PairHashes]:
-    """Return the trace and its pair; models that are named have to be the trace's, others need not exist here."""
+    """Return the trace and its pair; models that are named have to be the trace's, others need not
+    exist here.
+    """
     assert settings.trace is not None
     trace = TraceFile(settings.trace)
     trace.header.require(DRAFT_STATISTICS, "predictors learn from statistics of drafted tokens")
@@ -127,7 +141,9 @@ def _read_offsets(settings: PredictorTrainingSettings, trace: TraceFile) -> Offs
     return offsets.cut(max_draft)
 
 
-def _folder(settings: PredictorTrainingSettings, pair: PairHashes, dataset: str, digest: str) -> Path:
+def _folder(
+    settings: PredictorTrainingSettings, pair: PairHashes, dataset: str, digest: str
+) -> Path:
     defining = {**settings.described(), "pair": pair.short, "digest": digest}
     return unused_folder(settings.out, "train-predictor", dataset, defining)
 
@@ -155,11 +171,19 @@ def _finish(
     disturbed = disturbances(read_machine(run.get("machine")))
     if disturbed:
         training |= {"disturbed": disturbed, "forced": settings.force}
-    predictors = make_predictors(experiment, summary, pair, training, run["started_at"], DecisionCost.of(trace.header))
+    predictors = make_predictors(
+        experiment, summary, pair, training, run["started_at"], DecisionCost.of(trace.header)
+    )
     doubts = [] if settings.force else disturbed
-    # Thresholds that were chosen by the time of a disturbed machine must not replace those of a quiet one.
+    # Thresholds that were chosen by the time of a disturbed machine must not replace those of a
+    # quiet one.
     saved = save_predictors(predictors, folder, settings, suffix="-disturbed" if doubts else "")
-    write_plots(folder / "plots", summary, experiment.evaluation.judged(), run["dataset"].get("name", trace.path.stem))
+    write_plots(
+        folder / "plots",
+        summary,
+        experiment.evaluation.judged(),
+        run["dataset"].get("name", trace.path.stem),
+    )
     return TrainedPredictors(finish(TRAINING, folder, run, summary), saved, doubts)
 
 
@@ -182,14 +206,20 @@ def _describe(trace: TraceFile, settings: PredictorTrainingSettings, failed: int
     }
 
 
-def repeat(experiment: TrainingExperiment, offsets: Offsets, count: int, report: CountCallback) -> Repeats:
-    """Return geometric means of speed ratios over `count` trainings, `experiment` among them, with 95% intervals.
+def repeat(
+    experiment: TrainingExperiment, offsets: Offsets, count: int, report: CountCallback
+) -> Repeats:
+    """Return geometric means of speed ratios over `count` trainings, `experiment` among them, with
+    95% intervals.
 
-    Each training has its own split and seed and chooses family, rule, thresholds and lengths anew; hyper-parameters
-    are those of the first search. A split is skipped if one of its parts lacks accepted or rejected tokens. The
-    intervals account for prompts that the splits share (Nadeau and Bengio 2003).
+    Each training has its own split and seed and chooses family, rule, thresholds and lengths anew;
+    hyper-parameters are those of the first search. A split is skipped if one of its parts lacks
+    accepted or rejected tokens. The intervals account for prompts that the splits share (Nadeau and
+    Bengio 2003).
     """
-    ratios = [_speed_ratios(repeated) for repeated in _experiments(experiment, offsets, count, report)]
+    ratios = [
+        _speed_ratios(repeated) for repeated in _experiments(experiment, offsets, count, report)
+    ]
     repeated = {}
     for name in ratios[0]:
         values = [ratio[name] for ratio in ratios]
@@ -210,10 +240,14 @@ def _experiments(
             settings = replace(experiment.settings, seed=seed)
             trained = {}
             for name, family in experiment.trained.items():
-                training, validation = (extract(part, family.names) for part in (split.training, split.validation))
+                training, validation = (
+                    extract(part, family.names) for part in (split.training, split.validation)
+                )
                 params = family.search.best.params
                 scorer = families.get(name)().fit(training, validation, params, seed)
-                trained[name] = replace(family, search=SearchResult(scorer, SearchTrial(params, 0.0), ()))
+                trained[name] = replace(
+                    family, search=SearchResult(scorer, SearchTrial(params, 0.0), ())
+                )
             yield replace(experiment, settings=settings, split=split, trained=trained, further=())
         report(number, count - 1)
 
@@ -229,7 +263,9 @@ def _speed_ratios(experiment: TrainingExperiment) -> dict[str, float]:
         contender = contenders[name]
         return timing.speed(test, contender.plan(test), contender.paid_s)
 
-    wisp, confidence, fixed, oracle = map(speed, (leaders.rule, leaders.threshold, leaders.fixed, "oracle"))
+    wisp, confidence, fixed, oracle = map(
+        speed, (leaders.rule, leaders.threshold, leaders.fixed, "oracle")
+    )
     return {
         "wisp_over_fixed": wisp / fixed,
         "confidence_over_fixed": confidence / fixed,
@@ -238,12 +274,21 @@ def _speed_ratios(experiment: TrainingExperiment) -> dict[str, float]:
     }
 
 
-DECODING_METRICS = ("throughput", "acceptance_length", "acceptance_rate", "draft_efficiency", "gap_closed", "regret")
+DECODING_METRICS = (
+    "throughput",
+    "acceptance_length",
+    "acceptance_rate",
+    "draft_efficiency",
+    "gap_closed",
+    "regret",
+)
 """Metrics of a predictor's decoding that are saved with it."""
 
 
 class DecisionCost(NamedTuple):
-    """The seconds per decision without the score, 0 if the trace does not state them, and where they come from."""
+    """The seconds per decision without the score, 0 if the trace does not state them, and where
+    they come from.
+    """
 
     statistics_s: float
     origin: str
@@ -270,7 +315,9 @@ def make_predictors(
     created: str,
     cost: DecisionCost,
 ) -> dict[str, Predictor]:
-    """Return a predictor per family; `provenance` describes the source of the examples, `created` is a date."""
+    """Return a predictor per family; `provenance` describes the source of the examples, `created`
+    is a date.
+    """
     judges = {
         contender.name: contender.judge
         for contender in experiment.contenders
@@ -289,7 +336,11 @@ def make_predictors(
             pair=pair,
             decision_s=cost.decision_s(trained),
             decision_origin=cost.origin,
-            tuned=tuple(threshold for tuning in experiment.tunings for threshold in tuning.thresholds(family)),
+            tuned=tuple(
+                threshold
+                for tuning in experiment.tunings
+                for threshold in tuning.thresholds(family)
+            ),
             training={
                 **provenance,
                 "split": to_builtins(summary.split),
@@ -307,7 +358,10 @@ def make_predictors(
 
 
 def save_predictors(
-    predictors: Mapping[str, Predictor], folder: Path, settings: PredictorTrainingSettings, suffix: str = ""
+    predictors: Mapping[str, Predictor],
+    folder: Path,
+    settings: PredictorTrainingSettings,
+    suffix: str = "",
 ) -> dict[str, Path]:
     """Save all predictors to the run's folder and to the folders that the settings name.
 
@@ -350,8 +404,13 @@ def summarise(experiment: TrainingExperiment, repeats: Repeats) -> TrainingSumma
         max_draft=test.max_draft,
         split=describe_split(experiment.split),
         timing=experiment.timing,
-        families={name: _describe_family(trained, experiment) for name, trained in experiment.trained.items()},
-        contenders=[_describe_contender(contender, experiment) for contender in experiment.contenders],
+        families={
+            name: _describe_family(trained, experiment)
+            for name, trained in experiment.trained.items()
+        },
+        contenders=[
+            _describe_contender(contender, experiment) for contender in experiment.contenders
+        ],
         decoding=evaluation.decoding(),
         classification=evaluation.classification(),
         calibration=calibrations,

@@ -35,15 +35,22 @@ class PredictorTrainingSettings(TrainingOptions):
             if line := families.get(family)().missing_package:
                 raise SkitError(line)
         changed_spaces(self.space)
-        require(self.max_draft is None or self.max_draft >= 1, f"--max-draft must be at least 1, not {self.max_draft}")
+        require(
+            self.max_draft is None or self.max_draft >= 1,
+            f"--max-draft must be at least 1, not {self.max_draft}",
+        )
         require(self.repeats >= 1, f"--repeats must be at least 1, not {self.repeats}")
         require(self.seed >= 0, f"--seed must not be negative, but is {self.seed}")
         if self.name is not None and (not self.name or set(self.name) & set("/\\:=,")):
-            raise SkitError(f"--name '{self.name}' cannot be a folder's name: use letters, digits, dots and dashes")
+            raise SkitError(
+                f"--name '{self.name}' cannot be a folder's name: use letters, digits, dots and dashes"
+            )
 
     @property
     def timed_here(self) -> bool:
-        """Return True if a threshold is chosen by the time of the machine that recorded the trace."""
+        """Return True if a threshold is chosen by the time of the machine that recorded the
+        trace.
+        """
         return None in (self.deployment, *self.further_deployments)
 
     @property
@@ -60,8 +67,13 @@ class PredictorTrainingSettings(TrainingOptions):
 
     @property
     def left_out_families(self) -> dict[str, str]:
-        """Return why families are not trained although none is named: the line on the package that each needs."""
-        lines = {name: family().missing_package for name, family in ({} if self.families else families.all()).items()}
+        """Return why families are not trained although none is named: the line on the package that
+        each needs.
+        """
+        lines = {
+            name: family().missing_package
+            for name, family in ({} if self.families else families.all()).items()
+        }
         return {name: line for name, line in lines.items() if line}
 
     def space_of(self, family: str) -> Space:
@@ -70,7 +82,17 @@ class PredictorTrainingSettings(TrainingOptions):
 
     def recording(self) -> BenchSettings:
         """Return the settings of the trace that is recorded first."""
-        shared = ("target", "draft", "device", "dtype", "executor", "max_new_tokens", "seed", "limit", "argv")
+        shared = (
+            "target",
+            "draft",
+            "device",
+            "dtype",
+            "executor",
+            "max_new_tokens",
+            "seed",
+            "limit",
+            "argv",
+        )
         fields = {name: getattr(self, name) for name in shared}
         return BenchSettings(methods=("autoregressive",), batch_size=RECORDED_TOGETHER, **fields)
 
@@ -87,7 +109,9 @@ class PredictorTrainingSettings(TrainingOptions):
             "limit": self.limit,
             "operating_point": self.operating_point,
             "deployment": self.deployment.name if self.deployment else None,
-            "elsewhere": [deployment.name if deployment else LOCAL for deployment in self.further_deployments],
+            "elsewhere": [
+                deployment.name if deployment else LOCAL for deployment in self.further_deployments
+            ],
             "repeats": self.repeats,
             "device": self.device,
             "dtype": self.dtype,

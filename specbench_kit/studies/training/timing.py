@@ -1,11 +1,20 @@
-"""Modelled time of rounds: drafting, link, verification and decisions in the deployment of the predictor."""
+"""Modelled time of rounds: drafting, link, verification and decisions in the deployment of the
+predictor.
+"""
 
 import numpy as np
 from msgspec import structs
 
 from specbench_kit.deployments.base import TOKEN_BYTES, Deployment
 from specbench_kit.studies.training.offsets import Integers, Offsets
-from specbench_kit.studies.training.rounds import PlannedDrafts, PlayedRounds, Seconds, play, possible, total_seconds
+from specbench_kit.studies.training.rounds import (
+    PlannedDrafts,
+    PlayedRounds,
+    Seconds,
+    play,
+    possible,
+    total_seconds,
+)
 from specbench_kit.studies.training.wording import Prices
 from specbench_kit.traces.replay import recording_deployment
 from specbench_kit.traces.trace import TraceHeader
@@ -16,11 +25,12 @@ class Timing(Prices, frozen=True):
 
     @classmethod
     def of(cls, header: TraceHeader, deployment: Deployment | None, context: int) -> "Timing":
-        """Return the timing of a deployment, or of the machine that recorded the trace, without batching.
+        """Return the timing of a deployment, or of the machine that recorded the trace, without
+        batching.
 
-        Latency models are straight lines in the cached tokens, so that one context, the mean, stands for all. Prompts
-        take no time. A deployment's own cost of a decision includes the score; if it states none, the cost is that of
-        the machine that recorded the trace.
+        Latency models are straight lines in the cached tokens, so that one context, the mean,
+        stands for all. Prompts take no time. A deployment's own cost of a decision includes the
+        score; if it states none, the cost is that of the machine that recorded the trace.
         """
         recording = recording_deployment(header)
         lengths = range(header.max_draft + 1)
@@ -29,11 +39,15 @@ class Timing(Prices, frozen=True):
         priced = recording if served.predictor_s is None else served
         return cls(
             draft_s=served.drafter.latency.seconds([(1, context)]),
-            verify_s=tuple(served.verifier.latency.seconds([(1 + count, context)]) for count in lengths),
+            verify_s=tuple(
+                served.verifier.latency.seconds([(1 + count, context)]) for count in lengths
+            ),
             statistics_s=priced.predictor_s or 0.0,
-            # Sends `count` tokens, and receives the verdict on them with all accepted and a bonus token.
+            # Sends `count` tokens, and receives the verdict on them with all accepted and a bonus
+            # token.
             link_s=tuple(
-                link.rtt_s + TOKEN_BYTES * (count / link.up_bytes_per_s + (count + 1) / link.down_bytes_per_s)
+                link.rtt_s
+                + TOKEN_BYTES * (count / link.up_bytes_per_s + (count + 1) / link.down_bytes_per_s)
                 for count in lengths
                 if served.placement == "edge"
             ),
@@ -66,7 +80,9 @@ class Timing(Prices, frozen=True):
         return float(rounds.committed.sum() / self.seconds(rounds, policy_s).sum())
 
     def speeds(self, offsets: Offsets, plans: PlannedDrafts, policy_s: Seconds) -> list[float]:
-        """Return the speed of several plans [plans, n], each with its own cost of a decision, [plans]."""
+        """Return the speed of several plans [plans, n], each with its own cost of a decision,
+        [plans].
+        """
         plans = possible(offsets, plans)
         seconds = self._seconds(plans.drafted, plans.submitted, policy_s[:, None])
         speeds: list[float] = (len(offsets) / total_seconds(offsets, plans, seconds)).tolist()
@@ -76,7 +92,11 @@ class Timing(Prices, frozen=True):
         """Return the cost of a classifier's decision on a token, if a score takes `score_s`."""
         return self.statistics_s + (score_s if self.adds_scores else 0.0)
 
-    def _seconds(self, drafted: Integers, submitted: Integers, policy_s: float | Seconds) -> Seconds:
-        answer_s = np.sum([self.verify_s, self.link_s] if self.link_s else [self.verify_s], axis=0)[submitted]
+    def _seconds(
+        self, drafted: Integers, submitted: Integers, policy_s: float | Seconds
+    ) -> Seconds:
+        answer_s = np.sum([self.verify_s, self.link_s] if self.link_s else [self.verify_s], axis=0)[
+            submitted
+        ]
         seconds: Seconds = drafted * (self.draft_s + policy_s) + answer_s
         return seconds

@@ -1,11 +1,20 @@
-"""Sentences on the result of a training run, computed from its numbers; its headline is in `headlines.py`."""
+"""Sentences on the result of a training run, computed from its numbers; its headline is in
+`headlines.py`.
+"""
 
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct, field
 
 from specbench_kit.predictors.scoring import Classification
-from specbench_kit.reports.writing.formatting import interval, rate, seconds, share, significant, times
+from specbench_kit.reports.writing.formatting import (
+    interval,
+    rate,
+    seconds,
+    share,
+    significant,
+    times,
+)
 from specbench_kit.runs.document import RunDescription
 
 
@@ -23,14 +32,18 @@ class TrainingDescription(RunDescription, kw_only=True):
 
 
 class RatioEstimate(Struct, frozen=True):
-    """A quantity and its 95% interval; None if it is undefined, or if there are too few prompts for an interval."""
+    """A quantity and its 95% interval; None if it is undefined, or if there are too few prompts for
+    an interval.
+    """
 
     value: float | None
     interval: list[float] | None
 
 
 class RepeatedRatio(RatioEstimate, frozen=True):
-    """The geometric mean of a ratio of speeds over several splits of the prompts, and the ratio of each."""
+    """The geometric mean of a ratio of speeds over several splits of the prompts, and the ratio of
+    each.
+    """
 
     values: list[float]
 
@@ -51,7 +64,9 @@ class Leaders(Struct, frozen=True):
 
 
 class PartCounts(Struct):
-    """The numbers of prompts, requests, offsets, examples and accepted tokens of a part of the trace."""
+    """The numbers of prompts, requests, offsets, examples and accepted tokens of a part of the
+    trace.
+    """
 
     prompts: int
     requests: int
@@ -74,7 +89,8 @@ class SplitCounts(Struct):
 
 
 class Prices(Struct, frozen=True):
-    """The seconds of a draft step, of verifying n = 0, 1, ... tokens, and of the round trip with n tokens.
+    """The seconds of a draft step, of verifying n = 0, 1, ... tokens, and of the round trip with n
+    tokens.
 
     `statistics_s` is the cost of a decision on a drafted token, to which `adds_scores` adds that of a score; `origin`
     says how it is known.
@@ -89,7 +105,9 @@ class Prices(Struct, frozen=True):
 
 
 class FamilySummary(Struct):
-    """The search for the hyper-parameters of a family, and the seconds of single scores by statistic."""
+    """The search for the hyper-parameters of a family, and the seconds of single scores by
+    statistic.
+    """
 
     features: list[str]
     params: dict[str, object]
@@ -101,7 +119,9 @@ class FamilySummary(Struct):
 
 
 class ContenderSummary(Struct):
-    """What was chosen for a contender: its threshold, longest draft and price, and its speed on validation prompts."""
+    """What was chosen for a contender: its threshold, longest draft and price, and its speed on
+    validation prompts.
+    """
 
     name: str
     kind: str
@@ -112,7 +132,9 @@ class ContenderSummary(Struct):
 
 
 class ContenderDecoding(Struct, kw_only=True, omit_defaults=True):
-    """A contender's metrics on the test prompts, as `metrics.vocabulary` defines them, and its ratios to others."""
+    """A contender's metrics on the test prompts, as `metrics.vocabulary` defines them, and its
+    ratios to others.
+    """
 
     kind: str
     finished: int
@@ -146,7 +168,9 @@ class ContenderDecoding(Struct, kw_only=True, omit_defaults=True):
 
 
 class CalibrationBins(Struct):
-    """The mean score, the share of accepted tokens, and the number of tokens of each bin of scores."""
+    """The mean score, the share of accepted tokens, and the number of tokens of each bin of
+    scores.
+    """
 
     mean_score: list[float]
     accepted_share: list[float]
@@ -154,7 +178,9 @@ class CalibrationBins(Struct):
 
 
 class BoundTerm(Struct):
-    """One term of the bound: the probability that the first rejected token has position `rejection`, and FP there."""
+    """One term of the bound: the probability that the first rejected token has position
+    `rejection`, and FP there.
+    """
 
     rejection: int
     probability: float
@@ -163,7 +189,9 @@ class BoundTerm(Struct):
 
 
 class WasteBound(Struct):
-    """The bound of WISP's Theorem 1, the measured waste per round in tokens, and the terms of the bound."""
+    """The bound of WISP's Theorem 1, the measured waste per round in tokens, and the terms of the
+    bound.
+    """
 
     longest: int
     bound: float
@@ -191,7 +219,9 @@ class Repeats(Struct):
 
 
 class SiteContender(Struct, kw_only=True, omit_defaults=True):
-    """A contender that was tuned for a deployment, and its speed over the best fixed length there."""
+    """A contender that was tuned for a deployment, and its speed over the best fixed length
+    there.
+    """
 
     name: str
     threshold: float | None = None
@@ -216,7 +246,9 @@ class SiteSummary(Struct):
 
 
 class Attribution(Struct):
-    """The recommended classifier's tokens per second if one of its shortcomings is removed at a time."""
+    """The recommended classifier's tokens per second if one of its shortcomings is removed at a
+    time.
+    """
 
     never_wrong: float
     deciding_for_free: float
@@ -224,7 +256,9 @@ class Attribution(Struct):
 
 
 class CurvePoint(Struct):
-    """The mean value of a feature in one bin, the share of accepted tokens there, and their number."""
+    """The mean value of a feature in one bin, the share of accepted tokens there, and their
+    number.
+    """
 
     value: float
     accepted: float
@@ -239,7 +273,8 @@ class CorrelationMatrix(Struct):
 
 
 class TrainingSummary(Struct):
-    """The content of `summary.json`; every number is on the test prompts unless its name says otherwise.
+    """The content of `summary.json`; every number is on the test prompts unless its name says
+    otherwise.
 
     What is kept by name is that of families, of contenders, or of features.
     """
@@ -290,7 +325,11 @@ def classifier_adds(summary: TrainingSummary) -> str:
     elif ratio.interval[0] > 1:
         verdict = "speed."
     else:
-        verdict = "nothing; it costs speed." if ratio.interval[1] < 1 else "no speed that these prompts can show."
+        verdict = (
+            "nothing; it costs speed."
+            if ratio.interval[1] < 1
+            else "no speed that these prompts can show."
+        )
     return (
         f"What the classifier adds: {verdict} `{name}` has {factor(ratio)} the speed of the best threshold on a "
         f"single feature ({feature}), tuned on the same validation prompts by the same rule; AUC "
@@ -331,7 +370,9 @@ def time_sentence(run: TrainingDescription) -> str:
     name = run.deployment_name
     if name in (None, "recorded"):
         return "modelled: as measured while the trace was recorded; scores take what they took in training"
-    return f"modelled: by the deployment '{name}', at the trace's mean context; prompts take no time"
+    return (
+        f"modelled: by the deployment '{name}', at the trace's mean context; prompts take no time"
+    )
 
 
 def to_measure(run: TrainingDescription, summary: TrainingSummary) -> str:
@@ -367,14 +408,20 @@ def cautions(run: TrainingDescription, summary: TrainingSummary) -> list[str]:
             f"{', '.join(fixed)}."
         )
     if failed:
-        lines.append(f"FAILED REQUESTS: {failed} did not fit the context; nothing was learned from them.")
+        lines.append(
+            f"FAILED REQUESTS: {failed} did not fit the context; nothing was learned from them."
+        )
     return lines
 
 
 def label(name: str, kind: str) -> str:
     """Return a contender's name in a table."""
     family, _, rule = name.partition(",")
-    labels = {"classifier": f"`wisp`, {family}", "variant": f"`wisp:{rule}`, {family}", "feature": name}
+    labels = {
+        "classifier": f"`wisp`, {family}",
+        "variant": f"`wisp:{rule}`, {family}",
+        "feature": name,
+    }
     return labels.get(kind, f"`{name}`")
 
 
@@ -398,8 +445,12 @@ def interval_note(estimate: RatioEstimate, show: Callable[[Sequence[float]], str
     return f" (95% interval {show(estimate.interval)})" if estimate.interval else ""
 
 
-def headline(leaders: Leaders, decoding: ContenderDecoding, chosen: ContenderSummary, prompts: int) -> str:
-    """Return the recommended predictor, its speed and its acceptance rate on so many test prompts."""
+def headline(
+    leaders: Leaders, decoding: ContenderDecoding, chosen: ContenderSummary, prompts: int
+) -> str:
+    """Return the recommended predictor, its speed and its acceptance rate on so many test
+    prompts.
+    """
     name = leaders.rule
     ratio = decoding.against_best_fixed
     gap = decoding.gap_closed
@@ -410,7 +461,9 @@ def headline(leaders: Leaders, decoding: ContenderDecoding, chosen: ContenderSum
     doubt = "" if decided else ": no difference is shown"
     relative = "with nothing to compare it to in" if gain is None else f"{times(1 + gain)} that of"
     if gap.value is None:
-        closed = "the oracle is no faster than the best fixed length here, so there is no gap to close"
+        closed = (
+            "the oracle is no faster than the best fixed length here, so there is no gap to close"
+        )
     else:
         part = share(gap.value) if gap.value >= 0 else "nothing"
         bounds = interval_note(gap, share_range)

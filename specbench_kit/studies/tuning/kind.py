@@ -23,7 +23,8 @@ DRAFTS = "drafts.csv"
 class TuningKind(StudyKind[RunDescription, TuningSummary]):
     """The options of each method that are fastest on a trace.
 
-    Its folder stands beside the file that `skit bench --tuned` reads, and has that file's name without the suffix.
+    Its folder stands beside the file that `skit bench --tuned` reads, and has that file's name
+    without the suffix.
     """
 
     command = "tune"
@@ -59,9 +60,14 @@ class TuningKind(StudyKind[RunDescription, TuningSummary]):
         for name, choice in study.result.methods.items():
             gain = report.gain(choice)
             low, high = gain.bounds or (None, None)
-            speeds = {"tokens_per_s": choice.tokens_per_s, "default_tokens_per_s": choice.default_tokens_per_s}
+            speeds = {
+                "tokens_per_s": choice.tokens_per_s,
+                "default_tokens_per_s": choice.default_tokens_per_s,
+            }
             gains = {"gain": gain.value, "gain_low": low, "gain_high": high}
-            rows.append({"method": name, "spec": choice.spec, "tried": choice.tried, **speeds, **gains})
+            rows.append(
+                {"method": name, "spec": choice.spec, "tried": choice.tried, **speeds, **gains}
+            )
         drafts = [asdict(draft) for draft in study.result.drafts]
         return {"tuned.csv": rows, **({DRAFTS: drafts} if drafts else {})}
 

@@ -14,7 +14,9 @@ class TuningOptions:
 
     methods: Annotated[
         tuple[str, ...],
-        Option("Method: a name, 'all' or 'group:NAME'; may be given several times.", RUN, flag="method"),
+        Option(
+            "Method: a name, 'all' or 'group:NAME'; may be given several times.", RUN, flag="method"
+        ),
     ]
     traces: Annotated[
         tuple[Path, ...],
@@ -25,6 +27,8 @@ class TuningOptions:
             "replay",
         ),
     ]
-    budget: Annotated[int, Option("Number of settings to try per method, its default included.", RUN)] = 16
+    budget: Annotated[
+        int, Option("Number of settings to try per method, its default included.", RUN)
+    ] = 16
     batch_size: BatchSize = 1
     seed: Seed = 0

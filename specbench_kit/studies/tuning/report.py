@@ -1,4 +1,6 @@
-"""The page of `skit tune`: what the chosen options of each method gain on requests that did not choose them."""
+"""The page of `skit tune`: what the chosen options of each method gain on requests that did not
+choose them.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -38,13 +40,19 @@ FEW_REQUESTS = 20
 
 
 def gain(choice: TunedMethod) -> Estimate:
-    """Return the speed of the chosen options over that of the defaults; without a value if these cannot run."""
-    ratio = choice.tokens_per_s / choice.default_tokens_per_s if choice.default_tokens_per_s else None
+    """Return the speed of the chosen options over that of the defaults; without a value if these
+    cannot run.
+    """
+    ratio = (
+        choice.tokens_per_s / choice.default_tokens_per_s if choice.default_tokens_per_s else None
+    )
     return Estimate(ratio, choice.gain_interval)
 
 
 def headline(tuned: TunedOptions) -> str:
-    """Return the fastest tuned method in a sentence, with what tuning gained and the interval of that."""
+    """Return the fastest tuned method in a sentence, with what tuning gained and the interval of
+    that.
+    """
     if not tuned.methods:
         return "No method could be tuned on this trace."
     name, best = max(tuned.methods.items(), key=lambda item: item[1].tokens_per_s)
@@ -78,12 +86,16 @@ def table(tuned: TunedOptions) -> Table:
     for name, choice in sorted(tuned.methods.items(), key=lambda item: -item[1].tokens_per_s):
         options = choice.spec.partition(":")[2]
         speeds: list[Cell] = [choice.tokens_per_s, choice.default_tokens_per_s, gain(choice)]
-        rows.append([code(name), *speeds, choice.tried, code(options) if options else "the defaults"])
+        rows.append(
+            [code(name), *speeds, choice.tried, code(options) if options else "the defaults"]
+        )
     return Table(columns, rows)
 
 
 def draft_headline(tuned: TunedOptions) -> str:
-    """Return in a sentence which draft of several was chosen, and how it does on requests that chose nothing."""
+    """Return in a sentence which draft of several was chosen, and how it does on requests that
+    chose nothing.
+    """
     chosen, *others = tuned.drafts
     best = max(others, key=lambda draft: draft.tokens_per_s)
     return (
@@ -96,17 +108,27 @@ def draft_headline(tuned: TunedOptions) -> str:
 def draft_table(tuned: TunedOptions) -> Table:
     """Return a row per draft, the chosen one first."""
     columns = ("draft", Column("step", "seconds"), Column("tokens/s", "number"), "fastest method")
-    return Table(columns, [[draft.name, draft.step_s, draft.tokens_per_s, code(draft.spec)] for draft in tuned.drafts])
+    return Table(
+        columns,
+        [
+            [draft.name, draft.step_s, draft.tokens_per_s, code(draft.spec)]
+            for draft in tuned.drafts
+        ],
+    )
 
 
 def notes(tuned: TunedOptions) -> list[Block]:
     """Return what the figures of the table rest on."""
-    requests = f"{tuned.run['requests']} requests: one half to choose options, the other for these figures"
+    requests = (
+        f"{tuned.run['requests']} requests: one half to choose options, the other for these figures"
+    )
     lines = [f"{tuned.deployment}, batch of {tuned.batch_size}, {requests}"]
     if any(choice.default_tokens_per_s is None for choice in tuned.methods.values()):
         lines.append(f"{ABSENT}: with its defaults, the method cannot be replayed on this trace")
     if ends := _at_an_end(tuned):
-        lines.append(f"least or largest of the values tried, so that a better one may lie beyond: {'; '.join(ends)}")
+        lines.append(
+            f"least or largest of the values tried, so that a better one may lie beyond: {'; '.join(ends)}"
+        )
     return [Note(line) for line in lines]
 
 
@@ -149,13 +171,22 @@ def _at_an_end(tuned: TunedOptions) -> list[str]:
 
 
 def warnings(tuned: TunedOptions) -> list[str]:
-    """Return the line that stands before all others where the times that decided were taken on a busy machine."""
+    """Return the line that stands before all others where the times that decided were taken on a
+    busy machine.
+    """
     found = "; ".join(tuned.disturbed)
-    return [f"DISTURBED MACHINE: the times that decided do not hold: {found}: record again."] if found else []
+    return (
+        [f"DISTURBED MACHINE: the times that decided do not hold: {found}: record again."]
+        if found
+        else []
+    )
 
 
 def build(
-    run: RunDescription, tuned: TunedOptions, left_out: Mapping[str, str], figures: Sequence[Figure] = ()
+    run: RunDescription,
+    tuned: TunedOptions,
+    left_out: Mapping[str, str],
+    figures: Sequence[Figure] = (),
 ) -> Document:
     """Return the page; `left_out` says of methods why they have no options."""
     dataset = tuned.run.get("dataset")
@@ -201,22 +232,36 @@ NOTE = (
 
 
 def picture(tuned: TunedOptions) -> Picture | None:
-    """Return the picture of each method's speed before and after tuning, from fast to slow; None without methods."""
+    """Return the picture of each method's speed before and after tuning, from fast to slow; None
+    without methods.
+    """
     ordered = sorted(tuned.methods.items(), key=lambda item: -item[1].tokens_per_s)
 
     def paint(axes: "Axes") -> None:
         for number, (_, choice) in enumerate(ordered):
             if (default := choice.default_tokens_per_s) is not None:
-                axes.plot([default, choice.tokens_per_s], [number, number], color=COLOURS[0], linewidth=2)
-                axes.plot([default], [number], "o", color=COLOURS[0], markerfacecolor="none", markersize=9)
+                axes.plot(
+                    [default, choice.tokens_per_s], [number, number], color=COLOURS[0], linewidth=2
+                )
+                axes.plot(
+                    [default], [number], "o", color=COLOURS[0], markerfacecolor="none", markersize=9
+                )
             axes.plot([choice.tokens_per_s], [number], "o", color=COLOURS[0], markersize=5)
         axes.set_yticks(range(len(ordered)), [name for name, _ in ordered])
         axes.invert_yaxis()
         axes.margins(y=0.3)
         # By the speeds and not by their spread, which is nothing where all methods are alike.
-        axes.set_xlim(0, 1.06 * max(max(one.tokens_per_s, one.default_tokens_per_s or 0.0) for _, one in ordered))
+        axes.set_xlim(
+            0,
+            1.06
+            * max(max(one.tokens_per_s, one.default_tokens_per_s or 0.0) for _, one in ordered),
+        )
         axes.set_xlabel("tokens per second")
         axes.grid(axis="x", alpha=0.3)
 
     height_in = 0.8 + 0.24 * max(2, len(ordered))
-    return Picture("tuning_gain", "Speed before and after tuning", NOTE, height_in, paint) if ordered else None
+    return (
+        Picture("tuning_gain", "Speed before and after tuning", NOTE, height_in, paint)
+        if ordered
+        else None
+    )

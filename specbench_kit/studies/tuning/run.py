@@ -1,4 +1,6 @@
-"""Choose each method's options on half of a trace's requests, and measure on the other half what that gains."""
+"""Choose each method's options on half of a trace's requests, and measure on the other half what
+that gains.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +26,12 @@ from specbench_kit.studies.tuning.kind import DRAFTS, TUNING, TuningStudy
 from specbench_kit.studies.tuning.options import TuningOptions
 from specbench_kit.studies.tuning.summary import TuningSummary
 from specbench_kit.traces.draft_limits import fit_spec, lowered_limits
-from specbench_kit.traces.replay import prepare_for_replay, recording_deployment, replay, takes_recorded_drafter
+from specbench_kit.traces.replay import (
+    prepare_for_replay,
+    recording_deployment,
+    replay,
+    takes_recorded_drafter,
+)
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 
@@ -47,13 +54,15 @@ class TuningSettings(TuningOptions):
 
 
 def run_tuning(settings: TuningSettings, file: Path, report: ProgressCallback) -> TuningStudy:
-    """Write the options of every method into a file for `skit bench --tuned`, and the study into a folder beside it.
+    """Write the options of every method into a file for `skit bench --tuned`, and the study into a
+    folder beside it.
 
     Raise SkitError, before the work begins, if the folder holds what another command wrote.
     """
     folder = file.with_suffix("")
     require(
-        not folder.is_file() and (not (folder / RUN).exists() or command_of(folder) == TUNING.command),
+        not folder.is_file()
+        and (not (folder / RUN).exists() or command_of(folder) == TUNING.command),
         f"--out {file}: the page goes into the folder {folder}, which holds something else: name another file",
     )
     tuned, left_out = tune(settings, report)
@@ -66,11 +75,19 @@ def run_tuning(settings: TuningSettings, file: Path, report: ProgressCallback) -
 
 def _describe(settings: TuningSettings, tuned: TunedOptions) -> JsonObject:
     """Return the content of `run.json`, with the trace whose draft was chosen."""
-    traces = map(TraceFile, settings.traces)  # which finds those that come with the kit by their names
-    trace = next(trace for trace in traces if provenance.hash_file(trace.path) == tuned.run["trace"])
+    traces = map(
+        TraceFile, settings.traces
+    )  # which finds those that come with the kit by their names
+    trace = next(
+        trace for trace in traces if provenance.hash_file(trace.path) == tuned.run["trace"]
+    )
     return {
         "command": TUNING.command,
-        **{name: tuned.run[name] for name in ("dataset", "models", "lowered_limits") if name in tuned.run},
+        **{
+            name: tuned.run[name]
+            for name in ("dataset", "models", "lowered_limits")
+            if name in tuned.run
+        },
         "trace": trace.describe(),
         "config": {
             "methods": list(settings.methods),
@@ -85,10 +102,13 @@ def _describe(settings: TuningSettings, tuned: TunedOptions) -> JsonObject:
 
 
 def _deployment(settings: TuningSettings, trace: TraceFile) -> Deployment:
-    """Return the deployment on whose time a trace is replayed: the given one, or that of its own recording."""
+    """Return the deployment on whose time a trace is replayed: the given one, or that of its own
+    recording.
+    """
     if settings.deployment is not None:
         return settings.deployment
-    # The machine may have been faster at one recording than at the other, so that verification has one time.
+    # The machine may have been faster at one recording than at the other, so that verification has
+    # one time.
     verifier = recording_deployment(TraceFile(settings.traces[0]).header).verifier
     return replace(recording_deployment(trace.header), verifier=verifier)
 
@@ -105,7 +125,11 @@ def tune(settings: TuningSettings, report: ProgressCallback) -> tuple[TunedOptio
     tuned, left_out = outcomes[best]
     if len(tuners) > 1:
         order = sorted(range(len(tuners)), key=lambda number: number != best)
-        drafts = [_of_draft(tuners[number], outcomes[number][0]) for number in order if outcomes[number][0].methods]
+        drafts = [
+            _of_draft(tuners[number], outcomes[number][0])
+            for number in order
+            if outcomes[number][0].methods
+        ]
         tuned = replace(tuned, drafts=drafts if len(drafts) > 1 else [])
     if settings.deployment is None:
         tuned = replace(tuned, disturbed=[line for tuner in tuners for line in tuner.disturbed])
@@ -142,17 +166,26 @@ def _answer(request: RequestTrace) -> tuple[str, list[int], list[int]]:
 def _of_draft(tuner: "_Tuner", tuned: TunedOptions) -> TunedDraft:
     spec, best = max(tuned.methods.items(), key=lambda item: item[1].tokens_per_s)
     return TunedDraft(
-        tuner.draft, tuner.trace.path.name, tuner.trace.header.draft_s, spec, best.spec, best.tokens_per_s
+        tuner.draft,
+        tuner.trace.path.name,
+        tuner.trace.header.draft_s,
+        spec,
+        best.spec,
+        best.tokens_per_s,
     )
 
 
-def _tune(settings: TuningSettings, tuner: "_Tuner", report: ProgressCallback) -> tuple[TunedOptions, dict[str, str]]:
+def _tune(
+    settings: TuningSettings, tuner: "_Tuner", report: ProgressCallback
+) -> tuple[TunedOptions, dict[str, str]]:
     trace = tuner.trace
     tuned: dict[str, TunedMethod] = {}
     left_out: dict[str, str] = {}
     for spec, named in expand(settings.methods, baseline=True).items():
         if named and ":" in spec:
-            raise SkitError(f"skit tune chooses the options itself: name {spec.partition(':')[0]} alone")
+            raise SkitError(
+                f"skit tune chooses the options itself: name {spec.partition(':')[0]} alone"
+            )
         try:
             tuned[spec] = tuner.choose(spec, report)
         except SkitError as error:
@@ -168,16 +201,21 @@ def _tune(settings: TuningSettings, tuner: "_Tuner", report: ProgressCallback) -
         "argv": provenance.shareable(settings.argv),
         **lowered_limits(tuned, trace.header),
     }
-    return TunedOptions(tuned, tuner.deployment.name, settings.batch_size, settings.budget, run), left_out
+    return TunedOptions(
+        tuned, tuner.deployment.name, settings.batch_size, settings.budget, run
+    ), left_out
 
 
 def candidates(name: str, budget: int, seed: int) -> list[str]:
-    """Return the specs to try: the method's defaults, then a random sample of its grid without repetition.
+    """Return the specs to try: the method's defaults, then a random sample of its grid without
+    repetition.
 
     The sample depends on the method and the seed only.
     """
     grid = methods.get(name).grid
-    points = [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
+    points = (
+        [dict(zip(grid, values, strict=True)) for values in product(*grid.values())] if grid else []
+    )
     Random(f"{seed}/{name}").shuffle(points)
     specs = []
     for point in points:
@@ -206,7 +244,9 @@ class _Tuner:
 
     @property
     def disturbed(self) -> list[str]:
-        """What disturbed the machine while the steps of the trace were timed; empty if nothing did."""
+        """What disturbed the machine while the steps of the trace were timed; empty if nothing
+        did.
+        """
         found = disturbances(read_machine(self.trace.header.run.get("machine")))
         return [f"{self.trace.path.name}: {line}" for line in found]
 
@@ -219,7 +259,9 @@ class _Tuner:
         """Return the fastest candidate; candidates that the trace cannot serve are skipped."""
         grid = candidates(name, self.settings.budget, self.settings.seed)
         longest = self.trace.header.max_draft
-        grid += methods.get(name).tuning_specs(self._choosing_speed, self.settings.batch_size, longest)
+        grid += methods.get(name).tuning_specs(
+            self._choosing_speed, self.settings.batch_size, longest
+        )
         if takes_recorded_drafter(parse_method(name), self.trace.header):
             # The tuned options are for runs without the trace, which have to draft in the same way.
             grid = [with_option(spec, "drafter", self.trace.header.drafter) for spec in grid]
@@ -254,7 +296,9 @@ class _Tuner:
         """Return the committed tokens over the seconds until the last request is answered."""
         return _speed(self._replayed(spec, requests, batch_size))
 
-    def _replayed(self, spec: str, requests: Sequence[RequestTrace], batch_size: int) -> list[RequestRecord]:
+    def _replayed(
+        self, spec: str, requests: Sequence[RequestTrace], batch_size: int
+    ) -> list[RequestRecord]:
         method = prepare_for_replay(parse_method(spec), self.trace, self.deployment, batch_size)
         return list(
             replay(
@@ -269,11 +313,17 @@ class _Tuner:
 
 
 def _speed(records: Sequence[RequestRecord]) -> float:
-    return sum(len(record.output_ids) for record in records) / max(record.finished_s or 0.0 for record in records)
+    return sum(len(record.output_ids) for record in records) / max(
+        record.finished_s or 0.0 for record in records
+    )
 
 
-def _gain_interval(tuned: Sequence[RequestRecord], default: Sequence[RequestRecord]) -> list[float] | None:
-    """Return the interval of the ratio of speeds, from the times of the same requests, answered one by one."""
+def _gain_interval(
+    tuned: Sequence[RequestRecord], default: Sequence[RequestRecord]
+) -> list[float] | None:
+    """Return the interval of the ratio of speeds, from the times of the same requests, answered one
+    by one.
+    """
     return interval_of_ratio(_seconds(default), _seconds(tuned))
 
 

@@ -9,11 +9,15 @@ from specbench_kit.studies.bench.tuned_options import TunedOptions
 
 @dataclass(frozen=True, slots=True)
 class TuningSummary(TunedOptions):
-    """The content of the file that `skit bench --tuned` reads, and why methods that were asked for are not in it."""
+    """The content of the file that `skit bench --tuned` reads, and why methods that were asked for
+    are not in it.
+    """
 
     left_out: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tuned: TunedOptions, left_out: Mapping[str, str]) -> Self:
         """Return the summary of these options."""
-        return cls(**{each.name: getattr(tuned, each.name) for each in fields(tuned)}, left_out=left_out)
+        return cls(
+            **{each.name: getattr(tuned, each.name) for each in fields(tuned)}, left_out=left_out
+        )

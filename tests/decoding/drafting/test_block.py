@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 from command_line import error_line, skit_here
-from tiny_models import AUTOREGRESSIVE, decode, disturbed, make_requests, make_runner, outputs, tiny_llama
+from tiny_models import (
+    AUTOREGRESSIVE,
+    decode,
+    disturbed,
+    make_requests,
+    make_runner,
+    outputs,
+    tiny_llama,
+)
 from tiny_predictors import PAIR
 
 from specbench_kit.core.errors import SkitError
@@ -39,19 +47,25 @@ def runners() -> tuple[Runner, Runner]:
 def rounds(spec: str, runners: tuple[Runner, Runner], batch_size: int = 1) -> list[RoundRecord]:
     """Return the rounds of greedy decoding, whose output is plain decoding's."""
     plain = decode(AUTOREGRESSIVE, runners, REQUESTS)
-    records = decode(parse_method(spec), runners, REQUESTS, batch_size=batch_size, deployment=DEPLOYMENT)
+    records = decode(
+        parse_method(spec), runners, REQUESTS, batch_size=batch_size, deployment=DEPLOYMENT
+    )
     assert outputs(records) == outputs(plain)
     return [step for name in sorted(records) for step in records[name].rounds]
 
 
 @pytest.mark.parametrize(("size", "forwards"), [(4, 1), (2, 2), (3, 2), (1, 4)])
-def test_a_block_takes_the_time_of_one_forward(size: int, forwards: int, runners: tuple[Runner, Runner]) -> None:
+def test_a_block_takes_the_time_of_one_forward(
+    size: int, forwards: int, runners: tuple[Runner, Runner]
+) -> None:
     steps = rounds(f"fixed-k:k=4,drafter=block.size={size}", runners)
     assert {round(step.draft_s, 9) for step in steps} == {forwards * DRAFT_S}
 
 
 def test_tokens_are_the_models_own_where_all_are_kept(runners: tuple[Runner, Runner]) -> None:
-    block, model = (rounds(spec, runners) for spec in ("fixed-k:k=4,drafter=block", "fixed-k:k=4,proposal=top"))
+    block, model = (
+        rounds(spec, runners) for spec in ("fixed-k:k=4,drafter=block", "fixed-k:k=4,proposal=top")
+    )
     assert [step.accepted for step in block] == [step.accepted for step in model]
     assert sum(step.accepted for step in block) > 20
 
@@ -61,8 +75,14 @@ def test_acceptance_is_lost_from_the_position_on_at_which_tokens_are_replaced(
 ) -> None:
     accepted = [step.accepted for step in rounds("fixed-k:k=4,drafter=block.keep=1-1-0", runners)]
     assert max(accepted) == 2
-    assert sum(step.accepted for step in rounds("fixed-k:k=4,drafter=block.keep=0", runners)) < len(accepted) / 10
-    assert max(step.accepted for step in rounds("fixed-k:k=4,drafter=block.size=2+keep=1-0", runners)) == 1
+    assert (
+        sum(step.accepted for step in rounds("fixed-k:k=4,drafter=block.keep=0", runners))
+        < len(accepted) / 10
+    )
+    assert (
+        max(step.accepted for step in rounds("fixed-k:k=4,drafter=block.size=2+keep=1-0", runners))
+        == 1
+    )
 
 
 def test_a_batch_replaces_the_same_tokens(runners: tuple[Runner, Runner]) -> None:
@@ -80,7 +100,9 @@ def test_a_trace_of_the_model_replays_as_blocks() -> None:
         rounds_of_traces.append([step for record in records for step in record.rounds])
     blocks, chains = rounds_of_traces
     assert [step.accepted for step in blocks] == [step.accepted for step in chains]
-    assert sum(step.draft_s for step in chains) == pytest.approx(4 * sum(step.draft_s for step in blocks))
+    assert sum(step.draft_s for step in chains) == pytest.approx(
+        4 * sum(step.draft_s for step in blocks)
+    )
 
 
 def test_a_method_that_weighs_time_counts_a_part_of_a_forward_per_token() -> None:
@@ -96,24 +118,46 @@ def test_a_method_that_weighs_time_counts_a_part_of_a_forward_per_token() -> Non
 def test_a_replaced_token_has_the_statistics_of_the_models(runners: tuple[Runner, Runner]) -> None:
     """A stop rule reads the same statistics, and so stops at the same place, whichever tokens are replaced."""
     unchanged, replaced = (
-        rounds(f"threshold:max_draft=4,drafter=block.keep={keep}", runners)[0].submitted for keep in (1, 0)
+        rounds(f"threshold:max_draft=4,drafter=block.keep={keep}", runners)[0].submitted
+        for keep in (1, 0)
     )
     assert unchanged == replaced
 
 
 def test_measured_time_and_bad_options_are_refused_in_one_line() -> None:
-    refused = skit_here("bench", "--target", "bundled", "--method", "fixed-k:drafter=block", "--limit", 1)
+    refused = skit_here(
+        "bench", "--target", "bundled", "--method", "fixed-k:drafter=block", "--limit", 1
+    )
     assert "drafter 'block' has no time of its own: add --deployment NAME" in error_line(refused)
-    for options, words in (("size=0", "size must be at least 1"), ("keep=1-2", "keep must have shares in 0..1")):
+    for options, words in (
+        ("size=0", "size must be at least 1"),
+        ("keep=1-2", "keep must have shares in 0..1"),
+    ):
         with pytest.raises(SkitError, match=words):
             parse_drafter(f"block.{options}")
 
 
 def test_a_report_says_that_no_drafter_of_one_forward_has_run(tmp_path: Path) -> None:
-    setting = ("--target", "bundled", "--limit", 2, "--max-new-tokens", 8, "--deployment", "wan", "--out", tmp_path)
-    told = skit_here("bench", "--method", "fixed-k:k=4,drafter=block", "--method", "fixed-k:k=2", *setting).stdout
+    setting = (
+        "--target",
+        "bundled",
+        "--limit",
+        2,
+        "--max-new-tokens",
+        8,
+        "--deployment",
+        "wan",
+        "--out",
+        tmp_path,
+    )
+    told = skit_here(
+        "bench", "--method", "fixed-k:k=4,drafter=block", "--method", "fixed-k:k=2", *setting
+    ).stdout
     words = " ".join(told.split())
-    assert "MODELLED DRAFTER: fixed-k:k=4,drafter=block drafts the draft model's own tokens, several in" in words
+    assert (
+        "MODELLED DRAFTER: fixed-k:k=4,drafter=block drafts the draft model's own tokens, several in"
+        in words
+    )
     assert words.count("MODELLED DRAFTER") == 1, "the other method drafts as the draft model does"
 
 

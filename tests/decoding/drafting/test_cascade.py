@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 from environments import DEPLOYMENT
-from tiny_models import GREEDY, clear_prompts, disturbed, make_requests, make_runner, plain_greedy, tiny_llama
+from tiny_models import (
+    GREEDY,
+    clear_prompts,
+    disturbed,
+    make_requests,
+    make_runner,
+    plain_greedy,
+    tiny_llama,
+)
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT, parse_drafter
@@ -42,7 +50,9 @@ def _count(runner: Runner) -> list[int]:
     """Is filled with the rows of every forward."""
     batch_sizes: list[int] = []
     forward = runner.forward
-    runner.forward = lambda rows, layers=(): (batch_sizes.append(len(rows)), forward(rows, layers))[1]  # type: ignore[method-assign]
+    runner.forward = lambda rows, layers=(): (batch_sizes.append(len(rows)), forward(rows, layers))[
+        1
+    ]  # type: ignore[method-assign]
     return batch_sizes
 
 
@@ -53,11 +63,15 @@ def test_two_models_draft_what_the_first_would_with_fewer_of_its_forwards() -> N
     assert fewer < 0.8 * forwards
     for plain, cascaded, prompt in zip(alone, cascade, PROMPTS, strict=True):
         assert cascaded.output_ids == plain.output_ids == plain_greedy(MODELS[0], prompt, LONG)[0]
-        assert [(r.drafted, r.accepted) for r in cascaded.rounds] == [(r.drafted, r.accepted) for r in plain.rounds]
+        assert [(r.drafted, r.accepted) for r in cascaded.rounds] == [
+            (r.drafted, r.accepted) for r in plain.rounds
+        ]
 
 
 def test_sampled_tokens_of_the_second_are_drawn_and_verified() -> None:
-    records, fewer, guesses = decoded("fixed-k:k=6,drafter=cascade.second=smaller", Sampler(temperature=1.0))
+    records, fewer, guesses = decoded(
+        "fixed-k:k=6,drafter=cascade.second=smaller", Sampler(temperature=1.0)
+    )
     assert [len(record.output_ids) for record in records] == [LONG] * 3
     assert 0 < fewer < guesses
 
@@ -72,14 +86,20 @@ FIRST = ContextModel(0, gamma_s=0.001, delta_s=0.010)
 PLACE = replace(DEPLOYMENT, drafter=Endpoint("edge", FIRST))
 
 
-def modelled(spec: str, prompt: Sequence[int], guessing: bool = False) -> tuple[list[RoundRecord], list[int]]:
+def modelled(
+    spec: str, prompt: Sequence[int], guessing: bool = False
+) -> tuple[list[RoundRecord], list[int]]:
     """The rounds of one request under a deployment, and the tokens of every forward of the first."""
     record, tokens = recorded(spec, prompt, guessing)
     return record.rounds, tokens
 
 
 def recorded(
-    spec: str, prompt: Sequence[int], guessing: bool = False, place: Deployment = PLACE, ends: Sequence[Deployment] = ()
+    spec: str,
+    prompt: Sequence[int],
+    guessing: bool = False,
+    place: Deployment = PLACE,
+    ends: Sequence[Deployment] = (),
 ) -> tuple[RequestRecord, list[int]]:
     """The record of one request under a deployment, and the tokens of every forward of the first.
 
@@ -87,11 +107,20 @@ def recorded(
     """
     target, first, second = (make_runner(MODELS[0], 1, 200) for _ in range(3))
     tokens, forward = list[int](), first.forward
-    first.forward = lambda rows, layers=(): (tokens.append(len(rows[0].tokens)), forward(rows, layers))[1]  # type: ignore[method-assign]
+    first.forward = lambda rows, layers=(): (
+        tokens.append(len(rows[0].tokens)),
+        forward(rows, layers),
+    )[1]  # type: ignore[method-assign]
     other_runners = {"same": second} if guessing else {}
     setup = DecodingSetup()
     engine = local_loop(
-        parse_method(spec), target, first, setup=setup, deployment=place, others=other_runners, ends=ends
+        parse_method(spec),
+        target,
+        first,
+        setup=setup,
+        deployment=place,
+        others=other_runners,
+        ends=ends,
     )
     engine.submit(make_requests([prompt], 27)[0])
     records: list[RequestRecord] = []
@@ -111,7 +140,9 @@ def test_at_an_end_of_derived_times_both_models_take_what_they_would_take_there(
     assert ranged.ends_s == pytest.approx([ranged.e2e_s, slow_link.e2e_s])
 
 
-def test_a_learned_method_decides_about_every_token_of_a_cascade(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_learned_method_decides_about_every_token_of_a_cascade(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(FixedK, "learned", True)
     spec = "fixed-k:k=8,drafter=cascade.second=same+k2=3+second_s=0.002"
     free, _ = recorded(spec, PROMPTS[1], guessing=True)
@@ -126,7 +157,9 @@ def test_under_a_deployment_every_forward_of_both_takes_its_time() -> None:
     guesses and what it lacks before them, which is one token, or two at the beginning of the second round. The prompt
     less its last token is one forward of each.
     """
-    rounds, _ = modelled("fixed-k:k=8,drafter=cascade.second=same+k2=3+second_s=0.002", PROMPTS[1], guessing=True)
+    rounds, _ = modelled(
+        "fixed-k:k=8,drafter=cascade.second=same+k2=3+second_s=0.002", PROMPTS[1], guessing=True
+    )
     assert [step.accepted for step in rounds] == [8, 8, 8]
     assert rounds[0].prefill_s == pytest.approx(0.002 + 0.010 + 0.001 * (len(PROMPTS[1]) - 1))
     assert rounds[0].draft_s == pytest.approx(6 * 0.002 + 0.014 + 0.014)
@@ -138,11 +171,15 @@ def test_looking_up_takes_no_time_and_the_first_verifies_what_was_found() -> Non
     rounds, (prompt, *tokens) = modelled("fixed-k:k=4,drafter=cascade", looping)
     assert prompt == len(looping) - 1
     assert max(tokens) > 3
-    assert sum(step.draft_s for step in rounds) == pytest.approx(sum(0.010 + 0.001 * new for new in tokens))
+    assert sum(step.draft_s for step in rounds) == pytest.approx(
+        sum(0.010 + 0.001 * new for new in tokens)
+    )
 
 
 def test_a_second_model_needs_a_time_under_a_deployment() -> None:
-    with pytest.raises(SkitError, match="nothing is known of the time that a forward of same takes"):
+    with pytest.raises(
+        SkitError, match="nothing is known of the time that a forward of same takes"
+    ):
         modelled("fixed-k:drafter=cascade.second=same", PROMPTS[0], guessing=True)
 
 

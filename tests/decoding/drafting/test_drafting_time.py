@@ -16,7 +16,9 @@ def rounds(spec: str) -> list[RoundRecord]:
     """Under a deployment, where the target has no draft model beside it."""
     model = tiny_llama(0)
     runners = make_runner(model, 1, 200), make_runner(model, 1, 200)
-    return decode(parse_method(spec), runners, make_requests([LOOPING], 8), deployment=DEPLOYMENT)["000"].rounds
+    return decode(parse_method(spec), runners, make_requests([LOOPING], 8), deployment=DEPLOYMENT)[
+        "000"
+    ].rounds
 
 
 def test_a_look_up_costs_nothing_unless_a_constant_is_stated() -> None:

@@ -89,16 +89,22 @@ def pair() -> tuple[Runner, Runner]:
     return runners
 
 
-def rounds_of(method: Method, requests: Sequence[Request], batch_size: int) -> dict[str, list[RoundDetail]]:
+def rounds_of(
+    method: Method, requests: Sequence[Request], batch_size: int
+) -> dict[str, list[RoundDetail]]:
     runners, collector = pair(), DetailCollector()
     other_runners: Mapping[str, Runner] = heads_beside(method, runners[0])
-    engine = local_loop(method, *runners, setup=DecodingSetup(batch_size=batch_size), others=other_runners)
+    engine = local_loop(
+        method, *runners, setup=DecodingSetup(batch_size=batch_size), others=other_runners
+    )
     engine.on_round = collector.note
     for request in requests:
         engine.submit(request)
     details = {}
     while not engine.idle:
-        details |= {record.request_id: collector.take(record.request_id).rounds for record in engine.step()}
+        details |= {
+            record.request_id: collector.take(record.request_id).rounds for record in engine.step()
+        }
     return details
 
 
@@ -116,7 +122,9 @@ def alone() -> dict[str, dict[str, list[list[int]]]]:
     }
 
 
-@pytest.mark.parametrize(("kind", "batch_size"), nightly_except([(FixedK, 3)], product([FixedK, DraftsInVain], [1, 3])))
+@pytest.mark.parametrize(
+    ("kind", "batch_size"), nightly_except([(FixedK, 3)], product([FixedK, DraftsInVain], [1, 3]))
+)
 def test_every_member_drafts_what_it_would_draft_alone(
     kind: type[FixedK], batch_size: int, alone: dict[str, dict[str, list[list[int]]]]
 ) -> None:
@@ -138,8 +146,13 @@ def test_a_head_that_waits_for_its_first_draft_knows_all_text_before_it() -> Non
     """The suffix drafts from the first round on, so the head's slot is taken late."""
     (start,) = random_prompts([14], VOCABULARY, seed=4)
     requests = make_requests([[*start, *start[:6]]], 40)
-    alone = [detail.tokens[1:] for detail in rounds_of(DraftsInVain(4, drafter="head"), requests, 1)["000"]]
-    details = rounds_of(FixedK(4, drafter=f"first-of.first={OWN}+second=head+match=1"), requests, 1)["000"]
+    alone = [
+        detail.tokens[1:]
+        for detail in rounds_of(DraftsInVain(4, drafter="head"), requests, 1)["000"]
+    ]
+    details = rounds_of(
+        FixedK(4, drafter=f"first-of.first={OWN}+second=head+match=1"), requests, 1
+    )["000"]
     late = next(number for number, detail in enumerate(details) if detail.drafter == "head")
     assert late >= 2
     offset = 0
@@ -151,7 +164,9 @@ def test_a_head_that_waits_for_its_first_draft_knows_all_text_before_it() -> Non
 
 @pytest.mark.parametrize("match", [1, 2, 4])
 def test_a_look_up_drafts_only_after_a_match_of_that_length(match: int) -> None:
-    details = rounds_of(FixedK(4, drafter=f"{MEMBERS}+match={match}"), make_requests(PROMPTS, LENGTH), 1)
+    details = rounds_of(
+        FixedK(4, drafter=f"{MEMBERS}+match={match}"), make_requests(PROMPTS, LENGTH), 1
+    )
     drafters = Counter[str]()
     for number, (prompt, answer) in enumerate(zip(PROMPTS, answers(), strict=True)):
         offset = 0
@@ -167,13 +182,18 @@ def test_a_look_up_drafts_only_after_a_match_of_that_length(match: int) -> None:
 
 @pytest.mark.parametrize(
     ("first", "temperature"),
-    nightly_except([(OWN, 0.0), ("prompt-lookup", 0.7)], product([OWN, "prompt-lookup", "none"], [0.0, 0.7])),
+    nightly_except(
+        [(OWN, 0.0), ("prompt-lookup", 0.7)], product([OWN, "prompt-lookup", "none"], [0.0, 0.7])
+    ),
 )
-def test_the_batch_changes_no_token_and_greedy_output_is_the_targets(first: str, temperature: float) -> None:
+def test_the_batch_changes_no_token_and_greedy_output_is_the_targets(
+    first: str, temperature: float
+) -> None:
     method = FixedK(4, drafter=f"first-of.first={first}+second=head+third=model")
     requests, sampler = make_requests(PROMPTS, LENGTH), Sampler(temperature)
     outputs_by_batch_size = [
-        outputs(decode(method, pair(), requests, sampler=sampler, batch_size=size)) for size in (1, 4)
+        outputs(decode(method, pair(), requests, sampler=sampler, batch_size=size))
+        for size in (1, 4)
     ]
     assert outputs_by_batch_size[0] == outputs_by_batch_size[1]
     if sampler.greedy:
@@ -193,9 +213,15 @@ def test_sampled_output_has_the_targets_distribution_whoever_drafts(spec: str) -
     put_beside(runners[0], untrained(runners[0], seed=1))
     sampler, prompt = Sampler(temperature=0.7), [1, 2, 3, 2, 1]
     records = decode(
-        FixedK(2, drafter=spec), runners, make_requests([prompt] * DRAWS, TOKENS), sampler=sampler, batch_size=300
+        FixedK(2, drafter=spec),
+        runners,
+        make_requests([prompt] * DRAWS, TOKENS),
+        sampler=sampler,
+        batch_size=300,
     )
-    drafters = Counter(step.drafter for record in records.values() for step in record.rounds if step.submitted)
+    drafters = Counter(
+        step.drafter for record in records.values() for step in record.rounds if step.submitted
+    )
     assert len(drafters) == (3 if "head" in spec else 2)
     assert min(drafters.values()) > 100
     counts = Counter(tuple(record.output_ids) for record in records.values())
@@ -206,12 +232,17 @@ def test_sampled_output_has_the_targets_distribution_whoever_drafts(spec: str) -
         *(counts[tokens] for tokens in common),
         sum(counts[tokens] for tokens in expected if tokens not in common),
     ]
-    shares = [*(expected[tokens] for tokens in common), 1 - sum(expected[tokens] for tokens in common)]
+    shares = [
+        *(expected[tokens] for tokens in common),
+        1 - sum(expected[tokens] for tokens in common),
+    ]
     scale = DRAWS / sum(shares)
     assert chisquare(observed, [share * scale for share in shares]).pvalue > 1e-3
 
 
-def _joint(target: PreTrainedModel, prompt: Sequence[int], sampler: Sampler) -> dict[tuple[int, ...], float]:
+def _joint(
+    target: PreTrainedModel, prompt: Sequence[int], sampler: Sampler
+) -> dict[tuple[int, ...], float]:
     """The probability of every text of so many tokens."""
     joint = {}
     for text in product(range(4), repeat=TOKENS):
@@ -230,7 +261,11 @@ EDGE = replace(
 
 def seconds(records: dict[str, RequestRecord]) -> list[float]:
     steps = [step for record in records.values() for step in record.rounds]
-    return [time for step in steps for time in (step.prefill_s, step.draft_s, step.link_s, step.verify_s, step.end_s)]
+    return [
+        time
+        for step in steps
+        for time in (step.prefill_s, step.draft_s, step.link_s, step.verify_s, step.end_s)
+    ]
 
 
 def test_with_one_member_it_takes_that_members_time() -> None:
@@ -246,7 +281,9 @@ def test_with_one_member_it_takes_that_members_time() -> None:
 def test_looking_up_takes_its_own_time_and_the_head_catches_up() -> None:
     """A look-up of 2 ms per token; the head forwards what was committed since its last round, 1 ms each."""
     method = FixedK(3, drafter=f"first-of.first={OWN}:lookup_s=0.002+second=head")
-    (record,) = decode(method, pair(), make_requests(PROMPTS[2:3], LENGTH), deployment=EDGE).values()
+    (record,) = decode(
+        method, pair(), make_requests(PROMPTS[2:3], LENGTH), deployment=EDGE
+    ).values()
     waiting, kinds = len(PROMPTS[2]) - 1, Counter[str]()
     for step in record.rounds:
         kinds[step.drafter] += 1
@@ -277,7 +314,9 @@ def test_members_are_chosen_by_option() -> None:
     assert own_head.spec == "first-of.second=head"
     no_head = parse_drafter("first-of.match=3").resolved(lambda name: name == DRAFT)
     assert (no_head.models, no_head.spec) == ((DRAFT,), "first-of.second=model+match=3")
-    chosen = parse_drafter("first-of.first=suffix.factor=2:min_prob=0.3+second=head.path=/x/y+third=model")
+    chosen = parse_drafter(
+        "first-of.first=suffix.factor=2:min_prob=0.3+second=head.path=/x/y+third=model"
+    )
     assert chosen.models == ("head:/x/y", DRAFT)
     assert isinstance(chosen, FirstOfDrafting)
     assert chosen.members[0] == parse_drafter("suffix.factor=2+min_prob=0.3+min=2")

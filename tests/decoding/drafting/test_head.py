@@ -12,7 +12,15 @@ import torch
 from environments import DEPLOYMENT
 from safetensors.torch import load_file, save_file
 from tiny_heads import heads_beside, put_beside, untrained
-from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts, tiny_llama
+from tiny_models import (
+    AUTOREGRESSIVE,
+    decode,
+    make_requests,
+    make_runner,
+    outputs,
+    random_prompts,
+    tiny_llama,
+)
 from transformers import LlamaConfig, PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
@@ -26,7 +34,12 @@ from specbench_kit.models.heads.files import load_head, save_head
 from specbench_kit.models.runner import Append, Runner
 from specbench_kit.studies.training.head_training import unroll
 
-SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2, "num_key_value_heads": 2}
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+}
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +75,17 @@ def speculators_folder(folder: Path, *, embedding: bool = True, **changes: Any) 
         "t2d": mapped,
     } | ({"embed_tokens.weight": weight(64, 32)} if embedding else {})
     layer = LlamaConfig(
-        **SIZES | {"num_key_value_heads": 1}, vocab_size=64, num_hidden_layers=1, max_position_embeddings=128
+        **SIZES | {"num_key_value_heads": 1},
+        vocab_size=64,
+        num_hidden_layers=1,
+        max_position_embeddings=128,
     )
-    greedy = {"proposal_type": "greedy", "speculative_tokens": 5, "verifier_accept_k": 1, "accept_tolerance": 0.0}
+    greedy = {
+        "proposal_type": "greedy",
+        "speculative_tokens": 5,
+        "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }
     config: dict[str, Any] = {
         "architectures": ["Eagle3Speculator"],
         "speculators_model_type": "eagle3",
@@ -73,7 +94,10 @@ def speculators_folder(folder: Path, *, embedding: bool = True, **changes: Any) 
             "algorithm": "eagle3",
             "default_proposal_method": "greedy",
             "proposal_methods": [greedy | changes.pop("proposal", {})],
-            "verifier": {"architectures": ["LlamaForCausalLM"], "name_or_path": "meta-llama/Llama-3.1-8B-Instruct"},
+            "verifier": {
+                "architectures": ["LlamaForCausalLM"],
+                "name_or_path": "meta-llama/Llama-3.1-8B-Instruct",
+            },
         },
         "draft_vocab_size": 32,
         "norm_before_residual": False,
@@ -85,7 +109,9 @@ def speculators_folder(folder: Path, *, embedding: bool = True, **changes: Any) 
     return folder
 
 
-def test_a_head_of_speculators_drafts_and_loses_nothing(target: PreTrainedModel, tmp_path: Path) -> None:
+def test_a_head_of_speculators_drafts_and_loses_nothing(
+    target: PreTrainedModel, tmp_path: Path
+) -> None:
     head = load_head(speculators_folder(tmp_path / "head"), target)
     assert head.config.layers == default_layers(4) == (2, 2, 1)
     assert head.tokens.tolist() == list(range(8, 40))
@@ -100,7 +126,9 @@ def test_a_head_of_speculators_drafts_and_loses_nothing(target: PreTrainedModel,
 
 
 def test_a_head_comes_back_as_it_was_saved(target: PreTrainedModel, tmp_path: Path) -> None:
-    head = load_head(speculators_folder(tmp_path / "one", embedding=False, norm_before_residual=True), target)
+    head = load_head(
+        speculators_folder(tmp_path / "one", embedding=False, norm_before_residual=True), target
+    )
     torch.testing.assert_close(head.embed_tokens.weight, target.get_input_embeddings().weight)
     save_head(head, tmp_path / "two")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
@@ -132,13 +160,21 @@ def test_heads_that_do_not_fit_are_refused_in_one_line(
 
 
 @pytest.mark.parametrize("norm_first", [False, True])
-def test_both_executors_draft_what_training_unrolls(norm_first: bool, target: PreTrainedModel, tmp_path: Path) -> None:
+def test_both_executors_draft_what_training_unrolls(
+    norm_first: bool, target: PreTrainedModel, tmp_path: Path
+) -> None:
     """A prompt's rows on the target's states, then a chain on the head's own; side branches disturb nothing."""
     head = load_head(speculators_folder(tmp_path / "head", norm_before_residual=norm_first), target)
-    tokens, target_states = torch.randint(64, (1, 16), generator=torch.Generator().manual_seed(1)), torch.randn(12, 96)
+    tokens, target_states = (
+        torch.randint(64, (1, 16), generator=torch.Generator().manual_seed(1)),
+        torch.randn(12, 96),
+    )
     with torch.inference_mode():
         fused = torch.cat((head.fc(target_states), torch.zeros(3, 32)))[None]
-        steps = [head.lm_head(head.norm(states))[0] for states in unroll(head, tokens, fused, 4, first=11)]
+        steps = [
+            head.lm_head(head.norm(states))[0]
+            for states in unroll(head, tokens, fused, 4, first=11)
+        ]
     expected = torch.stack([states[0] for states in steps])
     for name in ("head", "native-head"):
         runner = Runner(make_executor(head, 2, 64, None, name))
@@ -158,7 +194,9 @@ def test_both_executors_draft_what_training_unrolls(norm_first: bool, target: Pr
 
 
 LINK = Link(rtt_s=0.1, down_bytes_per_s=1000, state_bytes=15)
-FAR = replace(DEPLOYMENT, drafter=Endpoint("edge", ContextModel(0, gamma_s=1e-3, delta_s=1e-2)), link=LINK)
+FAR = replace(
+    DEPLOYMENT, drafter=Endpoint("edge", ContextModel(0, gamma_s=1e-3, delta_s=1e-2)), link=LINK
+)
 
 
 @pytest.fixture(scope="module")
@@ -170,12 +208,16 @@ def easy() -> tuple[Runner, Runner]:
     return runners
 
 
-def test_the_states_of_what_is_kept_cross_the_link_with_the_verdict(easy: tuple[Runner, Runner]) -> None:
+def test_the_states_of_what_is_kept_cross_the_link_with_the_verdict(
+    easy: tuple[Runner, Runner],
+) -> None:
     """Two layers of 15 bytes and an id of 4: 34 ms per kept token at 1000 bytes/s, 30 ms per token of the prompt.
 
     Accepted tokens are forwarded again, now that their states are known: 1 ms each, as are the prompt's.
     """
-    (record,) = decode(parse_method("eagle:k=3"), easy, make_requests([[1, 2, 3, 4, 5]], 40), deployment=FAR).values()
+    (record,) = decode(
+        parse_method("eagle:k=3"), easy, make_requests([[1, 2, 3, 4, 5]], 40), deployment=FAR
+    ).values()
     first, second, *later = record.rounds
     assert first.link_s == pytest.approx(0.05 + 0.05 + 0.004 + 5 * 0.030)
     assert (first.draft_s, first.prefill_s) == (0.0, 0.0)
@@ -195,7 +237,9 @@ def test_a_link_that_names_no_size_takes_the_targets_own(easy: tuple[Runner, Run
     assert hidden_states(parse_method("fixed-k"), far, easy[0], {}) is None
 
 
-@pytest.mark.parametrize("spec", ["fixed-k:drafter=head", "specedge:drafter=head,budget=6,beams=3,branch=3"])
+@pytest.mark.parametrize(
+    "spec", ["fixed-k:drafter=head", "specedge:drafter=head,budget=6,beams=3,branch=3"]
+)
 def test_a_head_beyond_a_link_loses_nothing(spec: str, easy: tuple[Runner, Runner]) -> None:
     requests = make_requests(random_prompts([5, 1, 30], 6), 20)
     records = decode(parse_method(spec), easy, requests, batch_size=2, deployment=FAR)

@@ -54,7 +54,9 @@ def pair(runners: tuple[Runner, Runner], head: HeadModel) -> tuple[Runner, Runne
 
 
 @torch.inference_mode()
-def expected(head: HeadModel, target: PreTrainedModel, text: list[int], path: list[int]) -> torch.Tensor:
+def expected(
+    head: HeadModel, target: PreTrainedModel, text: list[int], path: list[int]
+) -> torch.Tensor:
     """Return the head's probabilities after a path below a text whose last token alone the target has not seen."""
     hidden = target(input_ids=torch.tensor([text[:-1]]), output_hidden_states=True).hidden_states
     projected = head.fc(torch.cat([hidden[layer] for layer in head.config.layers], -1)[0])
@@ -97,10 +99,14 @@ def path_to(parents: list[int], tokens: list[int], place: int) -> list[int]:
     return [] if place == 0 else [*path_to(parents, tokens, parents[place]), tokens[place]]
 
 
-def test_all_that_is_in_flight_is_forwarded_anew_behind_a_token(pair: tuple[Runner, Runner]) -> None:
+def test_all_that_is_in_flight_is_forwarded_anew_behind_a_token(
+    pair: tuple[Runner, Runner],
+) -> None:
     """Nothing is drafted before the prompt was seen; then a level a step, until the pipeline is full and every token
     has root and both levels forwarded again: 1 ms each."""
-    (record,) = decode(parse_method(CHAIN), pair, make_requests([PROMPT], 40), deployment=PLACE).values()
+    (record,) = decode(
+        parse_method(CHAIN), pair, make_requests([PROMPT], 40), deployment=PLACE
+    ).values()
     first, *later = record.rounds
     assert first.draft_s == 0.0
     assert sum(step.accepted for step in later) > 5
@@ -111,6 +117,10 @@ def test_all_that_is_in_flight_is_forwarded_anew_behind_a_token(pair: tuple[Runn
 def test_states_cross_the_link_token_by_token(pair: tuple[Runner, Runner]) -> None:
     """4 ms for every step's token; 2 layers of 15 bytes for all of the prompt and every token that was answered."""
     deployment = replace(PLACE, placement="edge")
-    (record,) = decode(parse_method(CHAIN), pair, make_requests([PROMPT], 20), deployment=deployment).values()
+    (record,) = decode(
+        parse_method(CHAIN), pair, make_requests([PROMPT], 20), deployment=deployment
+    ).values()
     steps = sum(step.steps for step in record.rounds)
-    assert sum(step.link_s for step in record.rounds) == pytest.approx(steps * 0.004 + (4 + 20) * 0.030)
+    assert sum(step.link_s for step in record.rounds) == pytest.approx(
+        steps * 0.004 + (4 + 20) * 0.030
+    )

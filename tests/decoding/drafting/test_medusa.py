@@ -9,7 +9,15 @@ import torch
 from environments import DEPLOYMENT, ENVIRONMENT
 from safetensors.torch import load_file, save_file
 from tiny_heads import put_medusa_beside
-from tiny_models import AUTOREGRESSIVE, decode, make_requests, make_runner, outputs, random_prompts, tiny_llama
+from tiny_models import (
+    AUTOREGRESSIVE,
+    decode,
+    make_requests,
+    make_runner,
+    outputs,
+    random_prompts,
+    tiny_llama,
+)
 from transformers import PreTrainedModel
 
 from specbench_kit.core.errors import SkitError
@@ -66,29 +74,48 @@ def test_trained_heads_draft_blocks_that_are_accepted_and_lose_nothing(
     assert outputs(records) == {
         request.id: list(answer.output) for request, answer in zip(requests, answers, strict=True)
     }
-    assert {record.rounds[0].drafted for record in records.values()} == {0}, "the prompt's states are not known yet"
+    assert {record.rounds[0].drafted for record in records.values()} == {0}, (
+        "the prompt's states are not known yet"
+    )
     assert {step.drafted for record in records.values() for step in record.rounds[1:-2]} == {4}
     counts = [step.accepted for record in records.values() for step in record.rounds[1:]]
     expected = MedusaLoss(trained, 0.8, 64).acceptance([answers])
     assert sum(counts) / len(counts) > 1.5, "it was trained on these answers"
-    full = [step.accepted for record in records.values() for step in record.rounds[1:] if step.submitted == 4]
-    assert abs(1 + sum(full) / len(full) - expected.length) < 0.25, "training counts acceptance as decoding does"
+    full = [
+        step.accepted
+        for record in records.values()
+        for step in record.rounds[1:]
+        if step.submitted == 4
+    ]
+    assert abs(1 + sum(full) / len(full) - expected.length) < 0.25, (
+        "training counts acceptance as decoding does"
+    )
 
 
 @pytest.mark.parametrize(
     "spec", ["vllm-adaptive:drafter=medusa,refit_every=2,warmup_refits=1", "goodput:drafter=medusa"]
 )
-def test_methods_that_weigh_time_work_with_a_block(target: PreTrainedModel, trained: MedusaModel, spec: str) -> None:
+def test_methods_that_weigh_time_work_with_a_block(
+    target: PreTrainedModel, trained: MedusaModel, spec: str
+) -> None:
     runners = make_runner(target, 3, 128), make_runner(target, 3, 128)
     put_medusa_beside(runners[0], trained)
     requests = make_requests(random_prompts([5, 9, 30], 64), 24)
     plain = decode(AUTOREGRESSIVE, runners, requests)
     assert outputs(
-        decode(parse_method(spec).prepare(ENVIRONMENT), runners, requests, batch_size=2, deployment=DEPLOYMENT)
+        decode(
+            parse_method(spec).prepare(ENVIRONMENT),
+            runners,
+            requests,
+            batch_size=2,
+            deployment=DEPLOYMENT,
+        )
     ) == outputs(plain)
 
 
-def test_a_block_takes_one_forward_of_the_deployments_drafter(target: PreTrainedModel, trained: MedusaModel) -> None:
+def test_a_block_takes_one_forward_of_the_deployments_drafter(
+    target: PreTrainedModel, trained: MedusaModel
+) -> None:
     runners = make_runner(target, 3, 128), make_runner(target, 3, 128)
     put_medusa_beside(runners[0], trained)
     (record,) = decode(
@@ -96,15 +123,22 @@ def test_a_block_takes_one_forward_of_the_deployments_drafter(target: PreTrained
     ).values()
     expected = DEPLOYMENT.drafter.latency.seconds([(4, 0)])
     assert record.rounds[0].draft_s == 0
-    assert [step.draft_s for step in record.rounds[1:-2]] == pytest.approx([expected] * len(record.rounds[1:-2]))
+    assert [step.draft_s for step in record.rounds[1:-2]] == pytest.approx(
+        [expected] * len(record.rounds[1:-2])
+    )
 
 
-def test_heads_come_back_as_they_were_saved(target: PreTrainedModel, trained: MedusaModel, tmp_path: Path) -> None:
+def test_heads_come_back_as_they_were_saved(
+    target: PreTrainedModel, trained: MedusaModel, tmp_path: Path
+) -> None:
     save_medusa(trained, tmp_path, torch.float32)
     again = load_any_head(tmp_path, target)
     assert isinstance(again, MedusaModel)
     assert again.config.as_json() == trained.config.as_json()
-    assert all(torch.equal(weight, trained.state_dict()[name]) for name, weight in again.state_dict().items())
+    assert all(
+        torch.equal(weight, trained.state_dict()[name])
+        for name, weight in again.state_dict().items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +152,11 @@ def test_heads_come_back_as_they_were_saved(target: PreTrainedModel, trained: Me
     ],
 )
 def test_heads_that_do_not_fit_are_refused_in_one_line(
-    change: dict[str, object], words: str, target: PreTrainedModel, trained: MedusaModel, tmp_path: Path
+    change: dict[str, object],
+    words: str,
+    target: PreTrainedModel,
+    trained: MedusaModel,
+    tmp_path: Path,
 ) -> None:
     save_medusa(trained, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

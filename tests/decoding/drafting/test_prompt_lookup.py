@@ -12,7 +12,9 @@ def drafted(tokens: list[int], k: int, more: list[int] | None = None, **options:
     index.learn("a", tokens)
     return [
         continuation.token
-        for continuation, _ in zip(index.look_up("a", [*tokens, *(more or [])]), range(k), strict=False)
+        for continuation, _ in zip(
+            index.look_up("a", [*tokens, *(more or [])]), range(k), strict=False
+        )
     ]
 
 

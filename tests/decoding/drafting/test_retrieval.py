@@ -13,7 +13,12 @@ CORPUS = Corpus([(1, 2, 3, 4), (9, 1, 2, 3, 5), (1, 2, 6), (8, 2, 7)])
 
 def test_the_most_frequent_continuations_are_a_tree() -> None:
     """After 1 2: 3 twice and 6 once; 3 goes on with 4 and with 5. Of equal counts the shorter path comes first."""
-    assert CORPUS.retrieve((1, 2), 16, 64) == [(-1, 3, 2 / 3), (-1, 6, 1 / 3), (0, 4, 0.5), (0, 5, 0.5)]
+    assert CORPUS.retrieve((1, 2), 16, 64) == [
+        (-1, 3, 2 / 3),
+        (-1, 6, 1 / 3),
+        (0, 4, 0.5),
+        (0, 5, 0.5),
+    ]
     assert CORPUS.retrieve((1, 2), 16, 3) == [(-1, 3, 2 / 3), (-1, 6, 1 / 3), (0, 4, 0.5)]
 
 

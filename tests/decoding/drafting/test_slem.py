@@ -41,13 +41,17 @@ def runners() -> tuple[Runner, Runner]:
     """A target and a draft model with random weights, whose tokenizers split texts differently."""
     target, draft = tiny_llama(5, vocab_size=8, **SIZES), tiny_llama(6, vocab_size=8, **SIZES)
     translation = map_vocabulary(TARGET, SPACED, ("target", "draft"))
-    return make_runner(target, 4, 64), TranslatingRunner(make_executor(draft, 4, 96, None), translation, 8)
+    return make_runner(target, 4, 64), TranslatingRunner(
+        make_executor(draft, 4, 96, None), translation, 8
+    )
 
 
 @pytest.mark.parametrize(
     ("settled", "temperature"), nightly_except([(1, 1.0), (2, 0.0)], product([0, 1, 2], [0.0, 1.0]))
 )
-def test_outputs_are_those_of_plain_decoding(settled: int, temperature: float, runners: tuple[Runner, Runner]) -> None:
+def test_outputs_are_those_of_plain_decoding(
+    settled: int, temperature: float, runners: tuple[Runner, Runner]
+) -> None:
     """Drawn tokens are matched, so that the same seed draws the same tokens; prompts begin in several ways."""
     requests = make_requests([[0, 1], [7, 3, 6], [4], [2, 2, 5, 0]], 40)
     sampler = Sampler(temperature=temperature)

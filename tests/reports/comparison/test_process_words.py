@@ -14,7 +14,9 @@ from specbench_kit.reports.comparison.wording import process_words
 
 def thrice(requests: int) -> list[RequestRecord]:
     """Requests that were decoded in three repeats."""
-    return [record for repeat in range(3) for record in records_of(3, 0.7, requests, 12, repeat=repeat)]
+    return [
+        record for repeat in range(3) for record in records_of(3, 0.7, requests, 12, repeat=repeat)
+    ]
 
 
 def compared(processes: int, requests: int = 8, **run: object) -> Comparison:
@@ -28,7 +30,9 @@ def compared(processes: int, requests: int = 8, **run: object) -> Comparison:
 def test_a_run_in_several_processes_covers_what_lasts_as_long_as_one() -> None:
     comparison = compared(3)
     words = process_words(comparison)
-    assert words.startswith("Each prompt was timed in 3 processes; intervals and verdicts cover what lasts as long as")
+    assert words.startswith(
+        "Each prompt was timed in 3 processes; intervals and verdicts cover what lasts as long as"
+    )
     assert words in render_comparison(comparison)
 
 
@@ -38,7 +42,9 @@ def test_its_interval_is_wider_than_that_of_repeats(processes: int) -> None:
     row = comparison.overall["fixed-k:k=4"]
     records = thrice(8)
     side = Side.of(records, plain(records))
-    repeats = speedup(side, {record.request_id: number for number, record in enumerate(records[:8])})
+    repeats = speedup(
+        side, {record.request_id: number for number, record in enumerate(records[:8])}
+    )
     assert repeats is not None
     pairs = {"speedup": repeats.interval(), "typical_speedup": repeats.typical_interval()}
     for metric, bounds in pairs.items():

@@ -28,7 +28,15 @@ from specbench_kit.reports.sections.columns import COLUMNS
 from specbench_kit.reports.timeline.timeline import write_pictures
 from specbench_kit.reports.writing.drawing import Picture, draw, name_points, new_figure
 
-FIGURES = {"speedup", "pareto", "acceptance_by_position", "draft_length", "wasted_drafting", "phases", "itl"}
+FIGURES = {
+    "speedup",
+    "pareto",
+    "acceptance_by_position",
+    "draft_length",
+    "wasted_drafting",
+    "phases",
+    "itl",
+}
 
 
 @pytest.fixture(scope="module")
@@ -47,17 +55,24 @@ def test_every_format_is_written_and_listed(report):
     folder, written = report
     pages = {"report.md", "report.html", "report.csv", "report.tex"}
     plots = {f"plots/{name}.{suffix}" for name in FIGURES for suffix in ("png", "svg")}
-    assert {path.relative_to(folder).as_posix() for path in written} == pages | plots | {"result.json"}
+    assert {path.relative_to(folder).as_posix() for path in written} == pages | plots | {
+        "result.json"
+    }
     assert all(path.stat().st_size for path in written)
 
 
 def test_only_what_is_asked_for_is_written(comparison, tmp_path):
-    assert [path.name for path in write_reports(comparison, tmp_path / "a", ["csv"])] == ["report.csv"]
-    assert [path.name for path in write_reports(comparison, tmp_path / "b", ["html"])] == ["report.html"]
+    assert [path.name for path in write_reports(comparison, tmp_path / "a", ["csv"])] == [
+        "report.csv"
+    ]
+    assert [path.name for path in write_reports(comparison, tmp_path / "b", ["html"])] == [
+        "report.html"
+    ]
     assert not (tmp_path / "b" / "plots").exists()
     assert (tmp_path / "b" / "report.html").read_text().count("<figure") == len(FIGURES)
     with pytest.raises(
-        SkitError, match="unknown report format 'doc'; known: md, html, csv, latex, json, png, svg, pdf"
+        SkitError,
+        match="unknown report format 'doc'; known: md, html, csv, latex, json, png, svg, pdf",
     ):
         write_reports(comparison, tmp_path, ["md", "doc"])
 
@@ -78,16 +93,27 @@ def test_the_markdown_has_one_table_of_all_methods(comparison, report):
     text = (report[0] / "report.md").read_text()
     assert text.startswith("# 4 methods on gsm8k\n")
     results = re.search(r"## Results \(12 requests\)\n\n(.*?)\n\n", text, re.DOTALL)[1].splitlines()
-    assert results[0] == ("| method | typical speedup (95%) | throughput | acceptance length | TPOT | lossless |")
+    assert results[0] == (
+        "| method | typical speedup (95%) | throughput | acceptance length | TPOT | lossless |"
+    )
     more_columns = text[text.index("<summary>More columns</summary>") :].splitlines()
     titles = "speedup in all (95%) | acceptance rate | draft efficiency | WDT | TTFT | ITL p50 | ITL p95 | ITL p99"
     assert f"| method | {titles} |" in more_columns[:8], more_columns[:8]
-    assert text.index("![Speedup by method") < text.index("## Results") < text.index("## What was run")
+    assert (
+        text.index("![Speedup by method") < text.index("## Results") < text.index("## What was run")
+    )
     # The order of the figure above the table, and of the terminal.
-    by_speed = sorted(comparison.overall, key=lambda label: -(comparison.overall[label].speedup or 1.0))
+    by_speed = sorted(
+        comparison.overall, key=lambda label: -(comparison.overall[label].speedup or 1.0)
+    )
     assert by_speed != list(comparison.overall)
     assert [line.split("`")[1] for line in results[2:]] == by_speed
-    for title in (f"## Against `{comparison.reference}`", "## By category", "## Pooled and per request", "## Figures"):
+    for title in (
+        f"## Against `{comparison.reference}`",
+        "## By category",
+        "## Pooled and per request",
+        "## Figures",
+    ):
         assert title in text
     for name in re.findall(r"!\[[^]]*\]\(([^)]*)\)", text):
         assert (report[0] / name).exists()
@@ -127,7 +153,12 @@ def test_a_forced_comparison_is_marked_on_every_output(tmp_path):
     config = make_run()["config"] | {"max_new_tokens": 9}
     write_run(tmp_path, "threshold", records, in_turn(plain(records)), config=config)
     write_reports(compare(load_runs([tmp_path])[0], force=True), tmp_path / "report")
-    for name in ("report.md", "report.html", "report.tex", *(f"plots/{name}.svg" for name in FIGURES)):
+    for name in (
+        "report.md",
+        "report.html",
+        "report.tex",
+        *(f"plots/{name}.svg" for name in FIGURES),
+    ):
         assert "FORCED: these runs differ" in text_of(tmp_path / "report" / name), name
     rows = csv.DictReader((tmp_path / "report" / "report.csv").open())
     assert {row["forced"] for row in rows} == {"True"}
@@ -137,7 +168,14 @@ def test_one_run_keeps_its_own_report_and_gets_figures(run):
     write_reports(compare(load_runs([run])[0], decode=lambda ids: f"prompt of {len(ids)}"), run)
     text = (run / "report.md").read_text()
     assert text.startswith("# `wisp` on gsm8k\n")
-    for title in ("Losslessness", "Results", "Latency (measured)", "By category", "Pooled and per request", "Figures"):
+    for title in (
+        "Losslessness",
+        "Results",
+        "Latency (measured)",
+        "By category",
+        "Pooled and per request",
+        "Figures",
+    ):
         assert f"## {title}" in text
     assert "prompt of 2" in text
     assert "<summary>Provenance</summary>" in text
@@ -150,7 +188,9 @@ def test_what_could_not_be_read_is_said_in_the_report(run):
     file.write_bytes(file.read_bytes()[:-40])
     write_reports(compare(load_runs([run])[0]), run, ["md", "html"])
     for name in ("report.md", "report.html"):
-        assert "requests.jsonl:8: the last line was cut short: left out." in (run / name).read_text()
+        assert (
+            "requests.jsonl:8: the last line was cut short: left out." in (run / name).read_text()
+        )
 
 
 def test_recorded_timelines_are_shown_in_a_joint_report_too(tmp_path):
@@ -174,7 +214,9 @@ def test_csv_has_a_line_per_table_and_method(comparison):
     rows = list(csv.DictReader(StringIO(to_csv(comparison))))
     assert len(rows) == sum(len(part.rows) for part in comparison.parts)
     assert rows[0]["time_kind"] == "measured"
-    assert {"wdt_s", "makespan_s", "throughput_tok_per_s", "server_tokens_per_busy_second"} <= rows[0].keys()
+    assert {"wdt_s", "makespan_s", "throughput_tok_per_s", "server_tokens_per_busy_second"} <= rows[
+        0
+    ].keys()
     for row in rows[: len(comparison.overall)]:
         summary = comparison.overall[row["method"]]
         assert float(row["acceptance_length"]) == pytest.approx(summary.acceptance_length)
@@ -207,7 +249,9 @@ def test_latex_has_names_in_rows_and_their_options_below():
     records = simulate_chain(requests=10, rounds=20, draft=4, alpha=0.7)
     baseline = autoregressive_like(records)
     summary = summary_of(records, baseline)
-    text = to_latex(comparison_of(records, baseline, summary, method="fixed-k:k=4", options={"k": 4}))
+    text = to_latex(
+        comparison_of(records, baseline, summary, method="fixed-k:k=4", options={"k": 4})
+    )
     assert {line.split(" & ")[0] for line in text.splitlines() if line.startswith(r"\texttt")} == {
         r"\texttt{fixed-k}",
         r"\texttt{autoregressive}",
@@ -227,8 +271,14 @@ def test_latex_names_units_marks_the_best_and_can_be_pointed_to(comparison):
     assert r"\label{tab:skit-gsm8k}" in text
     assert r"Speedup ($\times$) & " in text
     assert "TPOT (ms)" in text
-    bold = [line.split(" & ")[1] for line in text.splitlines() if comparison.reference in line and " & " in line]
-    assert bold[0].startswith(r"\textbf{" + f"{comparison.overall[comparison.reference].typical_speedup:.2f}" + "}")
+    bold = [
+        line.split(" & ")[1]
+        for line in text.splitlines()
+        if comparison.reference in line and " & " in line
+    ]
+    assert bold[0].startswith(
+        r"\textbf{" + f"{comparison.overall[comparison.reference].typical_speedup:.2f}" + "}"
+    )
     narrow = to_latex(comparison, Look(parse_columns("typical_speedup,acceptance_length")))
     assert r"\begin{table}" in narrow
     assert r"$\tau$: committed tokens per verification" in narrow
@@ -253,7 +303,9 @@ def test_of_a_metric_that_only_describes_no_number_is_bold(comparison, monkeypat
 @pytest.mark.parametrize("chosen", ["", "typical-speedup,acceptance-length,tpot,lossless"])
 def test_latex_compiles_without_an_overfull_box(comparison, tmp_path, columns, encoding, chosen):
     look = Look(parse_columns(chosen)) if chosen else Look()
-    strange = render_latex.render(Table(("[n]", "ž"), [("[a] é 通", "µ≈½—“x” <|end|> --x")]), "a^b ~ ²", "b", "ø ≥ …")
+    strange = render_latex.render(
+        Table(("[n]", "ž"), [("[a] é 通", "µ≈½—“x” <|end|> --x")]), "a^b ~ ²", "b", "ø ≥ …"
+    )
     (tmp_path / "report.tex").write_text(to_latex(comparison, look) + strange)
     packages = rf"\usepackage[{encoding}]{{fontenc}}\usepackage{{booktabs}}"
     page = rf"\documentclass[{columns}]{{article}}{packages}\begin{{document}}\input{{report}}\end{{document}}"
@@ -271,7 +323,10 @@ def test_figures_for_a_paper_are_bare_and_have_letters_of_seven_points(compariso
     for path in (tmp_path / "plots").glob("*.svg"):
         text = path.read_text()
         assert "measured time" not in text
-        assert min(float(size) for size in re.findall(r"font(?:-size)?: (?:\d+ )?([\d.]+)px", text)) >= 7
+        assert (
+            min(float(size) for size in re.findall(r"font(?:-size)?: (?:\d+ )?([\d.]+)px", text))
+            >= 7
+        )
         assert float(re.search(r'width="([\d.]+)pt"', text)[1]) == pytest.approx(72 * 3.15)
 
 
@@ -281,7 +336,9 @@ def test_the_label_of_a_short_axis_is_broken_where_it_would_be_cut():
         axes.set_xlabel("speedup over autoregressive decoding")
 
     def lines(size):
-        drawn = draw(Picture("a", "", "", 2.0, paint), "", ("svg",), bare=True, size=size)["svg"].decode()
+        drawn = draw(Picture("a", "", "", 2.0, paint), "", ("svg",), bare=True, size=size)[
+            "svg"
+        ].decode()
         return re.findall(r"<text[^>]*>([^<]*(?:speedup|decoding)[^<]*)</text>", drawn)
 
     assert lines("screen") == ["speedup over autoregressive decoding"]
@@ -292,7 +349,10 @@ def test_marks_are_named_beside_them_unless_names_would_lie_upon_each_other():
     for gap, fits in ((1.0, True), (1e-4, False)):
         figure = new_figure((4, 3))
         axes = figure.subplots()
-        points = {f"method-{number}": (1 + number * gap, 2 + number * gap) for number in range(12 if not fits else 3)}
+        points = {
+            f"method-{number}": (1 + number * gap, 2 + number * gap)
+            for number in range(12 if not fits else 3)
+        }
         axes.plot(*zip(*points.values(), strict=True))
         axes.set(xlim=(0, 6), ylim=(0, 6))
         assert name_points(axes, points) is fits

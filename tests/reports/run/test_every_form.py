@@ -17,7 +17,17 @@ from specbench_kit.reports.writing.formatting import interval, significant, time
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A measured run of one method, and what the terminal said of it."""
     out = tmp_path_factory.mktemp("run")
-    command = ("bench", "--method", "fixed-k", "--target", "bundled", "--limit", 7, "--max-new-tokens", 24)
+    command = (
+        "bench",
+        "--method",
+        "fixed-k",
+        "--target",
+        "bundled",
+        "--limit",
+        7,
+        "--max-new-tokens",
+        24,
+    )
     done = skit_here(*command, "--out", out)
     assert done.returncode == 0, done.stderr
     (folder,) = (file.parent for file in out.glob("*/run.json"))
@@ -36,11 +46,15 @@ def text_of(page: Path) -> str:
     """The words of a page, without its markup."""
     content = page.read_text(encoding="utf-8")
     if page.suffix == ".html":
-        content = html.unescape(re.sub(r"<(script|style).*?</\1>|<[^>]+>", " ", content, flags=re.DOTALL))
+        content = html.unescape(
+            re.sub(r"<(script|style).*?</\1>|<[^>]+>", " ", content, flags=re.DOTALL)
+        )
     return " ".join(content.replace("**", "").split())
 
 
-def test_the_speedup_and_its_interval_are_the_same_in_every_form(run: tuple[Path, str], summary: RunSummary) -> None:
+def test_the_speedup_and_its_interval_are_the_same_in_every_form(
+    run: tuple[Path, str], summary: RunSummary
+) -> None:
     folder, terminal = run
     overall = summary.overall
     ends, ends_in_all = overall.bounds("typical_speedup"), overall.bounds("speedup")
@@ -48,7 +62,11 @@ def test_the_speedup_and_its_interval_are_the_same_in_every_form(run: tuple[Path
     assert ends_in_all is not None
     value = times(overall.typical_speedup)
     headline = f"{value} the speed of autoregressive decoding on a typical prompt (95% interval {interval(ends)})"
-    forms = {"terminal": terminal, "md": text_of(folder / "report.md"), "html": text_of(folder / "report.html")}
+    forms = {
+        "terminal": terminal,
+        "md": text_of(folder / "report.md"),
+        "html": text_of(folder / "report.html"),
+    }
     for name, text in forms.items():
         assert headline in text, name
         assert f"{value} ({interval(ends)})" in text, name

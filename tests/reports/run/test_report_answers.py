@@ -21,7 +21,10 @@ from specbench_kit.reports.comparison.terminal import print_comparison
 from specbench_kit.reports.run.sections import answer_cautions, answers_section
 from specbench_kit.studies.bench.answering import GoldAnswers
 
-PROMPTS = [Prompt(f"q{number}", "maths", ("How many?",), gold=Gold("number", ("7",))) for number in range(10)]
+PROMPTS = [
+    Prompt(f"q{number}", "maths", ("How many?",), gold=Gold("number", ("7",)))
+    for number in range(10)
+]
 
 
 def judged(cut: int, max_new_tokens: int = 128) -> JsonObject:
@@ -31,7 +34,9 @@ def judged(cut: int, max_new_tokens: int = 128) -> JsonObject:
     for record in [*records, *baseline]:
         is_cut = int(record.request_id.removeprefix("q")) < cut
         record.finish_reason, record.text = ("length", "First, 3") if is_cut else ("eos", "#### 7")
-    return summary_of(records, baseline) | to_builtins(GoldAnswers(PROMPTS, max_new_tokens).judge(records, baseline))
+    return summary_of(records, baseline) | to_builtins(
+        GoldAnswers(PROMPTS, max_new_tokens).judge(records, baseline)
+    )
 
 
 def printed(summary: JsonObject) -> str:
@@ -41,7 +46,9 @@ def printed(summary: JsonObject) -> str:
     return console.file.getvalue()
 
 
-def test_where_most_answers_were_cut_there_is_no_exact_match_but_the_limit_that_lets_them_end() -> None:
+def test_where_most_answers_were_cut_there_is_no_exact_match_but_the_limit_that_lets_them_end() -> (
+    None
+):
     summary = judged(cut=9)
     assert summary["exact_match"]["method"] == {"judged": 10, "correct": 1, "cut": 9}
     report, screen = render_run(make_run(), summary, []), printed(summary)
@@ -50,7 +57,10 @@ def test_where_most_answers_were_cut_there_is_no_exact_match_but_the_limit_that_
         assert "--max-new-tokens 320" in text
         assert "10.0%" not in text
     assert "| target | – | 1 | 10 | 9 |" in report
-    assert "exact match of the target: not judged (9 of 10 answers were cut by the limit of tokens)" in screen
+    assert (
+        "exact match of the target: not judged (9 of 10 answers were cut by the limit of tokens)"
+        in screen
+    )
 
 
 def test_a_few_cut_answers_are_counted_and_none_are_no_caution() -> None:
@@ -64,7 +74,12 @@ def test_a_few_cut_answers_are_counted_and_none_are_no_caution() -> None:
 def test_summaries_from_before_cut_answers_were_counted_can_be_read() -> None:
     summary = judged(cut=9)
     old = {"judged": 10, "correct": 1}
-    summary["exact_match"] = {"rule": "the last number", "method": old, "target": old, "draft": None}
+    summary["exact_match"] = {
+        "rule": "the last number",
+        "method": old,
+        "target": old,
+        "draft": None,
+    }
     assert answer_cautions([run_summary(summary)]) == []
     assert len(answers_section({"fixed-k": run_summary(summary)})) == 3
 
@@ -74,7 +89,8 @@ def test_a_rule_of_the_run_reads_answers_instead_of_the_dataset_s_own() -> None:
     for record in records:
         record.finish_reason, record.text = "eos", "#### 7\nThat is 3 and 4."
     own, strict, flexible = (
-        GoldAnswers(PROMPTS, 128, rule=rule).judge(records, [])["exact_match"] for rule in (None, "strict", "flexible")
+        GoldAnswers(PROMPTS, 128, rule=rule).judge(records, [])["exact_match"]
+        for rule in (None, "strict", "flexible")
     )
     assert [match.method.correct for match in (own, strict, flexible)] == [10, 10, 0]
     assert "strict-match of lm-evaluation-harness" in strict.rule

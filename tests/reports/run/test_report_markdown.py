@@ -37,10 +37,15 @@ def test_title_headline_and_setting(records, baseline):
     report = render(make_run(), summary_of(records, baseline, identical(records)), records)
     assert report.startswith("# `fixed-k:k=4` on gsm8k\n")
     headline = report.splitlines()[2]
-    assert re.match(r"\*\*\d\.\d\dx the speed of autoregressive decoding on a typical prompt \(95% interval", headline)
+    assert re.match(
+        r"\*\*\d\.\d\dx the speed of autoregressive decoding on a typical prompt \(95% interval",
+        headline,
+    )
     assert "30 of 30 outputs identical, 30 requests in measured time" in headline
     setting = section(report, "What was run")
-    assert "gsm8k, 30 of 1,319 prompts, from the Hugging Face hub: openai/gsm8k main test" in setting
+    assert (
+        "gsm8k, 30 of 1,319 prompts, from the Hugging Face hub: openai/gsm8k main test" in setting
+    )
     assert "bundled-target, 5.05 M parameters, hash abababababab" in setting
     assert cells(setting, "sampling")[1] == "greedy"
     assert cells(setting, "time")[1] == "measured by this machine's clock"
@@ -55,11 +60,19 @@ def test_a_speedup_over_few_prompts_is_not_called_one():
     run = make_run(config=make_run()["config"] | {"repeats": 2})
     report = render(run, summary_of(records, autoregressive_like(records)), records)
     assert "decoding on a typical prompt, too few prompts to tell, " in report.splitlines()[2]
-    assert cells(section(report, "What was run"), "limits")[1].endswith("batch size 1, every request asked 2 times")
+    assert cells(section(report, "What was run"), "limits")[1].endswith(
+        "batch size 1, every request asked 2 times"
+    )
 
 
 def test_a_run_that_was_imported_counts_its_own_prompts(records):
-    dataset = {"name": "spec-bench", "source": "imported", "location": "a.jsonl", "total": None, "count": 6}
+    dataset = {
+        "name": "spec-bench",
+        "source": "imported",
+        "location": "a.jsonl",
+        "total": None,
+        "count": 6,
+    }
     report = render(make_run(dataset=dataset), summary_of(records), records)
     assert "spec-bench, 6 prompts, from the imported file a.jsonl" in report
 
@@ -118,7 +131,10 @@ def test_divergences_are_listed_with_their_verdict(records, baseline):
 
 
 def test_outputs_that_cannot_be_judged_are_not_called_wrong(records, baseline):
-    checks = [Losslessness("q1", "identical"), Losslessness("q2", "unjudged", 3, 7, 12, reason="nothing is known")]
+    checks = [
+        Losslessness("q1", "identical"),
+        Losslessness("q2", "unjudged", 3, 7, 12, reason="nothing is known"),
+    ]
     scoring = {"outputs": 1, "forwards": 80, "seconds": 2.5}
     summary = summary_of(records, baseline, summarise_checks(checks) | {"scoring": scoring})
     text = render(make_run(), summary, records)
@@ -132,19 +148,28 @@ def test_outputs_that_cannot_be_judged_are_not_called_wrong(records, baseline):
 
 
 def test_what_a_lossy_rule_lets_differ_is_not_called_wrong(records, baseline):
-    checks = [Losslessness(r.request_id, "error" if r.request_id == "q3" else "identical") for r in records]
+    checks = [
+        Losslessness(r.request_id, "error" if r.request_id == "q3" else "identical")
+        for r in records
+    ]
     run = make_run(config=make_run()["config"] | {"lossy": "typical"})
-    report = render(run, summary_of(records, baseline, summarise_checks(checks) | {"lossy": True}), records)
+    report = render(
+        run, summary_of(records, baseline, summarise_checks(checks) | {"lossy": True}), records
+    )
     verdict = "Lossy by the rule typical: 29 of 30 outputs equal autoregressive output token for token; 1 differ."
     assert verdict in section(report, "Losslessness")
     assert "LOSSY VERIFICATION: typical" in report
     assert "NOT LOSSLESS" not in report
 
 
-@pytest.mark.parametrize(("drafter", "how"), [("slem", "drafts text"), ("model", "drafts only those")])
+@pytest.mark.parametrize(
+    ("drafter", "how"), [("slem", "drafts text"), ("model", "drafts only those")]
+)
 def test_two_vocabularies_are_explained_as_the_drafter_joins_them(records, drafter, how):
     models = {"target": {"name": "one"}, "draft": {"name": "two", "shared_vocabulary": 0.798}}
-    report = render(make_run(models=models, options={"drafter": drafter}), summary_of(records), records)
+    report = render(
+        make_run(models=models, options={"drafter": drafter}), summary_of(records), records
+    )
     caution = next(line for line in report.splitlines() if "DIFFERENT VOCABULARIES" in line)
     assert "shares 79.8% of the target's tokens" in caution
     assert how in caution
@@ -188,7 +213,12 @@ def test_positions_that_were_never_accepted_are_named_and_not_listed():
 def test_the_example_is_shortened_and_safely_fenced(records):
     records[0].text = "```python\nprint(1)\n```\n" + "x" * 1000
     records.insert(0, failed_record("first"))
-    report = render(make_run(), summary_of(records), records, decode=lambda ids: f"start {'y' * 500} prompt {ids}")
+    report = render(
+        make_run(),
+        summary_of(records),
+        records,
+        decode=lambda ids: f"start {'y' * 500} prompt {ids}",
+    )
     example = section(report, "Example: request `q0`")
     assert "prompt [1, 2]\n```" in example
     assert "start" not in example
@@ -201,14 +231,23 @@ def test_sampled_runs_are_not_compared_token_by_token(records, baseline):
     run["config"] |= {"temperature": 0.8, "top_p": 0.9, "top_k": 50}
     longer = [structs.replace(record, output_ids=[*record.output_ids, 9]) for record in baseline]
     report = render(run, summary_of(records, longer), records)
-    assert cells(section(report, "What was run"), "sampling")[1] == "temperature 0.8, top-p 0.9, top-k 50, seed 7"
-    assert "Not compared with greedy output: outputs were sampled" in section(report, "Losslessness")
+    assert (
+        cells(section(report, "What was run"), "sampling")[1]
+        == "temperature 0.8, top-p 0.9, top-k 50, seed 7"
+    )
+    assert "Not compared with greedy output: outputs were sampled" in section(
+        report, "Losslessness"
+    )
     assert "so the speedup is of times per token" in section(report, "Results")
 
 
 def test_every_number_is_defined(records, baseline):
     summary = summary_of(records, baseline)
-    defined = {m.name for m in METRICS} | {distribution.name for distribution in DISTRIBUTIONS} | set(LISTS)
+    defined = (
+        {m.name for m in METRICS}
+        | {distribution.name for distribution in DISTRIBUTIONS}
+        | set(LISTS)
+    )
     assert set(summary["overall"]) <= defined
     report = render(make_run(), summary, records)
     definitions = report[report.index("<summary>Definitions") :]

@@ -44,14 +44,21 @@ def shown(comparison: Comparison, width: int) -> str:
 @cache
 def one_method(errors: int = 0, method: str = "fixed-k:k=4") -> Any:
     """One method beside plain decoding, with so many outputs that are wrong."""
-    records = [replace(r, output_ids=[*r.output_ids[:-1], 0]) if i < errors else r for i, r in enumerate(RECORDS)]
+    records = [
+        replace(r, output_ids=[*r.output_ids[:-1], 0]) if i < errors else r
+        for i, r in enumerate(RECORDS)
+    ]
     checks = [
-        Losslessness(r.request_id, "error", 1, 2, 3, 0.5) if i < errors else Losslessness(r.request_id, "identical")
+        Losslessness(r.request_id, "error", 1, 2, 3, 0.5)
+        if i < errors
+        else Losslessness(r.request_id, "identical")
         for i, r in enumerate(records)
     ]
     dataset = make_run()["dataset"] | {"source": "sample"}
     summary = summary_of(records, BASELINE, summarise_checks(checks))
-    return comparison_of(records, BASELINE, summary, method=method, dataset=dataset, options={"k": 4})
+    return comparison_of(
+        records, BASELINE, summary, method=method, dataset=dataset, options={"k": 4}
+    )
 
 
 def test_one_method_has_a_row_beside_the_baseline_and_its_options_below() -> None:
@@ -75,7 +82,9 @@ def test_wrong_outputs_are_in_the_row_and_in_a_caution() -> None:
 
 
 @pytest.mark.parametrize(("alpha", "accepts"), [(0.0, False), (0.5, True)])
-def test_a_method_whose_drafts_were_all_rejected_says_so_in_a_line(alpha: float, accepts: bool) -> None:
+def test_a_method_whose_drafts_were_all_rejected_says_so_in_a_line(
+    alpha: float, accepts: bool
+) -> None:
     records = simulate_chain(8, rounds=5, draft=4, alpha=alpha)
     baseline = autoregressive_like(records)
     summary = summary_of(records, baseline)
@@ -87,7 +96,9 @@ def test_a_method_whose_drafts_were_all_rejected_says_so_in_a_line(alpha: float,
 def test_a_speedup_over_few_prompts_is_said_to_tell_nothing() -> None:
     records = simulate_chain(requests=3, rounds=20, draft=4, alpha=0.7)
     baseline = autoregressive_like(records)
-    assert "too few prompts to tell" in shown(comparison_of(records, baseline, summary_of(records, baseline)), 140)
+    assert "too few prompts to tell" in shown(
+        comparison_of(records, baseline, summary_of(records, baseline)), 140
+    )
 
 
 def test_one_method_and_several_have_the_same_columns(comparison: Comparison) -> None:
@@ -107,14 +118,17 @@ def is_whole(word: str, words: set[str]) -> bool:
     marks = ",;+/&"
     long = [long_word for long_word in words if len(long_word) > LONGEST_WORD and word in long_word]
     return word in words or any(
-        long_word[: long_word.index(word)][-1:] in marks and (long_word.endswith(word) or word[-1] in marks)
+        long_word[: long_word.index(word)][-1:] in marks
+        and (long_word.endswith(word) or word[-1] in marks)
         for long_word in long
     )
 
 
 @pytest.mark.parametrize("width", [60, 61, 70, 80, 100, 120])
 @pytest.mark.parametrize("several", [False, True])
-def test_no_word_is_cut_and_no_line_is_too_long(several: bool, width: int, comparison: Comparison) -> None:
+def test_no_word_is_cut_and_no_line_is_too_long(
+    several: bool, width: int, comparison: Comparison
+) -> None:
     shown_comparison = comparison if several else one_method(errors=1, method=LONG)
     text, wide = (shown(shown_comparison, columns) for columns in (width, 1000))
     assert max(map(len, text.splitlines())) <= width
@@ -122,7 +136,9 @@ def test_no_word_is_cut_and_no_line_is_too_long(several: bool, width: int, compa
     assert {word for word in words_of(wide) if len(word) <= LONGEST_WORD} <= words_of(text)
 
 
-def test_rows_of_one_method_keep_their_options_and_the_star_stands_behind_the_name(tmp_path: Path) -> None:
+def test_rows_of_one_method_keep_their_options_and_the_star_stands_behind_the_name(
+    tmp_path: Path,
+) -> None:
     write_methods(tmp_path)
     comparison = compare(load_runs([tmp_path])[0])
     lines = shown(comparison, 60).splitlines()
@@ -144,7 +160,9 @@ def write_again(out: Path, method: str, alpha: float, **changes: object) -> None
 
 
 @pytest.mark.parametrize("alphas", [(0.6, 0.8), (0.8, 0.6)], ids=["second faster", "first faster"])
-def test_of_two_runs_of_one_method_none_has_a_star(tmp_path: Path, alphas: tuple[float, float]) -> None:
+def test_of_two_runs_of_one_method_none_has_a_star(
+    tmp_path: Path, alphas: tuple[float, float]
+) -> None:
     for alpha in alphas:
         write_again(tmp_path, "wisp", alpha)
     comparison = compare(load_runs(sorted(tmp_path.iterdir()))[0])
@@ -176,9 +194,18 @@ def test_a_named_reference_has_a_star_only_if_nothing_is_faster(tmp_path: Path) 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_any_table_keeps_its_words_whole_and_repeats_its_first_column(width: int) -> None:
-    words = ["a-rather-long-name", "/a/path/of/many/parts/that/is/longer/than/a/line/of/most/terminals/file.json"]
+    words = [
+        "a-rather-long-name",
+        "/a/path/of/many/parts/that/is/longer/than/a/line/of/most/terminals/file.json",
+    ]
     columns = ["name", "notes", *(Column(f"figure {i}", "times") for i in range(8))]
-    rows = [[words[0], f"{words[1]} and more words", *(Estimate(1.5, (1.25, 1.75), " ≈") for _ in range(8))]]
+    rows = [
+        [
+            words[0],
+            f"{words[1]} and more words",
+            *(Estimate(1.5, (1.25, 1.75), " ≈") for _ in range(8)),
+        ]
+    ]
     console = Console(file=StringIO(), width=width)
     render_terminal.show(console, [Table(columns, rows)])
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -187,7 +214,9 @@ def test_any_table_keeps_its_words_whole_and_repeats_its_first_column(width: int
     assert all(words[0] in block for block in blocks)
     assert len(blocks) > 1
     assert text.count("(1.25–1.75) ≈") == 8
-    assert words_of(words[1].replace("/", "/ ").removesuffix(" ")) <= words_of(text.replace("/", "/ "))
+    assert words_of(words[1].replace("/", "/ ").removesuffix(" ")) <= words_of(
+        text.replace("/", "/ ")
+    )
 
 
 def test_lines_of_commands_wrap_between_words_on_a_terminal_alone() -> None:
@@ -201,18 +230,27 @@ def test_lines_of_commands_wrap_between_words_on_a_terminal_alone() -> None:
         assert all(len(part) <= 60 or " " not in part for part in text.splitlines()) is is_terminal
 
 
-def test_a_comparison_goes_from_fast_to_slow_and_says_what_intervals_show(comparison: Comparison) -> None:
+def test_a_comparison_goes_from_fast_to_slow_and_says_what_intervals_show(
+    comparison: Comparison,
+) -> None:
     lines = shown(comparison, 120).splitlines()
     rows = {line.split()[0]: line for line in lines if line.strip()}
     assert set(comparison.overall) <= set(rows)
     assert f" {comparison.overall['threshold'].typical_speedup:.2f}x (1.4" in rows["threshold"]
     assert rows["threshold"].endswith("12/12")
     assert f"{comparison.reference} *" in "\n".join(lines)
-    speeds = [comparison.overall[name].typical_speedup or 1.0 for name in rows if name in comparison.overall]
+    speeds = [
+        comparison.overall[name].typical_speedup or 1.0
+        for name in rows
+        if name in comparison.overall
+    ]
     assert speeds == sorted(speeds, reverse=True)
     assert {"tok/s", "typical"} <= set(" ".join(lines).split())
     text = " ".join(" ".join(lines).split())
-    assert f"{comparison.reference}: {comparison.overall[comparison.reference].typical_speedup:.2f}x the speed" in text
+    assert (
+        f"{comparison.reference}: {comparison.overall[comparison.reference].typical_speedup:.2f}x the speed"
+        in text
+    )
     assert "slower" in text
 
 

@@ -37,8 +37,15 @@ def runners() -> tuple[Runner, Runner]:
     return make_runner(target, 4, 128), make_runner(disturbed(target, 0.002), 4, 128)
 
 
-def start(spec: str, runners: tuple[Runner, Runner], deployment: Deployment | None, batch_size: int) -> Loop:
-    engine = local_loop(parse_method(spec), *runners, setup=DecodingSetup(batch_size=batch_size), deployment=deployment)
+def start(
+    spec: str, runners: tuple[Runner, Runner], deployment: Deployment | None, batch_size: int
+) -> Loop:
+    engine = local_loop(
+        parse_method(spec),
+        *runners,
+        setup=DecodingSetup(batch_size=batch_size),
+        deployment=deployment,
+    )
     for request in make_requests(random_prompts([5, 1, 30, 12], 64), 16):
         engine.submit(request)
     return engine
@@ -52,7 +59,10 @@ def finish(engine: Loop) -> list[RequestRecord]:
 
 
 def recorded(
-    spec: str, runners: tuple[Runner, Runner], deployment: Deployment | None = DEPLOYMENT, batch_size: int = 1
+    spec: str,
+    runners: tuple[Runner, Runner],
+    deployment: Deployment | None = DEPLOYMENT,
+    batch_size: int = 1,
 ) -> tuple[Timeline, list[RequestRecord]]:
     engine = start(spec, runners, deployment, batch_size)
     engine.clock.timeline = timeline = Timeline()
@@ -93,7 +103,12 @@ def test_spans_come_to_the_seconds_that_the_records_hold(
 ) -> None:
     timeline, records = recorded(SPECEDGE, runners, deployment, batch_size)
     assert seconds(timeline.spans, "draft", "proactive") == pytest.approx(charged(records, "draft"))
-    for name, phase in (("verify", "verify"), ("prefill", "prefill"), ("transfer", "link"), ("queue", "queue")):
+    for name, phase in (
+        ("verify", "verify"),
+        ("prefill", "prefill"),
+        ("transfer", "link"),
+        ("queue", "queue"),
+    ):
         assert seconds(timeline.spans, name) == pytest.approx(charged(records, phase), abs=1e-12)
 
 
@@ -108,8 +123,12 @@ def test_rounds_follow_each_other_from_arrival_to_end(
         assert [span.label for span in rounds] == [
             f"round {number} (+{step.committed})" for number, step in enumerate(record.rounds, 1)
         ]
-        assert all(span.end_s == pytest.approx(following.start_s) for span, following in pairwise(rounds))
-        waited_s = record.e2e_s - (rounds[-1].end_s - rounds[0].start_s)  # for the step in which a place was free
+        assert all(
+            span.end_s == pytest.approx(following.start_s) for span, following in pairwise(rounds)
+        )
+        waited_s = record.e2e_s - (
+            rounds[-1].end_s - rounds[0].start_s
+        )  # for the step in which a place was free
         assert waited_s >= -1e-9
         assert deployment is None or waited_s == pytest.approx(0)
 
@@ -129,7 +148,9 @@ def test_the_edge_drafts_ahead_while_the_server_verifies(runners: tuple[Runner, 
 
 def test_on_one_device_drafting_ahead_takes_its_turn(runners: tuple[Runner, Runner]) -> None:
     timeline, _ = recorded(SPECEDGE, runners, None)
-    assert {span.resource for span in timeline.spans if not span.resource.startswith("requests/")} == {"cpu"}
+    assert {
+        span.resource for span in timeline.spans if not span.resource.startswith("requests/")
+    } == {"cpu"}
     assert {span.label for span in timeline.spans} >= {
         "prefill",
         "draft",
@@ -165,7 +186,11 @@ def test_the_trace_names_every_process_and_thread(runners: tuple[Runner, Runner]
 
 
 def names(events: list[JsonObject], kind: str, key: str) -> dict[int, str]:
-    return {event[key]: event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == kind}
+    return {
+        event[key]: event["args"]["name"]
+        for event in events
+        if event["ph"] == "M" and event["name"] == kind
+    }
 
 
 def test_neighbours_do_not_overlap_in_the_trace(runners: tuple[Runner, Runner]) -> None:
@@ -210,18 +235,33 @@ def test_the_picture_shows_the_first_rounds_of_the_first_request(
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    return write_rows(tmp_path / "prompts.jsonl", {"id": "a/1", "prompt": "How many?"}, {"prompt": "Who?"})
+    return write_rows(
+        tmp_path / "prompts.jsonl", {"id": "a/1", "prompt": "How many?"}, {"prompt": "Who?"}
+    )
 
 
 def bench(prompts: Path, tiny: TinyPair, out: Path, *options: object) -> list[Path]:
     shared = ["--max-new-tokens", 8, "--no-baseline", "--out", out, *tiny.options, *options]
-    done = skit_here("bench", "--method", "specedge:depth=2", "--method", "fixed-k", "--dataset", prompts, *shared)
+    done = skit_here(
+        "bench",
+        "--method",
+        "specedge:depth=2",
+        "--method",
+        "fixed-k",
+        "--dataset",
+        prompts,
+        *shared,
+    )
     assert done.returncode == 0, done.stderr
     # By what follows the time: that of the second run may be a second later, or not.
-    return sorted((file.parent for file in out.glob("*/run.json")), key=lambda run: run.name.partition("-")[2])
+    return sorted(
+        (file.parent for file in out.glob("*/run.json")), key=lambda run: run.name.partition("-")[2]
+    )
 
 
-def test_a_run_has_a_timeline_if_it_is_asked_for(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_run_has_a_timeline_if_it_is_asked_for(
+    prompts: Path, tiny: TinyPair, tmp_path: Path
+) -> None:
     for run in bench(prompts, tiny, tmp_path / "with", "--timeline"):
         trace, about = read_object(run / "timeline.json"), read_object(run / "run.json")
         assert trace["otherData"] == {
@@ -239,12 +279,16 @@ def test_a_run_has_a_timeline_if_it_is_asked_for(prompts: Path, tiny: TinyPair, 
 
 
 @pytest.mark.nightly  # the test below writes one, and modelled time is compared to the bit where reports are
-def test_a_modelled_run_has_the_same_timeline_every_time(prompts: Path, tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_modelled_run_has_the_same_timeline_every_time(
+    prompts: Path, tiny: TinyPair, tmp_path: Path
+) -> None:
     options = ("--timeline", "--deployment", "specedge")
     first, second = (bench(prompts, tiny, tmp_path / name, *options) for name in ("a", "b"))
     for run, repeated in zip(first, second, strict=True):
         assert (run / "timeline.json").read_bytes() == (repeated / "timeline.json").read_bytes()
-    assert read_object(first[0] / "timeline.json")["otherData"]["time"] == "modelled time (specedge)"
+    assert (
+        read_object(first[0] / "timeline.json")["otherData"]["time"] == "modelled time (specedge)"
+    )
 
 
 def test_a_replay_has_a_timeline_and_no_tokens(tmp_path: Path) -> None:

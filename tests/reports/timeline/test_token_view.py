@@ -20,12 +20,23 @@ from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.reports.timeline.token_view import pages, render_index, render_page, token_text, visible
+from specbench_kit.reports.timeline.token_view import (
+    pages,
+    render_index,
+    render_page,
+    token_text,
+    visible,
+)
 from specbench_kit.studies.bench.conclusion import MAX_PAGES
 from specbench_kit.studies.bench.run import Benchmark
 from specbench_kit.studies.bench.settings import BenchSettings
 
-SPECS = ["autoregressive", "fixed-k:k=3", "specinfer:branching=2-2-1", "specedge:depth=2,budget=8,beams=4,branch=3"]
+SPECS = [
+    "autoregressive",
+    "fixed-k:k=3",
+    "specinfer:branching=2-2-1",
+    "specedge:depth=2,budget=8,beams=4,branch=3",
+]
 VOID = ("meta", "wbr", "br")
 RUN = run_document(make_run())
 
@@ -47,7 +58,9 @@ def decoded(request: pytest.FixtureRequest) -> list[tuple[RequestRecord, Request
     return [(record, details.take(record.request_id)) for record in records]
 
 
-def page_of(record: RequestRecord, detail: RequestDetail, show: Callable[[int], str] = str, prompt: str = "") -> str:
+def page_of(
+    record: RequestRecord, detail: RequestDetail, show: Callable[[int], str] = str, prompt: str = ""
+) -> str:
     (page,) = pages([record], [detail])
     return render_page(RUN, page, show, prompt)
 
@@ -64,7 +77,9 @@ class Reader(HTMLParser):
         assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        (self.found if tag in VOID else self.open).append((tag, dict(attrs), "" if tag in VOID else []))  # type: ignore[arg-type, attr-defined]
+        (self.found if tag in VOID else self.open).append(
+            (tag, dict(attrs), "" if tag in VOID else [])
+        )  # type: ignore[arg-type, attr-defined]
 
     def handle_endtag(self, tag: str) -> None:
         opened, attrs, texts = self.open.pop()
@@ -77,10 +92,16 @@ class Reader(HTMLParser):
 
     def classes(self, *names: str) -> list[str]:
         """The texts of elements that have all of these classes."""
-        return [text for _, attrs, text in self.found if set(names) <= set((attrs.get("class") or "").split())]
+        return [
+            text
+            for _, attrs, text in self.found
+            if set(names) <= set((attrs.get("class") or "").split())
+        ]
 
 
-def test_details_hold_what_the_records_say(decoded: list[tuple[RequestRecord, RequestDetail]]) -> None:
+def test_details_hold_what_the_records_say(
+    decoded: list[tuple[RequestRecord, RequestDetail]],
+) -> None:
     for record, detail in decoded:
         committed = []
         for step, tree in zip(record.rounds, detail.rounds, strict=True):
@@ -95,18 +116,24 @@ def test_details_hold_what_the_records_say(decoded: list[tuple[RequestRecord, Re
         assert RequestDetail.from_json('{"request_id": "x", "rounds": []}').rounds == []
 
 
-def test_a_page_shows_every_committed_token_by_its_origin(decoded: list[tuple[RequestRecord, RequestDetail]]) -> None:
+def test_a_page_shows_every_committed_token_by_its_origin(
+    decoded: list[tuple[RequestRecord, RequestDetail]],
+) -> None:
     for record, detail in decoded:
         page = Reader(page_of(record, detail))
         (output,) = (text for tag, _, text in page.found if tag == "main")
         assert len(page.classes("round")) == len(record.rounds)
-        shown = Counter({kind: len(page.classes("token", kind)) for kind in ("accepted", "reused", "bonus")})
+        shown = Counter(
+            {kind: len(page.classes("token", kind)) for kind in ("accepted", "reused", "bonus")}
+        )
         cut = sum(step.accepted + 1 - step.committed for step in record.rounds)
         assert shown.total() == len(record.output_ids)
         assert shown["bonus"] == len(record.rounds) - (cut > 0)
         committed = [(tree, node) for tree in detail.rounds for node in tree.path[: tree.committed]]
         assert shown["reused"] == sum(node <= tree.inherited for tree, node in committed)
-        tokens = [text for kind in ("accepted", "reused", "bonus") for text in page.classes("token", kind)]
+        tokens = [
+            text for kind in ("accepted", "reused", "bonus") for text in page.classes("token", kind)
+        ]
         assert sorted(tokens) == sorted(map(str, record.output_ids))
         assert output
 
@@ -114,10 +141,18 @@ def test_a_page_shows_every_committed_token_by_its_origin(decoded: list[tuple[Re
 def test_trees_show_what_was_rejected(decoded: list[tuple[RequestRecord, RequestDetail]]) -> None:
     for record, detail in decoded:
         page = Reader(page_of(record, detail))
-        sent, accepted = (sum(getattr(step, name) for step in record.rounds) for name in ("submitted", "accepted"))
+        sent, accepted = (
+            sum(getattr(step, name) for step in record.rounds) for name in ("submitted", "accepted")
+        )
         assert len(page.classes("line", "rejected")) == sent - accepted
-        assert len(page.classes("line", "accepted")) + len(page.classes("line", "reused")) == accepted
-        assert len(page.classes("line", "bonus")) == len(page.classes("line", "root")) == len(record.rounds)
+        assert (
+            len(page.classes("line", "accepted")) + len(page.classes("line", "reused")) == accepted
+        )
+        assert (
+            len(page.classes("line", "bonus"))
+            == len(page.classes("line", "root"))
+            == len(record.rounds)
+        )
 
 
 def test_some_tokens_are_reused(
@@ -189,9 +224,13 @@ NASTY = "<script>alert('1')</script>&\"\u202e\x00"
 
 
 def test_text_of_models_and_prompts_is_escaped() -> None:
-    record = make_record(NASTY, make_round(6, submitted=3, accepted=1, proactive=2), category=NASTY, text=NASTY)
+    record = make_record(
+        NASTY, make_round(6, submitted=3, accepted=1, proactive=2), category=NASTY, text=NASTY
+    )
     (page,) = pages([record], [RequestDetail(NASTY, [TREE])])
-    run = run_document(make_run(method=NASTY, dataset={"name": NASTY}, models={"target": {"name": NASTY}}))
+    run = run_document(
+        make_run(method=NASTY, dataset={"name": NASTY}, models={"target": {"name": NASTY}})
+    )
     for text in (render_page(run, page, lambda _: NASTY, NASTY), render_index(run, [page], 1)):
         tags = {tag for tag, _, _ in Reader(text.replace("\x00", "")).found}
         assert "script" not in tags
@@ -228,7 +267,9 @@ def test_line_breaks_stay_in_the_output() -> None:
     assert visible("a\nb", breaks=True) == "a<i>⏎</i>\nb"
 
 
-def test_bytes_that_are_no_character_show_as_the_vocabulary_has_them(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_bytes_that_are_no_character_show_as_the_vocabulary_has_them(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
     show = token_text(tokenizer)
     first, *_ = tokenizer("é", add_special_tokens=False)["input_ids"]
     assert show(first) == tokenizer.convert_ids_to_tokens(first) == "Ã"
@@ -241,7 +282,14 @@ def test_every_request_has_a_file_of_its_own() -> None:
     records = [make_record(name, make_round()) for name in ids]
     details = [RequestDetail(name, [TREE]) for name in ids]
     names = [page.name for page in pages(records, details)]
-    assert names[:6] == ["d-1.html", "d-1-2.html", "d-1-3.html", "request.html", "index-2.html", "request-2.html"]
+    assert names[:6] == [
+        "d-1.html",
+        "d-1-2.html",
+        "d-1-3.html",
+        "request.html",
+        "index-2.html",
+        "request-2.html",
+    ]
     assert len(names[6]) < 100
     index = Reader(render_index(RUN, pages(records, details), 9))
     assert [attrs["href"] for tag, attrs, _ in index.found if tag == "a"] == names
@@ -249,24 +297,45 @@ def test_every_request_has_a_file_of_its_own() -> None:
 
 
 def test_requests_without_their_rounds_have_no_page() -> None:
-    records = [make_record("a", make_round()), make_record("b", make_round(), make_round()), make_record("c")]
+    records = [
+        make_record("a", make_round()),
+        make_record("b", make_round(), make_round()),
+        make_record("c"),
+    ]
     assert [page.record.request_id for page in pages(records, [RequestDetail("b", [TREE])])] == []
 
 
 def prompts(folder: Path, count: int = 3) -> Path:
     return write_rows(
-        folder / "prompts.jsonl", *({"id": f"q{i}", "prompt": f"How many are {i}?"} for i in range(count))
+        folder / "prompts.jsonl",
+        *({"id": f"q{i}", "prompt": f"How many are {i}?"} for i in range(count)),
     )
 
 
 def test_a_run_has_pages_if_they_are_asked_for(tiny: TinyPair, tmp_path: Path) -> None:
     rows = prompts(tmp_path)
-    shared = ["--dataset", rows, "--max-new-tokens", 8, "--no-baseline", "--batch-size", 2, *tiny.options]
+    shared = [
+        "--dataset",
+        rows,
+        "--max-new-tokens",
+        8,
+        "--no-baseline",
+        "--batch-size",
+        2,
+        *tiny.options,
+    ]
     for name, flags in (("with", ["--token-view"]), ("without", [])):
-        done = skit_here("bench", "--method", "specedge:depth=2", *shared, "--out", tmp_path / name, *flags)
+        done = skit_here(
+            "bench", "--method", "specedge:depth=2", *shared, "--out", tmp_path / name, *flags
+        )
         assert done.returncode == 0, done.stderr
     (run,), (plain,) = ((tmp_path / name).iterdir() for name in ("with", "without"))
-    assert {path.name for path in (run / "tokens").iterdir()} == {"index.html", "q0.html", "q1.html", "q2.html"}
+    assert {path.name for path in (run / "tokens").iterdir()} == {
+        "index.html",
+        "q0.html",
+        "q1.html",
+        "q2.html",
+    }
     assert "](tokens/index.html)" in (run / "report.md").read_text()
     assert not {"tokens", "rounds_detail.jsonl"} & {path.name for path in plain.iterdir()}
     assert "tokens/" not in (plain / "report.md").read_text()
@@ -279,8 +348,15 @@ def test_a_run_has_pages_if_they_are_asked_for(tiny: TinyPair, tmp_path: Path) -
 
 def test_pages_of_an_interrupted_run_are_kept(tiny: TinyPair, tmp_path: Path) -> None:
     dataset = load(str(prompts(tmp_path)), data_dir=None, allow_sample=False, limit=None, seed=0)
-    shared: dict[str, Any] = {"device": "cpu", "max_new_tokens": 8, "baseline": False, "token_view": True}
-    settings = BenchSettings(("fixed-k",), str(tiny.target), str(tiny.draft), out=tmp_path / "out", **shared)
+    shared: dict[str, Any] = {
+        "device": "cpu",
+        "max_new_tokens": 8,
+        "baseline": False,
+        "token_view": True,
+    }
+    settings = BenchSettings(
+        ("fixed-k",), str(tiny.target), str(tiny.draft), out=tmp_path / "out", **shared
+    )
 
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
@@ -292,18 +368,23 @@ def test_pages_of_an_interrupted_run_are_kept(tiny: TinyPair, tmp_path: Path) ->
     (run,) = (tmp_path / "out").iterdir()
     assert "1 of 1 finished requests" in (run / "tokens/index.html").read_text()
     resumed = Benchmark(
-        BenchSettings(**{**{f: getattr(settings, f) for f in settings.__slots__}, "resume": True}), dataset
+        BenchSettings(**{**{f: getattr(settings, f) for f in settings.__slots__}, "resume": True}),
+        dataset,
     )
     resumed.run(lambda _: None)
     resumed.conclude()
     assert "3 of 3 finished requests" in (run / "tokens/index.html").read_text()
 
 
-def test_only_the_first_requests_have_pages(tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_requests_have_pages(
+    tiny: TinyPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert MAX_PAGES == 100
     monkeypatch.setattr("specbench_kit.studies.bench.conclusion.MAX_PAGES", 1)
     shared = ["--dataset", prompts(tmp_path), "--max-new-tokens", 4, "--no-baseline", *tiny.options]
-    done = skit_here("bench", "--method", "fixed-k", *shared, "--out", tmp_path / "out", "--token-view")
+    done = skit_here(
+        "bench", "--method", "fixed-k", *shared, "--out", tmp_path / "out", "--token-view"
+    )
     assert done.returncode == 0, done.stderr
     (run,) = (tmp_path / "out").iterdir()
     assert "1 of 3 finished requests have a page." in (run / "tokens/index.html").read_text()

@@ -16,7 +16,10 @@ def shown(picture: Picture) -> dict[str, list[str]]:
     """Every title by the id of its mark."""
     root = ElementTree.fromstring(draw(picture, "somewhere", ["svg"])["svg"])
     groups = {group.get("id", ""): group for group in root.iter(f"{SVG}g")}
-    titles_by_name = {name: [title.text or "" for title in group.iter(f"{SVG}title")] for name, group in groups.items()}
+    titles_by_name = {
+        name: [title.text or "" for title in group.iter(f"{SVG}title")]
+        for name, group in groups.items()
+    }
     return {name: titles for name, titles in titles_by_name.items() if titles and "--" in name}
 
 
@@ -26,14 +29,21 @@ def test_a_row_shows_its_value_and_a_curve_the_value_of_every_point(comparison: 
     for label, row in comparison.overall.items():
         name = label.replace(":", "-").replace("=", "-")
         texts = {
-            text for mark, titles in titles_by_picture["speedup"].items() if f"m-{name}--" in mark for text in titles
+            text
+            for mark, titles in titles_by_picture["speedup"].items()
+            if f"m-{name}--" in mark
+            for text in titles
         }
         speedup = SPEEDUP.text(Estimate(row.typical_speedup, row.bounds("typical_speedup")))
         assert texts == ({f"{label}\n{speedup}"} if row.typical_speedup else set())
         curve = [
-            titles for mark, titles in titles_by_picture["acceptance_by_position"].items() if f"m-{name}--" in mark
+            titles
+            for mark, titles in titles_by_picture["acceptance_by_position"].items()
+            if f"m-{name}--" in mark
         ]
-        assert [len(titles) for titles in curve] == ([sum(map(bool, row.acceptance_at))] if row.submitted else [])
+        assert [len(titles) for titles in curve] == (
+            [sum(map(bool, row.acceptance_at))] if row.submitted else []
+        )
 
 
 def test_names_are_text_and_what_has_no_place_shows_none() -> None:

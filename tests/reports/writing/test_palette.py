@@ -2,7 +2,14 @@
 
 from specbench_kit.methods.base import methods
 from specbench_kit.reports.comparison.scene import styles_of
-from specbench_kit.reports.writing.palette import BASELINE_STYLE, COLOURS, OF_METHODS, ON_DARK, USUAL, method_styles
+from specbench_kit.reports.writing.palette import (
+    BASELINE_STYLE,
+    COLOURS,
+    OF_METHODS,
+    ON_DARK,
+    USUAL,
+    method_styles,
+)
 
 
 def test_a_method_has_one_colour_in_every_report():

@@ -93,7 +93,10 @@ def test_blocks():
     assert "<title>A b</title>" in page(title="A `b`")
     assert body(Paragraph("One\ntwo **three**.")) == "<p>One two <strong>three</strong>.</p>"
     assert body(BulletList(["a", "b"])) == "<ul><li>a</li><li>b</li></ul>"
-    assert body(Folded("More", [Paragraph("Text")])) == "<details>\n<summary>More</summary>\n<p>Text</p>\n</details>"
+    assert (
+        body(Folded("More", [Paragraph("Text")]))
+        == "<details>\n<summary>More</summary>\n<p>Text</p>\n</details>"
+    )
     assert body(Caution(["A", "B"], severe=True)) == (
         '<aside class="warning severe" role="note"><ul><li><strong>A</strong></li><li><strong>B</strong></li></ul>'
         "</aside>"
@@ -114,7 +117,9 @@ def test_three_cautions_of_a_line_each_are_seen_and_all_others_open_on_a_click()
 
 
 def test_tables_scroll_in_their_own_box():
-    table = Table(("method", Column("speedup", "times"), Column("tokens", "count")), [(code("a|b"), 1.5, 3)])
+    table = Table(
+        ("method", Column("speedup", "times"), Column("tokens", "count")), [(code("a|b"), 1.5, 3)]
+    )
     assert body(table).startswith('<div class="scroll" tabindex="0"><table class="numbers"><thead>')
     assert "<tr><th scope=row><code>a|b</code></th><td>1.50x</td><td>3</td></tr>" in body(table)
     assert '<table class="facts"><tbody>' in body(facts([("dataset", "gsm8k")]))
@@ -122,17 +127,27 @@ def test_tables_scroll_in_their_own_box():
 
 def test_words_among_numbers_keep_to_the_left_and_names_do_not_break():
     role = "fitted: drafting that is not hidden"
-    table = Table(("series", "role", "seen"), [("wisp/table-2", role, "36 (23–49)"), ("wisp/goodput", "identity", "2")])
+    table = Table(
+        ("series", "role", "seen"),
+        [("wisp/table-2", role, "36 (23–49)"), ("wisp/goodput", "identity", "2")],
+    )
     html = body(table)
-    assert f"<th scope=row class=whole>wisp/table-2</th><td class=text>{role}</td><td>36 (23–49)</td>" in html
+    assert (
+        f"<th scope=row class=whole>wisp/table-2</th><td class=text>{role}</td><td>36 (23–49)</td>"
+        in html
+    )
     assert "<th scope=row>wisp/goodput</th><td class=text>identity</td>" in html
-    assert "<th scope=col>series</th><th scope=col class=text>role</th><th scope=col>seen</th>" in html
+    assert (
+        "<th scope=col>series</th><th scope=col class=text>role</th><th scope=col>seen</th>" in html
+    )
 
 
 def test_words_that_begin_with_a_number_keep_to_the_left_and_measurements_do_not():
     rows = [("prompts", "100 tokens on average", "6.35 ms (5.9 to 9.98) silicon")]
     found = body(Table(("assumption", "assumed", "time"), rows))
-    assert "<td class=text>100 tokens on average</td><td>6.35 ms (5.9 to 9.98) silicon</td>" in found
+    assert (
+        "<td class=text>100 tokens on average</td><td>6.35 ms (5.9 to 9.98) silicon</td>" in found
+    )
 
 
 def test_a_wide_table_of_few_rows_goes_down_on_a_phone_and_names_every_cell():
@@ -142,8 +157,12 @@ def test_a_wide_table_of_few_rows_goes_down_on_a_phone_and_names_every_cell():
     assert '<table class="numbers stacked">' in found
     assert '<th scope=row>edge</th><td data-title="cards">4 x l40s</td>' in found
     assert '<td data-title="a &lt; b"></td>' in found
-    assert '<table class="words stacked">' in body(Table(titles, [*rows, ("edge", "word " * 20, "", "", "")]))
-    assert '<table class="words stacked">' in body(Table(titles[:4], [(*rows[0][:3], "word " * 20)] * 9))
+    assert '<table class="words stacked">' in body(
+        Table(titles, [*rows, ("edge", "word " * 20, "", "", "")])
+    )
+    assert '<table class="words stacked">' in body(
+        Table(titles[:4], [(*rows[0][:3], "word " * 20)] * 9)
+    )
     for table in (Table(titles, rows + rows[:1]), Table(titles[:4], [row[:4] for row in rows])):
         assert "stacked" not in body(table)
         assert "data-title" not in body(table)
@@ -162,7 +181,10 @@ def test_the_name_of_a_run_breaks_where_it_is_wider_than_its_column():
 
 
 def test_an_interval_among_sentences_is_not_broken():
-    table = Table(("policy", Column("speedup", "times"), "why"), [("a", Estimate(1.5, (1.25, 1.75)), "word " * 20)])
+    table = Table(
+        ("policy", Column("speedup", "times"), "why"),
+        [("a", Estimate(1.5, (1.25, 1.75)), "word " * 20)],
+    )
     html = body(table)
     assert '<table class="words">' in html
     assert "<td class=number>1.50x (1.25–1.75)</td>" in html
@@ -171,15 +193,27 @@ def test_an_interval_among_sentences_is_not_broken():
 def test_code_keeps_lines_and_markup_of_its_text():
     text = "## no heading\n\n| no | table |\n```\n</details>\n<b>"
     html = body(CodeBlock(text), Paragraph("After."))
-    assert html.startswith("<pre>## no heading\n\n| no | table |\n```\n&lt;/details&gt;\n&lt;b&gt;</pre>")
+    assert html.startswith(
+        "<pre>## no heading\n\n| no | table |\n```\n&lt;/details&gt;\n&lt;b&gt;</pre>"
+    )
     assert html.endswith("<p>After.</p>")
 
 
-@pytest.mark.parametrize("text", ["<script>alert(1)</script>", "<img src=x onerror=y>", '" onload="x', "a & b"])
+@pytest.mark.parametrize(
+    "text", ["<script>alert(1)</script>", "<img src=x onerror=y>", '" onload="x', "a & b"]
+)
 def test_no_text_becomes_a_tag(text):
     table = Table((text, "b"), [(text, code(text))])
     figure = Figure(text, "plots/a.png", text)
-    blocks = [Heading(text), Paragraph(text), table, CodeBlock(text), Caution([text]), BulletList([text]), figure]
+    blocks = [
+        Heading(text),
+        Paragraph(text),
+        table,
+        CodeBlock(text),
+        Caution([text]),
+        BulletList([text]),
+        figure,
+    ]
     for block in [*blocks, Folded(text, blocks)]:
         parser = parsed(block, title=text)
         assert parser.tags.count("script") == 1
@@ -196,7 +230,10 @@ def test_links_lead_to_the_web_or_to_files_beside_the_page():
 
 
 def test_pictures_are_inlined_side_by_side_with_captions():
-    drawings = {"plots/a": "<svg viewBox='0 0 1 1'></svg>", "plots/b": "<svg viewBox='0 0 1 1'></svg>"}
+    drawings = {
+        "plots/a": "<svg viewBox='0 0 1 1'></svg>",
+        "plots/b": "<svg viewBox='0 0 1 1'></svg>",
+    }
     figures = [Figure("First", "plots/a.png", "What `x` is."), Figure("Second", "plots/b.png")]
     html = body(*figures, Paragraph("After."), drawings=drawings)
     assert html.count('<div class="figures">') == 1
@@ -214,7 +251,9 @@ def test_a_drawing_follows_the_colours_of_its_page(comparison):
         assert inlined.startswith("<svg viewBox=")
         assert "var(--" in inlined
         assert "#000000" not in inlined
-        assert not [part for part in ("<metadata", "<style", "<!DOCTYPE", "<?xml") if part in inlined]
+        assert not [
+            part for part in ("<metadata", "<style", "<!DOCTYPE", "<?xml") if part in inlined
+        ]
         checker = Checker()
         checker.feed(inlined)
         identifiers = [value for name, value in checker.attributes if name == "id"]
@@ -230,4 +269,6 @@ def test_options_of_a_method_are_cut_between_them_alone() -> None:
 def test_a_long_name_in_the_first_column_of_a_phone_is_broken_and_covers_no_other_cell() -> None:
     """That column is no wider than a third of a phone, and a method such as threshold:max_draft=8 has no space."""
     (rule,) = re.findall(r"\.numbers tr > :first-child code \{([^}]*)\}", CSS)
-    assert {"white-space: normal", "overflow-wrap: anywhere"} <= {part.strip() for part in rule.split(";")}
+    assert {"white-space: normal", "overflow-wrap: anywhere"} <= {
+        part.strip() for part in rule.split(";")
+    }

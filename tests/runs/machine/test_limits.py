@@ -8,7 +8,9 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.runs.machine.limits import disturbances, read_machine
 
 
-def block(cpu_share: float | None = 0.97, steal: float | None = 0.01, spread: float | None = 1.3) -> JsonObject:
+def block(
+    cpu_share: float | None = 0.97, steal: float | None = 0.01, spread: float | None = 1.3
+) -> JsonObject:
     """Return the readings of one process that decoded two lanes."""
     quiet = {"cpu_share": 0.99, "spread": 1.0}
     lanes = {"autoregressive": quiet, "wisp": {"cpu_share": cpu_share, "spread": spread}}
@@ -32,7 +34,9 @@ def test_each_limit_stands_for_itself(readings: dict[str, Any], lines: list[str]
 
 
 def test_the_worst_of_all_processes_counts() -> None:
-    lines = disturbances(read_machine([block(), block(cpu_share=0.04, steal=0.5, spread=6.0), block(cpu_share=0.5)]))
+    lines = disturbances(
+        read_machine([block(), block(cpu_share=0.04, steal=0.5, spread=6.0), block(cpu_share=0.5)])
+    )
     assert [line.split()[:6] for line in lines] == [
         ["wisp", "had", "a", "processor", "for", "4%"],
         ["the", "host", "withheld", "50.0%", "of", "the"],

@@ -11,7 +11,13 @@ from msgspec.structs import replace
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import MeasuringClock, ModelledClock, ProcessorTime
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
-from specbench_kit.runs.machine.probe import VARIABLE, InjectedProbe, LiveProbe, SystemCounters, probe_here
+from specbench_kit.runs.machine.probe import (
+    VARIABLE,
+    InjectedProbe,
+    LiveProbe,
+    SystemCounters,
+    probe_here,
+)
 from specbench_kit.runs.machine.watch import LaneTimes, Watch, same_steps, spread_of
 
 CPU = torch.device("cpu")
@@ -55,11 +61,16 @@ def test_shares_are_of_the_lane_and_of_the_time_that_processors_were_wanted() ->
 def test_what_cannot_be_known_is_null() -> None:
     looks = SystemCounters(1.0, 10.0, 100.0), SystemCounters(1.0, 10.1, 100.9)
     readings = Watch(Counters(*looks), CPU).end(
-        {"a": LaneTimes(ProcessorTime(0.0, 0.0, 0.0)), "b": LaneTimes(ProcessorTime(9, 1, 1), (), None)}
+        {
+            "a": LaneTimes(ProcessorTime(0.0, 0.0, 0.0)),
+            "b": LaneTimes(ProcessorTime(9, 1, 1), (), None),
+        }
     )
     assert readings.steal is None
     assert [lane.cpu_share for lane in readings.lanes.values()] == [None, None]
-    on_gpu = Watch(Counters(*looks), torch.device("cuda")).end({"a": LaneTimes(ProcessorTime(9.0, 1.0, 1.0))})
+    on_gpu = Watch(Counters(*looks), torch.device("cuda")).end(
+        {"a": LaneTimes(ProcessorTime(9.0, 1.0, 1.0))}
+    )
     assert on_gpu.lanes["a"].cpu_share is None
 
 
@@ -76,13 +87,22 @@ def round_of(verify_s: float, end_s: float, submitted: int = 0) -> RoundRecord:
 
 
 def test_steps_are_the_same_by_batch_width_and_context_and_none_brings_a_prompt() -> None:
-    rounds = [round_of(9.0, 9.0), round_of(0.5, 10.0), round_of(0.75, 11.0), round_of(0.6, 12.0, submitted=2)]
+    rounds = [
+        round_of(9.0, 9.0),
+        round_of(0.5, 10.0),
+        round_of(0.75, 11.0),
+        round_of(0.6, 12.0, submitted=2),
+    ]
     alone = RequestRecord("a", "", [0] * 4, e2e_s=12.0, finished_s=12.0, rounds=rounds)
     assert same_steps([alone]) == [[0.5, 0.75], [0.6]]
-    batched = replace(alone, request_id="b", e2e_s=11.0, finished_s=11.0, rounds=[round_of(0.1, 10.0), rounds[2]])
+    batched = replace(
+        alone, request_id="b", e2e_s=11.0, finished_s=11.0, rounds=[round_of(0.1, 10.0), rounds[2]]
+    )
     assert same_steps([alone, batched]) == [[1.5], [0.6]]
     # It arrived a second later, so that its second round ended together with the other's.
-    later = RequestRecord("c", "", [0] * 4, e2e_s=10.0, finished_s=11.0, rounds=[round_of(9, 8.5), round_of(0.1, 9.0)])
+    later = RequestRecord(
+        "c", "", [0] * 4, e2e_s=10.0, finished_s=11.0, rounds=[round_of(9, 8.5), round_of(0.1, 9.0)]
+    )
     assert same_steps([alone, later]) == [[0.6], [0.75], [0.6]]
 
 
@@ -93,7 +113,9 @@ def test_the_counters_of_this_machine_only_grow() -> None:
     assert before.stolen_s < before.wanted_s
 
 
-def test_a_file_of_readings_stands_in_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_readings_stands_in_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "busy.json"
     path.write_text(json.dumps({"cpu_share": 0.5, "spread": None, "steal": 0.25, "load": 3}))
     monkeypatch.setenv(VARIABLE, str(path))
@@ -104,7 +126,9 @@ def test_a_file_of_readings_stands_in_and_says_so(tmp_path: Path, monkeypatch: p
     assert type(probe_here()) is LiveProbe
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"steal": 0}', '{"cpu_share": "1", "spread": 1, "steal": 0, "load": 0}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"steal": 0}', '{"cpu_share": "1", "spread": 1, "steal": 0, "load": 0}']
+)
 def test_readings_that_are_none_are_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text(text)
     with pytest.raises(SkitError, match=rf"{VARIABLE}.*bad\.json"):

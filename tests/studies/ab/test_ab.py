@@ -15,11 +15,16 @@ PROMPTS = [f"prompt number {number}" for number in (11, 13, 18, 22, 27, 28, 1, 2
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    rows = ({"id": f"p{number}", "prompt": prompt, "chat": False} for number, prompt in enumerate(PROMPTS))
+    rows = (
+        {"id": f"p{number}", "prompt": prompt, "chat": False}
+        for number, prompt in enumerate(PROMPTS)
+    )
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
-def ab(first: str, second: str, prompts: Path, *options: object) -> subprocess.CompletedProcess[str]:
+def ab(
+    first: str, second: str, prompts: Path, *options: object
+) -> subprocess.CompletedProcess[str]:
     out = prompts.parent / "out"
     common = ("--dataset", prompts, "--max-new-tokens", 17, "--out", out, "--warm-up", 1)
     return skit_here("ab", first, second, *common, *options)
@@ -31,7 +36,10 @@ def folder_of(prompts: Path) -> Path:
 
 
 def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
-    with streaming_server() as (first_address, _), streaming_server(speculates=True) as (second_address, _):
+    with (
+        streaming_server() as (first_address, _),
+        streaming_server(speculates=True) as (second_address, _),
+    ):
         done = ab(
             f"plain=vllm://{first_address}",
             f"spec=vllm://{second_address}",
@@ -52,21 +60,39 @@ def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
     assert (two_at_once["turns"], two_at_once["turn_requests"]) == (4, 2)
     assert alone["outputs"]["gate"] == "identical"
     assert alone["outputs"]["both"] == {"compared": 16, "identical": 16}
-    assert alone["outputs"]["repeated"] == {name: {"compared": 8, "identical": 8} for name in ("plain", "spec")}
+    assert alone["outputs"]["repeated"] == {
+        name: {"compared": 8, "identical": 8} for name in ("plain", "spec")
+    }
     assert alone["servers"]["plain"]["speculation"] is None
     assert alone["servers"]["spec"]["speculation"]["source"] == "each answer"
     assert alone["servers"]["spec"]["speculation"]["acceptance_length"] > 1
-    assert [entry["figure"] for entry in alone["comparisons"]] == ["throughput", "ttft", "tpot", "e2e"]
+    assert [entry["figure"] for entry in alone["comparisons"]] == [
+        "throughput",
+        "ttft",
+        "tpot",
+        "e2e",
+    ]
     assert {entry["verdict"] for entry in two_at_once["comparisons"]} == {"too few prompts to tell"}
     assert "4 turns of 2" in done.stderr
-    shown = done.stderr[done.stderr.index("End to end, ") : done.stderr.index("report: ")].splitlines()
-    assert "/report.html (as text: report.md)" in done.stderr[done.stderr.index("report: ") :].splitlines()[0]
+    shown = done.stderr[
+        done.stderr.index("End to end, ") : done.stderr.index("report: ")
+    ].splitlines()
+    assert (
+        "/report.html (as text: report.md)"
+        in done.stderr[done.stderr.index("report: ") :].splitlines()[0]
+    )
     assert max(map(len, shown)) <= 80
     for title in ("tokens/s", "TTFT P50", "TPOT P50", "end to end P50", "acceptance"):
         assert sum(title in line for line in shown) == 2, title
-    assert "of the same turns at both servers, in a typical turn; a P50" in " ".join(" ".join(shown).split())
+    assert "of the same turns at both servers, in a typical turn; a P50" in " ".join(
+        " ".join(shown).split()
+    )
     report = (folder / "report.md").read_text()
-    assert report.index("End to end, `spec` against `plain`") < report.index("plots/ratios.png") < report.index("## ")
+    assert (
+        report.index("End to end, `spec` against `plain`")
+        < report.index("plots/ratios.png")
+        < report.index("## ")
+    )
     assert "| sampling | greedy |" in report
     assert f"skit ab plain=vllm://{first_address} spec=vllm://{second_address}" in report
     assert "<svg" in (folder / "report.html").read_text()
@@ -74,7 +100,15 @@ def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
 
 def test_a_single_pair_of_outputs_is_not_called_all_pairs(prompts: Path) -> None:
     with streaming_server() as (first_address, _), streaming_server() as (second_address, _):
-        ab(f"A=vllm://{first_address}", f"B=vllm://{second_address}", prompts, "--limit", 1, "--repeats", 1)
+        ab(
+            f"A=vllm://{first_address}",
+            f"B=vllm://{second_address}",
+            prompts,
+            "--limit",
+            1,
+            "--repeats",
+            1,
+        )
     assert "The one pair of outputs is identical." in (folder_of(prompts) / "report.md").read_text()
 
 
@@ -113,11 +147,18 @@ def test_open_arrivals_are_the_same_for_both(prompts: Path) -> None:
     assert gaps[0] == pytest.approx(gaps[1], abs=0.02)
     assert gaps[0][-1] > 0
     summary = read_object(folder_of(prompts) / "summary.json")
-    assert [entry["figure"] for entry in summary["loads"][0]["comparisons"]] == ["ttft", "tpot", "e2e"]
+    assert [entry["figure"] for entry in summary["loads"][0]["comparisons"]] == [
+        "ttft",
+        "tpot",
+        "e2e",
+    ]
 
 
 def test_other_tokens_are_shown_and_cannot_win(prompts: Path) -> None:
-    with streaming_server(slow_s=0.01) as (first_address, _), streaming_server(wrong=True) as (second_address, _):
+    with (
+        streaming_server(slow_s=0.01) as (first_address, _),
+        streaming_server(wrong=True) as (second_address, _),
+    ):
         done = ab(f"plain=vllm://{first_address}", f"other=vllm://{second_address}", prompts)
     assert done.returncode == 0
     (load,) = read_object(folder_of(prompts) / "summary.json")["loads"]
@@ -139,7 +180,10 @@ def test_other_tokens_are_shown_and_cannot_win(prompts: Path) -> None:
 
 
 def test_goodput_counts_the_tokens_of_requests_that_met_their_targets(prompts: Path) -> None:
-    with streaming_server() as (first_address, _), streaming_server(slow_s=0.02) as (second_address, _):
+    with (
+        streaming_server() as (first_address, _),
+        streaming_server(slow_s=0.02) as (second_address, _),
+    ):
         ab(
             f"A=vllm://{first_address}",
             f"B=vllm://{second_address}",
@@ -157,12 +201,21 @@ def test_goodput_counts_the_tokens_of_requests_that_met_their_targets(prompts: P
     assert figures["throughput"] > 0
 
 
-def test_a_key_is_read_from_the_environment_and_is_in_no_file(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_is_read_from_the_environment_and_is_in_no_file(
+    prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SKIT_API_KEY_SPEC", "sesame-1234")
-    with streaming_server() as (first_address, _), streaming_server(key="sesame-1234") as (second_address, _):
-        done = ab(f"plain=vllm://{first_address}", f"spec=vllm://{second_address}", prompts, "--limit", 2)
+    with (
+        streaming_server() as (first_address, _),
+        streaming_server(key="sesame-1234") as (second_address, _),
+    ):
+        done = ab(
+            f"plain=vllm://{first_address}", f"spec=vllm://{second_address}", prompts, "--limit", 2
+        )
         monkeypatch.delenv("SKIT_API_KEY_SPEC")
-        refused = ab(f"plain=vllm://{first_address}", f"spec=vllm://{second_address}", prompts, "--limit", 1)
+        refused = ab(
+            f"plain=vllm://{first_address}", f"spec=vllm://{second_address}", prompts, "--limit", 1
+        )
     assert done.returncode == 0, done.stderr
     folder = folder_of(prompts)  # the refused run left none
     assert "SKIT_API_KEY" in error_line(refused)
@@ -181,13 +234,24 @@ CONDITIONS = [
 
 @pytest.mark.parametrize(
     ("condition", "code"),
-    nightly_except([("identical<1", 0), ("speedup.high>0", 1), ("acceptance_rate>0", 2)], CONDITIONS),
+    nightly_except(
+        [("identical<1", 0), ("speedup.high>0", 1), ("acceptance_rate>0", 2)], CONDITIONS
+    ),
 )
 def test_a_condition_decides_the_exit_code(condition: str, code: int, prompts: Path) -> None:
     # Without a pause an answer may arrive whole, and then there is no time between its tokens.
-    with streaming_server(slow_s=0.005) as (first_address, _), streaming_server(slow_s=0.005) as (second_address, _):
+    with (
+        streaming_server(slow_s=0.005) as (first_address, _),
+        streaming_server(slow_s=0.005) as (second_address, _),
+    ):
         done = ab(
-            f"A=vllm://{first_address}", f"B=vllm://{second_address}", prompts, "--repeats", 1, "--fail-if", condition
+            f"A=vllm://{first_address}",
+            f"B=vllm://{second_address}",
+            prompts,
+            "--repeats",
+            1,
+            "--fail-if",
+            condition,
         )
     assert done.returncode == code, done.stderr
     assert ("failed: concurrency 1: " in done.stderr) == (code == 1)
@@ -203,7 +267,11 @@ def test_a_condition_decides_the_exit_code(condition: str, code: int, prompts: P
         (("a=vllm://h:1", "b=vllm://h:2"), ("--concurrency", "1,1"), "a load is given twice"),
         (("a=vllm://h:1", "b=vllm://h:2"), ("--concurrency", "0"), "whole numbers from 1 up"),
         (("a=vllm://h:1", "b=vllm://h:2"), ("--concurrency", "1", "--rate", "2"), "not both"),
-        (("a=vllm://h:1", "b=vllm://h:2"), ("--ttft-slo", "soon"), "--ttft-slo takes a time above 0"),
+        (
+            ("a=vllm://h:1", "b=vllm://h:2"),
+            ("--ttft-slo", "soon"),
+            "--ttft-slo takes a time above 0",
+        ),
         (("a=vllm://h:1", "b=vllm://h:2"), ("--fail-if", "speed<1"), "unknown metric 'speed'"),
         (("a=vllm://h:1", "b=vllm://h:2"), ("--fail-if", "failed.low<1"), "failed has no interval"),
         (("a=vllm://h:1", "b=vllm://h:2"), ("--fail-if", "ttft<1"), "ttft needs one of ttft.mean"),

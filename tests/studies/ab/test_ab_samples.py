@@ -18,7 +18,9 @@ MOST_ALARMS = 5
 
 def answer(tokens: list[int], has_ids: bool = True) -> StreamedAnswer:
     text = " ".join(map(str, tokens))
-    return StreamedAnswer(text, [Burst(0.1, len(tokens))], "token ids", token_ids=tokens if has_ids else None)
+    return StreamedAnswer(
+        text, [Burst(0.1, len(tokens))], "token ids", token_ids=tokens if has_ids else None
+    )
 
 
 def drawn(prompt: int, random: Random, shift: float = 0.0) -> list[int]:
@@ -33,9 +35,12 @@ def pairs_of(trial: int, shift: float = 0.0, common: float = 0.0) -> Pairs:
     pairs = {}
     for prompt in range(PROMPTS):
         first = [drawn(prompt, random) for _ in range(REPEATS)]
-        second = [own if random.random() < common else drawn(prompt, random, shift) for own in first]
+        second = [
+            own if random.random() < common else drawn(prompt, random, shift) for own in first
+        ]
         pairs[f"p{prompt}"] = [
-            ([answer(first_s)], [answer(second_s)]) for first_s, second_s in zip(first, second, strict=True)
+            ([answer(first_s)], [answer(second_s)])
+            for first_s, second_s in zip(first, second, strict=True)
         ]
     return pairs
 
@@ -63,7 +68,10 @@ def test_a_fault_of_one_prompt_is_named() -> None:
 
 
 def test_words_are_compared_where_one_server_does_not_name_its_tokens() -> None:
-    rows = {f"p{n}": [([answer([n, 2, 3])], [answer([n, 2, 3], has_ids=False)])] * 3 for n in range(PROMPTS)}
+    rows = {
+        f"p{n}": [([answer([n, 2, 3])], [answer([n, 2, 3], has_ids=False)])] * 3
+        for n in range(PROMPTS)
+    }
     test = compare_samples(rows, 0.05)
     assert test is not None
     assert (test.chance, test.shown) == (1.0, [])
@@ -80,19 +88,34 @@ def test_all_turns_of_a_dialogue_are_compared() -> None:
 
 
 def test_few_pairs_are_not_compared() -> None:
-    assert compare_samples({"p": [([answer([1])], [answer([2])])] * (FEWEST_PAIRS - 1)}, 0.05) is None
-    assert compare_samples({f"p{n}": [([answer([1])], [answer([2])])] for n in range(FEWEST_PAIRS)}, 0.05) is None
+    assert (
+        compare_samples({"p": [([answer([1])], [answer([2])])] * (FEWEST_PAIRS - 1)}, 0.05) is None
+    )
+    assert (
+        compare_samples(
+            {f"p{n}": [([answer([1])], [answer([2])])] for n in range(FEWEST_PAIRS)}, 0.05
+        )
+        is None
+    )
 
 
 def rates(random: Random | None, drafted: int = 2000) -> list[Speculation]:
     """Four loads of drafts of which 60% are accepted: each by chance, or exactly so many."""
-    counts = [sum(random.random() < 0.6 for _ in range(drafted)) if random else int(0.6 * drafted) for _ in range(4)]
-    return [Speculation("counters", 2.0, accepted / drafted, 500, drafted, accepted) for accepted in counts]
+    counts = [
+        sum(random.random() < 0.6 for _ in range(drafted)) if random else int(0.6 * drafted)
+        for _ in range(4)
+    ]
+    return [
+        Speculation("counters", 2.0, accepted / drafted, 500, drafted, accepted)
+        for accepted in counts
+    ]
 
 
 def test_a_rate_that_never_moves_is_doubted_only_where_outputs_do() -> None:
     assert is_constant(rates(None), OutputAgreement(40, 3))
-    assert not is_constant(rates(None), OutputAgreement(40, 40))  # the same outputs have the same acceptance
+    assert not is_constant(
+        rates(None), OutputAgreement(40, 40)
+    )  # the same outputs have the same acceptance
     assert not is_constant(rates(None)[:2], OutputAgreement(40, 3))
     assert not is_constant(rates(None, drafted=100), OutputAgreement(40, 3))
     assert sum(is_constant(rates(Random(seed)), OutputAgreement(40, 3)) for seed in range(100)) <= 4

@@ -21,9 +21,13 @@ DRAFTED, UNDRAFTED = Timings(predicted_n=8, draft_n=6, draft_n_accepted=5), Timi
 
 def speculation(*timings: Timings) -> Speculation | None:
     bursts = [Burst(0.1 * number, 1) for number in range(1, 9)]
-    answers = [StreamedAnswer("", bursts, "token ids", drafts=timing.drafts()) for timing in timings]
+    answers = [
+        StreamedAnswer("", bursts, "token ids", drafts=timing.drafts()) for timing in timings
+    ]
     records = [
-        AnswerRecord(AnswerKey("concurrency 1", "spec", f"{number}", 0), number, float(number), answer)
+        AnswerRecord(
+            AnswerKey("concurrency 1", "spec", f"{number}", 0), number, float(number), answer
+        )
         for number, answer in enumerate(answers)
     ]
     return server_figures(records, NO_TARGETS, ()).speculation
@@ -43,14 +47,18 @@ def test_a_server_that_never_drafts_does_not_speculate() -> None:
 
 
 @pytest.mark.parametrize("outputs_differ", [True, False])
-def test_a_rate_that_is_the_same_at_every_load_is_implausible_where_outputs_are_not(outputs_differ: bool) -> None:
+def test_a_rate_that_is_the_same_at_every_load_is_implausible_where_outputs_are_not(
+    outputs_differ: bool,
+) -> None:
     loads, records, changes = ["concurrency 1", "concurrency 2", "concurrency 4"], [], []
     for load in loads:
         for server in ("plain", "spec"):
             for turn in range(8):
                 text = f"answer {turn} {load if outputs_differ else ''}"
                 answer = StreamedAnswer(text, [Burst(0.1, 1), Burst(0.2, 199)], "token ids")
-                records.append(AnswerRecord(AnswerKey(load, server, f"p{turn}", 0), turn, float(turn), answer))
+                records.append(
+                    AnswerRecord(AnswerKey(load, server, f"p{turn}", 0), turn, float(turn), answer)
+                )
                 accepted = 60 + (turn if server == "plain" else 0) * (loads.index(load) + 1)
                 changes.append(CounterChange(load, server, 0, turn, DraftCounts(50, 100, accepted)))
     summary = summarise(Plan(("plain", "spec"), loads, planned=len(records)), records, changes)

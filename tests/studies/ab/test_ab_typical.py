@@ -30,7 +30,9 @@ def compared(seconds: Callable[[str, int, int], float], turns: int, repeats: int
                     took_s = seconds(name, turn, repeat)
                     bursts = [Burst(took_s * share, 1) for share in (0.2, 0.6, 1.0)]
                     answer = StreamedAnswer(f"answer {turn}", bursts, "token ids")
-                    records.append(AnswerRecord(AnswerKey(load, name, f"p{turn}", repeat), turn, now_s, answer))
+                    records.append(
+                        AnswerRecord(AnswerKey(load, name, f"p{turn}", repeat), turn, now_s, answer)
+                    )
                     now_s += took_s
     return summarise(Plan(NAMES, loads, planned=len(records)), records)
 
@@ -44,7 +46,9 @@ def test_a_turn_that_the_machine_held_up_hides_no_difference() -> None:
 
     def seconds(name: str, turn: int, _: int) -> float:
         usual_s = (1.0 + turn % 5) * Random(f"{name}/{turn}").uniform(0.97, 1.03)
-        return usual_s * (1 if name == "plain" else 0.8) * (60 if (name, turn) == ("spec", 7) else 1)
+        return (
+            usual_s * (1 if name == "plain" else 0.8) * (60 if (name, turn) == ("spec", 7) else 1)
+        )
 
     summary = compared(seconds, turns=20)
     duration = end_to_end(summary)
@@ -90,7 +94,9 @@ def test_what_is_faster_in_most_turns_and_slower_in_all_is_neither() -> None:
 
 
 def test_few_turns_show_nothing() -> None:
-    duration = end_to_end(compared(lambda name, turn, _: 1 + turn if name == "plain" else 0.1 + turn, turns=5))
+    duration = end_to_end(
+        compared(lambda name, turn, _: 1 + turn if name == "plain" else 0.1 + turn, turns=5)
+    )
     assert duration.verdict == TOO_FEW
     assert duration.typical is not None
     assert duration.typical > 1
@@ -112,7 +118,11 @@ def spells(random: Random) -> float:
 
 
 def are_shown(summary: AbSummary) -> Sequence[bool]:
-    return [entry.verdict not in (NO_DIFFERENCE, TOO_FEW) for load in summary.loads for entry in load.comparisons]
+    return [
+        entry.verdict not in (NO_DIFFERENCE, TOO_FEW)
+        for load in summary.loads
+        for entry in load.comparisons
+    ]
 
 
 @pytest.mark.parametrize("turns", [6, 20])
@@ -130,7 +140,9 @@ def test_a_loss_is_found_in_spite_of_slow_turns() -> None:
     assert by_typical >= 2 * by_sums
 
 
-@pytest.mark.parametrize(("text", "holds"), [("typical_speedup<1.2", False), ("typical_tpot_speedup.low<2", True)])
+@pytest.mark.parametrize(
+    ("text", "holds"), [("typical_speedup<1.2", False), ("typical_tpot_speedup.low<2", True)]
+)
 def test_conditions_read_the_typical_turn(text: str, holds: bool) -> None:
     def seconds(name: str, turn: int, _: int) -> float:
         return Random(f"{name}/{turn}").uniform(0.9, 1.1) / (1.0 if name == "plain" else 1.5)

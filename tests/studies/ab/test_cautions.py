@@ -31,7 +31,9 @@ def record(server: str, number: int, tokens: int, *reasons: str) -> AnswerRecord
     bursts = [Burst(0.01 * position, 1) for position in range(1, tokens + 1)]
     answer = StreamedAnswer("a" * tokens, bursts, "one per chunk", "stop")
     key = AnswerKey(LOAD, server, f"p{number}", 0)
-    return AnswerRecord(key, number, float(number), answer, None, len(reasons) + 1, 0.0, list(reasons))
+    return AnswerRecord(
+        key, number, float(number), answer, None, len(reasons) + 1, 0.0, list(reasons)
+    )
 
 
 def summary(*records: AnswerRecord) -> AbSummary:
@@ -40,10 +42,18 @@ def summary(*records: AnswerRecord) -> AbSummary:
 
 @pytest.mark.parametrize("tokens", [1, 8, 31])
 def test_answers_of_different_lengths_come_before_any_ratio(tokens: int) -> None:
-    records = [record(server, n, 16 if server == "plain" else tokens) for server in ("plain", "spec") for n in range(8)]
+    records = [
+        record(server, n, 16 if server == "plain" else tokens)
+        for server in ("plain", "spec")
+        for n in range(8)
+    ]
     line = report.headline(summary(*records))
-    assert line.startswith(f"**Answers of different lengths at {LOAD}: {tokens} tokens on average from `spec`, 16 from")
-    assert line.index("(0 of 8 pairs are equally long)") < line.index("End to end, `spec` against `plain`")
+    assert line.startswith(
+        f"**Answers of different lengths at {LOAD}: {tokens} tokens on average from `spec`, 16 from"
+    )
+    assert line.index("(0 of 8 pairs are equally long)") < line.index(
+        "End to end, `spec` against `plain`"
+    )
 
 
 def test_answers_of_one_length_are_not_mentioned() -> None:
@@ -75,8 +85,13 @@ def test_answers_to_requests_that_failed_at_the_other_server_are_told(both_fail:
         for number in range(8)
         for found in [record(server, number, 16)]
     ]
-    (line,) = [line for line in report.cautions(summary(*records)) if line.startswith("FAILED REQUESTS")]
-    assert ("own throughput and percentiles hold its answers to requests that failed at the other" in line) != both_fail
+    (line,) = [
+        line for line in report.cautions(summary(*records)) if line.startswith("FAILED REQUESTS")
+    ]
+    assert (
+        "own throughput and percentiles hold its answers to requests that failed at the other"
+        in line
+    ) != both_fail
 
 
 @pytest.mark.parametrize(
@@ -128,14 +143,20 @@ def test_other_programs_beside_a_comparison_are_told_and_servers_that_answer_are
         assert _busy_at_start([quiet]) == []
 
 
-def test_terminal_and_page_tell_of_a_busy_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_and_page_tell_of_a_busy_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     readings = tmp_path / "busy.json"
     readings.write_text('{"cpu_share": 1, "spread": 1, "steal": 0.3, "load": 999}')
     monkeypatch.setenv(READINGS, str(readings))
-    prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"}, {"id": "b", "prompt": "Why?"})
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"}, {"id": "b", "prompt": "Why?"}
+    )
     with streaming_server() as (first, _), streaming_server() as (second, _):
         servers = (f"A=vllm://{first}", f"B=vllm://{second}")
-        done = skit_here("ab", *servers, "--dataset", prompts, "--max-new-tokens", 4, "--out", tmp_path / "out")
+        done = skit_here(
+            "ab", *servers, "--dataset", prompts, "--max-new-tokens", 4, "--out", tmp_path / "out"
+        )
     assert done.returncode == 0, done.stderr
     (page,) = (tmp_path / "out").glob("*/report.md")
     for text in (" ".join(done.stdout.split()), page.read_text()):
@@ -143,17 +164,25 @@ def test_terminal_and_page_tell_of_a_busy_machine(tmp_path: Path, monkeypatch: p
         assert "BUSY MACHINE: the load average was 999.0 on " in text
 
 
-@pytest.mark.parametrize("kinds", [("vllm", "vllm-chat"), ("chat", "completions"), ("vllm", "completions")])
+@pytest.mark.parametrize(
+    "kinds", [("vllm", "vllm-chat"), ("chat", "completions"), ("vllm", "completions")]
+)
 def test_servers_that_treat_prompts_differently_are_told_before_any_request(
     kinds: tuple[str, str], tmp_path: Path
 ) -> None:
-    prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"}, {"id": "b", "prompt": "Why?"})
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"}, {"id": "b", "prompt": "Why?"}
+    )
     in_template = {"vllm-chat": "spec", "chat": "plain"}
-    line = "PROMPTS DIFFER: outputs will differ, since the servers treat a prompt differently: plain"
+    line = (
+        "PROMPTS DIFFER: outputs will differ, since the servers treat a prompt differently: plain"
+    )
     is_told = any(kind in in_template for kind in kinds)
     with streaming_server() as (first, _), streaming_server() as (second, _):
         servers = (f"plain={kinds[0]}://{first}", f"spec={kinds[1]}://{second}")
-        done = skit_here("ab", *servers, "--dataset", prompts, "--max-new-tokens", 4, "--out", tmp_path / "out")
+        done = skit_here(
+            "ab", *servers, "--dataset", prompts, "--max-new-tokens", 4, "--out", tmp_path / "out"
+        )
     assert done.returncode == 0, done.stderr
     (page,) = (tmp_path / "out").glob("*/report.md")
     said = " ".join(done.stdout.split())
@@ -166,11 +195,15 @@ def test_servers_that_treat_prompts_differently_are_told_before_any_request(
             assert said.index("PROMPTS DIFFER") < said.index("End to end")
 
 
-def test_other_treatment_of_prompts_is_told_although_a_server_answers_nothing(tmp_path: Path) -> None:
+def test_other_treatment_of_prompts_is_told_although_a_server_answers_nothing(
+    tmp_path: Path,
+) -> None:
     prompts = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"})
     with streaming_server() as (first, _), streaming_server(refuses=1) as (second, engine):
         servers = (f"plain=vllm://{first}", f"spec=chat://{second}")
-        done = skit_here("ab", *servers, "--dataset", prompts, "--retries", 0, "--out", tmp_path / "out")
+        done = skit_here(
+            "ab", *servers, "--dataset", prompts, "--retries", 0, "--out", tmp_path / "out"
+        )
     assert "busy: try later" in error_line(done)
     assert len(engine.requests) == 1, "the first one"
     assert "PROMPTS DIFFER" in done.stdout
@@ -178,9 +211,17 @@ def test_other_treatment_of_prompts_is_told_although_a_server_answers_nothing(tm
 
 def with_end_to_end(typical: float, interval: list[float] | None, verdict: str) -> AbSummary:
     """A comparison of 8 turns of one request whose ratio end to end came out so."""
-    found = summary(*(record(server, number, 16) for server in ("plain", "spec") for number in range(8)))
+    found = summary(
+        *(record(server, number, 16) for server in ("plain", "spec") for number in range(8))
+    )
     (load,) = found.loads
-    changed = replace(load.comparisons[-1], figure="e2e", typical=typical, typical_interval=interval, verdict=verdict)
+    changed = replace(
+        load.comparisons[-1],
+        figure="e2e",
+        typical=typical,
+        typical_interval=interval,
+        verdict=verdict,
+    )
     return replace(found, loads=[replace(load, comparisons=[changed])])
 
 
@@ -191,7 +232,10 @@ def test_where_no_verdict_is_reached_the_prompts_that_would_give_one_are_named()
     """
     (line,) = report.what_would_tell(with_end_to_end(1.05, [1.05**-1, 1.05**3], NO_DIFFERENCE))
     needed = ceil(8 * 4 * (1 + 0.8416 / 1.96) ** 2)
-    assert line == f"At {LOAD} about {needed} prompts would tell `spec` and `plain`, 5.0% apart in a typical turn."
+    assert (
+        line
+        == f"At {LOAD} about {needed} prompts would tell `spec` and `plain`, 5.0% apart in a typical turn."
+    )
     (line,) = report.what_would_tell(with_end_to_end(0.892, [0.8, 1.01], NO_DIFFERENCE))
     assert line.endswith("10.8% apart in a typical turn."), "as 0.892x says, which stands beside it"
     (line,) = report.what_would_tell(with_end_to_end(1.0, [0.9, 1.1], NO_DIFFERENCE))
@@ -231,9 +275,13 @@ def test_marks_of_the_axis_are_few_and_one_of_them_is_1() -> None:
         assert marks[-1] >= high
 
 
-def test_a_damaged_run_in_the_folder_does_not_hide_that_there_is_nothing_to_resume(tmp_path: Path) -> None:
+def test_a_damaged_run_in_the_folder_does_not_hide_that_there_is_nothing_to_resume(
+    tmp_path: Path,
+) -> None:
     broken = tmp_path / "20260101T000000Z-ab-x-00000000"
     broken.mkdir()
     (broken / "run.json").write_text("{")
-    with pytest.raises(SkitError, match="holds no unfinished run with these settings: start one without --resume"):
+    with pytest.raises(
+        SkitError, match="holds no unfinished run with these settings: start one without --resume"
+    ):
         AnswerStore.resume(tmp_path, ("a", "b"), {"config": 1})

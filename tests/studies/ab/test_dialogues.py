@@ -22,9 +22,22 @@ def prompts(tmp_path: Path) -> Path:
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
-def ab(first: str, second: str, prompts: Path, *options: object) -> subprocess.CompletedProcess[str]:
+def ab(
+    first: str, second: str, prompts: Path, *options: object
+) -> subprocess.CompletedProcess[str]:
     out = prompts.parent / "out"
-    common = ("--dataset", prompts, "--max-new-tokens", 5, "--out", out, "--warm-up", 0, "--repeats", 1)
+    common = (
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        5,
+        "--out",
+        out,
+        "--warm-up",
+        0,
+        "--repeats",
+        1,
+    )
     return skit_here("ab", first, second, *common, *options)
 
 
@@ -35,7 +48,10 @@ def folder_of(prompts: Path) -> Path:
 
 def answers(folder: Path, server: str) -> dict[tuple[str, int], str]:
     rows = [row for row in read_rows(folder / "answers.jsonl") if row["key"]["server"] == server]
-    return {(row["key"]["request_id"], row["key"]["dialogue_turn"]): row["answer"]["text"] for row in rows}
+    return {
+        (row["key"]["request_id"], row["key"]["dialogue_turn"]): row["answer"]["text"]
+        for row in rows
+    }
 
 
 @pytest.mark.parametrize("kind", ["chat", "completions"])
@@ -44,27 +60,49 @@ def test_every_turn_follows_the_answers_of_its_own_server(kind: str, prompts: Pa
         streaming_server() as (first_address, first_engine),
         streaming_server(wrong=True) as (second_address, second_engine),
     ):
-        done = ab(f"a={kind}://{first_address}", f"b={kind}://{second_address}", prompts, "--concurrency", 2, "--json")
+        done = ab(
+            f"a={kind}://{first_address}",
+            f"b={kind}://{second_address}",
+            prompts,
+            "--concurrency",
+            2,
+            "--json",
+        )
     assert done.returncode == 0, done.stderr
     folder, body_key = folder_of(prompts), "messages" if kind == "chat" else "prompt"
     for server, engine in (("a", first_engine), ("b", second_engine)):
         own, requests = answers(folder, server), [body[body_key] for _, body in engine.requests[1:]]
         expected = []
         for number, turns in enumerate(TURNS):
-            texts = [text for turn, ask in enumerate(turns) for text in (ask, own[f"p{number}", turn].strip())]
+            texts = [
+                text
+                for turn, ask in enumerate(turns)
+                for text in (ask, own[f"p{number}", turn].strip())
+            ]
             for turn in range(3):
                 spoken = texts[: 2 * turn + 1]
                 roles = ("user", "assistant") * 3
-                messages = [{"role": role, "content": text} for role, text in zip(roles, spoken, strict=False)]
+                messages = [
+                    {"role": role, "content": text}
+                    for role, text in zip(roles, spoken, strict=False)
+                ]
                 if number == 2:
-                    messages, spoken = [{"role": "system", "content": SYSTEM}, *messages], [SYSTEM, *spoken]
+                    messages, spoken = (
+                        [{"role": "system", "content": SYSTEM}, *messages],
+                        [SYSTEM, *spoken],
+                    )
                 expected.append(messages if kind == "chat" else "\n\n".join(spoken))
         assert sorted(map(str, requests)) == sorted(map(str, expected))
     assert answers(folder, "a") != answers(folder, "b")
 
 
-def test_a_dialogue_is_one_unit_and_turns_after_a_difference_are_not_compared(prompts: Path) -> None:
-    with streaming_server() as (first_address, _), streaming_server(wrong=True) as (second_address, _):
+def test_a_dialogue_is_one_unit_and_turns_after_a_difference_are_not_compared(
+    prompts: Path,
+) -> None:
+    with (
+        streaming_server() as (first_address, _),
+        streaming_server(wrong=True) as (second_address, _),
+    ):
         done = ab(f"a=vllm-chat://{first_address}", f"b=vllm-chat://{second_address}", prompts)
     assert done.returncode == 0, done.stderr
     folder = folder_of(prompts)
@@ -84,7 +122,10 @@ def test_a_dialogue_is_one_unit_and_turns_after_a_difference_are_not_compared(pr
 
 
 def test_equal_servers_agree_in_every_turn(prompts: Path) -> None:
-    with streaming_server() as (first_address, _), streaming_server(speculates=True) as (second_address, _):
+    with (
+        streaming_server() as (first_address, _),
+        streaming_server(speculates=True) as (second_address, _),
+    ):
         ab(f"a=vllm-chat://{first_address}", f"b=vllm-chat://{second_address}", prompts)
     (load,) = read_object(folder_of(prompts) / "summary.json")["loads"]
     assert load["outputs"]["both"] == {"compared": 18, "identical": 18}
@@ -92,8 +133,17 @@ def test_equal_servers_agree_in_every_turn(prompts: Path) -> None:
 
 def test_turns_after_a_lost_one_are_not_asked_and_count_as_failed(prompts: Path) -> None:
     # The first request is the probe, the next three are the first dialogue's.
-    with streaming_server() as (first_address, _), streaming_server(breaks_at={3}) as (second_address, engine):
-        ab(f"a=vllm-chat://{first_address}", f"b=vllm-chat://{second_address}", prompts, "--retries", 0)
+    with (
+        streaming_server() as (first_address, _),
+        streaming_server(breaks_at={3}) as (second_address, engine),
+    ):
+        ab(
+            f"a=vllm-chat://{first_address}",
+            f"b=vllm-chat://{second_address}",
+            prompts,
+            "--retries",
+            0,
+        )
     folder = folder_of(prompts)
     errors = {
         (row["key"]["request_id"], row["key"]["dialogue_turn"]): row["error"]

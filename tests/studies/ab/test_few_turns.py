@@ -27,9 +27,13 @@ def compared(turns: int, loads: Sequence[str], seed: int, slower: float = 3.0) -
             for number in range(turns):
                 step_s = (slower if server == "spec" else 1.0) * 0.01
                 moments = np.cumsum(step_s * rng.uniform(0.8, 1.2, 16)) + step_s * rng.uniform(0, 2)
-                answer = StreamedAnswer("a" * 16, [Burst(float(s), 1) for s in moments], "one per chunk", "stop")
+                answer = StreamedAnswer(
+                    "a" * 16, [Burst(float(s), 1) for s in moments], "one per chunk", "stop"
+                )
                 key = AnswerKey(load, server, f"p{number}", 0)
-                records.append(AnswerRecord(key, number, float(100 * number), answer, None, 1, 0.0, []))
+                records.append(
+                    AnswerRecord(key, number, float(100 * number), answer, None, 1, 0.0, [])
+                )
     return summarise(Plan(("plain", "spec"), loads, planned=len(records)), records)
 
 
@@ -39,7 +43,9 @@ def test_one_figure_alone_takes_the_fewest_units_of_all() -> None:
 
 
 @pytest.mark.parametrize("loads", [("concurrency 1",), ("concurrency 1", "concurrency 2")])
-def test_the_turns_that_it_names_are_enough_for_a_verdict_on_every_figure(loads: Sequence[str]) -> None:
+def test_the_turns_that_it_names_are_enough_for_a_verdict_on_every_figure(
+    loads: Sequence[str],
+) -> None:
     enough = units_for_a_verdict(4 * len(loads))
     for seed in range(8):
         for load in compared(enough, loads, seed).loads:
@@ -50,7 +56,9 @@ def test_where_no_interval_can_be_given_nothing_is_called_a_tie() -> None:
     seen = set()
     for turns in range(2, 10):
         for seed in range(8):
-            for entry in compared(turns, ("concurrency 1",), seed, slower=1.02).loads[0].comparisons:
+            for entry in (
+                compared(turns, ("concurrency 1",), seed, slower=1.02).loads[0].comparisons
+            ):
                 if entry.typical_interval is None:
                     assert entry.verdict != NO_DIFFERENCE
                 seen.add(entry.verdict)
@@ -63,17 +71,28 @@ def test_too_few_prompts_name_how_many_are_enough() -> None:
 
 
 def prompts_of(folder: Path, count: int) -> Path:
-    rows = ({"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False} for number in range(count))
+    rows = (
+        {"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False}
+        for number in range(count)
+    )
     return write_rows(folder / "prompts.jsonl", *rows)
 
 
-def ab(first: str, second: str, prompts: Path, *options: object) -> "subprocess.CompletedProcess[str]":
+def ab(
+    first: str, second: str, prompts: Path, *options: object
+) -> "subprocess.CompletedProcess[str]":
     out = prompts.parent / "out"
-    return skit_here("ab", first, second, "--dataset", prompts, "--max-new-tokens", 6, "--out", out, *options)
+    return skit_here(
+        "ab", first, second, "--dataset", prompts, "--max-new-tokens", 6, "--out", out, *options
+    )
 
 
-@pytest.mark.parametrize(("count", "words"), [(4, "which can show no difference"), (7, "which may be too few to tell")])
-def test_a_run_says_before_it_begins_that_it_may_be_too_small(count: int, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("count", "words"), [(4, "which can show no difference"), (7, "which may be too few to tell")]
+)
+def test_a_run_says_before_it_begins_that_it_may_be_too_small(
+    count: int, words: str, tmp_path: Path
+) -> None:
     prompts = prompts_of(tmp_path, count)
     with streaming_server() as (first, _), streaming_server(speculates=True) as (second, _):
         servers = f"plain=vllm://{first}", f"spec=vllm://{second}"
@@ -99,7 +118,10 @@ def test_one_server_under_two_names_and_servers_that_draft_nothing_are_told(tmp_
     assert "ONE SERVER: plain and spec lead to the same address" in " ".join(same.stdout.split())
     said = " ".join(others.stdout.split())
     assert "ONE SERVER" not in said
-    assert "NO DRAFTS at concurrency 1: neither server says that it drafted, and both send their tokens one by" in said
+    assert (
+        "NO DRAFTS at concurrency 1: neither server says that it drafted, and both send their tokens one by"
+        in said
+    )
 
 
 def test_a_server_that_drafts_is_not_said_to_draft_nothing(tmp_path: Path) -> None:

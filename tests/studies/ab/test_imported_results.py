@@ -66,7 +66,9 @@ def aiperf(step_ms: float, conversations: str = "c") -> str:
         }
         lines.append({"metadata": metadata, "metrics": metrics, "error": None})
     lines.append({**lines[-1], "metadata": {**lines[-1]["metadata"], "benchmark_phase": "warmup"}})
-    failed = {"metadata": {**metadata, "session_num": COUNT, "conversation_id": f"{conversations}{COUNT}"}}
+    failed = {
+        "metadata": {**metadata, "session_num": COUNT, "conversation_id": f"{conversations}{COUNT}"}
+    }
     lines.append({**failed, "metrics": {}, "error": {"code": 500, "message": "lost"}})
     return "".join(json.dumps(line) + "\n" for line in lines)
 
@@ -90,7 +92,10 @@ def guidellm(step_s: float) -> Body:
             }
             for number in range(COUNT)
         ]
-        return {"config": {"strategy": strategy}, "requests": {"successful": requests, "errored": []}}
+        return {
+            "config": {"strategy": strategy},
+            "requests": {"successful": requests, "errored": []},
+        }
 
     strategies = [{"type_": "synchronous"}, {"type_": "constant", "rate": 2.0}]
     return {"benchmarks": [benchmark(strategy) for strategy in strategies]}
@@ -100,7 +105,9 @@ def compare(folder: Path, first: object, second: object) -> Any:
     """Compare two contents as files."""
     for name, content in (("one", first), ("two", second)):
         (folder / name).write_text(content if isinstance(content, str) else json.dumps(content))
-    return skit_here("ab", f"plain={folder / 'one'}", f"spec={folder / 'two'}", "--out", folder / "out")
+    return skit_here(
+        "ab", f"plain={folder / 'one'}", f"spec={folder / 'two'}", "--out", folder / "out"
+    )
 
 
 def summary_of(folder: Path) -> Body:
@@ -128,7 +135,11 @@ def test_vllm_bench_serve(tmp_path: Path) -> None:
 
 def sglang_bench(step_s: float) -> Body:
     """No start times, Infinity where there is no rate, and null for requests without an error."""
-    columns = {name: value for name, value in vllm_bench(step_s, rate=float("inf")).items() if name != "start_times"}
+    columns = {
+        name: value
+        for name, value in vllm_bench(step_s, rate=float("inf")).items()
+        if name != "start_times"
+    }
     return {
         **columns,
         "backend": "sglang",
@@ -166,7 +177,10 @@ def test_more_places_in_flight_than_requests_start_all_at_once(tmp_path: Path) -
 
 
 def test_runs_that_were_appended_to_a_file_are_loads(tmp_path: Path) -> None:
-    sides = ["\n".join(json.dumps(vllm_bench(step_s, rate=rate)) for rate in (2.0, 4.0, 4.0)) for step_s in (0.2, 0.1)]
+    sides = [
+        "\n".join(json.dumps(vllm_bench(step_s, rate=rate)) for rate in (2.0, 4.0, 4.0))
+        for step_s in (0.2, 0.1)
+    ]
     done = compare(tmp_path, *sides)
     assert done.returncode == 0, done.stderr
     assert [load["load"] for load in summary_of(tmp_path)["loads"]] == [
@@ -199,15 +213,31 @@ def test_guidellm_has_several_loads_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        (vllm_bench(0.1), vllm_bench(0.1, prompt=8), "9 prompt tokens in one result and 8 in the other"),
-        (vllm_bench(0.1), vllm_bench(0.1, rate=3.0), "no load in common: plain has concurrency 1; spec has rate 3"),
+        (
+            vllm_bench(0.1),
+            vllm_bench(0.1, prompt=8),
+            "9 prompt tokens in one result and 8 in the other",
+        ),
+        (
+            vllm_bench(0.1),
+            vllm_bench(0.1, rate=3.0),
+            "no load in common: plain has concurrency 1; spec has rate 3",
+        ),
         (
             vllm_bench(0.1),
             {"some": "file"},
             "with single requests of AIPerf, GenAI-Perf, GuideLLM, SGL",
         ),
-        (vllm_bench(0.1), {**vllm_bench(0.1, rate=3.0), "start_times": None}, "it has no start_times"),
-        (vllm_bench(0.1), {**vllm_bench(0.1), "ttfts": [float("nan")] * COUNT}, "ttfts[0] must be a number"),
+        (
+            vllm_bench(0.1),
+            {**vllm_bench(0.1, rate=3.0), "start_times": None},
+            "it has no start_times",
+        ),
+        (
+            vllm_bench(0.1),
+            {**vllm_bench(0.1), "ttfts": [float("nan")] * COUNT},
+            "ttfts[0] must be a number",
+        ),
         (vllm_bench(0.1), {**vllm_bench(0.1), "itls": "x"}, "itls must be a list"),
         (
             vllm_bench(0.1),
@@ -221,7 +251,9 @@ def test_guidellm_has_several_loads_in_a_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_results_that_cannot_be_compared(first: object, second: object, message: str, tmp_path: Path) -> None:
+def test_results_that_cannot_be_compared(
+    first: object, second: object, message: str, tmp_path: Path
+) -> None:
     assert message in error_line(compare(tmp_path, first, second))
     assert not (tmp_path / "out").exists()
 
@@ -247,7 +279,9 @@ def test_every_published_form_holds_the_same_requests(form: str) -> None:
         for entry in answered(results)
         if entry.answer is not None
     ]
-    expected = [(sent.moments_s[0], sent.moments_s[-1], sent.tokens, sent.prompt) for sent in requests]
+    expected = [
+        (sent.moments_s[0], sent.moments_s[-1], sent.tokens, sent.prompt) for sent in requests
+    ]
     assert [pytest.approx(line, abs=1e-6) for line in expected] == found
     assert reading.line.startswith("file.json: taken for results of ")
     assert re.search(r", times in \w+(, as each says)?; 4 requests\.$", reading.line)
@@ -257,7 +291,12 @@ def test_every_published_form_holds_the_same_requests(form: str) -> None:
 def test_end_and_time_per_token_are_those_of_vllm_s_own_file() -> None:
     """A chunk more than tokens, as the chat benchmark counts the one with the role: no moment of the file is lost."""
     gaps = [0.9] * 7 + [1.0]
-    columns = {"ttfts": [0.1] * 4, "itls": [gaps] * 4, "output_lens": [8] * 4, "backend": "openai-chat"}
+    columns = {
+        "ttfts": [0.1] * 4,
+        "itls": [gaps] * 4,
+        "output_lens": [8] * 4,
+        "backend": "openai-chat",
+    }
     results, _ = read(vllm_newest(evenly(4, 0.5), **columns))
     answers = [entry.answer for entry in answered(results) if entry.answer is not None]
     # vLLM's own: mean_e2el_ms is 7400, and mean_tpot_ms (7400 - 100) / 7.
@@ -269,7 +308,9 @@ def test_end_and_time_per_token_are_those_of_vllm_s_own_file() -> None:
     assert "The next one came 900 ms later" in note
     # Without the chat endpoint no chunk is known to be the role's, and one that comes with the token moves nothing.
     assert not read(vllm_newest(evenly(4, 0.5), **(columns | {"backend": "vllm"})))[0].notes
-    assert not read(vllm_newest(evenly(4, 0.5), **(columns | {"itls": [[0.0, *gaps[1:]]] * 4})))[0].notes
+    assert not read(vllm_newest(evenly(4, 0.5), **(columns | {"itls": [[0.0, *gaps[1:]]] * 4})))[
+        0
+    ].notes
 
 
 def test_tokens_spread_over_all_chunks_of_an_answer() -> None:
@@ -284,18 +325,26 @@ def test_tokens_spread_over_all_chunks_of_an_answer() -> None:
         timed_answer([0.2, 0.1], 2, None, None)
 
 
-@pytest.mark.parametrize("form", ["vllm newest", "sglang newest", "guidellm 0.7", "aiperf newest", "genai-perf"])
+@pytest.mark.parametrize(
+    "form", ["vllm newest", "sglang newest", "guidellm 0.7", "aiperf newest", "genai-perf"]
+)
 def test_a_time_of_zero_to_the_first_token_is_no_answer(form: str, tmp_path: Path) -> None:
     requests = evenly(COUNT, 0.5)
     requests[2] = requests[2]._replace(moments_s=(0.0, *requests[2].moments_s[1:]))
     results, reading = read(FORMS[form](requests))
     assert len(answered(results)) == COUNT - 1
     assert "; left out: 1 with a time of 0 to the first token." in reading.line
-    assert reading.doubts[0].startswith(f"1 of {COUNT} answers with a time of 0 to the first token: no token came")
+    assert reading.doubts[0].startswith(
+        f"1 of {COUNT} answers with a time of 0 to the first token: no token came"
+    )
     done = compare(tmp_path, FORMS[form](requests), FORMS[form](evenly(COUNT, 0.5)))
     assert done.returncode == 0, done.stderr
     # It stands before any result.
-    assert done.stdout.index("DOUBTFUL: one") < done.stdout.index("results of") < done.stdout.index("typical turn")
+    assert (
+        done.stdout.index("DOUBTFUL: one")
+        < done.stdout.index("results of")
+        < done.stdout.index("typical turn")
+    )
     (run,) = (tmp_path / "out").glob("*-ab-*")
     report = (run / "report.md").read_text()
     assert report.index("DOUBTFUL: one") < report.index("Which one is faster")
@@ -308,7 +357,9 @@ def test_refused_connections_of_guidellm_count_without_a_time_of_their_own() -> 
     refused = {"info": {"error": "refused", "timings": timings}, "request_args": "x"}
     never = {"info": {"error": "refused", "timings": {}}, "request_args": "y"}
     rows = [guide_row(number, sent) for number, sent in enumerate(evenly(3, 0.5))]
-    results, reading = read(guidellm_newest([], requests={"successful": rows, "errored": [refused, never]}))
+    results, reading = read(
+        guidellm_newest([], requests={"successful": rows, "errored": [refused, never]})
+    )
     (load,) = results.loads
     assert sorted(entry.sent_s - ZERO_S for entry in load.answers) == [0, 3, 10, 20]
     assert reading.line.endswith("3 requests; left out: 2 failed.")
@@ -320,7 +371,9 @@ def test_guidellm_s_warm_up_and_cool_down_are_left_out(tmp_path: Path) -> None:
     sides = [evenly(12, 0.5), [*evenly(2, 5.0), *evenly(11, 0.5)[2:], *evenly(12, 5.0)[11:]]]
     rows = [[guide_row(number, sent) for number, sent in enumerate(side)] for side in sides]
     contents = [
-        guidellm_newest([], scheduler_metrics=window, requests={"successful": side, "incomplete": side[:1]})
+        guidellm_newest(
+            [], scheduler_metrics=window, requests={"successful": side, "incomplete": side[:1]}
+        )
         for side in rows
     ]
     assert read(contents[1])[1].line.endswith(
@@ -337,13 +390,17 @@ def test_aiperf_s_units_are_those_of_each_metric(unit: str, per_s: float) -> Non
     requests = evenly(3, 0.5)
     rows = [aiperf_record(number, sent, unit, per_s) for number, sent in enumerate(requests)]
     results, reading = read(json_lines(rows))
-    assert [entry.answer.e2e_s for entry in answered(results) if entry.answer] == pytest.approx([3.0] * 3)
+    assert [entry.answer.e2e_s for entry in answered(results) if entry.answer] == pytest.approx(
+        [3.0] * 3
+    )
     assert f"times in {unit}, as each says" in reading.line
 
 
 @pytest.mark.parametrize("unit", ["", "fortnights"])
 def test_a_unit_that_is_not_known_is_not_guessed(unit: str) -> None:
-    with pytest.raises(ValueError, match=f"line 1: the unit of time_to_first_token must be one of .*, not '{unit}'"):
+    with pytest.raises(
+        ValueError, match=f"line 1: the unit of time_to_first_token must be one of .*, not '{unit}'"
+    ):
         read(json_lines([aiperf_record(0, evenly(1, 0.5)[0], unit)]))
 
 
@@ -355,8 +412,12 @@ def test_aiperf_s_requests_without_a_time_are_counted_and_left_out() -> None:
     del rows[3]["metrics"]["time_to_first_token"]
     rows[4]["error"] = {"code": 500, "type": "ServerError", "message": "lost"}
     results, reading = read(json_lines(rows))
-    assert reading.line.endswith("3 requests; left out: 1 of the warm-up, 2 cancelled, 1 without times, 1 failed.")
-    assert [entry.error for load in results.loads for entry in load.answers if entry.error] == ["lost"]
+    assert reading.line.endswith(
+        "3 requests; left out: 1 of the warm-up, 2 cancelled, 1 without times, 1 failed."
+    )
+    assert [entry.error for load in results.loads for entry in load.answers if entry.error] == [
+        "lost"
+    ]
     for row in rows:
         row["metrics"].pop("time_to_first_token", None)
     with pytest.raises(ValueError, match="run AIPerf with --streaming"):
@@ -365,7 +426,10 @@ def test_aiperf_s_requests_without_a_time_are_counted_and_left_out() -> None:
 
 def test_requests_without_a_partner_count_for_nothing_and_are_told(tmp_path: Path) -> None:
     """The 10 last of 40 are slow: neither ratios nor the server's own figures are over them."""
-    first = [*evenly(30, 0.2), *[sent._replace(at_s=300.0 + 9 * sent.at_s) for sent in evenly(10, 0.9)]]
+    first = [
+        *evenly(30, 0.2),
+        *[sent._replace(at_s=300.0 + 9 * sent.at_s) for sent in evenly(10, 0.9)],
+    ]
     done = compare(tmp_path, vllm_newest(first), vllm_newest(evenly(30, 0.1)))
     assert done.returncode == 0, done.stderr
     line = "UNPAIRED: 10 of 40 requests of plain have no partner in spec and count for nothing."
@@ -383,8 +447,13 @@ def test_requests_without_a_partner_count_for_nothing_and_are_told(tmp_path: Pat
 
 def test_unpaired_requests_beside_others_and_loads_of_one_side_are_told(tmp_path: Path) -> None:
     """A request takes 1.2 s, and the next one is sent after 0.5 s."""
-    loads = [vllm_newest(evenly(count, 0.2, apart_s=0.5), request_rate=rate) for count, rate in ((9, 2.0), (8, 4.0))]
-    others = [vllm_newest(evenly(8, 0.2, apart_s=0.5), request_rate=rate) for rate in (2.0, 4.0, 8.0)]
+    loads = [
+        vllm_newest(evenly(count, 0.2, apart_s=0.5), request_rate=rate)
+        for count, rate in ((9, 2.0), (8, 4.0))
+    ]
+    others = [
+        vllm_newest(evenly(8, 0.2, apart_s=0.5), request_rate=rate) for rate in (2.0, 4.0, 8.0)
+    ]
     done = compare(tmp_path, "\n".join(loads), "\n".join(others))
     assert done.returncode == 0, done.stderr
     cautions = summary_of(tmp_path)["cautions"]

@@ -26,19 +26,40 @@ from specbench_kit.studies.ab.store import AnswerStore
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    rows = ({"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False} for number in range(4))
+    rows = (
+        {"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False}
+        for number in range(4)
+    )
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
 def options(prompts: Path) -> list[object]:
     out = prompts.parent / "out"
-    return ["--dataset", prompts, "--max-new-tokens", 9, "--out", out, "--warm-up", 0, "--retries", 1]
+    return [
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        9,
+        "--out",
+        out,
+        "--warm-up",
+        0,
+        "--retries",
+        1,
+    ]
 
 
-def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(prompts: Path) -> None:
+def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(
+    prompts: Path,
+) -> None:
     # One answer is the probe's, four are of the run: it dies in the middle of the next.
     with server_process(dies_after=5) as (process, port), streaming_server() as (plain, engine):
-        command = ["ab", f"plain=vllm://{plain}", f"spec=vllm://127.0.0.1:{port}", *options(prompts)]
+        command = [
+            "ab",
+            f"plain=vllm://{plain}",
+            f"spec=vllm://127.0.0.1:{port}",
+            *options(prompts),
+        ]
         done = skit_here(*command)
         process.join(10)
         assert process.exitcode == 9
@@ -67,7 +88,11 @@ def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(pr
     assert sent == sorted(sent)
     with streaming_server() as (first_address, _), streaming_server() as (second_address, _):
         again = skit_here(
-            "ab", f"plain=vllm://{first_address}", f"spec=vllm://{second_address}", *options(prompts), "--resume"
+            "ab",
+            f"plain=vllm://{first_address}",
+            f"spec=vllm://{second_address}",
+            *options(prompts),
+            "--resume",
         )
     assert "holds no unfinished run with these settings" in error_line(again)
 
@@ -76,8 +101,16 @@ def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(pr
 @pytest.mark.parametrize("number", nightly_except([signal.SIGINT], [signal.SIGINT, signal.SIGTERM]))
 def test_an_interrupted_run_is_resumed(number: signal.Signals, prompts: Path) -> None:
     # The seventh request to the second server, one of them the probe, is not answered until the command has ended.
-    with streaming_server() as (first_address, _), streaming_server(stalls_at=7) as (second_address, engine):
-        command = ["ab", f"a=vllm://{first_address}", f"b=vllm://{second_address}", *options(prompts)]
+    with (
+        streaming_server() as (first_address, _),
+        streaming_server(stalls_at=7) as (second_address, engine),
+    ):
+        command = [
+            "ab",
+            f"a=vllm://{first_address}",
+            f"b=vllm://{second_address}",
+            *options(prompts),
+        ]
         process = subprocess.Popen(
             [SKIT, *map(str, command)],
             env=environment(),
@@ -102,7 +135,14 @@ def test_an_interrupted_run_is_resumed(number: signal.Signals, prompts: Path) ->
 
 def test_failed_requests_are_counted_and_leave_their_pairs_out(prompts: Path) -> None:
     with streaming_server() as (first_address, _), streaming_server() as (second_address, broken):
-        command = ["ab", f"a=vllm://{first_address}", f"b=vllm://{second_address}", *options(prompts), "--retries", 0]
+        command = [
+            "ab",
+            f"a=vllm://{first_address}",
+            f"b=vllm://{second_address}",
+            *options(prompts),
+            "--retries",
+            0,
+        ]
         # The probe of each server is answered before the first request fails.
         broken.behaviour.breaks_at = {2, 4}
         done = skit_here(*command, "--strict")
@@ -123,10 +163,18 @@ def test_minutes_end_a_comparison_between_turns_and_resume_continues_it(prompts:
     """Every call has so little time that it ends after one turn of both servers, and each call gets on."""
     with streaming_server() as (first_address, _), streaming_server() as (second_address, _):
         loads = ("--concurrency", "1,2")
-        command = ["ab", f"a=vllm://{first_address}", f"b=vllm://{second_address}", *options(prompts), *loads]
+        command = [
+            "ab",
+            f"a=vllm://{first_address}",
+            f"b=vllm://{second_address}",
+            *options(prompts),
+            *loads,
+        ]
         ended = skit_here(*command, "--minutes", 1e-6)
         assert ended.returncode == 0, ended.stderr
-        assert "PARTIAL RUN: 2 of 32 requests are done; --resume goes on." in " ".join(ended.stdout.split())
+        assert "PARTIAL RUN: 2 of 32 requests are done; --resume goes on." in " ".join(
+            ended.stdout.split()
+        )
         (folder,) = (prompts.parent / "out").glob("*-ab-*")
         assert len(read_rows(folder / "answers.jsonl")) == 2
         further = skit_here(*command, "--minutes", 1e-6, "--resume")
@@ -138,12 +186,19 @@ def test_minutes_end_a_comparison_between_turns_and_resume_continues_it(prompts:
     assert (summary["partial"], summary["finished"]) == (False, 32)
 
 
-def test_a_comparison_that_is_being_written_is_not_taken_up(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_that_is_being_written_is_not_taken_up(
+    prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not even its description is changed, nor a line that its writer is in the middle of."""
     second: list[subprocess.CompletedProcess[str]] = []
     append = AnswerStore.append
     with streaming_server() as (first_address, _), streaming_server() as (second_address, _):
-        command = ["ab", f"a=vllm://{first_address}", f"b=vllm://{second_address}", *options(prompts)]
+        command = [
+            "ab",
+            f"a=vllm://{first_address}",
+            f"b=vllm://{second_address}",
+            *options(prompts),
+        ]
 
         def append_and_run(self: AnswerStore, record: AnswerRecord) -> None:
             append(self, record)

@@ -21,7 +21,10 @@ from specbench_kit.runs.directory import read_object
 
 DOCUMENTS = (
     {"choices": [{"delta": {"content": "a"}}]},
-    {"choices": [{"delta": {"content": "b"}, "finish_reason": "stop"}], "usage": {"completion_tokens": 2}},
+    {
+        "choices": [{"delta": {"content": "b"}, "finish_reason": "stop"}],
+        "usage": {"completion_tokens": 2},
+    },
 )
 ANSWER = b"".join(f"data: {json.dumps(document)}\n\n".encode() for document in DOCUMENTS)
 
@@ -46,7 +49,10 @@ def serving(strict: Strict) -> Iterator[str]:
             if refused is None:
                 self.reply(200, ANSWER)
             else:
-                self.reply(strict.status, json.dumps({"error": {"message": strict.says.format(refused)}}).encode())
+                self.reply(
+                    strict.status,
+                    json.dumps({"error": {"message": strict.says.format(refused)}}).encode(),
+                )
 
     with running(ThreadingHTTPServer(("127.0.0.1", 0), StrictHandler)) as port:
         yield f"127.0.0.1:{port}"
@@ -71,10 +77,14 @@ def test_the_newer_name_of_a_refused_field_is_tried_once_and_kept() -> None:
     assert ask(strict, times=3) == [1, 1, 1]
     names = [[name for name in body if name.startswith("max_")] for body in strict.bodies]
     assert names == [["max_tokens"], *[["max_completion_tokens"]] * 3]
-    assert {body.get("max_completion_tokens") for body in strict.bodies[1:]} == {GENERATION.max_tokens}
+    assert {body.get("max_completion_tokens") for body in strict.bodies[1:]} == {
+        GENERATION.max_tokens
+    }
 
 
-def test_where_both_names_are_refused_the_first_refusal_is_told_with_what_leaves_the_field_out() -> None:
+def test_where_both_names_are_refused_the_first_refusal_is_told_with_what_leaves_the_field_out() -> (
+    None
+):
     strict = Strict(["max_tokens", "max_completion_tokens"])
     with pytest.raises(RequestFailedError) as failed:
         ask(strict)
@@ -95,7 +105,10 @@ def test_a_refused_field_is_named_and_can_be_left_out(name: str) -> None:
 
 
 def test_a_refusal_in_the_place_of_a_stream_has_the_same_advice() -> None:
-    with pytest.raises(RequestFailedError, match=r"no event; the server said: .*; to ask without: --leave-out seed$"):
+    with pytest.raises(
+        RequestFailedError,
+        match=r"no event; the server said: .*; to ask without: --leave-out seed$",
+    ):
         ask(Strict(["seed"], status=200))
 
 
@@ -107,8 +120,15 @@ def test_a_refusal_that_names_no_field_has_no_advice() -> None:
 
 def test_fields_inside_others() -> None:
     body = {"text": "a", "stream": True, "sampling_params": {"min_p": 0.0, "top_p": 1.0}}
-    assert list(field_names(body)) == ["sampling_params", "sampling_params.min_p", "sampling_params.top_p"]
-    assert without_fields(body, ["sampling_params.min_p"]) == {**body, "sampling_params": {"top_p": 1.0}}
+    assert list(field_names(body)) == [
+        "sampling_params",
+        "sampling_params.min_p",
+        "sampling_params.top_p",
+    ]
+    assert without_fields(body, ["sampling_params.min_p"]) == {
+        **body,
+        "sampling_params": {"top_p": 1.0},
+    }
     assert named_in("extra field min_p", list(field_names(body))) == ["sampling_params.min_p"]
     assert named_in("extra field max_min_p", list(field_names(body))) == []
 
@@ -123,22 +143,43 @@ def compare(plain: Strict, spec: Strict, prompts: Path, out: Path, *options: str
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
     path = tmp_path / "prompts.jsonl"
-    path.write_text("".join(json.dumps({"id": f"p{number}", "prompt": f"say {number}"}) + "\n" for number in range(2)))
+    path.write_text(
+        "".join(
+            json.dumps({"id": f"p{number}", "prompt": f"say {number}"}) + "\n"
+            for number in range(2)
+        )
+    )
     return path
 
 
-def test_a_comparison_without_a_field_says_so_and_what_was_renamed(prompts: Path, tmp_path: Path) -> None:
+def test_a_comparison_without_a_field_says_so_and_what_was_renamed(
+    prompts: Path, tmp_path: Path
+) -> None:
     plain, spec = Strict(), Strict(["max_tokens"])
-    done = compare(plain, spec, prompts, tmp_path / "out", "--leave-out", "stream_options", "--leave-out", "seed")
+    done = compare(
+        plain,
+        spec,
+        prompts,
+        tmp_path / "out",
+        "--leave-out",
+        "stream_options",
+        "--leave-out",
+        "seed",
+    )
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "out").iterdir()
-    assert all("stream_options" not in body and "seed" not in body for body in [*plain.bodies, *spec.bodies])
+    assert all(
+        "stream_options" not in body and "seed" not in body
+        for body in [*plain.bodies, *spec.bodies]
+    )
     assert read_object(folder / "run.json")["config"]["leave_out"] == ["stream_options", "seed"]
     report = (folder / "report.md").read_text()
     assert "FIELDS LEFT OUT: no request states stream_options, seed" in report
     assert "spec refuses max_tokens, and got max_completion_tokens in its place." in report
     summary = read_object(folder / "summary.json")
-    assert {load["servers"][name]["tokens"] for load in summary["loads"] for name in ("plain", "spec")} == {4}
+    assert {
+        load["servers"][name]["tokens"] for load in summary["loads"] for name in ("plain", "spec")
+    } == {4}
 
 
 @pytest.mark.parametrize(

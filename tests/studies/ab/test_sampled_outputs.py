@@ -17,7 +17,10 @@ PROMPTS = [f"prompt number {number}" for number in (11, 13, 18, 22, 27, 28)]
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    rows = ({"id": f"p{number}", "prompt": prompt, "chat": False} for number, prompt in enumerate(PROMPTS))
+    rows = (
+        {"id": f"p{number}", "prompt": prompt, "chat": False}
+        for number, prompt in enumerate(PROMPTS)
+    )
     return write_rows(tmp_path / "prompts.jsonl", *rows)
 
 
@@ -26,9 +29,30 @@ def compare(
 ) -> subprocess.CompletedProcess[str]:
     """Compare a server with the second one, which answers faster."""
     out = prompts.parent / "out"
-    common = ("--dataset", prompts, "--max-new-tokens", 8, "--out", out, "--warm-up", 0, "--temperature", 1, "--json")
-    with streaming_server(**(first or {})) as (first_address, _), streaming_server(**second) as (second_address, _):
-        return skit_here("ab", f"plain=vllm://{first_address}", f"spec=vllm://{second_address}", *common, *options)
+    common = (
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        8,
+        "--out",
+        out,
+        "--warm-up",
+        0,
+        "--temperature",
+        1,
+        "--json",
+    )
+    with (
+        streaming_server(**(first or {})) as (first_address, _),
+        streaming_server(**second) as (second_address, _),
+    ):
+        return skit_here(
+            "ab",
+            f"plain=vllm://{first_address}",
+            f"spec=vllm://{second_address}",
+            *common,
+            *options,
+        )
 
 
 def result_of(done: subprocess.CompletedProcess[str]) -> tuple[JsonObject, str]:
@@ -69,11 +93,30 @@ def test_answers_that_end_too_early_are_found_by_their_lengths(prompts: Path) ->
 
 def test_every_repeat_has_a_seed_of_its_own_and_both_servers_the_same(prompts: Path) -> None:
     out = prompts.parent / "out"
-    common = ("--dataset", prompts, "--max-new-tokens", 4, "--out", out, "--warm-up", 0, "--temperature", 1)
-    with streaming_server() as (first_address, first_engine), streaming_server() as (second_address, second_engine):
-        done = skit_here("ab", f"a=vllm://{first_address}", f"b=vllm://{second_address}", *common, "--repeats", 3)
+    common = (
+        "--dataset",
+        prompts,
+        "--max-new-tokens",
+        4,
+        "--out",
+        out,
+        "--warm-up",
+        0,
+        "--temperature",
+        1,
+    )
+    with (
+        streaming_server() as (first_address, first_engine),
+        streaming_server() as (second_address, second_engine),
+    ):
+        done = skit_here(
+            "ab", f"a=vllm://{first_address}", f"b=vllm://{second_address}", *common, "--repeats", 3
+        )
     assert done.returncode == 0, done.stderr
-    seeds = [sorted(body["seed"] for _, body in engine.requests[1:]) for engine in (first_engine, second_engine)]
+    seeds = [
+        sorted(body["seed"] for _, body in engine.requests[1:])
+        for engine in (first_engine, second_engine)
+    ]
     assert seeds[0] == seeds[1]
     assert len(set(seeds[0])) == 3 * len(PROMPTS)
 
@@ -81,6 +124,9 @@ def test_every_repeat_has_a_seed_of_its_own_and_both_servers_the_same(prompts: P
 def test_too_few_samples_are_not_compared_and_it_is_said_before(prompts: Path) -> None:
     done = compare(prompts, {}, "--repeats", 2)
     load, report = result_of(done)
-    assert "too few samples to compare the distributions of outputs: give --repeats 4 or more" in done.stderr
+    assert (
+        "too few samples to compare the distributions of outputs: give --repeats 4 or more"
+        in done.stderr
+    )
     assert (load["outputs"]["gate"], load["outputs"]["sampled"]) == ("not compared", None)
     assert "Outputs were not compared." in report

@@ -12,8 +12,12 @@ import pytest
 from command_line import error_line, read_rows, skit_here, write_rows
 from http_servers import OneModelHandler, running
 
-EVENT = json.dumps({"choices": [{"text": "a b", "finish_reason": "stop"}], "usage": {"completion_tokens": 2}})
-EMPTY = json.dumps({"choices": [{"text": "", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}})
+EVENT = json.dumps(
+    {"choices": [{"text": "a b", "finish_reason": "stop"}], "usage": {"completion_tokens": 2}}
+)
+EMPTY = json.dumps(
+    {"choices": [{"text": "", "finish_reason": "stop"}], "usage": {"completion_tokens": 1}}
+)
 STREAM = f"data: {EVENT}\n\ndata: [DONE]\n\n".encode()
 ENDED_AT_ONCE = f"data: {EMPTY}\n\ndata: [DONE]\n\n".encode()
 
@@ -42,27 +46,74 @@ def serving(scripted: Scripted) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
 
 
-def compared(scripted: Scripted, folder: Path, *options: object, model: str = "", prompts: int = 2) -> tuple[str, str]:
+def compared(
+    scripted: Scripted, folder: Path, *options: object, model: str = "", prompts: int = 2
+) -> tuple[str, str]:
     """Compare a server with itself, and return the line of the error and what was printed."""
-    rows = [{"id": f"p{number}", "prompt": f"prompt {number}", "chat": False} for number in range(prompts)]
+    rows = [
+        {"id": f"p{number}", "prompt": f"prompt {number}", "chat": False}
+        for number in range(prompts)
+    ]
     dataset = write_rows(folder / "prompts.jsonl", *rows)
     with serving(scripted) as host:
         servers = [f"a=vllm://{host}{model}", f"b=vllm://{host}{model}"]
-        done = skit_here("ab", *servers, "--dataset", dataset, "--out", folder / "out", "--retries", 0, *options)
+        done = skit_here(
+            "ab", *servers, "--dataset", dataset, "--out", folder / "out", "--retries", 0, *options
+        )
     return error_line(done), done.stdout
 
 
 @pytest.mark.parametrize(
     ("scripted", "model", "says", "advice"),
     [
-        (Scripted(404, b'{"detail": "Not Found"}'), "", "answered 404", "or another kind of chat, completions, "),
-        (Scripted(404, b'{"message": "no x"}'), "#x", "no x", "the model x is none of those that it lists: name one"),
-        (Scripted(405, b"no such method"), "#tiny", "answered 405", "is it a server of the kind vllm? Its requests go"),
-        (Scripted(401, b"who are you"), "", "answered 401", "set the environment variable SKIT_API_KEY"),
-        (Scripted(500, b"out of memory"), "", "out of memory", "the log of the server may say more"),
-        (Scripted(200, b"<html>welcome</html>"), "", "<html>welcome</html>", "is it a server of the kind vllm?"),
-        (Scripted(200, b'{"choices": []}'), "", "no token arrived", "is it a server of the kind vllm?"),
-        (Scripted(200, ENDED_AT_ONCE), "", "the model ended at once (stop)", "template give the kind vllm-chat"),
+        (
+            Scripted(404, b'{"detail": "Not Found"}'),
+            "",
+            "answered 404",
+            "or another kind of chat, completions, ",
+        ),
+        (
+            Scripted(404, b'{"message": "no x"}'),
+            "#x",
+            "no x",
+            "the model x is none of those that it lists: name one",
+        ),
+        (
+            Scripted(405, b"no such method"),
+            "#tiny",
+            "answered 405",
+            "is it a server of the kind vllm? Its requests go",
+        ),
+        (
+            Scripted(401, b"who are you"),
+            "",
+            "answered 401",
+            "set the environment variable SKIT_API_KEY",
+        ),
+        (
+            Scripted(500, b"out of memory"),
+            "",
+            "out of memory",
+            "the log of the server may say more",
+        ),
+        (
+            Scripted(200, b"<html>welcome</html>"),
+            "",
+            "<html>welcome</html>",
+            "is it a server of the kind vllm?",
+        ),
+        (
+            Scripted(200, b'{"choices": []}'),
+            "",
+            "no token arrived",
+            "is it a server of the kind vllm?",
+        ),
+        (
+            Scripted(200, ENDED_AT_ONCE),
+            "",
+            "the model ended at once (stop)",
+            "template give the kind vllm-chat",
+        ),
     ],
     ids=str,
 )
@@ -73,7 +124,9 @@ def test_a_server_that_cannot_be_asked_is_refused_with_what_to_do(
     assert line.startswith("a (http://127.0.0.1:")
     assert says in line
     assert advice in line
-    assert ("is it a server of" in line) == ("is it a server of" in advice or "another kind" in advice)
+    assert ("is it a server of" in line) == (
+        "is it a server of" in advice or "another kind" in advice
+    )
     assert "Results" not in printed
     assert not (tmp_path / "out").exists()
 
@@ -104,21 +157,29 @@ def test_an_answer_among_failures_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [("--dataset", "gsm8k", "--data-dir", "."), ("--ignore-eos",)])
-def test_kinds_are_checked_before_prompts_are_looked_for(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_kinds_are_checked_before_prompts_are_looked_for(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
     kind = "chat" if "--ignore-eos" in options else "llm"
     done = skit_here("ab", "a=vllm://h:1", f"b={kind}://h:2", *options, "--out", tmp_path / "out")
-    assert ("unknown kind of server 'llm'" if kind == "llm" else "b is of the kind chat") in error_line(done)
+    assert (
+        "unknown kind of server 'llm'" if kind == "llm" else "b is of the kind chat"
+    ) in error_line(done)
     assert done.stdout == ""
 
 
 @pytest.mark.parametrize("web", ["", "+https"])
 def test_where_nothing_listens_the_kind_is_not_doubted(web: str, tmp_path: Path) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # a port that no other program has, and on which nothing listens
+        taken.bind(
+            ("127.0.0.1", 0)
+        )  # a port that no other program has, and on which nothing listens
         host = f"127.0.0.1:{taken.getsockname()[1]}"
         dataset = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"})
         servers = [f"a=vllm{web}://{host}", f"b=vllm{web}://{host}"]
-        line = error_line(skit_here("ab", *servers, "--dataset", dataset, "--out", tmp_path / "out"))
+        line = error_line(
+            skit_here("ab", *servers, "--dataset", dataset, "--out", tmp_path / "out")
+        )
     assert line.startswith(f"a (http{'s' if web else ''}://{host}): ")
     assert line.endswith("; start the server, or give another address")
     assert "is it a server of" not in line
@@ -128,5 +189,7 @@ def test_a_server_without_tls_listens_all_the_same(tmp_path: Path) -> None:
     dataset = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"})
     with serving(Scripted(200, STREAM)) as host:
         servers = [f"a=vllm+https://{host}", f"b=vllm+https://{host}"]
-        line = error_line(skit_here("ab", *servers, "--dataset", dataset, "--out", tmp_path / "out"))
+        line = error_line(
+            skit_here("ab", *servers, "--dataset", dataset, "--out", tmp_path / "out")
+        )
     assert "start the server" not in line

@@ -26,11 +26,15 @@ from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.traces.replay import identify_pair
 
 QUESTIONS: Rows = [{"id": f"q{i}", "prompt": f"How many are {i} and {i}?"} for i in range(4)]
-DIALOGUES: Rows = [{"id": f"d{i}", "turns": [f"Who was number {i}?", "And why?", "Really?"]} for i in range(2)]
+DIALOGUES: Rows = [
+    {"id": f"d{i}", "turns": [f"Who was number {i}?", "And why?", "Really?"]} for i in range(2)
+]
 
 
 def settings(tiny: TinyPair, out: Path, *methods: str, **options: object) -> BenchSettings:
-    base = BenchSettings(methods, str(tiny.target), str(tiny.draft), device="cpu", max_new_tokens=12, out=out)
+    base = BenchSettings(
+        methods, str(tiny.target), str(tiny.draft), device="cpu", max_new_tokens=12, out=out
+    )
     return replace(base, **options)  # type: ignore[arg-type]
 
 
@@ -47,7 +51,9 @@ def test_a_policy_that_fails_in_its_warm_up_ends_alone(
     # The ids of all requests end with nothing, so that the first one that it drafts for is that of the warm-up.
     benchmark = prepare(settings(tiny, tmp_path, "breaking:request=", "fixed-k:k=2", repeats=2))
     benchmark.run(no_report)
-    with pytest.raises(MethodError, match=r"^Breaking: .*not drafted.*, during warm-up; the other methods went on$"):
+    with pytest.raises(
+        MethodError, match=r"^Breaking: .*not drafted.*, during warm-up; the other methods went on$"
+    ):
         benchmark.bench.require_whole()
     counts = [conclusion.summary.requests.finished for conclusion in benchmark.conclude()]
     assert counts == [0, 8]
@@ -107,10 +113,18 @@ def test_the_metrics_of_requests_are_computed_once_for_summary_page_and_table(
     assert [part.name for part in joint[1].parts] == ["all requests", "c0", "c1"]
 
 
-def test_drafts_of_few_tokens_are_judged_by_what_they_were_drawn_from(tiny: TinyPair, tmp_path: Path) -> None:
+def test_drafts_of_few_tokens_are_judged_by_what_they_were_drawn_from(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
     """Drawn from one token they are accepted far less often than drawn from all."""
     few_token_settings = settings(
-        tiny, tmp_path, "fixed-k:k=2", temperature=1.5, draft_top_n=1, max_new_tokens=40, baseline=False
+        tiny,
+        tmp_path,
+        "fixed-k:k=2",
+        temperature=1.5,
+        draft_top_n=1,
+        max_new_tokens=40,
+        baseline=False,
     )
     benchmark = prepare(few_token_settings)
     benchmark.run(no_report)
@@ -122,10 +136,14 @@ def test_drafts_of_few_tokens_are_judged_by_what_they_were_drawn_from(tiny: Tiny
     assert conclusion.directory.document.config.draft_top_n == 1
 
 
-def test_a_lossy_rule_that_shows_in_sampled_outputs_is_not_called_wrong(tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_lossy_rule_that_shows_in_sampled_outputs_is_not_called_wrong(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
     """The test of drawn drafts finds the rule, which accepts nearly every token here; the report says what it is."""
     rule = parse_lossy("typical:epsilon=0.0001,delta=0.9")
-    benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=4", temperature=1.5, lossy=rule, max_new_tokens=100))
+    benchmark = prepare(
+        settings(tiny, tmp_path, "fixed-k:k=4", temperature=1.5, lossy=rule, max_new_tokens=100)
+    )
     benchmark.run(no_report)
     (conclusion,) = benchmark.conclude()
     sampling = conclusion.summary.sampling
@@ -139,7 +157,9 @@ def test_a_lossy_rule_that_shows_in_sampled_outputs_is_not_called_wrong(tiny: Ti
     assert row.lossy
 
 
-@pytest.mark.parametrize(("option", "flag"), [("draft_answers", "draft-answers"), ("answer_rule", "answer-rule")])
+@pytest.mark.parametrize(
+    ("option", "flag"), [("draft_answers", "draft-answers"), ("answer_rule", "answer-rule")]
+)
 def test_options_about_answers_are_refused_before_decoding_without_any(
     tiny: TinyPair, tmp_path: Path, option: str, flag: str
 ) -> None:
@@ -148,9 +168,15 @@ def test_options_about_answers_are_refused_before_decoding_without_any(
         prepare(settings(tiny, tmp_path, "fixed-k:k=3", **{option: value}))
 
 
-def test_a_pipeline_decodes_as_many_requests_at_once_as_others(tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_pipeline_decodes_as_many_requests_at_once_as_others(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
     """Its run says so, and stands beside one that goes round by round."""
-    benchmark = prepare(settings(tiny, tmp_path, "fixed-k:k=3", "specpipe:stages=2,width=3,children=2", batch_size=3))
+    benchmark = prepare(
+        settings(
+            tiny, tmp_path, "fixed-k:k=3", "specpipe:stages=2,width=3,children=2", batch_size=3
+        )
+    )
     benchmark.run(no_report)
     fixed, piped = (conclusion.directory for conclusion in benchmark.conclude())
     assert [run.run["config"]["effective_batch_size"] for run in (fixed, piped)] == [3, 3]
@@ -180,7 +206,9 @@ def test_without_baseline_nothing_is_compared(tiny: TinyPair, tmp_path: Path) ->
 
 def test_the_run_names_models_and_data_by_content(tiny: TinyPair, tmp_path: Path) -> None:
     first_settings = settings(tiny, tmp_path / "a", "fixed-k")
-    moved = replace(first_settings, target=str(copy_model(tiny.target, tmp_path / "target")), out=tmp_path / "b")
+    moved = replace(
+        first_settings, target=str(copy_model(tiny.target, tmp_path / "target")), out=tmp_path / "b"
+    )
     first, second = (prepare(s).runs["fixed-k"] for s in (first_settings, moved))
     assert first.run["models"] == second.run["models"]
     assert first.path.name[-8:] == second.path.name[-8:]
@@ -195,7 +223,9 @@ def test_the_reason_for_a_sample_does_not_define_the_run(tiny: TinyPair, tmp_pat
     file = write_rows(tmp_path / "prompts.jsonl", *QUESTIONS)
     loaded = load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0)
     (first,) = Benchmark(options, replace(loaded, reason="the hub is down")).runs.values()
-    (again,) = Benchmark(replace(options, resume=True), replace(loaded, reason="it timed out")).runs.values()
+    (again,) = Benchmark(
+        replace(options, resume=True), replace(loaded, reason="it timed out")
+    ).runs.values()
     assert first.run["sample_reason"] == "the hub is down"
     assert again.path == first.path
 
@@ -207,7 +237,9 @@ def test_there_are_no_more_slots_than_requests_can_be_open(tiny: TinyPair, tmp_p
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])
-def test_a_long_template_and_garbled_answers_find_room(batch_size: int, tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_long_template_and_garbled_answers_find_room(
+    batch_size: int, tiny: TinyPair, tmp_path: Path
+) -> None:
     target = copy_model(tiny.target, tmp_path / "talkative")
     template = target / "chat_template.jinja"
     template.write_text("You are patient. " * 12 + template.read_text())
@@ -218,7 +250,10 @@ def test_a_long_template_and_garbled_answers_find_room(batch_size: int, tiny: Ti
     assert conclusion.summary.requests == RequestCounts(6, 6, 0)
     records = conclusion.directory.records()
     assert all(len(r.output_ids) == 12 or r.finish_reason == "eos" for r in records)
-    assert any(len(benchmark.bench.pair.tokenizer(r.text)["input_ids"]) > len(r.output_ids) for r in records)
+    assert any(
+        len(benchmark.bench.pair.tokenizer(r.text)["input_ids"]) > len(r.output_ids)
+        for r in records
+    )
 
 
 def interrupt(benchmark: Benchmark, after: int) -> None:
@@ -230,7 +265,9 @@ def interrupt(benchmark: Benchmark, after: int) -> None:
         benchmark.run(report)
 
 
-def test_an_interrupted_batch_is_still_checked_for_losslessness(tiny: TinyPair, tmp_path: Path) -> None:
+def test_an_interrupted_batch_is_still_checked_for_losslessness(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k", batch_size=2))
     interrupt(benchmark, after=4)
     (run,) = benchmark.runs.values()
@@ -251,7 +288,9 @@ def test_a_run_without_any_finished_request_has_a_report(tiny: TinyPair, tmp_pat
     assert "PARTIAL RUN: 0 of 4 requests finished." in report
 
 
-def test_a_method_that_had_finished_is_resumed_with_one_that_had_not(tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_method_that_had_finished_is_resumed_with_one_that_had_not(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
     options = settings(tiny, tmp_path, "fixed-k", "threshold", batch_size=4)
     benchmark = prepare(options)
     interrupt(benchmark, after=9)
@@ -264,7 +303,9 @@ def test_a_method_that_had_finished_is_resumed_with_one_that_had_not(tiny: TinyP
         prepare(replace(options, resume=True))
 
 
-def test_a_run_whose_report_could_not_be_written_can_be_resumed(tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_run_whose_report_could_not_be_written_can_be_resumed(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
     options = settings(tiny, tmp_path, "fixed-k", "threshold")
     benchmark = prepare(options)
     benchmark.run(no_report)
@@ -282,7 +323,9 @@ def test_the_summary_on_disk_is_the_one_returned(tiny: TinyPair, tmp_path: Path)
     benchmark = prepare(settings(tiny, tmp_path, "threshold"))
     benchmark.run(no_report)
     (conclusion,) = benchmark.conclude()
-    assert read_object(conclusion.directory.path / "summary.json") == json.loads(json.dumps(conclusion.document))
+    assert read_object(conclusion.directory.path / "summary.json") == json.loads(
+        json.dumps(conclusion.document)
+    )
 
 
 @pytest.mark.parametrize(
@@ -306,7 +349,9 @@ def test_settings_that_make_no_sense_are_refused(option: str, value: object, rea
         replace(BenchSettings(("fixed-k",)), **{option: value})  # type: ignore[arg-type]
 
 
-def test_the_run_names_its_predictor_by_content_and_no_folder_of_the_machine(tiny: TinyPair, tmp_path: Path) -> None:
+def test_the_run_names_its_predictor_by_content_and_no_folder_of_the_machine(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
     pair = identify_pair(str(tiny.target), str(tiny.draft))
     folder = confidence_predictor(tmp_path / "deep" / "mine", pair, threshold=0.03)
     benchmark = prepare(settings(tiny, tmp_path, f"wisp:predictor={folder},max_draft=3"))

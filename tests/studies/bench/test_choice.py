@@ -27,7 +27,9 @@ def test_a_group_is_every_method_of_it() -> None:
     assert specs["oracle"] is False
     assert specs["fixed-k:k=2"] is True
     assert not {"autoregressive", "wisp"} & set(specs)
-    with pytest.raises(SkitError, match="no methods of group 'fast'; known: bounds, static, stop-rule, learned,"):
+    with pytest.raises(
+        SkitError, match="no methods of group 'fast'; known: bounds, static, stop-rule, learned,"
+    ):
         expand(["group:fast"], baseline=True)
 
 
@@ -39,7 +41,9 @@ def test_named_methods_go_along_and_are_not_doubled() -> None:
 
 
 def test_one_setting_is_run_once_however_it_is_named() -> None:
-    with pytest.raises(SkitError, match="'fixed-k' and 'fixed-k:k=4' are the same method with the same options"):
+    with pytest.raises(
+        SkitError, match="'fixed-k' and 'fixed-k:k=4' are the same method with the same options"
+    ):
         expand(["fixed-k", "threshold", "fixed-k:k=4"], baseline=True)
     specs = expand(["all", "fixed-k:k=4"], baseline=True)
     assert specs["fixed-k:k=4"]
@@ -49,7 +53,9 @@ def test_one_setting_is_run_once_however_it_is_named() -> None:
 def test_what_cannot_run_is_left_out_of_all_with_its_reason() -> None:
     ready, left_out = usable(BenchSettings(("all",)), only_chains)
     assert {"fixed-k", "threshold", "oracle"} <= set(ready)
-    assert left_out == dict.fromkeys(("specdecpp", "specedge", "specinfer", "specpipe"), "no trees here")
+    assert left_out == dict.fromkeys(
+        ("specdecpp", "specedge", "specinfer", "specpipe"), "no trees here"
+    )
 
 
 def test_a_reason_does_not_name_its_method_again() -> None:
@@ -70,5 +76,7 @@ def test_nothing_that_can_run_is_an_error_with_every_reason() -> None:
     def nothing(spec: str) -> Method:
         raise SkitError(f"not {spec}")
 
-    with pytest.raises(SkitError, match="no method can run here: adaedl: not adaedl; adaptive-quantised: not adapt"):
+    with pytest.raises(
+        SkitError, match="no method can run here: adaedl: not adaedl; adaptive-quantised: not adapt"
+    ):
         usable(BenchSettings(("all",)), nothing)

@@ -9,7 +9,11 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import Prompt
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
-from specbench_kit.studies.bench.conversations import Conversation, ConversationScript, max_conversation_tokens
+from specbench_kit.studies.bench.conversations import (
+    Conversation,
+    ConversationScript,
+    max_conversation_tokens,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -36,7 +40,12 @@ def texts(tokenizer: "PreTrainedTokenizerBase", requests: list[Request]) -> dict
 def test_a_chat_prompt_goes_through_the_template_once(tokenizer: "PreTrainedTokenizerBase") -> None:
     conversation = Conversation(QUESTION, tokenizer, 7)
     request = ask(conversation)
-    assert (request.id, request.category, request.max_new_tokens, request.reference) == ("q", "maths", 7, ())
+    assert (request.id, request.category, request.max_new_tokens, request.reference) == (
+        "q",
+        "maths",
+        7,
+        (),
+    )
     assert tokenizer.decode(request.prompt_ids) == "<|begin|>user: How many?\nassistant: "
     assert request.prompt_ids.count(tokenizer.bos_token_id) == 1
     assert conversation.next_request() is None
@@ -62,10 +71,14 @@ def test_later_turns_hold_all_answers_so_far(tokenizer: "PreTrainedTokenizerBase
 
 
 def test_the_system_speaks_before_the_first_turn(tokenizer: "PreTrainedTokenizerBase") -> None:
-    conversation = Conversation(Prompt("d", "chat", ("Who?", "Why?"), system="Be short."), tokenizer, 7)
+    conversation = Conversation(
+        Prompt("d", "chat", ("Who?", "Why?"), system="Be short."), tokenizer, 7
+    )
     ask(conversation)
     conversation.answer("Me.")
-    expected_text = "<|begin|>system: Be short.\nuser: Who?\nassistant: Me.\nuser: Why?\nassistant: "
+    expected_text = (
+        "<|begin|>system: Be short.\nuser: Who?\nassistant: Me.\nuser: Why?\nassistant: "
+    )
     assert tokenizer.decode(ask(conversation).prompt_ids) == expected_text
 
 
@@ -89,7 +102,9 @@ def test_without_a_template_turns_are_paragraphs(tokenizer: "PreTrainedTokenizer
         "{{ 1 / 0 }}",
     ],
 )
-def test_a_chat_template_that_fails_is_one_line(template: str, tokenizer: "PreTrainedTokenizerBase") -> None:
+def test_a_chat_template_that_fails_is_one_line(
+    template: str, tokenizer: "PreTrainedTokenizerBase"
+) -> None:
     hostile = copy(tokenizer)
     hostile.chat_template = template
     with pytest.raises(SkitError, match="the model's chat template fails on prompt 'q'") as caught:
@@ -111,8 +126,12 @@ def test_room_is_kept_for_answers_whose_text_takes_more_tokens_than_they_had(
     assert max_conversation_tokens(prompt, tokenizer, 10) == longest
 
 
-def test_a_script_asks_a_turn_only_after_the_answer_before_it(tokenizer: "PreTrainedTokenizerBase") -> None:
-    script = ConversationScript([Conversation(prompt, tokenizer, 7) for prompt in (DIALOGUE, QUESTION)], {})
+def test_a_script_asks_a_turn_only_after_the_answer_before_it(
+    tokenizer: "PreTrainedTokenizerBase",
+) -> None:
+    script = ConversationScript(
+        [Conversation(prompt, tokenizer, 7) for prompt in (DIALOGUE, QUESTION)], {}
+    )
     first, question = script.take()
     assert (first.id, question.id) == ("d/1", "q")
     assert list(script.take()) == []
@@ -124,15 +143,26 @@ def test_a_script_asks_a_turn_only_after_the_answer_before_it(tokenizer: "PreTra
     assert "assistant: Me.\n" in tokenizer.decode(second.prompt_ids)
 
 
-def test_a_resumed_script_goes_on_after_the_recorded_answers(tokenizer: "PreTrainedTokenizerBase") -> None:
-    finished = {"d/1": RequestRecord("d/1", "chat", [], text="Me."), "q": RequestRecord("q", "maths", [])}
-    script = ConversationScript([Conversation(prompt, tokenizer, 7) for prompt in (DIALOGUE, QUESTION)], finished)
+def test_a_resumed_script_goes_on_after_the_recorded_answers(
+    tokenizer: "PreTrainedTokenizerBase",
+) -> None:
+    finished = {
+        "d/1": RequestRecord("d/1", "chat", [], text="Me."),
+        "q": RequestRecord("q", "maths", []),
+    }
+    script = ConversationScript(
+        [Conversation(prompt, tokenizer, 7) for prompt in (DIALOGUE, QUESTION)], finished
+    )
     (second,) = script.take()
-    assert texts(tokenizer, [second]) == {"d/2": "<|begin|>user: Who?\nassistant: Me.\nuser: And why?\nassistant: "}
+    assert texts(tokenizer, [second]) == {
+        "d/2": "<|begin|>user: Who?\nassistant: Me.\nuser: And why?\nassistant: "
+    }
     script.finish(record(second, "Because."))
     assert [request.id for request in script.take()] == ["d/3"]
 
 
-def test_a_script_of_finished_conversations_asks_nothing(tokenizer: "PreTrainedTokenizerBase") -> None:
+def test_a_script_of_finished_conversations_asks_nothing(
+    tokenizer: "PreTrainedTokenizerBase",
+) -> None:
     finished = {name: RequestRecord(name, "chat", []) for name in ("d/1", "d/2", "d/3")}
     assert list(ConversationScript([Conversation(DIALOGUE, tokenizer, 7)], finished).take()) == []

@@ -13,7 +13,9 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.studies.bench.decided import EarlyDecision, count_looks
 from specbench_kit.studies.bench.settings import parse_share
 
-PROMPTS = [{"id": f"q{number}", "prompt": f"How many are {number} and {number}?"} for number in range(24)]
+PROMPTS = [
+    {"id": f"q{number}", "prompt": f"How many are {number} and {number}?"} for number in range(24)
+]
 
 
 @pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("0.05", 0.05), ("12.5%", 0.125)])
@@ -23,7 +25,10 @@ def test_a_share_is_read(text: str, share: float) -> None:
 
 @pytest.mark.parametrize("text", ["0%", "five", "100%", "-5%", "2"])
 def test_what_is_no_share_is_one_line(text: str) -> None:
-    with pytest.raises(SkitError, match=r"--until-decided takes a difference in speed between 0% and 100%, such as 5%"):
+    with pytest.raises(
+        SkitError,
+        match=r"--until-decided takes a difference in speed between 0% and 100%, such as 5%",
+    ):
         parse_share(text)
 
 
@@ -31,7 +36,9 @@ def test_looks_double() -> None:
     assert [count_looks(number) for number in (5, 10, 11, 20, 21, 80, 100)] == [1, 1, 2, 2, 3, 4, 5]
 
 
-def decide(seed: int, speeds: list[float], requests: int = 80, share: float = 0.05, noise: float = 0.1) -> int:
+def decide(
+    seed: int, speeds: list[float], requests: int = 80, share: float = 0.05, noise: float = 0.1
+) -> int:
     """Return after how many requests of each method a benchmark with these speeds is decided; 0 if it is not."""
     rng = np.random.default_rng([seed, requests])
     decision = EarlyDecision(share, requests)
@@ -71,7 +78,9 @@ def test_a_resumed_run_counts_what_is_finished_and_looks_no_more_often() -> None
         return RequestRecord(str(number), "", [1], [2], e2e_s=float(rng.lognormal(0, 0.01) / speed))
 
     speeds = {"autoregressive": 1.0, "a": 2.0, "b": 1.5}
-    decision.resume({name: [timed(number, speed) for number in range(15)] for name, speed in speeds.items()})
+    decision.resume(
+        {name: [timed(number, speed) for number in range(15)] for name, speed in speeds.items()}
+    )
     decisions = []
     for number in range(15, 21):
         decisions.append(decision.is_made())
@@ -83,9 +92,18 @@ def test_a_resumed_run_counts_what_is_finished_and_looks_no_more_often() -> None
 def test_a_run_ends_when_it_is_decided_and_is_whole(tiny: TinyPair, tmp_path: Path) -> None:
     """Two lengths differ in every request where drafting is slow, so that the first look decides."""
     prompts = write_rows(tmp_path / "prompts.jsonl", *PROMPTS)
-    options: dict[str, Any] = {"target": str(tiny.target), "draft": str(tiny.draft), "deployment": "raspberry-pi"}
+    options: dict[str, Any] = {
+        "target": str(tiny.target),
+        "draft": str(tiny.draft),
+        "deployment": "raspberry-pi",
+    }
     result = bench(
-        ["fixed-k:k=1", "fixed-k:k=6"], str(prompts), max_new_tokens=8, out=tmp_path, until_decided=0.05, **options
+        ["fixed-k:k=1", "fixed-k:k=6"],
+        str(prompts),
+        max_new_tokens=8,
+        out=tmp_path,
+        until_decided=0.05,
+        **options,
     )
     for folder in result.folders:
         run, summary = read_object(folder / "run.json"), read_object(folder / "summary.json")
@@ -101,5 +119,7 @@ def test_a_run_ends_when_it_is_decided_and_is_whole(tiny: TinyPair, tmp_path: Pa
 
 
 def test_repeats_and_replays_refuse_it(tiny: TinyPair, tmp_path: Path) -> None:
-    with pytest.raises(SkitError, match="--until-decided cannot go with --repeats: it goes on with new prompts"):
+    with pytest.raises(
+        SkitError, match="--until-decided cannot go with --repeats: it goes on with new prompts"
+    ):
         bench("fixed-k", target=str(tiny.target), repeats=2, until_decided=0.05, out=tmp_path)

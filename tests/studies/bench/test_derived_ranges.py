@@ -53,7 +53,9 @@ def replayed(
 def seconds_at(trace: TraceFile, spec: str, end: Deployment, batch_size: int) -> list[float | None]:
     method = prepare_for_replay(parse_method(spec), trace, end, batch_size)
     records = replay(method, trace.header, trace, deployment=end, batch_size=batch_size)
-    return [seconds for _, seconds in sorted((record.request_id, record.e2e_s) for record in records)]
+    return [
+        seconds for _, seconds in sorted((record.request_id, record.e2e_s) for record in records)
+    ]
 
 
 SPECS = ("fixed-k:k=3", "threshold:max_draft=5", "sglang-ema", "goodput:max_draft=5")
@@ -61,7 +63,9 @@ SPECS = ("fixed-k:k=3", "threshold:max_draft=5", "sglang-ema", "goodput:max_draf
 
 @pytest.mark.parametrize(
     ("spec", "batch_size"),
-    nightly_except([("fixed-k:k=3", 1), ("sglang-ema", 3), ("goodput:max_draft=5", 3)], product(SPECS, [1, 3])),
+    nightly_except(
+        [("fixed-k:k=3", 1), ("sglang-ema", 3), ("goodput:max_draft=5", 3)], product(SPECS, [1, 3])
+    ),
 )
 def test_every_end_takes_what_a_replay_of_that_deployment_takes(
     spec: str, batch_size: int, trace: TraceFile, tmp_path: Path
@@ -74,7 +78,10 @@ def test_every_end_takes_what_a_replay_of_that_deployment_takes(
         assert [record.ends_s[position] for record in records] == pytest.approx(
             seconds_at(trace, spec, end, batch_size), rel=1e-12
         )
-    slowest, fastest = list(ENDS).index("slow drafter, slow verifier"), list(ENDS).index("fast drafter, fast verifier")
+    slowest, fastest = (
+        list(ENDS).index("slow drafter, slow verifier"),
+        list(ENDS).index("fast drafter, fast verifier"),
+    )
     for record in [*records, *conclusion.directory.baseline_records()]:
         assert record.e2e_s is not None
         assert record.ends_s[fastest] < record.e2e_s < record.ends_s[slowest]
@@ -83,7 +90,9 @@ def test_every_end_takes_what_a_replay_of_that_deployment_takes(
 def typical_of(own: Seconds, plain: Seconds) -> float:
     """The speedup on a typical prompt by its definition: exp of the median of the means of all pairs of logarithms."""
     logs = [log(plain[key] / own[key]) for key in own]
-    return exp(median((one + other) / 2 for place, one in enumerate(logs) for other in logs[place:]))
+    return exp(
+        median((one + other) / 2 for place, one in enumerate(logs) for other in logs[place:])
+    )
 
 
 def test_ranges_of_speedups_stand_in_summary_and_report(trace: TraceFile, tmp_path: Path) -> None:
@@ -125,7 +134,9 @@ def test_published_times_have_no_range(trace: TraceFile, tmp_path: Path) -> None
     (conclusion,) = replayed(trace, tmp_path, "fixed-k", deployment=bundled()["specedge"].build())
     assert "range" not in conclusion.directory.run
     assert conclusion.summary.overall.typical_speedup_least is None
-    assert "ends_s" not in json.loads((conclusion.directory.path / "requests.jsonl").read_text().splitlines()[0])
+    assert "ends_s" not in json.loads(
+        (conclusion.directory.path / "requests.jsonl").read_text().splitlines()[0]
+    )
 
 
 def priced(step_s: float) -> RoundedModel:
@@ -139,21 +150,32 @@ def with_drafter(*steps_s: float) -> Deployment:
     verifier = replace(WAN.verifier, latency=priced(0.05), range=(priced(0.05), priced(0.05)))
     drafter = replace(WAN.drafter, latency=priced(step_s), range=(priced(fast_s), priced(slow_s)))
     link = replace(WAN.link, rtt_s=0.0, jitter_s=0.0)
-    return replace(WAN, drafter=drafter, verifier=verifier, link=link, colocated=None, cached_prompts=True)
+    return replace(
+        WAN, drafter=drafter, verifier=verifier, link=link, colocated=None, cached_prompts=True
+    )
 
 
 def test_a_verdict_that_an_end_reverses_is_told(trace: TraceFile, tmp_path: Path) -> None:
     """Long drafts win if drafting is fast, short ones if it is as slow as it may be."""
     sentences = {}
-    for name, steps_s in {"reversed": (0.001, 0.0005, 0.08), "held": (0.001, 0.0005, 0.002)}.items():
-        conclusions = replayed(trace, tmp_path / name, "fixed-k:k=1", "fixed-k:k=5", deployment=with_drafter(*steps_s))
+    for name, steps_s in {
+        "reversed": (0.001, 0.0005, 0.08),
+        "held": (0.001, 0.0005, 0.002),
+    }.items():
+        conclusions = replayed(
+            trace, tmp_path / name, "fixed-k:k=1", "fixed-k:k=5", deployment=with_drafter(*steps_s)
+        )
         runs, _ = load_runs([conclusion.directory.path for conclusion in conclusions])
         comparison = compare(runs)
         assert comparison.reference == "fixed-k (k=5)"
         row = comparison.overall["fixed-k (k=1)"]
-        reversing = reversing_ends(row.relative_speed, row.typical_relative_speed_at_ends, runs[0].fields.range.ends)
+        reversing = reversing_ends(
+            row.relative_speed, row.typical_relative_speed_at_ends, runs[0].fields.range.ends
+        )
         assert reversing is not None
-        assert {"slow drafter" in end for end in reversing} == ({True} if name == "reversed" else set())
+        assert {"slow drafter" in end for end in reversing} == (
+            {True} if name == "reversed" else set()
+        )
         assert (row.typical_relative_speed_most > 1) == (name == "reversed")
         (sentences[name],) = derived_range.of_comparison(comparison)
     assert (
@@ -163,16 +185,27 @@ def test_a_verdict_that_an_end_reverses_is_told(trace: TraceFile, tmp_path: Path
     assert "every verdict on a method holds over the whole range" in sentences["held"]
 
 
-@pytest.mark.parametrize("spec", ["opt-tree", "specedge:depth=3", "fixed-k:drafter=suffix", "specpipe:stages=2"])
+@pytest.mark.parametrize(
+    "spec", ["opt-tree", "specedge:depth=3", "fixed-k:drafter=suffix", "specpipe:stages=2"]
+)
 def test_live_rounds_are_timed_at_the_ends_as_they_were_drafted(spec: str) -> None:
     """The end that is the deployment itself takes what the run takes, and a slower verifier takes longer."""
     target = tiny_llama()
     runners = tuple(make_runner(model, 4, 96) for model in (target, disturbed(target, 0.03)))
     requests = make_requests(clear_prompts(target, (3, 7, 12), 20), 12)
-    deployment = replace(DEPLOYMENT, verifier=replace(DEPLOYMENT.verifier, stages=2 if "pipe" in spec else 1))
+    deployment = replace(
+        DEPLOYMENT, verifier=replace(DEPLOYMENT.verifier, stages=2 if "pipe" in spec else 1)
+    )
     slow = replace(deployment, verifier=replace(deployment.verifier, latency=priced(1.0)))
     for batch_size in (1, 2):
-        go = partial(decode, parse_method(spec), runners, requests, batch_size=batch_size, deployment=deployment)
+        go = partial(
+            decode,
+            parse_method(spec),
+            runners,
+            requests,
+            batch_size=batch_size,
+            deployment=deployment,
+        )
         alone, ranged = go(), go(ends=[deployment, slow])
         for name, record in ranged.items():
             assert record.e2e_s is not None
@@ -196,4 +229,7 @@ def test_live_ranges_are_said_to_keep_their_drafts(trace: TraceFile, tmp_path: P
         assert run.fields.range is not None
         run.fields.range.decisions = AS_DRAFTED
     (line,) = derived_range.of_comparison(compare(runs))
-    assert "the rounds are those of this live run, also by `goodput:max_draft=5`, which would have planned" in line
+    assert (
+        "the rounds are those of this live run, also by `goodput:max_draft=5`, which would have planned"
+        in line
+    )

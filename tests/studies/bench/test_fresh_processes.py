@@ -36,7 +36,9 @@ def options(tiny: TinyPair, folder: Path, **changes: object) -> BenchSettings:
 
 
 def decode(
-    asked: BenchSettings, report: Callable[[Progress], None] = no_report, tell: Callable[[str], None] = print
+    asked: BenchSettings,
+    report: Callable[[Progress], None] = no_report,
+    tell: Callable[[str], None] = print,
 ) -> ProcessOutcome:
     return decode_in_processes(asked, [prompts(asked.out)], tell, report)
 
@@ -55,7 +57,10 @@ def test_each_process_decodes_every_request_once(tiny: TinyPair, tmp_path: Path)
     assert len(document.machine) == len(document.warm_up.rounds) == 2
     assert conclusion.summary.partial is False
     assert conclusion.summary.overall.throughput, "the second process is no interruption"
-    assert "Each prompt was timed in 2 processes; intervals and verdicts cover" in (run.path / "report.md").read_text()
+    assert (
+        "Each prompt was timed in 2 processes; intervals and verdicts cover"
+        in (run.path / "report.md").read_text()
+    )
     ends_s = [record.finished_s or 0.0 for record in run.records()]
     assert ends_s == sorted(ends_s)
 
@@ -79,7 +84,11 @@ def planted(dataset: LoadedDataset, folder: Path, record: int, number: int) -> L
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         nonlocal stored
-        if event == "open" and str(arguments[0]).endswith("requests.jsonl") and arguments[2] & os.O_APPEND:
+        if (
+            event == "open"
+            and str(arguments[0]).endswith("requests.jsonl")
+            and arguments[2] & os.O_APPEND
+        ):
             stored += 1
             if stored == record:
                 os.kill(os.getpid(), number)
@@ -94,7 +103,10 @@ def planted(dataset: LoadedDataset, folder: Path, record: int, number: int) -> L
 def test_a_killed_process_is_one_line_and_its_run_goes_on(tiny: TinyPair, tmp_path: Path) -> None:
     asked = options(tiny, tmp_path)
     ended: Any = Ended(prompts(tmp_path), tmp_path, PROMPTS + 3, signal.SIGKILL)
-    with pytest.raises(SkitError, match=r"^process 2 of 2 was ended by signal 9; finished requests are kept, --resume"):
+    with pytest.raises(
+        SkitError,
+        match=r"^process 2 of 2 was ended by signal 9; finished requests are kept, --resume",
+    ):
         decode_in_processes(asked, [ended], print, no_report)
     (folder,) = (file.parent for file in tmp_path.glob("*/run.json"))
     before = (folder / "requests.jsonl").read_bytes()
@@ -106,11 +118,18 @@ def test_a_killed_process_is_one_line_and_its_run_goes_on(tiny: TinyPair, tmp_pa
     assert [record.key for record in run.records()] == [
         (f"q{n}", process) for process in range(2) for n in range(PROMPTS)
     ]
-    assert sorted(record.key for record in run.baseline_records()) == sorted(record.key for record in run.records())
+    assert sorted(record.key for record in run.baseline_records()) == sorted(
+        record.key for record in run.records()
+    )
     assert (run.document.config.processes, run.document.requests) == (2, 2 * PROMPTS)
-    assert len(run.document.resumptions) == 1, "the first process had nothing to do, and notes nothing"
+    assert len(run.document.resumptions) == 1, (
+        "the first process had nothing to do, and notes nothing"
+    )
     assert conclusion.summary.partial is False
-    assert "Each prompt was timed in 2 processes; intervals and verdicts cover" in (run.path / "report.md").read_text()
+    assert (
+        "Each prompt was timed in 2 processes; intervals and verdicts cover"
+        in (run.path / "report.md").read_text()
+    )
 
 
 @dataclass(frozen=True)
@@ -137,13 +156,22 @@ def test_a_method_whose_policy_fails_costs_no_process_its_work(
     asked = replace(options(tiny, tmp_path), methods=("breaking", "fixed-k:k=2"))
     told: Any = WithBreaking(prompts(tmp_path))
     outcome = decode_in_processes(asked, [told], print, no_report)
-    assert re.match("Breaking: .*root, which was not drafted.*; the other methods went on$", str(outcome.problem))
+    assert re.match(
+        "Breaking: .*root, which was not drafted.*; the other methods went on$",
+        str(outcome.problem),
+    )
     records = {
-        conclusion.directory.run["method"]: [record.key for record in conclusion.directory.records()]
+        conclusion.directory.run["method"]: [
+            record.key for record in conclusion.directory.records()
+        ]
         for conclusion in outcome.conclusions()
     }
-    assert records["fixed-k:k=2"] == [(f"q{number}", process) for process in range(2) for number in range(PROMPTS)]
-    assert records["breaking"] == [(f"q{number}", process) for process in range(2) for number in range(3)]
+    assert records["fixed-k:k=2"] == [
+        (f"q{number}", process) for process in range(2) for number in range(PROMPTS)
+    ]
+    assert records["breaking"] == [
+        (f"q{number}", process) for process in range(2) for number in range(3)
+    ]
 
 
 @pytest.mark.nightly
@@ -151,10 +179,17 @@ def test_a_method_whose_policy_fails_costs_no_process_its_work(
 def test_an_interrupt_concludes_what_was_decoded(tiny: TinyPair, tmp_path: Path) -> None:
     ended: Any = Ended(prompts(tmp_path), tmp_path, 4, signal.SIGINT)
     outcome = decode_in_processes(options(tiny, tmp_path), [ended], print, no_report)
-    assert outcome.problem == "interrupted; finished requests are kept, --resume continues with the others"
+    assert (
+        outcome.problem
+        == "interrupted; finished requests are kept, --resume continues with the others"
+    )
     (conclusion,) = outcome.conclusions()
     assert conclusion.summary.partial
-    assert {record.key for record in conclusion.directory.records()} >= {("q0", 0), ("q1", 0), ("q2", 0)}
+    assert {record.key for record in conclusion.directory.records()} >= {
+        ("q0", 0),
+        ("q1", 0),
+        ("q2", 0),
+    }
 
 
 @pytest.mark.nightly
@@ -166,7 +201,9 @@ def test_minutes_are_shared_out(tiny: TinyPair, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_problem_before_decoding_is_told_as_in_one_process(tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_problem_before_decoding_is_told_as_in_one_process(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
     outcome = decode(options(tiny, tmp_path, resume=True))
     assert "holds no unfinished run with these settings" in (outcome.problem or "")
     assert outcome.conclusions() == []
@@ -189,7 +226,9 @@ def test_what_cannot_be_done_in_several_processes_is_refused(
 
 
 def test_modelled_time_is_the_same_in_every_process(tiny: TinyPair, tmp_path: Path) -> None:
-    with pytest.raises(SkitError, match="--processes cannot go with --deployment: modelled time is the same"):
+    with pytest.raises(
+        SkitError, match="--processes cannot go with --deployment: modelled time is the same"
+    ):
         options(tiny, tmp_path, deployment=load_deployment("wan"))
     with pytest.raises(SkitError, match="--processes must be at least 1, not 0"):
         options(tiny, tmp_path, processes=0)

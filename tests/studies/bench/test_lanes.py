@@ -46,25 +46,40 @@ def make_lane(
     """A lane and the place that its records go to."""
     method, stored = parse_method(spec), dict(finished or {})
     engine = local_loop(method, *runners, setup=DecodingSetup(batch_size=batch_size))
-    script = ConversationScript([Conversation(prompt, tokenizer, TOKENS) for prompt in prompts], stored)
+    script = ConversationScript(
+        [Conversation(prompt, tokenizer, TOKENS) for prompt in prompts], stored
+    )
     sink = lambda record: stored.update({record.request_id: record})  # noqa: E731
     return MethodLane(spec, engine, script, tokenizer.decode, [sink], references), stored
 
 
-def order(*lanes: MethodLane, turn: int, broken: dict[str, MethodError] | None = None) -> list[tuple[str, str]]:
+def order(
+    *lanes: MethodLane, turn: int, broken: dict[str, MethodError] | None = None
+) -> list[tuple[str, str]]:
     noted = {} if broken is None else broken
-    names = [(lane.name, record.request_id) for lane, record in run_in_turns(lanes, turn, broken=noted)]
+    names = [
+        (lane.name, record.request_id) for lane, record in run_in_turns(lanes, turn, broken=noted)
+    ]
     assert broken is not None or not noted
     return names
 
 
-def test_lanes_alternate_in_bursts_of_the_given_length(runners: Runners, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_lanes_alternate_in_bursts_of_the_given_length(
+    runners: Runners, tokenizer: PreTrainedTokenizerBase
+) -> None:
     plain, records = make_lane("autoregressive", runners, tokenizer, PROMPTS)
     chains, _ = make_lane("fixed-k", runners, tokenizer, PROMPTS)
     plain_turn, chains_turn = ["autoregressive"] * 2, ["fixed-k"] * 2
     names = [name for name, _ in order(plain, chains, turn=2)]
     # Forwards, backwards, and then from the second lane on; the last turn of each has one request.
-    assert names == [*plain_turn, *chains_turn, *chains_turn, *plain_turn, "fixed-k", "autoregressive"]
+    assert names == [
+        *plain_turn,
+        *chains_turn,
+        *chains_turn,
+        *plain_turn,
+        "fixed-k",
+        "autoregressive",
+    ]
     assert plain.done
     assert chains.done
     assert list(records) == ["q0", "q1", "q2", "q3", "q4"]
@@ -131,7 +146,9 @@ def test_a_lane_with_references_asks_only_what_the_baseline_has_answered(
     assert sum(step.submitted for step in rounds) == sum(step.accepted for step in rounds) > 0
 
 
-def test_a_resumed_lane_leaves_out_what_is_finished(runners: Runners, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_a_resumed_lane_leaves_out_what_is_finished(
+    runners: Runners, tokenizer: PreTrainedTokenizerBase
+) -> None:
     complete, before = make_lane("fixed-k", runners, tokenizer, DIALOGUES)
     order(complete, turn=1)
     finished = {name: before[name] for name in ("a/1", "a/2", "b/1")}
@@ -153,16 +170,22 @@ def test_a_request_that_does_not_fit_is_recorded_and_the_lane_goes_on(
     assert lane.tokens_per_s > 0
 
 
-def test_the_turn_in_which_a_limit_begins_is_ended(runners: Runners, tokenizer: PreTrainedTokenizerBase) -> None:
+def test_the_turn_in_which_a_limit_begins_is_ended(
+    runners: Runners, tokenizer: PreTrainedTokenizerBase
+) -> None:
     """A resumed run therefore gets on with every method, however short its time is."""
-    lanes = [make_lane(spec, runners, tokenizer, PROMPTS)[0] for spec in ("autoregressive", "fixed-k")]
+    lanes = [
+        make_lane(spec, runners, tokenizer, PROMPTS)[0] for spec in ("autoregressive", "fixed-k")
+    ]
     limit = TimeLimit(1e-9)
     finished = []
     for lane, record in run_in_turns(lanes, 1, limit, broken={}):
         finished.append((lane.name, record.request_id))
         if len(finished) == 3:  # the first record of the second turn is new
             limit.start()
-    assert sorted(finished) == [(name, key) for name in ("autoregressive", "fixed-k") for key in ("q0", "q1")]
+    assert sorted(finished) == [
+        (name, key) for name in ("autoregressive", "fixed-k") for key in ("q0", "q1")
+    ]
 
 
 def test_a_method_whose_policy_fails_ends_alone_and_is_named_at_the_end(
@@ -173,7 +196,9 @@ def test_a_method_whose_policy_fails_ends_alone_and_is_named_at_the_end(
     breaking, stored = make_lane("breaking:request=0", runners, tokenizer, PROMPTS)
     chains, records = make_lane("fixed-k", runners, tokenizer, PROMPTS)
     order(breaking, chains, turn=2, broken=broken)
-    assert re.match("Breaking.*: .*root, which was not drafted", str(broken.pop("breaking:request=0")))
+    assert re.match(
+        "Breaking.*: .*root, which was not drafted", str(broken.pop("breaking:request=0"))
+    )
     assert not broken
     assert stored == {}
     assert list(records) == ["q0", "q1", "q2", "q3", "q4"]

@@ -39,10 +39,14 @@ Bench = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def bench(tiny: TinyPair, tmp_path: Path) -> Bench:
-    prompts = write_rows(tmp_path / "ask.jsonl", {"id": "a", "prompt": "Who?"}, {"id": "b", "prompt": "Where?"})
+    prompts = write_rows(
+        tmp_path / "ask.jsonl", {"id": "a", "prompt": "Who?"}, {"id": "b", "prompt": "Where?"}
+    )
 
     def run(*options: object) -> subprocess.CompletedProcess[str]:
-        done = skit_here("bench", "--dataset", prompts, *tiny.options, *FAST, "--out", tmp_path / "out", *options)
+        done = skit_here(
+            "bench", "--dataset", prompts, *tiny.options, *FAST, "--out", tmp_path / "out", *options
+        )
         assert done.returncode == 0, done.stderr
         return done
 
@@ -61,16 +65,27 @@ def test_every_lane_is_watched_with_load_and_steal(bench: Bench) -> None:
     for lane in block["lanes"].values():
         assert 0 < lane["thread_s"] <= lane["process_s"] * 1.05
         assert lane["wall_s"] > 0
-    assert block["lanes"]["autoregressive"]["steps"] >= 20  # 2 requests of 7 steps after the prompt's, twice
-    assert (block["threads"], block["device"], block["injected"]) == (1, "cpu", "quiet_machine.json")
+    assert (
+        block["lanes"]["autoregressive"]["steps"] >= 20
+    )  # 2 requests of 7 steps after the prompt's, twice
+    assert (block["threads"], block["device"], block["injected"]) == (
+        1,
+        "cpu",
+        "quiet_machine.json",
+    )
 
 
-def test_a_disturbed_run_says_so_before_its_result(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disturbed_run_says_so_before_its_result(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(READINGS, str(BUSY))
     done = bench("--method", "fixed-k")
     text = " ".join(done.stderr.split())
     assert text.index(WARNING) < text.index("tok/s")
-    assert "INJECTED READINGS: the readings of the machine come from busy_machine.json, not from the machine" in text
+    assert (
+        "INJECTED READINGS: the readings of the machine come from busy_machine.json, not from the machine"
+        in text
+    )
     document = json.loads(done.stdout)
     assert document["warnings"][0].startswith(WARNING)
     (path,) = document["run_dirs"]
@@ -86,12 +101,17 @@ def test_modelled_time_reads_no_clock(bench: Bench, monkeypatch: pytest.MonkeyPa
     assert "DISTURBED" not in done.stderr
 
 
-def test_a_slow_machine_gets_its_whole_short_profile(bench: Bench, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_machine_gets_its_whole_short_profile(
+    bench: Bench, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(measured_environment, "AIM_S", 1e-6)
     done = bench("--method", "adaspec")
     assert "a short one was measured" in done.stderr
     profiles = {profile.role: profile for profile in map(read, (home / "profiles").glob("*.toml"))}
-    counts = {role: profile.fit["train"]["count"] + profile.fit["test"]["count"] for role, profile in profiles.items()}
+    counts = {
+        role: profile.fit["train"]["count"] + profile.fit["test"]["count"]
+        for role, profile in profiles.items()
+    }
     assert counts == {"drafter": 30, "verifier": 90}
     assert all(profile.fit["cut_off"] == 0 for profile in profiles.values())
 
@@ -103,7 +123,9 @@ def test_a_short_profile_of_a_disturbed_machine_serves_this_run_and_its_resumpti
     done = bench("--method", "adaspec", "--method", "sglang-throughput")
     notices = " ".join(done.stderr.split())
     # Both methods plan with the latencies, which are measured and told of once.
-    assert notices.count("and kept for --resume alone, since the drafter had a processor for 4%") == 1
+    assert (
+        notices.count("and kept for --resume alone, since the drafter had a processor for 4%") == 1
+    )
     run, _ = runs(done)
     assert [list(block["lanes"]) for block in run["machine"]] == [
         ["the drafter"],
@@ -127,10 +149,14 @@ def test_plain_decoding_takes_a_second_turn_beside_itself(bench: Bench, tmp_path
     assert control["prompts"] == len(MANY)
     low, high = control["interval"]
     assert 0 < low < control["speed"] < high
-    assert set(run["machine"][0]["lanes"]) == {"autoregressive", "fixed-k"}, "the control is no method of the run"
+    assert set(run["machine"][0]["lanes"]) == {"autoregressive", "fixed-k"}, (
+        "the control is no method of the run"
+    )
 
 
-@pytest.mark.parametrize("options", [["--deployment", "wan"], ["--no-baseline"]], ids=["modelled", "no baseline"])
+@pytest.mark.parametrize(
+    "options", [["--deployment", "wan"], ["--no-baseline"]], ids=["modelled", "no baseline"]
+)
 def test_nothing_is_decoded_twice_where_nothing_is_measured_against_it(
     bench: Bench, options: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +178,10 @@ BLOCK: dict[str, Any] = {
     "load": [3.0, 4.0],
     "cpus": 2,
     "steal": 0.05,
-    "lanes": {"autoregressive": {"cpu_share": 0.7, "spread": 2.5}, "fixed-k": {"cpu_share": 0.75, "spread": 1.5}},
+    "lanes": {
+        "autoregressive": {"cpu_share": 0.7, "spread": 2.5},
+        "fixed-k": {"cpu_share": 0.75, "spread": 1.5},
+    },
     "control": {"speed": 1.01, "interval": [0.96, 1.06], "prompts": 8},
 }
 
@@ -162,12 +191,22 @@ def test_ratios_of_methods_that_took_turns_stand_on_a_busy_machine() -> None:
     assert warnings(run) == []
     (line,) = cautions(run)
     assert line.startswith("BUSY MACHINE: autoregressive had a processor for 70% of its time")
-    assert line.endswith("are not affected: autoregressive decoding beside itself came out at 1.01x (0.960–1.06).")
+    assert line.endswith(
+        "are not affected: autoregressive decoding beside itself came out at 1.01x (0.960–1.06)."
+    )
 
 
 def test_several_runs_on_a_busy_machine_are_one_line_with_the_worst_readings() -> None:
-    slower = {**BLOCK, "load": [5.0, 2.0], "lanes": {name: {"cpu_share": 0.6, "spread": 1.0} for name in ("a", "b")}}
-    quiet = {**BLOCK, "steal": 0.0, "lanes": {name: {"cpu_share": 1.0, "spread": 1.0} for name in ("a", "b")}}
+    slower = {
+        **BLOCK,
+        "load": [5.0, 2.0],
+        "lanes": {name: {"cpu_share": 0.6, "spread": 1.0} for name in ("a", "b")},
+    }
+    quiet = {
+        **BLOCK,
+        "steal": 0.0,
+        "lanes": {name: {"cpu_share": 1.0, "spread": 1.0} for name in ("a", "b")},
+    }
     runs = [{"machine": [block]} for block in (BLOCK, slower, quiet)]
     (line,) = cautions(*runs)
     assert line.startswith("BUSY MACHINE: a had a processor for 60% of its time")
@@ -175,7 +214,9 @@ def test_several_runs_on_a_busy_machine_are_one_line_with_the_worst_readings() -
     assert "load average 5.0 at the start" in line
     assert warnings(*runs) == []
     starved = {"machine": [{**BLOCK, "control": None}]}
-    assert [line.split(":")[0] for line in warnings(*runs, starved, starved)] == ["DISTURBED MACHINE"]
+    assert [line.split(":")[0] for line in warnings(*runs, starved, starved)] == [
+        "DISTURBED MACHINE"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -187,7 +228,13 @@ def test_several_runs_on_a_busy_machine_are_one_line_with_the_worst_readings() -
         {"steal": 0.3},
         {"lanes": {**BLOCK["lanes"], "fixed-k": {"cpu_share": 0.95, "spread": 1.5}}},
     ],
-    ids=["control is not 1", "control says nothing", "no control", "host took much", "one was starved alone"],
+    ids=[
+        "control is not 1",
+        "control says nothing",
+        "no control",
+        "host took much",
+        "one was starved alone",
+    ],
 )
 def test_ratios_that_cannot_be_trusted_void_the_times(changes: dict[str, Any]) -> None:
     run = {"machine": [BLOCK | changes]}

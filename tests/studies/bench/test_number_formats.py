@@ -21,22 +21,32 @@ LOSSLESS = run_summary(summary_of([], lossless=OUTPUTS))
 
 
 @pytest.mark.parametrize(("dtype", "computed"), [("auto", "float32"), ("bfloat16", "bfloat16")])
-def test_both_models_name_the_format_they_compute_in_and_that_of_their_files(dtype: str, computed: str) -> None:
+def test_both_models_name_the_format_they_compute_in_and_that_of_their_files(
+    dtype: str, computed: str
+) -> None:
     formats = number_formats(load_pair(device="cpu", dtype=dtype).loaded)
-    assert formats == {role: {"computed": computed, "published": "bfloat16"} for role in ("target", "draft")}
+    assert formats == {
+        role: {"computed": computed, "published": "bfloat16"} for role in ("target", "draft")
+    }
 
 
 def test_a_synthetic_model_was_published_in_no_format() -> None:
     pair = load_pair("synthetic", "synthetic:ranks=0.8+0.1")
-    assert number_formats(pair.loaded) == {role: {"computed": "float32"} for role in ("target", "draft")}
+    assert number_formats(pair.loaded) == {
+        role: {"computed": "float32"} for role in ("target", "draft")
+    }
 
 
 def test_a_gguf_file_names_the_type_of_most_of_its_matrices(tmp_path: Path) -> None:
     """Its folder is a conversion, whose config.json states another format."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "dtype": "bfloat16"}))
-    (tmp_path / RECORD).write_text(json.dumps({"sha256": "ab", "tensor_types": {"F32": 9, "Q4_K": 5, "Q6_K": 2}}))
+    (tmp_path / RECORD).write_text(
+        json.dumps({"sha256": "ab", "tensor_types": {"F32": 9, "Q4_K": 5, "Q6_K": 2}})
+    )
     model = LoadedModel(tiny_llama(), ModelSource(str(tmp_path), "m", local_only=True))
-    assert number_formats({"target": model}) == {"target": {"computed": "float32", "published": "GGUF Q4_K"}}
+    assert number_formats({"target": model}) == {
+        "target": {"computed": "float32", "published": "GGUF Q4_K"}
+    }
 
 
 def test_a_report_names_the_formats_of_both_models() -> None:
@@ -51,13 +61,17 @@ def sentences(computed: str, published: str | None, temperature: float = 0.0) ->
         number_formats={"target": NumberFormat(computed, published)},
         config=RunConfig(temperature=temperature),
     )
-    return " ".join(block.text for block in lossless_section(run, LOSSLESS) if isinstance(block, Paragraph))
+    return " ".join(
+        block.text for block in lossless_section(run, LOSSLESS) if isinstance(block, Paragraph)
+    )
 
 
 def test_a_report_says_how_to_compare_with_transformers_where_the_formats_differ() -> None:
     differing = sentences("float32", "bfloat16")
     assert "computed in float32 and was published in bfloat16" in differing
-    assert "load it there with `dtype=torch.float32`, or run here with `--dtype bfloat16`" in differing
+    assert (
+        "load it there with `dtype=torch.float32`, or run here with `--dtype bfloat16`" in differing
+    )
     for advice in (
         sentences("float32", "float32"),
         sentences("float32", None),

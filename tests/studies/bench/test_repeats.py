@@ -25,19 +25,32 @@ def test_every_request_is_asked_again_with_the_same_answer(tiny: TinyPair, tmp_p
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k", "oracle", repeats=3), DIALOGUES)
     reported: list[Progress] = []
     benchmark.run(reported.append)
-    assert [(progress.done, progress.planned) for progress in reported] == [(n, 54) for n in range(1, 55)]
+    assert [(progress.done, progress.planned) for progress in reported] == [
+        (n, 54) for n in range(1, 55)
+    ]
     plain, chains, oracle = "autoregressive", "fixed-k", "oracle"
     # The second turn is backwards, so that the oracle finds no new answer of plain decoding in it.
-    turns = [(plain, chains, oracle), (chains, plain), (chains, oracle, plain), (plain, oracle, chains)]
-    assert [progress.method for progress in reported[:11]] == [name for turn in turns for name in turn]
+    turns = [
+        (plain, chains, oracle),
+        (chains, plain),
+        (chains, oracle, plain),
+        (plain, oracle, chains),
+    ]
+    assert [progress.method for progress in reported[:11]] == [
+        name for turn in turns for name in turn
+    ]
     for conclusion in benchmark.conclude():
         records = conclusion.directory.records()
         names = [f"d{number}/{turn}" for number in range(2) for turn in (1, 2, 3)]
-        assert [record.key for record in records] == [(name, repeat) for repeat in range(3) for name in names]
+        assert [record.key for record in records] == [
+            (name, repeat) for repeat in range(3) for name in names
+        ]
         for record in records:
             first = next(earlier for earlier in records if earlier.key == (record.request_id, 0))
             assert (record.prompt_ids, record.output_ids) == (first.prompt_ids, first.output_ids)
-            assert [step.accepted for step in record.rounds] == [step.accepted for step in first.rounds]
+            assert [step.accepted for step in record.rounds] == [
+                step.accepted for step in first.rounds
+            ]
         ends_s = [record.finished_s or 0.0 for record in records]
         assert ends_s == sorted(ends_s)
         assert conclusion.summary.requests == RequestCounts(18, 18, 0)
@@ -60,17 +73,23 @@ def test_an_interrupted_repeat_is_completed(after: int, tiny: TinyPair, tmp_path
     assert ends_s == sorted(ends_s)
 
 
-def test_a_repeat_that_is_recorded_twice_and_not_alike_is_an_error(tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_repeat_that_is_recorded_twice_and_not_alike_is_an_error(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
     benchmark = prepare(settings(tiny, tmp_path, "fixed-k", repeats=2))
     benchmark.run(no_report)
     (run,) = benchmark.runs.values()
     run.append(structs.replace(run.records()[-1], text="other"))
-    with pytest.raises(SkitError, match=r"requests\.jsonl:9: request 'q3', repeat 1, is recorded twice"):
+    with pytest.raises(
+        SkitError, match=r"requests\.jsonl:9: request 'q3', repeat 1, is recorded twice"
+    ):
         run.records()
 
 
 def test_repeats_define_a_run(tiny: TinyPair, tmp_path: Path) -> None:
-    single, twice = (prepare(settings(tiny, tmp_path / str(n), "fixed-k", repeats=n)) for n in (1, 2))
+    single, twice = (
+        prepare(settings(tiny, tmp_path / str(n), "fixed-k", repeats=n)) for n in (1, 2)
+    )
     assert single.runs["fixed-k"].path.name[-8:] != twice.runs["fixed-k"].path.name[-8:]
 
 
@@ -89,7 +108,9 @@ def test_warm_up_is_stated_and_in_no_record(tiny: TinyPair, tmp_path: Path) -> N
 
 
 def test_modelled_time_is_not_measured_again(tiny: TinyPair, tmp_path: Path) -> None:
-    with pytest.raises(SkitError, match="--repeats cannot go with --deployment: modelled time never varies"):
+    with pytest.raises(
+        SkitError, match="--repeats cannot go with --deployment: modelled time never varies"
+    ):
         settings(tiny, tmp_path, "fixed-k", repeats=2, deployment=load("wan"))
     with pytest.raises(SkitError, match="--repeats must be at least 1, not 0"):
         settings(tiny, tmp_path, "fixed-k", repeats=0)

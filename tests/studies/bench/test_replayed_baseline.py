@@ -14,7 +14,9 @@ from specbench_kit.studies.bench.replay import bench_replay
 from specbench_kit.studies.bench.settings import BenchSettings
 
 
-def test_every_method_of_a_replay_keeps_the_baseline_and_is_compared_with_it(tmp_path: Path) -> None:
+def test_every_method_of_a_replay_keeps_the_baseline_and_is_compared_with_it(
+    tmp_path: Path,
+) -> None:
     trace = write_trace(tmp_path / "t.parquet", made_requests(6))
     methods = ("fixed-k:k=2", "fixed-k:k=3", "suffix")
     settings = BenchSettings(methods, out=tmp_path / "out", deployment=DEPLOYMENT)
@@ -39,7 +41,9 @@ def test_a_limited_replay_says_how_many_prompts_its_requests_are_of(tmp_path: Pa
     trace = write_trace(tmp_path / "t.parquet", [*turns, *made_requests(4)], dataset=dataset)
     described = {}
     for limit in (None, 3):
-        settings = BenchSettings(("fixed-k:k=2",), out=tmp_path / str(limit), deployment=DEPLOYMENT, limit=limit)
+        settings = BenchSettings(
+            ("fixed-k:k=2",), out=tmp_path / str(limit), deployment=DEPLOYMENT, limit=limit
+        )
         ((conclusion,), *_) = bench_replay(settings, trace.path, lambda _: None)
         described[limit] = conclusion.directory.run["dataset"]
     assert described[None] == dataset

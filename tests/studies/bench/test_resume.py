@@ -78,7 +78,10 @@ def assert_same_as(whole: Path, out: Path) -> None:
         run, untouched = run_directory(out, method), run_directory(whole, method)
         for name in ("requests.jsonl", "baseline.jsonl"):
             assert outputs(run, name) == outputs(untouched, name)
-        summary, expected = read_object(run / "summary.json"), read_object(untouched / "summary.json")
+        summary, expected = (
+            read_object(run / "summary.json"),
+            read_object(untouched / "summary.json"),
+        )
         assert summary["partial"] is False
         assert summary["requests"] == {"planned": 16, "finished": 16, "failed": 0}
         for count in ("rounds", "tokens", "drafted", "accepted"):
@@ -97,14 +100,21 @@ def start_and_wait(command: list[str], out: Path, requests: int) -> "subprocess.
         preexec_fn=ignore_ctrl_c,
     )
     deadline = time.monotonic() + PATIENCE_S
-    while sum(file.read_bytes().count(b"\n") for file in out.glob(f"*Z-{METHODS[0]}-*/requests.jsonl")) < requests:
+    while (
+        sum(
+            file.read_bytes().count(b"\n") for file in out.glob(f"*Z-{METHODS[0]}-*/requests.jsonl")
+        )
+        < requests
+    ):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.005)
     return process
 
 
-def test_a_killed_run_is_resumed_to_the_same_end(command: list[str], whole: Path, tmp_path: Path) -> None:
+def test_a_killed_run_is_resumed_to_the_same_end(
+    command: list[str], whole: Path, tmp_path: Path
+) -> None:
     process = start_and_wait(command, tmp_path, requests=3)
     process.kill()
     process.communicate()
@@ -132,7 +142,9 @@ def assert_resumed_once(run: Path, done: int) -> None:
     for side in (summary, summary["baseline"]):
         assert side["overall"]["makespan_s"] is side["overall"]["throughput"] is None
     assert summary["overall"]["speedup"] > 0
-    assert f"RESUMED 1 TIME, after {done} of 16 requests: makespan" in (run / "report.md").read_text()
+    assert (
+        f"RESUMED 1 TIME, after {done} of 16 requests: makespan" in (run / "report.md").read_text()
+    )
 
 
 def at_request(number: int, do: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,13 +187,18 @@ def test_a_run_that_is_being_written_is_not_taken_up(
     at_request(1, lambda: second.append(skit(*arguments)), monkeypatch)
     first = skit_here(*command, "--out", tmp_path)
     run = run_directory(tmp_path, METHODS[0])
-    assert error_line(second[0]) == f"{run} is being written by another skit: wait until it has ended, then --resume"
+    assert (
+        error_line(second[0])
+        == f"{run} is being written by another skit: wait until it has ended, then --resume"
+    )
     assert first.returncode == 0, first.stderr
     assert_same_as(whole, tmp_path)
     assert "resumptions" not in read_object(run / "run.json")
 
 
-@pytest.mark.parametrize("number", nightly_except([signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]))
+@pytest.mark.parametrize(
+    "number", nightly_except([signal.SIGTERM], [signal.SIGINT, signal.SIGTERM])
+)
 def test_an_interrupt_leaves_a_partial_report_and_one_line(
     number: signal.Signals, command: list[str], whole: Path, tmp_path: Path
 ) -> None:
@@ -191,7 +208,8 @@ def test_an_interrupt_leaves_a_partial_report_and_one_line(
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert (
-        errors.splitlines()[-1] == "error: interrupted; finished requests are kept, --resume continues with the others"
+        errors.splitlines()[-1]
+        == "error: interrupted; finished requests are kept, --resume continues with the others"
     )
     assert "PARTIAL RUN" in output
     for method in METHODS:
@@ -206,7 +224,8 @@ def test_an_interrupt_leaves_a_partial_report_and_one_line(
 
 
 @pytest.mark.parametrize(
-    "loading", ["specbench_kit.cli.bench.load_dataset", "specbench_kit.studies.bench.campaign.Campaign"]
+    "loading",
+    ["specbench_kit.cli.bench.load_dataset", "specbench_kit.studies.bench.campaign.Campaign"],
 )
 def test_an_interruption_before_decoding_is_one_line(
     loading: str, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -219,7 +238,9 @@ def test_an_interruption_before_decoding_is_one_line(
 @pytest.mark.nightly
 def test_ctrl_c_before_decoding_is_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        hub = environment(HF_HUB_OFFLINE="0", HF_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        hub = environment(
+            HF_HUB_OFFLINE="0", HF_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}"
+        )
         process = subprocess.Popen(
             [SKIT, "bench", "--method", "fixed-k"],
             stdout=subprocess.PIPE,
@@ -250,10 +271,20 @@ def cut(run: Path, name: str, lines: int) -> None:
         (0, 0, (0, 0)),
         pytest.param(15, 14, (15, 15), marks=pytest.mark.nightly),
     ],
-    ids=["between turns of a dialogue", "after the first turn", "before the first request", "near the end"],
+    ids=[
+        "between turns of a dialogue",
+        "after the first turn",
+        "before the first request",
+        "near the end",
+    ],
 )
 def test_files_cut_at_any_place_are_completed(
-    first: int, second: int, baselines: tuple[int, int], command: list[str], whole: Path, tmp_path: Path
+    first: int,
+    second: int,
+    baselines: tuple[int, int],
+    command: list[str],
+    whole: Path,
+    tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
     shutil.copytree(whole, out)
@@ -301,17 +332,30 @@ def change_version(out: Path) -> None:
         file.write_text(json.dumps(described))
 
 
-def test_other_conditions_are_refused_unless_forced(command: list[str], whole: Path, cut_short: Path) -> None:
+def test_other_conditions_are_refused_unless_forced(
+    command: list[str], whole: Path, cut_short: Path
+) -> None:
     change_version(cut_short)
-    before = [run_directory(cut_short, method).joinpath("requests.jsonl").read_bytes() for method in METHODS]
+    before = [
+        run_directory(cut_short, method).joinpath("requests.jsonl").read_bytes()
+        for method in METHODS
+    ]
     line = error_line(skit_here(*command, "--out", cut_short, "--resume"))
     run = run_directory(cut_short, METHODS[0])
-    assert line.startswith(f"{run.name} was begun under other conditions (versions.torch 1.0 then, ")
+    assert line.startswith(
+        f"{run.name} was begun under other conditions (versions.torch 1.0 then, "
+    )
     assert line.endswith(" now): start it anew without --resume, or mix the two with --force")
-    assert before == [run_directory(cut_short, method).joinpath("requests.jsonl").read_bytes() for method in METHODS]
+    assert before == [
+        run_directory(cut_short, method).joinpath("requests.jsonl").read_bytes()
+        for method in METHODS
+    ]
     done = skit_here(*command, "--out", cut_short, "--resume", "--force")
     assert done.returncode == 0, done.stderr
-    assert "RESUMED UNDER OTHER CONDITIONS: versions.torch 1.0 then, " in (run / "report.md").read_text()
+    assert (
+        "RESUMED UNDER OTHER CONDITIONS: versions.torch 1.0 then, "
+        in (run / "report.md").read_text()
+    )
     assert_same_as(whole, cut_short)
 
 
@@ -331,7 +375,9 @@ def test_a_full_disk_while_reporting_keeps_everything(
     with monkeypatch.context() as patched:
         patched.setattr(page_files, "replace_file", full)
         line = error_line(skit_here(*command, "--out", cut_short, "--resume"))
-    advice = "finished requests are kept; make room or fix its permissions, then go on with --resume"
+    advice = (
+        "finished requests are kept; make room or fix its permissions, then go on with --resume"
+    )
     assert line.endswith(f"No space left on device; {advice}")
     assert skit_here(*command, "--out", cut_short, "--resume").returncode == 0
     assert_same_as(whole, cut_short)
@@ -345,7 +391,16 @@ MODELLED = ("threshold:schedule=heuristic,max_draft=4", "oracle", "specedge:dept
 @pytest.fixture(scope="module")
 def modelled(command: list[str]) -> list[str]:
     methods = [part for name in MODELLED for part in ("--method", name)]
-    return ["bench", *methods, *command[5:], "--deployment", "wan", "--batch-size", "3", "--token-view"]
+    return [
+        "bench",
+        *methods,
+        *command[5:],
+        "--deployment",
+        "wan",
+        "--batch-size",
+        "3",
+        "--token-view",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -430,7 +485,16 @@ NOT_LOADED = ("--target", "no/such-model")
     [
         ("bench", "--method", "fixed-k", *NOT_LOADED),
         ("ab", "a=vllm://127.0.0.1:9", "b=vllm://127.0.0.1:9"),
-        ("sweep", "--method", "fixed-k", "--set", "link.rtt_s=0.01,0.02", "--deployment", "wan", *NOT_LOADED),
+        (
+            "sweep",
+            "--method",
+            "fixed-k",
+            "--set",
+            "link.rtt_s=0.01,0.02",
+            "--deployment",
+            "wan",
+            *NOT_LOADED,
+        ),
         ("simulate", "--system", "sled", "--acceptance", "record", *NOT_LOADED),
         ("profile-verifier", *NOT_LOADED),
     ],
@@ -440,7 +504,10 @@ def test_nothing_to_resume_is_said_before_anything_is_loaded_or_reached(
     arguments: tuple[str, ...], tmp_path: Path
 ) -> None:
     line = error_line(skit_here(*arguments, "--out", tmp_path, "--resume"))
-    assert line == f"{tmp_path} holds no unfinished run with these settings: start one without --resume"
+    assert (
+        line
+        == f"{tmp_path} holds no unfinished run with these settings: start one without --resume"
+    )
 
 
 def test_other_options_than_those_of_the_unfinished_run_are_told_before_anything_is_loaded(
@@ -462,7 +529,10 @@ def test_minutes_end_a_run_between_requests_and_resume_continues_it(
     ended = skit_here(*command, *options, "--out", tmp_path, "--minutes", 1e-6)
     assert ended.returncode == 0, ended.stderr
     terminal = " ".join(ended.stdout.split())
-    assert "PARTIAL RUN: 1 of 16 requests finished. The same command with --resume decodes the others." in terminal
+    assert (
+        "PARTIAL RUN: 1 of 16 requests finished. The same command with --resume decodes the others."
+        in terminal
+    )
     assert terminal.count("PARTIAL RUN") == 1  # of both methods together
     runs = [run_directory(tmp_path, method) for method in METHODS]
     assert [len(outputs(run)) for run in runs] == [1, 1]

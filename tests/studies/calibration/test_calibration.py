@@ -23,9 +23,13 @@ from specbench_kit.studies.calibration.run import (
     fit_speed,
 )
 
-SERVER = LoggedServer(Roofline(find_device("rtx4090"), bundled_architectures()["llama3.1-8b"], "bfloat16"))
+SERVER = LoggedServer(
+    Roofline(find_device("rtx4090"), bundled_architectures()["llama3.1-8b"], "bfloat16")
+)
 ENGINE = EngineSettings(max_batch=32, batch_tokens=512, memory=KvCapacity(40_000, 8192))
-TRUE = structs.replace(find_software(KERNELS).on("rtx4090"), compute=0.6, bandwidth=0.9, step_s=2e-3, request_s=5e-5)
+TRUE = structs.replace(
+    find_software(KERNELS).on("rtx4090"), compute=0.6, bandwidth=0.9, step_s=2e-3, request_s=5e-5
+)
 LOAD = [LoggedRequest(0.3 * n, 0.0, 0.0, 200 + 197 * n % 1500, 20 + 13 * n % 60) for n in range(90)]
 
 
@@ -56,9 +60,14 @@ def test_a_fit_to_the_first_requests_predicts_the_others(log: ServedLog) -> None
     assert (speed.corner, speed.layer_s) == (start.corner, start.layer_s)
 
 
-def test_batches_beyond_those_of_the_log_are_said_to_be_extrapolated_and_how_far(log: ServedLog) -> None:
+def test_batches_beyond_those_of_the_log_are_said_to_be_extrapolated_and_how_far(
+    log: ServedLog,
+) -> None:
     """Half as fast a card, with a step so short that a light load does not tell: they differ in large batches alone."""
-    law, fitted = SERVER.latency(TRUE), SERVER.latency(structs.replace(TRUE, bandwidth=0.45, step_s=0.0))
+    law, fitted = (
+        SERVER.latency(TRUE),
+        SERVER.latency(structs.replace(TRUE, bandwidth=0.45, step_s=0.0)),
+    )
     beyond = extrapolation(log, fitted, law)
     sizes = log._simulate(fitted).batches["size"]
     assert (sizes <= beyond.usual_batch).mean() >= 0.95 > (sizes < beyond.usual_batch).mean()
@@ -71,31 +80,66 @@ def test_batches_beyond_those_of_the_log_are_said_to_be_extrapolated_and_how_far
 
 
 def test_a_log_that_fills_the_engine_is_not_extrapolated(log: ServedLog) -> None:
-    small = ServedLog(log.requests, EngineSettings(max_batch=1, batch_tokens=512, memory=KvCapacity(40_000, 8192)))
+    small = ServedLog(
+        log.requests, EngineSettings(max_batch=1, batch_tokens=512, memory=KvCapacity(40_000, 8192))
+    )
     latency = SERVER.latency(TRUE)
     assert not extrapolation(small, latency, latency).is_beyond
 
 
 @pytest.mark.nightly  # the other tests fit the same logs, and test_every_option.py runs the command
 @pytest.mark.slow
-def test_the_command_saves_a_profile_that_deployments_can_use(log: ServedLog, tmp_path: Path) -> None:
+def test_the_command_saves_a_profile_that_deployments_can_use(
+    log: ServedLog, tmp_path: Path
+) -> None:
     names = ("queued_ts", "first_token_ts", "last_token_ts", "input_toks", "output_toks")
     path = tmp_path / "log.jsonl"
-    path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in log.requests))
-    command = ("calibrate", path, "--gpu", "rtx4090", "--target", "llama3.1-8b", "--kv-tokens", "40000")
-    engine = ("--max-batch", "32", "--batch-tokens", "512", "--save-to", tmp_path / "mine.toml", "--json")
+    path.write_text(
+        "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in log.requests)
+    )
+    command = (
+        "calibrate",
+        path,
+        "--gpu",
+        "rtx4090",
+        "--target",
+        "llama3.1-8b",
+        "--kv-tokens",
+        "40000",
+    )
+    engine = (
+        "--max-batch",
+        "32",
+        "--batch-tokens",
+        "512",
+        "--save-to",
+        tmp_path / "mine.toml",
+        "--json",
+    )
     done = skit_here(*command, *engine)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert set(document["rest"]) == {"law", "calibrated"}
-    assert document["extrapolation"]["largest_batch"] >= document["extrapolation"]["usual_batch"] >= 1
+    assert (
+        document["extrapolation"]["largest_batch"] >= document["extrapolation"]["usual_batch"] >= 1
+    )
     assert all(abs(metric["mean"] - 1) < 0.03 for metric in document["rest"]["calibrated"])
     profile = load(str(tmp_path / "mine.toml"))
-    assert (profile.source, profile.form, judge(profile).kind) == ("calibrated", "rounded", "possible")
-    assert profile.reference.startswith("fitted to the first 30 requests of log.jsonl; means of the others are off by")
+    assert (profile.source, profile.form, judge(profile).kind) == (
+        "calibrated",
+        "rounded",
+        "possible",
+    )
+    assert profile.reference.startswith(
+        "fitted to the first 30 requests of log.jsonl; means of the others are off by"
+    )
     ends = profile.range()
     assert ends is not None
-    assert ends[0].seconds([(1, 512)]) <= profile.latency().seconds([(1, 512)]) <= ends[1].seconds([(1, 512)])
+    assert (
+        ends[0].seconds([(1, 512)])
+        <= profile.latency().seconds([(1, 512)])
+        <= ends[1].seconds([(1, 512)])
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,4 +154,6 @@ def test_the_command_saves_a_profile_that_deployments_can_use(log: ServedLog, tm
     ],
 )
 def test_bad_input_is_one_line(options: str, problem: str) -> None:
-    assert problem in error_line(skit_here("calibrate", *options.split(), "--target", "llama3.1-8b"))
+    assert problem in error_line(
+        skit_here("calibrate", *options.split(), "--target", "llama3.1-8b")
+    )

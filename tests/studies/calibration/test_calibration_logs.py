@@ -11,7 +11,10 @@ from result_files import FORMS, WITHOUT_STARTS, Sent, vllm_oldest
 from specbench_kit.core.errors import SkitError
 from specbench_kit.studies.calibration.logs import LEAST_REQUESTS, LoggedRequest, read_log
 
-REQUESTS = [LoggedRequest(0.5 * n, 0.5 * n + 0.25, 0.5 * n + 1.25, 100 + n, 5) for n in range(LEAST_REQUESTS)]
+REQUESTS = [
+    LoggedRequest(0.5 * n, 0.5 * n + 0.25, 0.5 * n + 1.25, 100 + n, 5)
+    for n in range(LEAST_REQUESTS)
+]
 """Each has its first token after a quarter of a second, and four more in a second."""
 ZERO_S = 1000.0
 
@@ -22,7 +25,14 @@ def _engine_log(path: Path) -> None:
 
 
 def _blis(path: Path) -> None:
-    names = ("send_time_us", "first_chunk_time_us", "last_chunk_time_us", "input_tokens", "output_tokens", "status")
+    names = (
+        "send_time_us",
+        "first_chunk_time_us",
+        "last_chunk_time_us",
+        "input_tokens",
+        "output_tokens",
+        "status",
+    )
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(names)
@@ -48,7 +58,9 @@ SENT = [
 ]
 
 
-@pytest.mark.parametrize("name", [*ENGINE_LOGS, *(name for name in FORMS if name not in WITHOUT_STARTS)])
+@pytest.mark.parametrize(
+    "name", [*ENGINE_LOGS, *(name for name in FORMS if name not in WITHOUT_STARTS)]
+)
 def test_every_format_holds_the_same_requests(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if name in ENGINE_LOGS:
@@ -68,14 +80,29 @@ BAD = {
     "not JSON": ("{", ":1: not valid JSON"),
     "no object": ("[1]", ":1: not a request, but list"),
     "unknown": (json.dumps({"when": 1}), ":1: not a request of a known log"),
-    "text": (json.dumps({**ROW, "first_token_ts": "soon"}), ":1: queued_ts and the columns beside it are needed"),
-    "disorder": (json.dumps({**ROW, "last_token_ts": 1.5}), ":1: arrival, first and last token must be times in this"),
+    "text": (
+        json.dumps({**ROW, "first_token_ts": "soon"}),
+        ":1: queued_ts and the columns beside it are needed",
+    ),
+    "disorder": (
+        json.dumps({**ROW, "last_token_ts": 1.5}),
+        ":1: arrival, first and last token must be times in this",
+    ),
     "negative": (json.dumps({**ROW, "input_toks": -1}), ":1: lengths must not be negative"),
     "short": (json.dumps(ROW), "holds 1 finished requests, of at least 30"),
-    "no starts": (vllm_oldest(SENT), "holds no start_times, without which its load cannot be replayed"),
-    "lengths": (json.dumps({"ttfts": [1.0], "start_times": [1.0]}), "is of vllm bench serve: itls is missing"),
+    "no starts": (
+        vllm_oldest(SENT),
+        "holds no start_times, without which its load cannot be replayed",
+    ),
+    "lengths": (
+        json.dumps({"ttfts": [1.0], "start_times": [1.0]}),
+        "is of vllm bench serve: itls is missing",
+    ),
     "two loads": (json.dumps({"benchmarks": [{"requests": {}}] * 2}), "holds 2 loads of GuideLLM"),
-    "no requests": (json.dumps({"benchmarks": [{}]}), "is of GuideLLM: benchmarks[0].requests is missing"),
+    "no requests": (
+        json.dumps({"benchmarks": [{}]}),
+        "is of GuideLLM: benchmarks[0].requests is missing",
+    ),
 }
 
 

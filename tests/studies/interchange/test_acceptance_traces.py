@@ -21,7 +21,9 @@ from specbench_kit.studies.interchange.importing import ImportNames, import_trac
 from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import TraceFile
 
-PUBLISHED = Path(os.environ.get("SKIT_DATA_DIR", ""), "specdecode_bench", "combined_instructcoder.jsonl")
+PUBLISHED = Path(
+    os.environ.get("SKIT_DATA_DIR", ""), "specdecode_bench", "combined_instructcoder.jsonl"
+)
 WAN = load("wan")
 
 
@@ -32,7 +34,9 @@ def offsets(name: str, acc_len: list[int], **fields: object) -> dict[str, Any]:
     return plain | {"acc_eagle": {"acc_len": acc_len}} | fields
 
 
-def response(name: str, accepted: list[int], drafted: list[int], **fields: object) -> dict[str, Any]:
+def response(
+    name: str, accepted: list[int], drafted: list[int], **fields: object
+) -> dict[str, Any]:
     """Return a response of vLLM with detailed acceptance."""
     longest = max(drafted)
     counts = {
@@ -52,15 +56,30 @@ def record(name: str, histogram: dict[str, int]) -> dict[str, Any]:
     """Return a record of AIPerf, which tells how often and not when."""
     steps = sum(histogram.values())
     tokens = 1 + sum((int(count) + 1) * times for count, times in histogram.items())
-    counts = {"acceptance_histogram": histogram, "num_draft_tokens": 5 * steps, "num_spec_steps": steps}
-    metrics = {"input_sequence_length": {"value": 20, "unit": "tokens"}, "output_sequence_length": {"value": tokens}}
+    counts = {
+        "acceptance_histogram": histogram,
+        "num_draft_tokens": 5 * steps,
+        "num_spec_steps": steps,
+    }
+    metrics = {
+        "input_sequence_length": {"value": 20, "unit": "tokens"},
+        "output_sequence_length": {"value": tokens},
+    }
     acceptance = {**counts, "num_spec_tokens": 5, "engine": "vllm"}
-    return {"metadata": {"x_request_id": name}, "metrics": metrics, "spec_decode_acceptance": acceptance}
+    return {
+        "metadata": {"x_request_id": name},
+        "metrics": metrics,
+        "spec_decode_acceptance": acceptance,
+    }
 
 
-def imported(folder: Path, form: str, *rows: dict[str, object], draft: str | None = None) -> TraceFile:
+def imported(
+    folder: Path, form: str, *rows: dict[str, object], draft: str | None = None
+) -> TraceFile:
     file = write_rows(folder / "file.jsonl", *rows)
-    return TraceFile(import_trace(file, form, ImportNames(draft=draft), folder / "trace.parquet", ()).path)
+    return TraceFile(
+        import_trace(file, form, ImportNames(draft=draft), folder / "trace.parquet", ()).path
+    )
 
 
 def replayed(trace: TraceFile, spec: str) -> list[RequestRecord]:
@@ -77,7 +96,9 @@ def means(records: list[RequestRecord]) -> tuple[float, float]:
 
 def test_pooled_and_per_request_means_differ(tmp_path: Path) -> None:
     """12 tokens one by one, and 12 tokens in 2 rounds of 6: 24 / 14 pooled, (1 + 6) / 2 as a mean of requests."""
-    trace = imported(tmp_path, "specdecode-bench", offsets("slow", [1] * 12), offsets("fast", [9] * 12))
+    trace = imported(
+        tmp_path, "specdecode-bench", offsets("slow", [1] * 12), offsets("fast", [9] * 12)
+    )
     assert means(replayed(trace, "fixed-k:k=5")) == (pytest.approx(24 / 14), 3.5)
 
 
@@ -85,7 +106,9 @@ def test_pooled_and_per_request_means_differ(tmp_path: Path) -> None:
 def test_a_fixed_length_commits_what_is_accepted_of_it(k: int, tmp_path: Path) -> None:
     random = Random(k)
     lengths = {name: [random.choice([1, 1, 2, 3, 5, 8]) for _ in range(40)] for name in ("a", "b")}
-    trace = imported(tmp_path, "specdecode-bench", *(offsets(name, acc_len) for name, acc_len in lengths.items()))
+    trace = imported(
+        tmp_path, "specdecode-bench", *(offsets(name, acc_len) for name, acc_len in lengths.items())
+    )
     for record in replayed(trace, f"fixed-k:k={k}"):
         offset, expected = 0, []
         while offset < 40:
@@ -103,9 +126,15 @@ def test_lengths_beyond_the_end_of_an_answer_are_cut_off(tmp_path: Path) -> None
     rows, lengths = [], {}
     for name, extra in beyond.items():
         lengths[name] = [random.choice([1, 2, 4, 7]) for _ in range(30 + extra)]
-        rows.append(offsets(name, lengths[name], generated_token_ids=[100 + number % 5 for number in range(30)]))
+        rows.append(
+            offsets(
+                name, lengths[name], generated_token_ids=[100 + number % 5 for number in range(30)]
+            )
+        )
     file = write_rows(tmp_path / "file.jsonl", *rows)
-    done = skit_here("import", file, "--format", "specdecode-bench", "--out", tmp_path / "trace.parquet")
+    done = skit_here(
+        "import", file, "--format", "specdecode-bench", "--out", tmp_path / "trace.parquet"
+    )
     assert done.stdout.splitlines()[:3] == [
         "file.jsonl: taken for SpecDecode-Bench's accepted tokens, without times; 4 requests.",
         "note: 2 of 4 requests have accepted lengths beyond the end of their answer, which are cut off: 15 positions",
@@ -136,13 +165,19 @@ def test_records_of_aiperf_that_tell_of_no_round_are_counted(tmp_path: Path) -> 
     )
 
 
-@pytest.mark.skipif(not PUBLISHED.is_file(), reason="SKIT_DATA_DIR holds no data of SpecDecode-Bench")
+@pytest.mark.skipif(
+    not PUBLISHED.is_file(), reason="SKIT_DATA_DIR holds no data of SpecDecode-Bench"
+)
 def test_the_published_set_has_the_means_that_were_counted_on_it(tmp_path: Path) -> None:
     rows = json.loads(PUBLISHED.read_text().split("\n")[0])
     both_means = []
     for draft in (key.removeprefix("acc_") for key in rows if key.startswith("acc_")):
-        done = import_trace(PUBLISHED, "specdecode-bench", ImportNames(draft=draft), tmp_path / draft, ())
-        both_means.append([round(mean, 2) for mean in means(replayed(TraceFile(done.path), "fixed-k:k=5"))])
+        done = import_trace(
+            PUBLISHED, "specdecode-bench", ImportNames(draft=draft), tmp_path / draft, ()
+        )
+        both_means.append(
+            [round(mean, 2) for mean in means(replayed(TraceFile(done.path), "fixed-k:k=5"))]
+        )
     assert [2.62, 3.22] in both_means
 
 
@@ -172,11 +207,16 @@ def test_a_token_after_a_whole_draft_is_right_as_often_as_the_others(tmp_path: P
     (request,) = trace
     judged = request.drafted[:, 0] == request.output_ids
     assert judged.mean() == pytest.approx(sum(steps) / 4000, abs=0.02)
-    assert f"{sum(steps)} rounds end with a token that was not drafted" in trace.header.run["imported"]["notes"][0]
+    assert (
+        f"{sum(steps)} rounds end with a token that was not drafted"
+        in trace.header.run["imported"]["notes"][0]
+    )
 
 
 def test_a_histogram_gives_its_mean_in_any_order(tmp_path: Path) -> None:
-    trace = imported(tmp_path, "aiperf", *(record(name, {"0": 6, "2": 3, "5": 4}) for name in ("a", "b")))
+    trace = imported(
+        tmp_path, "aiperf", *(record(name, {"0": 6, "2": 3, "5": 4}) for name in ("a", "b"))
+    )
     records = replayed(trace, "fixed-k:k=5")
     assert means(records)[0] == pytest.approx(1 + (2 * 3 + 5 * 4) / 13)
     steps = [[step.accepted for step in record.rounds] for record in records]
@@ -195,7 +235,9 @@ def test_a_histogram_gives_its_mean_in_any_order(tmp_path: Path) -> None:
         ("opt-tree", "drafts trees cannot be replayed"),
     ],
 )
-def test_a_method_that_reads_more_is_refused_by_what_is_missing(spec: str, missing: str, tmp_path: Path) -> None:
+def test_a_method_that_reads_more_is_refused_by_what_is_missing(
+    spec: str, missing: str, tmp_path: Path
+) -> None:
     trace = imported(tmp_path, "specdecode-bench", offsets("a", [2] * 9))
     with pytest.raises(SkitError, match=missing):
         prepare_for_replay(parse_method(spec), trace, WAN)
@@ -226,7 +268,10 @@ def test_bandits_sweeps_and_the_simulator_take_it(tmp_path: Path) -> None:
     out = tmp_path / "trace.parquet"
     done = skit_here("import", file, "--format", "specdecode-bench", "--target", "8B", "--out", out)
     assert f"trace: {out} (6 requests, 180 offsets)" in done.stdout
-    methods = [f"--method={name}" for name in ("fixed-k", "banditspec", "sglang-ema", "ucb-specstop:k_max=4")]
+    methods = [
+        f"--method={name}"
+        for name in ("fixed-k", "banditspec", "sglang-ema", "ucb-specstop:k_max=4")
+    ]
     shared_options = ("--replay", out, "--deployment", "wan", "--out", tmp_path / "results")
     done = skit_here("sweep", *methods, *shared_options, "--set", "link.rtt_s=0.001,0.1")
     assert done.returncode == 0, done.stderr
@@ -234,7 +279,8 @@ def test_bandits_sweeps_and_the_simulator_take_it(tmp_path: Path) -> None:
     run = read_object(folder / "run.json")
     assert [run["models"][role]["name"] for role in ("target", "draft")] == ["8B", "eagle"]
     assert (
-        "IMPORTED TRACE: which tokens were accepted comes from SpecDecode-Bench." in (folder / "report.md").read_text()
+        "IMPORTED TRACE: which tokens were accepted comes from SpecDecode-Bench."
+        in (folder / "report.md").read_text()
     )
     source = trace_source(TraceFile(out), parse_method("fixed-k"), WAN).typical
     records = replayed(TraceFile(out), "fixed-k")
@@ -249,7 +295,10 @@ def test_all_leaves_out_who_drafts_longer_than_was_recorded(tmp_path: Path) -> N
     rows = [offsets(f"q{n}", [4] * 40) for n in range(2)]
     trace = imported(tmp_path, "specdecode-bench", *rows)
     settings = BenchSettings(
-        ("group:latency-aware", "fixed-k:k=3"), deployment=WAN, out=tmp_path / "runs", baseline=False
+        ("group:latency-aware", "fixed-k:k=3"),
+        deployment=WAN,
+        out=tmp_path / "runs",
+        baseline=False,
     )
     conclusions, left_out, _ = bench_replay(settings, trace.path, lambda _: None)
     assert "fixed-k:k=3" in {conclusion.summary.method for conclusion in conclusions}
@@ -262,24 +311,56 @@ WRONG: list[tuple[str, Rows, str]] = [
     ("specdecode-bench", [], "holds no request"),
     ("specdecode-bench", [{"id": "a"}], "it holds none"),
     ("specdecode-bench", [offsets("a", [2], acc_ngram={"acc_len": [1]})], "it holds eagle, ngram"),
-    ("specdecode-bench", [offsets("a", [0, 2])], "line 1: not a request of SpecDecode-Bench (acc_len must be a list"),
-    ("specdecode-bench", [offsets("a", [1] * 3, generated_token_ids=[])], "generated_token_ids must be a list"),
-    ("specdecode-bench", [offsets("a", [1], prompt_token_ids=[])], "prompt_token_ids must be a list"),
-    ("vllm-responses", [{"id": "a", "usage": {}, "metrics": None}], "holds no response with metrics.speculative"),
+    (
+        "specdecode-bench",
+        [offsets("a", [0, 2])],
+        "line 1: not a request of SpecDecode-Bench (acc_len must be a list",
+    ),
+    (
+        "specdecode-bench",
+        [offsets("a", [1] * 3, generated_token_ids=[])],
+        "generated_token_ids must be a list",
+    ),
+    (
+        "specdecode-bench",
+        [offsets("a", [1], prompt_token_ids=[])],
+        "prompt_token_ids must be a list",
+    ),
+    (
+        "vllm-responses",
+        [{"id": "a", "usage": {}, "metrics": None}],
+        "holds no response with metrics.speculative",
+    ),
     ("vllm-responses", [{"id": "a", "metrics": [1]}], "line 1: not a response of vLLM"),
     ("vllm-responses", [response("a", [4], [3])], "4 of 3 drafted tokens cannot be accepted"),
-    ("vllm-responses", [response("a", [1], [3], usage={"prompt_tokens": 4})], "number of output tokens"),
+    (
+        "vllm-responses",
+        [response("a", [1], [3], usage={"prompt_tokens": 4})],
+        "number of output tokens",
+    ),
     ("vllm-responses", [response("a", [1], [3])] * 2, "two requests have one id"),
     ("aiperf", [{"metadata": {}, "metrics": {}}], "holds no record with spec_decode_acceptance"),
-    ("aiperf", [record("a", {"1": 2}) | {"metrics": {}}], "metrics.input_sequence_length is missing"),
-    ("aiperf", [record("a", {"1": 2}) | {"spec_decode_acceptance": [1]}], "line 1: not a record of AIPerf"),
+    (
+        "aiperf",
+        [record("a", {"1": 2}) | {"metrics": {}}],
+        "metrics.input_sequence_length is missing",
+    ),
+    (
+        "aiperf",
+        [record("a", {"1": 2}) | {"spec_decode_acceptance": [1]}],
+        "line 1: not a record of AIPerf",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("form", "rows", "reason"), WRONG)
-def test_a_file_of_another_shape_is_one_line(form: str, rows: Rows, reason: str, tmp_path: Path) -> None:
+def test_a_file_of_another_shape_is_one_line(
+    form: str, rows: Rows, reason: str, tmp_path: Path
+) -> None:
     file = write_rows(tmp_path / "file.jsonl", *rows)
-    line = error_line(skit_here("import", file, "--format", form, "--out", tmp_path / "trace.parquet"))
+    line = error_line(
+        skit_here("import", file, "--format", form, "--out", tmp_path / "trace.parquet")
+    )
     assert reason in line
     assert list(tmp_path.iterdir()) == [file]
 
@@ -289,6 +370,9 @@ def test_drafts_of_several_lengths_need_the_detailed_level(tmp_path: Path) -> No
     line["spec_decode_acceptance"]["num_draft_tokens"] = 17
     with pytest.raises(SkitError, match="per-request-spec-decode-metrics detailed"):
         imported(tmp_path, "aiperf", line)
-    line["spec_decode_acceptance"]["acceptance_histogram_by_draft_length"] = {"3": [2, 0, 0, 0], "4": [1, 2, 0, 0, 0]}
+    line["spec_decode_acceptance"]["acceptance_histogram_by_draft_length"] = {
+        "3": [2, 0, 0, 0],
+        "4": [1, 2, 0, 0, 0],
+    }
     (request,) = replayed(imported(tmp_path, "aiperf", line), "fixed-k:k=5")
     assert all(before.end_s < after.end_s for before, after in pairwise(request.rounds))

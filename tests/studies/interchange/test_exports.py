@@ -21,7 +21,16 @@ PROMPTS: Rows = [
 def run(tiny: TinyPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
     prompts = write_rows(folder / "prompts.jsonl", *PROMPTS)
-    options = ("--method", "fixed-k:k=3", "--max-new-tokens", 16, "--repeats", 2, "--out", folder / "results")
+    options = (
+        "--method",
+        "fixed-k:k=3",
+        "--max-new-tokens",
+        16,
+        "--repeats",
+        2,
+        "--out",
+        folder / "results",
+    )
     done = skit_here("bench", "--dataset", prompts, *tiny.options, *options)
     assert done.returncode == 0, done.stderr
     (run,) = (folder / "results").iterdir()
@@ -40,7 +49,9 @@ def exported(run: Path, name: str, out: Path) -> Path:
     return out / "file"
 
 
-def test_spec_bench_groups_turns_and_repeats_by_question(run: Path, records: Rows, tmp_path: Path) -> None:
+def test_spec_bench_groups_turns_and_repeats_by_question(
+    run: Path, records: Rows, tmp_path: Path
+) -> None:
     rows = {row["question_id"]: row for row in read_rows(exported(run, "spec-bench", tmp_path))}
     assert set(rows) == {"d1", "HumanEval/1", "HumanEval/2", "long"}
     assert [[len(choice["turns"]) for choice in row["choices"]] for row in rows.values()] == [
@@ -55,7 +66,9 @@ def test_spec_bench_groups_turns_and_repeats_by_question(run: Path, records: Row
         assert choice["new_tokens"] == [len(turn["output_ids"]) for turn in turns]
         assert choice["wall_time"] == [turn["e2e_s"] for turn in turns]
         assert choice["decoding_steps"] == [len(turn["rounds"]) for turn in turns]
-        assert choice["accept_lengths"] == [step["accepted"] + 1 for turn in turns for step in turn["rounds"]]
+        assert choice["accept_lengths"] == [
+            step["accepted"] + 1 for turn in turns for step in turn["rounds"]
+        ]
     assert rows["long"]["choices"][0]["turns"] == ["ERROR"]
 
 
@@ -69,7 +82,9 @@ def test_an_exported_run_imports_with_the_same_metrics(run: Path, tmp_path: Path
         assert again["overall"][name] == own["overall"][name]
 
 
-def test_aiperf_records_have_units_and_agree_with_the_run(run: Path, records: Rows, tmp_path: Path) -> None:
+def test_aiperf_records_have_units_and_agree_with_the_run(
+    run: Path, records: Rows, tmp_path: Path
+) -> None:
     rows = read_rows(exported(run, "aiperf", tmp_path))
     by_name = {row["metadata"]["x_request_id"]: row for row in rows}
     assert set(by_name) == {f"{record['request_id']}#{record['repeat']}" for record in records}
@@ -100,7 +115,11 @@ def check_aiperf(row: JsonObject, record: JsonObject) -> None:
         assert sum(gaps["value"]) == pytest.approx((record["e2e_s"] - record["ttft_s"]) * 1e3)
     spent_ns = metadata["request_end_ns"] - metadata["request_start_ns"]
     assert spent_ns == pytest.approx(record["e2e_s"] * 1e9, abs=1e3)
-    assert (row["error"], metadata["benchmark_phase"], metadata["time_kind"]) == (None, "profiling", "measured")
+    assert (row["error"], metadata["benchmark_phase"], metadata["time_kind"]) == (
+        None,
+        "profiling",
+        "measured",
+    )
 
 
 def test_vllm_counters_add_up(run: Path, records: Rows, tmp_path: Path) -> None:
@@ -110,12 +129,19 @@ def test_vllm_counters_add_up(run: Path, records: Rows, tmp_path: Path) -> None:
     sample = re.compile(
         r'^vllm:spec_decode_num_(\w+)_total\{engine="0",model_name="target"(?:,position="(\d)")?\} (\S+)$'
     )
-    counters = {match.groups()[:2]: float(match[3]) for line in text.splitlines() if (match := sample.match(line))}
+    counters = {
+        match.groups()[:2]: float(match[3])
+        for line in text.splitlines()
+        if (match := sample.match(line))
+    }
     assert counters == {
         ("drafts", None): len(drafts),
         ("draft_tokens", None): sum(step["submitted"] for step in drafts),
         ("accepted_tokens", None): sum(step["accepted"] for step in drafts),
-        **{("accepted_tokens_per_pos", str(n)): sum(step["accepted"] > n for step in drafts) for n in range(3)},
+        **{
+            ("accepted_tokens_per_pos", str(n)): sum(step["accepted"] > n for step in drafts)
+            for n in range(3)
+        },
     }
     names = re.findall(r"^# TYPE (\S+) counter$", text, re.MULTILINE)
     assert names == re.findall(r"^# HELP (\S+) .+$", text, re.MULTILINE)
@@ -126,8 +152,14 @@ def test_a_run_without_what_a_format_counts_is_refused(run: Path, tmp_path: Path
     file = exported(run, "spec-bench", tmp_path)
     assert skit_here("import", file, "--out", tmp_path / "results").returncode == 0
     (again,) = (tmp_path / "results").iterdir()
-    line = error_line(skit_here("export", again, "--format", "vllm", "--out", tmp_path / "counters"))
-    assert line == "the run does not say how many tokens were submitted, which vLLM's counters count"
+    line = error_line(
+        skit_here("export", again, "--format", "vllm", "--out", tmp_path / "counters")
+    )
+    assert (
+        line == "the run does not say how many tokens were submitted, which vLLM's counters count"
+    )
     (again / "requests.jsonl").write_text("")
-    line = error_line(skit_here("export", again, "--format", "aiperf", "--out", tmp_path / "records"))
+    line = error_line(
+        skit_here("export", again, "--format", "aiperf", "--out", tmp_path / "records")
+    )
     assert line.endswith("requests.jsonl holds no finished request: there is nothing to export")

@@ -30,7 +30,14 @@ def matches(value: Any, schema: JsonObject, definitions: JsonObject) -> bool:
         return any(matches(value, option, definitions) for option in schema["anyOf"])
     if "enum" in schema:
         return value in schema["enum"]
-    kinds = {"integer": int, "number": (int, float), "string": str, "boolean": bool, "array": list, "object": dict}
+    kinds = {
+        "integer": int,
+        "number": (int, float),
+        "string": str,
+        "boolean": bool,
+        "array": list,
+        "object": dict,
+    }
     if "type" not in schema:
         return True
     if schema["type"] == "null" or value is None:
@@ -69,7 +76,9 @@ def test_the_files_of_a_run_match_their_schemas(tmp_path: Path) -> None:
 def test_a_summary_describes_every_metric() -> None:
     fields = json_schema("summary")["$defs"]["MetricValues"]["properties"]
     assert {metric.name for metric in METRICS} <= set(fields)
-    assert all(fields[metric.name]["description"].startswith(metric.definition) for metric in METRICS)
+    assert all(
+        fields[metric.name]["description"].startswith(metric.definition) for metric in METRICS
+    )
 
 
 def test_the_command_lists_formats_and_prints_one() -> None:
@@ -77,4 +86,6 @@ def test_the_command_lists_formats_and_prints_one() -> None:
     assert [line.split()[0] for line in listed.stdout.splitlines()] == list(formats())
     printed = skit_here("schema", "run")
     assert json.loads(printed.stdout) == json_schema("run")
-    assert error_line(skit_here("schema", "runs")).startswith("unknown format 'runs' (did you mean 'run'?); known: run")
+    assert error_line(skit_here("schema", "runs")).startswith(
+        "unknown format 'runs' (did you mean 'run'?); known: run"
+    )

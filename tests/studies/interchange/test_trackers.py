@@ -32,9 +32,13 @@ def test_a_result_card_is_yaml_with_the_runs_own_numbers(run: Path, tmp_path: Pa
 
 
 def test_golden_lengths_are_those_of_the_rounds_and_read_back(tmp_path: Path) -> None:
-    fixed, varying = write_methods(tmp_path / "runs", requests=8, drafts={"fixed-k:k=4": (4, 0.8), "wisp": (3, 0.5)})
+    fixed, varying = write_methods(
+        tmp_path / "runs", requests=8, drafts={"fixed-k:k=4": (4, 0.8), "wisp": (3, 0.5)}
+    )
     export(fixed, "golden", tmp_path / "golden.yaml")
-    rounds = [step for line in (fixed / "requests.jsonl").open() for step in json.loads(line)["rounds"]]
+    rounds = [
+        step for line in (fixed / "requests.jsonl").open() for step in json.loads(line)["rounds"]
+    ]
     drafts = [step for step in rounds if step["submitted"]]
     length = 1 + sum(step["accepted"] for step in drafts) / len(drafts)
     assert golden_length(str(tmp_path / "golden.yaml"), 4, thinking=False) == round(length, 2)
@@ -44,15 +48,21 @@ def test_golden_lengths_are_those_of_the_rounds_and_read_back(tmp_path: Path) ->
     records = [json.loads(line) for line in (varying / "requests.jsonl").open()]
     for number, step in enumerate(step for record in records for step in record["rounds"]):
         step["submitted"] = max(step["accepted"], 1 + number % 3)
-    (varying / "requests.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    message = error_line(skit_here("export", varying, "--format", "golden", "--out", tmp_path / "x"))
+    (varying / "requests.jsonl").write_text(
+        "".join(f"{json.dumps(record)}\n" for record in records)
+    )
+    message = error_line(
+        skit_here("export", varying, "--format", "golden", "--out", tmp_path / "x")
+    )
     assert message.endswith("this run's drafts differ in length: export a run of fixed-k")
 
 
 @pytest.mark.skipif(not find_spec("mlflow"), reason="the extra mlflow is not installed here")
 def test_mlflow_keeps_a_run_in_a_database_of_the_folder(run: Path, tmp_path: Path) -> None:
     export(run, "mlflow", tmp_path / "tracked")
-    rows = sqlite3.connect(tmp_path / "tracked" / "mlflow.db").execute("select key, value from latest_metrics")
+    rows = sqlite3.connect(tmp_path / "tracked" / "mlflow.db").execute(
+        "select key, value from latest_metrics"
+    )
     overall = json.loads((run / "summary.json").read_text())["overall"]
     assert dict(rows)["speedup"] == pytest.approx(overall["speedup"])
     assert list((tmp_path / "tracked" / "artifacts").rglob("summary.json"))
@@ -69,4 +79,7 @@ def test_a_package_that_is_not_here_is_named(name: str, run: Path, tmp_path: Pat
     if find_spec(name):
         pytest.skip(f"the extra {name} is installed here")
     message = error_line(skit_here("export", run, "--format", name, "--out", tmp_path / "x"))
-    assert message == f"exporting to {name} needs a package that is not installed: pip install 'specbench-kit[{name}]'"
+    assert (
+        message
+        == f"exporting to {name} needs a package that is not installed: pip install 'specbench-kit[{name}]'"
+    )

@@ -68,7 +68,12 @@ class KeptTrials(Trials):
     """Trials that remember what was simulated."""
 
     def holds(self, scenario: Scenario, devices: int) -> bool:
-        verifier = scenario.deployment.name, scenario.system.drafting, scenario.slo, scenario.max_batch
+        verifier = (
+            scenario.deployment.name,
+            scenario.system.drafting,
+            scenario.slo,
+            scenario.max_batch,
+        )
         key = verifier, scenario.scheduler, scenario.source.typical, devices
         if key not in HELD:
             HELD[key] = Trials.holds(self, scenario, devices)
@@ -117,11 +122,16 @@ class Plans:
             for entry in rank(market, placement):
                 for scheduler in market.schedulers(placement):
                     candidate = replace(entry.candidate, scheduler=scheduler)
-                    served[candidate.key] = candidate, self._by_brute_force(search, candidate, entry)
+                    served[candidate.key] = (
+                        candidate,
+                        self._by_brute_force(search, candidate, entry),
+                    )
         return served
 
     def _by_brute_force(self, search: KeptSearch, candidate: Candidate, entry: Ranked) -> int:
-        one_seed = most_devices(search.market.scenario(candidate), search.trials(0), entry.law.devices)
+        one_seed = most_devices(
+            search.market.scenario(candidate), search.trials(0), entry.law.devices
+        )
         loads = [load for load in reversed(LOADS) if 0 < load <= one_seed][:LOADS_JUDGED]
         return next((load for load in loads if search.verdict(candidate, load).keeps), 0)
 
@@ -134,11 +144,17 @@ class Plans:
         ]
         return min(rents, default=None)
 
-    def plan(self, devices: int) -> tuple[dict[Placement, Found], dict[Placement, ReplicaFleet | None]]:
+    def plan(
+        self, devices: int
+    ) -> tuple[dict[Placement, Found], dict[Placement, ReplicaFleet | None]]:
         search = self.search(devices)
-        found = {placement: search.best(rank(search.market, placement), placement, "") for placement in PLACEMENTS}
+        found = {
+            placement: search.best(rank(search.market, placement), placement, "")
+            for placement in PLACEMENTS
+        }
         fleets = {
-            placement: search.fleet(entry.cheapest[0]) if entry.cheapest else None for placement, entry in found.items()
+            placement: search.fleet(entry.cheapest[0]) if entry.cheapest else None
+            for placement, entry in found.items()
         }
         return found, fleets
 
@@ -167,14 +183,17 @@ def test_the_plan_is_what_brute_force_over_its_candidates_finds(promise: str) ->
                 and served
                 and round(ceil(devices / served) * candidate.server.price_per_hour, 6) == least
             }
-            assert {entry.server.label for entry in found[placement].cheapest} == equal, (devices, placement)
+            assert {entry.server.label for entry in found[placement].cheapest} == equal, (
+                devices,
+                placement,
+            )
             if fleet:
                 _, served = plans.served[fleet.candidate.key]
                 assert fleet.devices_served == served
                 assert fleet.replicas * served >= devices > (fleet.replicas - 1) * served
-                assert fleet.candidate.server.bits == max(entry.server.bits for entry in found[placement].cheapest), (
-                    "weights of fewer bits are other outputs, which no rent pays for here"
-                )
+                assert fleet.candidate.server.bits == max(
+                    entry.server.bits for entry in found[placement].cheapest
+                ), "weights of fewer bits are other outputs, which no rent pays for here"
 
 
 def rents(promise: str) -> Sequence[float]:

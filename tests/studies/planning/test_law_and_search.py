@@ -19,7 +19,14 @@ from specbench_kit.studies.planning.assumptions import assumptions
 from specbench_kit.studies.planning.candidates import Candidate, Market, Placement
 from specbench_kit.studies.planning.law import DeviceEstimate, Law, draw_responses
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes, parse_link
-from specbench_kit.studies.planning.search import LOADS, ReplicaFleet, Search, Trials, most_devices, rank
+from specbench_kit.studies.planning.search import (
+    LOADS,
+    ReplicaFleet,
+    Search,
+    Trials,
+    most_devices,
+    rank,
+)
 
 
 def options(promise: str, **others: object) -> PlanOptions:
@@ -54,7 +61,9 @@ def test_a_recorded_link_stands_for_the_round_trip(tmp_path: Path) -> None:
     scenario = market.scenario(candidate)
     assert scenario.deployment.link.rtt_s == pytest.approx(0.04)
     assert scenario.network.trace is not None
-    (moved,) = (entry for entry in assumptions(market, planned(candidate)) if entry.name == "round trip")
+    (moved,) = (
+        entry for entry in assumptions(market, planned(candidate)) if entry.name == "round trip"
+    )
     assert (moved.assumed, moved.moved) == ("40 ms on average", "80 ms on average")
     assert moved.scenario.network.trace is not None
     assert moved.scenario.network.trace.rtt_s == pytest.approx([0.04, 0.12, 0.08])
@@ -87,7 +96,9 @@ def planned(candidate: Candidate) -> ReplicaFleet:
     return ReplicaFleet(candidate, 1, 9, 9, Interval(0.0), None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("text", ["4:0.5,8:0.6", "4:0.5,4:0.5", "0", "-1", "fast", "4:1.5,8:-0.5", "4:x"])
+@pytest.mark.parametrize(
+    "text", ["4:0.5,8:0.6", "4:0.5,4:0.5", "0", "-1", "fast", "4:1.5,8:-0.5", "4:x"]
+)
 def test_a_promise_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(SkitError, match="--class"):
         parse_classes(text)
@@ -134,7 +145,9 @@ def test_the_law_is_close_to_the_simulator_where_all_responses_are_alike() -> No
     candidate = Candidate(server, "edge", "fixed-k:k=1", "fcfs", 16)
     scenario = market.scenario(candidate)
     law = Law(scenario, draw_responses(scenario), 0.05).estimate()
-    served = most_devices(scenario, Search(market, lambda *_: None, Workers()).trials(0), round(law.devices))
+    served = most_devices(
+        scenario, Search(market, lambda *_: None, Workers()).trials(0), round(law.devices)
+    )
     assert 0.7 * served < law.devices < 1.4 * served
     assert served <= law.bound
 
@@ -157,7 +170,9 @@ def test_a_short_try_finds_what_a_long_simulation_does() -> None:
     assert tried.arrivals.ramp_s == market.response_s == 15.0
     assert tried.warmup_s == tried.arrivals.ramp_s + market.slowest_s
     served = most_devices(scenario, trials, 70)
-    assert served == pytest.approx(most_devices(scenario, Long(0, trials.rule, trials.response_s), 70), rel=0.05)
+    assert served == pytest.approx(
+        most_devices(scenario, Long(0, trials.rule, trials.response_s), 70), rel=0.05
+    )
 
 
 def test_the_capacity_factor_falls_with_the_batch_and_rises_with_the_draft() -> None:
@@ -172,13 +187,20 @@ def test_the_capacity_factor_falls_with_the_batch_and_rises_with_the_draft() -> 
             for scenario in [market.scenario(Candidate(server, placement, method, "fcfs", 256))]
         )
         factors[method] = [drafting.capacity_factor(batch) for batch in (1, 16, 64, 256)]
-        assert factors[method] == pytest.approx([drafting.batch_s(b) / verifying.batch_s(b) for b in (1, 16, 64, 256)])
+        assert factors[method] == pytest.approx(
+            [drafting.batch_s(b) / verifying.batch_s(b) for b in (1, 16, 64, 256)]
+        )
     assert factors["fixed-k:k=6"] == sorted(factors["fixed-k:k=6"], reverse=True)
     assert all(1 < short < long for short, long in zip(*factors.values(), strict=True))
     assert factors["fixed-k:k=6"][0] > 1.3 > 1.2 > factors["fixed-k:k=6"][-1]
 
 
-PIPELINES: dict[str, object] = {"target": "llama3.1-70b", "gpus": ("l40s",), "cards": (1, 4, 8), "stages": (1, 2, 4)}
+PIPELINES: dict[str, object] = {
+    "target": "llama3.1-70b",
+    "gpus": ("l40s",),
+    "cards": (1, 4, 8),
+    "stages": (1, 2, 4),
+}
 
 
 def test_pipelines_are_tried_for_models_that_no_card_holds() -> None:
@@ -200,9 +222,13 @@ def test_what_a_plan_simulates_runs_in_compiled_code(placement: Placement) -> No
         {server.label for server in market.servers() if placement != "server" or server.stages == 1}
     )
     tried = [
-        replace(candidate, scheduler=name) for candidate in first.values() for name in market.schedulers(placement)
+        replace(candidate, scheduler=name)
+        for candidate in first.values()
+        for name in market.schedulers(placement)
     ]
-    cores = {candidate.label: Simulation(market.scenario(candidate), 0)._core for candidate in tried}
+    cores = {
+        candidate.label: Simulation(market.scenario(candidate), 0)._core for candidate in tried
+    }
     assert {label for label, core in cores.items() if core is None} == {
         candidate.label for candidate in tried if candidate.scheduler == "chunked"
     }
@@ -211,19 +237,27 @@ def test_what_a_plan_simulates_runs_in_compiled_code(placement: Placement) -> No
 @pytest.mark.parametrize("placement", ["edge", "none"])
 def test_the_law_of_a_pipeline_is_close_to_the_simulator(placement: Placement) -> None:
     market = Market(options("1", output_tokens="30", bits=(16,), **PIPELINES))
-    server = next(server for server in market.servers() if (server.members, server.stages) == (4, 4))
+    server = next(
+        server for server in market.servers() if (server.members, server.stages) == (4, 4)
+    )
     method = "fixed-k:k=1" if placement == "edge" else "autoregressive"
     scenario = market.scenario(Candidate(server, placement, method, "fcfs", 16))
     law = Law(scenario, draw_responses(scenario), 0.05).estimate()
-    served = most_devices(scenario, Search(market, lambda *_: None, Workers()).trials(0), round(law.devices))
+    served = most_devices(
+        scenario, Search(market, lambda *_: None, Workers()).trials(0), round(law.devices)
+    )
     assert 0.7 * served < law.devices < 1.4 * served
     assert served <= law.bound
 
 
 def test_a_pipeline_is_what_its_written_deployment_says(tmp_path: Path) -> None:
     market = Market(options("1", bits=(16,), **PIPELINES))
-    server = next(server for server in market.servers() if (server.members, server.stages) == (8, 4))
-    run.write_deployment(tmp_path, market, planned(Candidate(server, "edge", "fixed-k:k=1", "fcfs", 16)))
+    server = next(
+        server for server in market.servers() if (server.members, server.stages) == (8, 4)
+    )
+    run.write_deployment(
+        tmp_path, market, planned(Candidate(server, "edge", "fixed-k:k=1", "fcfs", 16))
+    )
     written = load(str(tmp_path / run.DEPLOYMENT))
     assert written is not None
     verifier = market.deployment(server, "edge").verifier
@@ -244,23 +278,31 @@ def test_a_model_that_fits_on_no_card_is_refused() -> None:
         Market(options("4", gpus=("l40s",), cards=(1,), bits=(16,))).servers()
 
 
-def test_an_impossible_promise_is_refused_before_anything_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_promise_is_refused_before_anything_is_simulated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("simulated")
 
     monkeypatch.setattr(search, "simulate", refuse)
     monkeypatch.setattr(Workers, "map", refuse)
-    with pytest.raises(SkitError, match="no fleet of l40s, h100 keeps a promise of 900 tokens/s") as error:
+    with pytest.raises(
+        SkitError, match="no fleet of l40s, h100 keeps a promise of 900 tokens/s"
+    ) as error:
         run.PlanRun(options("900"), lambda *_: None).run()
     assert "promise at most" in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_where_the_link_alone_makes_responses_late_the_link_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_link_alone_makes_responses_late_the_link_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Responses of 60 tokens at 6 tokens/s have 10 s: no server helps over a link of 11 s, and any does over 0.1 s."""
     refused = options("6", link=11.0, output_tokens="60")
     monkeypatch.setattr(search, "simulate", lambda *_: pytest.fail("simulated"))
-    with pytest.raises(SkitError, match=r"over a link of 11\.0 s: .* late from 10\.0 s on") as error:
+    with pytest.raises(
+        SkitError, match=r"over a link of 11\.0 s: .* late from 10\.0 s on"
+    ) as error:
         run.PlanRun(refused, lambda *_: None).run()
     assert "promise at most 5.45, or give longer --output-tokens" in str(error.value)
     near = Market(options("6", link=0.1, output_tokens="60"))
@@ -279,7 +321,9 @@ def test_where_the_link_alone_makes_responses_late_the_link_is_named(monkeypatch
         ({"schedulers": ("nonsense",)}, "unknown scheduler 'nonsense'"),
     ],
 )
-def test_what_cannot_be_planned_with_is_named_and_not_called_impossible(changes: dict[str, object], said: str) -> None:
+def test_what_cannot_be_planned_with_is_named_and_not_called_impossible(
+    changes: dict[str, object], said: str
+) -> None:
     with pytest.raises(SkitError, match=said) as error:
         run.PlanRun(options("4", **changes), lambda *_: None).run()
     assert "no fleet" not in str(error.value)
@@ -307,7 +351,10 @@ def test_the_search_finds_the_last_load_that_is_served_from_wherever_it_begins(m
 def test_replicas_of_prices_of_the_user_are_ranked_by_them(tmp_path: Path) -> None:
     path = tmp_path / "prices.toml"
     dated = 'date = "2026-11-09"\nsource = "ours"\n'
-    path.write_text(f"[l40s]\nprice_per_hour = 90.0\n{dated}[h100]\nprice_per_hour = 1.0\n{dated}", encoding="utf-8")
+    path.write_text(
+        f"[l40s]\nprice_per_hour = 90.0\n{dated}[h100]\nprice_per_hour = 1.0\n{dated}",
+        encoding="utf-8",
+    )
     ranked = rank(Market(options("4", prices=path, max_batch=(8, 16, 32, 64, 128, 256))), "edge")
     assert {entry.candidate.server.device.name for entry in ranked[:10]} == {"h100"}
 

@@ -94,9 +94,15 @@ def test_no_name_in_the_legend_of_the_figure_is_cut(plan_run: PlanStudy) -> None
     assert 0 <= box.y0 < box.y1 <= page.y1
 
 
-def test_the_figure_has_the_rents_of_the_table_at_the_promise_of_the_plan(plan_run: PlanStudy) -> None:
+def test_the_figure_has_the_rents_of_the_table_at_the_promise_of_the_plan(
+    plan_run: PlanStudy,
+) -> None:
     summary = plan_run.result
-    drawn = {point.drafting: point.kept.price_per_hour for point in summary.pareto if point.kept and point.scale == 1}
+    drawn = {
+        point.drafting: point.kept.price_per_hour
+        for point in summary.pareto
+        if point.kept and point.scale == 1
+    }
     assert drawn == {way: fleet.price_per_hour for way, fleet in summary.fleets.items() if fleet}
     axes = Figure().subplots()
     pareto(summary).draw(axes)
@@ -178,11 +184,17 @@ def test_a_search_for_the_capacity_of_the_replica_finds_what_the_plan_gives_it(
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout.splitlines()[-1])["summary"]["rows"]
     # A device more or less may pass by other draws of the same scene.
-    assert row["capacity"]["low"] - 1 <= plan_run.result.plan.devices_served <= row["capacity"]["high"] + 1
+    assert (
+        row["capacity"]["low"] - 1
+        <= plan_run.result.plan.devices_served
+        <= row["capacity"]["high"] + 1
+    )
 
 
 def test_the_terminal_names_cards_as_options_do(plan_run: PlanStudy) -> None:
-    tables = [table for table in terminal(plan_run.run, plan_run.result) if isinstance(table, Table)]
+    tables = [
+        table for table in terminal(plan_run.run, plan_run.result) if isinstance(table, Table)
+    ]
     assert [row[1].partition(" (")[0] for row in tables[0].texts()] == [
         f"{fleet.cards} x l40s" for fleet in plan_run.result.fleets.values()
     ]
@@ -192,36 +204,56 @@ def test_the_terminal_names_cards_as_options_do(plan_run: PlanStudy) -> None:
 def test_every_step_of_a_plan_ends_with_all_of_it_done(plan_run: PlanStudy) -> None:
     assert plan_run.folder.exists()
     assert len(PROGRESS) > 6
-    assert {step: done for step, (done, _) in PROGRESS.items()} == {step: all_ for step, (_, all_) in PROGRESS.items()}
+    assert {step: done for step, (done, _) in PROGRESS.items()} == {
+        step: all_ for step, (_, all_) in PROGRESS.items()
+    }
 
 
-@pytest.mark.parametrize(("seconds", "said"), [(3.0, "10 seconds"), (61.0, "70 seconds"), (91.0, "2 minutes")])
-def test_the_terminal_says_how_long_the_check_takes(plan_run: PlanStudy, seconds: float, said: str) -> None:
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(3.0, "10 seconds"), (61.0, "70 seconds"), (91.0, "2 minutes")]
+)
+def test_the_terminal_says_how_long_the_check_takes(
+    plan_run: PlanStudy, seconds: float, said: str
+) -> None:
     """By a simulation that was timed, for as many loads as the check tries, whose number is on the page."""
     *_, note = terminal(structs.replace(plan_run.run, check_s=seconds), plan_run.result)
     assert f"`skit capacity` about {said} on this machine" in note.text
     assert START_S < (plan_run.run.check_s or 0.0) < 60
     loads = steps_tried(plan_run.result.plan.devices_served, CapacityRule())
-    assert f"about {len(loads)} loads with each of 5 seeds" in (plan_run.folder / "report.md").read_text("utf-8")
+    assert f"about {len(loads)} loads with each of 5 seeds" in (
+        plan_run.folder / "report.md"
+    ).read_text("utf-8")
 
 
-def test_the_page_describes_the_replica_and_not_the_deployment_that_it_was_made_of(plan_run: PlanStudy) -> None:
+def test_the_page_describes_the_replica_and_not_the_deployment_that_it_was_made_of(
+    plan_run: PlanStudy,
+) -> None:
     page = render(build(plan_run.run, plan_run.result, []))
     said = page.partition("## The replica of the plan (modelled)")[2]
-    assert re.search(rf"A replica of a plan: .*{plan_run.result.plan.card}.* verifies for the devices of '", said)
+    assert re.search(
+        rf"A replica of a plan: .*{plan_run.result.plan.card}.* verifies for the devices of '", said
+    )
     assert "with the plan's servers" in said
 
 
 def test_a_rival_within_the_plans_range_is_called_one(plan_run: PlanStudy) -> None:
     summary = deepcopy(plan_run.result)
     plan = summary.plan
-    (way, *_) = (way for way, fleet in summary.fleets.items() if fleet is not None and way != plan.drafting)
+    (way, *_) = (
+        way for way, fleet in summary.fleets.items() if fleet is not None and way != plan.drafting
+    )
     for share_of_most, close in ((0.999, True), (1.001, False)):
         summary.fleets[way].least_price_per_hour = share_of_most * plan.most_price_per_hour
-        summary.fleets[way].price_per_hour = summary.fleets[way].most_price_per_hour = 2 * plan.most_price_per_hour
+        summary.fleets[way].price_per_hour = summary.fleets[way].most_price_per_hour = (
+            2 * plan.most_price_per_hour
+        )
         report = render(build(plan_run.run, summary, []))
         assert f"{WAYS[way]} would cost" in headline(summary)
-        named = [line for line in report.splitlines() if "NOT SHOWN TO BE CHEAPER" in line and WAYS[way] in line]
+        named = [
+            line
+            for line in report.splitlines()
+            if "NOT SHOWN TO BE CHEAPER" in line and WAYS[way] in line
+        ]
         assert bool(named) is close
         sentence = headline(summary).partition(f"{WAYS[way]} would cost")[2].partition(";")[0]
         assert ("with a range that overlaps" in sentence) is close
@@ -233,7 +265,9 @@ def test_the_weightiest_assumptions_are_moved(plan_run: PlanStudy) -> None:
     for row in moved:
         before = plan_run.result.fleets[row.drafting]
         assert row.price_before_per_hour == before.price_per_hour
-        assert row.price_per_hour is None or row.ratio == pytest.approx(row.price_per_hour / before.price_per_hour)
+        assert row.price_per_hour is None or row.ratio == pytest.approx(
+            row.price_per_hour / before.price_per_hour
+        )
 
 
 def test_the_drafts_are_always_moved_against_the_plan(plan_run: PlanStudy) -> None:
@@ -255,7 +289,11 @@ def test_a_moved_draft_that_turns_the_plan_says_so(plan_run: PlanStudy) -> None:
     summary = deepcopy(plan_run.result)
     acceptance = summary.assumptions[0]
     without = summary.fleets["none"]
-    for planned, moved, said in (("edge", 2.0, "is cheaper then"), ("edge", 0.5, ""), ("none", 0.5, "cheaper than")):
+    for planned, moved, said in (
+        ("edge", 2.0, "is cheaper then"),
+        ("edge", 0.5, ""),
+        ("none", 0.5, "cheaper than"),
+    ):
         summary.plan.drafting, acceptance.drafting = planned, "edge"
         acceptance.price_per_hour = moved * without.price_per_hour
         (sentence,) = (
@@ -265,8 +303,12 @@ def test_a_moved_draft_that_turns_the_plan_says_so(plan_run: PlanStudy) -> None:
             for item in block.items
             if item.startswith("acceptance:")
         )
-        assert sentence.endswith(f"as much: autoregressive decoding {said} ({dollars(without.price_per_hour)})") or (
-            f"as much: {said} the plan" in sentence if said == "cheaper than" else sentence.endswith("as much")
+        assert sentence.endswith(
+            f"as much: autoregressive decoding {said} ({dollars(without.price_per_hour)})"
+        ) or (
+            f"as much: {said} the plan" in sentence
+            if said == "cheaper than"
+            else sentence.endswith("as much")
         )
 
 
@@ -278,15 +320,22 @@ def test_every_way_to_decode_has_the_range_of_its_rent(plan_run: PlanStudy) -> N
     for fleet in fleets:
         assert len(fleet.served.by_seed) == 5
         assert len(fleet.served_at_ends) >= 2
-        rents = [rent_of_replicas(fleet, devices) for devices in fleet.served_at_ends.values() if devices]
+        rents = [
+            rent_of_replicas(fleet, devices) for devices in fleet.served_at_ends.values() if devices
+        ]
         assert fleet.least_price_per_hour <= min(rents)
         assert fleet.least_price_per_hour <= fleet.price_per_hour
         if (most := fleet.most_price_per_hour) is not None:
             assert most >= max(rents)
-        assert f" {span(dollars(fleet.least_price_per_hour), dollars(most) if most else 'no fleet')} |" in text
+        assert (
+            f" {span(dollars(fleet.least_price_per_hour), dollars(most) if most else 'no fleet')} |"
+            in text
+        )
 
 
-def test_what_devices_gain_by_drafting_is_told_from_the_capacity_factor_of_a_sweep(plan_run: PlanStudy) -> None:
+def test_what_devices_gain_by_drafting_is_told_from_the_capacity_factor_of_a_sweep(
+    plan_run: PlanStudy,
+) -> None:
     edge, server, factor = (
         *(plan_run.result.fleets[way] for way in ("edge", "server")),
         plan_run.result.capacity_factor,
@@ -295,7 +344,10 @@ def test_what_devices_gain_by_drafting_is_told_from_the_capacity_factor_of_a_swe
     assert 1 <= factor.batch_size <= server.max_batch
     page = render(build(plan_run.run, plan_run.result, []))
     assert f"serves {times(edge.devices_served / server.devices_served)} as many devices" in page
-    assert f"{factor.alone:.2f} for one request at a time here and {factor.in_batches:.2f} in the batches" in page
+    assert (
+        f"{factor.alone:.2f} for one request at a time here and {factor.in_batches:.2f} in the batches"
+        in page
+    )
     other = deepcopy(plan_run.result)
     other.fleets["server"].card = "worse"
     assert "capacity factor" not in render(build(plan_run.run, other, []))
@@ -318,5 +370,13 @@ def test_the_report_begins_with_the_sentence_and_the_figure(plan_run: PlanStudy)
     assert "2026-11-09" in report
     assert "a test" in report
     assert "<svg" in (plan_run.folder / "report.html").read_text(encoding="utf-8")
-    names = {"run.json", "summary.json", "candidates.csv", "report.md", "report.html", "plots", "verifier.toml"}
+    names = {
+        "run.json",
+        "summary.json",
+        "candidates.csv",
+        "report.md",
+        "report.html",
+        "plots",
+        "verifier.toml",
+    }
     assert names | {"deployment.toml"} <= {path.name for path in plan_run.folder.iterdir()}

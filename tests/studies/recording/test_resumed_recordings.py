@@ -37,7 +37,9 @@ def settings(tiny: TinyPair) -> BenchSettings:
 
 
 @pytest.fixture(scope="module")
-def whole(settings: BenchSettings, dataset: LoadedDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(
+    settings: BenchSettings, dataset: LoadedDataset, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     path = tmp_path_factory.mktemp("whole") / "trace.parquet"
     recorded = record(settings, dataset, path, 4, ignore)
     assert (recorded.requests, recorded.failed) == (6, 0)
@@ -75,7 +77,9 @@ def test_a_resumed_recording_gives_the_same_trace(
         record(settings, dataset, path, 4, interrupt_after(finished))
     assert not path.exists()
     progress: list[int] = []
-    resumed: RecordedTrace = record(settings, dataset, path, 4, lambda done, _: progress.append(done), resume=True)
+    resumed: RecordedTrace = record(
+        settings, dataset, path, 4, lambda done, _: progress.append(done), resume=True
+    )
     assert progress == list(range(finished + 1, 7)), "finished requests are not answered again"
     assert resumed.requests == 6
     assert [trace.request_id for trace in TraceFile(path)] == IDS
@@ -89,9 +93,13 @@ def test_an_interrupted_recording_is_not_overwritten(
     path = tmp_path / "trace.parquet"
     with pytest.raises(KeyboardInterrupt):
         record(settings, dataset, path, 4, interrupt_after(2))
-    with pytest.raises(SkitError, match="interrupted after 2 requests: continue it with --resume, or delete"):
+    with pytest.raises(
+        SkitError, match="interrupted after 2 requests: continue it with --resume, or delete"
+    ):
         record(settings, dataset, path, 4, ignore)
-    with pytest.raises(SkitError, match="has another max_draft and capacity: record with the same options"):
+    with pytest.raises(
+        SkitError, match="has another max_draft and capacity: record with the same options"
+    ):
         record(settings, dataset, path, 3, ignore, resume=True)
     with pytest.raises(SkitError, match="has another config"):
         record(replace(settings, max_new_tokens=11), dataset, path, 4, ignore, resume=True)
@@ -102,9 +110,13 @@ def test_what_comes_behind_an_answer_is_the_targets_text(
 ) -> None:
     longer = tmp_path / "longer.parquet"
     record(replace(settings, max_new_tokens=17), dataset, longer, 4, ignore)
-    texts = {trace.request_id: [*trace.output_ids, *trace.continuation] for trace in TraceFile(longer)}
+    texts = {
+        trace.request_id: [*trace.output_ids, *trace.continuation] for trace in TraceFile(longer)
+    }
     for trace in TraceFile(whole):
-        if not trace.request_id.endswith("/2"):  # a second turn follows an answer that the limit has cut
+        if not trace.request_id.endswith(
+            "/2"
+        ):  # a second turn follows an answer that the limit has cut
             recorded = [*trace.output_ids, *trace.continuation]
             assert recorded == texts[trace.request_id][: len(recorded)]
             assert len(trace.continuation) == 5

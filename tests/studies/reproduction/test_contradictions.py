@@ -24,7 +24,12 @@ def test_every_paper_has_a_world_and_what_its_numbers_exclude() -> None:
 
 
 COMPUTED_HERE = {
-    "wisp": ("Table 12's", "SLED's and centralized's", "Table 2's slowest class", "Figures 7 and 8"),
+    "wisp": (
+        "Table 12's",
+        "SLED's and centralized's",
+        "Table 2's slowest class",
+        "Figures 7 and 8",
+    ),
     "adaspec": ("Gains over the threshold",),
     "specedge": ("94.2 ms", "Tables 2 and 3"),
     "specpipe": ("The tree holds",),
@@ -36,7 +41,10 @@ def test_every_contradiction_is_computed_in_a_test() -> None:
     for paper, world in worlds().items():
         claims = [entry.claims for entry in world.contradictions]
         assert len(claims) == len(COMPUTED_HERE[paper])
-        assert all(claim.startswith(beginning) for claim, beginning in zip(claims, COMPUTED_HERE[paper], strict=True))
+        assert all(
+            claim.startswith(beginning)
+            for claim, beginning in zip(claims, COMPUTED_HERE[paper], strict=True)
+        )
 
 
 def test_wisp_table_12_is_faster_than_the_card() -> None:
@@ -75,16 +83,22 @@ def test_capacity_times_speed_is_the_goodput_but_in_the_slowest_class() -> None:
 
 def test_no_scheduler_that_was_tried_brings_figures_7_and_8_of_wisp() -> None:
     """Read from the reference results: most violations are of a batch, and no class has more than with fcfs."""
-    results = json.loads((ROOT / "results" / "reference" / "papers" / "summary.json").read_text())["experiments"]
+    results = json.loads((ROOT / "results" / "reference" / "papers" / "summary.json").read_text())[
+        "experiments"
+    ]
     numbers = [*results["wisp/figure-7"]["published"], *results["wisp/figure-8"]["published"]]
     holds_by_series: dict[str, dict[str, list[bool]]] = {}
     for number in numbers:
         if number["series"] != "fcfs":
             figure = "8" if number["metric"] == "compute_share" else "7"
             # A figure that no run has, because the server stood still, is no success.
-            holds_by_series.setdefault(number["series"], {}).setdefault(figure, []).append(bool(number["holds"]))
+            holds_by_series.setdefault(number["series"], {}).setdefault(figure, []).append(
+                bool(number["holds"])
+            )
     assert set(holds_by_series) == {"algorithm 1", "algorithm 1, late lane", "wisp-promise"}
-    assert {name: [all(holds[figure]) for figure in "78"] for name, holds in holds_by_series.items()} == {
+    assert {
+        name: [all(holds[figure]) for figure in "78"] for name, holds in holds_by_series.items()
+    } == {
         "algorithm 1": [False, False],
         "algorithm 1, late lane": [False, True],
         "wisp-promise": [True, False],

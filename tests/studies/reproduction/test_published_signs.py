@@ -19,15 +19,34 @@ from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import RequestTrace, TraceFile
 
 SHAPES: Mapping[str, Mapping[str, int]] = {
-    "1.5b": {"hidden_size": 1536, "layers": 28, "heads": 12, "head_dim": 128, "intermediate_size": 8960},
-    "0.5b": {"hidden_size": 896, "layers": 24, "heads": 14, "head_dim": 64, "intermediate_size": 4864},
+    "1.5b": {
+        "hidden_size": 1536,
+        "layers": 28,
+        "heads": 12,
+        "head_dim": 128,
+        "intermediate_size": 8960,
+    },
+    "0.5b": {
+        "hidden_size": 896,
+        "layers": 24,
+        "heads": 14,
+        "head_dim": 64,
+        "intermediate_size": 4864,
+    },
 }
 """Qwen2.5-Coder's, from its configurations."""
 
 
 def on_a_t4(size: str, role: Role) -> Profile:
     """Return the times of a model of the pair on a T4, by the law from its data sheet."""
-    shapes = Architecture(family="qwen2", kv_heads=2, vocabulary=151936, tied=True, max_positions=32768, **SHAPES[size])
+    shapes = Architecture(
+        family="qwen2",
+        kv_heads=2,
+        vocabulary=151936,
+        tied=True,
+        max_positions=32768,
+        **SHAPES[size],
+    )
     subject = Subject(f"qwen2.5-coder-{size}", shapes)
     return derived_profile(ProfileSettings(gpu="t4"), find_device("t4"), subject, role)
 
@@ -42,16 +61,27 @@ def code(trace: TraceFile) -> list[RequestTrace]:
     return [request for request in trace if request.category == "code"]
 
 
-def tokens_per_s(spec: str, deployment: Deployment, trace: TraceFile, requests: list[RequestTrace]) -> float:
+def tokens_per_s(
+    spec: str, deployment: Deployment, trace: TraceFile, requests: list[RequestTrace]
+) -> float:
     method = prepare_for_replay(parse_method(spec), trace, deployment)
     records = list(replay(method, trace.header, requests, deployment=deployment))
-    return sum(len(record.output_ids) for record in records) / sum(record.rounds[-1].end_s for record in records)
+    return sum(len(record.output_ids) for record in records) / sum(
+        record.rounds[-1].end_s for record in records
+    )
 
 
-def speedup(draft: LatencyModel, verify: LatencyModel, trace: TraceFile, requests: list[RequestTrace]) -> float:
+def speedup(
+    draft: LatencyModel, verify: LatencyModel, trace: TraceFile, requests: list[RequestTrace]
+) -> float:
     """Return the speedup of four drafted tokens over plain decoding, with both models on one card."""
-    deployment = Deployment("t4", drafter=Endpoint("T4", draft), verifier=Endpoint("T4", verify), placement="server")
-    fast, plain = (tokens_per_s(spec, deployment, trace, requests) for spec in ("fixed-k:k=4", "autoregressive"))
+    deployment = Deployment(
+        "t4", drafter=Endpoint("T4", draft), verifier=Endpoint("T4", verify), placement="server"
+    )
+    fast, plain = (
+        tokens_per_s(spec, deployment, trace, requests)
+        for spec in ("fixed-k:k=4", "autoregressive")
+    )
     return fast / plain
 
 
@@ -83,13 +113,19 @@ def test_drafting_ahead_costs_on_a_slow_device(trees: TraceFile, slow_edge: Depl
     """One public edge-cloud system lost 25% by prefetching: what was drafted ahead in vain delays the next draft."""
     requests = list(trees)
     ahead, waiting = (
-        tokens_per_s(spec, slow_edge, trees, requests) for spec in ("specedge", "specedge:proactive=false")
+        tokens_per_s(spec, slow_edge, trees, requests)
+        for spec in ("specedge", "specedge:proactive=false")
     )
     assert ahead < waiting
 
 
-def test_a_stop_rule_by_entropy_costs_on_a_slow_device(trace: TraceFile, slow_edge: Deployment) -> None:
+def test_a_stop_rule_by_entropy_costs_on_a_slow_device(
+    trace: TraceFile, slow_edge: Deployment
+) -> None:
     """It lost 4% by an entropy rule: AdaEDL's drafts one token more than it sends, which such a device feels."""
     requests = list(trace)
-    rule, fixed = (tokens_per_s(spec, slow_edge, trace, requests) for spec in ("adaedl:max_draft=12", "fixed-k:k=4"))
+    rule, fixed = (
+        tokens_per_s(spec, slow_edge, trace, requests)
+        for spec in ("adaedl:max_draft=12", "fixed-k:k=4")
+    )
     assert rule < fixed

@@ -70,7 +70,13 @@ from specbench_kit.studies.reproduction.laws import (
     stage_gib,
     top_token_frequency,
 )
-from specbench_kit.studies.reproduction.reproduction import COMMANDS, SEEDS, find_command, option_names, outcome_of
+from specbench_kit.studies.reproduction.reproduction import (
+    COMMANDS,
+    SEEDS,
+    find_command,
+    option_names,
+    outcome_of,
+)
 from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
     effect_in_words,
@@ -99,7 +105,9 @@ def test_an_experiment_says_what_is_assumed_and_where_it_would_lead(name: str) -
     assert len({assumed.name for assumed in experiment.assumed}) == len(experiment.assumed)
 
 
-@pytest.mark.parametrize("name", [name for name, experiment in ALL.items() if experiment.command in ("bench", "law")])
+@pytest.mark.parametrize(
+    "name", [name for name, experiment in ALL.items() if experiment.command in ("bench", "law")]
+)
 def test_published_numbers_stand_beside_a_series(name: str) -> None:
     experiment = ALL[name]
     labels = {
@@ -117,7 +125,10 @@ def test_pinned_numbers_of_the_papers() -> None:
     assert numbers("adaspec/table-2")["AdaSpec, trace 1", "value"] == 1.73
     assert numbers("specedge/figure-11")["specedge, 15 ms", "tpot_mean"] == 0.03647
     assert numbers("specpipe/section-4-2")["specpipe", "tpot_mean"] == 0.05467
-    table_2 = {(number.series, number.where["slo"]): number.value for number in ALL["wisp/table-2"].published}
+    table_2 = {
+        (number.series, number.where["slo"]): number.value
+        for number in ALL["wisp/table-2"].published
+    }
     assert [table_2["algorithm 1, late lane", slo] for slo in CLASSES] == [164, 142, 103, 86]
     assert [table_2["centralized", slo] for slo in CLASSES] == [97, 80, 54, 41]
     assert [table_2["sled", slo] for slo in CLASSES] == [83, 42, 27, 21]
@@ -127,7 +138,9 @@ def test_experiments_are_found_by_name_paper_and_all() -> None:
     assert [experiment.name for experiment in find_experiments("wisp/table-2")] == ["wisp/table-2"]
     assert {experiment.paper for experiment in find_experiments("specedge")} == {"specedge"}
     assert len(find_experiments("all")) == len(ALL)
-    with pytest.raises(SkitError, match=r"unknown experiment 'wisp/tabel-2' \(did you mean 'wisp/table-2'"):
+    with pytest.raises(
+        SkitError, match=r"unknown experiment 'wisp/tabel-2' \(did you mean 'wisp/table-2'"
+    ):
         find_experiments("wisp/tabel-2")
 
 
@@ -136,36 +149,69 @@ def test_an_input_is_moved_wherever_it_stands() -> None:
         "acceptance": ["iid:alpha=0.7,length=8", "iid:alpha=0.7,length=0"],
         "slo": ["1", "2"],
         "kv_tokens": "22000",
-        "series": {"a": {"method": "server-tree:depth=7", "drafted": 3}, "b": {"method": "x", "drafted": 4}},
+        "series": {
+            "a": {"method": "server-tree:depth=7", "drafted": 3},
+            "b": {"method": "x", "drafted": 4},
+        },
     }
-    assert replace_input(options, "acceptance.length", 6)["acceptance"] == ["iid:alpha=0.7,length=6"] * 2
+    assert (
+        replace_input(options, "acceptance.length", 6)["acceptance"]
+        == ["iid:alpha=0.7,length=6"] * 2
+    )
     assert replace_input(options, "slo", 3)["slo"] == ["3"]
     assert replace_input(options, "kv_tokens", 15)["kv_tokens"] == "15"
     assert replace_input(options, "link.rtt_s", 0.05)["replaced"] == ["link.rtt_s=0.05"]
-    assert replace_input(options, "series.a.method.depth", 5)["series"]["a"]["method"] == "server-tree:depth=5"
-    assert [entry["drafted"] for entry in replace_input(options, "series.*.drafted", 9)["series"].values()] == [9, 9]
+    assert (
+        replace_input(options, "series.a.method.depth", 5)["series"]["a"]["method"]
+        == "server-tree:depth=5"
+    )
+    assert [
+        entry["drafted"]
+        for entry in replace_input(options, "series.*.drafted", 9)["series"].values()
+    ] == [9, 9]
     named = {"series": {"14B/0.6B": {"levels": 4}}}
     assert replace_input(named, "series.14B/0.6B.levels", 5)["series"]["14B/0.6B"] == {"levels": 5}
-    with pytest.raises(SkitError, match=r"series\.c\.drafted: write series\.NAME\.option, .*the series: a, b"):
+    with pytest.raises(
+        SkitError, match=r"series\.c\.drafted: write series\.NAME\.option, .*the series: a, b"
+    ):
         replace_input(options, "series.c.drafted", 5)
-    assert replace_input(options, "series.a.link.rtt_s", 1)["series"]["a"]["replaced"] == ["link.rtt_s=1"]
+    assert replace_input(options, "series.a.link.rtt_s", 1)["series"]["a"]["replaced"] == [
+        "link.rtt_s=1"
+    ]
     assert options["slo"] == ["1", "2"]
 
 
-def compared(goal: float = 0.1, **pairs: tuple[dict[str, Any], float | None]) -> ReproducedExperiment:
+def compared(
+    goal: float = 0.1, **pairs: tuple[dict[str, Any], float | None]
+) -> ReproducedExperiment:
     """Return the experiment that a report reads, with published numbers that each have a simulated one."""
     tables = [
-        {"series": series, "metric": "value", "role": "predicted", **table} for series, (table, _) in pairs.items()
+        {"series": series, "metric": "value", "role": "predicted", **table}
+        for series, (table, _) in pairs.items()
     ]
-    content = {"command": "law", "summary": "", "source": "", "options": {}, "goal": goal, "published": tables}
+    content = {
+        "command": "law",
+        "summary": "",
+        "source": "",
+        "options": {},
+        "goal": goal,
+        "published": tables,
+    }
     experiment = build_experiment("x/y", {**content, "prevented": "No lengths."})
-    rows = [{"series": series, "value": {"mean": mean}} for series, (_, mean) in pairs.items() if mean is not None]
+    rows = [
+        {"series": series, "value": {"mean": mean}}
+        for series, (_, mean) in pairs.items()
+        if mean is not None
+    ]
     return outcome_of(experiment, compare_published(experiment, rows))
 
 
 def test_the_verdict_is_one_of_four_sentences() -> None:
     near_numbers = {"a": ({"value": 1.0}, 0.95), "b": ({"value": 1.0}, 1.02), "c": ({}, 3.0)}
-    assert verdict(compared(**near_numbers)) == "Predicted: all 2 predictions come out (numbers within 5%)."
+    assert (
+        verdict(compared(**near_numbers))
+        == "Predicted: all 2 predictions come out (numbers within 5%)."
+    )
     assert verdict(compared(**{**near_numbers, "a": ({"value": 1.0}, 1.4)})) == (
         "Predicted in part: 1 of 2 predictions come out. A number comes out within 10%; the farthest is 'a': 1.40 "
         "where 1.000 is printed, 1.40x. No lengths."
@@ -174,7 +220,10 @@ def test_the_verdict_is_one_of_four_sentences() -> None:
         "Not predicted: 0 of 1 predictions come out. A number comes out within 10%; the farthest is 'a': 1.40 "
         "where 1.000 is printed, 1.40x. No lengths."
     )
-    assert verdict(compared(a=({}, 1.0))) == "Nothing is predicted here, and the text of the paper has no number."
+    assert (
+        verdict(compared(a=({}, 1.0)))
+        == "Nothing is predicted here, and the text of the paper has no number."
+    )
 
 
 def test_only_predictions_count() -> None:
@@ -243,11 +292,19 @@ def test_a_number_printed_as_it_would_be_without_any_effect_is_not_counted() -> 
 def test_no_counted_ratio_of_two_systems_would_be_met_by_equal_ones() -> None:
     """What a ratio is without any effect goes unsaid only where equal systems would be far from what is printed."""
     for name, experiment in ALL.items():
-        ratios = [number for number in experiment.published if number.metric == "ratio" and number.value is not None]
-        rows = [{"series": number.series, **number.where, "ratio": {"mean": 1.0}} for number in ratios]
+        ratios = [
+            number
+            for number in experiment.published
+            if number.metric == "ratio" and number.value is not None
+        ]
+        rows = [
+            {"series": number.series, **number.where, "ratio": {"mean": 1.0}} for number in ratios
+        ]
         equal = compare_published(replace(experiment, published=tuple(ratios)), rows)
         assert [pair.series for pair in equal if pair.counted and pair.within] == [], name
-    figure_4 = compare_published(ALL["wisp/figure-4"], rows_of(law, ALL["wisp/figure-4"].options, lambda *_: None))
+    figure_4 = compare_published(
+        ALL["wisp/figure-4"], rows_of(law, ALL["wisp/figure-4"].options, lambda *_: None)
+    )
     assert [pair.counted for pair in figure_4] == [False] * 8
 
 
@@ -263,7 +320,8 @@ def test_a_number_that_is_tried_under_two_assumptions_counts_once() -> None:
     counts = {}
     for late in (5.2, 3.0):
         rows = [
-            {"series": name, "value": {"mean": mean}} for name, mean in (("early", 5.1), ("late", late), ("other", 5))
+            {"series": name, "value": {"mean": mean}}
+            for name, mean in (("early", 5.1), ("late", late), ("other", 5))
         ]
         result = outcome_of(experiment, compare_published(experiment, rows))
         counts[late] = (result.within, result.compared, result.roles["predicted"].compared)
@@ -280,8 +338,15 @@ def test_a_number_that_is_tried_under_two_assumptions_counts_once() -> None:
 
 def test_two_assumptions_of_specpipes_pipeline_are_four_printed_numbers() -> None:
     experiment = ALL["specpipe/ranges"]
-    result = outcome_of(experiment, compare_published(experiment, rows_of(law, experiment.options, lambda *_: None)))
-    assert sorted(number.compared[0].value for number in result.predictions()) == [3.89, 4.19, 5.23, 5.53]
+    result = outcome_of(
+        experiment, compare_published(experiment, rows_of(law, experiment.options, lambda *_: None))
+    )
+    assert sorted(number.compared[0].value for number in result.predictions()) == [
+        3.89,
+        4.19,
+        5.23,
+        5.53,
+    ]
 
 
 def test_a_ratio_with_a_fitted_side_is_half_fitted_and_not_counted() -> None:
@@ -291,16 +356,32 @@ def test_a_ratio_with_a_fitted_side_is_half_fitted_and_not_counted() -> None:
         {"series": "a over b", "metric": "ratio", "value": 2.0, "role": "predicted"},
         {"series": "b over b", "metric": "ratio", "value": 1.0, "role": "predicted"},
     ]
-    ratios = {"a over b": {"of": "a/rate", "over": "b/rate"}, "b over b": {"of": "b/rate", "over": ["b/rate"]}}
-    content = {"command": "bench", "summary": "", "source": "", "options": {"ratios": ratios}, "published": tables}
+    ratios = {
+        "a over b": {"of": "a/rate", "over": "b/rate"},
+        "b over b": {"of": "b/rate", "over": ["b/rate"]},
+    }
+    content = {
+        "command": "bench",
+        "summary": "",
+        "source": "",
+        "options": {"ratios": ratios},
+        "published": tables,
+    }
     experiment = build_experiment("x/y", content)
-    assert [number.role for number in experiment.published] == ["fitted", "predicted", "half fitted", "predicted"]
+    assert [number.role for number in experiment.published] == [
+        "fitted",
+        "predicted",
+        "half fitted",
+        "predicted",
+    ]
     assert role(compare_published(experiment, [])[2]) == "half fitted: 60 ms, in the numerator"
     rows = [{"series": "a over b", "ratio": {"mean": 2.0}}]
     result = outcome_of(experiment, compare_published(experiment, rows))
     assert (result.compared, result.roles["half fitted"].within) == (0, 1)
     of_table_1 = {
-        number.series: number.role for number in ALL["specedge/table-1"].published if number.metric == "ratio"
+        number.series: number.role
+        for number in ALL["specedge/table-1"].published
+        if number.metric == "ratio"
     }
     assert of_table_1 == {
         "gain, 32B": "fitted",
@@ -345,12 +426,21 @@ def test_every_published_number_says_what_it_is() -> None:
     ):
         content = {"published": [{"series": "a", "metric": "value", "value": 1.0, **table}]}
         with pytest.raises(SkitError, match=message):
-            build_experiment("x/y", {"command": "law", "summary": "", "source": "", "options": {}, **content})
-    assert {number.role for experiment in ALL.values() for number in experiment.published} == set(ROLES)
+            build_experiment(
+                "x/y", {"command": "law", "summary": "", "source": "", "options": {}, **content}
+            )
+    assert {number.role for experiment in ALL.values() for number in experiment.published} == set(
+        ROLES
+    )
 
 
 def test_a_figure_without_a_name_of_its_own_says_what_was_measured() -> None:
-    nameless = [(name, n) for name, experiment in ALL.items() for n in experiment.published if n.metric == "value"]
+    nameless = [
+        (name, n)
+        for name, experiment in ALL.items()
+        for n in experiment.published
+        if n.metric == "value"
+    ]
     assert [name for name, number in nameless if not number.measured] == []
     words = {metric_in_words(number) for name, number in nameless if name == "specedge/table-3"}
     assert words == {"time between tokens (s)", "speedup over plain decoding"}
@@ -364,9 +454,17 @@ def test_no_number_of_a_tables_other_cells_is_called_predicted() -> None:
 
 def test_a_stated_bound_holds_or_does_not() -> None:
     lower, upper = (Published("a", "value", 0.5, bound=bound) for bound in BOUNDS)
-    assert (holds(lower, 0.5), holds(lower, 0.4), holds(upper, 0.4), holds(upper, None)) == (True, False, True, None)
+    assert (holds(lower, 0.5), holds(lower, 0.4), holds(upper, 0.4), holds(upper, None)) == (
+        True,
+        False,
+        True,
+        None,
+    )
     result = compared(above=({"at_most": 2}, 3.0), near=({"value": 1.0}, 1.02))
-    assert (result.published[0].holds, result.published[0].simulated_over_published) == (False, None)
+    assert (result.published[0].holds, result.published[0].simulated_over_published) == (
+        False,
+        None,
+    )
     assert verdict(result) == (
         "Predicted in part: 1 of 2 predictions come out. Bounds that do not hold: 'above', at most 2.000: ours 3.00. "
         "No lengths."
@@ -380,15 +478,23 @@ def test_an_experiment_changes_nothing_of_its_papers_world_unsaid() -> None:
         in_world("x/y", content, world)
     completed = in_world("x/y", {**content, "differs": {"prompt_tokens": "Shorter ones."}}, world)
     assert completed["options"] == {"prompt_tokens": 250, "seeds": 5}
-    assert in_world("x/y", {**content, "command": "law"}, world)["options"] == {"prompt_tokens": 250}
+    assert in_world("x/y", {**content, "command": "law"}, world)["options"] == {
+        "prompt_tokens": 250
+    }
 
 
 def test_wisp_experiments_share_one_acceptance_and_longest_draft() -> None:
-    served = [experiment for experiment in find_experiments("wisp") if experiment.command in ("simulate", "capacity")]
+    served = [
+        experiment
+        for experiment in find_experiments("wisp")
+        if experiment.command in ("simulate", "capacity")
+    ]
     assert len(served) == 7
     for experiment in served:
         for text in experiment.options["acceptance"]:
-            assert text.startswith("iid:alpha=0.7322,length=8") or text == "iid:alpha=0.7322,length=0"
+            assert (
+                text.startswith("iid:alpha=0.7322,length=8") or text == "iid:alpha=0.7322,length=0"
+            )
 
 
 def test_no_scheduler_of_the_kit_stands_for_the_papers_own() -> None:
@@ -427,19 +533,39 @@ def test_one_pair_drafts_wherever_a_pair_of_models_decodes() -> None:
     with pytest.raises(SkitError, match="x/y has its own draft for a, unlike the paper's world"):
         in_world("x/y", content, world)
     named = {"command": "bench", "options": {"series": {"a": {"draft": "@32B/1.7B"}}}}
-    assert in_world("x/y", named, world)["options"]["series"]["a"]["draft"] == world.names["32B/1.7B"]
-    with pytest.raises(SkitError, match=r"the paper's world has no 32B/1.6B \(did you mean '32B/1.7B'\?\)"):
+    assert (
+        in_world("x/y", named, world)["options"]["series"]["a"]["draft"] == world.names["32B/1.7B"]
+    )
+    with pytest.raises(
+        SkitError, match=r"the paper's world has no 32B/1.6B \(did you mean '32B/1.7B'\?\)"
+    ):
         in_world("x/y", {**named, "options": {"series": {"a": {"draft": "@32B/1.6B"}}}}, world)
 
 
 def test_lists_and_tables_of_an_experiment_name_the_worlds_values_too() -> None:
     named = frozenset({"acceptance"})
-    world = World(frozenset({"simulate"}), {}, (), NO_CLAIM, (), names={"pair": "iid:alpha=0.6,length=8"}, named=named)
-    content = {"command": "simulate", "options": {"acceptance": ["@pair", "iid:alpha=0.7,length=8"]}}
-    with pytest.raises(SkitError, match="x/y has its own acceptance for its systems, unlike the paper's world"):
+    world = World(
+        frozenset({"simulate"}),
+        {},
+        (),
+        NO_CLAIM,
+        (),
+        names={"pair": "iid:alpha=0.6,length=8"},
+        named=named,
+    )
+    content = {
+        "command": "simulate",
+        "options": {"acceptance": ["@pair", "iid:alpha=0.7,length=8"]},
+    }
+    with pytest.raises(
+        SkitError, match="x/y has its own acceptance for its systems, unlike the paper's world"
+    ):
         in_world("x/y", content, world)
     completed = in_world("x/y", {**content, "differs": {"acceptance": "The second pair."}}, world)
-    assert completed["options"]["acceptance"] == ["iid:alpha=0.6,length=8", "iid:alpha=0.7,length=8"]
+    assert completed["options"]["acceptance"] == [
+        "iid:alpha=0.6,length=8",
+        "iid:alpha=0.7,length=8",
+    ]
     options = {"acceptance": ["@pair"], "slo_of": {"acceptance": "@pair", "quantile": 0.9}}
     same_world = in_world("x/y", {"command": "simulate", "options": options}, world)["options"]
     assert same_world["slo_of"] == {"acceptance": "iid:alpha=0.6,length=8", "quantile": 0.9}
@@ -448,7 +574,11 @@ def test_lists_and_tables_of_an_experiment_name_the_worlds_values_too() -> None:
 def test_both_sides_of_specedge_have_one_pair_and_a_device_each() -> None:
     for name in ("table-1", "figure-11", "figure-9"):
         series = ALL[f"specedge/{name}"].options["series"]
-        server = {entry["draft"]: entry["replaced"] for entry in series.values() if "server-tree" in entry["method"]}
+        server = {
+            entry["draft"]: entry["replaced"]
+            for entry in series.values()
+            if "server-tree" in entry["method"]
+        }
         edge = {entry["draft"] for entry in series.values() if "specedge" in entry["method"]}
         assert edge == set(server)
         for replaced in server.values():
@@ -458,7 +588,11 @@ def test_both_sides_of_specedge_have_one_pair_and_a_device_each() -> None:
 def test_a_list_of_inputs_is_given_as_toml_or_entry_by_entry() -> None:
     specs = ["fcfs", "wisp-paper:late_lane=true,guard_s=0.25"]
     written = 'scheduler=["fcfs", "wisp-paper:late_lane=true,guard_s=0.25"]'
-    assert parse_changes([written]) == parse_changes([f"scheduler={spec}" for spec in specs]) == {"scheduler": specs}
+    assert (
+        parse_changes([written])
+        == parse_changes([f"scheduler={spec}" for spec in specs])
+        == {"scheduler": specs}
+    )
     assert parse_changes(["seeds=5", "devices=[40, 80]"]) == {"seeds": 5, "devices": [40, 80]}
     options = {"scheduler": ["edf"], "slo": ["1"]}
     assert replace_input(options, "scheduler", specs)["scheduler"] == specs
@@ -470,14 +604,31 @@ def test_a_list_of_inputs_is_given_as_toml_or_entry_by_entry() -> None:
 def test_figures_of_several_seeds_have_an_interval() -> None:
     """Rows are joined by series and point; one that a seed does not have is left out of its figure."""
     rows_by_seed = [
-        [{"series": "a", "n": 1, "figures": {"x_rate": {"mean": 0.0}, "t": {"mean": {"mean": 2.0}}, "of": [1, 2]}}],
-        [{"series": "a", "n": 1, "figures": {"x_rate": {"mean": 0.2}, "t": {"mean": {"mean": 4.0}}}}, {"series": "b"}],
+        [
+            {
+                "series": "a",
+                "n": 1,
+                "figures": {"x_rate": {"mean": 0.0}, "t": {"mean": {"mean": 2.0}}, "of": [1, 2]},
+            }
+        ],
+        [
+            {
+                "series": "a",
+                "n": 1,
+                "figures": {"x_rate": {"mean": 0.2}, "t": {"mean": {"mean": 4.0}}},
+            },
+            {"series": "b"},
+        ],
     ]
     assert over_seeds(rows_by_seed[:1]) == rows_by_seed[0]
     joined, only_once = over_seeds(rows_by_seed)
     assert (joined["series"], joined["n"]) == ("a", 1)
     rate, time = joined["figures"]["x_rate"], joined["figures"]["t"]["mean"]
-    assert (rate["mean"], rate["low"], rate["high"]) == (pytest.approx(0.1), 0.0, 1.0)  # cut where a rate ends
+    assert (rate["mean"], rate["low"], rate["high"]) == (
+        pytest.approx(0.1),
+        0.0,
+        1.0,
+    )  # cut where a rate ends
     assert time["mean"] == 3.0
     assert time["low"] < 3.0 < time["high"]
     assert only_once == {"series": "b"}
@@ -488,7 +639,10 @@ def test_derived_figures_are_computed_seed_by_seed() -> None:
 
     def command(options: Any, _report: Any) -> Any:
         numerator, denominator = ((2.0, 1.0), (6.0, 2.0))[options["seed"]]
-        return [{"series": "a", "s": {"mean": numerator}}, {"series": "b", "s": {"mean": denominator}}]
+        return [
+            {"series": "a", "s": {"mean": numerator}},
+            {"series": "b", "s": {"mean": denominator}},
+        ]
 
     options = {"ratios": {"gain": {"of": "a/s", "over": "b/s"}}}
     rows = estimated_rows_of(command, options, lambda *_: None, seeds=2)
@@ -520,7 +674,9 @@ def test_a_controller_that_ends_a_chain() -> None:
 def test_the_speedup_of_a_pipeline() -> None:
     assert pipeline_speedup(8, 1.0) == 8
     assert pipeline_speedup(8, 0.95) == pytest.approx(1 / pipeline_s(1.0, 8, 0.95))
-    assert pipeline_speedup(8, 0.95, more=0.1) == pytest.approx(1 / pipeline_s(1.0, 8, 0.95, 0.1 / 8))
+    assert pipeline_speedup(8, 0.95, more=0.1) == pytest.approx(
+        1 / pipeline_s(1.0, 8, 0.95, 0.1 / 8)
+    )
     assert pipeline_speedup(8, 1.0, slowest=2.0) == 4
 
 
@@ -544,7 +700,10 @@ def test_a_page_begins_with_its_claims_and_names_what_is_not_compared(tmp_path: 
     report.write(tmp_path, [result])
     page = (tmp_path / "wisp.md").read_text()
     first_table = page[page.index("| experiment") :].split("\n\n", 1)[0]
-    assert first_table.splitlines()[0] == "| experiment | claim | kind | published | ours (95% interval) | verdict |"
+    assert (
+        first_table.splitlines()[0]
+        == "| experiment | claim | kind | published | ours (95% interval) | verdict |"
+    )
     assert (
         "| x | a: value | predicted | 2.500 | 1.400 (1.20 to 2.60) | not met: 0.560x, though inside our interval |"
         in (first_table)
@@ -555,7 +714,9 @@ def test_a_page_begins_with_its_claims_and_names_what_is_not_compared(tmp_path: 
     assert (tmp_path / "plots" / "wisp-predictions.svg").is_file()
 
 
-def test_a_lead_over_another_system_is_a_claim_that_follows_from_the_numbers(tmp_path: Path) -> None:
+def test_a_lead_over_another_system_is_a_claim_that_follows_from_the_numbers(
+    tmp_path: Path,
+) -> None:
     """Published, the first serves twice as many devices as the second; simulated, one and a half times as many."""
     numbers = {"metric": "capacity", "role": "predicted"}
     experiment = build_experiment(
@@ -566,10 +727,16 @@ def test_a_lead_over_another_system_is_a_claim_that_follows_from_the_numbers(tmp
             "source": "S",
             "options": {},
             "against": "a",
-            "published": [{"series": "a", "value": 20.0, **numbers}, {"series": "b", "value": 10.0, **numbers}],
+            "published": [
+                {"series": "a", "value": 20.0, **numbers},
+                {"series": "b", "value": 10.0, **numbers},
+            ],
         },
     )
-    rows = [{"series": series, "capacity": {"mean": mean}} for series, mean in (("a", 18.0), ("b", 12.0))]
+    rows = [
+        {"series": series, "capacity": {"mean": mean}}
+        for series, mean in (("a", 18.0), ("b", 12.0))
+    ]
     result = outcome_of(experiment, compare_published(experiment, rows))
     report.write(tmp_path, [result])
     line = "| x | a / b: capacity (devices) | follows from the numbers | 2.00x | 1.50x | not met: 0.750x |"
@@ -619,7 +786,9 @@ def test_laws() -> None:
     assert acceptance_after_filter(0.5, 1.0, 0.5) == pytest.approx(2 / 3)
     assert sampling_slowdown_percent(8, 0.9, 0.9, 0.7, 0.6, 0.9, 80) == pytest.approx(0)
     assert sampling_slowdown_percent(8, 0.9, 0.4, 1.0, 0.6, 0.9, 80) == pytest.approx(0)
-    weights = 8192 * 128 * 144 + 3 * 8192 * 28672  # of a layer: 64 heads, 8 of keys and values, three matrices
+    weights = (
+        8192 * 128 * 144 + 3 * 8192 * 28672
+    )  # of a layer: 64 heads, 8 of keys and values, three matrices
     kv = 2 * 8 * 128 * 1024
     assert stage_gib("llama3.1-70b", 2, 0, 1024, 0.0) == pytest.approx(4 * (weights + kv) / 2**30)
 
@@ -628,14 +797,22 @@ def test_a_request_beside_a_prompt_takes_what_its_own_tokens_take() -> None:
     """Table 12 gives the cost of 5 new tokens after 500 next to a prompt of 1,000; by a data sheet it is never zero."""
     alone_s = 1000 * 33.14e-6 + 1000**2 * 34.5e-9 + 14.86e-3
     more_s = 5 * 33.14e-6 + 5 * 505 * 34.5e-9 + 500 * 4.62e-6
-    assert joint_prefill_by_profile("wisp-table-12", 1000, 5, 500) == pytest.approx(1 + more_s / alone_s)
-    assert 1 < joint_prefill_by_data_sheet("llama2-70b", "a100-80", 2, "float16", 1000, 5, 500) < 1.05
+    assert joint_prefill_by_profile("wisp-table-12", 1000, 5, 500) == pytest.approx(
+        1 + more_s / alone_s
+    )
+    assert (
+        1 < joint_prefill_by_data_sheet("llama2-70b", "a100-80", 2, "float16", 1000, 5, 500) < 1.05
+    )
 
 
 @pytest.mark.parametrize(("top_p", "top_k"), [(0.9, 80), (0.95, 3), (1.0, 2)])
-def test_the_likeliest_token_is_drawn_as_often_as_a_sampler_draws_it(top_p: float, top_k: int) -> None:
+def test_the_likeliest_token_is_drawn_as_often_as_a_sampler_draws_it(
+    top_p: float, top_k: int
+) -> None:
     """The frequency is a mean over positions; at each, probabilities fall by one factor."""
-    sure = torch.tensor([Agreement((0.7,), spread=1.0).chance((position + 0.5) / 1000) for position in range(1000)])
+    sure = torch.tensor(
+        [Agreement((0.7,), spread=1.0).chance((position + 0.5) / 1000) for position in range(1000)]
+    )
     logits = torch.arange(300) * (1 - sure).clamp(1e-7, 1 - 1e-7).log()[:, None]
     drawn = Sampler(0.6, top_p, top_k).probabilities(logits)[:, 0].mean().item()
     assert top_token_frequency(0.7, 0.6, top_p, top_k) == pytest.approx(drawn, abs=2e-3)
@@ -653,7 +830,9 @@ def test_a_fit_to_undisturbed_times_finds_the_published_coefficients() -> None:
     options = {"seeds": 2, "series": {"table 12": {"profile": "wisp-table-12", "noise_s": 0.0}}}
     (row,) = laws.profile(options, lambda *_: None)
     results = {name: value["mean"] for name, value in row["coefficients"].items()}
-    assert results == pytest.approx({"a_s": 33.14e-6, "b_compute_s": 34.5e-9, "b_read_s": 4.62e-6, "c_s": 14.86e-3})
+    assert results == pytest.approx(
+        {"a_s": 33.14e-6, "b_compute_s": 34.5e-9, "b_read_s": 4.62e-6, "c_s": 14.86e-3}
+    )
     assert row["test"]["rmse_s"]["mean"] == pytest.approx(0.0, abs=1e-9)
 
 
@@ -678,8 +857,15 @@ def test_a_predictor_learns_from_a_recorded_pair(monkeypatch: pytest.MonkeyPatch
     """The pair is surer where it is right, and says so; prompts are those that every machine has."""
     monkeypatch.setenv("SKIT_DATA_DIR", "nowhere")
     series = {"line": {"family": "logistic", "threshold": "balanced"}}
-    sizes = {"draft": "synthetic:ranks=0.7,spread=1", "limit": 40, "output_tokens": 24, "max_draft": 4}
-    examples, line = training.train({"target": "synthetic", "series": series, **sizes}, lambda *_: None)
+    sizes = {
+        "draft": "synthetic:ranks=0.7,spread=1",
+        "limit": 40,
+        "output_tokens": 24,
+        "max_draft": 4,
+    }
+    examples, line = training.train(
+        {"target": "synthetic", "series": series, **sizes}, lambda *_: None
+    )
     assert examples["accepted_share"]["mean"] == pytest.approx(0.7, abs=0.06)
     assert examples["correlation"]["confidence"]["mean"] > 0.2
     assert line["auc"]["mean"] > 0.55
@@ -701,7 +887,9 @@ def test_a_grid_of_decoded_series_with_ratios_and_picks() -> None:
         "requests": 1,
         "prompt_tokens": 8,
         "output_tokens": 31,
-        "series": {"right": {"method": "fixed-k:k=9", "deployment": "specedge", "draft": "ranks=1.0"}},
+        "series": {
+            "right": {"method": "fixed-k:k=9", "deployment": "specedge", "draft": "ranks=1.0"}
+        },
         "over": {"k": {"key": "series.*.method.k", "values": [2, 5]}},
         "ratios": {
             "itself": {"of": figure, "over": figure, "factor": 2.0},
@@ -710,7 +898,9 @@ def test_a_grid_of_decoded_series_with_ratios_and_picks() -> None:
         "picks": {"longest": {"of": figure, "pick": "most", "axis": "k"}, "least": {"of": figure}},
     }
     two, five, *derived_rows = rows_of(bench, options, lambda *_: None)
-    assert [entry["acceptance_length"]["mean"] for entry in (two, five)] == pytest.approx([31 / 11, 31 / 6])
+    assert [entry["acceptance_length"]["mean"] for entry in (two, five)] == pytest.approx(
+        [31 / 11, 31 / 6]
+    )
     mean = {"mean": pytest.approx(11 / 6)}
     assert derived_rows == [
         {"series": "itself", "k": 2, "ratio": {"mean": 2.0}},
@@ -738,26 +928,36 @@ def test_the_least_of_several_figures_over_another_at_each_place() -> None:
         for n, time in enumerate(series_times)
     ]
     results = GridRows(rows).ratios({"gain": {"of": ["a/s", "b/s"], "over": "c/s"}})
-    assert results == [{"series": "gain", "n": n, "ratio": {"mean": ratio}} for n, ratio in enumerate((2.0, 4.0))]
+    assert results == [
+        {"series": "gain", "n": n, "ratio": {"mean": ratio}} for n, ratio in enumerate((2.0, 4.0))
+    ]
 
 
 def test_the_average_of_several_figures() -> None:
     rows = [{"series": name, "s": {"mean": mean}} for name, mean in (("a", 1.0), ("b", 3.0))]
-    assert GridRows(rows).averages({"both": {"of": ["a/s", "b/s"]}}) == [{"series": "both", "value": {"mean": 2.0}}]
+    assert GridRows(rows).averages({"both": {"of": ["a/s", "b/s"]}}) == [
+        {"series": "both", "value": {"mean": 2.0}}
+    ]
 
 
 def test_axes_have_values_by_name_and_go_for_every_command() -> None:
     axis = {"key": "series.a.accepted", "values": {"few": 1, "many": 3}}
     series = {"a": {"law": "speedup", "drafted": 4, "accepted": 1, "draft_cost": 0.25}}
     rows = rows_of(law, {"series": series, "over": {"which": axis}}, lambda *_: None)
-    assert rows == [{"which": name, "series": "a", "value": {"mean": x}} for name, x in (("few", 1.0), ("many", 2.0))]
+    assert rows == [
+        {"which": name, "series": "a", "value": {"mean": x}}
+        for name, x in (("few", 1.0), ("many", 2.0))
+    ]
 
 
 def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -> None:
     for name in ("specedge/figure-10", "adaspec/table-2"):
         done = skit_here("reproduce", name, "--to", tmp_path)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines()[-1] == f"report: {tmp_path / 'README.html'} (as text: README.md)"
+        assert (
+            done.stdout.splitlines()[-1]
+            == f"report: {tmp_path / 'README.html'} (as text: README.md)"
+        )
     overview = (tmp_path / "README.md").read_text()
     assert "[specedge/figure-10](specedge.md)" in overview
     assert "[adaspec/table-2](adaspec.md)" in overview
@@ -771,8 +971,13 @@ def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -
     results = read_object(tmp_path / "summary.json")["experiments"]["adaspec/table-2"]
     assert (results["within"], results["compared"]) == (4, 6)
     assert results["roles"]["fitted"]["compared"] == 3
-    moves = {entry["value"]: entry["ratios"]["AdaSpec, trace 2 value"] for entry in results["sensitivity"]}
-    assert moves["0.1"] == pytest.approx([2.14 / (1 + 2.96 * 0.1757) / 1.42, 2.14 / (1 + 2.96 * 0.1) / 1.42])
+    moves = {
+        entry["value"]: entry["ratios"]["AdaSpec, trace 2 value"]
+        for entry in results["sensitivity"]
+    }
+    assert moves["0.1"] == pytest.approx(
+        [2.14 / (1 + 2.96 * 0.1757) / 1.42, 2.14 / (1 + 2.96 * 0.1) / 1.42]
+    )
 
 
 def test_changed_inputs_are_said_wherever_their_numbers_stand(tmp_path: Path) -> None:
@@ -783,11 +988,17 @@ def test_changed_inputs_are_said_wherever_their_numbers_stand(tmp_path: Path) ->
     assert said in " ".join(done.stdout.split())
     for page in ("README.md", "adaspec.md"):
         assert said in (tmp_path / page).read_text().replace("`", "")
-    assert "`skit reproduce adaspec/table-2 --set 'series.*.draft_cost=0.181'`" in (tmp_path / "adaspec.md").read_text()
+    assert (
+        "`skit reproduce adaspec/table-2 --set 'series.*.draft_cost=0.181'`"
+        in (tmp_path / "adaspec.md").read_text()
+    )
     (warning,) = api.load(tmp_path).warnings
     assert warning.startswith(said)
     unchanged = error_line(skit_here("reproduce", "adaspec/table-2", "--to", tmp_path))
-    assert "holds adaspec/table-2 with series.*.draft_cost: 0.181: choose another folder with --to" in unchanged
+    assert (
+        "holds adaspec/table-2 with series.*.draft_cost: 0.181: choose another folder with --to"
+        in unchanged
+    )
 
 
 @pytest.mark.parametrize(
@@ -795,11 +1006,19 @@ def test_changed_inputs_are_said_wherever_their_numbers_stand(tmp_path: Path) ->
     [
         ("wisp/table-3", "devices=ten", "--devices must be a whole number, not 'ten'"),
         ("wisp/table-3", "max_btch=8", "has no such input (did you mean 'max_batch'?)"),
-        ("adaspec/table-2", "series.*.draft_cost=-3", "is not negative, as in --set series.*.draft_cost="),
+        (
+            "adaspec/table-2",
+            "series.*.draft_cost=-3",
+            "is not negative, as in --set series.*.draft_cost=",
+        ),
     ],
 )
-def test_an_input_of_another_kind_is_one_line(experiment: str, change: str, words: str, tmp_path: Path) -> None:
-    assert words in error_line(skit_here("reproduce", experiment, "--set", change, "--out", tmp_path))
+def test_an_input_of_another_kind_is_one_line(
+    experiment: str, change: str, words: str, tmp_path: Path
+) -> None:
+    assert words in error_line(
+        skit_here("reproduce", experiment, "--set", change, "--out", tmp_path)
+    )
 
 
 def test_one_value_stands_for_a_list_of_one() -> None:
@@ -807,7 +1026,9 @@ def test_one_value_stands_for_a_list_of_one() -> None:
 
 
 def test_an_unknown_input_is_one_line(tmp_path: Path) -> None:
-    line = error_line(skit_here("reproduce", "specedge/figure-10", "--set", "sedes=1", "--to", tmp_path))
+    line = error_line(
+        skit_here("reproduce", "specedge/figure-10", "--set", "sedes=1", "--to", tmp_path)
+    )
     assert line == (
         "--set sedes: specedge/figure-10 is a closed form; its inputs are series.NAME.INPUT, where INPUT is one of "
         "rtt_s, step_s, verify_s and NAME is * for all series or one of '15 ms', '40 ms', '50 ms'"
@@ -831,15 +1052,24 @@ def test_the_list_of_experiments_has_titles_and_times() -> None:
 def refusal(name: str, **changes: object) -> str:
     """Return why an experiment refuses its changed inputs."""
     with pytest.raises(SkitError) as refused:
-        reproduction._changed(ALL[name], ALL[name].options, {key.replace("__", "."): v for key, v in changes.items()})
+        reproduction._changed(
+            ALL[name], ALL[name].options, {key.replace("__", "."): v for key, v in changes.items()}
+        )
     return str(refused.value)
 
 
 def test_an_input_of_another_kind_or_of_no_series_is_refused() -> None:
-    assert refusal("wisp/table-1", seeds="x") == "--set seeds=x: seeds is a number, as in --set seeds=5"
-    assert refusal("wisp/table-7", seeds=0).startswith("--set seeds=0: seeds is a whole number from 1 on")
+    assert (
+        refusal("wisp/table-1", seeds="x")
+        == "--set seeds=x: seeds is a number, as in --set seeds=5"
+    )
+    assert refusal("wisp/table-7", seeds=0).startswith(
+        "--set seeds=0: seeds is a whole number from 1 on"
+    )
     assert "knows acceptance, " in refusal("wisp/table-1", foo=3)
-    assert "is a closed form; its inputs are series.NAME.INPUT" in refusal("wisp/figure-4", seeds="x")
+    assert "is a closed form; its inputs are series.NAME.INPUT" in refusal(
+        "wisp/figure-4", seeds="x"
+    )
     assert "is a closed form" in refusal("wisp/figure-4", link__rtt_s=1)
     assert "its inputs are seeds and series.NAME.INPUT" in refusal("wisp/table-7", foo=3)
     field = "series.*.hit_rate"
@@ -847,7 +1077,9 @@ def test_an_input_of_another_kind_or_of_no_series_is_refused() -> None:
     changed = reproduction._changed(experiment, experiment.options, {field: 0.9})["series"]
     # Series of other laws, which have no hit rate, stay as they are.
     assert {entry.get("hit_rate") for entry in changed.values()} == {0.9, None}
-    with pytest.raises(SkitError, match=r"hit_rate=u: series\.\*\.hit_rate is a number, as in .*hit_rate=0\.95"):
+    with pytest.raises(
+        SkitError, match=r"hit_rate=u: series\.\*\.hit_rate is a number, as in .*hit_rate=0\.95"
+    ):
         reproduction._changed(experiment, experiment.options, {field: "u"})
 
 
@@ -860,7 +1092,10 @@ def test_earlier_results_are_judged_by_the_rules_of_today() -> None:
     ]
     today = outcome_of(experiment, compare_published(experiment, rows))
     today.wall_s = 3.0
-    old = [structs.replace(pair, role="predicted", fitted_to="", counted=True) for pair in today.published]
+    old = [
+        structs.replace(pair, role="predicted", fitted_to="", counted=True)
+        for pair in today.published
+    ]
     earlier = structs.replace(today, published=old, within=9, compared=9, verdict="")
     again = reproduction.judge_again(experiment, earlier)
     assert again == today
@@ -888,7 +1123,9 @@ def test_the_committed_overview_has_one_count() -> None:
         assert f" | {result.verdict} |\n" in page, name
 
 
-def test_what_was_reproduced_before_an_interruption_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_reproduced_before_an_interruption_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(experiment: Any, *_: object, **__: object) -> Any:
         if experiment.name == "specedge/prices":
             raise KeyboardInterrupt
@@ -908,7 +1145,9 @@ def test_what_was_reproduced_before_an_interruption_is_kept(tmp_path: Path, monk
         ('{"experiments": []}', "experiments must be an object"),
     ],
 )
-def test_results_that_do_not_have_what_a_report_reads_are_one_line(content: str, problem: str, tmp_path: Path) -> None:
+def test_results_that_do_not_have_what_a_report_reads_are_one_line(
+    content: str, problem: str, tmp_path: Path
+) -> None:
     (tmp_path / "summary.json").write_text(content)
     with pytest.raises(
         SkitError, match=rf"summary\.json was not written by skit reproduce \({problem}.*\): choose"
@@ -918,7 +1157,8 @@ def test_results_that_do_not_have_what_a_report_reads_are_one_line(content: str,
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, experiment in ALL.items() if experiment.command in ("simulate", "capacity")]
+    "name",
+    [name for name, experiment in ALL.items() if experiment.command in ("simulate", "capacity")],
 )
 def test_the_kit_accepts_the_options_of_every_served_experiment(name: str) -> None:
     """All scenarios are built; to run them takes minutes."""
@@ -926,7 +1166,9 @@ def test_the_kit_accepts_the_options_of_every_served_experiment(name: str) -> No
     options = {key: value for key, value in experiment.options.items() if key not in GRID}
     for _, given in points_of(experiment.options.get("over", {}), options):
         slo = {"slo": [AN_SLO]} if "slo_of" in given else {}
-        settings = settings_of({key: value for key, value in given.items() if key != "slo_of"} | slo)
+        settings = settings_of(
+            {key: value for key, value in given.items() if key != "slo_of"} | slo
+        )
         builder = ScenarioBuilder(settings)
         for point in settings.points():
             assert builder.scenario(point).source.typical.longest >= 0
@@ -956,7 +1198,11 @@ def test_the_table_of_many_configurations_fits_a_terminal_of_80_columns() -> Non
     """A number stands on one line and a configuration on two; how it is tried is a mark, explained once below."""
     experiment = ALL["wisp/table-2"]
     rows = [
-        {"series": number.series, **number.where, number.metric: {"mean": 182.4, "low": 168.2, "high": 196.6}}
+        {
+            "series": number.series,
+            **number.where,
+            number.metric: {"mean": 182.4, "low": 168.2, "high": 196.6},
+        }
         for number in experiment.published
     ]
     result = outcome_of(experiment, compare_published(experiment, rows))
@@ -968,6 +1214,8 @@ def test_the_table_of_many_configurations_fits_a_terminal_of_80_columns() -> Non
     table = lines[begin : lines.index("* 1 of 2 assumptions")]
     assert len(table) <= 2 * (1 + len(result.published))
     assert sum("182.4 (168 to 197)" in line for line in table) == len(result.published)
-    assert any(re.match(r"algorithm 1 \(slo class-1\) +predicted \* +164\.0 ", line) for line in table)
+    assert any(
+        re.match(r"algorithm 1 \(slo class-1\) +predicted \* +164\.0 ", line) for line in table
+    )
     assert "– not in the paper's text" in lines
     assert "assumptions" not in "".join(table)

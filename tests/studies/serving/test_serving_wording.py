@@ -17,7 +17,12 @@ from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.vocabulary import Percentiles
 from specbench_kit.reports.document import Heading, Table
 from specbench_kit.reports.render_markdown import render
-from specbench_kit.reports.sections.cautions import TOY_PAIR, constant_steps, impossible_times, setting_cautions
+from specbench_kit.reports.sections.cautions import (
+    TOY_PAIR,
+    constant_steps,
+    impossible_times,
+    setting_cautions,
+)
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.serving.figures import (
     CapacityRange,
@@ -43,29 +48,47 @@ from specbench_kit.studies.serving.wording import (
 )
 
 RULE = CapacityRule(0.05, 64, 0.01, "speed")
-POINT: dict[str, Any] = {"slo_scale": 1.0, "estimator_factor": 1.0, "estimator_noise": 0.0, "guard_s": 0.0}
+POINT: dict[str, Any] = {
+    "slo_scale": 1.0,
+    "estimator_factor": 1.0,
+    "estimator_noise": 0.0,
+    "guard_s": 0.0,
+}
 
 
 def searched(
     series: str, low: float | None, mean: float, high: float | None, slo: str = "4", **changes: Any
 ) -> SearchedRow:
-    searched_row = {"series": series, "slo": slo, "unit": "devices", "capacity": Interval(mean, low, high), "seeds": []}
+    searched_row = {
+        "series": series,
+        "slo": slo,
+        "unit": "devices",
+        "capacity": Interval(mean, low, high),
+        "seeds": [],
+    }
     return SearchedRow(**(POINT | searched_row | changes))
 
 
 def simulated(series: str, devices: int, low: float, mean: float, high: float) -> SimulatedRow:
     figures = serving_figures(
-        Interval(0.0), violation_rate=Interval(mean, low, high), throughput=Interval(100.0, 90.0, 110.0)
+        Interval(0.0),
+        violation_rate=Interval(mean, low, high),
+        throughput=Interval(100.0, 90.0, 110.0),
     )
     return SimulatedRow(series=series, slo="2", devices=devices, figures=figures, **POINT)
 
 
 def of_search(rows: list[SearchedRow], seeds: int = 5) -> list[str]:
-    return winners(serving_run(seeds=seeds), CapacitySummary(rule=RULE, axes={}, rows=rows, guards=[], ranges=[]))
+    return winners(
+        serving_run(seeds=seeds),
+        CapacitySummary(rule=RULE, axes={}, rows=rows, guards=[], ranges=[]),
+    )
 
 
 def simulation(rows: list[SimulatedRow], ranges: Sequence[FigureRange] = ()) -> SimulationSummary:
-    return SimulationSummary(axes={}, rows=rows, against_first=[], knees=[], guards=[], ranges=list(ranges))
+    return SimulationSummary(
+        axes={}, rows=rows, against_first=[], knees=[], guards=[], ranges=list(ranges)
+    )
 
 
 def of_simulation(rows: list[SimulatedRow], seeds: int = 5) -> list[str]:
@@ -77,7 +100,11 @@ def of_simulation(rows: list[SimulatedRow], seeds: int = 5) -> list[str]:
     [
         ([searched("wisp", 80, 90, 100)], []),
         (
-            [searched("wisp", 80, 90, 100), searched("sled", 8, 9, 10), searched("fixed", 145, 150, 155)],
+            [
+                searched("wisp", 80, 90, 100),
+                searched("sled", 8, 9, 10),
+                searched("fixed", 145, 150, 155),
+            ],
             ["At 8 tokens/s take fixed: it serves 150 (145–155) devices, 67% more than wisp."],
         ),
         (
@@ -93,7 +120,9 @@ def of_simulation(rows: list[SimulatedRow], seeds: int = 5) -> list[str]:
         ),
         (
             [searched("wisp", 80, 90, 100), searched("sled", 0, 0, 0)],
-            ["At 8 tokens/s take wisp: it serves 90 (80–100) devices, where nothing is served by sled."],
+            [
+                "At 8 tokens/s take wisp: it serves 90 (80–100) devices, where nothing is served by sled."
+            ],
         ),
         (
             [searched("wisp", 0, 0, 0), searched("sled", 0, 0, 0)],
@@ -106,9 +135,19 @@ def of_simulation(rows: list[SimulatedRow], seeds: int = 5) -> list[str]:
                 "run more seeds, or take either."
             ],
         ),
-        ([searched("wisp", 80, 90, 100), searched("sled", 0, 0, 0, refused="no batch can meet it")], []),
         (
-            [searched(name, 10 * n, 11 * n, 12 * n, slo) for slo in ("1", "4") for name, n in (("a", 1), ("b", 2))],
+            [
+                searched("wisp", 80, 90, 100),
+                searched("sled", 0, 0, 0, refused="no batch can meet it"),
+            ],
+            [],
+        ),
+        (
+            [
+                searched(name, 10 * n, 11 * n, 12 * n, slo)
+                for slo in ("1", "4")
+                for name, n in (("a", 1), ("b", 2))
+            ],
             [
                 "At 2 tokens/s take b: it serves 22 (20–24) devices, 2.0 times as many as a.",
                 "At 8 tokens/s take b: it serves 22 (20–24) devices, 2.0 times as many as a.",
@@ -129,7 +168,9 @@ def test_a_simulation_names_the_system_that_breaks_fewest_promises_under_the_hig
         "At 16 devices, promised 4 tokens/s, take b: it breaks 10.0% (5.0%–15.0%) of its promises, "
         "a 25.0% (20.0%–30.0%)."
     ]
-    assert of_simulation([replace(row, figures=serving_figures(Interval(0.0))) for row in rows]) == []
+    assert (
+        of_simulation([replace(row, figures=serving_figures(Interval(0.0))) for row in rows]) == []
+    )
     rows[-1] = simulated("b", 16, 0.05, 0.1, 0.22)
     assert of_simulation(rows) == [
         "At 16 devices, promised 4 tokens/s, b breaks 10.0% (5.0%–22.0%) of its promises and a 25.0% (20.0%–30.0%): "
@@ -139,7 +180,11 @@ def test_a_simulation_names_the_system_that_breaks_fewest_promises_under_the_hig
 
 @pytest.mark.parametrize(
     ("seeds", "words"),
-    [(1, "one seed shows no difference"), (2, "2 seeds are too few for a verdict"), (4, "4 seeds are too few")],
+    [
+        (1, "one seed shows no difference"),
+        (2, "2 seeds are too few for a verdict"),
+        (4, "4 seeds are too few"),
+    ],
 )
 def test_fewer_than_five_seeds_give_no_verdict(seeds: int, words: str) -> None:
     """However far apart the intervals are, nobody is told to take one of the systems."""
@@ -182,21 +227,36 @@ def test_a_verdict_can_fail_over_a_range_only_where_seeds_show_one(
         throughput_ratio=None,
     )
     (line,) = derived_range(
-        simulation(rows, [of_first, replace(of_first, series="b", against="a", throughput_ratio=ratio)])
+        simulation(
+            rows, [of_first, replace(of_first, series="b", against="a", throughput_ratio=ratio)]
+        )
     )
     assert f" a ({said})." in line
-    searches = [searched(name, low, 100.0, high) for name, (low, high) in zip("ab", throughputs, strict=True)]
+    searches = [
+        searched(name, low, 100.0, high)
+        for name, (low, high) in zip("ab", throughputs, strict=True)
+    ]
     condition["slo"] = "4"
     capacity_range = CapacityRange(
-        **condition, series="b", unit="devices", mean=100.0, capacity=(90.0, 110.0), against="a", capacity_ratio=ratio
+        **condition,
+        series="b",
+        unit="devices",
+        mean=100.0,
+        capacity=(90.0, 110.0),
+        against="a",
+        capacity_ratio=ratio,
     )
     summary = CapacitySummary(rule=RULE, axes={}, rows=searches, guards=[], ranges=[capacity_range])
     (line,) = derived_capacities(summary)
     assert f" a ({said}); " in line
 
 
-@pytest.mark.parametrize(("busy", "late", "is_said"), [(0.99, 0.0, True), (0.5, 0.0, False), (0.99, 0.3, False)])
-def test_a_busy_server_that_keeps_its_promises_is_explained(busy: float, late: float, is_said: bool) -> None:
+@pytest.mark.parametrize(
+    ("busy", "late", "is_said"), [(0.99, 0.0, True), (0.5, 0.0, False), (0.99, 0.3, False)]
+)
+def test_a_busy_server_that_keeps_its_promises_is_explained(
+    busy: float, late: float, is_said: bool
+) -> None:
     row = simulated("a", 16, late, late, late)
     row.figures.server.utilisation = Interval(busy)
     summary = simulation([row])
@@ -230,7 +290,11 @@ def test_a_narrow_terminal_breaks_names_and_no_numbers() -> None:
 
 
 def test_a_table_of_the_page_has_no_column_without_a_number() -> None:
-    page = render(serving_report(serving_run({"label": "a"}), simulation([simulated("a", 16, 0, 0, 0)]), [], []))
+    page = render(
+        serving_report(
+            serving_run({"label": "a"}), simulation([simulated("a", 16, 0, 0, 0)]), [], []
+        )
+    )
     assert "## Server (modelled)" in page
     assert "Energy and cost" not in page
     assert "estimated / true time" not in page
@@ -239,10 +303,17 @@ def test_a_table_of_the_page_has_no_column_without_a_number() -> None:
 def test_a_range_whose_ends_read_alike_is_said_once() -> None:
     condition = {"series": "a", "devices": 16, "slo": "2", **POINT}
     end = FigureRange(
-        **condition, ends={}, throughput=(90.0, 110.0), violation_rate=(0.0, 0.0001), against="a", throughput_ratio=None
+        **condition,
+        ends={},
+        throughput=(90.0, 110.0),
+        violation_rate=(0.0, 0.0001),
+        against="a",
+        throughput_ratio=None,
     )
     (line,) = derived_range(simulation([], [end]))
-    assert line.endswith("at 16 devices: a 90.0 to 110 tokens/s with 0.0% late. One seed was run at each end.")
+    assert line.endswith(
+        "at 16 devices: a 90.0 to 110 tokens/s with 0.0% late. One seed was run at each end."
+    )
     (line,) = derived_range(simulation([], [replace(end, violation_rate=(0.0, 0.1))]))
     assert "with 0.0% to 10.0% late. One seed" in line
 
@@ -273,13 +344,19 @@ def test_a_device_that_is_taken_to_be_too_fast_is_said_first() -> None:
     origin = "published; IMPOSSIBLE: faster than its device can be; SLOW: 6 times"
     fast = replace(fine, verifier=replace(fine.verifier, device="A100", origin=origin))
     (line,) = impossible_times(RunDescription(deployments={"one": fast}))
-    assert line.startswith("IMPOSSIBLE TIMES: 'one' takes an A100 to be faster than its data sheet allows")
+    assert line.startswith(
+        "IMPOSSIBLE TIMES: 'one' takes an A100 to be faster than its data sheet allows"
+    )
     assert impossible_times(RunDescription(deployment=fine)) == []
     assert impossible_times(RunDescription()) == []
 
 
-@pytest.mark.parametrize(("name", "is_constant"), [("specedge", True), ("specpipe-published", True), ("wan", False)])
-def test_a_verifier_whose_batches_take_no_time_bounds_what_many_devices_get(name: str, is_constant: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "is_constant"), [("specedge", True), ("specpipe-published", True), ("wan", False)]
+)
+def test_a_verifier_whose_batches_take_no_time_bounds_what_many_devices_get(
+    name: str, is_constant: bool
+) -> None:
     placed = described(load(name))
     lines = constant_steps(RunDescription(command="capacity", deployments={name: placed}))
     assert [line.partition(" takes ")[0] for line in lines] == [
@@ -303,13 +380,18 @@ def series(method: str, submitted: float, acceptance: str | None = None) -> Json
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        (series("wisp", 7.97), ["FIXED LENGTH: edge: wisp drafts 8 tokens in every round here, as fixed-k:k=8 does."]),
+        (
+            series("wisp", 7.97),
+            ["FIXED LENGTH: edge: wisp drafts 8 tokens in every round here, as fixed-k:k=8 does."],
+        ),
         (series("wisp", 7.5), []),
         (series("fixed-k:k=8", 8.0), []),
         (series("wisp", 8.0, "iid:alpha=0.8,length=8"), []),
     ],
 )
-def test_a_rule_that_never_stops_is_called_a_fixed_length(entry: dict[str, object], words: list[str]) -> None:
+def test_a_rule_that_never_stops_is_called_a_fixed_length(
+    entry: dict[str, object], words: list[str]
+) -> None:
     assert acceptance_cautions(serving_run(entry, models={"target": {"name": "smollm2"}})) == words
 
 
@@ -317,8 +399,13 @@ def test_the_acceptance_of_the_toy_pair_is_said_beside_other_models_times() -> N
     toy = {"target": {"name": "bundled/target"}}
     modelled = {"models": toy, "time_kind": "modelled"}
     assert setting_cautions(RunDescription.read(modelled))[-1] == TOY_PAIR
-    assert "TOY PAIR" not in str(setting_cautions(RunDescription.read({**modelled, "time_kind": "measured"})))
-    named = {**series("fixed-k", 4.0, "trace.parquet"), "recorded": {"models": toy, "dataset": None}}
+    assert "TOY PAIR" not in str(
+        setting_cautions(RunDescription.read({**modelled, "time_kind": "measured"}))
+    )
+    named = {
+        **series("fixed-k", 4.0, "trace.parquet"),
+        "recorded": {"models": toy, "dataset": None},
+    }
     assert acceptance_cautions(serving_run(named, named)) == [TOY_PAIR]
     # Of a trace that was recorded for the run, its setting tells.
     assert acceptance_cautions(serving_run({**named, "acceptance": None})) == []
@@ -345,9 +432,14 @@ def test_a_named_trace_gives_the_cautions_that_a_benchmark_of_its_method_gives()
         "does.",
         "OTHER DEPLOYMENT: the predictor of wisp was tuned for 'local', but time is that of 'wan'.",
     ]
-    words = "SERVER-ONLY IS FASTER for a request that has the server to itself: 1.25x (edge) as fast"
+    words = (
+        "SERVER-ONLY IS FASTER for a request that has the server to itself: 1.25x (edge) as fast"
+    )
     assert server_only.startswith(words)
-    assert acceptance_cautions(serving_run({**edge, "colocated_ratio": 1.2}, deployments=deployments)) == lines
+    assert (
+        acceptance_cautions(serving_run({**edge, "colocated_ratio": 1.2}, deployments=deployments))
+        == lines
+    )
 
 
 def test_a_single_system_with_another_method_than_its_own_is_called_by_both() -> None:
@@ -356,7 +448,9 @@ def test_a_single_system_with_another_method_than_its_own_is_called_by_both() ->
 
 
 def test_a_simulation_shows_no_table_wider_than_a_page_before_it_is_opened() -> None:
-    summary = simulation([simulated("wisp", 16, 0.0, 0.1, 0.2), simulated("sled", 16, 0.2, 0.3, 0.4)])
+    summary = simulation(
+        [simulated("wisp", 16, 0.0, 0.1, 0.2), simulated("sled", 16, 0.2, 0.3, 0.4)]
+    )
     blocks = serving_report(serving_run(seeds=5), summary, [], []).blocks
     results = blocks[: blocks.index(Heading("Systems"))]
     assert max(len(block.columns) for block in results if isinstance(block, Table)) == PAGE_COLUMNS

@@ -49,7 +49,13 @@ from specbench_kit.studies.suite.kind import scoreboard
 from specbench_kit.studies.suite.report import devices, headline
 from specbench_kit.studies.suite.run import check, make_board
 from specbench_kit.studies.suite.running import run_cell, run_fleet, run_suite
-from specbench_kit.studies.suite.scores import CellResult, FleetResult, SuiteResult, fleet_capacity, rounded
+from specbench_kit.studies.suite.scores import (
+    CellResult,
+    FleetResult,
+    SuiteResult,
+    fleet_capacity,
+    rounded,
+)
 from specbench_kit.traces.replay import prepare_for_replay, replay
 from specbench_kit.traces.trace import TraceHeader
 from specbench_kit.traces.writing import TraceWriter
@@ -167,11 +173,20 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite]:
     root = tmp_path_factory.mktemp("suites")
     folder, trace = root / "v0", root / "made.parquet"
     folder.mkdir()
-    texts = ({"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False} for number in PROMPT_NUMBERS)
+    texts = (
+        {"id": f"p{number}", "prompt": f"prompt number {number}", "chat": False}
+        for number in PROMPT_NUMBERS
+    )
     file = write_rows(folder / "prompts.jsonl", *texts)
     prompts = load_dataset(str(file), data_dir=None, allow_sample=False, limit=None, seed=0).digest
-    run = {"models": MODELS, "dataset": {"name": "made", "digest": prompts}, "prompts": ["a-prompt"]}
-    header = TraceHeader(6, DRAFT_S, VERIFY_S, {**run, "config": {"max_new_tokens": 17, "dtype": "float32"}})
+    run = {
+        "models": MODELS,
+        "dataset": {"name": "made", "digest": prompts},
+        "prompts": ["a-prompt"],
+    }
+    header = TraceHeader(
+        6, DRAFT_S, VERIFY_S, {**run, "config": {"max_new_tokens": 17, "dtype": "float32"}}
+    )
     with TraceWriter(trace, header) as writer:
         for number, request in enumerate(made_requests(10)):
             writer.append(replace(request, category=f"task {number % 2}"))
@@ -223,7 +238,9 @@ def test_scores_are_ratios_of_sums(suite: Suite, results: Results) -> None:
         score = board.score("fixed-k:k=3", cell)
         assert score is not None
         assert score.speedup == pytest.approx(plain_s / own_s)
-        assert score.regret == pytest.approx(max(0, 1 - min(oracle_s, plain_s) / own_s)), "an oracle need not draft"
+        assert score.regret == pytest.approx(max(0, 1 - min(oracle_s, plain_s) / own_s)), (
+            "an oracle need not draft"
+        )
         assert board.rank("oracle:max_draft=6", cell) is None, "it cannot be deployed"
     assert {standing.rank for standing in board.standings("made/near/1")} == {1, 2, 3}
 
@@ -247,14 +264,18 @@ def test_late_responses_are_those_of_a_simulation(suite: Suite, results: Results
     )
     by_seed = [slo_violations(scenario, simulate(scenario, seed)) for seed in (0, 1)]
     fleet = results["fixed-k:k=3"].policy.fleets["crowd"]
-    assert [late[1] for late in fleet.late] == [rounded(float(violated.mean())) for violated, _ in by_seed]
+    assert [late[1] for late in fleet.late] == [
+        rounded(float(violated.mean())) for violated, _ in by_seed
+    ]
     first = [float(violated[of_class == 0].mean()) for violated, of_class in by_seed]
     assert fleet.late_by_class[0] == pytest.approx(sum(first) / 2)
 
 
 def test_capacity_is_the_load_at_which_more_are_late_than_may_be(suite: Suite) -> None:
     fleet = suite.fleets["crowd"]
-    result = FleetResult(late=((0.0, 0.1, 0.5), (0.0, 0.0, 0.04)), late_by_class=(0.0, 0.2), goodput=1.0)
+    result = FleetResult(
+        late=((0.0, 0.1, 0.5), (0.0, 0.0, 0.04)), late_by_class=(0.0, 0.2), goodput=1.0
+    )
     capacity = fleet_capacity(fleet, result)
     # Halfway between 2 and 8 devices with the first seed, and beyond all loads with the second.
     assert (capacity.least, capacity.most, capacity.is_bounded) == (5.0, 16.0, True)
@@ -276,11 +297,16 @@ def test_a_fleet_in_which_a_policy_cannot_run_says_why(results: Results) -> None
     assert results["specinfer"].policy.fleets["trees"].late
     assert run_fleet("v0", False, "ssd", "trees").result.late
     decoupled = run_fleet("v0", False, "decoupled", "trees").result
-    assert decoupled.missing == "its server never waits, so that its rounds depend on how busy the server is"
+    assert (
+        decoupled.missing
+        == "its server never waits, so that its rounds depend on how busy the server is"
+    )
 
 
 def test_a_draft_model_that_samples_is_rejected_more_often(results: Results) -> None:
-    greedy, drawn = (cell_of(results, "fixed-k:k=3", f"{pair}/near/1") for pair in ("random", "drawn"))
+    greedy, drawn = (
+        cell_of(results, "fixed-k:k=3", f"{pair}/near/1") for pair in ("random", "drawn")
+    )
     assert drawn.tokens == greedy.tokens
     assert drawn.accepted / drawn.submitted < greedy.accepted / greedy.submitted
 
@@ -303,7 +329,9 @@ def test_a_policy_that_runs_nowhere_is_an_error(suite: Suite) -> None:
 
 
 @pytest.mark.usefixtures("suite")
-def test_the_users_own_files_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_own_files_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SKIT_HOME", str(tmp_path))
     pair = PairHashes("a" * 64, "b" * 64)
     confidence_predictor(user_folder("predictors") / "mine", pair)
@@ -318,7 +346,9 @@ def test_the_users_own_files_change_nothing(tmp_path: Path, monkeypatch: pytest.
 def test_training_on_a_prompt_of_the_suite_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "_entries", {**methods.all(), "seen": Seen})
     missing = run_cell("v0", False, "seen", "made/near/1").result.missing
-    assert missing == "it was trained on 1 of the suite's prompts, so that its results would not count"
+    assert (
+        missing == "it was trained on 1 of the suite's prompts, so that its results would not count"
+    )
 
 
 def test_a_file_comes_out_again(results: Results, tmp_path: Path) -> None:
@@ -342,7 +372,10 @@ def test_a_forged_number_is_found(results: Results, tmp_path: Path) -> None:
     forged = structs.replace(policy, cells={**policy.cells, "made/near/2": faster})
     path = save(structs.replace(results["threshold"], policy=forged), tmp_path)
     (line,) = check(read(path), 1, silent).differences
-    assert re.match(r"threshold in made/near/2: seconds of request 1 are [\d.]+ in the file and [\d.]+ here$", line)
+    assert re.match(
+        r"threshold in made/near/2: seconds of request 1 are [\d.]+ in the file and [\d.]+ here$",
+        line,
+    )
 
 
 def test_a_forged_share_of_late_responses_is_found(results: Results, tmp_path: Path) -> None:
@@ -352,7 +385,9 @@ def test_a_forged_share_of_late_responses_is_found(results: Results, tmp_path: P
     forged = structs.replace(policy, fleets={**policy.fleets, "crowd": better})
     path = save(structs.replace(results["fixed-k:k=3"], policy=forged), tmp_path)
     (line,) = check(read(path), 1, silent).differences
-    assert line.startswith("fixed-k:k=3 in crowd: late of seed 2 are (0.0, 0.0, 0.0) in the file and (")
+    assert line.startswith(
+        "fixed-k:k=3 in crowd: late of seed 2 are (0.0, 0.0, 0.0) in the file and ("
+    )
 
 
 def test_files_that_do_not_count_are_refused_in_one_line(results: Results, tmp_path: Path) -> None:
@@ -370,7 +405,10 @@ def test_files_that_do_not_count_are_refused_in_one_line(results: Results, tmp_p
             read(path)
     for altered, reason in (
         (structs.replace(result, suite="v7"), "belongs to suite v7, and this kit has v0"),
-        (structs.replace(result, suite_sha256="0" * 64), "another suite of the name v0: its hash is 000000000000"),
+        (
+            structs.replace(result, suite_sha256="0" * 64),
+            "another suite of the name v0: its hash is 000000000000",
+        ),
         (structs.replace(result, schema=99), "has form 99"),
     ):
         with pytest.raises(SkitError, match=reason):
@@ -382,10 +420,15 @@ def test_files_that_do_not_count_are_refused_in_one_line(results: Results, tmp_p
 def test_a_policy_that_is_not_installed_as_it_was_cannot_be_checked(results: Results) -> None:
     result = results["fixed-k:k=3"]
     absent = structs.replace(result.policy, spec="my-rule", package="skit-my-rule", version="0.1.0")
-    with pytest.raises(SkitError, match=r"my-rule is not installed here: install skit-my-rule 0\.1\.0"):
+    with pytest.raises(
+        SkitError, match=r"my-rule is not installed here: install skit-my-rule 0\.1\.0"
+    ):
         check(structs.replace(result, policy=absent), 1, silent)
     altered = structs.replace(result.policy, source_sha256="0" * 64)
-    with pytest.raises(SkitError, match="the source of fixed-k here is not the submitted one: install specbench-kit"):
+    with pytest.raises(
+        SkitError,
+        match="the source of fixed-k here is not the submitted one: install specbench-kit",
+    ):
         check(structs.replace(result, policy=altered), 1, silent)
 
 
@@ -399,16 +442,23 @@ def test_a_quick_run_is_no_submission(suite: Suite, results: Results, tmp_path: 
 
 
 def test_a_changed_trace_or_deployment_is_refused(suite: Suite) -> None:
-    pairs = {**suite.table.pairs, "made": structs.replace(suite.table.pairs["made"], sha256="0" * 64)}
+    pairs = {
+        **suite.table.pairs,
+        "made": structs.replace(suite.table.pairs["made"], sha256="0" * 64),
+    }
     with pytest.raises(SkitError, match="is not the one of suite v0"):
         replace(suite, table=structs.replace(suite.table, pairs=pairs)).trace("made")
     deployments = {**suite.table.deployments, "far": suite.table.deployments["near"]}
     deployments["far"] = structs.replace(deployments["far"], set={"link.rtt_s": 0.1})
     with pytest.raises(SkitError, match="the deployment far is not the one of suite v0"):
-        replace(suite, table=structs.replace(suite.table, deployments=deployments)).deployment("far")
+        replace(suite, table=structs.replace(suite.table, deployments=deployments)).deployment(
+            "far"
+        )
 
 
-def test_every_policy_has_its_page_and_every_link_leads_somewhere(results: Results, tmp_path: Path) -> None:
+def test_every_policy_has_its_page_and_every_link_leads_somewhere(
+    results: Results, tmp_path: Path
+) -> None:
     for result in results.values():
         save(result, tmp_path / "submissions")
     page = make_board(tmp_path / "submissions", tmp_path / "site")
@@ -420,7 +470,12 @@ def test_every_policy_has_its_page_and_every_link_leads_somewhere(results: Resul
         for target in re.findall(r'href="([^"#]+)"', text):
             assert (path.parent / target).resolve() in pages, f"{path.name} links to {target}"
     # The first screen is one sentence, one figure and one table.
-    assert 0 < pages[page].index("is closest to the oracle") < pages[page].index("<svg") < pages[page].index("<table")
+    assert (
+        0
+        < pages[page].index("is closest to the oracle")
+        < pages[page].index("<svg")
+        < pages[page].index("<table")
+    )
     assert pages[page].index("<svg") < pages[page].index("to the last digit, with skit suite check")
     own = pages[tmp_path / "site" / "policies" / "specinfer.html"]
     assert "a trace holds chains" in own
@@ -431,12 +486,21 @@ def test_every_policy_has_its_page_and_every_link_leads_somewhere(results: Resul
 
 
 @pytest.mark.usefixtures("suite")
-def test_the_command_runs_submits_and_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_runs_submits_and_checks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    methods_named = [part for spec in ("autoregressive", "oracle:max_draft=6", "svip") for part in ("--method", spec)]
+    methods_named = [
+        part
+        for spec in ("autoregressive", "oracle:max_draft=6", "svip")
+        for part in ("--method", spec)
+    ]
     done = skit_here("suite", "run", "v0", *methods_named, "--submit", "submissions")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"svip: [\d.]+x the speed of autoregressive decoding over 4 cells", " ".join(done.stdout.split()))
+    assert re.search(
+        r"svip: [\d.]+x the speed of autoregressive decoding over 4 cells",
+        " ".join(done.stdout.split()),
+    )
     (page,) = tmp_path.glob("results/*/report.html")
     assert 0 < page.read_text().index("<svg") < page.read_text().index("Every number is modelled")
     assert_made_again(page.parent, tmp_path / "again")
@@ -447,7 +511,10 @@ def test_the_command_runs_submits_and_checks(tmp_path: Path, monkeypatch: pytest
     checked = skit_here("suite", "check", own)
     assert "come out to the last digit" in checked.stdout
     forged = decode(SuiteResult, before)
-    save(structs.replace(forged, policy=structs.replace(forged.policy, lowered="k=1")), tmp_path / "submissions")
+    save(
+        structs.replace(forged, policy=structs.replace(forged.policy, lowered="k=1")),
+        tmp_path / "submissions",
+    )
     refused = skit_here("suite", "check", own)
     assert (refused.returncode, "svip: its lowered is another here" in refused.stdout) == (1, True)
 
@@ -455,7 +522,9 @@ def test_the_command_runs_submits_and_checks(tmp_path: Path, monkeypatch: pytest
 def run_in_fork(faulty: dict[str, str], *arguments: object) -> int:
     """Run `skit` in a fork of this process, which has the suite v0, and return its exit code: it meets a fault."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # torch has threads, which the fork does not
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # torch has threads, which the fork does not
         child = os.fork()
     if not child:
         code = 1
@@ -474,7 +543,9 @@ ENDS = [("kill", 0), ("kill", 1), ("kill", 2), ("full", 0)]
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks this process")
 @pytest.mark.usefixtures("suite")
 @pytest.mark.parametrize(("kind", "part"), nightly_except([("kill", 1)], ENDS))
-def test_a_run_that_is_ended_at_any_moment_loses_and_doubles_no_result(kind: str, part: int, tmp_path: Path) -> None:
+def test_a_run_that_is_ended_at_any_moment_loses_and_doubles_no_result(
+    kind: str, part: int, tmp_path: Path
+) -> None:
     def command(name: str, *options: object) -> tuple[object, ...]:
         named = ("--method", "autoregressive", "--method", "svip")
         out = ("--submit", tmp_path / name / "submissions", "--out", tmp_path / name / "runs")
@@ -500,17 +571,34 @@ def test_a_run_that_is_ended_at_any_moment_loses_and_doubles_no_result(kind: str
 def test_the_command_refuses_what_would_compare_with_nothing(tmp_path: Path) -> None:
     quick = skit_here("suite", "run", "v0", "--method", "svip", "--quick", "--submit", tmp_path)
     assert error_line(quick).startswith("--submit takes results that compare with others")
-    assert error_line(skit_here("suite", "run", "v0")) == "no policy: give at least one --method, or --server twice"
-    assert error_line(skit_here("suite", "run", "v0", "--method", "svip", "--resume")).startswith("--resume goes with")
+    assert (
+        error_line(skit_here("suite", "run", "v0"))
+        == "no policy: give at least one --method, or --server twice"
+    )
+    assert error_line(skit_here("suite", "run", "v0", "--method", "svip", "--resume")).startswith(
+        "--resume goes with"
+    )
 
 
-def test_running_servers_have_a_measured_row(results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_servers_have_a_measured_row(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for spec in ("autoregressive", "oracle:max_draft=6", "fixed-k:k=3"):
         save(results[spec], tmp_path / "submissions")
-    with streaming_server() as (first_address, _), streaming_server(speculates=True) as (second_address, _):
-        servers = ("--server", f"plain=vllm://{first_address}", "--server", f"own=vllm://{second_address}")
-        done = skit_here("suite", "run", "v0", *servers, "--submit", "submissions", "--hardware", "a tiny card")
+    with (
+        streaming_server() as (first_address, _),
+        streaming_server(speculates=True) as (second_address, _),
+    ):
+        servers = (
+            "--server",
+            f"plain=vllm://{first_address}",
+            "--server",
+            f"own=vllm://{second_address}",
+        )
+        done = skit_here(
+            "suite", "run", "v0", *servers, "--submit", "submissions", "--hardware", "a tiny card"
+        )
     assert done.returncode == 0, done.stderr
     path = tmp_path / "submissions" / "v0-plain-own.measured.json"
     row = read_object(path)
@@ -537,12 +625,16 @@ def test_running_servers_have_a_measured_row(results: Results, tmp_path: Path, m
 @pytest.mark.usefixtures("suite")
 def test_servers_elsewhere_need_their_hardware_in_words() -> None:
     servers = ("--server", "plain=vllm://192.0.2.1:1", "--server", "own=vllm://192.0.2.1:2")
-    assert "give --hardware for servers on another machine" in error_line(skit_here("suite", "run", "v0", *servers))
+    assert "give --hardware for servers on another machine" in error_line(
+        skit_here("suite", "run", "v0", *servers)
+    )
     refused = skit_here("suite", "run", "v0", "--method", "svip", *servers)
     assert error_line(refused) == "give --method or --server, not both"
 
 
-@pytest.mark.parametrize("content", ['{"schema": 1, "suite": "v', '{"suite": "v1"}', "not a document"])
+@pytest.mark.parametrize(
+    "content", ['{"schema": 1, "suite": "v', '{"suite": "v1"}', "not a document"]
+)
 def test_a_damaged_file_is_refused_before_models_are_loaded(tmp_path: Path, content: str) -> None:
     path = tmp_path / "damaged.json"
     path.write_text(content)
@@ -552,6 +644,8 @@ def test_a_damaged_file_is_refused_before_models_are_loaded(tmp_path: Path, cont
         "try:\n    main()\n"
         "finally:\n    print('torch' in sys.modules, 'transformers' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment())
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment()
+    )
     assert error_line(done).startswith(f"{path} is no file of skit suite run: ")
     assert done.stdout == "False False\n"

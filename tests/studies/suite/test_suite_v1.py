@@ -23,7 +23,9 @@ def test_every_cell_can_be_set_up() -> None:
     suite = load("v1")
     assert len(suite.cells) == 24
     assert {len(cell.tasks) for cell in suite.cells.values() if cell.is_recorded} == {135}
-    assert len({task for cell in suite.cells.values() if cell.is_recorded for task in cell.tasks}) == 8
+    assert (
+        len({task for cell in suite.cells.values() if cell.is_recorded for task in cell.tasks}) == 8
+    )
 
 
 def shipped() -> dict[str, PolicyResult]:
@@ -33,7 +35,9 @@ def shipped() -> dict[str, PolicyResult]:
 def test_every_policy_of_the_kit_has_its_row() -> None:
     rows, cells = shipped(), load("v1").cells
     missing = of_the_kit(methods).keys() - IN_NO_CELL - rows.keys()
-    assert missing == set(), "skit suite run v1 --method NAME --submit specbench_kit/studies/suite/v1/results"
+    assert missing == set(), (
+        "skit suite run v1 --method NAME --submit specbench_kit/studies/suite/v1/results"
+    )
     assert not IN_NO_CELL & rows.keys()
     for policy in rows.values():
         assert policy.cells.keys() == cells.keys()
@@ -69,7 +73,10 @@ def test_trees_have_rows_on_a_part_of_the_recorded_pair() -> None:
     assert not any(cell.is_recorded for cell in cells)
     full_requests = {request.request_id: request for request in suite.requests("coder")}
     for request in suite.requests("coder-trees"):
-        assert request.output_ids == full_requests[request.request_id].output_ids[: len(request.output_ids)]
+        assert (
+            request.output_ids
+            == full_requests[request.request_id].output_ids[: len(request.output_ids)]
+        )
     rows = shipped()
     for spec in ("opt-tree", "eagle2-tree", "sequoia", "specinfer", "reachable", "autoregressive"):
         assert all(rows[spec].cells[cell.name].seconds for cell in cells)
@@ -91,7 +98,9 @@ def test_a_fleet_has_the_memory_that_its_verifier_leaves() -> None:
 
 def test_the_prompts_for_servers_are_those_of_the_recorded_pair() -> None:
     suite = load("v1")
-    prompts = load_dataset(str(suite.folder / PROMPTS), data_dir=None, allow_sample=False, limit=None, seed=0)
+    prompts = load_dataset(
+        str(suite.folder / PROMPTS), data_dir=None, allow_sample=False, limit=None, seed=0
+    )
     assert prompts.digest == suite.table.pairs[suite.recorded_pair].prompts
 
 
@@ -99,10 +108,16 @@ def test_figures_name_every_deployment_and_how_far_its_verifier_is() -> None:
     suite = load("v1")
     cells = [cell for cell in suite.cells.values() if cell.pair == "coder" and cell.batch_size == 1]
     board = Scoreboard(cells, [], [result.policy for result in kit_results(suite)])
-    for picture in (curves(board, ["fixed-k"], cells, "closest"), winners(board, cells, cells[0].tasks[:1])):
+    for picture in (
+        curves(board, ["fixed-k"], cells, "closest"),
+        winners(board, cells, cells[0].tasks[:1]),
+    ):
         axes = Figure().subplots()
         picture.draw(axes)
         labels = [label.get_text() for label in axes.get_xticklabels()]
         assert labels[:3] == ["colocated\nno link", "edge\n14 ms", "edge\n40 ms"]
-        assert labels[3:] == [*(f"phone\n{ms} ms" for ms in (20, 40, 80, 160)), "pipeline-8\nno link"]
+        assert labels[3:] == [
+            *(f"phone\n{ms} ms" for ms in (20, 40, 80, 160)),
+            "pipeline-8\nno link",
+        ]
         assert axes.get_xlabel() == "deployment, and the round trip of its link"

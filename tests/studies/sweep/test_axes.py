@@ -31,7 +31,12 @@ def test_only_numbers_are_points_on_a_line() -> None:
 
 def test_points_are_every_combination() -> None:
     grid = list(points([SweepAxis("fixed-k.k", (1, 2)), SweepAxis("link.rtt_s", (0.1, 0.2))]))
-    assert [(point["link.rtt_s"], point["fixed-k.k"]) for point in grid] == [(0.1, 1), (0.1, 2), (0.2, 1), (0.2, 2)]
+    assert [(point["link.rtt_s"], point["fixed-k.k"]) for point in grid] == [
+        (0.1, 1),
+        (0.1, 2),
+        (0.2, 1),
+        (0.2, 2),
+    ]
 
 
 def test_options_reach_only_their_method() -> None:
@@ -39,7 +44,9 @@ def test_options_reach_only_their_method() -> None:
     assert with_options("fixed-k", values) == "fixed-k:k=2"
     assert with_options("fixed-k:k=7", values) == "fixed-k:k=2"
     assert with_options("threshold:max_draft=8", values) == "threshold:max_draft=8"
-    assert with_options("threshold:max_draft=8", {"threshold.adaptive": True}).endswith("max_draft=8,adaptive=True")
+    assert with_options("threshold:max_draft=8", {"threshold.adaptive": True}).endswith(
+        "max_draft=8,adaptive=True"
+    )
 
 
 @pytest.mark.parametrize(

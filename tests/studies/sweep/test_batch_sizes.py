@@ -47,7 +47,9 @@ def test_every_method_has_a_place_at_every_size(curves: BatchSizeStudy) -> None:
     alone, together = rows[1], rows[3]
     assert together.throughput > 2 * alone.throughput
     assert together.tpot_s > alone.tpot_s
-    assert [row.requests for row in rows] == [4, 4, 16, 16], "whole passes, at least four times the size"
+    assert [row.requests for row in rows] == [4, 4, 16, 16], (
+        "whole passes, at least four times the size"
+    )
     assert all(0.5 < row.full < 1 for row in rows)
 
 
@@ -68,7 +70,11 @@ def test_what_is_written(curves: BatchSizeStudy) -> None:
     assert "![Throughput against TPOT](plots/throughput_tpot.png)" in report
     assert "<svg " in (curves.folder / "report.html").read_text()
     assert "MODELLED TIME" in report
-    assert report.index("MODELLED TIME") < report.index("![Throughput against TPOT]") < report.index("| method |")
+    assert (
+        report.index("MODELLED TIME")
+        < report.index("![Throughput against TPOT]")
+        < report.index("| method |")
+    )
     assert any(isinstance(block, Table) for block in terminal(curves.result.places, curves.run, []))
 
 
@@ -79,7 +85,11 @@ def row(method: str, size: int, throughput: float) -> BatchSizePoint:
 def test_a_method_pays_up_to_where_it_first_falls_behind() -> None:
     speeds = {"good": (3, 3, 3), "early": (3, 3, 1), "gap": (3, 1, 3), "never": (1, 3, 3)}
     rows = [row("autoregressive", size, 2) for size in (1, 2, 4)]
-    rows += [row(name, size, speed) for name, own in speeds.items() for size, speed in zip((1, 2, 4), own, strict=True)]
+    rows += [
+        row(name, size, speed)
+        for name, own in speeds.items()
+        for size, speed in zip((1, 2, 4), own, strict=True)
+    ]
     about = {"dataset": {"name": "made"}, "requests": 3, "time_kind": "measured"}
     text = render_markdown.render(build(rows, run_document(about), []))
     lines = {line.split("`")[1]: line for line in text.splitlines() if "`" in line}
@@ -106,14 +116,18 @@ def test_sizes_that_make_no_sense(text: str) -> None:
 def test_what_finds_earlier_answers_is_not_given_the_same_prompts_again(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "trace.parquet", made_requests(4), MODELS).path
     settings = BenchSettings(("suffix",), deployment=DEPLOYMENT, out=tmp_path)
-    with pytest.raises(SkitError, match=r"drafter 'suffix' searches earlier answers.*add shared=false"):
+    with pytest.raises(
+        SkitError, match=r"drafter 'suffix' searches earlier answers.*add shared=false"
+    ):
         run_curves(settings, (4,), trace, lambda _: None)
 
 
 def test_answers_that_end_as_they_begin_fill_no_batch(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "trace.parquet", made_requests(4, length=1), MODELS).path
     settings = BenchSettings(("fixed-k:k=2",), deployment=DEPLOYMENT, out=tmp_path)
-    with pytest.raises(SkitError, match=r"^no batch was ever full, in .*A speed needs longer ones") as caught:
+    with pytest.raises(
+        SkitError, match=r"^no batch was ever full, in .*A speed needs longer ones"
+    ) as caught:
         run_curves(settings, (1, 4), trace, lambda _: None)
     (run,) = re.findall("in (.*) and the runs", str(caught.value))
     assert (Path(run) / "summary.json").is_file(), "what was decoded stays"

@@ -37,7 +37,9 @@ def test_without_seconds_the_inverse_of_the_speedup_is_interpolated() -> None:
 
 
 def test_the_order_of_the_points_does_not_matter() -> None:
-    assert break_even([4, 1, 2], [0.5, 2, 1.5], [8, 2, 3]) == break_even([1, 2, 4], [2, 1.5, 0.5], [2, 3, 8])
+    assert break_even([4, 1, 2], [0.5, 2, 1.5], [8, 2, 3]) == break_even(
+        [1, 2, 4], [2, 1.5, 0.5], [2, 3, 8]
+    )
 
 
 def test_faster_or_slower_throughout() -> None:

@@ -31,16 +31,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
     write_trace(folder / "t.parquet", made_requests(6))
     (folder / "board.toml").write_text(BOARD)
-    options = ["--replay", folder / "t.parquet", "--deployment", folder / "board.toml", "--out", folder / "results"]
-    done = skit_here("sweep", "--method", "fixed-k:k=4", *options, "--set", "link.rtt_s=0.001,0.03,0.1")
+    options = [
+        "--replay",
+        folder / "t.parquet",
+        "--deployment",
+        folder / "board.toml",
+        "--out",
+        folder / "results",
+    ]
+    done = skit_here(
+        "sweep", "--method", "fixed-k:k=4", *options, "--set", "link.rtt_s=0.001,0.03,0.1"
+    )
     assert done.returncode == 0, done.stderr
-    assert "fixed-k:k=4 at the edge stops beating itself server-only at round trip = " in done.stdout
+    assert (
+        "fixed-k:k=4 at the edge stops beating itself server-only at round trip = " in done.stdout
+    )
     (sweep,) = (folder / "results").iterdir()
     return sweep
 
 
 def rows(folder: Path) -> list[JsonObject]:
-    return [row["overall"] for row in read_object(folder / "summary.json")["rows"] if row["spec"] == "fixed-k:k=4"]
+    return [
+        row["overall"]
+        for row in read_object(folder / "summary.json")["rows"]
+        if row["spec"] == "fixed-k:k=4"
+    ]
 
 
 def test_the_crossing_lies_where_the_closed_form_says(folder: Path) -> None:

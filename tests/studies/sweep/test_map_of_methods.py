@@ -9,8 +9,16 @@ from specbench_kit.studies.sweep.summary import FastestMethod, SweepSummary
 
 pytestmark = pytest.mark.figures
 
-FASTEST = {("0.5+0.2", 0.01): "specinfer", ("0.9", 0.01): "fixed-k:k=4", ("0.9", 0.2): "autoregressive"}
-AXES: dict[str, list[Value]] = {"draft.ranks": ["0.5+0.2", "0.9"], "link.rtt_s": [0.01, 0.2], "link.jitter_s": [0.0]}
+FASTEST = {
+    ("0.5+0.2", 0.01): "specinfer",
+    ("0.9", 0.01): "fixed-k:k=4",
+    ("0.9", 0.2): "autoregressive",
+}
+AXES: dict[str, list[Value]] = {
+    "draft.ranks": ["0.5+0.2", "0.9"],
+    "link.rtt_s": [0.01, 0.2],
+    "link.jitter_s": [0.0],
+}
 
 
 def summary(axes: dict[str, list[Value]], fastest: list[FastestMethod]) -> SweepSummary:
@@ -19,7 +27,13 @@ def summary(axes: dict[str, list[Value]], fastest: list[FastestMethod]) -> Sweep
 
 def test_every_cell_says_who_is_fastest_and_how_fast() -> None:
     points = [
-        FastestMethod({"draft.ranks": ranks, "link.rtt_s": rtt_s, "link.jitter_s": 0.0}, name, speedup, name, 1.0)
+        FastestMethod(
+            {"draft.ranks": ranks, "link.rtt_s": rtt_s, "link.jitter_s": 0.0},
+            name,
+            speedup,
+            name,
+            1.0,
+        )
         for ((ranks, rtt_s), name), speedup in zip(FASTEST.items(), (1.5, 2.25, 1.0), strict=True)
     ]
     picture = map_of_methods(summary(AXES, points))

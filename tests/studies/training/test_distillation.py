@@ -28,9 +28,19 @@ from specbench_kit.studies.training.distillation.answers import (
     require_fresh,
     teach,
 )
-from specbench_kit.studies.training.distillation.batches import RoundAcceptance, accepted_counts, batches, epoch
+from specbench_kit.studies.training.distillation.batches import (
+    RoundAcceptance,
+    accepted_counts,
+    batches,
+    epoch,
+)
 from specbench_kit.studies.training.distillation.options import DraftRecipe, HeadRecipe
-from specbench_kit.studies.training.distillation.vocabulary import ReducedTargets, choose_size, choose_tokens, index_of
+from specbench_kit.studies.training.distillation.vocabulary import (
+    ReducedTargets,
+    choose_size,
+    choose_tokens,
+    index_of,
+)
 from specbench_kit.studies.training.draft_training import DraftLoss
 from specbench_kit.studies.training.head_training import HeadLoss, new_head
 
@@ -75,7 +85,9 @@ def test_a_store_returns_what_was_written_and_knows_which_prompts_are_answered(
     assert all(answer.states is None for answer in again.read(again.shards[0], states=False))
 
 
-def test_answers_with_states_serve_who_needs_none_and_other_seeds_have_folders_of_their_own(tmp_path: Path) -> None:
+def test_answers_with_states_serve_who_needs_none_and_other_seeds_have_folders_of_their_own(
+    tmp_path: Path,
+) -> None:
     with_states = TrainingAnswerStore.open(tmp_path, KEY)
     without = TrainingAnswerKey("target", "prompts", 24, 0.5, 0)
     assert TrainingAnswerStore.open(tmp_path, without).folder == with_states.folder
@@ -83,7 +95,9 @@ def test_answers_with_states_serve_who_needs_none_and_other_seeds_have_folders_o
     assert TrainingAnswerStore.open(tmp_path, other_seed).folder != with_states.folder
 
 
-def test_kept_tops_and_states_are_those_of_the_model(model: PreTrainedModel, answers: list[Answer]) -> None:
+def test_kept_tops_and_states_are_those_of_the_model(
+    model: PreTrainedModel, answers: list[Answer]
+) -> None:
     answer = answers[0]
     with torch.inference_mode():
         output = model(torch.tensor([answer.tokens[:-1]]), output_hidden_states=True)
@@ -95,7 +109,9 @@ def test_kept_tops_and_states_are_those_of_the_model(model: PreTrainedModel, ans
     assert torch.allclose(answer.states.float(), states, atol=3e-2, rtol=1e-2)
 
 
-def test_states_of_another_model_are_refused(model: PreTrainedModel, answers: list[Answer], tmp_path: Path) -> None:
+def test_states_of_another_model_are_refused(
+    model: PreTrainedModel, answers: list[Answer], tmp_path: Path
+) -> None:
     store = TrainingAnswerStore.open(tmp_path, KEY)
     store.append(answers)
     require_fresh(store, make_runner(model, 1, 128), LAYERS)
@@ -114,12 +130,17 @@ def test_rounds_begin_where_the_one_before_ended() -> None:
     assert list(accepted_counts(hits, 1)) == counts
     acceptance = RoundAcceptance.of(counts, 3)
     assert acceptance.length == pytest.approx(1 + sum(counts) / len(counts))
-    assert acceptance.by_position[0] == pytest.approx(sum(count > 0 for count in counts) / len(counts))
+    assert acceptance.by_position[0] == pytest.approx(
+        sum(count > 0 for count in counts) / len(counts)
+    )
 
 
 def test_targets_are_renormalised_over_the_tokens_that_can_be_drafted() -> None:
     tokens = torch.tensor([1, 4, 9])
-    top_tokens, top_logits = torch.tensor([[4, 2, 9], [2, 3, 5]]), torch.tensor([[3.0, 2.0, 1.0], [1.0, 0.5, 0.2]])
+    top_tokens, top_logits = (
+        torch.tensor([[4, 2, 9], [2, 3, 5]]),
+        torch.tensor([[3.0, 2.0, 1.0], [1.0, 0.5, 0.2]]),
+    )
     targets = ReducedTargets.of(top_tokens, top_logits, index_of(tokens, 10))
     shares = torch.tensor([3.0, 1.0]).softmax(-1)
     assert targets.shares[0].tolist() == pytest.approx([float(shares[0]), 0.0, float(shares[1])])
@@ -140,10 +161,14 @@ def test_the_vocabulary_grows_with_what_it_covers_and_shrinks_with_its_cost() ->
     assert chosen.tolist() == [3, 8]
 
 
-def live_counts(spec: str, runners: tuple[Runner, Runner], answers: Sequence[Answer], steps: int) -> list[int]:
+def live_counts(
+    spec: str, runners: tuple[Runner, Runner], answers: Sequence[Answer], steps: int
+) -> list[int]:
     """Accepted tokens of all rounds of decoding these prompts whose drafts end within the answer."""
     length = len(answers[0].output)
-    records = decode(parse_method(spec), runners, make_requests([answer.prompt for answer in answers], length))
+    records = decode(
+        parse_method(spec), runners, make_requests([answer.prompt for answer in answers], length)
+    )
     counts = []
     for name in sorted(records):
         start = 0
@@ -154,7 +179,9 @@ def live_counts(spec: str, runners: tuple[Runner, Runner], answers: Sequence[Ans
     return counts
 
 
-def test_a_heads_acceptance_on_answers_is_what_it_reaches_live(model: PreTrainedModel, answers: list[Answer]) -> None:
+def test_a_heads_acceptance_on_answers_is_what_it_reaches_live(
+    model: PreTrainedModel, answers: list[Answer]
+) -> None:
     head = new_head(model, torch.arange(64), 0, LAYERS).eval()
     with torch.no_grad():
         for weight in head.parameters():
@@ -167,7 +194,9 @@ def test_a_heads_acceptance_on_answers_is_what_it_reaches_live(model: PreTrained
     assert computed == RoundAcceptance.of(live, 2)
 
 
-def test_a_drafts_acceptance_on_answers_is_what_it_reaches_live(model: PreTrainedModel, answers: list[Answer]) -> None:
+def test_a_drafts_acceptance_on_answers_is_what_it_reaches_live(
+    model: PreTrainedModel, answers: list[Answer]
+) -> None:
     draft = new_draft(model, (0,), torch.arange(0, 64, 2)).eval()
     computed = DraftLoss(draft, DraftRecipe()).acceptance([answers], length=3)
     runners = make_runner(model, 1, 128), make_runner(draft, 1, 128)
@@ -200,7 +229,9 @@ def test_a_saved_draft_drafts_the_same_on_every_executor(
         assert torch.allclose(forward[0], expected, atol=1e-4)
 
 
-def test_a_draft_without_its_target_reads_the_embedding_in_the_targets_files(tiny: TinyPair, tmp_path: Path) -> None:
+def test_a_draft_without_its_target_reads_the_embedding_in_the_targets_files(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
     target, folder = load_pair(str(tiny.target), None).target, tmp_path / "draft"
     save_draft(new_draft(target.model, (1,), torch.arange(0, 64, 2)), folder)
     with_target = load_pair(str(tiny.target), str(folder)).draft
@@ -213,7 +244,9 @@ def test_a_draft_without_its_target_reads_the_embedding_in_the_targets_files(tin
     assert torch.equal(loaded.model(text).logits, with_target.model(text).logits)
 
 
-def test_a_draft_for_another_target_or_with_damaged_tokens_is_refused(model: PreTrainedModel, tmp_path: Path) -> None:
+def test_a_draft_for_another_target_or_with_damaged_tokens_is_refused(
+    model: PreTrainedModel, tmp_path: Path
+) -> None:
     save_draft(new_draft(model, (0,), torch.arange(32)), tmp_path)
     with pytest.raises(SkitError, match="give the target that it was trained for"):
         load_draft(tmp_path, tiny_llama(vocab_size=80))
@@ -222,18 +255,25 @@ def test_a_draft_for_another_target_or_with_damaged_tokens_is_refused(model: Pre
         load_draft(tmp_path, model)
 
 
-def test_every_answer_but_those_left_out_is_trained_on_once_per_epoch(answers: list[Answer], tmp_path: Path) -> None:
+def test_every_answer_but_those_left_out_is_trained_on_once_per_epoch(
+    answers: list[Answer], tmp_path: Path
+) -> None:
     store = TrainingAnswerStore.open(tmp_path, KEY)
     store.append(answers[:2])
     store.append(answers[2:])
-    drawn = [answer.index for batch in epoch(store, {3}, 64, False, random.Random(0)) for answer in batch]
+    drawn = [
+        answer.index for batch in epoch(store, {3}, 64, False, random.Random(0)) for answer in batch
+    ]
     assert sorted(drawn) == [0, 1, 2, 4]
     assert all(
-        len(batch) * max(map(len, batch)) <= 64 or len(batch) == 1 for batch in batches(answers, 64, random.Random(0))
+        len(batch) * max(map(len, batch)) <= 64 or len(batch) == 1
+        for batch in batches(answers, 64, random.Random(0))
     )
 
 
-def test_answers_are_drawn_from_the_softmax_at_their_temperature_and_greedy_ones_take_the_best() -> None:
+def test_answers_are_drawn_from_the_softmax_at_their_temperature_and_greedy_ones_take_the_best() -> (
+    None
+):
     draws = 20_000
     row = torch.tensor([1.0, -2.0, 0.5, 0.0, -torch.inf])
     generator = torch.Generator().manual_seed(4)

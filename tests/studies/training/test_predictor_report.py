@@ -32,8 +32,17 @@ from specbench_kit.studies.training.wording import (
 pytestmark = pytest.mark.figures
 
 RUN: dict[str, Any] = {
-    "dataset": {"name": "made", "source": "local", "location": "made.jsonl", "count": 25, "total": 25},
-    "models": {"target": {"name": "big", "hash": "a" * 64}, "draft": {"name": "small", "hash": "b" * 64}},
+    "dataset": {
+        "name": "made",
+        "source": "local",
+        "location": "made.jsonl",
+        "count": 25,
+        "total": 25,
+    },
+    "models": {
+        "target": {"name": "big", "hash": "a" * 64},
+        "draft": {"name": "small", "hash": "b" * 64},
+    },
     "config": {"seed": 0},
     "requests": {"recorded": 25, "failed": 0},
     "time_kind": "modelled",
@@ -43,12 +52,16 @@ RUN: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory: pytest.TempPathFactory) -> TrainingExperiment:
-    offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(25)))
+    offsets = read_offsets(
+        write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(25))
+    )
     settings = PredictorTrainingSettings(families=("logistic", "xgboost"), trials=2)
     timing = Timing(DRAFT_S, VERIFY_S, 1e-4, origin="measured by hand")
     far = structs.replace(timing, link_s=(0.1,) * 7)
     split = split_by_prompt(offsets, 0)
-    return train(settings, split, timing, lambda *_: None, further=[(DeploymentKey("far", "f00"), far)])
+    return train(
+        settings, split, timing, lambda *_: None, further=[(DeploymentKey("far", "f00"), far)]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +76,9 @@ def report(summary: TrainingSummary) -> str:
 
 
 def section(report: str, title: str) -> str:
-    (text,) = re.findall(rf"^## {re.escape(title)}[^\n]*\n(.*?)(?=^## |\Z)", report, re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(
+        rf"^## {re.escape(title)}[^\n]*\n(.*?)(?=^## |\Z)", report, re.MULTILINE | re.DOTALL
+    )
     return str(text)
 
 
@@ -73,11 +88,19 @@ def test_every_contender_has_a_row_with_its_numbers(report: str, summary: Traini
         assert len(rows) == 2 + len(summary.decoding)
     worth = section(report, "Is a predictor worth it?")
     for name, metrics in summary.decoding.items():
-        (row,) = [line for line in worth.splitlines() if line.startswith(f"| {wording.label(name, metrics.kind)} |")]
+        (row,) = [
+            line
+            for line in worth.splitlines()
+            if line.startswith(f"| {wording.label(name, metrics.kind)} |")
+        ]
         assert f"{100 * metrics.regret.value:.1f}%" in row
     by_speed = sorted(summary.decoding, key=lambda name: -summary.decoding[name].throughput)
     labels = [wording.label(name, summary.decoding[name].kind) for name in by_speed]
-    shown = [line.split(" | ")[0].removeprefix("| ") for line in worth.splitlines() if line.startswith("| ")]
+    shown = [
+        line.split(" | ")[0].removeprefix("| ")
+        for line in worth.splitlines()
+        if line.startswith("| ")
+    ]
     assert shown[2:] == labels
 
 
@@ -101,7 +124,10 @@ def test_a_verdict_follows_its_interval(summary: TrainingSummary) -> None:
         ).partition("`")[0]
 
     assert sentence(1.1, [1.02, 1.2]) == "What the classifier adds: speed. "
-    assert sentence(1.1, [0.9, 1.2]) == "What the classifier adds: no speed that these prompts can show. "
+    assert (
+        sentence(1.1, [0.9, 1.2])
+        == "What the classifier adds: no speed that these prompts can show. "
+    )
     assert sentence(0.9, [0.8, 0.99]) == "What the classifier adds: nothing; it costs speed. "
     assert sentence(0.9, None) == "What the classifier adds: too few prompts to tell. "
 
@@ -113,20 +139,48 @@ def ratio(value: float, *interval: float) -> RatioEstimate:
 @pytest.mark.parametrize(
     ("wisp", "confidence", "adds", "start"),
     [
-        (ratio(1.2, 1.1, 1.3), ratio(1.05, 1.01, 1.1), ratio(1.1, 1.02, 1.2), "Use the predictor, `wisp:predictor="),
-        (ratio(1.1, 1.05, 1.2), ratio(1.1, 1.04, 1.2), ratio(1.0, 0.9, 1.1), "Confidence is enough here: use `thresh"),
-        (ratio(1.1, 1.05, 1.2), ratio(1.1, 0.9, 1.2), ratio(1.0, 0.9, 1.1), "Use the predictor, `wisp:predictor="),
-        (ratio(1.1, 0.9, 1.2), ratio(1.1, 0.9, 1.2), ratio(1.0, 0.9, 1.1), "A fixed length is enough here: use `fix"),
+        (
+            ratio(1.2, 1.1, 1.3),
+            ratio(1.05, 1.01, 1.1),
+            ratio(1.1, 1.02, 1.2),
+            "Use the predictor, `wisp:predictor=",
+        ),
+        (
+            ratio(1.1, 1.05, 1.2),
+            ratio(1.1, 1.04, 1.2),
+            ratio(1.0, 0.9, 1.1),
+            "Confidence is enough here: use `thresh",
+        ),
+        (
+            ratio(1.1, 1.05, 1.2),
+            ratio(1.1, 0.9, 1.2),
+            ratio(1.0, 0.9, 1.1),
+            "Use the predictor, `wisp:predictor=",
+        ),
+        (
+            ratio(1.1, 0.9, 1.2),
+            ratio(1.1, 0.9, 1.2),
+            ratio(1.0, 0.9, 1.1),
+            "A fixed length is enough here: use `fix",
+        ),
         (ratio(1.2), ratio(1.1), ratio(1.1), "Too few prompts to say what to use"),
     ],
 )
 def test_the_report_begins_with_what_to_do(
-    wisp: RepeatedRatio, confidence: RepeatedRatio, adds: RepeatedRatio, start: str, summary: TrainingSummary
+    wisp: RepeatedRatio,
+    confidence: RepeatedRatio,
+    adds: RepeatedRatio,
+    start: str,
+    summary: TrainingSummary,
 ) -> None:
     """The simplest of what is not shown to be slower, by the intervals."""
-    changed = structs.replace(summary, choices=Choices(wisp, confidence, adds, ratio(0.7, 0.6, 0.8)))
+    changed = structs.replace(
+        summary, choices=Choices(wisp, confidence, adds, ratio(0.7, 0.6, 0.8))
+    )
     assert advice(changed).startswith(start)
-    assert f"**{advice(changed)}**" in render(TrainingDescription.read(RUN), changed).split("\n\n")[1]
+    assert (
+        f"**{advice(changed)}**" in render(TrainingDescription.read(RUN), changed).split("\n\n")[1]
+    )
 
 
 def test_over_enough_splits_their_intervals_decide(summary: TrainingSummary) -> None:
@@ -159,7 +213,10 @@ def test_few_prompts_and_sample_data_are_warned_of(summary: TrainingSummary) -> 
 
 def test_an_oracle_that_is_no_faster_leaves_no_gap(summary: TrainingSummary) -> None:
     nothing = RatioEstimate(None, None)
-    decoding = {name: structs.replace(metrics, gap_closed=nothing) for name, metrics in summary.decoding.items()}
+    decoding = {
+        name: structs.replace(metrics, gap_closed=nothing)
+        for name, metrics in summary.decoding.items()
+    }
     text = render(TrainingDescription.read(RUN), structs.replace(summary, decoding=decoding))
     assert "there is no gap to close" in text
 

@@ -10,8 +10,19 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.predictors import base
 from specbench_kit.predictors.base import families
 from specbench_kit.predictors.scoring import confusion
-from specbench_kit.predictors.thresholds import NEVER, PUBLISHED_RULE, THRESHOLD_RULES, DeploymentKey
-from specbench_kit.studies.training.contenders import SCALES, Contender, ContenderTuner, ThresholdJudge, feature_score
+from specbench_kit.predictors.thresholds import (
+    NEVER,
+    PUBLISHED_RULE,
+    THRESHOLD_RULES,
+    DeploymentKey,
+)
+from specbench_kit.studies.training.contenders import (
+    SCALES,
+    Contender,
+    ContenderTuner,
+    ThresholdJudge,
+    feature_score,
+)
 from specbench_kit.studies.training.evaluation import TrainingExperiment, labels_and_scores, train
 from specbench_kit.studies.training.examples import Split, split_by_prompt
 from specbench_kit.studies.training.offsets import Offsets, read_offsets
@@ -26,7 +37,9 @@ DEFAULT = OperatingPoint()
 
 @pytest.fixture(scope="module")
 def offsets(tmp_path_factory: pytest.TempPathFactory) -> Offsets:
-    return read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(30)))
+    return read_offsets(
+        write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(30))
+    )
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +48,9 @@ def experiment(offsets: Offsets) -> TrainingExperiment:
     return train(settings, split_by_prompt(offsets, 0), TIMING, lambda *_: None)
 
 
-def line_up(offsets: Offsets, point: OperatingPoint = DEFAULT, timing: Timing = TIMING) -> list[Contender]:
+def line_up(
+    offsets: Offsets, point: OperatingPoint = DEFAULT, timing: Timing = TIMING
+) -> list[Contender]:
     return list(ContenderTuner(offsets, point, timing).untrained())
 
 
@@ -83,8 +98,12 @@ def test_no_judge_is_slower_than_the_best_fixed_length(offsets: Offsets) -> None
             if contender.kind in ("feature", "fixed")
         }
         fixed = max(speed for name, speed in speeds.items() if name.startswith("fixed-k"))
-        assert min(speed for name, speed in speeds.items() if not name.startswith("fixed-k")) >= fixed * (1 - 1e-9)
-    assert {contender.paid_s for contender in chooser.untrained() if contender.kind == "feature"} == {0.0}
+        assert min(
+            speed for name, speed in speeds.items() if not name.startswith("fixed-k")
+        ) >= fixed * (1 - 1e-9)
+    assert {
+        contender.paid_s for contender in chooser.untrained() if contender.kind == "feature"
+    } == {0.0}
 
 
 def test_every_rule_is_chosen_for_anew_and_sending_the_last_token_costs_no_speed(
@@ -109,7 +128,8 @@ def test_several_plans_take_what_each_takes_alone(offsets: Offsets) -> None:
         plans = stop_below_each(scores, thresholds, send_last=send_last)
         together = TIMING.speeds(offsets, plans, np.full(4, 1e-4))
         alone = [
-            TIMING.speed(offsets, stop_below(scores, threshold, send_last=send_last), 1e-4) for threshold in thresholds
+            TIMING.speed(offsets, stop_below(scores, threshold, send_last=send_last), 1e-4)
+            for threshold in thresholds
         ]
         assert together == pytest.approx(alone, rel=1e-12)
 
@@ -130,7 +150,11 @@ def test_each_place_has_points_of_its_own(experiment: TrainingExperiment) -> Non
 
 @pytest.mark.parametrize("rate", [0.05, 0.3])
 def test_a_false_positive_rate_is_kept_by_every_judge(rate: float, offsets: Offsets) -> None:
-    tuned = [contender for contender in line_up(offsets, OperatingPoint("fpr", rate)) if contender.kind == "feature"]
+    tuned = [
+        contender
+        for contender in line_up(offsets, OperatingPoint("fpr", rate))
+        if contender.kind == "feature"
+    ]
     assert len(tuned) == len(SCALES)
     for contender in tuned:
         assert contender.judge is not None
@@ -140,7 +164,9 @@ def test_a_false_positive_rate_is_kept_by_every_judge(rate: float, offsets: Offs
 
 
 def test_the_best_length_is_the_fastest_on_the_validation_offsets(offsets: Offsets) -> None:
-    speeds = {k: TIMING.speed(offsets, fixed_length(offsets, k), 0.0) for k in range(1, MAX_DRAFT + 1)}
+    speeds = {
+        k: TIMING.speed(offsets, fixed_length(offsets, k), 0.0) for k in range(1, MAX_DRAFT + 1)
+    }
     best = max(speeds, key=speeds.__getitem__)
     names = [contender.name for contender in line_up(offsets) if contender.kind == "fixed"]
     assert names == list(dict.fromkeys(f"fixed-k:k={k}" for k in (best, MAX_DRAFT)))
@@ -165,8 +191,12 @@ def test_a_condition_is_told_in_the_unit_of_its_feature() -> None:
     assert SCALES["margin"].condition("margin", NEVER) == "margin: nothing passes"
 
 
-def test_leaders_are_chosen_before_the_test_prompts_are_looked_at(experiment: TrainingExperiment) -> None:
-    retested = TrainingExperiment(experiment.settings, split_without_test(experiment), TIMING, experiment.trained)
+def test_leaders_are_chosen_before_the_test_prompts_are_looked_at(
+    experiment: TrainingExperiment,
+) -> None:
+    retested = TrainingExperiment(
+        experiment.settings, split_without_test(experiment), TIMING, experiment.trained
+    )
     assert retested.leaders == experiment.leaders
     assert [c.name for c in retested.contenders] == [c.name for c in experiment.contenders]
 
@@ -175,7 +205,9 @@ def split_without_test(experiment: TrainingExperiment) -> Split:
     return replace(experiment.split, test=experiment.split.training)
 
 
-def test_families_whose_package_is_missing_are_left_out_or_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_families_whose_package_is_missing_are_left_out_or_refused_before_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert {"lightgbm", "xgboost"} <= {*PredictorTrainingSettings().chosen_families}
     monkeypatch.setattr(base, "find_spec", lambda module: None if module == "lightgbm" else module)
     settings = PredictorTrainingSettings()

@@ -8,7 +8,12 @@ import pytest
 from trace_builders import DRAFT_S, MAX_DRAFT, VERIFY_S, made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.studies.training.contenders import PairedSums, ThresholdJudge, family_of, feature_score
+from specbench_kit.studies.training.contenders import (
+    PairedSums,
+    ThresholdJudge,
+    family_of,
+    feature_score,
+)
 from specbench_kit.studies.training.evaluation import TrainingExperiment, train, waste_and_bound
 from specbench_kit.studies.training.examples import extract, split_by_prompt
 from specbench_kit.studies.training.offsets import read_offsets
@@ -24,11 +29,15 @@ SETTINGS = PredictorTrainingSettings(families=("logistic", "xgboost"), trials=2)
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory: pytest.TempPathFactory) -> TrainingExperiment:
-    offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(30)))
+    offsets = read_offsets(
+        write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(30))
+    )
     return train(SETTINGS, split_by_prompt(offsets, 0), TIMING, lambda *_: None)
 
 
-def test_the_gap_runs_from_the_best_fixed_length_to_the_oracle(experiment: TrainingExperiment) -> None:
+def test_the_gap_runs_from_the_best_fixed_length_to_the_oracle(
+    experiment: TrainingExperiment,
+) -> None:
     decoding = experiment.evaluation.decoding()
     fixed, oracle = decoding[experiment.leaders.fixed], decoding["oracle"]
     assert fixed.gap_closed == RatioEstimate(0.0, None)
@@ -41,13 +50,20 @@ def test_the_gap_runs_from_the_best_fixed_length_to_the_oracle(experiment: Train
         assert metrics.regret.value == pytest.approx(1 - metrics.throughput / oracle.throughput)
 
 
-def test_ratios_are_those_of_the_speeds_and_lie_in_their_intervals(experiment: TrainingExperiment) -> None:
+def test_ratios_are_those_of_the_speeds_and_lie_in_their_intervals(
+    experiment: TrainingExperiment,
+) -> None:
     decoding = experiment.evaluation.decoding()
     for metrics in decoding.values():
-        for against, key in ((experiment.leaders.fixed, "against_best_fixed"), ("autoregressive", "speedup")):
+        for against, key in (
+            (experiment.leaders.fixed, "against_best_fixed"),
+            ("autoregressive", "speedup"),
+        ):
             ratio = getattr(metrics, key)
             assert ratio.value == pytest.approx(metrics.throughput / decoding[against].throughput)
-            low, high = ratio.interval or [ratio.value] * 2  # none where the contender is held against itself
+            low, high = (
+                ratio.interval or [ratio.value] * 2
+            )  # none where the contender is held against itself
             assert low <= ratio.value <= high
 
 
@@ -68,15 +84,21 @@ def test_a_classifier_pays_for_statistics_and_score(experiment: TrainingExperime
     for contender in experiment.contenders:
         if contender.kind in ("classifier", "variant"):
             assert (
-                contender.policy_s == TIMING.statistics_s + experiment.trained[family_of(contender)].latency["median"]
+                contender.policy_s
+                == TIMING.statistics_s + experiment.trained[family_of(contender)].latency["median"]
             )
         else:
             assert contender.policy_s == (TIMING.statistics_s if contender.judge else 0.0)
 
 
-def test_the_attribution_takes_away_one_shortcoming_at_a_time(experiment: TrainingExperiment) -> None:
+def test_the_attribution_takes_away_one_shortcoming_at_a_time(
+    experiment: TrainingExperiment,
+) -> None:
     decoding, without = experiment.evaluation.decoding(), experiment.evaluation.attribution()
-    leader, sending = experiment.leaders.classifier, f"{experiment.leaders.classifier},send_last=true"
+    leader, sending = (
+        experiment.leaders.classifier,
+        f"{experiment.leaders.classifier},send_last=true",
+    )
     assert decoding[leader].throughput <= without.deciding_for_free
     assert without.never_wrong < decoding["oracle"].throughput
     assert without.last_token_sent == pytest.approx(decoding[sending].throughput)
@@ -93,7 +115,9 @@ def test_classification_counts_every_test_example(experiment: TrainingExperiment
 
 @pytest.mark.parametrize("threshold", [0.0, 0.3, 0.6, 0.9, 1.1])
 @pytest.mark.parametrize("longest", [1, 4, MAX_DRAFT])
-def test_theorem_1_bounds_the_measured_waste(threshold: float, longest: int, experiment: TrainingExperiment) -> None:
+def test_theorem_1_bounds_the_measured_waste(
+    threshold: float, longest: int, experiment: TrainingExperiment
+) -> None:
     offsets = experiment.split.training
     for name in ("confidence", "entropy", "logit_std"):
         judge = ThresholdJudge(partial(feature_score, name=name), longest, threshold)
@@ -118,19 +142,28 @@ def test_intervals_are_paired_over_prompts() -> None:
     paired = PairedSums({("a", "seconds"): seconds, ("b", "seconds"): 2 * seconds})
     ratio = paired.estimate(lambda get: get("b", "seconds") / get("a", "seconds"))
     assert (ratio.value, ratio.interval) == (pytest.approx(2), None)
-    noisy = PairedSums({("a", "seconds"): seconds, ("b", "seconds"): seconds * np.linspace(1.5, 2.5, 30)})
-    low, high = noisy.estimate(lambda get: get("b", "seconds") / get("a", "seconds")).interval or (0, 0)
+    noisy = PairedSums(
+        {("a", "seconds"): seconds, ("b", "seconds"): seconds * np.linspace(1.5, 2.5, 30)}
+    )
+    low, high = noisy.estimate(lambda get: get("b", "seconds") / get("a", "seconds")).interval or (
+        0,
+        0,
+    )
     assert 1.5 < low < 2 < high < 2.5
 
 
 def test_a_quantity_without_meaning_or_with_one_prompt_has_no_interval() -> None:
-    nothing = PairedSums({("a", "x"): np.zeros(5)}).estimate(lambda get: get("a", "x") / get("a", "x"))
+    nothing = PairedSums({("a", "x"): np.zeros(5)}).estimate(
+        lambda get: get("a", "x") / get("a", "x")
+    )
     assert (nothing.value, nothing.interval) == (None, None)
     single = PairedSums({("a", "x"): np.ones(1)}).estimate(lambda get: get("a", "x"))
     assert (single.value, single.interval) == (1.0, None)
 
 
-def test_the_summary_repeats_for_one_seed_apart_from_measured_latency(experiment: TrainingExperiment) -> None:
+def test_the_summary_repeats_for_one_seed_apart_from_measured_latency(
+    experiment: TrainingExperiment,
+) -> None:
     again = train(SETTINGS, experiment.split, TIMING, lambda *_: None)
     for name, trained in experiment.trained.items():
         assert trained.search.trials == again.trained[name].search.trials
@@ -156,5 +189,8 @@ def test_one_class_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
 
     traces = [replace(trace, drafted=trace.drafted * 0 + 30_000) for trace in made_requests(6)]
     offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", traces))
-    with pytest.raises(SkitError, match="training examples hold 0 accepted and 160 rejected tokens: both are needed"):
+    with pytest.raises(
+        SkitError,
+        match="training examples hold 0 accepted and 160 rejected tokens: both are needed",
+    ):
         train(SETTINGS, split_by_prompt(offsets, 0), TIMING, lambda *_: None)

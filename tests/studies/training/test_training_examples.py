@@ -19,11 +19,15 @@ def test_the_first_mismatch_is_rejected_and_what_follows_is_dropped(tmp_path: Pa
     examples = extract(read_offsets(write_trace(tmp_path / "t.parquet", [trace])))
     assert examples.labels.tolist() == [True, False, True, True, True, False]
     assert examples.positions.tolist() == [1, 2, 1, 2, 3, 1]
-    np.testing.assert_array_equal(examples.features, table[[0, 0, 1, 1, 1, 2], [0, 1, 0, 1, 2, 0], :4])
+    np.testing.assert_array_equal(
+        examples.features, table[[0, 0, 1, 1, 1, 2], [0, 1, 0, 1, 2, 0], :4]
+    )
 
 
 def test_tokens_beyond_the_known_answer_are_no_examples(tmp_path: Path) -> None:
-    traces = [made_request(str(seed), 30, spare=spare, seed=seed) for seed in range(5) for spare in (0,)]
+    traces = [
+        made_request(str(seed), 30, spare=spare, seed=seed) for seed in range(5) for spare in (0,)
+    ]
     offsets = read_offsets(write_trace(tmp_path / "t.parquet", traces))
     examples = extract(offsets)
     ends = np.concatenate([np.arange(30, 0, -1)] * 5)
@@ -62,7 +66,9 @@ def test_all_turns_of_a_dialogue_go_to_one_part(tmp_path: Path) -> None:
     for dialogue in range(12):
         prompt = (dialogue, 100)
         for turn in (1, 2, 3):
-            traces.append(made_request(f"{dialogue}/{turn}", 8, prompt=prompt, seed=10 * dialogue + turn))
+            traces.append(
+                made_request(f"{dialogue}/{turn}", 8, prompt=prompt, seed=10 * dialogue + turn)
+            )
             prompt = (*prompt, *traces[-1].output_ids, 7)
     offsets = read_offsets(write_trace(tmp_path / "t.parquet", traces))
     for part in split_by_prompt(offsets, seed=1).parts.values():
@@ -84,7 +90,9 @@ def test_the_split_follows_the_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [1, 4])
 def test_too_few_prompts_are_refused(count: int, tmp_path: Path) -> None:
     offsets = read_offsets(write_trace(tmp_path / "t.parquet", made_requests(count)))
-    with pytest.raises(SkitError, match=rf"holds {count} prompts?, which cannot be split: record at least 5"):
+    with pytest.raises(
+        SkitError, match=rf"holds {count} prompts?, which cannot be split: record at least 5"
+    ):
         split_by_prompt(offsets, seed=0)
 
 

@@ -62,14 +62,18 @@ def test_turns_of_a_dialogue_are_one_conversation(tmp_path: Path) -> None:
 
 
 def test_prompts_that_are_only_named_like_turns_stay_apart(tmp_path: Path) -> None:
-    traces = [made_request(f"HumanEval/{n}", prompt=(1, 2, n, n, n, n, *[n] * n)) for n in range(3, 8)]
+    traces = [
+        made_request(f"HumanEval/{n}", prompt=(1, 2, n, n, n, n, *[n] * n)) for n in range(3, 8)
+    ]
     offsets = read_offsets(write_trace(tmp_path / "t.parquet", traces))
     assert offsets.conversation[offsets.first].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_an_empty_trace_is_refused(tmp_path: Path) -> None:
     empty = write_trace(tmp_path / "empty.parquet", [])
-    with pytest.raises(SkitError, match=r"empty.parquet is empty: record prompts with 'skit record'"):
+    with pytest.raises(
+        SkitError, match=r"empty.parquet is empty: record prompts with 'skit record'"
+    ):
         read_offsets(empty)
 
 

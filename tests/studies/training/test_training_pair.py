@@ -32,7 +32,9 @@ def test_a_missing_model_is_one_line(tiny: TinyPair, tmp_path: Path) -> None:
 def test_a_trace_of_other_models_is_refused(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", made_requests(1))
     require_same_pair(trace, PairHashes("a" * 64, "b" * 64))
-    with pytest.raises(SkitError, match=r"recorded with other models \(big and small\): name them with --target"):
+    with pytest.raises(
+        SkitError, match=r"recorded with other models \(big and small\): name them with --target"
+    ):
         require_same_pair(trace, PairHashes("a" * 64, "c" * 64))
 
 

@@ -17,7 +17,9 @@ from specbench_kit.studies.training.timing import Timing
 
 
 def test_repeats_split_train_and_choose_anew(tmp_path_factory: pytest.TempPathFactory) -> None:
-    offsets = read_offsets(write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(15)))
+    offsets = read_offsets(
+        write_trace(tmp_path_factory.mktemp("trace") / "t.parquet", made_requests(15))
+    )
     timing, reported = Timing(DRAFT_S, VERIFY_S, 1e-4), list[tuple[int, int]]()
     settings = PredictorTrainingSettings(families=("logistic",), trials=1)
     experiment = train(settings, split_by_prompt(offsets, 0), timing, lambda *_: None)

@@ -49,7 +49,10 @@ def offsets(trace: TraceFile) -> Offsets:
 
 
 def rounds_of(records: list[RequestRecord]) -> list[list[tuple[int, ...]]]:
-    return [[tuple(getattr(r, column) for column in COLUMNS) for r in record.rounds] for record in records]
+    return [
+        [tuple(getattr(r, column) for column in COLUMNS) for r in record.rounds]
+        for record in records
+    ]
 
 
 def threshold_plan(offsets: Offsets, threshold: float) -> PlannedDrafts:
@@ -74,16 +77,27 @@ def test_the_rollout_is_the_replay(spec: str, trace: TraceFile, offsets: Offsets
     assert seconds == pytest.approx([record.e2e_s for record in replayed])
 
 
-@pytest.mark.parametrize(("family", "threshold"), [("logistic", 0.5), ("xgboost", 0.7), ("mlp", 0.3)])
+@pytest.mark.parametrize(
+    ("family", "threshold"), [("logistic", 0.5), ("xgboost", 0.7), ("mlp", 0.3)]
+)
 @pytest.mark.parametrize("names", [FEATURES, ("confidence", "draft_position")])
 def test_a_predictor_is_played_as_wisp_replays_it(
-    family: str, threshold: float, names: tuple[str, ...], trace: TraceFile, offsets: Offsets, tmp_path: Path
+    family: str,
+    threshold: float,
+    names: tuple[str, ...],
+    trace: TraceFile,
+    offsets: Offsets,
+    tmp_path: Path,
 ) -> None:
     examples = extract(offsets, names)
     scorer = families.get(family)().fit(examples, examples, {}, seed=0)
     save(tmp_path / "saved", Predictor(family, scorer, names, threshold, "test", PAIR))
-    method = parse_method(f"wisp:predictor={tmp_path / 'saved'},max_draft={MAX_DRAFT}").prepare(environment(PAIR, None))
-    scores = scorer.score_many(offsets.features(names).reshape(-1, len(names))).reshape(len(offsets), MAX_DRAFT)
+    method = parse_method(f"wisp:predictor={tmp_path / 'saved'},max_draft={MAX_DRAFT}").prepare(
+        environment(PAIR, None)
+    )
+    scores = scorer.score_many(offsets.features(names).reshape(-1, len(names))).reshape(
+        len(offsets), MAX_DRAFT
+    )
     played = to_records(offsets, play(offsets, stop_below(scores, threshold)), TIMING, 0.0)
     assert rounds_of(played) == rounds_of(list(replay(method, trace.header, trace)))
     assert {r.submitted for record in played for r in record.rounds} == set(range(MAX_DRAFT + 1))
@@ -132,7 +146,9 @@ def test_no_lengths_are_faster_than_the_oracles(draft_s: float, offsets: Offsets
     never_wrong = play(offsets, stop_at_rejection(offsets))
     assert round_s[never_wrong.drafted].sum() > least_s
     if draft_s == 0.02:
-        assert rounds.drafted.max() == 0, "a forward of the target takes half as long as one of the draft model"
+        assert rounds.drafted.max() == 0, (
+            "a forward of the target takes half as long as one of the draft model"
+        )
 
 
 def test_the_oracles_lengths_are_those_of_trying_all(offsets: Offsets) -> None:

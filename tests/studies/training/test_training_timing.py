@@ -58,6 +58,8 @@ def test_rounds_take_as_long_as_in_a_replay(
     assert float(np.sum(seconds)) == pytest.approx(expected, rel=0.05 if deployment else 1e-9)
 
 
-def test_judging_takes_what_the_deployment_says_score_included(trace: TraceFile, offsets: Offsets) -> None:
+def test_judging_takes_what_the_deployment_says_score_included(
+    trace: TraceFile, offsets: Offsets
+) -> None:
     cached = timing(trace, offsets, replace(CACHED, predictor_s=3e-4))
     assert (cached.statistics_s, cached.adds_scores) == (3e-4, False)

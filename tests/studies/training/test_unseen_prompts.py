@@ -53,7 +53,9 @@ def data(tmp_path: Path) -> Path:
     """GSM8K with a train split, whose questions are others."""
     (tmp_path / "gsm8k").mkdir()
     for split in ("test", "train"):
-        rows = [json.dumps({"question": f"{split} {number}", "answer": "1"}) for number in range(40)]
+        rows = [
+            json.dumps({"question": f"{split} {number}", "answer": "1"}) for number in range(40)
+        ]
         (tmp_path / "gsm8k" / f"{split}.jsonl").write_text("\n".join(rows))
     return tmp_path
 
@@ -66,7 +68,9 @@ def test_training_takes_the_train_split(data: Path) -> None:
 
 def test_without_a_train_split_a_hash_reserves_some_of_the_prompts(tmp_path: Path) -> None:
     file = tmp_path / "mine.jsonl"
-    file.write_text("".join(json.dumps({"prompt": f"prompt {number}"}) + "\n" for number in range(1000)))
+    file.write_text(
+        "".join(json.dumps({"prompt": f"prompt {number}"}) + "\n" for number in range(1000))
+    )
     everything = load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0)
     reserved = load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0, to_train=True)
     assert (everything.part, reserved.part) == (None, "reserved")
@@ -77,7 +81,9 @@ def test_without_a_train_split_a_hash_reserves_some_of_the_prompts(tmp_path: Pat
 
 
 def test_the_same_text_has_the_same_fingerprint_wherever_it_is_from() -> None:
-    assert Prompt("a", "x", ("one",)).fingerprint == Prompt("b", "y", ("one",), chat=False).fingerprint
+    assert (
+        Prompt("a", "x", ("one",)).fingerprint == Prompt("b", "y", ("one",), chat=False).fingerprint
+    )
     assert Prompt("a", "x", ("one",)).fingerprint != Prompt("a", "x", ("one", "two")).fingerprint
 
 
@@ -94,12 +100,16 @@ def test_a_benchmark_leaves_out_what_was_set_apart_and_else_what_it_is_told_to(d
         remaining = without_seen(dataset, [*methods, FixedK()], settings, {})
         assert remaining.prompts == dataset.prompts[7:]
         assert remaining.digest != dataset.digest
-        assert remaining.describe()["left_out"] == [prompt.fingerprint for prompt in dataset.prompts[:7]]
+        assert remaining.describe()["left_out"] == [
+            prompt.fingerprint for prompt in dataset.prompts[:7]
+        ]
     with pytest.raises(SkitError, match="was trained on every prompt of gsm8k"):
         leave_out(dataset, {prompt.fingerprint for prompt in dataset.prompts}, None, 0)
 
 
-def test_what_a_head_learned_from_counts_for_the_methods_that_draft_with_it(data: Path, tmp_path: Path) -> None:
+def test_what_a_head_learned_from_counts_for_the_methods_that_draft_with_it(
+    data: Path, tmp_path: Path
+) -> None:
     dataset = load("gsm8k", data_dir=data, allow_sample=False, limit=None, seed=0)
     prompts, heads = [prompt.fingerprint for prompt in dataset.prompts[:5]], {"head:auto": tmp_path}
     method, settings = parse_method("eagle"), replace(SETTINGS, exclude_seen=True)
@@ -109,9 +119,14 @@ def test_what_a_head_learned_from_counts_for_the_methods_that_draft_with_it(data
         assert count_seen(dataset, method, heads) == 5
         assert count_seen(dataset, FixedK(), heads) == 0
         assert len(without_seen(dataset, [method], SETTINGS, heads).prompts) == unasked
-        assert without_seen(dataset, [method, FixedK()], settings, heads).prompts == dataset.prompts[5:]
+        assert (
+            without_seen(dataset, [method, FixedK()], settings, heads).prompts
+            == dataset.prompts[5:]
+        )
     (tmp_path / RECORD).write_text('{"prompts": [')
-    with pytest.raises(SkitError, match=r"cannot read what the head was trained on in .*: train it again"):
+    with pytest.raises(
+        SkitError, match=r"cannot read what the head was trained on in .*: train it again"
+    ):
         count_seen(dataset, method, heads)
 
 
@@ -135,11 +150,18 @@ def test_a_report_warns_of_what_the_predictor_has_to_do_with_the_run() -> None:
         "FIXED LENGTH: the predictor of w lets every token pass (threshold 0), so that it drafts as fixed-k:k=5 does.",
         "OTHER DEPLOYMENT: the predictor of w was tuned for 'wan', but time is that of 'local'.",
     ]
-    assert setting_cautions(RunDescription(method="w", uses={"predictor": {"threshold": 0.5}})) == []
+    assert (
+        setting_cautions(RunDescription(method="w", uses={"predictor": {"threshold": 0.5}})) == []
+    )
 
 
-def test_a_deployment_is_another_one_by_its_name_or_values_and_not_because_a_trace_was_recorded_here() -> None:
-    changed = {"method": "w", "uses": {"predictor": {"threshold": 0.5, "deployment": "wan with other values"}}}
+def test_a_deployment_is_another_one_by_its_name_or_values_and_not_because_a_trace_was_recorded_here() -> (
+    None
+):
+    changed = {
+        "method": "w",
+        "uses": {"predictor": {"threshold": 0.5, "deployment": "wan with other values"}},
+    }
     assert setting_cautions(
         structs.replace(RunDescription.read(changed), deployment=deployment_description(name="wan"))
     ) == ["OTHER DEPLOYMENT: the predictor of w was tuned for 'wan' with other values than here."]
@@ -156,7 +178,11 @@ def test_a_deployment_is_another_one_by_its_name_or_values_and_not_because_a_tra
 
 def test_the_bundled_predictor_learned_from_a_train_split_and_knows_its_prompts() -> None:
     predictor = load_predictor(library.BUNDLED / "logistic")
-    assert (len(predictor.prompts), predictor.training["dataset"]["part"], predictor.deployment) == (
+    assert (
+        len(predictor.prompts),
+        predictor.training["dataset"]["part"],
+        predictor.deployment,
+    ) == (
         200,
         "train",
         "local",
@@ -164,9 +190,18 @@ def test_the_bundled_predictor_learned_from_a_train_split_and_knows_its_prompts(
 
 
 @pytest.mark.parametrize(
-    "training", [{"prompts": "all"}, {"prompts": [1]}, {"dataset": [1]}, {"config": 3}, {"config": {"deployment": 7}}]
+    "training",
+    [
+        {"prompts": "all"},
+        {"prompts": [1]},
+        {"dataset": [1]},
+        {"config": 3},
+        {"config": {"deployment": 7}},
+    ],
 )
-def test_a_garbled_description_of_the_training_is_refused(training: dict[str, object], tmp_path: Path) -> None:
+def test_a_garbled_description_of_the_training_is_refused(
+    training: dict[str, object], tmp_path: Path
+) -> None:
     predictor = load_predictor(confidence_predictor(tmp_path / "mine"))
     with pytest.raises(SkitError, match=r"a predictor's training has not the form"):
         replace(predictor, training=training)
@@ -174,17 +209,37 @@ def test_a_garbled_description_of_the_training_is_refused(training: dict[str, ob
 
 @pytest.mark.parametrize(
     ("interval", "doubted"),
-    [((0.9, 1.2), True), ((1.0, 1.2), True), (None, True), ((1.01, 1.2), False), ((0.8, 0.9), False)],
+    [
+        ((0.9, 1.2), True),
+        ((1.0, 1.2), True),
+        (None, True),
+        ((1.01, 1.2), False),
+        ((0.8, 0.9), False),
+    ],
 )
 def test_a_gain_that_the_interval_does_not_show_is_called_no_difference(
     interval: tuple[float, float] | None, doubted: bool
 ) -> None:
     nothing = RatioEstimate(0.1, None)
     counts = dict.fromkeys(("finished", "failed", "rounds"), 30)
-    unknown = ("tokens", "drafted", "submitted", "accepted", "wasted_tokens", "acceptance_length", "draft_efficiency")
-    unknown += ("server_tokens_per_busy_second", "acceptance_length_request_mean", "acceptance_rate_request_mean")
+    unknown = (
+        "tokens",
+        "drafted",
+        "submitted",
+        "accepted",
+        "wasted_tokens",
+        "acceptance_length",
+        "draft_efficiency",
+    )
+    unknown += (
+        "server_tokens_per_busy_second",
+        "acceptance_length_request_mean",
+        "acceptance_rate_request_mean",
+    )
     unknown += ("acceptance_length_sd", "wdt", "wdt_paper", "wdt_share")
-    ratios = dict.fromkeys(("speedup", "against_best_feature", "regret", "gap_closed", "acceptance_gain"), nothing)
+    ratios = dict.fromkeys(
+        ("speedup", "against_best_feature", "regret", "gap_closed", "acceptance_gain"), nothing
+    )
     decoding = ContenderDecoding(
         kind="classifier",
         **counts,

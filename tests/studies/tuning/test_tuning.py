@@ -37,7 +37,9 @@ FAR = replace(DEPLOYMENT, link=Link(rtt_s=0.2))
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_trace(tmp_path_factory.mktemp("trace") / "trace.parquet", made_requests(6), MODELS).path
+    return write_trace(
+        tmp_path_factory.mktemp("trace") / "trace.parquet", made_requests(6), MODELS
+    ).path
 
 
 def settings(trace: Path, *names: str, budget: int = 5) -> TuningSettings:
@@ -58,13 +60,17 @@ def test_every_candidate_is_a_setting_of_its_own(name: str) -> None:
     assert specs[0] == name
     assert 6 <= len(specs) <= 16
     tried = [parse_method(spec) for spec in specs]
-    assert all(method != earlier for number, method in enumerate(tried) for earlier in tried[:number])
+    assert all(
+        method != earlier for number, method in enumerate(tried) for earlier in tried[:number]
+    )
     assert candidates(name, 16, seed=0) == specs
 
 
 def test_the_fastest_is_chosen_and_told_on_other_prompts(trace: Path) -> None:
     reported: list[tuple[str, int, int]] = []
-    tuned, left_out = tune(settings(trace, "fixed-k", "goodput", budget=9), lambda *step: reported.append(step))
+    tuned, left_out = tune(
+        settings(trace, "fixed-k", "goodput", budget=9), lambda *step: reported.append(step)
+    )
     assert not left_out
     assert reported[0] == ("fixed-k", 1, 9)
     choice = tuned.methods["fixed-k"]
@@ -84,7 +90,9 @@ def test_a_default_that_the_trace_does_not_reach_is_told(trace: Path) -> None:
     assert "SHORTER DRAFTS" not in render(tuned, left_out)
 
 
-def lighter(path: Path, draft_s: float, *, wrong: bool = False, verify_s: tuple[float, ...] = VERIFY_S) -> Path:
+def lighter(
+    path: Path, draft_s: float, *, wrong: bool = False, verify_s: tuple[float, ...] = VERIFY_S
+) -> Path:
     """A trace of the same answers, whose draft takes another time, and is wrong from its first token on if asked."""
     requests = made_requests(6)
     if wrong:
@@ -104,9 +112,14 @@ def test_the_draft_is_chosen_by_what_it_costs_and_by_what_is_accepted(
     slow = tuple(3 * seconds for seconds in VERIFY_S)
     lighter_trace = lighter(tmp_path / "light.parquet", draft_s, wrong=wrong, verify_s=slow)
     names = ("fixed-k", "threshold")
-    tuned, left_out = tune(TuningSettings(methods=names, traces=(trace, lighter_trace), budget=4), lambda *_: None)
+    tuned, left_out = tune(
+        TuningSettings(methods=names, traces=(trace, lighter_trace), budget=4), lambda *_: None
+    )
     assert not left_out
-    assert [draft.name for draft in tuned.drafts] == [chosen, *({"small", f"light {draft_s:g}"} - {chosen})]
+    assert [draft.name for draft in tuned.drafts] == [
+        chosen,
+        *({"small", f"light {draft_s:g}"} - {chosen}),
+    ]
     assert tuned.run["models"]["draft"]["name"] == chosen  # type: ignore[index]
     best = max(tuned.methods.values(), key=lambda method: method.tokens_per_s)
     assert (tuned.drafts[0].spec, tuned.drafts[0].tokens_per_s) == (best.spec, best.tokens_per_s)
@@ -116,10 +129,18 @@ def test_the_draft_is_chosen_by_what_it_costs_and_by_what_is_accepted(
     assert load(tmp_path / "tuned.json") == tuned
 
 
-def test_times_of_a_disturbed_machine_are_no_ground_for_a_choice(trace: Path, tmp_path: Path) -> None:
-    busy = write_trace(tmp_path / "busy.parquet", made_requests(6), MODELS, machine=[{"steal": 0.2, "lanes": {}}]).path
-    tuned, left_out = tune(TuningSettings(methods=("fixed-k",), traces=(trace, busy), budget=2), lambda *_: None)
-    assert tuned.disturbed == ["busy.parquet: the host withheld 20.0% of the processor time (at most 2%)"]
+def test_times_of_a_disturbed_machine_are_no_ground_for_a_choice(
+    trace: Path, tmp_path: Path
+) -> None:
+    busy = write_trace(
+        tmp_path / "busy.parquet", made_requests(6), MODELS, machine=[{"steal": 0.2, "lanes": {}}]
+    ).path
+    tuned, left_out = tune(
+        TuningSettings(methods=("fixed-k",), traces=(trace, busy), budget=2), lambda *_: None
+    )
+    assert tuned.disturbed == [
+        "busy.parquet: the host withheld 20.0% of the processor time (at most 2%)"
+    ]
     page = render(tuned, left_out)
     assert page.count("DISTURBED MACHINE") == 1
     warning_at = page.index("DISTURBED MACHINE: the times that decided do not hold: busy.parquet")
@@ -129,7 +150,9 @@ def test_times_of_a_disturbed_machine_are_no_ground_for_a_choice(trace: Path, tm
 
 
 def test_traces_of_other_answers_or_times_are_not_compared(trace: Path, tmp_path: Path) -> None:
-    other_answers = write_trace(tmp_path / "other.parquet", made_requests(6, length=30), MODELS).path
+    other_answers = write_trace(
+        tmp_path / "other.parquet", made_requests(6, length=30), MODELS
+    ).path
     with pytest.raises(SkitError, match="do not hold the same answers to the same prompts"):
         tune(TuningSettings(methods=("fixed-k",), traces=(trace, other_answers)), lambda *_: None)
     with pytest.raises(SkitError, match="leave out --deployment"):
@@ -174,7 +197,11 @@ def test_a_table_of_lengths_is_filled_for_every_size_up_to_the_batch(trace: Path
 def test_a_budget_of_one_keeps_what_there_is(trace: Path) -> None:
     tuned, _ = tune(settings(trace, "fixed-k", budget=1), lambda *_: None)
     choice = tuned.methods["fixed-k"]
-    assert (choice.spec, choice.tried, choice.tokens_per_s) == ("fixed-k", 1, choice.default_tokens_per_s)
+    assert (choice.spec, choice.tried, choice.tokens_per_s) == (
+        "fixed-k",
+        1,
+        choice.default_tokens_per_s,
+    )
 
 
 def test_what_cannot_be_replayed_is_left_out_of_a_group_and_refused_by_name(trace: Path) -> None:
@@ -209,7 +236,13 @@ def test_a_benchmark_takes_what_was_tuned(trace: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"schema": 2}', json.dumps({"schema": 1, "methods": {"fixed-k": {"spec": "fixed-k:k=0"}}})]
+    "content",
+    [
+        "",
+        "[]",
+        '{"schema": 2}',
+        json.dumps({"schema": 1, "methods": {"fixed-k": {"spec": "fixed-k:k=0"}}}),
+    ],
 )
 def test_a_file_that_is_none_is_one_line(content: str, tmp_path: Path) -> None:
     file = tmp_path / "tuned.json"
@@ -221,7 +254,9 @@ def test_a_file_that_is_none_is_one_line(content: str, tmp_path: Path) -> None:
         load(tmp_path / "missing.json")
 
 
-@pytest.mark.parametrize(("wrong", "said"), [({"budget": 0}, "--budget must be"), ({"batch_size": 0}, "--batch-size")])
+@pytest.mark.parametrize(
+    ("wrong", "said"), [({"budget": 0}, "--budget must be"), ({"batch_size": 0}, "--batch-size")]
+)
 def test_settings_that_make_no_sense(wrong: dict[str, int], said: str, trace: Path) -> None:
     with pytest.raises(SkitError, match=said):
         replace(settings(trace, "fixed-k"), **wrong)
@@ -237,12 +272,18 @@ def test_tuned_options_of_the_bundled_pair_are_found_by_deployment() -> None:
         assert tuned.deployment == ("recorded" if file.stem == "local" else file.stem)
         assert tuned.run["models"]["draft"]["hash"] == draft  # type: ignore[index]
         assert {"fixed-k", "threshold", "wisp", "specdecpp", "suffix"} <= set(tuned.methods)
-    with pytest.raises(SkitError, match="none are bundled for 'smollm2' under the deployment moon, but under adaspec"):
+    with pytest.raises(
+        SkitError,
+        match="none are bundled for 'smollm2' under the deployment moon, but under adaspec",
+    ):
         bundled_file(BUNDLED_FOLDER / "smollm2", "smollm2", "moon")
 
 
 def test_auto_is_refused_for_a_target_without_tuned_options() -> None:
-    with pytest.raises(SkitError, match=r"--tuned auto: no tuned options are bundled for the target 'bundled': make"):
+    with pytest.raises(
+        SkitError,
+        match=r"--tuned auto: no tuned options are bundled for the target 'bundled': make",
+    ):
         chosen(BenchSettings(("fixed-k",), tuned=Path("auto")))
 
 
@@ -250,9 +291,14 @@ def test_a_method_that_names_no_values_to_try_is_not_called_the_fastest(trace: P
     assert not methods.get("block-verification").grid
     tuned, left_out = tune(settings(trace, "block-verification", budget=4), lambda *_: None)
     page = render(tuned, left_out)
-    assert "Nothing was tuned: nothing but the defaults of <code>block-verification</code> was tried." in page
+    assert (
+        "Nothing was tuned: nothing but the defaults of <code>block-verification</code> was tried."
+        in page
+    )
     assert "is the fastest" not in page
-    assert "NOTHING TO TRY: only the defaults of <code>block-verification</code> were replayed" in page
+    assert (
+        "NOTHING TO TRY: only the defaults of <code>block-verification</code> were replayed" in page
+    )
 
 
 def test_a_choice_at_an_end_of_the_values_tried_is_told(trace: Path) -> None:
@@ -268,10 +314,23 @@ def test_a_choice_at_an_end_of_the_values_tried_is_told(trace: Path) -> None:
 @pytest.mark.figures
 def test_the_page_is_made_again_from_the_folder_or_the_file(trace: Path, tmp_path: Path) -> None:
     file = tmp_path / "some" / "tuned.json"
-    options = ("--replay", trace, "--method", "fixed-k", "--method", "specinfer", "--deployment", "wan", "--budget", 3)
+    options = (
+        "--replay",
+        trace,
+        "--method",
+        "fixed-k",
+        "--method",
+        "specinfer",
+        "--deployment",
+        "wan",
+        "--budget",
+        3,
+    )
     assert "a trace holds chains" in error_line(skit_here("tune", *options, "--out", file))
     assert not file.with_suffix("").exists()
-    done = skit_here("tune", *options[:4], "--method", "group:tree", *options[6:], "--out", file, "--json")
+    done = skit_here(
+        "tune", *options[:4], "--method", "group:tree", *options[6:], "--out", file, "--json"
+    )
     assert done.returncode == 0, done.stderr
     folder = file.with_suffix("")
     assert json.loads(done.stdout.splitlines()[-1])["run_dirs"] == [str(folder)]
@@ -299,15 +358,21 @@ def test_the_page_is_made_again_from_the_folder_or_the_file(trace: Path, tmp_pat
 
 
 def test_several_traces_leave_the_chosen_draft_in_the_folder(trace: Path, tmp_path: Path) -> None:
-    light = lighter(tmp_path / "light.parquet", 0.001, verify_s=tuple(3 * seconds for seconds in VERIFY_S))
+    light = lighter(
+        tmp_path / "light.parquet", 0.001, verify_s=tuple(3 * seconds for seconds in VERIFY_S)
+    )
     both = TuningSettings(methods=("fixed-k",), traces=(trace, light), budget=2)
     study = run_tuning(both, tmp_path / "tuned.json", lambda *_: None)
     assert (study.run.trace and study.run.trace.file) == "light.parquet"
     drafts = api.load(study.folder).to_pandas("drafts")  # type: ignore[union-attr]
     assert drafts["name"].tolist() == ["light 0.001", "small"]
     steps = read_object(study.folder / "run.json")["deployment"]
-    of_the_first = run_tuning(replace(both, traces=(trace,)), tmp_path / "first.json", lambda *_: None)
-    assert steps["verifier"] == read_object(of_the_first.folder / "run.json")["deployment"]["verifier"]
+    of_the_first = run_tuning(
+        replace(both, traces=(trace,)), tmp_path / "first.json", lambda *_: None
+    )
+    assert (
+        steps["verifier"] == read_object(of_the_first.folder / "run.json")["deployment"]["verifier"]
+    )
     run_tuning(replace(both, traces=(trace,)), tmp_path / "tuned.json", lambda *_: None)
     assert not (study.folder / "drafts.csv").exists(), "what an earlier tuning found"
     assert len(studies_in(study.folder)) == 1
@@ -316,14 +381,21 @@ def test_several_traces_leave_the_chosen_draft_in_the_folder(trace: Path, tmp_pa
 def test_a_folder_of_another_command_is_left_alone(trace: Path, tmp_path: Path) -> None:
     (tmp_path / "tuned").mkdir()
     (tmp_path / "tuned" / "run.json").write_text('{"command": "sweep"}')
-    with pytest.raises(SkitError, match=r"tuned\.json: the page goes into the folder .*tuned, which holds something"):
+    with pytest.raises(
+        SkitError,
+        match=r"tuned\.json: the page goes into the folder .*tuned, which holds something",
+    ):
         run_tuning(settings(trace, "fixed-k"), tmp_path / "tuned.json", lambda *_: None)
     assert not (tmp_path / "tuned.json").exists()
-    assert error_line(skit_here("report", trace)).startswith(f"{trace} is a file: name the folder of a run")
+    assert error_line(skit_here("report", trace)).startswith(
+        f"{trace} is a file: name the folder of a run"
+    )
 
 
 def test_a_trace_that_comes_with_the_kit_is_named_in_the_folder(tmp_path: Path) -> None:
-    bundled = TuningSettings(methods=("fixed-k",), traces=(Path("qwen2.5-coder-tune"),), deployment=FAR, budget=1)
+    bundled = TuningSettings(
+        methods=("fixed-k",), traces=(Path("qwen2.5-coder-tune"),), deployment=FAR, budget=1
+    )
     study = run_tuning(bundled, tmp_path / "tuned.json", lambda *_: None)
     assert (study.run.trace and study.run.trace.file) == "qwen2.5-coder-tune.parquet"
     assert "target hash" in (study.folder / "report.md").read_text()
@@ -336,11 +408,27 @@ def one_line(text: str) -> str:
     return " ".join(text.replace("`", "").split())
 
 
-def test_other_conditions_and_methods_without_options_are_on_every_page(trace: Path, tmp_path: Path) -> None:
+def test_other_conditions_and_methods_without_options_are_on_every_page(
+    trace: Path, tmp_path: Path
+) -> None:
     tuned, _ = tune(settings(trace, "fixed-k", budget=2), lambda *_: None)
     save(tuned, tmp_path / "tuned.json")
-    command = ["bench", *(word for name in NAMES for word in ("--method", name)), "--method", "fixed-k:k=1"]
-    given = ["--replay", trace, "--tuned", tmp_path / "tuned.json", "--deployment", "wan", "--out", tmp_path / "runs"]
+    command = [
+        "bench",
+        *(word for name in NAMES for word in ("--method", name)),
+        "--method",
+        "fixed-k:k=1",
+    ]
+    given = [
+        "--replay",
+        trace,
+        "--tuned",
+        tmp_path / "tuned.json",
+        "--deployment",
+        "wan",
+        "--out",
+        tmp_path / "runs",
+    ]
     done = skit_here(*command, *given)
     assert done.returncode == 0, done.stderr
     other = "OTHER TUNING: tuned.json: tuned for deployment test, run with wan."
@@ -350,10 +438,18 @@ def test_other_conditions_and_methods_without_options_are_on_every_page(trace: P
     for text in (done.stdout, *pages):
         assert other in one_line(text)
         # Pages name methods from fast to slow, the terminal in the order of the command line before anything ran.
-        assert re.search(rf"{no_options} (threshold, margin|margin, threshold): defaults run\.", one_line(text))
+        assert re.search(
+            rf"{no_options} (threshold, margin|margin, threshold): defaults run\.", one_line(text)
+        )
     assert one_line(pages[0]).count("OTHER TUNING") == 1
-    alone = {path.parent: one_line(path.read_text()) for path in (tmp_path / "runs").glob("*/report.md")}
-    of_method = {read_object(path / "run.json")["method"]: text for path, text in alone.items() if path != folder}
+    alone = {
+        path.parent: one_line(path.read_text()) for path in (tmp_path / "runs").glob("*/report.md")
+    }
+    of_method = {
+        read_object(path / "run.json")["method"]: text
+        for path, text in alone.items()
+        if path != folder
+    }
     spec = tuned.methods["fixed-k"].spec
     assert {method for method, text in of_method.items() if other in text} == {spec}
     untuned = {method.partition(":")[0] for method, text in of_method.items() if no_options in text}
@@ -362,7 +458,9 @@ def test_other_conditions_and_methods_without_options_are_on_every_page(trace: P
 
 
 def test_what_is_tuned_for_these_conditions_gives_no_caution(trace: Path, tmp_path: Path) -> None:
-    tuned, _ = tune(TuningSettings(methods=("fixed-k",), traces=(trace,), budget=2), lambda *_: None)
+    tuned, _ = tune(
+        TuningSettings(methods=("fixed-k",), traces=(trace,), budget=2), lambda *_: None
+    )
     save(tuned, tmp_path / "tuned.json")
     same = BenchSettings(("fixed-k",), tuned=tmp_path / "tuned.json", out=tmp_path / "runs")
     (conclusion,), *_ = bench_replay(same, trace, lambda _: None)

@@ -17,7 +17,9 @@ from specbench_kit.studies.interchange.aiperf_records import AIPerfRecord, per_s
 
 @result_files.register("aiperf")
 class AIPerfRecords(ResultFile):
-    """One load per file; a request is known by its conversation, or by its position where these are named at random."""
+    """One load per file; a request is known by its conversation, or by its position where these are
+    named at random.
+    """
 
     tool = "AIPerf"
     note = "AIPerf records no outputs: they are not compared."
@@ -39,7 +41,9 @@ class AIPerfRecords(ResultFile):
             raise ValueError(
                 "no record has time_to_first_token and output_sequence_length: run AIPerf with --streaming"
             )
-        words = f"times in {' and '.join(sorted(units))}, as each says" if units else "without times"
+        words = (
+            f"times in {' and '.join(sorted(units))}, as each says" if units else "without times"
+        )
         return ImportedResults([ImportedLoad("", collected.answers)], words, collected.left_out)
 
 

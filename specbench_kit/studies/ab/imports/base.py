@@ -43,7 +43,8 @@ class ImportedLoad:
 
 @dataclass(frozen=True, slots=True)
 class ImportedResults:
-    """The loads of a file, the units of its times, and the requests that were left out, counted by reason.
+    """The loads of a file, the units of its times, and the requests that were left out, counted by
+    reason.
 
     `notes` are lines that a reader of the numbers must know.
     """
@@ -65,8 +66,12 @@ class AnswerList:
         """Count a request that does not belong to the load, or of which nothing is known."""
         self.left_out[reason] += 1
 
-    def add_failure(self, prompts: tuple[str, ...], sent_s: float | None, error: str, reason: str = FAILED) -> None:
-        """Add a request that has no answer; without the time when it was sent it is only counted."""
+    def add_failure(
+        self, prompts: tuple[str, ...], sent_s: float | None, error: str, reason: str = FAILED
+    ) -> None:
+        """Add a request that has no answer; without the time when it was sent it is only
+        counted.
+        """
         self.left_out[reason] += 1
         if sent_s is not None:
             self.answers.append(ImportedAnswer(prompts, sent_s, None, error))
@@ -82,7 +87,8 @@ class AnswerList:
     ) -> None:
         """Add an answer whose chunks arrived at these moments after it was asked for.
 
-        No token arrives when it is asked for: a first moment of 0 is what tools write where none arrived.
+        No token arrives when it is asked for: a first moment of 0 is what tools write where none
+        arrived.
         """
         if tokens < 1:
             self.add_failure(prompts, sent_s, "no token")
@@ -110,13 +116,20 @@ class ResultFile(ABC):
         """Return the loads of a file; raise ValueError if something is missing."""
 
 
-result_files: Registry[type[ResultFile]] = Registry("result file", "specbench_kit.studies.ab.imports")
+result_files: Registry[type[ResultFile]] = Registry(
+    "result file", "specbench_kit.studies.ab.imports"
+)
 
 
 def recognised(path: Path, content: str) -> ResultFile | None:
     """Return the format of a file's text, or None if no tool is known that writes such files."""
     return next(
-        (kind for kind in (kind() for kind in result_files.all().values()) if kind.recognises(path, content)), None
+        (
+            kind
+            for kind in (kind() for kind in result_files.all().values())
+            if kind.recognises(path, content)
+        ),
+        None,
     )
 
 
@@ -126,23 +139,34 @@ def reading_of(path: Path, kind: ResultFile, results: ImportedResults) -> FileRe
     doubts = []
     if at_zero := results.left_out.get(AT_ZERO, 0):
         of_all = answered + at_zero
-        doubts.append(f"{at_zero:,} of {of_all:,} answers {AT_ZERO}: no token came, and they count as failed.")
+        doubts.append(
+            f"{at_zero:,} of {of_all:,} answers {AT_ZERO}: no token came, and they count as failed."
+        )
     return FileReading(
-        path.name, f"results of {kind.tool}, {results.units}", answered, left_out=results.left_out, doubts=doubts
+        path.name,
+        f"results of {kind.tool}, {results.units}",
+        answered,
+        left_out=results.left_out,
+        doubts=doubts,
     )
 
 
 def timed_answer(
     moments_s: Sequence[float], tokens: int, text: str | None, prompt_tokens: int | None
 ) -> StreamedAnswer:
-    """Return an answer of so many tokens whose chunks arrived at these moments after it was asked for.
+    """Return an answer of so many tokens whose chunks arrived at these moments after it was asked
+    for.
 
-    The first token came with the first chunk and the last one with the last, whichever chunks held none between them.
+    The first token came with the first chunk and the last one with the last, whichever chunks held
+    none between them.
     """
     if any(after_s < before_s for before_s, after_s in pairwise(moments_s)):
         raise ValueError("the times of an answer's chunks fall")
     counted_by: CountedBy = "one per chunk" if tokens == len(moments_s) else "usage at the end"
-    bursts = [Burst(at_s, size) for at_s, size in zip(moments_s, _sizes(tokens, len(moments_s)), strict=True)]
+    bursts = [
+        Burst(at_s, size)
+        for at_s, size in zip(moments_s, _sizes(tokens, len(moments_s)), strict=True)
+    ]
     return StreamedAnswer(
         text,
         [burst for burst in bursts if burst.tokens or burst is bursts[-1]],
@@ -152,7 +176,9 @@ def timed_answer(
 
 
 def _sizes(tokens: int, chunks: int) -> list[int]:
-    """Return the tokens of each chunk, spread evenly; if there are more chunks, the first and the last have one."""
+    """Return the tokens of each chunk, spread evenly; if there are more chunks, the first and the
+    last have one.
+    """
     if tokens >= chunks:
         return divided(tokens, [1] * chunks)
     ends = [(tokens - 1) * number // (chunks - 1) for number in range(chunks)]

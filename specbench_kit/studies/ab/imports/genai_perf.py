@@ -1,4 +1,6 @@
-"""NVIDIA GenAI-Perf's `profile_export.json`, AIPerf's predecessor: the chunks of each request, with their moments."""
+"""NVIDIA GenAI-Perf's `profile_export.json`, AIPerf's predecessor: the chunks of each request, with
+their moments.
+"""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -62,14 +64,19 @@ class ProfileExport(Struct):
 class GenAIPerf(ResultFile):
     """Every experiment is a load; a request is known by its input.
 
-    The file holds no number of tokens: it is that of `usage`, or else one token per chunk with text.
+    The file holds no number of tokens: it is that of `usage`, or else one token per chunk with
+    text.
     """
 
     tool = "GenAI-Perf"
     note = "GenAI-Perf records no number of tokens: without usage in its chunks, each chunk with text counts as one."
 
     def recognises(self, path: Path, content: str) -> bool:
-        return content.lstrip().startswith("{") and '"experiments"' in content and '"response_timestamps"' in content
+        return (
+            content.lstrip().startswith("{")
+            and '"experiments"' in content
+            and '"response_timestamps"' in content
+        )
 
     def read(self, path: Path, content: str) -> ImportedResults:
         left_out = AnswerList().left_out
@@ -88,8 +95,13 @@ class GenAIPerf(ResultFile):
 
 def _add(number: int, request: SentRequest, collected: AnswerList) -> None:
     inputs = request.request_inputs
-    names = (str(inputs.get("payload") or inputs.get("text_input") or f"request {number}"), f"request {number}")
-    if request.timestamp is None or len(request.response_timestamps) != len(request.response_outputs):
+    names = (
+        str(inputs.get("payload") or inputs.get("text_input") or f"request {number}"),
+        f"request {number}",
+    )
+    if request.timestamp is None or len(request.response_timestamps) != len(
+        request.response_outputs
+    ):
         collected.leave_out(WITHOUT_TIMES)
         return
     moments_s = []
@@ -112,7 +124,9 @@ def _add(number: int, request: SentRequest, collected: AnswerList) -> None:
 
 
 def _chunks(output: JsonObject) -> Iterator[Mapping[str, Any]]:
-    """Yield the JSON objects of a chunk: events of a stream, a whole response, or a chunk of Triton."""
+    """Yield the JSON objects of a chunk: events of a stream, a whole response, or a chunk of
+    Triton.
+    """
     if "response" not in output:
         yield output
         return
@@ -130,4 +144,6 @@ def _text(chunk: Mapping[str, Any]) -> str:
     if not isinstance(choice, dict):
         return ""
     content = choice.get("delta") or choice.get("message") or choice
-    return "".join(str(content.get(name) or "") for name in TEXTS) if isinstance(content, dict) else ""
+    return (
+        "".join(str(content.get(name) or "") for name in TEXTS) if isinstance(content, dict) else ""
+    )

@@ -27,7 +27,9 @@ class Strategy(Struct, frozen=True):
     def label(self) -> str:
         """The name of the load."""
         count = 1 if self.type_ == "synchronous" else self.streams or self.max_concurrency
-        return f"rate {self.rate:g}" if self.rate else f"concurrency {count}" if count else self.type_
+        return (
+            f"rate {self.rate:g}" if self.rate else f"concurrency {count}" if count else self.type_
+        )
 
 
 class HasStrategy(Struct, frozen=True):
@@ -37,7 +39,9 @@ class HasStrategy(Struct, frozen=True):
 
 
 class GuideTimings(Struct, frozen=True):
-    """The moments of a request, in seconds of the clock; one whose connection failed has no `request_start`."""
+    """The moments of a request, in seconds of the clock; one whose connection failed has no
+    `request_start`.
+    """
 
     targeted_start: float | None = None
     resolve_start: float | None = None
@@ -55,7 +59,9 @@ class GuideInfo(Struct, frozen=True):
 
 
 class GuideRequest(Struct):
-    """One request: newer versions have its moments in `info.timings`, older ones beside the other fields."""
+    """One request: newer versions have its moments in `info.timings`, older ones beside the other
+    fields.
+    """
 
     request_args: str | None = None
     prompt: str | None = None
@@ -84,8 +90,14 @@ class GuideRequest(Struct):
 
     @property
     def tokens(self) -> int | None:
-        """The length of the output; one per iteration where the server did not say, as GuideLLM counts it."""
-        return self.info.timings.token_iterations or None if self.output_tokens is None else self.output_tokens
+        """The length of the output; one per iteration where the server did not say, as GuideLLM
+        counts it.
+        """
+        return (
+            self.info.timings.token_iterations or None
+            if self.output_tokens is None
+            else self.output_tokens
+        )
 
     @property
     def text(self) -> str | None:
@@ -95,7 +107,9 @@ class GuideRequest(Struct):
 
 
 class GuideRequests(Struct):
-    """The requests of a benchmark by what became of them; those that its end cut off do not count."""
+    """The requests of a benchmark by what became of them; those that its end cut off do not
+    count.
+    """
 
     successful: list[GuideRequest] | None = None
     incomplete: list[GuideRequest] | None = None
@@ -156,7 +170,9 @@ class GuideLLM(ResultFile):
             left_out += collected.left_out
             loads.append(ImportedLoad(benchmark.label, collected.answers))
         if left_out[WITHOUT_TIMES] and not any(load.answers for load in loads):
-            raise ValueError("no request has the time of its first token and its number of tokens: stream the answers")
+            raise ValueError(
+                "no request has the time of its first token and its number of tokens: stream the answers"
+            )
         return ImportedResults(loads, "times in seconds", left_out)
 
 

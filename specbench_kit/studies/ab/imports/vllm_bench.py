@@ -1,4 +1,6 @@
-"""Results of `vllm bench serve --save-result --save-detailed` and of SGLang's `bench_serving --output-details`."""
+"""Results of `vllm bench serve --save-result --save-detailed` and of SGLang's `bench_serving
+--output-details`.
+"""
 
 import json
 from collections import Counter
@@ -22,13 +24,17 @@ from specbench_kit.studies.ab.imports.base import (
 )
 
 BETWEEN_S = 1e-6
-"""Between the end of a request and the next one in its place, so that rounding never makes the two overlap."""
+"""Between the end of a request and the next one in its place, so that rounding never makes the two
+overlap.
+"""
 NO_GAP = 0.01
 """Share of TTFT within which the chunk with the role comes together with the first token."""
 
 
 class VllmBenchResult(Struct):
-    """The result of one load, as far as a comparison needs it: one entry per request in each list."""
+    """The result of one load, as far as a comparison needs it: one entry per request in each
+    list.
+    """
 
     ttfts: list[Number]
     itls: list[list[Number]]
@@ -45,7 +51,9 @@ class VllmBenchResult(Struct):
 
     @property
     def asks_chat(self) -> bool:
-        """True for results of the chat endpoint, whose first chunk names the role and holds no token."""
+        """True for results of the chat endpoint, whose first chunk names the role and holds no
+        token.
+        """
         return "chat" in self.backend or "chat" in self.endpoint_type
 
 
@@ -53,8 +61,8 @@ class VllmBenchResult(Struct):
 class VllmBench(ResultFile):
     """A load for each result of a file, to which later runs may have appended theirs.
 
-    A request is known by its position, which is the same in both runs with equal seeds. TTFT and end-to-end time are
-    those of the file itself, whatever its chunks hold.
+    A request is known by its position, which is the same in both runs with equal seeds. TTFT and
+    end-to-end time are those of the file itself, whatever its chunks hold.
     """
 
     tool = "vllm bench serve"
@@ -73,7 +81,9 @@ class VllmBench(ResultFile):
         runs = Counter[str]()
         for document in _documents(content):
             if isinstance(document, dict) and "ttfts" not in document:
-                raise ValueError(f"it holds no single requests: run {self.tool} again with {self.detailed}")
+                raise ValueError(
+                    f"it holds no single requests: run {self.tool} again with {self.detailed}"
+                )
             result = convert(VllmBenchResult, document)
             label = _label(result)
             runs[label] += 1
@@ -82,7 +92,11 @@ class VllmBench(ResultFile):
             collected = _answers(result)
             left_out += collected.left_out
             notes += _role_chunks(result, path.name) if self.counts_role else []
-            loads.append(ImportedLoad(label + again, collected.answers, states_starts=bool(result.start_times)))
+            loads.append(
+                ImportedLoad(
+                    label + again, collected.answers, states_starts=bool(result.start_times)
+                )
+            )
         return ImportedResults(loads, "times in seconds", left_out, notes)
 
 
@@ -112,10 +126,14 @@ def _answers(result: VllmBenchResult) -> AnswerList:
 
 
 def _role_chunks(result: VllmBenchResult, name: str) -> list[str]:
-    """Return how far TTFT may be off, as the benchmark takes the chunk with the role for the first token."""
+    """Return how far TTFT may be off, as the benchmark takes the chunk with the role for the first
+    token.
+    """
     gaps_s = [
         gaps_s[0]
-        for gaps_s, tokens, ttft_s in zip(result.itls, result.output_lens, result.ttfts, strict=True)
+        for gaps_s, tokens, ttft_s in zip(
+            result.itls, result.output_lens, result.ttfts, strict=True
+        )
         if gaps_s and ttft_s > 0 and len(gaps_s) >= tokens > 0
     ]
     if not result.asks_chat or not gaps_s or fmean(gaps_s) < NO_GAP * fmean(result.ttfts):
@@ -141,7 +159,9 @@ class SGLangBench(VllmBench):
 
 def _is_result(content: str) -> bool:
     """Return True for results with single requests, and for those that hold only averages."""
-    return content.lstrip().startswith("{") and ('"ttfts"' in content or '"mean_ttft_ms"' in content)
+    return content.lstrip().startswith("{") and (
+        '"ttfts"' in content or '"mean_ttft_ms"' in content
+    )
 
 
 def _is_sglang(content: str) -> bool:
@@ -149,7 +169,9 @@ def _is_sglang(content: str) -> bool:
 
 
 def _documents(content: str) -> Iterator[Any]:
-    """Yield the JSON documents that stand one after the other; both tools write Infinity where a rate has no limit."""
+    """Yield the JSON documents that stand one after the other; both tools write Infinity where a
+    rate has no limit.
+    """
     decoder = json.JSONDecoder(parse_int=whole_number)
     position = 0
     while content := content[position:].lstrip():
@@ -161,7 +183,8 @@ def _documents(content: str) -> Iterator[Any]:
 
 
 def _start_times(result: VllmBenchResult) -> list[float]:
-    """Return when requests were sent, for results that do not say so, as older versions of both tools.
+    """Return when requests were sent, for results that do not say so, as older versions of both
+    tools.
 
     Without a rate, each request waits for the first place in flight that becomes free.
     """
@@ -188,4 +211,6 @@ def _rate(result: VllmBenchResult) -> float:
 def _label(result: VllmBenchResult) -> str:
     rate = _rate(result)
     parts = [f"rate {rate:g}"] if isfinite(rate) else []
-    return ", ".join([*parts, *([f"concurrency {result.max_concurrency}"] if result.max_concurrency else [])])
+    return ", ".join(
+        [*parts, *([f"concurrency {result.max_concurrency}"] if result.max_concurrency else [])]
+    )

@@ -56,7 +56,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class TrainingAnswerKey:
-    """What the answers in a folder depend on; `target` and `prompts` are hashes of the model and of the prompts."""
+    """What the answers in a folder depend on; `target` and `prompts` are hashes of the model and of
+    the prompts.
+    """
 
     target: str
     prompts: str
@@ -68,7 +70,9 @@ class TrainingAnswerKey:
     @property
     def name(self) -> str:
         """Return a folder name; it ends with the layers whose states are kept."""
-        parts = json.dumps([self.target, self.prompts, self.max_new_tokens, self.sampled_share, self.seed])
+        parts = json.dumps(
+            [self.target, self.prompts, self.max_new_tokens, self.sampled_share, self.seed]
+        )
         digest = hashlib.sha256(parts.encode()).hexdigest()[:12]
         return "-".join([digest, *map(str, self.layers)])
 
@@ -81,7 +85,9 @@ class TrainingAnswerStore:
 
     @classmethod
     def open(cls, parent: Path, key: TrainingAnswerKey) -> "TrainingAnswerStore":
-        """Return the store for a key below `parent`; without layers, one that keeps states will do as well."""
+        """Return the store for a key below `parent`; without layers, one that keeps states will do
+        as well.
+        """
         exact = parent / key.name
         if not key.layers and not exact.is_dir():
             with_states = sorted(path.parent for path in parent.glob(f"{key.name}-*/{MANIFEST}"))
@@ -98,7 +104,9 @@ class TrainingAnswerStore:
         try:
             return decode(TrainingAnswerKey, (self.folder / MANIFEST).read_bytes())
         except (OSError, ValueError) as error:
-            raise SkitError(f"the folder '{self.folder}' holds no answers ({error}): delete it") from error
+            raise SkitError(
+                f"the folder '{self.folder}' holds no answers ({error}): delete it"
+            ) from error
 
     @property
     def shards(self) -> list[Path]:
@@ -119,8 +127,12 @@ class TrainingAnswerStore:
         number = int(shards[-1].stem) + 1 if shards else 0
         tensors = {
             "indices": torch.tensor([answer.index for answer in answers]),
-            "lengths": torch.tensor([[len(answer.prompt), len(answer.output)] for answer in answers]),
-            "tokens": torch.tensor([token for answer in answers for token in answer.tokens], dtype=torch.int32),
+            "lengths": torch.tensor(
+                [[len(answer.prompt), len(answer.output)] for answer in answers]
+            ),
+            "tokens": torch.tensor(
+                [token for answer in answers for token in answer.tokens], dtype=torch.int32
+            ),
             "top_tokens": torch.cat([answer.top_tokens for answer in answers]).int(),
             "top_logits": torch.cat([answer.top_logits for answer in answers]).half(),
         }
@@ -136,7 +148,9 @@ class TrainingAnswerStore:
         with _opened(path) as shard:
             names = set(shard.keys()) - (set() if states else {"states"})
             tensors = {name: shard.get_tensor(name) for name in names}
-        lengths: list[tuple[int, int]] = [(int(prompt), int(output)) for prompt, output in tensors["lengths"].tolist()]
+        lengths: list[tuple[int, int]] = [
+            (int(prompt), int(output)) for prompt, output in tensors["lengths"].tolist()
+        ]
         tokens = tensors["tokens"].tolist()
         text = 0
         answer = 0
@@ -149,7 +163,9 @@ class TrainingAnswerStore:
                 tokens[text + prompt : end],
                 tensors["top_tokens"][answer : answer + output],
                 tensors["top_logits"][answer : answer + output],
-                tensors["states"][state : state + prompt + output - 1] if "states" in tensors else None,
+                tensors["states"][state : state + prompt + output - 1]
+                if "states" in tensors
+                else None,
             )
             text = end
             answer = answer + output
@@ -160,7 +176,9 @@ def _opened(path: Path) -> safe_open:
     try:
         return safe_open(path, framework="pt")
     except (OSError, SafetensorError) as error:
-        raise SkitError(f"cannot read the answers in '{path}' ({error}): delete that file") from error
+        raise SkitError(
+            f"cannot read the answers in '{path}' ({error}): delete that file"
+        ) from error
 
 
 TOP = 32
@@ -172,7 +190,9 @@ HOTTEST = 1.0
 
 @dataclass(slots=True)
 class _Text:
-    """An answer in the making: the tokens to forward next, the answer so far, and what was kept of it."""
+    """An answer in the making: the tokens to forward next, the answer so far, and what was kept of
+    it.
+    """
 
     index: int
     conversation: Conversation
@@ -199,9 +219,11 @@ class _Text:
 
 
 class AnswerGenerator:
-    """Answers conversations on one runner, all its slots at a time; a dialogue gives one text, that of its last turn.
+    """Answers conversations on one runner, all its slots at a time; a dialogue gives one text, that
+    of its last turn.
 
-    A share of the conversations is sampled, at a temperature of its own each, and the others are answered greedily.
+    A share of the conversations is sampled, at a temperature of its own each, and the others are
+    answered greedily.
     """
 
     def __init__(
@@ -220,8 +242,11 @@ class AnswerGenerator:
         self._sampled_share = sampled_share
         self._seed = seed
 
-    def answer(self, conversations: Iterable[tuple[int, Conversation]], until_s: float) -> Iterator[Answer]:
-        """Yield answers as they finish, until all are answered or the monotonic clock shows `until_s`.
+    def answer(
+        self, conversations: Iterable[tuple[int, Conversation]], until_s: float
+    ) -> Iterator[Answer]:
+        """Yield answers as they finish, until all are answered or the monotonic clock shows
+        `until_s`.
 
         Prompts that do not fit into a slot are left out.
         """
@@ -251,7 +276,9 @@ class AnswerGenerator:
             self._runner.release(text.slot)
 
     def _begin(self, index: int, conversation: Conversation) -> _Text | None:
-        """Return the text of the conversation's next turn; None after the last turn, or if it does not fit."""
+        """Return the text of the conversation's next turn; None after the last turn, or if it does
+        not fit.
+        """
         request = conversation.next_request()
         if request is None or not request.prompt_ids:
             return None
@@ -259,10 +286,14 @@ class AnswerGenerator:
             return None
         random = torch.Generator().manual_seed(self._seed * 1_000_003 + index)
         sampled, share = torch.rand(2, generator=random).tolist()
-        temperature = COLDEST + share * (HOTTEST - COLDEST) if sampled < self._sampled_share else 0.0
+        temperature = (
+            COLDEST + share * (HOTTEST - COLDEST) if sampled < self._sampled_share else 0.0
+        )
         slot = self._runner.acquire()
         prompt = request.prompt_ids
-        return _Text(index, conversation, slot, prompt, temperature, random, request.max_new_tokens, prompt)
+        return _Text(
+            index, conversation, slot, prompt, temperature, random, request.max_new_tokens, prompt
+        )
 
     def _is_finished(self, text: _Text) -> bool:
         return len(text.output) == text.limit or text.output[-1] in self._eos_ids
@@ -270,13 +301,20 @@ class AnswerGenerator:
     @torch.inference_mode()
     def _step(self, active: Sequence[_Text]) -> None:
         """Forward the pending tokens of all texts and choose the next token of each."""
-        # States are returned for kept tokens only, so that a prompt keeps all of its tokens where states are wanted.
-        rows = [Append(text.slot, text.pending, keep=len(text.pending) if self._layers else 1) for text in active]
+        # States are returned for kept tokens only, so that a prompt keeps all of its tokens where
+        # states are wanted.
+        rows = [
+            Append(text.slot, text.pending, keep=len(text.pending) if self._layers else 1)
+            for text in active
+        ]
         forward = self._runner.forward(rows, self._layers)
         refuse_nan(forward)
         last = [kept - 1 for kept in accumulate(row.keep for row in rows)]
-        # Without prompts every row is the last of its text, and 32 rows of a large vocabulary need no copy.
-        logits = (forward.logits if len(last) == len(forward.logits) else forward.logits[last]).float()
+        # Without prompts every row is the last of its text, and 32 rows of a large vocabulary need
+        # no copy.
+        logits = (
+            forward.logits if len(last) == len(forward.logits) else forward.logits[last]
+        ).float()
         top_logits, top_tokens = logits.topk(min(TOP, logits.shape[-1]))
         best = top_tokens[:, 0].tolist()
         chosen = choose_tokens_of_rows(
@@ -292,12 +330,16 @@ class AnswerGenerator:
 
 
 def choose_tokens_of_rows(
-    logits: Tensor, best: Sequence[int], temperatures: Sequence[float], random: Sequence[torch.Generator]
+    logits: Tensor,
+    best: Sequence[int],
+    temperatures: Sequence[float],
+    random: Sequence[torch.Generator],
 ) -> list[int]:
-    """Return the next token of every row: the best at a temperature of 0, else one drawn from the softmax.
+    """Return the next token of every row: the best at a temperature of 0, else one drawn from the
+    softmax.
 
-    All rows are drawn together, each by one number of its own generator: `torch.multinomial` draws a number for every
-    token of the vocabulary, which takes longer than a row of the forward.
+    All rows are drawn together, each by one number of its own generator: `torch.multinomial` draws
+    a number for every token of the vocabulary, which takes longer than a row of the forward.
     """
     tokens = list(best)
     sampled = [row for row, temperature in enumerate(temperatures) if temperature]
@@ -305,7 +347,9 @@ def choose_tokens_of_rows(
         return tokens
     divisors = torch.tensor([[temperatures[row]] for row in sampled], device=logits.device)
     sums = (logits[sampled] / divisors).softmax(-1).double().cumsum(-1)
-    drawn = torch.cat([torch.rand(1, 1, dtype=torch.float64, generator=random[row]) for row in sampled])
+    drawn = torch.cat(
+        [torch.rand(1, 1, dtype=torch.float64, generator=random[row]) for row in sampled]
+    )
     # The last sum is 1 up to rounding, and a number beyond it would be no token.
     found = torch.searchsorted(sums, drawn.to(sums.device) * sums[:, -1:], right=True)
     for row, token in zip(sampled, found[:, 0].tolist(), strict=True):
@@ -320,9 +364,15 @@ def fill(
     until_s: float,
     report: ProgressCallback,
 ) -> None:
-    """Answer the conversations that have no answer in the store, and write each shard as it fills."""
+    """Answer the conversations that have no answer in the store, and write each shard as it
+    fills.
+    """
     answered = store.answered()
-    waiting = ((index, conversation) for index, conversation in enumerate(conversations) if index not in answered)
+    waiting = (
+        (index, conversation)
+        for index, conversation in enumerate(conversations)
+        if index not in answered
+    )
     done = len(answered)
     buffer = list[Answer]()
     for answer in generator.answer(waiting, until_s):
@@ -339,18 +389,25 @@ def fill(
 TOLERATED = 0.02
 """Largest difference between kept states and those of a fresh forward, as a share of their size.
 
-States are kept in bf16, whose rounding alone gives 0.004, and were computed in batches of other shapes.
+States are kept in bf16, whose rounding alone gives 0.004, and were computed in batches of other
+shapes.
 """
 
 
 @torch.inference_mode()
-def teach(runner: Runner, index: int, prompt: Sequence[int], output: Sequence[int], layers: Sequence[int]) -> Answer:
-    """Return an answer with the target's likeliest tokens and states at every position of the given text."""
+def teach(
+    runner: Runner, index: int, prompt: Sequence[int], output: Sequence[int], layers: Sequence[int]
+) -> Answer:
+    """Return an answer with the target's likeliest tokens and states at every position of the given
+    text.
+    """
     tokens = [*prompt, *output][:-1]
     slot = runner.acquire()
     forward = runner.forward([Append(slot, tokens, keep=len(tokens))], layers)
     refuse_nan(forward)
-    top_logits, top_tokens = forward[0][len(prompt) - 1 :].float().topk(min(TOP, forward[0].shape[-1]))
+    top_logits, top_tokens = (
+        forward[0][len(prompt) - 1 :].float().topk(min(TOP, forward[0].shape[-1]))
+    )
     states = forward.states(0, layers).bfloat16().cpu() if layers else None
     runner.release(slot)
     return Answer(index, prompt, output, top_tokens.int().cpu(), top_logits.half().cpu(), states)

@@ -1,4 +1,6 @@
-"""Batches of a target's answers, read a few shards at a time, to train on or to measure a draft's acceptance on."""
+"""Batches of a target's answers, read a few shards at a time, to train on or to measure a draft's
+acceptance on.
+"""
 
 import random
 from bisect import bisect_left
@@ -38,12 +40,18 @@ class TextBatch:
         width = max(map(len, answers))
         tokens = torch.full((len(answers), width), PADDING)
         first = answers[0].states
-        states = None if first is None else torch.zeros(len(answers), width - 1, first.shape[-1], dtype=first.dtype)
+        states = (
+            None
+            if first is None
+            else torch.zeros(len(answers), width - 1, first.shape[-1], dtype=first.dtype)
+        )
         for row, answer in enumerate(answers):
             tokens[row, : len(answer)] = torch.tensor(answer.tokens)
             if states is not None and answer.states is not None:
                 states[row, : len(answer) - 1] = answer.states
-        rows = torch.cat([torch.full((len(answer.output),), row) for row, answer in enumerate(answers)])
+        rows = torch.cat(
+            [torch.full((len(answer.output),), row) for row, answer in enumerate(answers)]
+        )
         columns = torch.cat([torch.arange(len(answer.prompt), len(answer)) for answer in answers])
         return cls(
             tokens.to(device),
@@ -56,9 +64,15 @@ class TextBatch:
 
 
 def epoch(
-    store: TrainingAnswerStore, left_out: Collection[int], tokens: int, states: bool, rng: random.Random
+    store: TrainingAnswerStore,
+    left_out: Collection[int],
+    tokens: int,
+    states: bool,
+    rng: random.Random,
 ) -> Iterator[list[Answer]]:
-    """Yield all answers of a store but those to the prompts `left_out` once, in batches of at most `tokens`."""
+    """Yield all answers of a store but those to the prompts `left_out` once, in batches of at most
+    `tokens`.
+    """
     shards = store.shards
     rng.shuffle(shards)
     for first in range(0, len(shards), POOLED_SHARDS):
@@ -72,9 +86,14 @@ def epoch(
 
 
 def batches(pool: Sequence[Answer], tokens: int, rng: random.Random) -> Iterator[list[Answer]]:
-    """Yield answers of similar length together, in random order, with at most `tokens` per batch, padding included."""
-    # Similar prompts too, since all draft steps but the first skip the rows that are prompt in the whole batch.
-    ordered = sorted(pool, key=lambda answer: (len(answer.prompt) // 16, len(answer.output), rng.random()))
+    """Yield answers of similar length together, in random order, with at most `tokens` per batch,
+    padding included.
+    """
+    # Similar prompts too, since all draft steps but the first skip the rows that are prompt in the
+    # whole batch.
+    ordered = sorted(
+        pool, key=lambda answer: (len(answer.prompt) // 16, len(answer.output), rng.random())
+    )
     done = list[list[Answer]]()
     batch = list[Answer]()
     for answer in ordered:
@@ -89,7 +108,9 @@ def batches(pool: Sequence[Answer], tokens: int, rng: random.Random) -> Iterator
 
 
 def teaches(answer: Answer) -> bool:
-    """Return whether an answer has a token to draft: its first comes from the prompt's own forward."""
+    """Return whether an answer has a token to draft: its first comes from the prompt's own
+    forward.
+    """
     return len(answer.output) > 1 and bool(answer.prompt)
 
 
@@ -98,7 +119,9 @@ HELD_OUT_SHARE = 0.05
 
 
 def is_held_out(index: int) -> bool:
-    """Return whether the answer to a prompt is kept for evaluation; depends on the prompt's index alone."""
+    """Return whether the answer to a prompt is kept for evaluation; depends on the prompt's index
+    alone.
+    """
     return (index * 2654435761 % 2**32) / 2**32 < HELD_OUT_SHARE
 
 
@@ -128,7 +151,9 @@ def accepted_counts(hits: Tensor, start: int) -> Iterator[int]:
 
 @dataclass(frozen=True, slots=True)
 class RoundAcceptance:
-    """The acceptance length of some rounds, and the share of rounds that accept at least n + 1 tokens of n accepted."""
+    """The acceptance length of some rounds, and the share of rounds that accept at least n + 1
+    tokens of n accepted.
+    """
 
     length: float
     by_position: list[float]

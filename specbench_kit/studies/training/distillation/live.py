@@ -1,4 +1,6 @@
-"""The acceptance that a finished draft reaches in real decoding of prompts that it was not trained on."""
+"""The acceptance that a finished draft reaches in real decoding of prompts that it was not trained
+on.
+"""
 
 from collections.abc import Sequence
 from typing import TypedDict
@@ -19,7 +21,9 @@ ANSWER_TOKENS = 96
 
 
 class LiveResult(TypedDict):
-    """What a draft reached live; `acceptance` is by position, `speedup` over plain decoding in time per token."""
+    """What a draft reached live; `acceptance` is by position, `speedup` over plain decoding in time
+    per token.
+    """
 
     prompts: int
     acceptance_length: float
@@ -30,13 +34,22 @@ class LiveResult(TypedDict):
 def evaluate_live(
     pair: Pair, method: Method, length: int, prompts: Sequence[Prompt], until_s: float | None
 ) -> LiveResult | None:
-    """Decode held-out prompts one by one, plainly and with the draft, until the monotonic clock shows `until_s`.
+    """Decode held-out prompts one by one, plainly and with the draft, until the monotonic clock
+    shows `until_s`.
 
     Return None if no round of full length was decoded.
     """
-    held_out = [prompt for index, prompt in enumerate(prompts) if is_held_out(index)] or list(prompts[-1:])
-    conversations = [Conversation(prompt, pair.tokenizer, ANSWER_TOKENS) for prompt in held_out[:MOST_PROMPTS]]
-    requests = [request for conversation in conversations if (request := conversation.next_request()) is not None]
+    held_out = [prompt for index, prompt in enumerate(prompts) if is_held_out(index)] or list(
+        prompts[-1:]
+    )
+    conversations = [
+        Conversation(prompt, pair.tokenizer, ANSWER_TOKENS) for prompt in held_out[:MOST_PROMPTS]
+    ]
+    requests = [
+        request
+        for conversation in conversations
+        if (request := conversation.next_request()) is not None
+    ]
     longest = max(len(request.prompt_ids) for request in requests) + ANSWER_TOKENS
     runners = pair.all_runners(1, min(longest, pair.target.context))
     target = runners.pop("target")

@@ -1,4 +1,6 @@
-"""Train a draft until its time or its epochs are up, and keep the weights that did best on held-out answers."""
+"""Train a draft until its time or its epochs are up, and keep the weights that did best on held-out
+answers.
+"""
 
 import os
 import shutil
@@ -38,7 +40,9 @@ class LossReport:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """How training stands: `acceptance_length` is what held-out answers promise, in tokens per verification."""
+    """How training stands: `acceptance_length` is what held-out answers promise, in tokens per
+    verification.
+    """
 
     minutes: float
     steps: int
@@ -118,18 +122,24 @@ class TrainingLoop:
         with torch.no_grad():
             acceptance_length, acceptance = self.evaluate()
         self.model.train()
-        checkpoint = Checkpoint(spent_s / 60, steps, tokens, self._loss, acceptance_length, acceptance)
+        checkpoint = Checkpoint(
+            spent_s / 60, steps, tokens, self._loss, acceptance_length, acceptance
+        )
         self.tell(checkpoint)
         if self.best is None or acceptance_length > self.best.acceptance_length:
             self.best = checkpoint
-            trained = {name for name, weight in self.model.named_parameters() if weight.requires_grad}
+            trained = {
+                name for name, weight in self.model.named_parameters() if weight.requires_grad
+            }
             state = self.model.state_dict()
             self._best_weights = {name: state[name].detach().clone() for name in trained}
             self.keep()
 
 
 def faster_in_bf16(device: torch.device) -> bool:
-    """Return whether matrix products in bf16 beat fp32 there: on CUDA, and on processors with AMX tiles."""
+    """Return whether matrix products in bf16 beat fp32 there: on CUDA, and on processors with AMX
+    tiles.
+    """
     return device.type == "cuda" or bool(torch.cpu._is_amx_tile_supported())
 
 
@@ -150,10 +160,13 @@ class UnfinishedDraft:
     def start(self, *, resume: bool) -> Path:
         """Return the folder to resume from: that of an interrupted training, else the result's.
 
-        Without `resume` the weights of an interrupted training are deleted. Until `finish`, no other process trains
-        into the result's folder: raise SkitError if one does.
+        Without `resume` the weights of an interrupted training are deleted. Until `finish`, no
+        other process trains into the result's folder: raise SkitError if one does.
         """
-        with reported(f"cannot write in {self.result}", "make room there or choose another folder with --save-to"):
+        with reported(
+            f"cannot write in {self.result}",
+            "make room there or choose another folder with --save-to",
+        ):
             self.result.mkdir(parents=True, exist_ok=True)
         lock(self.result)
         if not resume:
@@ -161,20 +174,25 @@ class UnfinishedDraft:
         return self.folder if self.folder.is_dir() else self.result
 
     def keep(self, save: Callable[[Path], None]) -> None:
-        """Replace the weights by those that `save` writes; if it is interrupted, the earlier ones stay whole."""
+        """Replace the weights by those that `save` writes; if it is interrupted, the earlier ones
+        stay whole.
+        """
         written = self.folder.with_name(f"{NAME}.writing")
         shutil.rmtree(written, ignore_errors=True)
         save(written)
         if not self.folder.is_dir():
             written.rename(self.folder)
             return
-        # All checkpoints of a training have one configuration, so that any of them fits any weights.
+        # All checkpoints of a training have one configuration, so that any of them fits any
+        # weights.
         for file in sorted(written.iterdir()):
             os.replace(file, self.folder / file.name)
         written.rmdir()
 
     def finish(self) -> None:
-        """Delete the weights, now that the finished draft took their place, and let other processes train there."""
+        """Delete the weights, now that the finished draft took their place, and let other processes
+        train there.
+        """
         self.remove()
         unlock(self.result)
 

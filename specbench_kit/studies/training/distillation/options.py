@@ -1,4 +1,6 @@
-"""The options of `skit train-head` and `skit train-draft`, each declared once. Imports nothing heavy."""
+"""The options of `skit train-head` and `skit train-draft`, each declared once. Imports nothing
+heavy.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +22,14 @@ def parse_layers(text: str) -> tuple[int, ...]:
 
 
 def require_minimum(**minima: tuple[float | None, float]) -> None:
-    """Raise SkitError if a value, given with its minimum by the name of its option, is too small."""
+    """Raise SkitError if a value, given with its minimum by the name of its option, is too
+    small.
+    """
     for name, (value, minimum) in minima.items():
         option = f"--{name.replace('_', '-')}"
-        require(value is None or value >= minimum, f"{option} must be at least {minimum}, not {value}")
+        require(
+            value is None or value >= minimum, f"{option} must be at least {minimum}, not {value}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,11 +54,15 @@ class DistillationSettings:
 
     limit: Annotated[
         int | None,
-        Option("Number of prompts, drawn with --seed (default: 2000, or as many as --minutes allows).", RUN),
+        Option(
+            "Number of prompts, drawn with --seed (default: 2000, or as many as --minutes allows).",
+            RUN,
+        ),
     ] = None
-    trace: Annotated[Path | None, Option("Trace of `skit record` to train on, instead of answering prompts.", RUN)] = (
-        None
-    )
+    trace: Annotated[
+        Path | None,
+        Option("Trace of `skit record` to train on, instead of answering prompts.", RUN),
+    ] = None
     target: common.Target = "auto"
     device: common.TorchDevice = "auto"
     dtype: common.Dtype = "auto"
@@ -60,16 +70,23 @@ class DistillationSettings:
     batch_size: Annotated[int, Option("Number of prompts answered together.", DECODING)] = 32
     sampled_share: Annotated[
         float,
-        Option("Share of the answers that are sampled, at temperatures from 0.7 to 1; others are greedy.", TRAINING),
+        Option(
+            "Share of the answers that are sampled, at temperatures from 0.7 to 1; others are greedy.",
+            TRAINING,
+        ),
     ] = 0.5
     minutes: Annotated[
         float | None,
-        Option("Time for everything, answers included: training ends in time with the best weights so far.", TRAINING),
+        Option(
+            "Time for everything, answers included: training ends in time with the best weights so far.",
+            TRAINING,
+        ),
     ] = None
     answer_minutes: Annotated[
         float | None,
         Option(
-            "Part of --minutes in which prompts are answered; 0 uses the kept answers alone (default: half).", TRAINING
+            "Part of --minutes in which prompts are answered; 0 uses the kept answers alone (default: half).",
+            TRAINING,
         ),
     ] = None
     resume: Annotated[
@@ -87,12 +104,20 @@ class DistillationSettings:
         ),
     ] = None
     answers: Annotated[
-        Path | None, Option("Folder in which the target's answers are kept (default: in the user's folder).", OUTPUT)
+        Path | None,
+        Option(
+            "Folder in which the target's answers are kept (default: in the user's folder).", OUTPUT
+        ),
     ] = None
     save_to: Annotated[
-        Path | None, Option("Folder for the result (default: the target's folder in the user's folder).", OUTPUT)
+        Path | None,
+        Option(
+            "Folder for the result (default: the target's folder in the user's folder).", OUTPUT
+        ),
     ] = None
-    seed: Annotated[int, Option("Seed for drawing prompts, sampling answers and training.", TRAINING)] = 0
+    seed: Annotated[
+        int, Option("Seed for drawing prompts, sampling answers and training.", TRAINING)
+    ] = 0
     argv: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -104,15 +129,22 @@ class DistillationSettings:
             minutes=(self.minutes, 0.1),
             answer_minutes=(self.answer_minutes, 0),
         )
-        require(0 <= self.sampled_share <= 1, f"--sampled-share must be from 0 to 1, not {self.sampled_share}")
+        require(
+            0 <= self.sampled_share <= 1,
+            f"--sampled-share must be from 0 to 1, not {self.sampled_share}",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """The hyper-parameters that all trainings have."""
 
-    epochs: Annotated[int, Option("Number of passes over all answers, where --minutes does not end it.", TRAINING)] = 4
-    tokens_per_batch: Annotated[int, Option("Tokens per training step, prompts included.", TRAINING)] = 2048
+    epochs: Annotated[
+        int, Option("Number of passes over all answers, where --minutes does not end it.", TRAINING)
+    ] = 4
+    tokens_per_batch: Annotated[
+        int, Option("Tokens per training step, prompts included.", TRAINING)
+    ] = 2048
 
     def __post_init__(self) -> None:
         require_minimum(epochs=(self.epochs, 1), tokens_per_batch=(self.tokens_per_batch, 1))
@@ -125,7 +157,11 @@ class DraftRecipe(Recipe):
     learning_rate: Annotated[float, Option("Peak learning rate.", TRAINING)] = 3e-3
     weight_decay: Annotated[float, Option("Weight decay of AdamW.", TRAINING)] = 0.03
     best_token_weight: Annotated[
-        float, Option("Extra weight of the target's best token beside its whole distribution in the loss.", TRAINING)
+        float,
+        Option(
+            "Extra weight of the target's best token beside its whole distribution in the loss.",
+            TRAINING,
+        ),
     ] = 0.5
 
     def __post_init__(self) -> None:
@@ -142,9 +178,15 @@ class DraftTrainingSettings(DistillationSettings):
 
     layers: Annotated[
         tuple[int, ...],
-        Option("Layers of the target, counted from 0, that the draft model consists of.", TRAINING, parse=parse_layers),
+        Option(
+            "Layers of the target, counted from 0, that the draft model consists of.",
+            TRAINING,
+            parse=parse_layers,
+        ),
     ] = (0, 1)
-    in_8_bits: Annotated[bool, Option("Store the matrices in 8 bits; they are computed with in bf16.", OUTPUT)] = False
+    in_8_bits: Annotated[
+        bool, Option("Store the matrices in 8 bits; they are computed with in bf16.", OUTPUT)
+    ] = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,25 +200,33 @@ class HeadRecipe(Recipe):
             TRAINING,
         ),
     ] = 4
-    decay: Annotated[float, Option("Loss weight of each of the --steps relative to the step before it.", TRAINING)] = (
-        0.8
-    )
-    learning_rate: Annotated[float, Option("Peak learning rate of the weight matrices.", TRAINING)] = 4e-3
+    decay: Annotated[
+        float,
+        Option("Loss weight of each of the --steps relative to the step before it.", TRAINING),
+    ] = 0.8
+    learning_rate: Annotated[
+        float, Option("Peak learning rate of the weight matrices.", TRAINING)
+    ] = 4e-3
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)
         require_minimum(steps=(self.steps, 1))
-        require(self.decay > 0 and self.learning_rate > 0, "--decay and --learning-rate must be above 0")
+        require(
+            self.decay > 0 and self.learning_rate > 0, "--decay and --learning-rate must be above 0"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadTrainingSettings(DistillationSettings):
-    """The target of a head and its training data; without `layers` the head reads those that the format prescribes."""
+    """The target of a head and its training data; without `layers` the head reads those that the
+    format prescribes.
+    """
 
     kind: Annotated[
         Literal["eagle", "medusa"],
         Option(
-            "One layer that drafts token after token (eagle), or a small head per token of a block (medusa).", TRAINING
+            "One layer that drafts token after token (eagle), or a small head per token of a block (medusa).",
+            TRAINING,
         ),
     ] = "eagle"
 
@@ -203,9 +253,14 @@ class HeadTrainingSettings(DistillationSettings):
             self.inner is None or (self.inner > 0 and self.inner % 16 == 0),
             f"--inner must be a multiple of 16, not {self.inner}",
         )
-        require(self.kind == "eagle" or self.inner is None, "--inner has no effect with --kind medusa")
+        require(
+            self.kind == "eagle" or self.inner is None, "--inner has no effect with --kind medusa"
+        )
         require(
             self.kind == "eagle" or not self.layers,
             "--layers has no effect with --kind medusa, which reads the last one",
         )
-        require(len(self.layers) in (0, 3), f"--layers takes three layers of the target, not {len(self.layers)}")
+        require(
+            len(self.layers) in (0, 3),
+            f"--layers takes three layers of the target, not {len(self.layers)}",
+        )

@@ -1,4 +1,6 @@
-"""What training a head and training a draft model have in common: time, answers, held-out answers and records."""
+"""What training a head and training a draft model have in common: time, answers, held-out answers
+and records.
+"""
 
 import json
 from collections import Counter
@@ -65,14 +67,18 @@ MAX_PROMPT_TOKENS = 768
 
 @dataclass(frozen=True, slots=True)
 class TimePlan:
-    """The moments, on the monotonic clock, at which answering, training and everything have to end."""
+    """The moments, on the monotonic clock, at which answering, training and everything have to
+    end.
+    """
 
     answers_until_s: float
     training_until_s: float | None
     end_s: float | None
 
     @classmethod
-    def of(cls, minutes: float | None, answer_minutes: float | None, started_s: float) -> "TimePlan":
+    def of(
+        cls, minutes: float | None, answer_minutes: float | None, started_s: float
+    ) -> "TimePlan":
         """Divide the time that is given, if any."""
         answering = float("inf") if answer_minutes is None else 60 * answer_minutes
         if minutes is None:
@@ -84,11 +90,16 @@ class TimePlan:
 
     def training_s(self) -> float | None:
         """Return how long training may take from now on."""
-        return None if self.training_until_s is None else max(1.0, self.training_until_s - monotonic_s())
+        return (
+            None
+            if self.training_until_s is None
+            else max(1.0, self.training_until_s - monotonic_s())
+        )
 
 
 class DrafterSummary(TypedDict):
-    """What a head or a draft model reached: `held_out` on answers given before, `live` in decoding held-out prompts.
+    """What a head or a draft model reached: `held_out` on answers given before, `live` in decoding
+    held-out prompts.
 
     `parameters` are those that a forward reads, without the embedding.
     """
@@ -100,11 +111,15 @@ class DrafterSummary(TypedDict):
     live: LiveResult | None
 
 
-def summarise(model: nn.Module, best: Checkpoint, vocabulary: int, live: LiveResult | None) -> DrafterSummary:
+def summarise(
+    model: nn.Module, best: Checkpoint, vocabulary: int, live: LiveResult | None
+) -> DrafterSummary:
     """Return what a trained model reached."""
     return {
         "steps": best.steps,
-        "parameters": sum(weight.numel() for name, weight in model.named_parameters() if "embed" not in name),
+        "parameters": sum(
+            weight.numel() for name, weight in model.named_parameters() if "embed" not in name
+        ),
         "vocabulary": vocabulary,
         "held_out": {
             "acceptance_length": round(best.acceptance_length, 4),
@@ -151,16 +166,26 @@ class Distillation:
         self.sources: dict[str, object] = {}
 
     def answer(self, dataset: LoadedDataset | None) -> TrainingAnswerStore:
-        """Return the store with the answers to the prompts, or those of the trace that the settings name."""
+        """Return the store with the answers to the prompts, or those of the trace that the settings
+        name.
+        """
         store = self._from_trace() if dataset is None else self._from_prompts(dataset)
         usable = sum(1 for answer in self._all(store) if not is_held_out(answer.index))
-        require(usable >= MIN_ANSWERS, f"{usable} answers are too few to train on: give more prompts or --minutes")
+        require(
+            usable >= MIN_ANSWERS,
+            f"{usable} answers are too few to train on: give more prompts or --minutes",
+        )
         return store
 
     def _open(self, prompts: str) -> TrainingAnswerStore:
         settings = self._settings
         key = TrainingAnswerKey(
-            self.target_hash, prompts, settings.max_new_tokens, settings.sampled_share, settings.seed, self._layers
+            self.target_hash,
+            prompts,
+            settings.max_new_tokens,
+            settings.sampled_share,
+            settings.seed,
+            self._layers,
         )
         return TrainingAnswerStore.open(settings.answers or user_folder("answers"), key)
 
@@ -172,10 +197,17 @@ class Distillation:
     def _from_prompts(self, dataset: LoadedDataset) -> TrainingAnswerStore:
         settings = self._settings
         pair = self._pair
-        # `head_library.training_prompts` reads these keys, so that a benchmark can leave the prompts out.
-        self.sources = {"dataset": dataset.describe(), "prompts": [prompt.fingerprint for prompt in dataset.prompts]}
+        # `head_library.training_prompts` reads these keys, so that a benchmark can leave the
+        # prompts out.
+        self.sources = {
+            "dataset": dataset.describe(),
+            "prompts": [prompt.fingerprint for prompt in dataset.prompts],
+        }
         store = self._open(dataset.digest)
-        conversations = [Conversation(prompt, pair.tokenizer, settings.max_new_tokens) for prompt in dataset.prompts]
+        conversations = [
+            Conversation(prompt, pair.tokenizer, settings.max_new_tokens)
+            for prompt in dataset.prompts
+        ]
         runner = self.runner(settings.batch_size, MAX_PROMPT_TOKENS + settings.max_new_tokens)
         generator = AnswerGenerator(
             runner,
@@ -197,12 +229,20 @@ class Distillation:
         trace = TraceFile(path)
         trace.header.require(TOKEN_IDS, "a draft learns from the text of answers")
         if trace.provenance("models", "target", "hash") != self.target_hash:
-            raise SkitError(f"the trace {path} holds answers of another target: name it with --target")
+            raise SkitError(
+                f"the trace {path} holds answers of another target: name it with --target"
+            )
         digest = provenance.hash_file(path)
-        self.sources = {name: trace.header.run.get(name) for name in ("dataset", "prompts")} | {"trace": digest}
+        self.sources = {name: trace.header.run.get(name) for name in ("dataset", "prompts")} | {
+            "trace": digest
+        }
         store = self._open(digest)
         answered = store.answered()
-        texts = [(index, request) for index, request in enumerate(trace) if request.prompt_ids and request.output_ids]
+        texts = [
+            (index, request)
+            for index, request in enumerate(trace)
+            if request.prompt_ids and request.output_ids
+        ]
         if not texts:
             raise SkitError(f"the trace {path} holds no answers: record it again")
         longest = max(len(request.prompt_ids) + len(request.output_ids) for _, request in texts)
@@ -210,24 +250,40 @@ class Distillation:
         waiting = [(index, request) for index, request in texts if index not in answered]
         for first in range(0, len(waiting), SHARD_TEXTS):
             part = waiting[first : first + SHARD_TEXTS]
-            store.append([teach(runner, index, text.prompt_ids, text.output_ids, self._layers) for index, text in part])
+            store.append(
+                [
+                    teach(runner, index, text.prompt_ids, text.output_ids, self._layers)
+                    for index, text in part
+                ]
+            )
             self._report("reading the trace", first + len(part), len(waiting))
         return store
 
     def runner(self, slots: int, length: int) -> Runner:
         """Return a runner of the target whose slots hold `length` tokens."""
         pair = self._pair
-        return Runner(make_executor(pair.target.shell, slots, min(length, pair.target.context), pair.vocabulary))
+        return Runner(
+            make_executor(
+                pair.target.shell, slots, min(length, pair.target.context), pair.vocabulary
+            )
+        )
 
     def _all(self, store: TrainingAnswerStore) -> Iterator[Answer]:
-        return (answer for path in store.shards for answer in store.read(path, states=False) if teaches(answer))
+        return (
+            answer
+            for path in store.shards
+            for answer in store.read(path, states=False)
+            if teaches(answer)
+        )
 
     def token_counts(self, store: TrainingAnswerStore) -> Counter[int]:
         """Return how often the target chose each token in the answers that are trained on."""
         return count_tokens(answer for answer in self._all(store) if not is_held_out(answer.index))
 
     def held_out(self, store: TrainingAnswerStore, tokens_per_batch: int) -> list[list[Answer]]:
-        """Return batches of greedy answers that are not trained on; without any held out, of some that are."""
+        """Return batches of greedy answers that are not trained on; without any held out, of some
+        that are.
+        """
         greedy = (
             answer
             for wanted in (True, False)
@@ -239,10 +295,16 @@ class Distillation:
         self.held_out_indices = {answer.index for answer in chosen}
         return list(batches(chosen, tokens_per_batch, Random(0)))
 
-    def training_batches(self, store: TrainingAnswerStore, recipe: Recipe) -> Iterator[list[Answer]]:
-        """Yield batches, epoch after epoch: as many as the recipe says, or without end if the time is limited."""
+    def training_batches(
+        self, store: TrainingAnswerStore, recipe: Recipe
+    ) -> Iterator[list[Answer]]:
+        """Yield batches, epoch after epoch: as many as the recipe says, or without end if the time
+        is limited.
+        """
         rng = Random(self._settings.seed)
-        left_out = {index for index in store.answered() if is_held_out(index)} | self.held_out_indices
+        left_out = {
+            index for index in store.answered() if is_held_out(index)
+        } | self.held_out_indices
         passes = 0
         while self.plan.training_until_s is not None or passes < recipe.epochs:
             yield from epoch(store, left_out, recipe.tokens_per_batch, bool(self._layers), rng)
@@ -265,7 +327,8 @@ class Distillation:
         save: Callable[[Path], None],
         tell: Callable[[str], None],
     ) -> Checkpoint:
-        """Train a model on the answers, leave it with its best weights, and return how it did with them.
+        """Train a model on the answers, leave it with its best weights, and return how it did with
+        them.
 
         `save` writes the weights into a folder, `tell` is given a line at every checkpoint.
         """
@@ -288,7 +351,9 @@ class Distillation:
         )
         return loop.run(self.training_batches(store, recipe))
 
-    def record(self, folder: Path, file: str, store: TrainingAnswerStore, contents: dict[str, Any]) -> None:
+    def record(
+        self, folder: Path, file: str, store: TrainingAnswerStore, contents: dict[str, Any]
+    ) -> None:
         """Write what a draft was made of and how."""
         answers = [answer for answer in self._all(store) if not is_held_out(answer.index)]
         record = {
@@ -302,7 +367,9 @@ class Distillation:
             **contents,
             **provenance.collect(self._settings.argv),
         }
-        (folder / file).write_text(json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        (folder / file).write_text(
+            json.dumps(record, indent=2, allow_nan=False) + "\n", encoding="utf-8"
+        )
 
 
 class TrainingLog:

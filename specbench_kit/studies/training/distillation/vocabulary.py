@@ -11,7 +11,9 @@ from specbench_kit.studies.training.distillation.answers import Answer
 
 RUNNERS_UP = 3
 RUNNER_UP_WEIGHT = 0.2
-"""How many of the target's next best tokens count towards the vocabulary, and how much each does."""
+"""How many of the target's next best tokens count towards the vocabulary, and how much each
+does.
+"""
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
 TYPICAL_ACCEPTANCE = 0.6
 TYPICAL_LENGTH = 4
@@ -33,8 +35,9 @@ def count_tokens(answers: Iterable[Answer]) -> Counter[int]:
 def choose_size(counts: Counter[int], total: int, width: int, body: int, target: int) -> int:
     """Return the vocabulary size with the best expected speed; `total` keeps every token.
 
-    A larger vocabulary holds more of the tokens that the target chooses, and makes each draft step dearer. The cost of
-    a step is its weights, `body` and the output rows of `width`, over those of the target.
+    A larger vocabulary holds more of the tokens that the target chooses, and makes each draft step
+    dearer. The cost of a step is its weights, `body` and the output rows of `width`, over those of
+    the target.
     """
 
     def speed(size: int) -> float:
@@ -46,8 +49,12 @@ def choose_size(counts: Counter[int], total: int, width: int, body: int, target:
     return max((*(size for size in SIZES if size < total), total), key=speed)
 
 
-def choose_tokens(counts: Counter[int], size: int, total: int, always: Collection[int] = ()) -> Tensor:
-    """Return the `size` most frequent tokens, with those of `always` among them, in rising order."""
+def choose_tokens(
+    counts: Counter[int], size: int, total: int, always: Collection[int] = ()
+) -> Tensor:
+    """Return the `size` most frequent tokens, with those of `always` among them, in rising
+    order.
+    """
     ranked = sorted(range(total), key=lambda token: (token not in always, -counts[token], token))
     return torch.tensor(sorted(ranked[: min(size, total)]))
 
@@ -65,7 +72,9 @@ class ReducedTargets:
 
     @classmethod
     def of(cls, top_tokens: Tensor, top_logits: Tensor, index_of: Tensor) -> "ReducedTargets":
-        """Translate the target's likeliest tokens; `index_of` holds the draft's number of every token, or -1."""
+        """Translate the target's likeliest tokens; `index_of` holds the draft's number of every
+        token, or -1.
+        """
         indices = index_of[top_tokens]
         logits = top_logits.masked_fill(indices < 0, -torch.inf)
         shares = torch.where((indices >= 0).any(-1, keepdim=True), logits.softmax(-1), 0.0)
