@@ -86,6 +86,8 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
             if outlook := campaign.outlook:
                 say(console, outlook)
             problem = _decode(campaign)
+            if isinstance(problem, Interrupted) and campaign.discard_unbegun():
+                raise KeyboardInterrupt
             conclusions = campaign.conclude()
     if isinstance(problem, MethodError) and not any(
         conclusion.directory.has_begun for conclusion in conclusions
@@ -151,19 +153,17 @@ def _decode_in_processes(
 def _prepare(settings: BenchSettings, sources: Sources, console: "Console") -> "Campaign":
     """Load what decoding needs, the quick checks first: method names, then data, then models."""
     from specbench_kit.cli.progress import loading_bar
+    from specbench_kit.methods.predictor_based import predictor_notes
+    from specbench_kit.studies.bench.campaign import NOTHING_KEPT, Campaign
 
     datasets = _load_datasets(settings, sources, console)
-    with loading_bar(console) as report:
-        from specbench_kit.methods.predictor_based import predictor_notes
-        from specbench_kit.studies.bench.campaign import Campaign
-
-        campaign = Campaign(settings, datasets, report)
-    for benchmark in campaign.benchmarks:
-        if left_out := benchmark.dataset.left_out:
-            without = (
-                f"drawn without the {len(left_out)} prompts that a predictor or head was trained on"
-            )
-            say(console, f"{benchmark.dataset.name}: {without}")
+    try:
+        with loading_bar(console) as report:
+            campaign = Campaign(settings, datasets, report)
+    except KeyboardInterrupt:  # while models are loaded or timed
+        raise Interrupted(NOTHING_KEPT) from None
+    for note in campaign.bench.seen_notes():
+        say(console, note)
     for note in [
         *predictor_notes(campaign.bench.methods.values()),
         *campaign.bench.measured.notes,

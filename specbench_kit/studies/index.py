@@ -85,11 +85,12 @@ def build(root: Path, entries: list[IndexEntry]) -> Document:
             entry for entry in benchmarks if entry.setting[1:] == benchmarks[0].setting[1:]
         ]
         if len(comparable) > 1:
-            first = comparable[-1].folder.name
-            last = comparable[0].folder.name
-            blocks.append(
-                Paragraph(f"Two runs side by side: {code(f'skit compare {first} {last}')}")
+            # The page is passed on: it names no folder above its own.
+            first, last = (
+                f"{root.resolve().name}/{comparable[place].folder.name}" for place in (-1, 0)
             )
+            command = code(f"skit compare {first} {last}")
+            blocks.append(Paragraph(f"Two runs side by side, from the folder above: {command}"))
     return Document(f"{len(entries)} reports in {code(root.resolve().name)}", blocks)
 
 

@@ -104,6 +104,12 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
         env=environment(SKIT_HOME=str(home)),
     )
     assert ran.returncode == 0, ran.stderr
+    told = " ".join(ran.stderr.split())
+    assert re.search(
+        r"drawn without \d+ prompts \(\S+, \S+, \S+, \.\.\.\) that the predictor or draft of eagle:k=3 "
+        "learned from",
+        told,
+    )
     (folder,) = map(Path, json.loads(ran.stdout.splitlines()[-1])["run_dirs"])
     run = read_object(folder / "run.json")
     assert run["models"].keys() == {"target", "head:auto"}

@@ -18,9 +18,9 @@ from specbench_kit.reports.run.sections import answer_cautions, answers_line
 from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections.columns import (
     LOSSLESS,
-    MARK_WORDS,
     MARKS,
     MetricColumn,
+    mark_words,
     marks_note,
 )
 from specbench_kit.reports.writing.formatting import ABSENT, times
@@ -196,9 +196,9 @@ def _against_note(comparison: Comparison) -> str:
     """Return which row the column `against` refers to, and what its marks mean."""
     if not _has_rivals(comparison):
         return ""
-    verdicts = {row.verdict for row in comparison.overall.values()}
+    verdicts = [row.verdict for row in comparison.overall.values() if row.verdict]
     words = {
-        mark: MARK_WORDS.get(verdict, UNCOUNTED_WORDS)
+        mark: mark_words(verdict, len(verdicts)) if verdict in MARKS else UNCOUNTED_WORDS
         for verdict, mark in MARKS_AGAINST.items()
         if verdict in verdicts
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from msgspec import UNSET
 
 from specbench_kit.metrics.run_summary import MethodRow
-from specbench_kit.metrics.statistics import FEWEST_UNITS
+from specbench_kit.metrics.statistics import units_for_a_verdict
 from specbench_kit.metrics.verdicts import BY_PROMPT, NO_DIFFERENCE, TOO_FEW
 from specbench_kit.metrics.vocabulary import (
     DISTRIBUTIONS,
@@ -28,11 +28,23 @@ UNDECIDED = (NO_DIFFERENCE, BY_PROMPT, TOO_FEW)
 """Verdicts that name neither side as the faster one."""
 MARKS = {NO_DIFFERENCE: "≈", BY_PROMPT: "~", TOO_FEW: "?"}
 """What follows a ratio of speeds that names no winner, by its verdict."""
-MARK_WORDS = {
-    NO_DIFFERENCE: "a tie on a typical prompt",
-    BY_PROMPT: BY_PROMPT,
-    TOO_FEW: f"too few prompts (or batches of them) to tell, fewer than {FEWEST_UNITS} for one method",
-}
+
+
+def mark_words(verdict: str, methods: int) -> str:
+    """Return what a mark means in a table that compares so many methods."""
+    if verdict == TOO_FEW:
+        return f"too few prompts (or batches of them) to tell, {prompts_needed(methods)}"
+    return "a tie on a typical prompt" if verdict == NO_DIFFERENCE else verdict
+
+
+def prompts_needed(methods: int) -> str:
+    """Return how many prompts can show a difference at all in a table that compares so many
+    methods.
+    """
+    enough = units_for_a_verdict(methods)
+    return (
+        f"where {methods} methods need at least {enough}" if methods > 1 else f"fewer than {enough}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +96,11 @@ def marks_note(rows: Iterable[MethodRow]) -> str:
     """Return what the marks behind the speedups of these rows mean; empty if none of them has
     one.
     """
-    verdicts = {row.speedup_verdict for row in rows}
+    verdicts = [row.speedup_verdict for row in rows if row.speedup_verdict]
     meanings = [
-        f"{mark}: {MARK_WORDS[verdict]}" for verdict, mark in MARKS.items() if verdict in verdicts
+        f"{mark}: {mark_words(verdict, len(verdicts))}"
+        for verdict, mark in MARKS.items()
+        if verdict in verdicts
     ]
     return f"Beside autoregressive decoding {'; '.join(meanings)}." if meanings else ""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self
 
-from specbench_kit.core.errors import MethodError
+from specbench_kit.core.errors import Interrupted, MethodError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import read_processor_time
@@ -20,6 +20,7 @@ from specbench_kit.studies.bench.run import Benchmark, ProcessTurn
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.bench.workbench import Workbench
 
+NOTHING_KEPT = "interrupted before the first answer: nothing is kept"
 SHOWN_AS_SECONDS_S = 120
 """Estimates from which on minutes are shown."""
 
@@ -61,13 +62,33 @@ class Campaign:
         if len(self.bench.lanes) <= MANY or not missing:
             return ""
         planned = sum(benchmark.planned for benchmark in self.benchmarks)
-        seconds = estimate_seconds(self.bench, self.bench.datasets) * missing / planned
-        span = (
-            f"{seconds:.0f} seconds"
-            if seconds < SHOWN_AS_SECONDS_S
-            else f"{seconds / 60:.0f} minutes"
-        )
-        return f"{len(self.bench.lanes)} methods, {missing} answers to decode. Estimated time: up to {span}"
+        whole_s = estimate_seconds(self.bench, self.bench.datasets)
+        methods = len(self.bench.lanes)
+        begins = f"{methods} methods, {missing} answers to decode. Estimated time: up to"
+        minutes = self.bench.settings.minutes
+        first_s = whole_s * methods / planned
+        if minutes is not None and first_s > 60 * minutes:
+            return (
+                f"{begins} {_span(first_s)}, since every method answers its first prompt before "
+                f"--minutes {minutes:g} ends it: name fewer methods, or lower --max-new-tokens"
+            )
+        return f"{begins} {_span(whole_s * missing / planned)}"
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether an answer of any method, or of the baseline, is kept."""
+        runs = [run for benchmark in self.benchmarks for run in benchmark.runs.values()]
+        return any(run.has_begun or run.baseline_records() for run in runs)
+
+    def discard_unbegun(self) -> bool:
+        """Remove the folders of a benchmark that was ended before its first answer; return False
+        if there is one.
+        """
+        if self.has_begun:
+            return False
+        for benchmark in self.benchmarks:
+            benchmark.discard()
+        return True
 
     def run(self, report: Callable[[Progress], None]) -> None:
         """Decode what is missing until --minutes are over, one dataset after the other; progress
@@ -94,9 +115,19 @@ class Campaign:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        """End the processes of a pipeline and the connection to a server."""
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        """End the processes of a pipeline and the connection to a server; an interrupt before the
+        first answer leaves no folder.
+        """
         self.bench.close()
+        if kind is not None and issubclass(kind, KeyboardInterrupt) and self.discard_unbegun():
+            raise Interrupted(NOTHING_KEPT) from None
+
+
+def _span(seconds: float) -> str:
+    if seconds < SHOWN_AS_SECONDS_S:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes"
 
 
 TRIAL_TOKENS = 16

@@ -211,6 +211,12 @@ class Benchmark:
         release_locks(runs)
         return conclusions
 
+    def discard(self) -> None:
+        """Remove the folders of all runs."""
+        release_locks(list(self.runs.values()))
+        for run in self.runs.values():
+            run.remove()
+
     @contextmanager
     def _monitored(self, control: Control | None) -> Iterator[MachineMonitor | None]:
         """Monitor the machine if time is measured, and store the readings in every run even if
@@ -374,7 +380,9 @@ class Benchmark:
         for spec, run in self.runs.items():
             done = len(run.records())
             has_baseline = BASELINE in self.bench.lanes and spec != BASELINE
-            if min(done, len(run.baseline_records()) if has_baseline else done) < self._requests:
+            plain = len(run.baseline_records()) if has_baseline else done
+            # A run that had no answer yet begins anew: its clock spans nothing.
+            if max(done, plain) > 0 and min(done, plain) < self._requests:
                 run.amend(
                     resumptions=[
                         *(run.run.get("resumptions") or ()),

@@ -106,6 +106,31 @@ class Workbench:
         self.broken: dict[str, MethodError] = {}
         """The first error of each method whose policy failed; the others went on."""
 
+    def seen_notes(self) -> list[str]:
+        """Return for each dataset that lost prompts how many and which, and the methods that were
+        trained on them.
+        """
+        notes = []
+        for given, dataset in zip(self._given, self.datasets, strict=True):
+            left_out = frozenset(dataset.left_out)
+            names = [prompt.id for prompt in given.pool if prompt.fingerprint in left_out]
+            if not names:
+                continue
+            trained = [
+                spec
+                for spec, method in self.methods.items()
+                if any(seen & left_out for seen, _ in _training_prompts(method, self.drafts))
+            ]
+            prompts = "prompt" if len(names) == 1 else "prompts"
+            which = ", ".join(names[:NAMED_PROMPTS]) + (", ..." if names[NAMED_PROMPTS:] else "")
+            models = "predictor or draft" if len(trained) == 1 else "predictors or drafts"
+            notes.append(
+                f"{dataset.name}: drawn without {len(names)} {prompts} ({which}) that the {models} of "
+                f"{', '.join(trained[:NAMED_PROMPTS])}{', ...' if trained[NAMED_PROMPTS:] else ''} "
+                f"learned from"
+            )
+        return notes
+
     def require_whole(self) -> None:
         """Raise MethodError for all policies that failed."""
         if self.broken:
@@ -392,6 +417,10 @@ def _is_missing(model: str, draft: str, target: ModelSource) -> bool:
 
 DraftFolders = Mapping[str, Path]
 """Folders of the draft model and of heads, by their names among the models."""
+
+
+NAMED_PROMPTS = 3
+"""Prompts and methods that a line names; more are counted."""
 
 
 def without_seen(

@@ -19,6 +19,7 @@ from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import RequestCounts
 from specbench_kit.reports.sections import cautions, wording
 from specbench_kit.runs.directory import config_key
+from specbench_kit.studies.bench.campaign import Campaign
 from specbench_kit.studies.bench.conclusion import report_jointly
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.run import Benchmark
@@ -301,6 +302,33 @@ def test_a_method_that_had_finished_is_resumed_with_one_that_had_not(
     assert [c.summary.partial for c in resumed.conclude()] == [False, False]
     with pytest.raises(SkitError, match="no unfinished run with these settings"):
         prepare(replace(options, resume=True))
+
+
+def test_a_run_without_an_answer_is_resumed_as_a_new_one(tiny: TinyPair, tmp_path: Path) -> None:
+    options = settings(tiny, tmp_path, "fixed-k")
+    prepare(options).conclude()
+    resumed = prepare(replace(options, resume=True))
+    resumed.run(no_report)
+    (conclusion,) = resumed.conclude()
+    assert "resumptions" not in conclusion.directory.run
+    assert conclusion.summary.overall.throughput is not None
+
+
+def test_many_methods_are_told_that_their_first_answers_outlast_the_minutes(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
+    methods = [f"fixed-k:k={length}" for length in range(1, 12)]
+    file = write_rows(tmp_path / "prompts.jsonl", *QUESTIONS)
+    loaded = load(str(file), data_dir=None, allow_sample=False, limit=None, seed=0)
+    lines = {}
+    for minutes in (1e-6, 1e6, None):
+        asked = settings(tiny, tmp_path, *methods, minutes=minutes)
+        with Campaign(asked, [loaded], lambda *_: None) as campaign:
+            lines[minutes] = campaign.outlook
+            assert campaign.discard_unbegun()
+    assert "every method answers its first prompt before --minutes 1e-06 ends it" in lines[1e-6]
+    assert all("first prompt" not in lines[minutes] for minutes in (1e6, None))
+    assert all("12 methods, 48 answers to decode" in line for line in lines.values())
 
 
 def test_a_run_whose_report_could_not_be_written_can_be_resumed(

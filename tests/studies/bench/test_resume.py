@@ -178,6 +178,21 @@ def test_an_interruption_between_requests_is_resumed_to_the_same_end(
     assert_same_as(whole, tmp_path)
 
 
+@pytest.mark.parametrize("moment", ["Campaign.run", "Campaign.outlook", "Campaign.__init__"])
+def test_an_interrupt_before_the_first_answer_is_one_line_and_leaves_no_folder(
+    moment: str, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specbench_kit.studies.bench.campaign import Campaign
+
+    stop = property(lambda _: interrupt()) if moment.endswith("outlook") else lambda *_: interrupt()
+    with monkeypatch.context() as patched:
+        patched.setattr(Campaign, moment.partition(".")[2], stop)
+        done = skit_here(*command, "--out", tmp_path)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert error_line(done) == "interrupted before the first answer: nothing is kept"
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.nightly  # tests/runs/test_run_lock.py holds the lock that this rests on
 def test_a_run_that_is_being_written_is_not_taken_up(
     command: list[str], whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -223,14 +238,10 @@ def test_an_interrupt_leaves_a_partial_report_and_one_line(
     assert_same_as(whole, tmp_path)
 
 
-@pytest.mark.parametrize(
-    "loading",
-    ["specbench_kit.cli.bench.load_dataset", "specbench_kit.studies.bench.campaign.Campaign"],
-)
 def test_an_interruption_before_decoding_is_one_line(
-    loading: str, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, lambda *_: interrupt())
+    monkeypatch.setattr("specbench_kit.cli.bench.load_dataset", lambda *_: interrupt())
     assert error_line(skit_here(*command, "--out", tmp_path / "out")) == "interrupted"
     assert not (tmp_path / "out").exists()
 
