@@ -80,7 +80,7 @@ def terminal(run: AbDescription, summary: AbSummary) -> Blocks:
     return [
         *caution(machine.warnings(run), severe=True),
         *foreign_files(run),
-        Paragraph(headline(summary)),
+        Paragraph(f"**{headline(summary)}**"),
         side_by_side(summary),
         *([Note(note)] if (note := pairing_note(summary)) else []),
         *paragraphs(*what_would_tell(summary)),
@@ -471,8 +471,8 @@ def _lengths_sentence(load: LoadSummary, names: Sequence[str]) -> str:
     assert lengths is not None
     first, second = (f"{tokens:.4g}" for tokens in lengths.mean_tokens)
     return (
-        f"**Answers of different lengths at {load.load}: {second} tokens on average from {code(names[1])}, {first} "
-        f"from {code(names[0])}** ({count(lengths.equal)} of {count(lengths.pairs)} pairs are equally long), so that "
+        f"Answers of different lengths at {load.load}: {second} tokens on average from {code(names[1])}, {first} "
+        f"from {code(names[0])} ({count(lengths.equal)} of {count(lengths.pairs)} pairs are equally long), so that "
         "times to the end compare different work."
     )
 
@@ -488,7 +488,7 @@ def _at_load(load: LoadSummary, comparison: FigureComparison) -> str:
     bounds = f" ({interval(comparison.typical_interval)})" if comparison.typical_interval else ""
     value = f"{times(comparison.typical)}{bounds}"
     if comparison.verdict in (FASTER, SLOWER):
-        return f"**{value} as fast at {load.load}**"
+        return f"{value} as fast at {load.load}"
     if comparison.verdict in (NO_DIFFERENCE, TOO_FEW):
         return f"{comparison.verdict} at {load.load}, {value}"
     if comparison.verdict == BY_TURN:
@@ -503,7 +503,7 @@ def outputs_sentence(summary: AbSummary) -> str:
     if tests:
         shown = list(dict.fromkeys(name for test in tests for name in test.shown))
         if shown:
-            return f"**Sampled outputs have different distributions** ({', '.join(shown)})."
+            return f"Sampled outputs have different distributions ({', '.join(shown)})."
         samples = count(sum(test.samples for test in tests))
         return f"The distributions of {samples} sampled outputs of each server show no difference."
     compared = sum(check.both.compared for check in checks)
@@ -518,7 +518,7 @@ def outputs_sentence(summary: AbSummary) -> str:
         )
     outcome = f"{count(compared - identical)} of {count(compared)} pairs of outputs differ"
     if any(check.gate == "different" for check in checks):
-        return f"**{outcome}, more than a server differs from itself.**"
+        return f"{outcome}, more than a server differs from itself."
     return f"{outcome}, no more than a server differs from itself."
 
 

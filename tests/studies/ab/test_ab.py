@@ -8,6 +8,7 @@ import pytest
 from command_line import error_line, read_object, read_rows, skit_here, write_rows
 from nightly import nightly_except
 from streaming_server import streaming_server
+from study_pages import assert_marks_are_rendered
 
 Strings = tuple[str, ...]
 PROMPTS = [f"prompt number {number}" for number in (11, 13, 18, 22, 27, 28, 1, 2)]
@@ -96,6 +97,7 @@ def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
     assert "| sampling | greedy |" in report
     assert f"skit ab plain=vllm://{first_address} spec=vllm://{second_address}" in report
     assert "<svg" in (folder / "report.html").read_text()
+    assert_marks_are_rendered(folder)
 
 
 def test_a_single_pair_of_outputs_is_not_called_all_pairs(prompts: Path) -> None:
@@ -177,6 +179,7 @@ def test_other_tokens_are_shown_and_cannot_win(prompts: Path) -> None:
     assert first[:position] == second[:position]
     assert first[position] != second[position]
     assert "OUTPUTS DIFFER" in (folder_of(prompts) / "report.md").read_text()
+    assert_marks_are_rendered(folder_of(prompts))
 
 
 def test_goodput_counts_the_tokens_of_requests_that_met_their_targets(prompts: Path) -> None:
