@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import field
 
 from specbench_kit.core.plain_text import last_part
+from specbench_kit.core.typed_json import Number
 from specbench_kit.live.engines.answers import ServerDescription
 from specbench_kit.metrics.gate import POWER, TOO_MANY
 from specbench_kit.metrics.setting import sampling_sentence
@@ -46,7 +47,7 @@ from specbench_kit.reports.writing.formatting import (
     times,
 )
 from specbench_kit.reports.writing.palette import COLOURS, GREY
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.runs.document import RunConfig, RunDescription
 from specbench_kit.studies.ab.comparison import BY_TURN
 from specbench_kit.studies.ab.summary import (
     FIGURES,
@@ -67,9 +68,27 @@ TITLES = {"throughput": "tokens/s", **LATENCIES, "acceptance": "acceptance"}
 """What figures are called where there is little room."""
 
 
+class AbConfig(RunConfig):
+    """The settings of a comparison of two servers, with the latencies that goodput asks for."""
+
+    ttft_slo: Number | None = None
+    tpot_slo: Number | None = None
+
+    @property
+    def slo(self) -> str:
+        """The latencies that goodput asks for, in words; empty if it asks for none."""
+        targets = {"TTFT": self.ttft_slo, "TPOT": self.tpot_slo}
+        return ", ".join(
+            f"{title} up to {seconds(value)}"
+            for title, value in targets.items()
+            if value is not None
+        )
+
+
 class AbDescription(RunDescription, kw_only=True):
     """What `run.json` says of a comparison of two servers."""
 
+    config: AbConfig = field(default_factory=AbConfig)
     servers: list[ServerDescription] = field(default_factory=list)
     requests: int | None = None
     order: str | None = None
@@ -99,7 +118,7 @@ def build(run: AbDescription, summary: AbSummary, figures: Sequence[Figure] = ()
         figures,
         paragraphs(*what_would_tell(summary)),
         [Heading("Which one is faster"), verdicts(summary), Note(verdict_note(summary))],
-        [Heading("Throughput, speculation and outputs"), _load_table(summary)],
+        [Heading("Throughput, speculation and outputs"), _load_table(run, summary)],
         [Heading("Latency"), _latency_table(summary)],
         _outputs(summary),
         _setting(run, summary),
@@ -216,14 +235,15 @@ def _rows(summary: AbSummary) -> list[tuple[LoadSummary, str, str, ServerFigures
     ]
 
 
-def _load_table(summary: AbSummary) -> Table:
+def _load_table(run: AbDescription, summary: AbSummary) -> Table:
+    slo = run.config.slo
     columns = (
         "load",
         "server",
         Column("tokens", "count"),
         Column("throughput", "rate"),
         Column("goodput", "rate"),
-        Column("met the SLO", "share"),
+        Column(f"met the SLO ({slo})" if slo else "met the SLO", "share"),
         Column("in flight", "number"),
         Column("tokens per burst", "number"),
         Column("acceptance length", "number"),
@@ -343,6 +363,7 @@ def _setting(run: AbDescription, summary: AbSummary) -> Blocks:
         ),
         ("turns (of requests each)", "; ".join(turns)),
         ("order", run.order or ABSENT),
+        *([("SLO", config.slo)] if config.slo else []),
     ]
     return [Heading("What was run"), facts(rows)]
 

@@ -201,6 +201,9 @@ def test_goodput_counts_the_tokens_of_requests_that_met_their_targets(prompts: P
     (load,) = read_object(folder_of(prompts) / "summary.json")["loads"]
     figures = load["servers"]["B"]
     assert (figures["goodput"], figures["attainment"]) == (0.0, 0.0)
+    page = (folder_of(prompts) / "report.md").read_text()
+    assert "| goodput | met the SLO (TTFT up to 10.0 s, TPOT up to 15.0 ms) |" in page
+    assert "| SLO | TTFT up to 10.0 s, TPOT up to 15.0 ms |" in page
     assert figures["throughput"] > 0
 
 
@@ -274,6 +277,21 @@ def test_a_condition_decides_the_exit_code(condition: str, code: int, prompts: P
             ("a=vllm://h:1", "b=vllm://h:2"),
             ("--ttft-slo", "soon"),
             "--ttft-slo takes a time above 0",
+        ),
+        (
+            ("a=vllm://h:1", "b=vllm://h:2"),
+            ("--ttft-slo", "200"),
+            "--ttft-slo 200 states no unit: write 200ms or 200s",
+        ),
+        (
+            ("a=vllm://h:1", "b=vllm://h:2"),
+            ("--tpot-slo", "50"),
+            "--tpot-slo 50 states no unit: write 50ms or 50s",
+        ),
+        (
+            ("a=vllm://h:1", "b=vllm://h:2"),
+            ("--fail-if", "ttft.p99>200"),
+            "--fail-if 'ttft.p99>200' states no unit: write 200ms or 200s",
         ),
         (("a=vllm://h:1", "b=vllm://h:2"), ("--fail-if", "speed<1"), "unknown metric 'speed'"),
         (("a=vllm://h:1", "b=vllm://h:2"), ("--fail-if", "failed.low<1"), "failed has no interval"),
