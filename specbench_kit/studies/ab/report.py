@@ -34,7 +34,7 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.sections import machine
-from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
+from specbench_kit.reports.sections.cautions import foreign_files, resumed, setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture, logarithmic
 from specbench_kit.reports.writing.formatting import (
@@ -47,7 +47,7 @@ from specbench_kit.reports.writing.formatting import (
     times,
 )
 from specbench_kit.reports.writing.palette import COLOURS, GREY
-from specbench_kit.runs.document import RunConfig, RunDescription
+from specbench_kit.runs.document import Resumption, RunConfig, RunDescription
 from specbench_kit.studies.ab.comparison import BY_TURN
 from specbench_kit.studies.ab.summary import (
     FIGURES,
@@ -92,6 +92,7 @@ class AbDescription(RunDescription, kw_only=True):
     servers: list[ServerDescription] = field(default_factory=list)
     requests: int | None = None
     order: str | None = None
+    resumptions: list[Resumption] = field(default_factory=list)
 
 
 def terminal(run: AbDescription, summary: AbSummary) -> Blocks:
@@ -103,7 +104,7 @@ def terminal(run: AbDescription, summary: AbSummary) -> Blocks:
         side_by_side(summary),
         *([Note(note)] if (note := pairing_note(summary)) else []),
         *paragraphs(*what_would_tell(summary)),
-        *caution([*setting_cautions(run), *cautions(summary)]),
+        *caution(all_cautions(run, summary)),
     ]
 
 
@@ -114,7 +115,7 @@ def build(run: AbDescription, summary: AbSummary, figures: Sequence[Figure] = ()
         caution(machine.warnings(run), severe=True),
         foreign_files(run),
         [Paragraph(f"**{headline(summary)}**")],
-        caution([*setting_cautions(run), *cautions(summary)]),
+        caution(all_cautions(run, summary)),
         figures,
         paragraphs(*what_would_tell(summary)),
         [Heading("Which one is faster"), verdicts(summary), Note(verdict_note(summary))],
@@ -566,6 +567,27 @@ def gate_sentence(check: OutputCheck, names: Sequence[str]) -> str:
     ]
     return ", ".join(
         [f"identical {check.both.identical} of {check.both.compared}", *floors, *others]
+    )
+
+
+def all_cautions(run: AbDescription, summary: AbSummary) -> list[str]:
+    """Return what limits the comparison, by its setting, its interruptions and its result."""
+    return [*setting_cautions(run), *_resumed(run, summary), *cautions(summary)]
+
+
+def _resumed(run: AbDescription, summary: AbSummary) -> list[str]:
+    """Return when a comparison was interrupted and went on, and what became of the turn."""
+    stops = run.resumptions
+    if not stops:
+        return []
+    moments = " and ".join(
+        f"at {stop.when or 'a time that is not known'} after {count(stop.done)}" for stop in stops
+    )
+    return resumed(
+        run,
+        stops,
+        f"{moments} of {count(summary.planned)} requests: both servers took a turn that was cut short again, so that "
+        "no time includes an interruption; they may have been started anew",
     )
 
 
