@@ -118,7 +118,7 @@ def build(run: AbDescription, summary: AbSummary, figures: Sequence[Figure] = ()
         caution(all_cautions(run, summary)),
         figures,
         paragraphs(*what_would_tell(summary)),
-        [Heading("Which one is faster"), verdicts(summary), Note(verdict_note(summary))],
+        [Heading("Which one is faster"), *verdicts(summary), Note(verdict_note(summary))],
         [Heading("Throughput, speculation and outputs"), _load_table(run, summary)],
         [Heading("Latency"), _latency_table(summary)],
         _outputs(summary),
@@ -128,21 +128,32 @@ def build(run: AbDescription, summary: AbSummary, figures: Sequence[Figure] = ()
     return Document.of(f"{code(second)} against {code(first)}", *sections)
 
 
-def verdicts(summary: AbSummary) -> Table:
-    """Return the table of ratios and verdicts."""
-    rows: list[list[Cell]] = []
+def verdicts(summary: AbSummary) -> Blocks:
+    """Return a table of ratios and verdicts per load, short enough to go down a phone's screen."""
+    several = len(summary.loads) > 1
+    blocks: list[Block] = []
     for load in summary.loads:
-        for entry in load.comparisons:
-            name = load.load if entry is load.comparisons[0] else ""
-            typical = Estimate(entry.typical, entry.typical_interval)
-            in_all = Estimate(entry.ratio, entry.interval)
-            rows.append([name, FIGURES[entry.figure], entry.verdict, typical, in_all, entry.units])
-    # The verdict comes before the numbers, which a phone shows only after scrolling.
+        blocks += [Heading(load.load.capitalize(), 3)] if several else []
+        blocks.append(_verdict_table(load, summary.names))
+    return blocks
+
+
+def _verdict_table(load: LoadSummary, names: Sequence[str]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            FIGURES[entry.figure],
+            entry.verdict,
+            Estimate(entry.typical, entry.typical_interval),
+            Estimate(entry.ratio, entry.interval),
+            entry.units,
+        ]
+        for entry in load.comparisons
+    ]
+    # The verdict comes before the numbers, as a reader in a hurry needs it first.
     columns = (
-        "load",
         "metric",
         "verdict",
-        Column(f"{summary.names[1]} over {summary.names[0]}, typical turn", "times"),
+        Column(f"{names[1]} over {names[0]}, typical turn", "times"),
         Column("in all", "times"),
         Column("units", "count"),
     )
@@ -291,11 +302,8 @@ def _latency_table(summary: AbSummary) -> Table:
 
 
 def _outputs(summary: AbSummary) -> list[Block]:
-    rows = [
-        (load.load, load.outputs.gate, gate_sentence(load.outputs, summary.names))
-        for load in summary.loads
-    ]
-    blocks: list[Block] = [Heading("Outputs"), Table(("load", "gate", "pairs"), rows)]
+    rows = [(load.load, _gate_cell(load.outputs, summary.names)) for load in summary.loads]
+    blocks: list[Block] = [Heading("Outputs"), Table(("load", "pairs of outputs"), rows)]
     divergences = [
         (load.load, entry) for load in summary.loads for entry in load.outputs.divergences
     ]
@@ -317,6 +325,12 @@ def _outputs(summary: AbSummary) -> list[Block]:
             Table(columns, table),
         ]
     return blocks
+
+
+def _gate_cell(check: OutputCheck, names: Sequence[str]) -> str:
+    """Return the verdict of the gate, and what it counted, in one cell that fits a phone."""
+    sentence = gate_sentence(check, names)
+    return sentence if sentence.startswith(check.gate) else f"{check.gate}: {sentence}"
 
 
 def _dialogue_turn(entry: Divergence) -> str:

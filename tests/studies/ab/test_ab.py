@@ -96,7 +96,14 @@ def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
     )
     assert "| sampling | greedy |" in report
     assert f"skit ab plain=vllm://{first_address} spec=vllm://{second_address}" in report
-    assert "<svg" in (folder / "report.html").read_text()
+    page = (folder / "report.html").read_text()
+    assert "<svg" in page
+    for load in ("1", "2"):
+        section = page.partition(f"<h3>Concurrency {load}</h3>")[2]
+        assert section.lstrip().startswith(
+            '<div class="scroll" tabindex="0"><table class="numbers stacked">'
+        )
+    assert '<th scope=row data-title="load"></th>' not in page
     assert_marks_are_rendered(folder)
 
 
