@@ -1,6 +1,8 @@
 """The folder of any command gives its page again, from its two files alone."""
 
+import re
 import shutil
+from html import unescape
 from pathlib import Path
 
 from command_line import skit_here
@@ -15,6 +17,7 @@ def assert_made_again(folder: Path, scratch: Path) -> None:
     shutil.copytree(folder, copy)
     studies = studies_in(copy)
     assert studies
+    assert_marks_are_rendered(folder)
     removed = [path for study in studies for path in made_of(study.kind, copy)]
     for study in studies:
         removed += [copy / name for name in study.kind.files(study)]
@@ -32,3 +35,39 @@ def assert_made_again(folder: Path, scratch: Path) -> None:
 def made_of(kind: StudyKind, folder: Path) -> list[Path]:
     """The pages of a kind of study in a folder."""
     return [folder / f"{kind.page}.{suffix}" for suffix in ("md", "html")]
+
+
+WITHOUT_MARKS = re.compile(r"<(style|script|svg|pre|code)\b.*?</\1>|<[^>]*>", re.DOTALL)
+"""What an HTML page holds besides its running text."""
+CODE = re.compile(r"```.*?```|`[^`]*`", re.DOTALL)
+BOLD = re.compile(r"\*+")
+
+
+def assert_marks_are_rendered(folder: Path) -> None:
+    """Assert that no HTML page of a folder shows a mark of Markdown, and that no text of a Markdown
+    page is bold within bold.
+    """
+    pages = [path for path in sorted(folder.rglob("*")) if path.suffix in (".html", ".md")]
+    assert pages
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".html":
+            assert "*" not in unescape(WITHOUT_MARKS.sub("", text)), path
+            assert not re.search(r"<strong>(?:(?!</strong>).)*<strong>", text), path
+        else:
+            for line in CODE.sub("code", text).splitlines():
+                assert not (error := nested_bold(line)), f"{path}: {error}: {line}"
+
+
+def nested_bold(line: str) -> str:
+    """Return what is wrong with the marks of bold text in a line of Markdown; empty if nothing is."""
+    marks = [mark for mark in BOLD.finditer(line) if mark[0] != "*"]
+    if any(mark[0] != "**" for mark in marks):
+        return "marks that run together"
+    if len(marks) % 2:
+        return "a mark without its other"
+    for opening, closing in zip(marks[::2], marks[1::2], strict=True):
+        # An inner mark that opens again follows a blank, where only a closing one may stand.
+        if line[opening.end()].isspace() or line[closing.start() - 1].isspace():
+            return "bold within bold"
+    return ""

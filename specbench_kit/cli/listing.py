@@ -24,6 +24,9 @@ ListEntry = dict[str, Any]
 
 KINDS: dict[str, Callable[[], list[ListEntry]]] = {}
 """Functions that return the entries of a kind, in the order in which kinds are listed."""
+AS_VERIFIER = "for skit bench --server, which verifies drafts there, and for skit ab"
+AS_STREAM = "for skit ab alone"
+"""The commands that take a kind of inference server."""
 SLOW = ("drafters", "executors", "engines")
 """Kinds that take seconds to list, because they import torch."""
 
@@ -348,17 +351,24 @@ def _list_experiments() -> list[ListEntry]:
 
 @_lists("engines")
 def _list_engines() -> list[ListEntry]:
-    from specbench_kit.live.engines.base import engines
+    from specbench_kit.live.engines.base import dialects, engines
 
-    return [
+    verifiers: list[ListEntry] = [
         {
             "name": f"{name}://HOST:PORT",
             "summary": summary_of(engine),
+            "group": AS_VERIFIER,
             "draws": engine.supports_sampling,
             "run_with": engine.run_with,
         }
         for name, engine in engines.all().items()
     ]
+    streams: list[ListEntry] = [
+        {"name": f"{name}://HOST:PORT", "summary": summary_of(dialect), "group": AS_STREAM}
+        for name, dialect in dialects.all().items()
+        if name not in engines.all()
+    ]
+    return [*verifiers, *streams]
 
 
 @_lists("formats")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from specbench_kit.core.durations import require_unit
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.metrics.vocabulary import Unit
 
@@ -91,6 +92,8 @@ def parse_terms(
         raise SkitError(
             f"--fail-if '{text}': {metric} is not measured in {unit}; its units: {choices}"
         )
+    if "ms" in factors:
+        require_unit(f"--fail-if '{text}'", match["number"], unit)
     return kind(
         text, metric, detail, OPERATORS[match["operator"]], float(match["number"]) / factors[unit]
     )

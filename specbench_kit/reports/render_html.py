@@ -181,7 +181,9 @@ def _table(table: Table) -> str:
     head = f"<thead><tr>{titles}</tr></thead>" if has_header else ""
     body = ""
     for name, (first, *cells) in zip(names, rows, strict=True):
-        body += f"<tr><th scope=row{_whole(plain(name))}{labels[0]}>{first}</th>"
+        # A name that is empty, as under the row above, needs no title either.
+        label = labels[0] if name else ""
+        body += f"<tr><th scope=row{_whole(plain(name))}{label}>{first}</th>"
         body += (
             "".join(
                 f"<td{of_cell}>{cell}</td>" for cell, of_cell in zip(cells, attributes, strict=True)

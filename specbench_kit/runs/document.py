@@ -339,6 +339,7 @@ class TuningUse(Struct):
 class Resumption(Struct):
     """One resumption of a run, and the environment in which it went on after `done` requests."""
 
+    when: str | None = None
     commit: str | None = None
     dirty: bool | None = None
     versions: dict[str, str | None] | None = None

@@ -8,6 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
+from typing import TypeGuard
 
 from msgspec import Struct, to_builtins
 
@@ -152,7 +153,7 @@ def _differences(wanted: Mapping[str, object], defining: Mapping[str, object]) -
     ours, theirs = flat(json.loads(json.dumps(wanted))), flat(defining)
     names = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
     if "config.limit" in names:  # other prompts are its consequence
-        names = [name for name in names if not name.startswith("dataset.")]
+        names = [name for name in names if name.partition(".")[0] != "dataset"]
     names.sort(key=lambda name: not name.startswith(GIVEN))
     hashes = [
         name
@@ -160,13 +161,33 @@ def _differences(wanted: Mapping[str, object], defining: Mapping[str, object]) -
         if any(map(HASH.fullmatch, map(str, (ours.get(name), theirs.get(name)))))
     ]
     readable = [name for name in names if name not in hashes]
-    said = [f"{name} {_shown(theirs.get(name))}, not {_shown(ours.get(name))}" for name in readable]
+    said = [
+        f"{name} {before}, not {now}"
+        for name in readable
+        for before, now in _differing(theirs.get(name), ours.get(name))
+    ]
     return said + [f"other content of {name}" for name in hashes]
 
 
 GIVEN = ("method", "options.", "config.")
 """What names of settings that a user gives begin with; they come before what follows from them."""
 HASH = re.compile(r"[0-9a-f]{32,}")
+
+
+def _differing(before: object, now: object) -> list[tuple[str, str]]:
+    """Return both values as text, of lists of rows those rows alone that differ."""
+    if _is_rows(before) and _is_rows(now) and len(before) == len(now):
+        pairs = zip(before, now, strict=True)
+        return [
+            (" ".join(map(str, then)), " ".join(map(str, row)))
+            for then, row in pairs
+            if then != row
+        ]
+    return [(_shown(before), _shown(now))]
+
+
+def _is_rows(value: object) -> TypeGuard[list[list[object]]]:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, list) for row in value)
 
 
 def _shown(value: object) -> str:

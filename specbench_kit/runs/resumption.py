@@ -1,10 +1,12 @@
 """Resuming an interrupted run: what must be as before, and what the run remembers of it."""
 
+from collections.abc import Sequence
+
 from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject, flat
-from specbench_kit.runs.document import ENVIRONMENT, RunDocument
+from specbench_kit.runs.document import ENVIRONMENT, Resumption, RunDescription
 
 
 def require_same_environment(name: str, run: JsonObject, environment: JsonObject) -> None:
@@ -19,13 +21,13 @@ def require_same_environment(name: str, run: JsonObject, environment: JsonObject
         )
 
 
-def resumption_changes(run: RunDocument) -> list[str]:
+def resumption_changes(run: RunDescription, resumptions: Sequence[Resumption]) -> list[str]:
     """Return a line for every field of the environment that differed when the run was resumed, each
     line once.
     """
     begun = to_builtins(run)
     changes: dict[str, None] = {}
-    for resumption in run.resumptions:
+    for resumption in resumptions:
         now = to_builtins(resumption)
         now |= {"git_commit": resumption.commit, "git_dirty": resumption.dirty}
         changes |= dict.fromkeys(environment_changes(begun, now))

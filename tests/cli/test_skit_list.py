@@ -20,6 +20,7 @@ from specbench_kit.datasets.base import datasets
 from specbench_kit.decoding.drafting.base import drafters
 from specbench_kit.deployments.description import describe_time
 from specbench_kit.deployments.loading import load
+from specbench_kit.live.engines.base import dialects, engines
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.models.named import NAMED_PAIRS
 
@@ -61,6 +62,13 @@ def test_methods_are_listed_with_their_options() -> None:
     assert entries["svip"]["needs"] == ["a drafter that gives statistics"]
     assert "skit measure-ranks" in entries["sequoia"]["needs"][-1]
     assert all(entries[name]["summary"] for name in own)
+
+
+def test_all_kinds_of_servers_are_listed_with_the_commands_that_take_them() -> None:
+    groups = {entry["name"].partition("://")[0]: entry["group"] for entry in listed("engines")}
+    assert set(groups) == {*engines.all(), *dialects.all()}
+    assert groups["llama-cpp"].startswith("for skit bench --server")
+    assert groups["llama-cpp-chat"] == "for skit ab alone"
 
 
 def test_drafters_are_listed_with_their_options_and_what_they_give() -> None:

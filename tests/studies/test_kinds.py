@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from command_line import error_line, read_object, skit_here
-from study_pages import assert_made_again
+from study_pages import assert_made_again, assert_marks_are_rendered, nested_bold
 from trace_builders import MODELS, made_requests, write_trace
 
 from specbench_kit import api
@@ -212,7 +212,22 @@ def test_folders_of_0_2_open(folder: Path, tmp_path: Path) -> None:
     assert study.headline.replace("`", "") in (tmp_path / "report.md").read_text().replace(
         "`", ""
     ).replace("**", "")
+    assert_marks_are_rendered(tmp_path)
     assert len(api.load(folder).to_pandas()) > 0
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("**All of it** and **more**.", ""),
+        ("*a caption*", ""),
+        ("**End to end: **1.11x** as fast.**", "bold within bold"),
+        ("**20 pairs. **6 of them differ.****", "marks that run together"),
+        ("**never closed", "a mark without its other"),
+    ],
+)
+def test_bold_within_bold_is_noticed(line: str, error: str) -> None:
+    assert nested_bold(line) == error
 
 
 def test_rows_of_an_old_sweep_are_those_of_its_table() -> None:
@@ -232,6 +247,7 @@ def test_rows_of_an_old_sweep_are_those_of_its_table() -> None:
 
 
 def test_a_benchmark_of_0_2_opens(tmp_path: Path) -> None:
-    done = skit_here("report", OLD / "bench", "--out", tmp_path, "--format", "md")
+    done = skit_here("report", OLD / "bench", "--out", tmp_path, "--format", "md,html")
     assert done.returncode == 0, done.stderr
+    assert_marks_are_rendered(tmp_path)
     assert "fixed-k:k=3" in (tmp_path / "report.md").read_text()

@@ -11,6 +11,18 @@ NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 WEB = ("http", "https")
 ANY = "completions"
 """The kind of server at a plain http:// or https:// address."""
+CHAT_ROUTE = "/v1/chat/completions"
+ROUTES = (
+    CHAT_ROUTE,
+    "/v1/completions",
+    "/chat/completions",
+    "/completions",
+    "/completion",
+    "/generate_stream",
+    "/generate",
+    "/v1/models",
+)
+"""The ends of addresses that name a route; every kind of server adds its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +69,15 @@ def parse_server(text: str) -> ServerUnderTest:
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     # Paths of the routes begin with /v1 where they need it.
     path = parts.path.rstrip("/").removesuffix("/v1")
-    base = f"{web or 'http'}://{host}" + (f":{port}" if port is not None else "") + path
+    place = host + (f":{port}" if port is not None else "")
+    route = next((route for route in ROUTES if path.endswith(route)), "")
+    if route:
+        scheme = "chat" if CHAT_ROUTE.endswith(route) and kind == ANY else kind
+        shown = f"{scheme}{f'+{web}' if web == 'https' else ''}://{place}{path.removesuffix(route)}"
+        raise SkitError(
+            f"{name}: leave out {route}, since the kind of a server adds its route: write {name}={shown}"
+        )
+    base = f"{web or 'http'}://{place}{path}"
     return ServerUnderTest(name, kind, base, parts.fragment)
 
 

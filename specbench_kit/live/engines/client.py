@@ -27,7 +27,7 @@ from specbench_kit.live.engines.event_reader import (
     EventReader,
     error_words,
 )
-from specbench_kit.live.engines.http import AsyncTransport, certificates, proxy_of
+from specbench_kit.live.engines.http import AsyncTransport, certificates, proxy_of, speaks_grpc
 from specbench_kit.live.engines.received import ReceivedStream
 from specbench_kit.live.engines.redirects import RedirectedError, Route
 from specbench_kit.live.engines.request_fields import (
@@ -216,7 +216,8 @@ class StreamClient:
             documents: list[JsonObject | None] = [await self._document(first)]
         except _NoDocumentError as error:
             if not self.address.model:
-                advice = f"; if it describes no models, name yours: {self.address.name}={self.address.shown}#MODEL"
+                yours = f"{self.address.name}={self.address.shown}#MODEL"
+                advice = f" If it describes no models, name yours: {yours}"
                 raise SkitError(f"{error}{advice if 'models' in first else ''}") from error
             return ServerFacts()
         for path in others:
@@ -473,6 +474,10 @@ class StreamClient:
             raise self._refusal(f"{path} {error}{self._way}") from error
         except httpx.RequestError as error:
             words = self._words(error) + self._way
+            if isinstance(error, httpx.RemoteProtocolError) and await speaks_grpc(
+                self.address.base
+            ):
+                raise SkitError(f"{self._place}: {self._skit_serve}") from error
             if _listens(error):
                 raise self._refusal(words) from error
             raise SkitError(f"{self._place}: {self._cleaned(words)}; {START}") from error
@@ -497,6 +502,14 @@ class StreamClient:
     def _refusal(self, reason: str) -> SkitError:
         text = self._cleaned(reason)
         return SkitError(f"{self._place}: {text}; is it a server of {self._kind}?")
+
+    @property
+    def _skit_serve(self) -> str:
+        """What a server is that speaks gRPC, and how to measure it."""
+        return (
+            "it speaks gRPC, as skit serve does, which verifies drafts and takes no prompts: measure it with skit "
+            f"bench --server {self._http.base_url.netloc.decode()}"
+        )
 
     @property
     def _place(self) -> str:

@@ -5,6 +5,7 @@ A link may be emulated in front of a server: requests and answers then arrive as
 over it.
 """
 
+import asyncio
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -138,6 +139,36 @@ def _checked(value: str, variable: str) -> str:
             f"{advice}"
         )
     return url
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""What a client of HTTP/2 begins a connection with: the preface, and settings of which it changes
+none.
+"""
+FRAME_HEAD = 9
+FRAME_KIND, SETTINGS = 3, 4
+"""The place of a frame's kind in its head, and the kind of the frame with which a server begins."""
+PROBE_S = 3.0
+
+
+async def speaks_grpc(base: str) -> bool:
+    """Return True if a server without TLS speaks HTTP/2 from the first byte on, as those of gRPC
+    do.
+    """
+    parts = urlsplit(base)
+    if parts.scheme != "http":
+        return False
+    try:
+        async with asyncio.timeout(PROBE_S):
+            reader, writer = await asyncio.open_connection(parts.hostname, parts.port or 80)
+            try:
+                writer.write(PREFACE)
+                head = await reader.readexactly(FRAME_HEAD)
+            finally:
+                writer.close()
+    except (OSError, EOFError):  # TimeoutError is an OSError
+        return False
+    return head[FRAME_KIND] == SETTINGS
 
 
 def certificates(base: str, ca_file: Path | None = None) -> SSLContext | bool:

@@ -17,6 +17,7 @@ from specbench_kit.runs.document import (
     LoweredLimit,
     ModelDescription,
     PredictorUse,
+    Resumption,
     RunDescription,
     RunDocument,
 )
@@ -323,16 +324,23 @@ def resumption_cautions(run: RunDocument) -> list[str]:
     stops = run.resumptions
     if not stops:
         return []
-    often = f"{len(stops)} {'TIME' if len(stops) == 1 else 'TIMES'}"
     after = f"after {' and '.join(count(stop.done) for stop in stops)} of {count(run.requests)} requests"
     effect = (
         "makespan and throughput would include the interruption and are left out; a policy that learns started anew"
         if run.spans_interruption
         else "decoding started again from the first request, and stored results came out equal"
     )
-    changed = resumption_changes(run)
+    return resumed(run, stops, f"{after}: {effect}")
+
+
+def resumed(run: RunDescription, stops: Sequence[Resumption], words: str) -> list[str]:
+    """Return how often a run was resumed, with more words on it, and under which other
+    conditions.
+    """
+    often = f"{len(stops)} {'TIME' if len(stops) == 1 else 'TIMES'}"
+    changed = resumption_changes(run, stops)
     return [
-        f"RESUMED {often}, {after}: {effect}.",
+        f"RESUMED {often}, {words}.",
         *([f"RESUMED UNDER OTHER CONDITIONS: {', '.join(changed)}."] if changed else []),
     ]
 

@@ -82,6 +82,7 @@ th[aria-sort="ascending"] button::after {{ content: " ▴"; }}
   h1 {{ font-size: 1.25rem; }} h2 {{ font-size: 1.1rem; margin-top: 1rem; }}
   .facts th {{ width: 6.5rem; }} .words:not(.stacked) td:last-child {{ min-width: 16rem; }}
   .words:not(.stacked) td:nth-child(2):not(:last-child) {{ min-width: 9rem; }}
+  .words:not(.stacked) td:nth-child(2):last-child {{ min-width: 12rem; }}
   .numbers td.text {{ min-width: 8rem; }}
   .numbers tr > :first-child code {{ white-space: normal; overflow-wrap: anywhere; }}
   .numbers:not(.stacked) {{ font-size: .8rem; }} .numbers:not(.stacked) tr > :first-child {{ max-width: 8.5rem; }}

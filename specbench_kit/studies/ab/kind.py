@@ -8,7 +8,6 @@ from msgspec import to_builtins
 from specbench_kit.core.typed_json import JsonObject, flat
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import Document, Figure
-from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.study import Study, StudyKind
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.studies.ab import report
@@ -34,7 +33,7 @@ class AbKind(StudyKind[AbDescription, AbSummary]):
 
     def cautions(self, study: AbStudy) -> list[str]:
         """Return what limits the comparison."""
-        return [*setting_cautions(study.run), *report.cautions(study.result)]
+        return report.all_cautions(study.run, study.result)
 
     def document(self, study: AbStudy, figures: Sequence[Figure]) -> Document:
         """Return the page."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import field
 
 from specbench_kit.core.plain_text import last_part
+from specbench_kit.core.typed_json import Number
 from specbench_kit.live.engines.answers import ServerDescription
 from specbench_kit.metrics.gate import POWER, TOO_MANY
 from specbench_kit.metrics.setting import sampling_sentence
@@ -33,7 +34,7 @@ from specbench_kit.reports.document import (
     paragraphs,
 )
 from specbench_kit.reports.sections import machine
-from specbench_kit.reports.sections.cautions import foreign_files, setting_cautions
+from specbench_kit.reports.sections.cautions import foreign_files, resumed, setting_cautions
 from specbench_kit.reports.sections.machine import provenance
 from specbench_kit.reports.writing.drawing import Picture, logarithmic
 from specbench_kit.reports.writing.formatting import (
@@ -46,7 +47,7 @@ from specbench_kit.reports.writing.formatting import (
     times,
 )
 from specbench_kit.reports.writing.palette import COLOURS, GREY
-from specbench_kit.runs.document import RunDescription
+from specbench_kit.runs.document import Resumption, RunConfig, RunDescription
 from specbench_kit.studies.ab.comparison import BY_TURN
 from specbench_kit.studies.ab.summary import (
     FIGURES,
@@ -67,12 +68,31 @@ TITLES = {"throughput": "tokens/s", **LATENCIES, "acceptance": "acceptance"}
 """What figures are called where there is little room."""
 
 
+class AbConfig(RunConfig):
+    """The settings of a comparison of two servers, with the latencies that goodput asks for."""
+
+    ttft_slo: Number | None = None
+    tpot_slo: Number | None = None
+
+    @property
+    def slo(self) -> str:
+        """The latencies that goodput asks for, in words; empty if it asks for none."""
+        targets = {"TTFT": self.ttft_slo, "TPOT": self.tpot_slo}
+        return ", ".join(
+            f"{title} up to {seconds(value)}"
+            for title, value in targets.items()
+            if value is not None
+        )
+
+
 class AbDescription(RunDescription, kw_only=True):
     """What `run.json` says of a comparison of two servers."""
 
+    config: AbConfig = field(default_factory=AbConfig)
     servers: list[ServerDescription] = field(default_factory=list)
     requests: int | None = None
     order: str | None = None
+    resumptions: list[Resumption] = field(default_factory=list)
 
 
 def terminal(run: AbDescription, summary: AbSummary) -> Blocks:
@@ -80,11 +100,11 @@ def terminal(run: AbDescription, summary: AbSummary) -> Blocks:
     return [
         *caution(machine.warnings(run), severe=True),
         *foreign_files(run),
-        Paragraph(headline(summary)),
+        Paragraph(f"**{headline(summary)}**"),
         side_by_side(summary),
         *([Note(note)] if (note := pairing_note(summary)) else []),
         *paragraphs(*what_would_tell(summary)),
-        *caution([*setting_cautions(run), *cautions(summary)]),
+        *caution(all_cautions(run, summary)),
     ]
 
 
@@ -95,11 +115,11 @@ def build(run: AbDescription, summary: AbSummary, figures: Sequence[Figure] = ()
         caution(machine.warnings(run), severe=True),
         foreign_files(run),
         [Paragraph(f"**{headline(summary)}**")],
-        caution([*setting_cautions(run), *cautions(summary)]),
+        caution(all_cautions(run, summary)),
         figures,
         paragraphs(*what_would_tell(summary)),
-        [Heading("Which one is faster"), verdicts(summary), Note(verdict_note(summary))],
-        [Heading("Throughput, speculation and outputs"), _load_table(summary)],
+        [Heading("Which one is faster"), *verdicts(summary), Note(verdict_note(summary))],
+        [Heading("Throughput, speculation and outputs"), _load_table(run, summary)],
         [Heading("Latency"), _latency_table(summary)],
         _outputs(summary),
         _setting(run, summary),
@@ -108,21 +128,32 @@ def build(run: AbDescription, summary: AbSummary, figures: Sequence[Figure] = ()
     return Document.of(f"{code(second)} against {code(first)}", *sections)
 
 
-def verdicts(summary: AbSummary) -> Table:
-    """Return the table of ratios and verdicts."""
-    rows: list[list[Cell]] = []
+def verdicts(summary: AbSummary) -> Blocks:
+    """Return a table of ratios and verdicts per load, short enough to go down a phone's screen."""
+    several = len(summary.loads) > 1
+    blocks: list[Block] = []
     for load in summary.loads:
-        for entry in load.comparisons:
-            name = load.load if entry is load.comparisons[0] else ""
-            typical = Estimate(entry.typical, entry.typical_interval)
-            in_all = Estimate(entry.ratio, entry.interval)
-            rows.append([name, FIGURES[entry.figure], entry.verdict, typical, in_all, entry.units])
-    # The verdict comes before the numbers, which a phone shows only after scrolling.
+        blocks += [Heading(load.load.capitalize(), 3)] if several else []
+        blocks.append(_verdict_table(load, summary.names))
+    return blocks
+
+
+def _verdict_table(load: LoadSummary, names: Sequence[str]) -> Table:
+    rows: list[list[Cell]] = [
+        [
+            FIGURES[entry.figure],
+            entry.verdict,
+            Estimate(entry.typical, entry.typical_interval),
+            Estimate(entry.ratio, entry.interval),
+            entry.units,
+        ]
+        for entry in load.comparisons
+    ]
+    # The verdict comes before the numbers, as a reader in a hurry needs it first.
     columns = (
-        "load",
         "metric",
         "verdict",
-        Column(f"{summary.names[1]} over {summary.names[0]}, typical turn", "times"),
+        Column(f"{names[1]} over {names[0]}, typical turn", "times"),
         Column("in all", "times"),
         Column("units", "count"),
     )
@@ -216,14 +247,15 @@ def _rows(summary: AbSummary) -> list[tuple[LoadSummary, str, str, ServerFigures
     ]
 
 
-def _load_table(summary: AbSummary) -> Table:
+def _load_table(run: AbDescription, summary: AbSummary) -> Table:
+    slo = run.config.slo
     columns = (
         "load",
         "server",
         Column("tokens", "count"),
         Column("throughput", "rate"),
         Column("goodput", "rate"),
-        Column("met the SLO", "share"),
+        Column(f"met the SLO ({slo})" if slo else "met the SLO", "share"),
         Column("in flight", "number"),
         Column("tokens per burst", "number"),
         Column("acceptance length", "number"),
@@ -270,11 +302,8 @@ def _latency_table(summary: AbSummary) -> Table:
 
 
 def _outputs(summary: AbSummary) -> list[Block]:
-    rows = [
-        (load.load, load.outputs.gate, gate_sentence(load.outputs, summary.names))
-        for load in summary.loads
-    ]
-    blocks: list[Block] = [Heading("Outputs"), Table(("load", "gate", "pairs"), rows)]
+    rows = [(load.load, _gate_cell(load.outputs, summary.names)) for load in summary.loads]
+    blocks: list[Block] = [Heading("Outputs"), Table(("load", "pairs of outputs"), rows)]
     divergences = [
         (load.load, entry) for load in summary.loads for entry in load.outputs.divergences
     ]
@@ -296,6 +325,12 @@ def _outputs(summary: AbSummary) -> list[Block]:
             Table(columns, table),
         ]
     return blocks
+
+
+def _gate_cell(check: OutputCheck, names: Sequence[str]) -> str:
+    """Return the verdict of the gate, and what it counted, in one cell that fits a phone."""
+    sentence = gate_sentence(check, names)
+    return sentence if sentence.startswith(check.gate) else f"{check.gate}: {sentence}"
 
 
 def _dialogue_turn(entry: Divergence) -> str:
@@ -343,6 +378,7 @@ def _setting(run: AbDescription, summary: AbSummary) -> Blocks:
         ),
         ("turns (of requests each)", "; ".join(turns)),
         ("order", run.order or ABSENT),
+        *([("SLO", config.slo)] if config.slo else []),
     ]
     return [Heading("What was run"), facts(rows)]
 
@@ -471,8 +507,8 @@ def _lengths_sentence(load: LoadSummary, names: Sequence[str]) -> str:
     assert lengths is not None
     first, second = (f"{tokens:.4g}" for tokens in lengths.mean_tokens)
     return (
-        f"**Answers of different lengths at {load.load}: {second} tokens on average from {code(names[1])}, {first} "
-        f"from {code(names[0])}** ({count(lengths.equal)} of {count(lengths.pairs)} pairs are equally long), so that "
+        f"Answers of different lengths at {load.load}: {second} tokens on average from {code(names[1])}, {first} "
+        f"from {code(names[0])} ({count(lengths.equal)} of {count(lengths.pairs)} pairs are equally long), so that "
         "times to the end compare different work."
     )
 
@@ -488,7 +524,7 @@ def _at_load(load: LoadSummary, comparison: FigureComparison) -> str:
     bounds = f" ({interval(comparison.typical_interval)})" if comparison.typical_interval else ""
     value = f"{times(comparison.typical)}{bounds}"
     if comparison.verdict in (FASTER, SLOWER):
-        return f"**{value} as fast at {load.load}**"
+        return f"{value} as fast at {load.load}"
     if comparison.verdict in (NO_DIFFERENCE, TOO_FEW):
         return f"{comparison.verdict} at {load.load}, {value}"
     if comparison.verdict == BY_TURN:
@@ -503,7 +539,7 @@ def outputs_sentence(summary: AbSummary) -> str:
     if tests:
         shown = list(dict.fromkeys(name for test in tests for name in test.shown))
         if shown:
-            return f"**Sampled outputs have different distributions** ({', '.join(shown)})."
+            return f"Sampled outputs have different distributions ({', '.join(shown)})."
         samples = count(sum(test.samples for test in tests))
         return f"The distributions of {samples} sampled outputs of each server show no difference."
     compared = sum(check.both.compared for check in checks)
@@ -518,7 +554,7 @@ def outputs_sentence(summary: AbSummary) -> str:
         )
     outcome = f"{count(compared - identical)} of {count(compared)} pairs of outputs differ"
     if any(check.gate == "different" for check in checks):
-        return f"**{outcome}, more than a server differs from itself.**"
+        return f"{outcome}, more than a server differs from itself."
     return f"{outcome}, no more than a server differs from itself."
 
 
@@ -545,6 +581,27 @@ def gate_sentence(check: OutputCheck, names: Sequence[str]) -> str:
     ]
     return ", ".join(
         [f"identical {check.both.identical} of {check.both.compared}", *floors, *others]
+    )
+
+
+def all_cautions(run: AbDescription, summary: AbSummary) -> list[str]:
+    """Return what limits the comparison, by its setting, its interruptions and its result."""
+    return [*setting_cautions(run), *_resumed(run, summary), *cautions(summary)]
+
+
+def _resumed(run: AbDescription, summary: AbSummary) -> list[str]:
+    """Return when a comparison was interrupted and went on, and what became of the turn."""
+    stops = run.resumptions
+    if not stops:
+        return []
+    moments = " and ".join(
+        f"at {stop.when or 'a time that is not known'} after {count(stop.done)}" for stop in stops
+    )
+    return resumed(
+        run,
+        stops,
+        f"{moments} of {count(summary.planned)} requests: both servers took a turn that was cut short again, so that "
+        "no time includes an interruption; they may have been started anew",
     )
 
 

@@ -427,7 +427,8 @@ def _doubts(settings: AbSettings, loads: Sequence[Load], prompts: int) -> list[s
         if turns >= enough:
             continue
         few = f"{load.label}: {prompts} prompts make {turns} turns of {load.turn}"
-        advice = f"give {load.turn * enough} prompts or more with --limit, or a smaller --turn"
+        advice = f"give {load.turn * enough} prompts or more with --limit"
+        advice += ", or a smaller --turn" if load.turn > 1 else ""
         require(
             of_interval is None, f"--fail-if '{of_interval}' asks for an interval; {few}: {advice}"
         )

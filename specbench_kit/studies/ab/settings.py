@@ -7,6 +7,7 @@ from typing import Annotated
 
 from specbench_kit.core import common_options as common
 from specbench_kit.core.addresses import is_host_and_port
+from specbench_kit.core.durations import require_unit
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
 from specbench_kit.core.typed_json import JsonObject
@@ -37,6 +38,7 @@ def seconds_of(flag: str) -> "type[float]":
         match = re.fullmatch(r"\s*(\d*\.?\d+)\s*(ms|s|)\s*", text)
         if not match or not float(match[1]):
             raise SkitError(f"{flag} takes a time above 0 such as 0.2, 0.2s or 200ms, not '{text}'")
+        require_unit(f"{flag} {match[1]}", match[1], match[2])
         return float(match[1]) / (1000 if match[2] == "ms" else 1)
 
     return parse  # type: ignore[return-value]
@@ -200,6 +202,8 @@ class AbSettings(common.DatasetOptions):
 
     def __post_init__(self) -> None:
         require(len(self.servers) == 2, f"name two servers, not {len(self.servers)}: {USAGE}")
+        for text in self.servers:
+            _require_kind(text)
         is_server = ["://" in text for text in self.servers]
         require(
             all(is_server) or not any(is_server),
@@ -284,15 +288,20 @@ class AbSettings(common.DatasetOptions):
         }
 
 
+def _require_kind(text: str) -> None:
+    """Raise SkitError for the address of a server without its kind."""
+    require(not is_host_and_port(text), f"'{text}' names no kind of server: {USAGE}")
+    name, _, address = text.partition("=")
+    require(
+        not is_host_and_port(address),
+        f"'{text}' says no kind of server: write {name}=llama-cpp://{address}, or another kind of `skit list engines`",
+    )
+
+
 def _parse_files(text: str) -> tuple[str, tuple[Path, ...]]:
     name, equals, paths = text.partition("=")
-    require(not is_host_and_port(text), f"'{text}' names no kind of server: {USAGE}")
     require(
         bool(equals and name and paths),
         f"'{text}' names no server and no file: {USAGE}, or NAME=FILE",
-    )
-    require(
-        not is_host_and_port(paths),
-        f"'{text}' says no kind of server: write {name}=llama-cpp://{paths}, or another kind of `skit list engines`",
     )
     return name, tuple(Path(path) for path in paths.split(","))

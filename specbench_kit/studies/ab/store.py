@@ -179,6 +179,13 @@ class AnswerStore:
         self.records[record.key] = record
         self._write_line(ANSWERS, record)
 
+    def drop_replaced(self) -> None:
+        """Remove the lines that a later one of the same key replaces, as after a turn that was cut
+        short.
+        """
+        _keep_last(self.folder / ANSWERS, AnswerRecord, len(self.records))
+        _keep_last(self.folder / COUNTERS, CounterChange, len(self.changes))
+
     def append_counters(self, change: CounterChange) -> None:
         """Add what a server's counters counted."""
         self.changes[change.key] = change
@@ -191,6 +198,15 @@ class AnswerStore:
     def _write_line(self, name: str, record: AnswerRecord | CounterChange) -> None:
         line = json.dumps(to_builtins(record), ensure_ascii=False, allow_nan=False)
         LineFile(self.folder / name, HINT).append(line)
+
+
+def _keep_last(path: Path, kind: type[AnswerRecord] | type[CounterChange], keys: int) -> None:
+    """Leave one line per key in a file of so many keys."""
+    file = LineFile(path, HINT)
+    lines = file.lines()
+    if len(lines) > keys:
+        last = {decode(kind, line).key: number for number, line in enumerate(lines)}
+        file.replace(lines[number] for number in sorted(last.values()))
 
 
 def _read(path: Path, kind: type[T]) -> Iterable[T]:
@@ -210,6 +226,7 @@ class AbOutcome:
 
 def conclude(store: AnswerStore, summary: AbSummary, problem: SkitError | None = None) -> AbOutcome:
     """Write summary and report of a run; from then on other processes may write to it again."""
+    store.drop_replaced()
     study = Study(AB, store.folder, AbDescription.read(store.run), summary)
     study.save()
     unlock(store.folder)

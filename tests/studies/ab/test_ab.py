@@ -8,6 +8,7 @@ import pytest
 from command_line import error_line, read_object, read_rows, skit_here, write_rows
 from nightly import nightly_except
 from streaming_server import streaming_server
+from study_pages import assert_marks_are_rendered
 
 Strings = tuple[str, ...]
 PROMPTS = [f"prompt number {number}" for number in (11, 13, 18, 22, 27, 28, 1, 2)]
@@ -95,7 +96,15 @@ def test_two_servers_are_compared_at_every_load(prompts: Path) -> None:
     )
     assert "| sampling | greedy |" in report
     assert f"skit ab plain=vllm://{first_address} spec=vllm://{second_address}" in report
-    assert "<svg" in (folder / "report.html").read_text()
+    page = (folder / "report.html").read_text()
+    assert "<svg" in page
+    for load in ("1", "2"):
+        section = page.partition(f"<h3>Concurrency {load}</h3>")[2]
+        assert section.lstrip().startswith(
+            '<div class="scroll" tabindex="0"><table class="numbers stacked">'
+        )
+    assert '<th scope=row data-title="load"></th>' not in page
+    assert_marks_are_rendered(folder)
 
 
 def test_a_single_pair_of_outputs_is_not_called_all_pairs(prompts: Path) -> None:
@@ -177,6 +186,7 @@ def test_other_tokens_are_shown_and_cannot_win(prompts: Path) -> None:
     assert first[:position] == second[:position]
     assert first[position] != second[position]
     assert "OUTPUTS DIFFER" in (folder_of(prompts) / "report.md").read_text()
+    assert_marks_are_rendered(folder_of(prompts))
 
 
 def test_goodput_counts_the_tokens_of_requests_that_met_their_targets(prompts: Path) -> None:
@@ -198,6 +208,9 @@ def test_goodput_counts_the_tokens_of_requests_that_met_their_targets(prompts: P
     (load,) = read_object(folder_of(prompts) / "summary.json")["loads"]
     figures = load["servers"]["B"]
     assert (figures["goodput"], figures["attainment"]) == (0.0, 0.0)
+    page = (folder_of(prompts) / "report.md").read_text()
+    assert "| goodput | met the SLO (TTFT up to 10.0 s, TPOT up to 15.0 ms) |" in page
+    assert "| SLO | TTFT up to 10.0 s, TPOT up to 15.0 ms |" in page
     assert figures["throughput"] > 0
 
 
@@ -271,6 +284,21 @@ def test_a_condition_decides_the_exit_code(condition: str, code: int, prompts: P
             ("a=vllm://h:1", "b=vllm://h:2"),
             ("--ttft-slo", "soon"),
             "--ttft-slo takes a time above 0",
+        ),
+        (
+            ("a=vllm://h:1", "b=vllm://h:2"),
+            ("--ttft-slo", "200"),
+            "--ttft-slo 200 states no unit: write 200ms or 200s",
+        ),
+        (
+            ("a=vllm://h:1", "b=vllm://h:2"),
+            ("--tpot-slo", "50"),
+            "--tpot-slo 50 states no unit: write 50ms or 50s",
+        ),
+        (
+            ("a=vllm://h:1", "b=vllm://h:2"),
+            ("--fail-if", "ttft.p99>200"),
+            "--fail-if 'ttft.p99>200' states no unit: write 200ms or 200s",
         ),
         (("a=vllm://h:1", "b=vllm://h:2"), ("--fail-if", "speed<1"), "unknown metric 'speed'"),
         (("a=vllm://h:1", "b=vllm://h:2"), ("--fail-if", "failed.low<1"), "failed has no interval"),

@@ -102,6 +102,7 @@ def test_a_run_says_before_it_begins_that_it_may_be_too_small(
     said = " ".join(done.stdout.split())
     assert f"concurrency 1: {count} prompts make {count} turns of 1, {words}" in said
     assert "give 8 prompts or more with --limit" in said
+    assert "--turn" not in said, "a turn of one request cannot be smaller"
     line = error_line(refused)
     assert line.startswith(
         f"--fail-if 'typical_speedup.low<1' asks for an interval; concurrency 1: {count} prompts make"
@@ -143,6 +144,30 @@ def test_addresses_without_a_kind_are_no_files() -> None:
         "'a=127.0.0.1:8001' says no kind of server: write a=llama-cpp://127.0.0.1:8001, or another kind of `skit list "
         "engines`"
     )
+
+
+def test_an_address_without_its_kind_beside_one_with_it_is_named() -> None:
+    line = error_line(skit_here("ab", "a=127.0.0.1:7171", "b=completions://127.0.0.1:7172"))
+    assert line.startswith(
+        "'a=127.0.0.1:7171' says no kind of server: write a=llama-cpp://127.0.0.1:7171"
+    )
+
+
+def test_what_differs_from_the_run_to_resume_is_named_alone(tmp_path: Path) -> None:
+    prompts = prompts_of(tmp_path, 3)
+    with streaming_server() as (first, _), streaming_server() as (second, _):
+        servers = f"plain=vllm://{first}", f"spec=vllm://{second}"
+        ended = ab(*servers, prompts, "--minutes", 1e-6, "--limit", 3)
+        other_server = ab(
+            servers[0], f"spec=completions://{second}", prompts, "--limit", 3, "--resume"
+        )
+        other_limit = ab(*servers, prompts, "--limit", 2, "--resume")
+    assert ended.returncode == 0, ended.stderr
+    assert (
+        f"with servers spec http://{second} vllm, not spec http://{second} completions: give its settings"
+        in error_line(other_server)
+    )
+    assert "with config.limit 3, not 2: give its settings" in error_line(other_limit)
 
 
 def test_the_folder_of_a_comparison_is_no_run_of_a_benchmark(tmp_path: Path) -> None:

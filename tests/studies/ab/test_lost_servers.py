@@ -1,5 +1,6 @@
 """Servers that die, break off, or are started again in the middle of a comparison."""
 
+import json
 import signal
 import subprocess
 from pathlib import Path
@@ -83,7 +84,11 @@ def test_a_server_that_dies_loses_nothing_and_the_run_goes_on_when_it_is_back(
     assert (summary["partial"], summary["finished"], summary["failed"]) == (False, 16, 0)
     # Only the turn that was cut short is asked again; one more request is the probe.
     assert len(engine.requests) - requests_before <= 16 // 2 - 4 + 1 + 1
-    assert len(read_object(folder / "run.json")["resumptions"]) == 1
+    (resumption,) = read_object(folder / "run.json")["resumptions"]
+    assert (
+        f"RESUMED 1 TIME, at {resumption['when']} after {len(before)} of 16 requests"
+        in (folder / "report.md").read_text()
+    )
     sent = [row["sent_s"] for row in after]
     assert sent == sorted(sent)
     with streaming_server() as (first_address, _), streaming_server() as (second_address, _):
@@ -131,6 +136,41 @@ def test_an_interrupted_run_is_resumed(number: signal.Signals, prompts: Path) ->
         done = skit_here(*command, "--resume", "--force")
     assert done.returncode == 0, done.stderr
     assert read_object(folder / "summary.json")["finished"] == 16
+    assert len(read_rows(folder / "answers.jsonl")) == 16
+
+
+def test_a_turn_that_was_cut_short_between_the_servers_leaves_one_line_per_request(
+    prompts: Path,
+) -> None:
+    """The second server dies while it has a turn that the first one has taken, and both take it again."""
+    # One answer is the probe's, three are of the run: it dies in the third turn, which the first server began.
+    with server_process(dies_after=3) as (_, port), streaming_server() as (plain, engine):
+        command = [
+            "ab",
+            f"plain=vllm://{plain}",
+            f"spec=vllm://127.0.0.1:{port}",
+            *options(prompts),
+        ]
+        assert skit_here(*command).returncode != 0
+        (folder,) = (prompts.parent / "out").glob("*-ab-*")
+        before = read_rows(folder / "answers.jsonl")
+        assert [row["key"]["server"] for row in before] == [
+            "plain",
+            "spec",
+            "spec",
+            "plain",
+            "plain",
+        ]
+        with streaming_server(port=port):
+            resumed = skit_here(*command, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert len(engine.requests) == 2 + 9, "a probe each, and the third turn twice"
+    rows = read_rows(folder / "answers.jsonl")
+    assert rows[:4] == before[:4]
+    keys = [json.dumps(row["key"]) for row in rows]
+    assert len(set(keys)) == len(keys) == 16
+    (again,) = (row for row in rows if row["key"] == before[4]["key"])
+    assert again["sent_s"] > before[4]["sent_s"], "the later answer stays"
 
 
 def test_failed_requests_are_counted_and_leave_their_pairs_out(prompts: Path) -> None:

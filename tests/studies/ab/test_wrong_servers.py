@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
+import live_server
 import pytest
 from command_line import error_line, read_rows, skit_here, write_rows
 from http_servers import OneModelHandler, running
@@ -166,6 +167,59 @@ def test_kinds_are_checked_before_prompts_are_looked_for(
         "unknown kind of server 'llm'" if kind == "llm" else "b is of the kind chat"
     ) in error_line(done)
     assert done.stdout == ""
+
+
+def test_skit_serve_is_recognised(tmp_path: Path) -> None:
+    dataset = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"})
+    with live_server.serving() as (_, address):
+        servers = [f"a=completions://{address}", f"b=completions://{address}"]
+        done = skit_here("ab", *servers, "--dataset", dataset, "--out", tmp_path / "out")
+    assert error_line(done) == (
+        f"a (http://{address}): it speaks gRPC, as skit serve does, which verifies drafts and takes no prompts: "
+        f"measure it with skit bench --server {address}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (
+            "http://h:1/v1/completions",
+            "leave out /v1/completions, since the kind of a server adds its route: write "
+            "b=completions://h:1",
+        ),
+        (
+            "https://h/v1/chat/completions/",
+            "leave out /v1/chat/completions, since the kind of a server adds its route: "
+            "write b=chat+https://h",
+        ),
+        (
+            "llama-cpp://h:1/x/completion",
+            "leave out /completion, since the kind of a server adds its route: write "
+            "b=llama-cpp://h:1/x",
+        ),
+    ],
+)
+def test_the_route_of_a_pasted_address_is_to_be_left_out(given: str, advice: str) -> None:
+    line = error_line(skit_here("ab", "a=vllm://h:1", f"b={given}", "--limit", 1))
+    assert line == f"b: {advice}"
+
+
+def test_a_server_that_describes_no_models_is_told_in_whole_sentences(tmp_path: Path) -> None:
+    dataset = write_rows(tmp_path / "prompts.jsonl", {"id": "a", "prompt": "Who?"})
+
+    class NoModelsHandler(OneModelHandler):
+        def do_GET(self) -> None:
+            self.reply(404, b"nothing here")
+
+    with running(ThreadingHTTPServer(("127.0.0.1", 0), NoModelsHandler)) as port:
+        servers = [f"{name}=completions://127.0.0.1:{port}" for name in "ab"]
+        line = error_line(
+            skit_here("ab", *servers, "--dataset", dataset, "--out", tmp_path / "out")
+        )
+    assert (
+        "is it a server of the kind completions? If it describes no models, name yours: a=" in line
+    )
 
 
 @pytest.mark.parametrize("web", ["", "+https"])

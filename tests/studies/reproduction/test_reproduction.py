@@ -15,6 +15,7 @@ from command_line import error_line, read_object, skit_here
 from documents import ROOT
 from msgspec import structs
 from rich.console import Console
+from study_pages import assert_marks_are_rendered
 
 from specbench_kit import api
 from specbench_kit.core.errors import SkitError
@@ -968,6 +969,7 @@ def test_reproduce_writes_pages_and_goes_on_in_the_same_folder(tmp_path: Path) -
     site = (tmp_path / "adaspec.html").read_text()
     assert "<svg " in site  # the figure is in the page
     assert 'href="specedge.html"' in (tmp_path / "README.html").read_text()
+    assert_marks_are_rendered(tmp_path)
     results = read_object(tmp_path / "summary.json")["experiments"]["adaspec/table-2"]
     assert (results["within"], results["compared"]) == (4, 6)
     assert results["roles"]["fitted"]["compared"] == 3
