@@ -5,9 +5,9 @@ tables.
 from collections.abc import Sequence
 from math import ceil, floor, inf, log
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import field
+from msgspec import Meta, field
 
 from specbench_kit.core.plain_text import last_part
 from specbench_kit.live.engines.answers import ServerDescription
@@ -70,9 +70,22 @@ TITLES = {"throughput": "tokens/s", **LATENCIES, "acceptance": "acceptance"}
 class AbDescription(RunDescription, kw_only=True):
     """What `run.json` says of a comparison of two servers."""
 
-    servers: list[ServerDescription] = field(default_factory=list)
-    requests: int | None = None
-    order: str | None = None
+    servers: Annotated[
+        list[ServerDescription], Meta(description="the two servers, in the order of their names")
+    ] = field(default_factory=list)
+    requests: Annotated[
+        int | None,
+        Meta(
+            description="requests of one repeat at one load to one server; null if that is not known"
+        ),
+    ] = None
+    order: Annotated[
+        str | None,
+        Meta(
+            description="the order in which the servers got their requests, in words; null if that is not "
+            "known"
+        ),
+    ] = None
 
 
 def terminal(run: AbDescription, summary: AbSummary) -> Blocks:
