@@ -35,7 +35,7 @@ class ScoringCost(Struct):
     forwards: Annotated[
         int,
         Meta(
-            description="forwards of the target that scoring took; 0 of an engine, which does not say"
+            description="forwards of the target that scoring took; 0 for an engine, which does not say"
         ),
     ] = 0
 
@@ -198,20 +198,20 @@ class SamplingCheck(LosslessCounts, kw_only=True, omit_defaults=True):
     level: Annotated[
         float,
         Meta(
-            description="probability with which all tests together call a right rule wrong; 0 of outputs "
+            description="probability with which all tests together call a right rule wrong; 0 for outputs "
             "checked token for token"
         ),
     ] = 0.0
     acceptance: Annotated[
         SamplingTest | None,
         Meta(
-            description="test of how many drafted tokens were accepted; null but under the rule 'residual'"
+            description="test of how many drafted tokens were accepted; null except under the rule 'residual'"
         ),
     ] = None
     softness: Annotated[
         SamplingTest | None,
         Meta(
-            description="test of which drafted tokens were accepted; null but under the rule 'residual'"
+            description="test of which drafted tokens were accepted; null except under the rule 'residual'"
         ),
     ] = None
     tokens: Annotated[
@@ -357,7 +357,7 @@ class RunSummary(Struct):
         SamplingCheck | None, Meta(description="check of sampled outputs; null if none was made")
     ] = None
     pipeline: Annotated[
-        PipelineMetrics | None, Meta(description="steps of a pipeline; null of other methods")
+        PipelineMetrics | None, Meta(description="steps of a pipeline; null for other methods")
     ] = None
     hidden_states: Annotated[
         SentStates | None, Meta(description="hidden states that crossed the link; null if none did")
@@ -438,7 +438,7 @@ class MethodRow(MetricValues, kw_only=True):
     verdict: Annotated[
         str | None,
         Meta(
-            description="what the speed relative to the reference shows, in words; null of the reference "
+            description="what the speed relative to the reference shows, in words; null for the reference "
             "itself, and without common prompts"
         ),
     ] = None

@@ -39,7 +39,7 @@ class ComparedNumber(Published, frozen=True, kw_only=True):
     simulated_over_published: Annotated[
         float | None,
         Meta(
-            description="simulated / published number; null of a bound, and if either is not known or the "
+            description="simulated / published number; null for a bound, and if either is not known or the "
             "published number is 0"
         ),
     ]
@@ -47,13 +47,13 @@ class ComparedNumber(Published, frozen=True, kw_only=True):
         float | None,
         Meta(
             description="simulated / published effect, or that of the numbers themselves if no effect is "
-            "stated; null of a bound, and without one of them"
+            "stated; null for a bound, and without one of them"
         ),
     ]
     holds: Annotated[
         bool | None,
         Meta(
-            description="whether the simulated number keeps a published bound; null of a number without a "
+            description="whether the simulated number keeps a published bound; null for a number without a "
             "bound, and if either is not known"
         ),
     ]

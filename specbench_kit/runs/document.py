@@ -72,8 +72,8 @@ class NumberFormat(Struct):
 class RecordedPart(Struct):
     """The part of a trace that was recorded before the time was over."""
 
-    requests: int
-    planned: int
+    requests: Annotated[int, doc("requests that were recorded")]
+    planned: Annotated[int, doc("requests that were to be recorded")]
 
 
 class DatasetDescription(Struct):
@@ -184,18 +184,18 @@ class HardwareDescription(Struct):
 class HandOver:
     """The transfer between two stages of a pipeline: a latency, and the tokens' hidden states over
     a bandwidth.
-
-    A pass through all stages pays for `per_pass` transfers; the others take no time. `prune_s` is
-    the duration of pruning the batches in flight, once per step; `batching_s` is added to a step
-    for every request beyond the first.
     """
 
-    latency_s: Amount = 0.0
-    bytes_per_token: Amount = 0.0
+    latency_s: Annotated[Amount, doc("seconds of a transfer besides its bytes")] = 0.0
+    bytes_per_token: Annotated[Amount, doc("bytes of one token's hidden state")] = 0.0
     bytes_per_s: Annotated[Rate | None, doc("bandwidth; null is unlimited")] = None
-    per_pass: Count = 1
-    prune_s: Amount = 0.0
-    batching_s: Amount = 0.0
+    per_pass: Annotated[
+        Count, doc("transfers that a pass through all stages pays for; the others take no time")
+    ] = 1
+    prune_s: Annotated[Amount, doc("seconds of pruning the batches in flight, once per step")] = 0.0
+    batching_s: Annotated[
+        Amount, doc("seconds that every request beyond the first adds to a step")
+    ] = 0.0
 
     def seconds(self, tokens: int) -> float:
         """Return the seconds of one transfer."""
@@ -205,53 +205,104 @@ class HandOver:
 
 
 class LinkDescription(Struct):
-    """The network between drafter and verifier; a bandwidth of null is unlimited."""
+    """The network between drafter and verifier."""
 
-    rtt_s: float = 0.0
-    jitter_s: float = 0.0
-    up_bytes_per_s: float | None = None
-    down_bytes_per_s: float | None = None
-    seed: int = 0
-    state_bytes: float = 0.0
-    draft_bytes: float = 0.0
-    loss: float = 0.0
-    retry_s: float = 0.0
+    rtt_s: Annotated[float, doc("seconds of a round trip; a message takes half of it")] = 0.0
+    jitter_s: Annotated[
+        float, doc("most seconds that are added to or taken from a message, drawn uniformly")
+    ] = 0.0
+    up_bytes_per_s: Annotated[
+        float | None, doc("bytes per second towards the verifier; null is unlimited")
+    ] = None
+    down_bytes_per_s: Annotated[
+        float | None, doc("bytes per second towards the drafter; null is unlimited")
+    ] = None
+    seed: Annotated[int, doc("seed of jitter and loss")] = 0
+    state_bytes: Annotated[
+        float,
+        doc(
+            "bytes of one token's hidden state in one layer; 0 takes the size of the target that "
+            "runs"
+        ),
+    ] = 0.0
+    draft_bytes: Annotated[float, doc("bytes that are sent with the id of each drafted token")] = (
+        0.0
+    )
+    loss: Annotated[float, doc("share of messages that are lost, and sent again")] = 0.0
+    retry_s: Annotated[float, doc("seconds after which a lost message is sent again")] = 0.0
 
 
 class EndpointDescription(Struct, kw_only=True):
-    """A device; `latency` holds the form of its latency model and that form's coefficients."""
+    """A device that runs one of the models."""
 
-    device: str
-    price_per_hour: float
-    power_w: float = 0.0
-    stages: int
-    origin: str
-    latency: JsonObject
-    hand_over: HandOver
-    range: tuple[JsonObject, JsonObject] | None = None
+    device: Annotated[str, doc("name of the device")]
+    price_per_hour: Annotated[
+        float,
+        doc(
+            "dollars per hour, of a verifier for the whole run, of a drafter for the time in "
+            "which it works"
+        ),
+    ]
+    power_w: Annotated[float, doc("watts under load; 0 if that is not known")] = 0.0
+    stages: Annotated[
+        int, doc("stages of a pipeline, each of which takes an equal share of the latency")
+    ]
+    origin: Annotated[str, doc("where its latency model comes from")]
+    latency: Annotated[JsonObject, doc("form of its latency model and that form's coefficients")]
+    hand_over: Annotated[HandOver, doc("transfer between two stages")]
+    range: Annotated[
+        tuple[JsonObject, JsonObject] | None,
+        doc(
+            "latency models at the fast and the slow end of a derived latency; null if there is "
+            "none"
+        ),
+    ] = None
 
 
 class DeploymentDescription(Struct, kw_only=True):
     """The deployment that time is modelled on: every number that decides its time and its price."""
 
-    name: str
-    description: str
-    source: str
-    placement: Literal["edge", "server"]
-    predictor_s: float | None
-    predictor_origin: str = ""
-    cached_prompts: bool
-    drafter: EndpointDescription
-    verifier: EndpointDescription
-    link: LinkDescription
-    colocated: EndpointDescription | None = None
+    name: Annotated[str, doc("name of the deployment")]
+    description: Annotated[str, doc("the deployment in words")]
+    source: Annotated[str, doc("where its numbers come from")]
+    placement: Annotated[
+        Literal["edge", "server"],
+        doc("where the drafter is: on a device of each request's own ('edge'), or on the server"),
+    ]
+    predictor_s: Annotated[
+        float | None,
+        doc(
+            "seconds per token that a learned predictor scores, on the drafting device; null if "
+            "that is not known"
+        ),
+    ]
+    predictor_origin: Annotated[str, doc("where those seconds come from")] = ""
+    cached_prompts: Annotated[
+        bool, doc("whether both models have a prompt in KV when its request arrives")
+    ]
+    drafter: Annotated[EndpointDescription, doc("device of the draft model")]
+    verifier: Annotated[EndpointDescription, doc("device of the target")]
+    link: Annotated[LinkDescription, doc("the network between them")]
+    colocated: Annotated[
+        EndpointDescription | None,
+        doc(
+            "draft model on the server, for the comparison with an edge; null if it is as fast as "
+            "the drafter"
+        ),
+    ] = None
 
 
 class DerivedRange(Struct):
-    """The ends of the range of derived times, and whether a method decided anew at each of them."""
+    """The range of derived times."""
 
-    ends: list[str]
-    decisions: str
+    ends: Annotated[list[str], doc("names of the ends of the range")]
+    decisions: Annotated[
+        str,
+        doc(
+            "'anew' if the method decided anew at each of them, 'as drafted' if the run's own rounds were "
+            "timed there"
+        ),
+    ]
     missing: Annotated[str | None, doc("why the run was not timed at the ends")] = None
 
 
@@ -291,10 +342,10 @@ class PreparedInputs(Struct):
 
 
 class ImportedFile(Struct):
-    """The file of another tool that a run or a trace was made from; `notes` say what it lacks."""
+    """The file of another tool that a run or a trace was made from."""
 
-    tool: str
-    notes: list[str] = field(default_factory=list)
+    tool: Annotated[str, doc("name of the tool")]
+    notes: Annotated[list[str], doc("what the file lacks")] = field(default_factory=list)
 
 
 class TraceReference(Struct):
@@ -318,10 +369,12 @@ class ServerReference(Struct):
 
 
 class LoweredLimit(Struct):
-    """A draft length that a trace does not reach: the default, and the longest that it holds."""
+    """A draft length that a trace does not reach."""
 
-    lowered: int
-    default: int
+    lowered: Annotated[
+        int, doc("longest draft in tokens that the trace holds, which the method drafts")
+    ]
+    default: Annotated[int, doc("longest draft in tokens by default")]
 
 
 class TuningUse(Struct):
@@ -337,21 +390,30 @@ class TuningUse(Struct):
 
 
 class Resumption(Struct):
-    """One resumption of a run, and the environment in which it went on after `done` requests."""
+    """One resumption of a run, and the environment in which it went on."""
 
-    commit: str | None = None
-    dirty: bool | None = None
-    versions: dict[str, str | None] | None = None
-    platform: str | None = None
-    hardware: HardwareDescription | None = None
-    done: int | None = None
+    commit: Annotated[str | None, doc("commit of specbench-kit; null if that is not known")] = None
+    dirty: Annotated[
+        bool | None,
+        doc("whether files of specbench-kit differed from the commit; null if that is not known"),
+    ] = None
+    versions: Annotated[
+        dict[str, str | None] | None, doc("versions of the packages; null if they are not known")
+    ] = None
+    platform: Annotated[str | None, doc("operating system; null if that is not known")] = None
+    hardware: Annotated[
+        HardwareDescription | None, doc("the machine; null if that is not known")
+    ] = None
+    done: Annotated[
+        int | None, doc("requests that were finished before; null if that is not known")
+    ] = None
 
 
 class OutputAgreement(Struct):
-    """The number of outputs that were compared, and of those that are identical."""
+    """Outputs compared with each other."""
 
-    compared: Count = 0
-    identical: Count = 0
+    compared: Annotated[Count, doc("outputs that were compared")] = 0
+    identical: Annotated[Count, doc("outputs of these that are identical")] = 0
 
     @property
     def share(self) -> float | None:
@@ -362,28 +424,34 @@ class OutputAgreement(Struct):
 class WarmUp(Struct):
     """The rounds that were decoded before the measurement."""
 
-    rounds: list[int] = field(default_factory=list)
+    rounds: Annotated[list[int], doc("rounds of each process that worked on the run")] = field(
+        default_factory=list
+    )
 
 
 class Decided(Struct):
-    """When a benchmark that goes on until it is decided was: the least difference, and the requests
-    until then.
-    """
+    """When a benchmark that goes on until it is decided was."""
 
-    share: float
-    requests: int
-    planned: int
+    share: Annotated[
+        float,
+        doc(
+            "share of the fastest method's speed: every method is shown to differ from it, or to lie within "
+            "this share of it"
+        ),
+    ]
+    requests: Annotated[int, doc("requests until then")]
+    planned: Annotated[int, doc("requests that were planned")]
 
 
 class HiddenStates(Struct, frozen=True):
     """The hidden states of the target that a drafter reads, one for each token that the target
     keeps.
-
-    `layers` are those of the target, `bytes_per_token` cross the link: 0 if the drafter runs on the server.
     """
 
-    layers: tuple[int, ...]
-    bytes_per_token: float
+    layers: Annotated[tuple[int, ...], doc("layers of the target")]
+    bytes_per_token: Annotated[
+        float, doc("bytes per token that cross the link; 0 if the drafter runs on the server")
+    ]
 
 
 class RunDescription(Struct, kw_only=True):
@@ -401,17 +469,26 @@ class RunDescription(Struct, kw_only=True):
     uses: Annotated[
         JsonObject, doc("predictor, thresholds and profiles that the method was prepared with")
     ] = field(default_factory=dict)
-    dataset: DatasetDescription = field(default_factory=DatasetDescription)
+    dataset: Annotated[DatasetDescription, doc("the prompts of the run")] = field(
+        default_factory=DatasetDescription
+    )
     models: Annotated[
         dict[str, ModelDescription | None], doc("target and draft model, by role")
     ] = field(default_factory=dict)
-    config: RunConfig = field(default_factory=RunConfig)
+    config: Annotated[RunConfig, doc("the settings that were asked for")] = field(
+        default_factory=RunConfig
+    )
     time_kind: Annotated[str | None, doc("measured or modelled")] = None
-    deployment: DeploymentDescription | None = None
+    deployment: Annotated[
+        DeploymentDescription | None,
+        doc("deployment that time is modelled on; null if it was measured"),
+    ] = None
     deployments: Annotated[
         dict[str, DeploymentDescription], doc("deployments of several series, by name")
     ] = field(default_factory=dict)
-    range: DerivedRange | None = None
+    range: Annotated[
+        DerivedRange | None, doc("range of derived times; null if no time is derived")
+    ] = None
     trace: Annotated[TraceReference | None, doc("the trace that was replayed")] = None
     imported: Annotated[
         ImportedFile | None, doc("the file of another tool that the run was made from")
@@ -443,7 +520,9 @@ class RunDescription(Struct, kw_only=True):
     ] = None
     versions: Annotated[dict[str, str | None] | None, doc("versions of the packages")] = None
     platform: Annotated[str | None, doc("operating system")] = None
-    hardware: HardwareDescription | None = None
+    hardware: Annotated[
+        HardwareDescription | None, doc("the machine that decoded; null if that is not known")
+    ] = None
 
     @classmethod
     def read(cls, content: JsonObject) -> Self:
@@ -479,8 +558,13 @@ class RunDocument(RunDescription, kw_only=True):
     number_formats: Annotated[
         dict[str, NumberFormat], doc("number formats of the models that ran here, by role")
     ] = field(default_factory=dict)
-    engine: EngineReference | None = None
-    overhead: EngineOverhead = field(default_factory=EngineOverhead)
+    engine: Annotated[
+        EngineReference | None,
+        doc("inference engine that verified; null where the kit's loop decoded"),
+    ] = None
+    overhead: Annotated[EngineOverhead, doc("work of a policy inside another engine")] = field(
+        default_factory=EngineOverhead
+    )
     requests: Annotated[Count | None, doc("requests that were planned")] = None
     prompts: Annotated[JsonObject | None, doc("hash of the first prompt's tokens, by request")] = (
         None

@@ -26,14 +26,14 @@ class Interval(Struct, frozen=True):
     low: Annotated[
         float | None,
         Meta(
-            description="lower end of the 95% interval; null of a single seed, and of a figure derived from "
+            description="lower end of the 95% interval; null for a single seed, and for a figure derived from "
             "others"
         ),
     ] = None
     high: Annotated[
         float | None,
         Meta(
-            description="upper end of the 95% interval; null of a single seed, and of a figure derived from "
+            description="upper end of the 95% interval; null for a single seed, and for a figure derived from "
             "others"
         ),
     ] = None
@@ -443,7 +443,7 @@ class ServingPoint(Struct, kw_only=True, omit_defaults=True):
     guard_s: Annotated[
         float | None,
         Meta(
-            description="guard time of the scheduler in seconds; null of schedulers without one, and if none "
+            description="guard time of the scheduler in seconds; null for schedulers without one, and if none "
             "that was tried is enough"
         ),
     ]
@@ -660,7 +660,7 @@ class FigureRange(ServingPoint, kw_only=True):
     throughput_ratio: Annotated[
         tuple[float, float] | None,
         Meta(
-            description="least and most ratio of throughput to that of 'against'; null of the first series, "
+            description="least and most ratio of throughput to that of 'against'; null for the first series, "
             "and if that commits nothing"
         ),
     ]
@@ -686,7 +686,7 @@ class CapacityRange(ServingPoint, kw_only=True):
     capacity_ratio: Annotated[
         tuple[float, float] | None,
         Meta(
-            description="least and most ratio of capacity to that of 'against'; null of that series, and if "
+            description="least and most ratio of capacity to that of 'against'; null for that series, and if "
             "it serves nothing"
         ),
     ]

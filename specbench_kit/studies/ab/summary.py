@@ -199,7 +199,7 @@ class FigureComparison(Struct, frozen=True):
     typical: Annotated[
         Number | None,
         Meta(
-            description="the same factor in a typical turn; null of acceptance lengths, and without turns in "
+            description="the same factor in a typical turn; null for acceptance lengths, and without turns in "
             "common"
         ),
     ] = None
@@ -308,7 +308,9 @@ class OutputCheck(Struct, frozen=True):
     ] = []
     sampled: Annotated[
         SampleTest | None,
-        Meta(description="test of sampled outputs; null of others, and if there are too few pairs"),
+        Meta(
+            description="test of sampled outputs; null for others, and if there are too few pairs"
+        ),
     ] = None
 
 

@@ -55,8 +55,14 @@ class LoadFigures(Struct, kw_only=True):
     `round_s` is the time from a draft sent to its answer, of whose mean files of earlier versions say nothing.
     """
 
-    devices: int
-    rate: float | None = None
+    devices: Annotated[int, Meta(description="number of devices")]
+    rate: Annotated[
+        float | None,
+        Meta(
+            description="responses that arrive per second; null in a closed loop of devices, where each asks "
+            "again when it has its answer"
+        ),
+    ] = None
     round_s: Annotated[
         DistributionValues,
         Meta(description="round trips from sending a draft to its answer, after the warm-up"),
