@@ -61,7 +61,11 @@ class RunResult(Struct, frozen=True, kw_only=True):
         list[FailedRequest], Meta(description="requests that ended in an error")
     ] = field(default_factory=list)
     example: Annotated[
-        ExampleOutput | None, Meta(description="the first request that did not fail")
+        ExampleOutput | None,
+        Meta(
+            description="the first request that did not fail; "
+            "null in a comparison of several runs, and if all failed"
+        ),
     ] = None
 
     @property

@@ -412,8 +412,8 @@ def read_summary(content: JsonObject) -> RunSummary:
 
 
 class MethodRow(MetricValues, kw_only=True):
-    """The row of a method in a table: its metrics, its outputs, and how it compares with the
-    table's reference.
+    """The row of a method in a table: its metrics, null without a value, its outputs, and how it
+    compares with the table's reference.
     """
 
     lossless: Annotated[

@@ -643,7 +643,8 @@ class FigureRange(ServingPoint, kw_only=True):
     throughput: Annotated[
         tuple[float, float] | None,
         Meta(
-            description="least and most committed tokens per second: at the ends, and the mean that is shown"
+            description="least and most committed tokens per second: at the ends, and the mean that is "
+            "shown; null if none is known"
         ),
     ]
     violation_rate: Annotated[

@@ -150,7 +150,7 @@ class ContenderSummary(Struct):
 
 
 class ContenderDecoding(Struct, kw_only=True, omit_defaults=True):
-    """A contender's metrics on the test prompts, and its ratios to others."""
+    """A contender's metrics on the test prompts, null without a value, and its ratios to others."""
 
     kind: Annotated[
         str,
