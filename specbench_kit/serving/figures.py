@@ -422,9 +422,7 @@ class ServingPoint(Struct, kw_only=True, omit_defaults=True):
     series: Annotated[str, Meta(description="label of the series")]
     devices: Annotated[
         int | None,
-        Meta(
-            description="number of devices; null in a search for capacity, and where arrivals decide it"
-        ),
+        Meta(description="number of devices; null in a search for capacity"),
     ] = None
     slo: Annotated[
         str, Meta(description="promised tokens per second, a class, or a mix of them with shares")

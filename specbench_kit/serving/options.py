@@ -370,7 +370,9 @@ class CapacityRule:
     most: Annotated[
         int,
         Option("Largest number of devices to try.", LOAD),
-        Meta(description="largest number of devices that is tried"),
+        Meta(
+            description="largest load that is tried: devices, or hundredths of a request per second"
+        ),
     ] = 4096
     resolution: Annotated[
         float,

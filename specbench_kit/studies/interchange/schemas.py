@@ -74,6 +74,9 @@ def json_schema(name: str) -> JsonObject:
         described = _both_files(kinds()[name])
     schema = msgspec.json.schema(described, schema_hook=_schema_of_other_types)
     _describe_metrics(schema["$defs"])
+    if name not in FILE_FORMATS:
+        run, result = schema["$defs"][described.__name__]["properties"].values()
+        run["description"], result["description"] = "what was run", "what was found"
     return {"$schema": DIALECT, **schema}
 
 
