@@ -5,9 +5,10 @@ became of it.
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from specbench_kit.core.typed_json import decode
 
@@ -15,30 +16,47 @@ from specbench_kit.core.typed_json import decode
 class RoundDetail(msgspec.Struct, frozen=True):
     """The token tree of one round and the target's verdict on it.
 
-    Node n has token `tokens[n]`, parent `parents[n]` and draft probability `probabilities[n]`; node 0 is the token
-    committed last. `path` lists the accepted nodes among the `submitted` ones, and the first `committed` tokens of the
-    path and the `bonus` token joined the output. Nodes 1 to `inherited` were drafted in the previous round; the newest
-    `proactive` nodes were drafted while the target verified. `drafter` names the drafter if the
-    method has several to choose from.
+    Nodes are numbered in the order in which they were drafted; node 0 is the token committed last.
     """
 
-    tokens: list[int]
-    parents: list[int]
-    probabilities: list[float]
-    submitted: list[int]
-    path: list[int]
-    bonus: int = msgspec.field(name="extra")
-    committed: int
-    inherited: int
-    proactive: int
-    drafter: str = ""
+    tokens: Annotated[list[int], Meta(description="id of each node's token")]
+    parents: Annotated[list[int], Meta(description="parent of each node")]
+    probabilities: Annotated[
+        list[float], Meta(description="draft model's probability of each node")
+    ]
+    submitted: Annotated[list[int], Meta(description="nodes that were sent to be verified")]
+    path: Annotated[list[int], Meta(description="submitted nodes that the target accepted")]
+    bonus: Annotated[
+        int, Meta(description="id of the token that the target gave after the accepted ones")
+    ] = msgspec.field(name="extra")
+    committed: Annotated[
+        int,
+        Meta(
+            description="tokens of the path and the bonus token that joined the output, from the first on"
+        ),
+    ]
+    inherited: Annotated[
+        int,
+        Meta(
+            description="nodes that were drafted in the previous round: those from 1 up to this number"
+        ),
+    ]
+    proactive: Annotated[
+        int, Meta(description="nodes that were drafted while the target verified, the newest ones")
+    ]
+    drafter: Annotated[
+        str,
+        Meta(
+            description="drafter of the tokens if the method has several to choose from; empty otherwise"
+        ),
+    ] = ""
 
 
 class RequestDetail(msgspec.Struct, frozen=True):
     """The rounds of one finished request: a line of `rounds_detail.jsonl`."""
 
-    request_id: str
-    rounds: list[RoundDetail]
+    request_id: Annotated[str, Meta(description="id of the request")]
+    rounds: Annotated[list[RoundDetail], Meta(description="the rounds of the request")]
 
     def to_json(self) -> str:
         """Return the line of `rounds_detail.jsonl`, without its end."""

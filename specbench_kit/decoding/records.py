@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Meta, Struct, field, to_builtins
 
 from specbench_kit.core.plain_text import one_line
 from specbench_kit.core.typed_json import Count, Number, convert, decode
@@ -30,64 +30,138 @@ else:
 class RoundRecord(Struct):
     """One target verification of one request.
 
-    The draft model produced `drafted` tokens, of which `submitted` were sent; the target accepted
-    `accepted` of them, and `committed` tokens joined the output (accepted + 1 bonus token, less
-    what the end of the output cuts off). Seconds are this request's share of the batch's phases, so
-    that sums over requests are busy seconds; `prefill_s` is the draft model's prefill, the target's
-    is part of the first round's `verify_s`. `end_s` is when the round's tokens were committed,
-    since the request's arrival.
-
-    Of the drafted tokens, `proactive` were drafted while the target verified. `aligned` is true if
-    the next round continues from them, because they begin with the target's bonus token; `reused`
-    counts the accepted tokens that the previous round had drafted in this way.
-
-    A round of a pipeline lasts until the pipeline has to be refilled: `accepted` tokens were already in flight,
-    `steps` counts how often all stages worked, and `commits_s` says when each token was committed, since the request's
-    arrival.
-
-    `deepest` is the largest depth of a submitted token below the root; None in records of other tools.
-
-    For a tree, `parents` holds the parent of every submitted node and `path` the accepted nodes,
-    both as positions among the submitted nodes from 1 up, where 0 is the token committed last. Both
-    are empty for a chain.
-
-    `padded` describes the request's row in a batch whose rounding depends on its shape; `Padding` gives the order.
-
-    `expected` is how many submitted tokens the policy expected to be accepted, if it decides by probabilities; a line
-    has the field only then.
-
-    `sent_bytes` went to a server in drafts since the round before, and of such drafts the server dropped `stale_bytes`
-    without verifying them; a line has these fields only where they are above 0.
-
-    `drafter` names the drafter of the round's tokens if the method has several to choose from (`first-of`); a line has
-    the field only then, and only if something was drafted.
+    Seconds are this request's share of the batch's phases, so that sums over requests are busy
+    seconds. What another tool does not record is null.
     """
 
-    drafted: KnownCount
-    submitted: KnownCount
-    accepted: Count
-    committed: Count
-    prefill_s: KnownSeconds
-    draft_s: KnownSeconds
-    policy_s: KnownSeconds
-    link_s: KnownSeconds
-    queue_s: KnownSeconds
-    verify_s: KnownSeconds
-    commit_s: KnownSeconds
-    end_s: KnownSeconds
-    proactive: Count = 0
-    aligned: bool = False
-    reused: Count = 0
-    steps: Count = 0
-    commits_s: list[Number] = field(default_factory=list)
-    deepest: Count | None = None
-    parents: list[Count] = field(default_factory=list)
-    path: list[Count] = field(default_factory=list)
-    padded: list[Count] = field(default_factory=list)
-    expected: Number | None = None
-    drafter: str = ""
-    sent_bytes: Count = 0
-    stale_bytes: Count = 0
+    drafted: Annotated[
+        KnownCount, Meta(description="tokens that the drafter produced; null if that is not known")
+    ]
+    submitted: Annotated[
+        KnownCount,
+        Meta(description="drafted tokens that were sent to be verified; null if that is not known"),
+    ]
+    accepted: Annotated[
+        Count,
+        Meta(
+            description="submitted tokens that the target accepted; in a pipeline, tokens that were already "
+            "in flight"
+        ),
+    ]
+    committed: Annotated[
+        Count,
+        Meta(
+            description="tokens that joined the output: accepted + 1 bonus token, less what the end of the "
+            "output cuts off"
+        ),
+    ]
+    prefill_s: Annotated[
+        KnownSeconds,
+        Meta(
+            description="seconds of the draft model's prefill; the target's is part of the first round's "
+            "'verify_s'; null if that is not known"
+        ),
+    ]
+    draft_s: Annotated[
+        KnownSeconds, Meta(description="seconds of drafting; null if that is not known")
+    ]
+    policy_s: Annotated[
+        KnownSeconds,
+        Meta(description="seconds of the policy's decisions; null if that is not known"),
+    ]
+    link_s: Annotated[
+        KnownSeconds, Meta(description="seconds on the link; null if that is not known")
+    ]
+    queue_s: Annotated[
+        KnownSeconds,
+        Meta(description="seconds of waiting for the verifier; null if that is not known"),
+    ]
+    verify_s: Annotated[
+        KnownSeconds, Meta(description="seconds of the verification; null if that is not known")
+    ]
+    commit_s: Annotated[
+        KnownSeconds,
+        Meta(description="seconds of adding tokens to the output; null if that is not known"),
+    ]
+    end_s: Annotated[
+        KnownSeconds,
+        Meta(
+            description="seconds from the request's arrival to the commit of the round's tokens; null if that "
+            "is not known"
+        ),
+    ]
+    proactive: Annotated[
+        Count, Meta(description="drafted tokens that were drafted while the target verified")
+    ] = 0
+    aligned: Annotated[
+        bool,
+        Meta(
+            description="whether the next round continues from these, because they begin with the target's "
+            "bonus token"
+        ),
+    ] = False
+    reused: Annotated[
+        Count, Meta(description="accepted tokens that the previous round had drafted in this way")
+    ] = 0
+    steps: Annotated[
+        Count,
+        Meta(
+            description="times that all stages of a pipeline worked until it has to be refilled; 0 without a "
+            "pipeline"
+        ),
+    ] = 0
+    commits_s: Annotated[
+        list[Number],
+        Meta(
+            description="seconds from the request's arrival to the commit of each token; empty without a "
+            "pipeline"
+        ),
+    ] = field(default_factory=list)
+    deepest: Annotated[
+        Count | None,
+        Meta(
+            description="largest depth of a submitted token below the root; null in records of other tools"
+        ),
+    ] = None
+    parents: Annotated[
+        list[Count],
+        Meta(
+            description="parent of every submitted node of a tree, as a position among these from 1 up, where "
+            "0 is the token committed last; empty for a chain"
+        ),
+    ] = field(default_factory=list)
+    path: Annotated[
+        list[Count],
+        Meta(description="accepted nodes of a tree, as such positions; empty for a chain"),
+    ] = field(default_factory=list)
+    padded: Annotated[
+        list[Count],
+        Meta(
+            description="the request's row in a batch whose rounding depends on its shape: rows, row, width "
+            "in new tokens, first column with logits, and keys; empty for others"
+        ),
+    ] = field(default_factory=list)
+    expected: Annotated[
+        Number | None,
+        Meta(
+            description="submitted tokens that the policy expected to be accepted; null if it does not decide "
+            "by probabilities"
+        ),
+    ] = None
+    drafter: Annotated[
+        str,
+        Meta(
+            description="drafter of the round's tokens if the method has several to choose from and something "
+            "was drafted; empty otherwise"
+        ),
+    ] = ""
+    sent_bytes: Annotated[
+        Count, Meta(description="bytes of drafts that went to a server since the round before")
+    ] = 0
+    stale_bytes: Annotated[
+        Count,
+        Meta(description="bytes of such drafts that the server dropped without verifying them"),
+    ] = 0
 
     @property
     def first_s(self) -> float:
@@ -117,38 +191,72 @@ files.
 class RequestRecord(Struct):
     """One request from arrival to its last token; times are in seconds since its arrival.
 
-    Only `finished_s` is on the run's clock, which continues where a resumed run had stopped.
-    `repeat` counts from 0 if a run decodes the same request several times.
-
-    If the draft model is behind a link, `colocated_s` is what `e2e_s` would be with the draft model
-    beside the target, over the same rounds, and `colocated_draft_s` the part of it spent drafting.
-
-    If times are derived, `ends_s` is what `e2e_s` would be at each end of their range, in the order
-    in which `run.json` names the ends; a line has the field only then. It has `dialogue` only if
-    the request is a turn of one.
-
-    In a record made of another tool's file, None stands for what the tool does not record: each
-    token of `output_ids`, whose length is known, and fields of the rounds.
+    In a record made of another tool's file, null stands for what the tool does not record.
     """
 
-    request_id: str
-    category: str
-    prompt_ids: list[Count]
-    output_ids: list[Token] = field(default_factory=list)
-    text: str = ""
-    finish_reason: FinishReason = "length"
-    error: str | None = None
-    ttft_s: Number | None = None
-    e2e_s: Number | None = None
-    tpot_s: Number | None = None
-    finished_s: Number | None = None
-    time_kind: TimeKind = "measured"
-    repeat: Count = 0
-    rounds: list[RoundRecord] = field(default_factory=list)
-    colocated_s: Number | None = None
-    colocated_draft_s: Number | None = None
-    ends_s: list[Number] = field(default_factory=list)
-    dialogue: str = ""
+    request_id: Annotated[str, Meta(description="id of the request")]
+    category: Annotated[str, Meta(description="category of its prompt")]
+    prompt_ids: Annotated[list[Count], Meta(description="ids of the prompt's tokens")]
+    output_ids: Annotated[
+        list[Token],
+        Meta(description="ids of the output's tokens, each null if only their number is known"),
+    ] = field(default_factory=list)
+    text: Annotated[str, Meta(description="text of the output")] = ""
+    finish_reason: Annotated[
+        FinishReason,
+        Meta(description="what ended the output: 'eos', 'length' for the token limit, or 'error'"),
+    ] = "length"
+    error: Annotated[str | None, Meta(description="message of the error; null without one")] = None
+    ttft_s: Annotated[
+        Number | None, Meta(description="seconds to the first token; null if that is not known")
+    ] = None
+    e2e_s: Annotated[
+        Number | None, Meta(description="seconds to the last token; null if that is not known")
+    ] = None
+    tpot_s: Annotated[
+        Number | None,
+        Meta(
+            description="seconds per output token after the first; null for a single token, and if that is "
+            "not known"
+        ),
+    ] = None
+    finished_s: Annotated[
+        Number | None,
+        Meta(
+            description="when the request ended, in seconds on the run's clock, which continues where a "
+            "resumed run had stopped; null if that is not known"
+        ),
+    ] = None
+    time_kind: Annotated[TimeKind, Meta(description="whether times were measured or modelled")] = (
+        "measured"
+    )
+    repeat: Annotated[Count, Meta(description="number of the request's repetition, from 0")] = 0
+    rounds: Annotated[list[RoundRecord], Meta(description="rounds of the request")] = field(
+        default_factory=list
+    )
+    colocated_s: Annotated[
+        Number | None,
+        Meta(
+            description="what 'e2e_s' would be with the draft model beside the target, over the same rounds; "
+            "null unless it is behind a link"
+        ),
+    ] = None
+    colocated_draft_s: Annotated[
+        Number | None,
+        Meta(
+            description="part of these seconds spent drafting; null unless the draft model is behind a link"
+        ),
+    ] = None
+    ends_s: Annotated[
+        list[Number],
+        Meta(
+            description="what 'e2e_s' would be at each end of the range of derived times, in the order of the "
+            "ends in run.json; empty without a range"
+        ),
+    ] = field(default_factory=list)
+    dialogue: Annotated[
+        str, Meta(description="id of the dialogue that the request is a turn of; empty otherwise")
+    ] = ""
 
     @property
     def key(self) -> tuple[str, int]:

@@ -7,8 +7,10 @@ Those by drafter are of methods that have several to choose from.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import isfinite
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
 from specbench_kit.core.plain_text import one_line
 from specbench_kit.decoding.records import RequestRecord
@@ -177,14 +179,23 @@ NO_DRAFT = "none"
 
 @dataclass(slots=True)
 class DrafterRounds:
-    """The rounds of one drafter; `share` is its part of all rounds."""
+    """The rounds of one drafter."""
 
-    name: str
-    rounds: int = 0
-    share: float = 0.0
-    submitted: int = 0
-    accepted: int = 0
-    committed: int = 0
+    name: Annotated[
+        str,
+        Meta(
+            description="name of the drafter that the rounds state; 'none' for rounds in which none drafted"
+        ),
+    ]
+    rounds: Annotated[int, Meta(description="number of its rounds")] = 0
+    share: Annotated[float, Meta(description="its rounds / all rounds")] = 0.0
+    submitted: Annotated[
+        int, Meta(description="drafted tokens that were sent to be verified in its rounds")
+    ] = 0
+    accepted: Annotated[
+        int, Meta(description="drafted tokens that the target accepted in its rounds")
+    ] = 0
+    committed: Annotated[int, Meta(description="tokens that joined outputs in its rounds")] = 0
 
     @property
     def acceptance_rate(self) -> float | None:

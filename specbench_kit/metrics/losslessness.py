@@ -5,9 +5,9 @@ measured rounding.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from specbench_kit.decoding.records import RequestRecord
 
@@ -21,27 +21,69 @@ OutputVerdict = Literal["identical", "tie", "error", "unjudged", "prompt differs
 class Losslessness(Struct, frozen=True):
     """The comparison of one request's output with the baseline's.
 
-    At the divergence that decided: `position` in the output (from 0), the method's token and the token of plain
-    decoding (None if that output has ended), and the target's `margin` between the two in plain decoding's shape, in
-    logits, or in probability if outputs are sampled. `noise` is the largest difference between the scores of plain
-    decoding and of the verifications along the output, or of another engine the largest move of the margin between its
-    two likeliest tokens from one shape of forwards to the next; `control` is that between plain decoding, the same in a
-    batch and one forward of everything. `unjudged` differs where too little is known of the target's rounding, for the
-    `reason` given, so that it may be a tie or an error. `prompt differs` is a later turn of a dialogue whose earlier
-    output diverged; `not compared` failed in either run, has no baseline, or comes from a tool that does not name its
-    tokens.
+    Position, tokens and margin are those of the divergence that decided: the first error, or the
+    first tie if there is no error.
     """
 
-    request_id: str
-    verdict: OutputVerdict
-    position: int | None = None
-    method_token: int | None = None
-    baseline_token: int | None = None
-    margin: float | None = None
-    repeat: int = 0
-    noise: float | None = None
-    control: float | None = None
-    reason: str | None = ""
+    request_id: Annotated[str, Meta(description="id of the request")]
+    verdict: Annotated[
+        OutputVerdict,
+        Meta(
+            description="'tie' if rounding explains the difference, 'error' if it does not, 'unjudged' if too "
+            "little is known of the target's rounding; 'prompt differs' for a later turn of a "
+            "dialogue whose earlier output diverged; 'not compared' for a request that failed in "
+            "either run, has no baseline, or comes from a tool that does not name its tokens"
+        ),
+    ]
+    position: Annotated[
+        int | None,
+        Meta(
+            description="position in the output, from 0, of the divergence that decided; null if there is "
+            "none"
+        ),
+    ] = None
+    method_token: Annotated[
+        int | None,
+        Meta(
+            description="id of the method's token there; null if its output has ended, or if no token is "
+            "known"
+        ),
+    ] = None
+    baseline_token: Annotated[
+        int | None,
+        Meta(
+            description="id of plain decoding's token there; null if its output has ended, or if no token is "
+            "known"
+        ),
+    ] = None
+    margin: Annotated[
+        float | None,
+        Meta(
+            description="distance of the two tokens' scores in plain decoding's shape of forward, in logits, "
+            "or in probability if outputs are sampled; null if they were not scored"
+        ),
+    ] = None
+    repeat: Annotated[int, Meta(description="number of the request's repetition, from 0")] = 0
+    noise: Annotated[
+        float | None,
+        Meta(
+            description="largest difference between the scores of plain decoding and of the verifications "
+            "along the output, in the margin's unit; of another engine the largest move of the "
+            "margin between its two likeliest tokens from one shape of forwards to the next; null "
+            "if nothing was scored"
+        ),
+    ] = None
+    control: Annotated[
+        float | None,
+        Meta(
+            description="largest difference between the scores of plain decoding, the same in a batch and one "
+            "forward of everything, in the margin's unit; null if nothing was scored"
+        ),
+    ] = None
+    reason: Annotated[
+        str | None,
+        Meta(description="why a difference is unjudged; empty or null for other verdicts"),
+    ] = ""
 
 
 class DivergenceJudge(Protocol):

@@ -25,18 +25,22 @@ Kind = Literal["overall", "dataset", "category"]
 class FailedRequest(Struct, frozen=True):
     """A request that ended in an error."""
 
-    request_id: str
-    error: str
+    request_id: Annotated[str, Meta(description="id of the request")]
+    error: Annotated[str, Meta(description="message of the error")]
 
 
 class ExampleOutput(Struct, frozen=True):
     """A request's prompt, if its text is known, and its output, both as lines."""
 
-    request_id: str
-    prompt: list[str] | None
-    output: list[str]
+    request_id: Annotated[str, Meta(description="id of the request")]
+    prompt: Annotated[
+        list[str] | None, Meta(description="lines of the prompt; null if its text is not known")
+    ]
+    output: Annotated[list[str], Meta(description="lines of the output")]
     tokens: Annotated[int, Meta(description="tokens of the output")]
-    finish_reason: str
+    finish_reason: Annotated[
+        str, Meta(description="what ended the output: 'eos', or 'length' for the token limit")
+    ]
 
 
 class RunResult(Struct, frozen=True, kw_only=True):
@@ -57,7 +61,11 @@ class RunResult(Struct, frozen=True, kw_only=True):
         list[FailedRequest], Meta(description="requests that ended in an error")
     ] = field(default_factory=list)
     example: Annotated[
-        ExampleOutput | None, Meta(description="the first request that did not fail")
+        ExampleOutput | None,
+        Meta(
+            description="the first request that did not fail; "
+            "null in a comparison of several runs, and if all failed"
+        ),
     ] = None
 
     @property
@@ -78,17 +86,31 @@ R = TypeVar("R", bound=HasMethod)
 
 
 class MethodSeries(Struct, Generic[R], frozen=True):
-    """A row of every table: one method's runs by dataset.
+    """A row of every table: one method's runs by dataset."""
 
-    `is_bound` marks a method that cannot be deployed, so that it is no candidate for the fastest; `is_derived` a
-    baseline that was decoded with other methods and has no run directory of its own.
-    """
-
-    label: str
-    runs: dict[str, R]
-    is_baseline: bool = False
-    is_bound: bool = False
-    is_derived: bool = False
+    label: Annotated[
+        str,
+        Meta(
+            description="label of the row: the method's spec, with a number if several rows have the same"
+        ),
+    ]
+    runs: Annotated[dict[str, R], Meta(description="the method's runs, by the name of the dataset")]
+    is_baseline: Annotated[bool, Meta(description="whether the row is autoregressive decoding")] = (
+        False
+    )
+    is_bound: Annotated[
+        bool,
+        Meta(
+            description="whether the method cannot be deployed, so that it is no candidate for the fastest"
+        ),
+    ] = False
+    is_derived: Annotated[
+        bool,
+        Meta(
+            description="whether the row is a baseline that was decoded within other methods' runs, without a "
+            "run of its own"
+        ),
+    ] = False
 
     @property
     def spec(self) -> str:
@@ -129,17 +151,27 @@ class MethodSeries(Struct, Generic[R], frozen=True):
 
 
 class AcceptedByLength(Struct, frozen=True):
-    """The mean accepted tokens and the number of rounds of every draft length."""
+    """What rounds accept by the length of their draft; a pipeline's steps have none."""
 
-    lengths: list[float]
-    accepted: list[float]
-    rounds: list[float]
+    lengths: Annotated[
+        list[float],
+        Meta(
+            description="draft lengths in tokens, as they were sent to be verified; rare ones are left out"
+        ),
+    ]
+    accepted: Annotated[
+        list[float],
+        Meta(description="mean accepted tokens of the rounds with each of these lengths"),
+    ]
+    rounds: Annotated[list[float], Meta(description="number of rounds with each of these lengths")]
 
 
 class Curves(Struct, frozen=True):
     """What figures draw of a row's requests beside its metrics."""
 
-    accepted_by_length: AcceptedByLength
+    accepted_by_length: Annotated[
+        AcceptedByLength, Meta(description="mean accepted tokens by draft length")
+    ]
     itl_ms: Annotated[
         list[float], Meta(description="quantiles of the inter-token latency, at equal distances")
     ]
@@ -150,15 +182,26 @@ class ComparisonTable(Struct, frozen=True):
     category.
     """
 
-    kind: Kind
-    name: str
-    rows: dict[str, MethodRow]
+    kind: Annotated[
+        Kind,
+        Meta(
+            description="which requests the table is over: all ('overall'), those of a dataset, or those of a "
+            "category"
+        ),
+    ]
+    name: Annotated[
+        str, Meta(description="name of the dataset or of the category, or 'all requests'")
+    ]
+    rows: Annotated[dict[str, MethodRow], Meta(description="metrics by the label of the row")]
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
     """The result of runs side by side, or of one."""
 
-    series: list[MethodSeries[RunResult]]
+    series: Annotated[
+        list[MethodSeries[RunResult]],
+        Meta(description="the rows of every table, the baselines first"),
+    ]
     parts: Annotated[
         list[ComparisonTable], Meta(description="the tables; the first is over all requests")
     ]

@@ -25,7 +25,7 @@ class ResultDocument(Struct):
 
     kind: Annotated[Literal["bench"], Meta(description="command whose result it is")]
     version: Annotated[int, Meta(description="version of the format")]
-    result: Comparison
+    result: Annotated[Comparison, Meta(description="the comparison of the benchmark's runs")]
 
 
 def to_json(comparison: Comparison) -> str:

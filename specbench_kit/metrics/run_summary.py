@@ -20,21 +20,24 @@ from specbench_kit.metrics.vocabulary import (
 
 
 class RequestCounts(Struct):
-    """The run's requests; `planned` are those that it was to decode."""
+    """The run's requests."""
 
-    planned: int
-    finished: int
-    failed: int
+    planned: Annotated[int, Meta(description="requests that the run was to decode")]
+    finished: Annotated[int, Meta(description="requests that were decoded without an error")]
+    failed: Annotated[int, Meta(description="requests that ended in an error")]
 
 
 class ScoringCost(Struct):
-    """What another process did to judge outputs; an engine does not say how many forwards it
-    ran.
-    """
+    """What another process did to judge outputs."""
 
-    outputs: int = 0
-    seconds: float = 0.0
-    forwards: int = 0
+    outputs: Annotated[int, Meta(description="outputs that were scored")] = 0
+    seconds: Annotated[float, Meta(description="seconds that scoring them took")] = 0.0
+    forwards: Annotated[
+        int,
+        Meta(
+            description="forwards of the target that scoring took; 0 for an engine, which does not say"
+        ),
+    ] = 0
 
 
 class OutputCounts(Struct, kw_only=True):
@@ -42,10 +45,13 @@ class OutputCounts(Struct, kw_only=True):
     found.
     """
 
-    compared: Count
-    identical: Count
+    compared: Annotated[
+        Count,
+        Meta(description="outputs that were compared: identical, ties, errors and unjudged ones"),
+    ]
+    identical: Annotated[Count, Meta(description="outputs with the baseline's tokens")]
     ties: Annotated[Count, Meta(description="outputs whose difference is explained by rounding")]
-    errors: Count
+    errors: Annotated[Count, Meta(description="outputs whose difference rounding does not explain")]
     unjudged: Annotated[
         Count, Meta(description="outputs that differ where nothing is known of rounding")
     ] = 0
@@ -60,28 +66,112 @@ class LosslessCounts(OutputCounts, kw_only=True):
     lossless: Annotated[
         bool | None, Meta(description="true without errors, null if it is not known")
     ] = None
-    prompt_differs: Count = 0
-    not_compared: Count = 0
-    noise: float | None = None
-    control: float | None = None
-    bitwise: bool = False
-    scoring: ScoringCost | None = None
-    divergences: list[Losslessness] = field(default_factory=list)
+    prompt_differs: Annotated[
+        Count,
+        Meta(
+            description="later turns of dialogues whose earlier output diverged, which are not compared"
+        ),
+    ] = 0
+    not_compared: Annotated[
+        Count,
+        Meta(
+            description="outputs that cannot be compared: failed in either run, without a baseline, or "
+            "without known tokens"
+        ),
+    ] = 0
+    noise: Annotated[
+        float | None,
+        Meta(
+            description="largest noise of all outputs that were scored, as their divergences define it; null "
+            "if none was"
+        ),
+    ] = None
+    control: Annotated[
+        float | None,
+        Meta(
+            description="largest control of all outputs that were scored, as their divergences define it; "
+            "null if none was"
+        ),
+    ] = None
+    bitwise: Annotated[
+        bool,
+        Meta(
+            description="whether the target's logits do not depend on the shape of a forward, so that no "
+            "difference is rounding"
+        ),
+    ] = False
+    scoring: Annotated[
+        ScoringCost | None,
+        Meta(description="what another process did to judge outputs; null if none did"),
+    ] = None
+    divergences: Annotated[
+        list[Losslessness],
+        Meta(description="the outputs that differ: ties, errors and unjudged ones"),
+    ] = field(default_factory=list)
 
 
 class SamplingTest(Struct, kw_only=True):
     """A statistical test of sampled outputs; its numbers are null where too little was drawn."""
 
-    places: int = 0
-    drawn: int = 0
-    classes: int = 0
-    degrees: int = 0
-    rate: float | None = None
-    expected_rate: float | None = None
-    score: float | None = None
-    chi_square: float | None = None
-    p_value: float | None = None
-    power: float | None = None
+    places: Annotated[
+        int, Meta(description="drafted tokens that were judged; 0 in the test of committed tokens")
+    ] = 0
+    drawn: Annotated[
+        int, Meta(description="committed tokens that were tested; 0 in tests of acceptance")
+    ] = 0
+    classes: Annotated[
+        int,
+        Meta(
+            description="classes of the ratio of target to draft probability that hold enough tokens to be "
+            "tested"
+        ),
+    ] = 0
+    degrees: Annotated[
+        int,
+        Meta(description="degrees of freedom of the chi-square test; 0 if there is no such test"),
+    ] = 0
+    rate: Annotated[
+        float | None,
+        Meta(
+            description="share of the judged tokens that were accepted; null if none was judged, or if "
+            "acceptance is not tested"
+        ),
+    ] = None
+    expected_rate: Annotated[
+        float | None,
+        Meta(
+            description="share of the judged tokens that both models' distributions let expect, the mean of 1 "
+            "- total variation; null if none was judged, or if acceptance is not tested"
+        ),
+    ] = None
+    score: Annotated[
+        float | None,
+        Meta(
+            description="score of softened acceptance, min(1, p/q)^0.8, in standard errors, about 0 of the "
+            "right rule; null in other tests"
+        ),
+    ] = None
+    chi_square: Annotated[
+        float | None,
+        Meta(
+            description="chi-square of committed tokens by class against the target's distribution; null in "
+            "other tests, and if too few classes hold enough tokens"
+        ),
+    ] = None
+    p_value: Annotated[
+        float | None,
+        Meta(
+            description="probability of a statistic at least as far off if the rule is right; null if too "
+            "little was drawn"
+        ),
+    ] = None
+    power: Annotated[
+        float | None,
+        Meta(
+            description="probability with which the test finds the fault that it is meant for; null if too "
+            "little was drawn"
+        ),
+    ] = None
 
 
 class SamplingCheck(LosslessCounts, kw_only=True, omit_defaults=True):
@@ -91,51 +181,128 @@ class SamplingCheck(LosslessCounts, kw_only=True, omit_defaults=True):
     What was accepted is tested under the rule `residual` alone.
     """
 
-    rule: str = ""
-    consistent: bool | None = None
-    level: float = 0.0
-    acceptance: SamplingTest | None = None
-    softness: SamplingTest | None = None
-    tokens: SamplingTest | None = None
-    compared: Count = 0
-    identical: Count = 0
-    ties: Count = 0
-    errors: Count = 0
+    rule: Annotated[
+        str,
+        Meta(
+            description="rule by which sampled outputs are checked: 'match' token for token, others by tests "
+            "of distributions"
+        ),
+    ] = ""
+    consistent: Annotated[
+        bool | None,
+        Meta(
+            description="whether outputs follow the target's distribution; null if too little was drawn to "
+            "tell"
+        ),
+    ] = None
+    level: Annotated[
+        float,
+        Meta(
+            description="probability with which all tests together call a right rule wrong; 0 for outputs "
+            "checked token for token"
+        ),
+    ] = 0.0
+    acceptance: Annotated[
+        SamplingTest | None,
+        Meta(
+            description="test of how many drafted tokens were accepted; null except under the rule 'residual'"
+        ),
+    ] = None
+    softness: Annotated[
+        SamplingTest | None,
+        Meta(
+            description="test of which drafted tokens were accepted; null except under the rule 'residual'"
+        ),
+    ] = None
+    tokens: Annotated[
+        SamplingTest | None,
+        Meta(description="test of the committed tokens' distribution; null under the rule 'match'"),
+    ] = None
+    compared: Annotated[
+        Count, Meta(description="outputs that were compared; 0 if distributions were tested")
+    ] = 0
+    identical: Annotated[
+        Count,
+        Meta(description="outputs with the baseline's tokens; 0 if distributions were tested"),
+    ] = 0
+    ties: Annotated[
+        Count,
+        Meta(
+            description="outputs whose difference is explained by rounding; 0 if distributions were tested"
+        ),
+    ] = 0
+    errors: Annotated[
+        Count,
+        Meta(
+            description="outputs whose difference rounding does not explain; 0 if distributions were tested"
+        ),
+    ] = 0
 
 
 class PipelineMetrics(Struct):
     """The steps of a pipeline."""
 
-    stages: int
-    hit_rate: float | None
-    tbt: DistributionValues
-    steps: int
-    fills: int
-    stalls: int
-    stalls_of_fills: int
-    steps_per_token: float | None
-    expected_steps_per_token: float | None
-    published_steps_per_token: float | None
-    step_s: dict[str, float | None]
+    stages: Annotated[int, Meta(description="stages of the pipeline")]
+    hit_rate: Annotated[
+        float | None,
+        Meta(
+            description="share of the committed tokens that were already in flight; null without tokens"
+        ),
+    ]
+    tbt: Annotated[DistributionValues, Meta(description="time between tokens")]
+    steps: Annotated[int, Meta(description="times that all stages worked")]
+    fills: Annotated[int, Meta(description="times that the pipeline was filled, once per round")]
+    stalls: Annotated[int, Meta(description="steps that committed no token: steps - tokens")]
+    stalls_of_fills: Annotated[
+        int, Meta(description="steps that filling takes: fills x (stages - 1)")
+    ]
+    steps_per_token: Annotated[
+        float | None,
+        Meta(description="steps per token after each request's first; null without such tokens"),
+    ]
+    expected_steps_per_token: Annotated[
+        float | None, Meta(description="1 + (1 - hit rate) x (stages - 1); null without a hit rate")
+    ]
+    published_steps_per_token: Annotated[
+        float | None,
+        Meta(
+            description="1 + (1 - hit rate) x stages, SpecPipe's Eq. 2, which counts the step of a miss "
+            "twice; null without a hit rate"
+        ),
+    ]
+    step_s: Annotated[
+        dict[str, float | None],
+        Meta(
+            description="busy seconds per step by phase, without prefill; a phase is null if its seconds are "
+            "not known"
+        ),
+    ]
 
 
 class SentStates(Struct):
     """The hidden states that crossed a link to the drafter."""
 
-    layers: list[int]
-    bytes_per_token: float
-    bytes: float
-    prompt_bytes: float
+    layers: Annotated[
+        list[int], Meta(description="layers of the target whose hidden states were sent")
+    ]
+    bytes_per_token: Annotated[float, Meta(description="bytes of one token's hidden states")]
+    bytes: Annotated[
+        float,
+        Meta(description="bytes of all hidden states that were sent, those of prompts among them"),
+    ]
+    prompt_bytes: Annotated[float, Meta(description="bytes of the hidden states of prompts")]
 
 
 class AnswerCounts(Struct):
-    """Numbers of requests that have a reference answer: those judged, right ones, and ones cut by
-    the token limit.
-    """
+    """Numbers of requests that have a reference answer."""
 
-    judged: int
-    correct: int
-    cut: int = 0
+    judged: Annotated[int, Meta(description="requests with a reference answer that did not fail")]
+    correct: Annotated[
+        int, Meta(description="judged requests whose output matches the reference answer")
+    ]
+    cut: Annotated[
+        int, Meta(description="judged requests whose output ended at the token limit")
+    ] = 0
 
 
 class ExactMatch(Struct):
@@ -143,35 +310,68 @@ class ExactMatch(Struct):
     model alone.
     """
 
-    rule: str
-    method: AnswerCounts
-    target: AnswerCounts | None = None
-    draft: AnswerCounts | None = None
-    max_new_tokens: int = 0
+    rule: Annotated[
+        str, Meta(description="how outputs are matched with reference answers, in words")
+    ]
+    method: Annotated[AnswerCounts, Meta(description="answers of the method")]
+    target: Annotated[
+        AnswerCounts | None,
+        Meta(description="answers of the target model alone; null without a baseline"),
+    ] = None
+    draft: Annotated[
+        AnswerCounts | None,
+        Meta(description="answers of the draft model alone; null if it did not answer"),
+    ] = None
+    max_new_tokens: Annotated[int, Meta(description="token limit of the outputs")] = 0
 
 
 class BaselineSummary(Struct):
     """The same metrics of the baseline."""
 
-    overall: MetricValues
-    categories: dict[str, MetricValues]
+    overall: Annotated[MetricValues, Meta(description="metrics of all of the baseline's requests")]
+    categories: Annotated[
+        dict[str, MetricValues], Meta(description="metrics of the baseline by category of prompts")
+    ]
 
 
 class RunSummary(Struct):
     """The content of `summary.json`: every metric of a run, overall and by category."""
 
-    method: str
-    requests: RequestCounts
-    overall: MetricValues
-    categories: dict[str, MetricValues]
-    baseline: BaselineSummary | None = None
-    lossless: LosslessCounts | None = None
-    sampling: SamplingCheck | None = None
-    pipeline: PipelineMetrics | None = None
-    hidden_states: SentStates | None = None
-    exact_match: ExactMatch | None = None
-    partial: bool = False
-    overlaps: bool = False
+    method: Annotated[str, Meta(description="spec of the method")]
+    requests: Annotated[RequestCounts, Meta(description="numbers of requests")]
+    overall: Annotated[MetricValues, Meta(description="metrics of all requests")]
+    categories: Annotated[
+        dict[str, MetricValues], Meta(description="metrics by category of prompts")
+    ]
+    baseline: Annotated[
+        BaselineSummary | None,
+        Meta(description="the same metrics of autoregressive decoding; null without a baseline"),
+    ] = None
+    lossless: Annotated[
+        LosslessCounts | None,
+        Meta(
+            description="outputs compared with the baseline's token for token; null if they were not"
+        ),
+    ] = None
+    sampling: Annotated[
+        SamplingCheck | None, Meta(description="check of sampled outputs; null if none was made")
+    ] = None
+    pipeline: Annotated[
+        PipelineMetrics | None, Meta(description="steps of a pipeline; null for other methods")
+    ] = None
+    hidden_states: Annotated[
+        SentStates | None, Meta(description="hidden states that crossed the link; null if none did")
+    ] = None
+    exact_match: Annotated[
+        ExactMatch | None,
+        Meta(description="answers that are right; null if no prompt has a reference answer"),
+    ] = None
+    partial: Annotated[bool, Meta(description="whether requests that were planned are missing")] = (
+        False
+    )
+    overlaps: Annotated[
+        bool, Meta(description="whether the method drafts while the target verifies")
+    ] = False
 
 
 def typed_summary(metrics: Metrics, **others: Any) -> RunSummary:
@@ -212,35 +412,119 @@ def read_summary(content: JsonObject) -> RunSummary:
 
 
 class MethodRow(MetricValues, kw_only=True):
-    """The row of a method in a table: its metrics, its outputs, and how it compares with the
-    table's reference.
-
-    `sampling_consistent` is what `may_win` says of sampled outputs, and unset for all others, and where nothing was
-    checked. `lossy` if a rule of verification was named that lets outputs differ. The lists `..._at_ends` hold a ratio
-    at each end of the range of derived times. The `typical_relative_speed` has an upper bound, a standard error, and
-    the number of standard errors beyond which the table shows a difference. What processes add to any ratio of two
-    methods' measured times has a standard error and, in the table, a half width of the ratio's logarithm;
-    `process_seen` if several processes have shown it, where one is taken to differ by so much.
+    """The row of a method in a table: its metrics, null without a value, its outputs, and how it
+    compares with the table's reference.
     """
 
-    lossless: OutputCounts | None = None
-    sampling_consistent: bool | UnsetType | None = UNSET
-    lossy: bool = False
-    speedup_verdict: str | None = None
-    verdict: str | None = None
-    baseline_verdict: str | None = None
-    raw_times: bool = False
-    repeats: int | None = None
-    speedup_by_repeat: list[float | None] = field(default_factory=list)
-    relative_speed_units: int = 0
-    typical_relative_speed_upper: float | None = None
-    typical_relative_speed_error: float | None = None
-    typical_relative_speed_limit: float | None = None
-    process_error: float | None = None
-    process_half_width: float | None = None
-    process_seen: bool = False
-    typical_speedup_at_ends: list[float] | None = None
-    typical_relative_speed_at_ends: list[float] | None = None
+    lossless: Annotated[
+        OutputCounts | None,
+        Meta(
+            description="outputs compared with the baseline's token for token; null if they were not"
+        ),
+    ] = None
+    sampling_consistent: Annotated[
+        bool | UnsetType | None,
+        Meta(
+            description="whether sampled outputs passed their checks; null if too few tokens were drawn to "
+            "tell; left out of outputs that are not sampled, and where nothing was checked"
+        ),
+    ] = UNSET
+    lossy: Annotated[
+        bool, Meta(description="whether a rule of verification was named that lets outputs differ")
+    ] = False
+    speedup_verdict: Annotated[
+        str | None, Meta(description="what the speedup shows, in words; null without a baseline")
+    ] = None
+    verdict: Annotated[
+        str | None,
+        Meta(
+            description="what the speed relative to the reference shows, in words; null for the reference "
+            "itself, and without common prompts"
+        ),
+    ] = None
+    baseline_verdict: Annotated[
+        str | None,
+        Meta(
+            description="what the ratio of the baselines' times shows, in words; null without baselines that "
+            "share prompts"
+        ),
+    ] = None
+    raw_times: Annotated[
+        bool, Meta(description="whether times were compared with the reference's without baselines")
+    ] = False
+    repeats: Annotated[
+        int | None,
+        Meta(
+            description="times that each request was decoded; null if once, or without a baseline"
+        ),
+    ] = None
+    speedup_by_repeat: Annotated[
+        list[float | None],
+        Meta(
+            description="speedup of each repeat in all, as a factor; null where a repeat has none"
+        ),
+    ] = field(default_factory=list)
+    relative_speed_units: Annotated[
+        int,
+        Meta(
+            description="independent prompts over which the speed relative to the reference is computed"
+        ),
+    ] = 0
+    typical_relative_speed_upper: Annotated[
+        float | None,
+        Meta(
+            description="factor that typical_relative_speed is below, with a confidence of 95%; null for too "
+            "few prompts"
+        ),
+    ] = None
+    typical_relative_speed_error: Annotated[
+        float | None,
+        Meta(
+            description="standard error of the logarithm of typical_relative_speed over prompts; null for too "
+            "few prompts"
+        ),
+    ] = None
+    typical_relative_speed_limit: Annotated[
+        float | None,
+        Meta(
+            description="standard errors beyond which the table shows a difference; null without a speed "
+            "relative to the reference"
+        ),
+    ] = None
+    process_error: Annotated[
+        float | None,
+        Meta(
+            description="standard error of the logarithm of two methods' ratio of measured times over "
+            "processes; null if times are not measured"
+        ),
+    ] = None
+    process_half_width: Annotated[
+        float | None,
+        Meta(
+            description="half the width of that logarithm's interval over processes in this table; null if "
+            "times are not measured"
+        ),
+    ] = None
+    process_seen: Annotated[
+        bool,
+        Meta(
+            description="whether several processes have shown how far they are apart; else one is taken to "
+            "differ by so much"
+        ),
+    ] = False
+    typical_speedup_at_ends: Annotated[
+        list[float] | None,
+        Meta(
+            description="typical_speedup at each end of the range of derived times; null without a range"
+        ),
+    ] = None
+    typical_relative_speed_at_ends: Annotated[
+        list[float] | None,
+        Meta(
+            description="typical_relative_speed at each end of the range of derived times; null without a "
+            "range"
+        ),
+    ] = None
 
 
 def method_row(metrics: Metrics) -> MethodRow:

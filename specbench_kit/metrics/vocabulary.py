@@ -103,10 +103,10 @@ N = TypeVar("N")
 class Percentiles(Struct, Generic[N]):
     """Mean and percentiles of a quantity."""
 
-    mean: N
-    p50: N
-    p95: N
-    p99: N
+    mean: Annotated[N, Meta(description="mean of the values")]
+    p50: Annotated[N, Meta(description="median of the values")]
+    p95: Annotated[N, Meta(description="95th percentile of the values")]
+    p99: Annotated[N, Meta(description="99th percentile of the values")]
 
 
 class DistributionValues(Percentiles[float | None]):
@@ -114,15 +114,22 @@ class DistributionValues(Percentiles[float | None]):
 
 
 class PhaseValues(Struct):
-    """A number for each phase; `prefill` is the draft model's, the target's is part of `verify`."""
+    """A number for each phase, null if its time is not known: busy seconds, or shares of all busy
+    seconds.
+    """
 
-    prefill: float | None
-    draft: float | None
-    policy: float | None
-    link: float | None
-    queue: float | None
-    verify: float | None
-    commit: float | None
+    prefill: Annotated[
+        float | None,
+        Meta(description="the draft model's prefill; the target's is part of 'verify'"),
+    ]
+    draft: Annotated[float | None, Meta(description="drafting")]
+    policy: Annotated[float | None, Meta(description="decisions of the method's policy")]
+    link: Annotated[float | None, Meta(description="the link between drafter and verifier")]
+    queue: Annotated[float | None, Meta(description="waiting for the verifier")]
+    verify: Annotated[
+        float | None, Meta(description="verification by the target, its prefill among it")
+    ]
+    commit: Annotated[float | None, Meta(description="adding tokens to outputs")]
 
 
 Interval = Annotated[list[float], Meta(min_length=2, max_length=2)]

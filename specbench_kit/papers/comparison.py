@@ -1,9 +1,9 @@
 """Comparison of published numbers with the numbers that the kit simulates."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.experiment import BOUNDS, PREDICTED, Experiment, Published
@@ -15,28 +15,75 @@ class RatioOfRatios(Struct, frozen=True):
     over the first.
     """
 
-    published: float
-    simulated: float
-    ratio: float
+    published: Annotated[
+        float,
+        Meta(
+            description="published factor by which the experiment's reference series is ahead of this one"
+        ),
+    ]
+    simulated: Annotated[
+        float,
+        Meta(
+            description="simulated factor by which the experiment's reference series is ahead of this one"
+        ),
+    ]
+    ratio: Annotated[float, Meta(description="simulated / published")]
 
 
 class ComparedNumber(Published, frozen=True, kw_only=True):
-    """A published number next to the simulated one, where there is one.
+    """A published number next to the simulated one, where there is one."""
 
-    A bound holds or does not; of a number, `score` is the simulated over the published effect, or
-    over the number itself if it states no effect. `counted` says whether it is a prediction that
-    could have failed: only these make up the verdict. `ratio_of_ratios` compares the advantage of
-    the experiment's reference series over this series: simulated over published.
-    """
-
-    simulated: Interval | None
-    simulated_over_published: float | None
-    score: float | None
-    holds: bool | None
-    within: bool | None
-    passed_by_no_effect: bool
-    counted: bool
-    ratio_of_ratios: RatioOfRatios | None = None
+    simulated: Annotated[
+        Interval | None, Meta(description="simulated number; null if it was not simulated")
+    ]
+    simulated_over_published: Annotated[
+        float | None,
+        Meta(
+            description="simulated / published number; null for a bound, and if either is not known or the "
+            "published number is 0"
+        ),
+    ]
+    score: Annotated[
+        float | None,
+        Meta(
+            description="simulated / published effect, or that of the numbers themselves if no effect is "
+            "stated; null for a bound, and without one of them"
+        ),
+    ]
+    holds: Annotated[
+        bool | None,
+        Meta(
+            description="whether the simulated number keeps a published bound; null for a number without a "
+            "bound, and if either is not known"
+        ),
+    ]
+    within: Annotated[
+        bool | None,
+        Meta(
+            description="whether the simulated number is as near to the published one as the goal asks, or "
+            "keeps the bound; null if there is nothing to compare"
+        ),
+    ]
+    passed_by_no_effect: Annotated[
+        bool,
+        Meta(
+            description="whether a result without any effect would be near enough too, so that the number "
+            "shows nothing"
+        ),
+    ]
+    counted: Annotated[
+        bool,
+        Meta(
+            description="whether it is a prediction that could have failed: only these make up the verdict"
+        ),
+    ]
+    ratio_of_ratios: Annotated[
+        RatioOfRatios | None,
+        Meta(
+            description="advantage of the experiment's reference series over this series, simulated over "
+            "published; null without a reference series at the same point"
+        ),
+    ] = None
 
     @property
     def effect_found(self) -> float | None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import Struct, structs
+from msgspec import Meta, Struct, structs
 
 from specbench_kit.core.errors import MOST_SUGGESTED, SkitError, did_you_mean, require
 from specbench_kit.core.typed_json import JsonObject
@@ -49,16 +49,18 @@ the rows.
 
 
 class Assumed(Struct, frozen=True):
-    """An input that the paper does not give: the assumed value, and how the result depends on it.
+    """An input that the paper does not give."""
 
-    `key` names the option or the field of the deployment, and `values` are further plausible values of it.
-    """
-
-    name: str
-    value: str
-    effect: str
-    key: str = ""
-    values: tuple[object, ...] = ()
+    name: Annotated[str, Meta(description="what is assumed")]
+    value: Annotated[str, Meta(description="the assumed value, in words")]
+    effect: Annotated[str, Meta(description="how the result depends on it")]
+    key: Annotated[
+        str,
+        Meta(
+            description="option, or field of the deployment, that holds it; empty if there is none"
+        ),
+    ] = ""
+    values: Annotated[tuple[object, ...], Meta(description="further plausible values of it")] = ()
 
 
 class Published(Struct, frozen=True):
@@ -75,18 +77,57 @@ class Published(Struct, frozen=True):
     is that has no name of its own, the metric `value`, with its unit.
     """
 
-    series: str
-    metric: str
-    value: float | None
-    where: Mapping[str, object] = {}
-    note: str = ""
-    bound: str = ""
-    role: str = PREDICTED
-    fitted_to: str = ""
-    null: int | float | None = None
-    points: int | float | None = None
-    measured: str = ""
-    unaffected: int | float | None = None
+    series: Annotated[str, Meta(description="series of the experiment that the number belongs to")]
+    metric: Annotated[str, Meta(description="figure of a simulated row that it is compared with")]
+    value: Annotated[
+        float | None,
+        Meta(
+            description="the published number, or the limit if there is a bound; null if the kit's authors do "
+            "not have it"
+        ),
+    ]
+    where: Annotated[
+        Mapping[str, object], Meta(description="point of the experiment's grid: value by axis")
+    ] = {}
+    note: Annotated[str, Meta(description="remark on the number")] = ""
+    bound: Annotated[
+        str,
+        Meta(
+            description="'at least' or 'at most' if the paper states a bound in place of a number; else empty"
+        ),
+    ] = ""
+    role: Annotated[
+        str,
+        Meta(
+            description="what the number is to its experiment: input, fitted, half fitted, identity or "
+            "predicted"
+        ),
+    ] = PREDICTED
+    fitted_to: Annotated[str, Meta(description="what was chosen to meet a fitted number")] = ""
+    null: Annotated[
+        int | float | None,
+        Meta(
+            description="what the figure would be without any effect, such as 1 for a speedup, so that the "
+            "effect is scored; null if no effect is stated"
+        ),
+    ] = None
+    points: Annotated[
+        int | float | None,
+        Meta(
+            description="largest distance between both numbers at which a small effect counts as met, in the "
+            "figure's unit; null for the experiment's goal"
+        ),
+    ] = None
+    measured: Annotated[
+        str, Meta(description="what a figure without a name of its own is, with its unit")
+    ] = ""
+    unaffected: Annotated[
+        int | float | None,
+        Meta(
+            description="what the figure would be without any effect if the figure itself is scored; null if "
+            "that is not stated"
+        ),
+    ] = None
 
 
 class Contradiction(NamedTuple):

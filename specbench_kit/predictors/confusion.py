@@ -1,16 +1,27 @@
 """Counts of right and wrong predictions. Imports nothing heavy."""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
     """The number of tokens by prediction (positive: accepted) and outcome."""
 
-    true_negatives: int
-    false_positives: int
-    false_negatives: int
-    true_positives: int
+    true_negatives: Annotated[
+        int, Meta(description="rejected tokens that are predicted to be rejected")
+    ]
+    false_positives: Annotated[
+        int, Meta(description="rejected tokens that are predicted to be accepted")
+    ]
+    false_negatives: Annotated[
+        int, Meta(description="accepted tokens that are predicted to be rejected")
+    ]
+    true_positives: Annotated[
+        int, Meta(description="accepted tokens that are predicted to be accepted")
+    ]
 
     @property
     def accuracy(self) -> float:

@@ -7,9 +7,10 @@
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from specbench_kit.core.errors import SkitError
@@ -106,14 +107,31 @@ class Classification(Struct):
     10.
     """
 
-    auc: float
-    expected_calibration_error: float
-    accuracy: float
-    recall: float
-    specificity: float
-    false_positive_rate: float
-    balanced_accuracy: float
-    confusion: Confusion
+    auc: Annotated[float, Meta(description="area under the ROC curve, 0 to 1")]
+    expected_calibration_error: Annotated[
+        float,
+        Meta(
+            description="mean distance of mean score and share of accepted tokens over bins of scores, "
+            "weighted by their tokens, 0 to 1"
+        ),
+    ]
+    accuracy: Annotated[
+        float, Meta(description="share of all tokens that are predicted right, 0 to 1")
+    ]
+    recall: Annotated[
+        float,
+        Meta(description="share of the accepted tokens that are predicted to be accepted, 0 to 1"),
+    ]
+    specificity: Annotated[
+        float,
+        Meta(description="share of the rejected tokens that are predicted to be rejected, 0 to 1"),
+    ]
+    false_positive_rate: Annotated[
+        float,
+        Meta(description="share of the rejected tokens that are predicted to be accepted, 0 to 1"),
+    ]
+    balanced_accuracy: Annotated[float, Meta(description="mean of recall and specificity, 0 to 1")]
+    confusion: Annotated[Confusion, Meta(description="numbers of tokens by prediction and outcome")]
 
 
 def summarise(labels: Labels, scores: Scores, threshold: float) -> Classification:

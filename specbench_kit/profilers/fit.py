@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Annotated
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 from numpy.typing import ArrayLike, NDArray
 
 from specbench_kit.core.errors import SkitError
@@ -38,49 +39,99 @@ class Observation:
 
 
 class Accuracy(Struct):
-    """How far `count` predictions are off; nothing else is known of none, and no R2 of equal
-    times.
-    """
+    """How far predicted times of steps are off."""
 
-    count: int
-    r2: float | None = None
-    adjusted_r2: float | None = None
-    rmse_s: float | None = None
-    mae_s: float | None = None
-    mape: float | None = None
-    bias_s: float | None = None
-    max_error_s: float | None = None
-    mean_s: float | None = None
+    count: Annotated[int, Meta(description="predictions")]
+    r2: Annotated[
+        float | None,
+        Meta(description="R2 of the predictions; null without predictions, and of equal times"),
+    ] = None
+    adjusted_r2: Annotated[
+        float | None,
+        Meta(
+            description="R2 adjusted for the number of coefficients; null without R2, and for too few "
+            "predictions"
+        ),
+    ] = None
+    rmse_s: Annotated[
+        float | None,
+        Meta(description="root of the mean squared error in seconds; null without predictions"),
+    ] = None
+    mae_s: Annotated[
+        float | None, Meta(description="mean absolute error in seconds; null without predictions")
+    ] = None
+    mape: Annotated[
+        float | None,
+        Meta(description="mean of absolute error / measured time; null without predictions"),
+    ] = None
+    bias_s: Annotated[
+        float | None,
+        Meta(description="mean of predicted - measured seconds; null without predictions"),
+    ] = None
+    max_error_s: Annotated[
+        float | None,
+        Meta(description="largest absolute error in seconds; null without predictions"),
+    ] = None
+    mean_s: Annotated[
+        float | None, Meta(description="mean measured seconds; null without predictions")
+    ] = None
 
 
 class CrossValidation(Struct, omit_defaults=True):
-    """R2 of the folds that were left out of the fit in turn; nothing of a profile that was
+    """Predictions of folds that were left out of the fit in turn; none of a profile that was
     derived.
     """
 
-    folds: int = 0
-    mean_r2: float | None = None
-    std_r2: float | None = None
-    min_r2: float | None = None
+    folds: Annotated[int, Meta(description="number of folds; 0 for a profile that was derived")] = 0
+    mean_r2: Annotated[
+        float | None, Meta(description="mean R2 over folds; null for a profile that was derived")
+    ] = None
+    std_r2: Annotated[
+        float | None,
+        Meta(
+            description="standard deviation of R2 over folds; null for a profile that was derived"
+        ),
+    ] = None
+    min_r2: Annotated[
+        float | None, Meta(description="least R2 of a fold; null for a profile that was derived")
+    ] = None
 
 
 class FitDescription(Struct):
     """A fit as files hold it: its coefficients and their intervals, its errors, and the parts of
     predicted times.
-
-    `regimes` are the errors by regime and part of the workload, `shares` the parts of the predicted time by regime.
     """
 
-    form: Form
-    coefficients: dict[str, float]
-    estimates: dict[str, float]
-    intervals: dict[str, list[float]]
-    train: Accuracy
-    test: Accuracy
-    generalisation_gap: float | None
-    cross_validation: CrossValidation
-    regimes: dict[str, dict[str, Accuracy]]
-    shares: dict[str, dict[str, float]]
+    form: Annotated[
+        Form, Meta(description="form of the latency model, which its coefficients belong to")
+    ]
+    coefficients: Annotated[
+        dict[str, float], Meta(description="coefficients by name, fitted with none below 0")
+    ]
+    estimates: Annotated[
+        dict[str, float], Meta(description="the same by plain least squares, which may be below 0")
+    ]
+    intervals: Annotated[
+        dict[str, list[float]],
+        Meta(description="95% intervals of 'estimates' by name, by resampling configurations"),
+    ]
+    train: Annotated[Accuracy, Meta(description="errors on the configurations that were fitted")]
+    test: Annotated[Accuracy, Meta(description="errors on the other configurations")]
+    generalisation_gap: Annotated[
+        float | None, Meta(description="R2 of 'train' - R2 of 'test'; null if either is not known")
+    ]
+    cross_validation: Annotated[
+        CrossValidation,
+        Meta(description="errors on folds of 'train' that were left out of the fit in turn"),
+    ]
+    regimes: Annotated[
+        dict[str, dict[str, Accuracy]],
+        Meta(description="errors by regime of the workload, then by part ('train' or 'test')"),
+    ]
+    shares: Annotated[
+        dict[str, dict[str, float]],
+        Meta(description="mean share of each part of the predicted time, by regime"),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import Count, Number
@@ -107,23 +107,38 @@ class ProfiledPart:
 
 
 class WorkloadScale(Struct, frozen=True):
-    """The number of configurations of a part, and the factor that their lengths are multiplied
-    by.
-    """
+    """The workload of a part."""
 
-    configurations: Count
-    factor: Number
+    configurations: Annotated[Count, Meta(description="number of configurations")]
+    factor: Annotated[
+        Number, Meta(description="factor that the lengths of their requests are multiplied by")
+    ]
 
 
 class Steadiness(Struct, omit_defaults=True):
-    """How much `count` timings vary from run to run, as coefficients of variation; nothing is known
-    of none.
+    """How much timings of the same configuration vary from run to run, as coefficients of
+    variation.
     """
 
-    count: int
-    median: float | None = None
-    worst: float | None = None
-    above_limit: int | None = None
+    count: Annotated[int, Meta(description="configurations that were timed in several runs")]
+    median: Annotated[
+        float | None,
+        Meta(
+            description="median coefficient of variation (standard deviation / mean); null without such "
+            "configurations"
+        ),
+    ] = None
+    worst: Annotated[
+        float | None,
+        Meta(description="largest coefficient of variation; null without such configurations"),
+    ] = None
+    above_limit: Annotated[
+        int | None,
+        Meta(
+            description="configurations with a coefficient of variation above 5%; null without such "
+            "configurations"
+        ),
+    ] = None
 
 
 class MeasurementFacts(Struct):

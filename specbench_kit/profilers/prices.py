@@ -19,14 +19,14 @@ Price = Annotated[float, Meta(gt=0, le=1e6)]
 
 
 class CardPrice(Struct, frozen=True, forbid_unknown_fields=True):
-    """The rent of one card for an hour in dollars, the day on which it was read (YYYY-MM-DD), and
-    its source.
-    """
+    """The rent of one card."""
 
-    price_per_hour: Price
-    date: Text
-    source: Text
-    product: str = ""
+    price_per_hour: Annotated[Price, Meta(description="dollars of rent for a card per hour")]
+    date: Annotated[Text, Meta(description="day on which the rent was read, YYYY-MM-DD")]
+    source: Annotated[Text, Meta(description="where the rent was read")]
+    product: Annotated[
+        str, Meta(description="name of what is rented; empty if it is not stated")
+    ] = ""
 
     def __post_init__(self) -> None:
         try:

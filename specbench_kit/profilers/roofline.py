@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil, sqrt
 from statistics import NormalDist
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from specbench_kit.core.errors import require
 from specbench_kit.decoding.latency import BatchSums, RoundedModel, Row, sums_of
@@ -290,21 +290,38 @@ def _most_of(members: int) -> float:
 
 
 class LimitVerdict(Struct):
-    """The comparison of a profile with the physical limit of its device.
+    """The comparison of a profile with the physical limit of its device."""
 
-    `impossible`: in some regime, the predictions fall short of the limit by more than the tolerance on average.
-    `doubtful`: only single predictions do, as those of a straight line through a bent law may. `regimes` are mean
-    prediction over mean limit, `short` is the share of configurations that fall short, `coefficients` are the names
-    of those below their own bounds. `slow` are the regimes, large batches among them, where predictions are many times
-    the limit.
-    """
-
-    kind: Literal["possible", "doubtful", "impossible", "unchecked"]
-    reason: str = ""
-    regimes: dict[str, float] = {}
-    short: float = 0.0
-    coefficients: list[str] = []
-    slow: dict[str, float] = {}
+    kind: Annotated[
+        Literal["possible", "doubtful", "impossible", "unchecked"],
+        Meta(
+            description="'impossible' if, in some regime, predictions fall short of the limit by more than "
+            "the tolerance on average; 'doubtful' if only single predictions do, as those of a "
+            "straight line through a bent law may; 'possible' if none does; 'unchecked' if the "
+            "limit is not known"
+        ),
+    ]
+    reason: Annotated[str, Meta(description="why the profile is unchecked; empty otherwise")] = ""
+    regimes: Annotated[
+        dict[str, float],
+        Meta(description="mean prediction / mean limit, by regime of the workload"),
+    ] = {}
+    short: Annotated[
+        float,
+        Meta(
+            description="share of the configurations that fall short of the limit by more than the tolerance"
+        ),
+    ] = 0.0
+    coefficients: Annotated[
+        list[str], Meta(description="names of coefficients below their own bounds")
+    ] = []
+    slow: Annotated[
+        dict[str, float],
+        Meta(
+            description="regimes, large batches among them, in which predictions are many times the limit, "
+            "with the ratio"
+        ),
+    ] = {}
 
 
 def roofline_of(profile: Profile) -> Roofline | str:

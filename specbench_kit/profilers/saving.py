@@ -6,9 +6,9 @@ import shutil
 from collections.abc import Mapping, Sequence
 from math import log
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field, structs, to_builtins
+from msgspec import Meta, Struct, field, structs, to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
@@ -40,74 +40,128 @@ TYPICAL_NEW = {"drafter": 1, "verifier": 5}
 
 
 class PolicyCosts(Struct, omit_defaults=True):
-    """The seconds per drafted token of a stop rule, and of a predictor's score if one was trained
-    for the pair.
+    """What a stop rule costs; known only where a drafter was measured."""
 
-    They are known only where a drafter was measured.
-    """
-
-    statistics_s: float | None = None
-    predictor: str | None = None
-    predictor_s: float | None = None
-    per_token_s: float | None = None
+    statistics_s: Annotated[
+        float | None,
+        Meta(
+            description="seconds per drafted token of the statistics that a rule looks at; null if not "
+            "measured"
+        ),
+    ] = None
+    predictor: Annotated[
+        str | None,
+        Meta(
+            description="family of the predictor that was trained for the pair; null if there is none"
+        ),
+    ] = None
+    predictor_s: Annotated[
+        float | None, Meta(description="median seconds of one of its scores; null if there is none")
+    ] = None
+    per_token_s: Annotated[
+        float | None,
+        Meta(description="seconds per drafted token of both together; null if not measured"),
+    ] = None
 
 
 class MeasuredStep(Struct):
-    """The measured and the predicted seconds of a step of some requests."""
+    """A measured and predicted step of several requests that are alike."""
 
-    new: int
-    context: int
-    batch: int
-    seconds: float
-    predicted_s: float
+    new: Annotated[int, Meta(description="new tokens of each request")]
+    context: Annotated[int, Meta(description="cached tokens of each request")]
+    batch: Annotated[int, Meta(description="requests")]
+    seconds: Annotated[float, Meta(description="measured seconds")]
+    predicted_s: Annotated[float, Meta(description="predicted seconds")]
 
 
 class DerivedTime(Struct):
-    """The seconds of a step by a derived profile, the ends of their range, and where they come
-    from.
-    """
+    """A step by a derived profile, whose requests are alike and have 512 cached tokens."""
 
-    requests: int
-    new: int
-    seconds: float
-    range_s: tuple[float, float] | None
-    origin: str
+    requests: Annotated[int, Meta(description="requests")]
+    new: Annotated[int, Meta(description="new tokens of each request")]
+    seconds: Annotated[float, Meta(description="seconds of the step")]
+    range_s: Annotated[
+        tuple[float, float] | None,
+        Meta(
+            description="seconds at the fast and the slow end of the profile's range; null if it has none"
+        ),
+    ]
+    origin: Annotated[
+        str,
+        Meta(
+            description="whether the time was measured, lies between measured ones or beyond them, or follows "
+            "from a law"
+        ),
+    ]
 
 
 class TypicalStep(Struct):
     """A measured forward that is like a verification, or a draft step, of one request."""
 
-    new: int
-    cached: int
-    requests: int
-    seconds: float
+    new: Annotated[int, Meta(description="new tokens of each request")]
+    cached: Annotated[int, Meta(description="cached tokens of each request")]
+    requests: Annotated[int, Meta(description="requests")]
+    seconds: Annotated[float, Meta(description="measured seconds")]
 
 
 class ProfileSummary(FitDescription, kw_only=True):
-    """One profile: what was profiled, how well it was fitted, and what its device could do at best.
+    """One profile: what was profiled, how well it was fitted, and what its device could do at best."""
 
-    `limits` are the physical bounds of its coefficients. A derived profile has `times`, a measured one the facts of
-    its measurement and, if it is one of a pair, `steps`.
-    """
-
-    name: str
-    role: Role
-    device: str
-    model: str
-    dtype: str
-    source: str
-    hardware: str
-    reference: str
-    software: str = ""
-    variation: Steadiness = field(default_factory=lambda: Steadiness(0))
-    skipped: list[str] = field(default_factory=list)
-    cut_off: int = 0
-    limits: dict[str, float]
-    weight_bytes: float | None
-    verdict: LimitVerdict
-    steps: list[MeasuredStep]
-    times: list[DerivedTime]
-    typical: TypicalStep | None = None
+    name: Annotated[str, Meta(description="name of the profile")]
+    role: Annotated[Role, Meta(description="which model it times: drafter or verifier")]
+    device: Annotated[str, Meta(description="name of the card, or of the device")]
+    model: Annotated[str, Meta(description="name of the model")]
+    dtype: Annotated[str, Meta(description="number format of the weights")]
+    source: Annotated[
+        str,
+        Meta(
+            description="where its times come from: measured, published, roofline (a data sheet), silicon "
+            "(measured kernels) or calibrated (a server's log)"
+        ),
+    ]
+    hardware: Annotated[str, Meta(description="the machine in words; empty if it is not stated")]
+    reference: Annotated[
+        str, Meta(description="source of what was not measured; empty if it is not stated")
+    ]
+    software: Annotated[
+        str, Meta(description="software whose speed a derived profile assumes; empty for others")
+    ] = ""
+    variation: Annotated[Steadiness, Meta(description="how much timings vary from run to run")] = (
+        field(default_factory=lambda: Steadiness(0))
+    )
+    skipped: Annotated[
+        list[str], Meta(description="names of configurations that did not fit the memory")
+    ] = field(default_factory=list)
+    cut_off: Annotated[int, Meta(description="timings that the budget cut off")] = 0
+    limits: Annotated[
+        dict[str, float],
+        Meta(
+            description="physical bounds of the coefficients, by name; empty if the device's limit is not "
+            "known"
+        ),
+    ]
+    weight_bytes: Annotated[
+        float | None,
+        Meta(description="bytes of all weights; null if the device's limit is not known"),
+    ]
+    verdict: Annotated[LimitVerdict, Meta(description="comparison with the physical limit")]
+    steps: Annotated[
+        list[MeasuredStep],
+        Meta(
+            description="measured and predicted steps; empty unless the profile is one of a pair that was "
+            "measured"
+        ),
+    ]
+    times: Annotated[
+        list[DerivedTime], Meta(description="steps by a derived profile; empty for others")
+    ]
+    typical: Annotated[
+        TypicalStep | None,
+        Meta(
+            description="the measured step most like a verification, or a draft step, of one request; null of "
+            "a derived profile"
+        ),
+    ] = None
 
     @property
     def is_derived(self) -> bool:
@@ -116,12 +170,10 @@ class ProfileSummary(FitDescription, kw_only=True):
 
 
 class ProfilingSummary(Struct):
-    """The content of a profiling run's `summary.json`: the profile of each role, and what a stop
-    rule costs.
-    """
+    """The content of a profiling run's `summary.json`."""
 
-    profiles: dict[str, ProfileSummary]
-    policy: PolicyCosts
+    profiles: Annotated[dict[str, ProfileSummary], Meta(description="the profile of each role")]
+    policy: Annotated[PolicyCosts, Meta(description="what a stop rule costs")]
 
 
 def describe_run(

@@ -40,30 +40,49 @@ class Compared:
 class ModelDescription(Struct):
     """A model of the run."""
 
-    name: Annotated[str | None, doc("name or folder of the model")] = None
-    hash: Annotated[str | None, doc("SHA-256 over configuration, tokenizer and weights")] = None
-    gguf_sha256: Annotated[
-        str | None, doc("SHA-256 of the GGUF file that the model was converted from")
+    name: Annotated[str | None, doc("name or folder of the model; null if that is not known")] = (
+        None
+    )
+    hash: Annotated[
+        str | None,
+        doc("SHA-256 over configuration, tokenizer and weights; null if that is not known"),
     ] = None
-    parameters: Annotated[Count | None, doc("number of parameters")] = None
+    gguf_sha256: Annotated[
+        str | None,
+        doc("SHA-256 of the GGUF file that the model was converted from; null if it was not"),
+    ] = None
+    parameters: Annotated[Count | None, doc("number of parameters; null if that is not known")] = (
+        None
+    )
     weights: Annotated[
-        str | None, doc("'random' where a profile was measured without the model's own weights")
+        str | None,
+        doc(
+            "'random' where a profile was measured without the model's own weights; null otherwise"
+        ),
     ] = None
     shared_vocabulary: Annotated[
-        float | None, doc("share of the target's tokens that a draft model can draft")
+        float | None,
+        doc(
+            "share of the target's tokens that a draft model can draft; "
+            "null where both have the same vocabulary"
+        ),
     ] = None
     masked_tokens: Annotated[
-        int | None, doc("added tokens of a draft model that are never drafted")
+        int | None,
+        doc("added tokens of a draft model that are never drafted; null if there are none"),
     ] = None
     ignored_settings: Annotated[
-        JsonObject | None, doc("sampling settings of the model that are not applied")
+        JsonObject | None,
+        doc("sampling settings of the model that are not applied; null if there are none"),
     ] = None
 
 
 class NumberFormat(Struct):
     """The number formats of a model's weights."""
 
-    computed: Annotated[str | None, doc("format in which the model computed")] = None
+    computed: Annotated[
+        str | None, doc("format in which the model computed; null if that is not known")
+    ] = None
     published: Annotated[
         str | None, doc("format that its own configuration states; null if it states none")
     ] = None
@@ -72,53 +91,81 @@ class NumberFormat(Struct):
 class RecordedPart(Struct):
     """The part of a trace that was recorded before the time was over."""
 
-    requests: int
-    planned: int
+    requests: Annotated[int, doc("requests that were recorded")]
+    planned: Annotated[int, doc("requests that were to be recorded")]
 
 
 class DatasetDescription(Struct):
     """The prompts of the run."""
 
-    name: Annotated[str | None, doc("name of the dataset")] = None
+    name: Annotated[str | None, doc("name of the dataset; null if that is not known")] = None
     source: Annotated[
-        str | None, doc("where it was read from: hub, local, file, sample, bundled, imported")
+        str | None,
+        doc(
+            "where it was read from: hub, local, file, sample, bundled, imported; "
+            "null if that is not known"
+        ),
     ] = None
-    location: Annotated[str | None, doc("repository or file that holds it")] = None
-    digest: Annotated[str | None, doc("SHA-256 over the prompts of the run")] = None
-    count: Annotated[Count | None, doc("prompts that the run used")] = None
-    total: Annotated[Count | None, doc("prompts of the whole dataset")] = None
-    chat: Annotated[Count | None, doc("prompts that are chat messages, not raw text")] = None
-    left_out: Annotated[list[str] | None, doc("ids of prompts that were left out")] = None
+    location: Annotated[
+        str | None, doc("repository or file that holds it; null if that is not stated")
+    ] = None
+    digest: Annotated[
+        str | None, doc("SHA-256 over the prompts of the run; null if that is not known")
+    ] = None
+    count: Annotated[Count | None, doc("prompts that the run used; null if that is not known")] = (
+        None
+    )
+    total: Annotated[
+        Count | None, doc("prompts of the whole dataset; null if that is not known")
+    ] = None
+    chat: Annotated[
+        Count | None, doc("prompts that are chat messages, not raw text; null if that is not known")
+    ] = None
+    left_out: Annotated[
+        list[str] | None, doc("ids of prompts that were left out; null if none were")
+    ] = None
     recorded: Annotated[
-        RecordedPart | None, doc("what a trace holds, if it was not recorded to its end")
+        RecordedPart | None,
+        doc("what a trace holds, if it was not recorded to its end; null if it was"),
     ] = None
 
 
 class RunConfig(Struct):
     """The settings that were asked for."""
 
-    device: Annotated[str | None, doc("torch device")] = None
+    device: Annotated[str | None, doc("torch device; null if that is not stated")] = None
     dtype: Annotated[
-        str | None, doc("number format of the weights"), Compared("forbids", "dtype")
+        str | None,
+        doc("number format of the weights; null if that is not stated"),
+        Compared("forbids", "dtype"),
     ] = None
     executor: Annotated[str, doc("executor that was asked for")] = "auto"
-    executors: Annotated[dict[str, str | None] | None, doc("executor of each model, by role")] = (
-        None
-    )
+    executors: Annotated[
+        dict[str, str | None] | None,
+        doc("executor of each model, by role; null if that is not stated"),
+    ] = None
     products: Annotated[
         str | None,
-        doc("how products are rounded, if not by the dtype alone"),
+        doc("how products are rounded, if not by the dtype alone; null if they are"),
         Compared("forbids", "rounding of products"),
     ] = None
     max_new_tokens: Annotated[
-        int | None, doc("most output tokens per request"), Compared("forbids", "max_new_tokens")
+        int | None,
+        doc("most output tokens per request; null if that is not stated"),
+        Compared("forbids", "max_new_tokens"),
     ] = None
     batch_size: Annotated[
-        int | None, doc("requests that may be decoded at once"), Compared("forbids", "batch size")
+        int | None,
+        doc("requests that may be decoded at once; null if that is not stated"),
+        Compared("forbids", "batch size"),
     ] = None
-    effective_batch_size: Annotated[int | None, doc("requests that were decoded at once")] = None
+    effective_batch_size: Annotated[
+        int | None, doc("requests that were decoded at once; null if that is not stated")
+    ] = None
     repeats: Annotated[
-        int | None, doc("times that each request is decoded"), Compared("is named", "repeats")
+        int | None,
+        doc("times that each request is decoded; null if that is not stated"),
+        Compared("is named", "repeats"),
     ] = None
     processes: Annotated[
         int,
@@ -135,12 +182,14 @@ class RunConfig(Struct):
             lambda n: f"{n:,} or more" if n else "none",
         ),
     ] = 0
-    seed: Annotated[int | None, doc("seed of all random numbers")] = None
+    seed: Annotated[int | None, doc("seed of all random numbers; null if that is not stated")] = (
+        None
+    )
     temperature: Annotated[
         Number | None, doc("sampling temperature; 0 is greedy, null is not stated")
     ] = 0.0
-    top_p: Annotated[Number | None, doc("top-p sampling; 1 disables it")] = None
-    top_k: Annotated[int | None, doc("top-k sampling; 0 disables it")] = None
+    top_p: Annotated[Number | None, doc("top-p sampling; 1 disables it; null is not stated")] = None
+    top_k: Annotated[int | None, doc("top-k sampling; 0 disables it; null is not stated")] = None
     draft_top_n: Annotated[
         int,
         doc("most probable tokens that a draft is drawn from; 0 is all"),
@@ -150,10 +199,12 @@ class RunConfig(Struct):
             lambda n: f"the {n} most probable" if n else "all",
         ),
     ] = 0
-    baseline: Annotated[bool | None, doc("whether the target also decoded alone")] = None
+    baseline: Annotated[
+        bool | None, doc("whether the target also decoded alone; null if that is not stated")
+    ] = None
     lossy: Annotated[
         str | None,
-        doc("rule of lossy verification, if the run had one"),
+        doc("rule of lossy verification, if the run had one; null if it had none"),
         Compared("forbids", "verification", lambda rule: rule or "lossless"),
     ] = None
     launch: Annotated[
@@ -170,32 +221,36 @@ def compared_settings() -> Iterator[tuple[str, Compared]]:
 class HardwareDescription(Struct):
     """The machine that decoded."""
 
-    cpu: Annotated[str | None, doc("processor")] = None
-    physical_cores: Annotated[int | None, doc("processor cores")] = None
-    usable_cpus: Annotated[int | None, doc("processors that the process may use")] = None
-    torch_threads: Annotated[int | None, doc("threads of torch")] = None
-    memory_gb: Annotated[Number | None, doc("memory in GB (1e9 bytes)")] = None
-    gpu: Annotated[str | None, doc("name of the first GPU")] = None
-    gpus: Annotated[int | None, doc("number of GPUs")] = None
-    cuda: Annotated[str | None, doc("version of CUDA")] = None
+    cpu: Annotated[str | None, doc("processor; null if that is not known")] = None
+    physical_cores: Annotated[int | None, doc("processor cores; null if that is not known")] = None
+    usable_cpus: Annotated[
+        int | None, doc("processors that the process may use; null if that is not known")
+    ] = None
+    torch_threads: Annotated[int | None, doc("threads of torch; null if that is not known")] = None
+    memory_gb: Annotated[
+        Number | None, doc("memory in GB (1e9 bytes); null if that is not known")
+    ] = None
+    gpu: Annotated[str | None, doc("name of the first GPU; null if there is none")] = None
+    gpus: Annotated[int | None, doc("number of GPUs; null if that is not known")] = None
+    cuda: Annotated[str | None, doc("version of CUDA; null if torch has none")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
     """The transfer between two stages of a pipeline: a latency, and the tokens' hidden states over
     a bandwidth.
-
-    A pass through all stages pays for `per_pass` transfers; the others take no time. `prune_s` is
-    the duration of pruning the batches in flight, once per step; `batching_s` is added to a step
-    for every request beyond the first.
     """
 
-    latency_s: Amount = 0.0
-    bytes_per_token: Amount = 0.0
+    latency_s: Annotated[Amount, doc("seconds of a transfer besides its bytes")] = 0.0
+    bytes_per_token: Annotated[Amount, doc("bytes of one token's hidden state")] = 0.0
     bytes_per_s: Annotated[Rate | None, doc("bandwidth; null is unlimited")] = None
-    per_pass: Count = 1
-    prune_s: Amount = 0.0
-    batching_s: Amount = 0.0
+    per_pass: Annotated[
+        Count, doc("transfers that a pass through all stages pays for; the others take no time")
+    ] = 1
+    prune_s: Annotated[Amount, doc("seconds of pruning the batches in flight, once per step")] = 0.0
+    batching_s: Annotated[
+        Amount, doc("seconds that every request beyond the first adds to a step")
+    ] = 0.0
 
     def seconds(self, tokens: int) -> float:
         """Return the seconds of one transfer."""
@@ -205,54 +260,107 @@ class HandOver:
 
 
 class LinkDescription(Struct):
-    """The network between drafter and verifier; a bandwidth of null is unlimited."""
+    """The network between drafter and verifier."""
 
-    rtt_s: float = 0.0
-    jitter_s: float = 0.0
-    up_bytes_per_s: float | None = None
-    down_bytes_per_s: float | None = None
-    seed: int = 0
-    state_bytes: float = 0.0
-    draft_bytes: float = 0.0
-    loss: float = 0.0
-    retry_s: float = 0.0
+    rtt_s: Annotated[float, doc("seconds of a round trip; a message takes half of it")] = 0.0
+    jitter_s: Annotated[
+        float, doc("most seconds that are added to or taken from a message, drawn uniformly")
+    ] = 0.0
+    up_bytes_per_s: Annotated[
+        float | None, doc("bytes per second towards the verifier; null is unlimited")
+    ] = None
+    down_bytes_per_s: Annotated[
+        float | None, doc("bytes per second towards the drafter; null is unlimited")
+    ] = None
+    seed: Annotated[int, doc("seed of jitter and loss")] = 0
+    state_bytes: Annotated[
+        float,
+        doc(
+            "bytes of one token's hidden state in one layer; 0 takes the size of the target that "
+            "runs"
+        ),
+    ] = 0.0
+    draft_bytes: Annotated[float, doc("bytes that are sent with the id of each drafted token")] = (
+        0.0
+    )
+    loss: Annotated[float, doc("share of messages that are lost, and sent again")] = 0.0
+    retry_s: Annotated[float, doc("seconds after which a lost message is sent again")] = 0.0
 
 
 class EndpointDescription(Struct, kw_only=True):
-    """A device; `latency` holds the form of its latency model and that form's coefficients."""
+    """A device that runs one of the models."""
 
-    device: str
-    price_per_hour: float
-    power_w: float = 0.0
-    stages: int
-    origin: str
-    latency: JsonObject
-    hand_over: HandOver
-    range: tuple[JsonObject, JsonObject] | None = None
+    device: Annotated[str, doc("name of the device")]
+    price_per_hour: Annotated[
+        float,
+        doc(
+            "dollars per hour, of a verifier for the whole run, of a drafter for the time in "
+            "which it works"
+        ),
+    ]
+    power_w: Annotated[float, doc("watts under load; 0 if that is not known")] = 0.0
+    stages: Annotated[
+        int, doc("stages of a pipeline, each of which takes an equal share of the latency")
+    ]
+    origin: Annotated[str, doc("where its latency model comes from")]
+    latency: Annotated[JsonObject, doc("form of its latency model and that form's coefficients")]
+    hand_over: Annotated[HandOver, doc("transfer between two stages")]
+    range: Annotated[
+        tuple[JsonObject, JsonObject] | None,
+        doc(
+            "latency models at the fast and the slow end of a derived latency; null if there is "
+            "none"
+        ),
+    ] = None
 
 
 class DeploymentDescription(Struct, kw_only=True):
     """The deployment that time is modelled on: every number that decides its time and its price."""
 
-    name: str
-    description: str
-    source: str
-    placement: Literal["edge", "server"]
-    predictor_s: float | None
-    predictor_origin: str = ""
-    cached_prompts: bool
-    drafter: EndpointDescription
-    verifier: EndpointDescription
-    link: LinkDescription
-    colocated: EndpointDescription | None = None
+    name: Annotated[str, doc("name of the deployment")]
+    description: Annotated[str, doc("the deployment in words")]
+    source: Annotated[str, doc("where its numbers come from")]
+    placement: Annotated[
+        Literal["edge", "server"],
+        doc("where the drafter is: on a device of each request's own ('edge'), or on the server"),
+    ]
+    predictor_s: Annotated[
+        float | None,
+        doc(
+            "seconds per token that a learned predictor scores, on the drafting device; null if "
+            "that is not known"
+        ),
+    ]
+    predictor_origin: Annotated[str, doc("where those seconds come from")] = ""
+    cached_prompts: Annotated[
+        bool, doc("whether both models have a prompt in KV when its request arrives")
+    ]
+    drafter: Annotated[EndpointDescription, doc("device of the draft model")]
+    verifier: Annotated[EndpointDescription, doc("device of the target")]
+    link: Annotated[LinkDescription, doc("the network between them")]
+    colocated: Annotated[
+        EndpointDescription | None,
+        doc(
+            "draft model on the server, for the comparison with an edge; null if it is as fast as "
+            "the drafter"
+        ),
+    ] = None
 
 
 class DerivedRange(Struct):
-    """The ends of the range of derived times, and whether a method decided anew at each of them."""
+    """The range of derived times."""
 
-    ends: list[str]
-    decisions: str
-    missing: Annotated[str | None, doc("why the run was not timed at the ends")] = None
+    ends: Annotated[list[str], doc("names of the ends of the range")]
+    decisions: Annotated[
+        str,
+        doc(
+            "'anew' if the method decided anew at each of them, 'as drafted' if the run's own rounds were "
+            "timed there"
+        ),
+    ]
+    missing: Annotated[str | None, doc("why the run was not timed at the ends; null if it was")] = (
+        None
+    )
 
 
 class EngineReference(Struct):
@@ -291,37 +399,44 @@ class PreparedInputs(Struct):
 
 
 class ImportedFile(Struct):
-    """The file of another tool that a run or a trace was made from; `notes` say what it lacks."""
+    """The file of another tool that a run or a trace was made from."""
 
-    tool: str
-    notes: list[str] = field(default_factory=list)
+    tool: Annotated[str, doc("name of the tool")]
+    notes: Annotated[list[str], doc("what the file lacks")] = field(default_factory=list)
 
 
 class TraceReference(Struct):
     """The trace that was replayed."""
 
-    file: Annotated[str | None, doc("name of the file")] = None
-    sha256: Annotated[str | None, doc("SHA-256 of the file")] = None
+    file: Annotated[str | None, doc("name of the file; null if that is not known")] = None
+    sha256: Annotated[str | None, doc("SHA-256 of the file; null if that is not known")] = None
     imported: Annotated[
-        ImportedFile | None, doc("where it comes from, if the kit did not record it")
+        ImportedFile | None,
+        doc("where it comes from, if the kit did not record it; null if it did"),
     ] = None
-    licence: Annotated[str | None, doc("licence of the trace")] = None
-    requests: Annotated[int | None, doc("requests that were replayed")] = None
-    recorded: Annotated[int | None, doc("requests that it holds")] = None
+    licence: Annotated[str | None, doc("licence of the trace; null if none is stated")] = None
+    requests: Annotated[
+        int | None, doc("requests that were replayed; null if that is not known")
+    ] = None
+    recorded: Annotated[int | None, doc("requests that it holds; null if that is not known")] = None
 
 
 class ServerReference(Struct):
     """The server that verified."""
 
-    kind: Annotated[str | None, doc("kind of server")] = None
-    device: Annotated[str | None, doc("device that it verifies on")] = None
+    kind: Annotated[str | None, doc("kind of server; null if that is not known")] = None
+    device: Annotated[str | None, doc("device that it verifies on; null if that is not known")] = (
+        None
+    )
 
 
 class LoweredLimit(Struct):
-    """A draft length that a trace does not reach: the default, and the longest that it holds."""
+    """A draft length that a trace does not reach."""
 
-    lowered: int
-    default: int
+    lowered: Annotated[
+        int, doc("longest draft in tokens that the trace holds, which the method drafts")
+    ]
+    default: Annotated[int, doc("longest draft in tokens by default")]
 
 
 class TuningUse(Struct):
@@ -337,22 +452,33 @@ class TuningUse(Struct):
 
 
 class Resumption(Struct):
-    """One resumption of a run, and the environment in which it went on after `done` requests."""
+    """One resumption of a run, and the environment in which it went on."""
 
-    when: str | None = None
-    commit: str | None = None
-    dirty: bool | None = None
-    versions: dict[str, str | None] | None = None
-    platform: str | None = None
-    hardware: HardwareDescription | None = None
-    done: int | None = None
+    when: Annotated[
+        str | None, doc("time at which it went on, in UTC; null if that is not known")
+    ] = None
+    commit: Annotated[str | None, doc("commit of specbench-kit; null if that is not known")] = None
+    dirty: Annotated[
+        bool | None,
+        doc("whether files of specbench-kit differed from the commit; null if that is not known"),
+    ] = None
+    versions: Annotated[
+        dict[str, str | None] | None, doc("versions of the packages; null if they are not known")
+    ] = None
+    platform: Annotated[str | None, doc("operating system; null if that is not known")] = None
+    hardware: Annotated[
+        HardwareDescription | None, doc("the machine; null if that is not known")
+    ] = None
+    done: Annotated[
+        int | None, doc("requests that were finished before; null if that is not known")
+    ] = None
 
 
 class OutputAgreement(Struct):
-    """The number of outputs that were compared, and of those that are identical."""
+    """Outputs compared with each other."""
 
-    compared: Count = 0
-    identical: Count = 0
+    compared: Annotated[Count, doc("outputs that were compared")] = 0
+    identical: Annotated[Count, doc("outputs of these that are identical")] = 0
 
     @property
     def share(self) -> float | None:
@@ -363,59 +489,98 @@ class OutputAgreement(Struct):
 class WarmUp(Struct):
     """The rounds that were decoded before the measurement."""
 
-    rounds: list[int] = field(default_factory=list)
+    rounds: Annotated[list[int], doc("rounds of each process that worked on the run")] = field(
+        default_factory=list
+    )
 
 
 class Decided(Struct):
-    """When a benchmark that goes on until it is decided was: the least difference, and the requests
-    until then.
-    """
+    """When a benchmark that goes on until it is decided was."""
 
-    share: float
-    requests: int
-    planned: int
+    share: Annotated[
+        float,
+        doc(
+            "share of the fastest method's speed: every method is shown to differ from it, or to lie within "
+            "this share of it"
+        ),
+    ]
+    requests: Annotated[int, doc("requests until then")]
+    planned: Annotated[int, doc("requests that were planned")]
 
 
 class HiddenStates(Struct, frozen=True):
     """The hidden states of the target that a drafter reads, one for each token that the target
     keeps.
-
-    `layers` are those of the target, `bytes_per_token` cross the link: 0 if the drafter runs on the server.
     """
 
-    layers: tuple[int, ...]
-    bytes_per_token: float
+    layers: Annotated[tuple[int, ...], doc("layers of the target")]
+    bytes_per_token: Annotated[
+        float, doc("bytes per token that cross the link; 0 if the drafter runs on the server")
+    ]
 
 
 class RunDescription(Struct, kw_only=True):
     """What `run.json` says, whatever command wrote it. Every field may be missing."""
 
-    command: Annotated[str | None, doc("command of skit, if it was not bench")] = None
-    method: Annotated[str | None, doc("spec of the method, such as fixed-k:k=4")] = None
-    options: Annotated[JsonObject | None, doc("every option of the method with its value")] = None
+    command: Annotated[str | None, doc("command of skit, if it was not bench; null for bench")] = (
+        None
+    )
+    method: Annotated[
+        str | None,
+        doc(
+            "spec of the method, such as fixed-k:k=4; null for commands that do not run one method"
+        ),
+    ] = None
+    options: Annotated[
+        JsonObject | None,
+        doc(
+            "every option of the method with its value; "
+            "null for commands that do not run one method"
+        ),
+    ] = None
     method_source: Annotated[
-        str | None, doc("SHA-256 of the source of a method that another package brings")
+        str | None,
+        doc(
+            "SHA-256 of the source of a method that another package brings; "
+            "null for methods of the kit"
+        ),
     ] = None
     proposal: Annotated[
-        str | None, doc("which tokens are drafted: drawn at random, or the most probable")
+        str | None,
+        doc(
+            "which tokens are drafted: drawn at random, or the most probable; "
+            "null if that is not stated"
+        ),
     ] = None
     uses: Annotated[
         JsonObject, doc("predictor, thresholds and profiles that the method was prepared with")
     ] = field(default_factory=dict)
-    dataset: DatasetDescription = field(default_factory=DatasetDescription)
+    dataset: Annotated[DatasetDescription, doc("the prompts of the run")] = field(
+        default_factory=DatasetDescription
+    )
     models: Annotated[
         dict[str, ModelDescription | None], doc("target and draft model, by role")
     ] = field(default_factory=dict)
-    config: RunConfig = field(default_factory=RunConfig)
-    time_kind: Annotated[str | None, doc("measured or modelled")] = None
-    deployment: DeploymentDescription | None = None
+    config: Annotated[RunConfig, doc("the settings that were asked for")] = field(
+        default_factory=RunConfig
+    )
+    time_kind: Annotated[str | None, doc("measured or modelled; null if that is not known")] = None
+    deployment: Annotated[
+        DeploymentDescription | None,
+        doc("deployment that time is modelled on; null if it was measured"),
+    ] = None
     deployments: Annotated[
         dict[str, DeploymentDescription], doc("deployments of several series, by name")
     ] = field(default_factory=dict)
-    range: DerivedRange | None = None
-    trace: Annotated[TraceReference | None, doc("the trace that was replayed")] = None
+    range: Annotated[
+        DerivedRange | None, doc("range of derived times; null if no time is derived")
+    ] = None
+    trace: Annotated[
+        TraceReference | None, doc("the trace that was replayed; null if none was")
+    ] = None
     imported: Annotated[
-        ImportedFile | None, doc("the file of another tool that the run was made from")
+        ImportedFile | None,
+        doc("the file of another tool that the run was made from; null if it was not"),
     ] = None
     files: Annotated[
         list[str], doc("what each file of another program was taken for, and what was left out")
@@ -426,9 +591,16 @@ class RunDescription(Struct, kw_only=True):
     lowered_limits: Annotated[
         dict[str, LoweredLimit], doc("methods that draft shorter than by default")
     ] = field(default_factory=dict)
-    tuning: Annotated[TuningUse | None, doc("the file of tuned options, if one was named")] = None
-    seen_prompts: Annotated[int | None, doc("prompts that a predictor had been trained on")] = None
-    server: Annotated[ServerReference | None, doc("the server that verified")] = None
+    tuning: Annotated[
+        TuningUse | None, doc("the file of tuned options, if one was named; null if none was")
+    ] = None
+    seen_prompts: Annotated[
+        int | None,
+        doc("prompts that a predictor had been trained on; null if none, or if that is not known"),
+    ] = None
+    server: Annotated[ServerReference | None, doc("the server that verified; null if none did")] = (
+        None
+    )
     shaped_link: Annotated[
         dict[str, float | None], doc("the link whose delays were added to real messages")
     ] = field(default_factory=dict)
@@ -436,15 +608,24 @@ class RunDescription(Struct, kw_only=True):
     machine: Annotated[
         list[MachineReadings], doc("readings of the machine while times were measured")
     ] = field(default_factory=list)
-    started_at: Annotated[str | None, doc("start in UTC, ISO 8601")] = None
-    argv: Annotated[list[str] | None, doc("command line")] = None
-    git_commit: Annotated[str | None, doc("commit of specbench-kit")] = None
+    started_at: Annotated[str | None, doc("start in UTC, ISO 8601; null if that is not known")] = (
+        None
+    )
+    argv: Annotated[list[str] | None, doc("command line; null if that is not known")] = None
+    git_commit: Annotated[str | None, doc("commit of specbench-kit; null if that is not known")] = (
+        None
+    )
     git_dirty: Annotated[
-        bool | None, doc("whether files of specbench-kit differ from the commit")
+        bool | None,
+        doc("whether files of specbench-kit differ from the commit; null if that is not known"),
     ] = None
-    versions: Annotated[dict[str, str | None] | None, doc("versions of the packages")] = None
-    platform: Annotated[str | None, doc("operating system")] = None
-    hardware: HardwareDescription | None = None
+    versions: Annotated[
+        dict[str, str | None] | None, doc("versions of the packages; null if they are not known")
+    ] = None
+    platform: Annotated[str | None, doc("operating system; null if that is not known")] = None
+    hardware: Annotated[
+        HardwareDescription | None, doc("the machine that decoded; null if that is not known")
+    ] = None
 
     @classmethod
     def read(cls, content: JsonObject) -> Self:
@@ -480,23 +661,41 @@ class RunDocument(RunDescription, kw_only=True):
     number_formats: Annotated[
         dict[str, NumberFormat], doc("number formats of the models that ran here, by role")
     ] = field(default_factory=dict)
-    engine: EngineReference | None = None
-    overhead: EngineOverhead = field(default_factory=EngineOverhead)
-    requests: Annotated[Count | None, doc("requests that were planned")] = None
-    prompts: Annotated[JsonObject | None, doc("hash of the first prompt's tokens, by request")] = (
-        None
+    engine: Annotated[
+        EngineReference | None,
+        doc("inference engine that verified; null where the kit's loop decoded"),
+    ] = None
+    overhead: Annotated[EngineOverhead, doc("work of a policy inside another engine")] = field(
+        default_factory=EngineOverhead
     )
+    requests: Annotated[
+        Count | None, doc("requests that were planned; null if that is not known")
+    ] = None
+    prompts: Annotated[
+        JsonObject | None,
+        doc("hash of the first prompt's tokens, by request; null if they are not stored"),
+    ] = None
     left_out: Annotated[dict[str, str], doc("methods that could not run, with the reason")] = field(
         default_factory=dict
     )
     hidden_states: Annotated[
-        HiddenStates | None, doc("hidden states that verdicts carry to the drafter")
+        HiddenStates | None,
+        doc("hidden states that verdicts carry to the drafter; null if they carry none"),
     ] = None
     warm_up: Annotated[WarmUp, doc("rounds before the measurement")] = field(default_factory=WarmUp)
-    looks: Annotated[int | None, doc("times that an undecided benchmark was looked at")] = None
-    decided: Annotated[Decided | None, doc("when the benchmark was decided")] = None
+    looks: Annotated[
+        int | None,
+        doc(
+            "times that an undecided benchmark was looked at; null unless it went on until decided"
+        ),
+    ] = None
+    decided: Annotated[
+        Decided | None,
+        doc("when the benchmark was decided; null if it was not, or was to decode all prompts"),
+    ] = None
     server_only: Annotated[
-        OutputAgreement | None, doc("the same method decoded by the server alone")
+        OutputAgreement | None,
+        doc("the same method decoded by the server alone; null if it was not"),
     ] = None
     resumptions: Annotated[list[Resumption], doc("each time that the run was resumed")] = field(
         default_factory=list

@@ -6,9 +6,9 @@ Imports nothing heavy.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.vocabulary import Percentiles
@@ -22,9 +22,21 @@ class Interval(Struct, frozen=True):
     from others has.
     """
 
-    mean: float
-    low: float | None = None
-    high: float | None = None
+    mean: Annotated[float, Meta(description="mean over seeds, or the figure itself")]
+    low: Annotated[
+        float | None,
+        Meta(
+            description="lower end of the 95% interval; null for a single seed, and for a figure derived from "
+            "others"
+        ),
+    ] = None
+    high: Annotated[
+        float | None,
+        Meta(
+            description="upper end of the 95% interval; null for a single seed, and for a figure derived from "
+            "others"
+        ),
+    ] = None
 
     @property
     def bounds(self) -> tuple[float, float] | None:
@@ -33,152 +45,360 @@ class Interval(Struct, frozen=True):
 
 
 class ResponseLatencies(Struct, Generic[N]):
-    """What the users of one group of devices wait for; None where nothing of the kind arrived.
+    """What the users of one group of devices wait for, in seconds."""
 
-    `icl_s` is the inter-chunk latency, as AIPerf calls it and vLLM counts its inter-token latency: the time between two
-    arrivals of a response, where the tokens of a round arrive together and count as one.
-    """
-
-    ttft_s: Percentiles[N] | None
-    tpot_s: Percentiles[N] | None
-    icl_s: Percentiles[N] | None
-    response_s: Percentiles[N] | None
+    ttft_s: Annotated[
+        Percentiles[N] | None,
+        Meta(
+            description="seconds from a response's arrival to its first tokens, over finished responses; null "
+            "without any"
+        ),
+    ]
+    tpot_s: Annotated[
+        Percentiles[N] | None,
+        Meta(
+            description="seconds per output token after the first, over finished responses of several tokens; "
+            "null without any"
+        ),
+    ]
+    icl_s: Annotated[
+        Percentiles[N] | None,
+        Meta(
+            description="inter-chunk latency, as AIPerf calls it and vLLM counts its inter-token latency: "
+            "seconds between two arrivals of a response, where the tokens of a round arrive "
+            "together and count as one; null without any"
+        ),
+    ]
+    response_s: Annotated[
+        Percentiles[N] | None,
+        Meta(
+            description="seconds from a response's arrival to its last token, over finished responses; null "
+            "without any"
+        ),
+    ]
 
 
 class GroupFigures(ResponseLatencies[N], Generic[N]):
-    """The figures of one group of devices; rates are None where there is nothing to count."""
+    """The figures of one group of devices after the warm-up."""
 
-    responses: N
-    violation_rate: N | None
-    starved_rate: N | None
-    rounds: N
-    deadline_miss_rate: N | None
-    slow_round_rate: N | None
-    throughput: N
-    goodput: N
-    acceptance_length: N | None
-    submitted_per_verify: N | None
-    speed: Percentiles[N] | None
-    queue_s: Percentiles[N] | None
-    verify_s: Percentiles[N] | None
-    interference: Percentiles[N] | None
+    responses: Annotated[
+        N, Meta(description="responses that fell due after the warm-up, finished or not")
+    ]
+    violation_rate: Annotated[
+        N | None,
+        Meta(
+            description="share of the responses that fell due that broke their SLO, each counted once; null "
+            "if none fell due"
+        ),
+    ]
+    starved_rate: Annotated[
+        N | None,
+        Meta(
+            description="the same, where a response that is not there after k times its allowed time counts k "
+            "times; null if none fell due"
+        ),
+    ]
+    rounds: Annotated[N, Meta(description="rounds whose deadline lay before the end")]
+    deadline_miss_rate: Annotated[
+        N | None,
+        Meta(
+            description="share of these rounds that were verified after their deadline; null without such "
+            "rounds"
+        ),
+    ]
+    slow_round_rate: Annotated[
+        N | None,
+        Meta(
+            description="share of these rounds whose accepted tokens and the token after them, over the time "
+            "from the beginning of drafting to the answer, are slower than promised; null without "
+            "such rounds"
+        ),
+    ]
+    throughput: Annotated[N, Meta(description="committed tokens per second")]
+    goodput: Annotated[
+        N,
+        Meta(
+            description="committed tokens per second, times the share of committed tokens that is of "
+            "responses that kept their SLO, among those that fell due"
+        ),
+    ]
+    acceptance_length: Annotated[
+        N | None,
+        Meta(description="mean committed tokens per verified round; null without such rounds"),
+    ]
+    submitted_per_verify: Annotated[
+        N | None,
+        Meta(
+            description="mean drafted tokens that a verified round submits; null without such rounds"
+        ),
+    ]
+    speed: Annotated[
+        Percentiles[N] | None,
+        Meta(
+            description="tokens per second of finished responses, each over its whole time; null without any"
+        ),
+    ]
+    queue_s: Annotated[
+        Percentiles[N] | None,
+        Meta(
+            description="seconds from the arrival of a round at the server to the beginning of its "
+            "verification; null without any"
+        ),
+    ]
+    verify_s: Annotated[
+        Percentiles[N] | None,
+        Meta(
+            description="seconds that the verification of a round took, in its batch; null without any"
+        ),
+    ]
+    interference: Annotated[
+        Percentiles[N] | None,
+        Meta(
+            description="seconds of a verification in its batch / seconds of the same alone; null without any"
+        ),
+    ]
 
 
 class ClassFigures(GroupFigures[N], Generic[N]):
     """The figures of the devices of one SLO class."""
 
-    promised_speed: N
+    promised_speed: Annotated[N, Meta(description="tokens per second that the class is promised")]
 
 
 class MissCauses(Struct, Generic[N]):
-    """Rounds that missed their deadline because of their own batch, and because of the queue.
+    """Verified rounds that missed their deadline, by cause: their own batch, or the queue."""
 
-    A batch is to blame if it took long beside the moving mean of a `window` of batches.
-    """
-
-    window: N
-    compute_dominant: N
-    queue_dominant: N
+    window: Annotated[
+        N,
+        Meta(
+            description="number of batches in the moving mean of batch times that a batch is held against"
+        ),
+    ]
+    compute_dominant: Annotated[
+        N, Meta(description="rounds whose batch took more than 1.5 times that moving mean")
+    ]
+    queue_dominant: Annotated[N, Meta(description="all other rounds that missed their deadline")]
 
 
 class ServerLoad(Struct, Generic[N]):
-    """Load, batches, evictions and idle time of the server."""
+    """Load, batches, evictions and idle time of all servers together."""
 
-    utilisation: N
-    batches: N
-    batch_size: Percentiles[N] | None
-    left_waiting: Percentiles[N] | None
-    estimate_over_true: N | None
-    refusals: N
-    idle_while_waiting_s: N
-    evictions: N
-    evictions_per_response: N
-    peak_kv_tokens: N
+    utilisation: Annotated[
+        N, Meta(description="share of the time after the warm-up in which servers verify, 0 to 1")
+    ]
+    batches: Annotated[N, Meta(description="batches that began after the warm-up")]
+    batch_size: Annotated[
+        Percentiles[N] | None, Meta(description="requests in a batch; null without batches")
+    ]
+    left_waiting: Annotated[
+        Percentiles[N] | None,
+        Meta(description="requests left waiting when a batch began; null without batches"),
+    ]
+    estimate_over_true: Annotated[
+        N | None,
+        Meta(
+            description="mean of the scheduler's estimate of a batch's time / its time; null without batches"
+        ),
+    ]
+    refusals: Annotated[
+        N,
+        Meta(
+            description="decisions of an idle server to verify nothing while requests waited, in the whole "
+            "simulation"
+        ),
+    ]
+    idle_while_waiting_s: Annotated[
+        N, Meta(description="seconds that servers stood idle so, in the whole simulation")
+    ]
+    evictions: Annotated[
+        N, Meta(description="sessions whose KV was evicted, in the whole simulation")
+    ]
+    evictions_per_response: Annotated[
+        N, Meta(description="evictions per response that ended, in the whole simulation")
+    ]
+    peak_kv_tokens: Annotated[
+        N, Meta(description="most tokens whose KV a server held at once, in the whole simulation")
+    ]
 
 
 class ServerShare(Struct, Generic[N]):
-    """What one server of a pool does: how busy it is, and its shares of all verified rounds and
-    committed tokens.
+    """What one server of a pool does."""
 
-    In the whole simulation, `moved` sessions left it by the router's choice, and `lost` ones
-    because it failed, with KV that had to be computed again elsewhere.
-    """
-
-    utilisation: N
-    rounds_share: N | None
-    tokens_share: N | None
-    batches: N
-    batch_size: N | None
-    away_s: N
-    moved: N
-    lost: N
+    utilisation: Annotated[
+        N,
+        Meta(
+            description="share of the time after the warm-up in which the server verifies, 0 to 1"
+        ),
+    ]
+    rounds_share: Annotated[
+        N | None,
+        Meta(
+            description="its share of all rounds that are verified after the warm-up; null without any"
+        ),
+    ]
+    tokens_share: Annotated[
+        N | None,
+        Meta(description="its share of the tokens that these rounds commit; null without any"),
+    ]
+    batches: Annotated[N, Meta(description="its batches that began after the warm-up")]
+    batch_size: Annotated[
+        N | None, Meta(description="mean requests in its batches; null without batches")
+    ]
+    away_s: Annotated[N, Meta(description="seconds after the warm-up in which the server was away")]
+    moved: Annotated[
+        N,
+        Meta(
+            description="sessions that left it by the router's choice, with KV that had to be computed again "
+            "elsewhere, in the whole simulation"
+        ),
+    ]
+    lost: Annotated[
+        N,
+        Meta(
+            description="sessions that left it because it failed, with KV that had to be computed again "
+            "elsewhere, in the whole simulation"
+        ),
+    ]
 
 
 class SteadyState(Struct, Generic[N]):
-    """The growth of throughput after the warm-up, if that is steady, and warm-up that was
-    counted.
-    """
+    """Whether the server was in a steady state after the warm-up."""
 
-    drift: N | None
-    steady: bool
-    warm_up_left_s: N
+    drift: Annotated[
+        N | None,
+        Meta(
+            description="relative growth of throughput from the first to the second half of the time after "
+            "the warm-up; null if the first half commits nothing"
+        ),
+    ]
+    steady: Annotated[bool, Meta(description="whether the drift is at most 5% in either direction")]
+    warm_up_left_s: Annotated[
+        N,
+        Meta(
+            description="seconds of warm-up, by the marginal standard error rule (MSER), that are counted in "
+            "the figures"
+        ),
+    ]
 
 
 class TimeSeries(Struct):
-    """One value per span and quantity, None if nothing began in it; `at_s` is the middle of each
-    span.
+    """The course of a simulation: one value for each of equal spans of time."""
 
-    The quantities are tokens submitted to a verification, requests in a batch, requests left
-    waiting behind it, the share of time in which the server is busy, and committed tokens per
-    second.
-    """
-
-    at_s: list[float | None]
-    draft_length: list[float | None]
-    batch_size: list[float | None]
-    left_waiting: list[float | None]
-    load: list[float | None]
-    tokens_per_s: list[float | None]
+    at_s: Annotated[
+        list[float | None], Meta(description="middle of each span, in seconds since the start")
+    ]
+    draft_length: Annotated[
+        list[float | None],
+        Meta(
+            description="mean tokens submitted to a verification that began in the span; null if none did"
+        ),
+    ]
+    batch_size: Annotated[
+        list[float | None],
+        Meta(description="mean requests in a batch that began in the span; null if none did"),
+    ]
+    left_waiting: Annotated[
+        list[float | None],
+        Meta(
+            description="mean requests left waiting when a batch began in the span; null if none did"
+        ),
+    ]
+    load: Annotated[
+        list[float | None], Meta(description="share of the span in which servers are busy, 0 to 1")
+    ]
+    tokens_per_s: Annotated[list[float | None], Meta(description="committed tokens per second")]
 
 
 class ServingCost(Struct, Generic[N], kw_only=True):
-    """Prices and energy after the warm-up; None where no power or no price is known.
+    """Prices and energy after the warm-up.
 
-    `price` counts the servers all the time and devices while they draft; `rented_price` counts devices all the time.
-    Energy is that of working at full power. The parts of servers and of devices are known each by itself; the devices'
-    is 0 where they draft nothing, and `joules_per_device_hour` is its mean over all devices.
+    Energy is that of working at full power.
     """
 
-    energy_j: N | None
-    joules_per_token: N | None
-    server_joules_per_token: N | None = None
-    device_joules_per_token: N | None = None
-    joules_per_device_hour: N | None = None
-    edge_busy_s: N
-    price: N
-    tokens_per_price: N | None
-    rented_price: N
-    tokens_per_rented_price: N | None
+    energy_j: Annotated[
+        N | None,
+        Meta(
+            description="joules of servers while they verify and of devices while they draft; null where a "
+            "power is not known"
+        ),
+    ]
+    joules_per_token: Annotated[
+        N | None,
+        Meta(
+            description="joules per committed token; null where no energy is known, and without tokens"
+        ),
+    ]
+    server_joules_per_token: Annotated[
+        N | None,
+        Meta(
+            description="joules of the servers per committed token; null where a server's power is not known, "
+            "and without tokens"
+        ),
+    ] = None
+    device_joules_per_token: Annotated[
+        N | None,
+        Meta(
+            description="joules of the devices per committed token, 0 where they draft nothing; null where a "
+            "device's power is not known, and without tokens"
+        ),
+    ] = None
+    joules_per_device_hour: Annotated[
+        N | None,
+        Meta(
+            description="mean joules of a device per hour, 0 where they draft nothing; null where a device's "
+            "power is not known"
+        ),
+    ] = None
+    edge_busy_s: Annotated[N, Meta(description="seconds of drafting, summed over rounds")]
+    price: Annotated[
+        N,
+        Meta(description="dollars for the servers all the time and for devices while they draft"),
+    ]
+    tokens_per_price: Annotated[
+        N | None, Meta(description="committed tokens per dollar of 'price'; null if that is 0")
+    ]
+    rented_price: Annotated[
+        N,
+        Meta(
+            description="dollars for the servers and, where devices draft, for the devices all the time"
+        ),
+    ]
+    tokens_per_rented_price: Annotated[
+        N | None,
+        Meta(description="committed tokens per dollar of 'rented_price'; null if that is 0"),
+    ]
 
 
 class ServingFigures(Struct, Generic[N], omit_defaults=True):
-    """All figures of a simulation after its warm-up; `pool` has those of each server if there are
-    several.
+    """All figures of a simulation after its warm-up."""
 
-    Where requests arrive whether or not earlier ones are answered, `device_wait_share` is the share
-    of the time of responses for which they waited for a device that was still busy.
-    """
-
-    overall: GroupFigures[N]
-    classes: dict[str, ClassFigures[N]]
-    kinds: dict[str, GroupFigures[N]]
-    violations: MissCauses[N]
-    server: ServerLoad[N]
-    steady: SteadyState[N]
-    over_time: TimeSeries
-    cost: ServingCost[N]
-    pool: dict[str, ServerShare[N]] = {}
-    device_wait_share: N | None = None
+    overall: Annotated[GroupFigures[N], Meta(description="figures of all devices")]
+    classes: Annotated[
+        dict[str, ClassFigures[N]],
+        Meta(description="figures of the devices of each SLO class, by its name"),
+    ]
+    kinds: Annotated[
+        dict[str, GroupFigures[N]],
+        Meta(description="figures of each kind of device, by its name, if there are several"),
+    ]
+    violations: Annotated[
+        MissCauses[N], Meta(description="rounds that missed their deadline, by cause")
+    ]
+    server: Annotated[ServerLoad[N], Meta(description="load of all servers together")]
+    steady: Annotated[SteadyState[N], Meta(description="whether the server was in a steady state")]
+    over_time: Annotated[TimeSeries, Meta(description="the course of the simulation")]
+    cost: Annotated[ServingCost[N], Meta(description="prices and energy")]
+    pool: Annotated[
+        dict[str, ServerShare[N]],
+        Meta(description="figures of each server by name, if there are several"),
+    ] = {}
+    device_wait_share: Annotated[
+        N | None,
+        Meta(
+            description="share of the time of responses for which they waited for a device that was still "
+            "busy; null where requests arrive only after earlier ones are answered"
+        ),
+    ] = None
 
 
 Real = int | float
@@ -199,13 +419,32 @@ FEWEST_SEEDS = 5
 class ServingPoint(Struct, kw_only=True, omit_defaults=True):
     """A series at one point of the grid."""
 
-    series: str
-    devices: int | None = None
-    slo: str
-    slo_scale: float
-    estimator_factor: float
-    estimator_noise: float
-    guard_s: float | None
+    series: Annotated[str, Meta(description="label of the series")]
+    devices: Annotated[
+        int | None,
+        Meta(description="number of devices; null in a search for capacity"),
+    ] = None
+    slo: Annotated[
+        str, Meta(description="promised tokens per second, a class, or a mix of them with shares")
+    ]
+    slo_scale: Annotated[float, Meta(description="factor on the promised time per token")]
+    estimator_factor: Annotated[
+        float,
+        Meta(description="bias of the scheduler's estimator: predicted / true time of a batch"),
+    ]
+    estimator_noise: Annotated[
+        float,
+        Meta(
+            description="standard deviation of the log-normal noise on the estimate of each request's time"
+        ),
+    ]
+    guard_s: Annotated[
+        float | None,
+        Meta(
+            description="guard time of the scheduler in seconds; null for schedulers without one, and if none "
+            "that was tried is enough"
+        ),
+    ]
 
     def at(self, axis: str) -> AxisValue:
         """Return the value on one of `AXES`."""
@@ -221,41 +460,74 @@ class ServingPoint(Struct, kw_only=True, omit_defaults=True):
 class SimulatedRow(ServingPoint, kw_only=True):
     """The figures of a simulated point over the seeds."""
 
-    figures: SeedFigures
+    figures: Annotated[SeedFigures, Meta(description="the figures over seeds")]
 
 
 class TriedLoad(Struct, frozen=True):
-    """One load of a search: its violation rate with the interval when the run was stopped after
-    `simulated_s`.
+    """One load of a search for capacity, and what it showed when the run was stopped."""
 
-    It `settled` if the interval lay on one side of epsilon; if it never does, the rate itself
-    decides. A run that still drifts at its end is not `steady`, and its load does not count as
-    served (`holds`). `latencies` are those of all responses together and, where several speeds are
-    promised, by class; `pool` is what each server does, if there are several. Files of earlier
-    versions have neither.
-    """
-
-    load: Real
-    rate: float
-    low: float
-    high: float
-    responses: int
-    simulated_s: float
-    settled: bool
-    holds: bool
-    steady: bool = True
-    latencies: dict[str, ResponseLatencies[Real]] = {}
-    pool: dict[str, ServerShare[Real]] = {}
+    load: Annotated[
+        Real,
+        Meta(
+            description="the load: devices, or requests per second where requests arrive whether or not "
+            "others are done"
+        ),
+    ]
+    rate: Annotated[
+        float, Meta(description="share of the responses that fell due that broke their SLO")
+    ]
+    low: Annotated[float, Meta(description="lower end of the interval of that share")]
+    high: Annotated[float, Meta(description="upper end of the interval of that share")]
+    responses: Annotated[int, Meta(description="responses that fell due after the warm-up")]
+    simulated_s: Annotated[float, Meta(description="simulated seconds, warm-up included")]
+    settled: Annotated[
+        bool,
+        Meta(
+            description="whether the interval lay on one side of epsilon; if it never does, the rate itself "
+            "decides"
+        ),
+    ]
+    holds: Annotated[
+        bool,
+        Meta(
+            description="whether the load counts as served: the rate is at most epsilon, and the run is "
+            "steady"
+        ),
+    ]
+    steady: Annotated[
+        bool,
+        Meta(
+            description="false for a run that still drifts at its end, which is asked where the rate is at "
+            "most epsilon"
+        ),
+    ] = True
+    latencies: Annotated[
+        dict[str, ResponseLatencies[Real]],
+        Meta(
+            description="latencies of all responses together ('all') and, where several speeds are promised, "
+            "by class; empty in files of earlier versions"
+        ),
+    ] = {}
+    pool: Annotated[
+        dict[str, ServerShare[Real]],
+        Meta(
+            description="what each server does, by name, if there are several; empty in files of earlier "
+            "versions"
+        ),
+    ] = {}
 
 
 class SeedSearch(Struct, frozen=True):
-    """The capacity that was found with one seed, and the loads tried; `bounded` if even the highest
-    was served.
-    """
+    """The capacity that was found with one seed."""
 
-    load: Real
-    trials: list[TriedLoad]
-    bounded: bool = False
+    load: Annotated[
+        Real,
+        Meta(description="highest load that was served, in the unit of the row; 0 if none was"),
+    ]
+    trials: Annotated[
+        list[TriedLoad], Meta(description="the loads that were tried, in their order")
+    ]
+    bounded: Annotated[bool, Meta(description="whether even the highest load was served")] = False
 
     @property
     def monotone(self) -> bool:
@@ -272,67 +544,151 @@ class SeedSearch(Struct, frozen=True):
 
 
 class SearchedRow(ServingPoint, kw_only=True):
-    """The capacity of a series over the seeds, with the latencies at it by class; or why nothing
-    can be served.
+    """The capacity of a series over the seeds, or why nothing can be served."""
 
-    `pool` is what each server does at the capacity if there are several.
-
-    `monotone`: every load up to the first that was not served is served. `bounded`: even the highest load was served.
-    `steady` and `settled` are shares of the trials.
-    """
-
-    capacity: Interval
-    unit: str
-    response_s: Percentiles[Interval] | None = None
-    latencies: dict[str, ResponseLatencies[Interval]] | None = None
-    pool: dict[str, ServerShare[Interval]] = {}
-    monotone: bool | None = None
-    steady: float | None = None
-    bounded: bool | None = None
-    settled: float | None = None
-    simulated_s: float | None = None
-    refused: str = ""
-    seeds: list[SeedSearch]
+    capacity: Annotated[Interval, Meta(description="highest load that is served, over seeds")]
+    unit: Annotated[
+        str,
+        Meta(
+            description="unit of the capacity: devices, or requests/s where requests arrive whether or not "
+            "others are done"
+        ),
+    ]
+    response_s: Annotated[
+        Percentiles[Interval] | None,
+        Meta(description="seconds of whole responses at the capacity; null if nothing is served"),
+    ] = None
+    latencies: Annotated[
+        dict[str, ResponseLatencies[Interval]] | None,
+        Meta(
+            description="latencies at the capacity, of all responses together ('all') and, where several "
+            "speeds are promised, by class; null if nothing is served"
+        ),
+    ] = None
+    pool: Annotated[
+        dict[str, ServerShare[Interval]],
+        Meta(description="what each server does at the capacity, by name, if there are several"),
+    ] = {}
+    monotone: Annotated[
+        bool | None,
+        Meta(
+            description="whether every load that was tried is served up to the first that is not, with all "
+            "seeds; null if refused"
+        ),
+    ] = None
+    steady: Annotated[
+        float | None,
+        Meta(description="share of the tried loads whose run was steady; null if refused"),
+    ] = None
+    bounded: Annotated[
+        bool | None,
+        Meta(description="whether even the highest load was served with a seed; null if refused"),
+    ] = None
+    settled: Annotated[
+        float | None,
+        Meta(description="share of the tried loads that were settled; null if refused"),
+    ] = None
+    simulated_s: Annotated[
+        float | None, Meta(description="simulated seconds of all tried loads; null if refused")
+    ] = None
+    refused: Annotated[
+        str, Meta(description="why nothing can be served; empty if the search was made")
+    ] = ""
+    seeds: Annotated[list[SeedSearch], Meta(description="the search with each seed")]
 
 
 class SeriesDifference(ServingPoint, kw_only=True):
     """A series compared with the first one at the same point, seed by seed."""
 
-    against: str
-    throughput_ratio: Interval | None
-    violation_difference: Interval | None
+    against: Annotated[str, Meta(description="label of the first series")]
+    throughput_ratio: Annotated[
+        Interval | None,
+        Meta(
+            description="throughput of this series / of the first one; null if the first commits nothing"
+        ),
+    ]
+    violation_difference: Annotated[
+        Interval | None,
+        Meta(
+            description="violation rate of this series - of the first one; null if either has none"
+        ),
+    ]
 
 
 class FigureEnd(Struct):
     """Figures of a point at one end of what derived times may be."""
 
-    throughput: float
-    violation_rate: float | None
+    throughput: Annotated[
+        float,
+        Meta(
+            description="committed tokens per second with the first seed; 0 if the promise cannot be kept at "
+            "this end"
+        ),
+    ]
+    violation_rate: Annotated[
+        float | None,
+        Meta(
+            description="share of the responses that fell due that broke their SLO; 1 if the promise cannot "
+            "be kept at this end; null if none fell due"
+        ),
+    ]
 
 
 class FigureRange(ServingPoint, kw_only=True):
-    """The figures of a point at the ends of derived times, and the ratio of its throughput to that
-    of `against`.
-    """
+    """The figures of a point at the ends of derived times."""
 
-    ends: dict[str, FigureEnd]
-    throughput: tuple[float, float] | None
-    violation_rate: tuple[float, float] | None
-    against: str | None
-    throughput_ratio: tuple[float, float] | None
+    ends: Annotated[dict[str, FigureEnd], Meta(description="figures at each end, by its name")]
+    throughput: Annotated[
+        tuple[float, float] | None,
+        Meta(
+            description="least and most committed tokens per second: at the ends, and the mean that is "
+            "shown; null if none is known"
+        ),
+    ]
+    violation_rate: Annotated[
+        tuple[float, float] | None,
+        Meta(
+            description="least and most violation rate: at the ends, and the mean that is shown; null if none "
+            "is known"
+        ),
+    ]
+    against: Annotated[
+        str | None,
+        Meta(description="label of the first series at the same point; null without a ratio to it"),
+    ]
+    throughput_ratio: Annotated[
+        tuple[float, float] | None,
+        Meta(
+            description="least and most ratio of throughput to that of 'against'; null for the first series, "
+            "and if that commits nothing"
+        ),
+    ]
 
 
 class CapacityRange(ServingPoint, kw_only=True):
-    """The capacity of a series at the ends of derived times, and its ratio to that of the series
-    `against`.
-    """
+    """The capacity of a series at the ends of derived times."""
 
-    unit: str
-    mean: float
-    ends: dict[str, float]
-    capacity: tuple[float, float]
-    against: str | None
-    capacity_ratio: tuple[float, float] | None
+    unit: Annotated[str, Meta(description="unit of the capacity: devices, or requests/s")]
+    mean: Annotated[float, Meta(description="mean capacity over seeds")]
+    ends: Annotated[dict[str, float], Meta(description="capacity at each end, by its name")]
+    capacity: Annotated[
+        tuple[float, float],
+        Meta(description="least and most capacity: at the ends, and the mean over seeds"),
+    ]
+    against: Annotated[
+        str | None,
+        Meta(
+            description="label of the series with the highest capacity in the same setting; null without a "
+            "ratio to it"
+        ),
+    ]
+    capacity_ratio: Annotated[
+        tuple[float, float] | None,
+        Meta(
+            description="least and most ratio of capacity to that of 'against'; null for that series, and if "
+            "it serves nothing"
+        ),
+    ]
 
 
 def varied(rows: Sequence[ServingPoint]) -> list[str]:

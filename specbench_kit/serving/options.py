@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
+from msgspec import Meta
+
 from specbench_kit.core.common_options import (
     DatasetOptions,
     Draft,
@@ -360,12 +362,30 @@ class PresetOption:
 class CapacityRule:
     """The rule by which a load counts as served, and the extent of the search for capacity."""
 
-    epsilon: Annotated[float, Option("Share of responses that may violate their SLO.", LOAD)] = 0.05
-    most: Annotated[int, Option("Largest number of devices to try.", LOAD)] = 4096
+    epsilon: Annotated[
+        float,
+        Option("Share of responses that may violate their SLO.", LOAD),
+        Meta(description="share of responses that may violate their SLO"),
+    ] = 0.05
+    most: Annotated[
+        int,
+        Option("Largest number of devices to try.", LOAD),
+        Meta(
+            description="largest load that is tried: devices, or hundredths of a request per second"
+        ),
+    ] = 4096
     resolution: Annotated[
-        float, Option("Relative precision of the result, such as 0.01.", LOAD)
+        float,
+        Option("Relative precision of the result, such as 0.01.", LOAD),
+        Meta(description="relative precision of the capacity"),
     ] = 0.01
-    objective: Objective = "speed"
+    objective: Annotated[
+        Objective,
+        Meta(
+            description="what a promised speed is measured by: 'speed', tokens over the whole response, or "
+            "'tpot', time per token after the first"
+        ),
+    ] = "speed"
 
     def __post_init__(self) -> None:
         epsilon = self.epsilon

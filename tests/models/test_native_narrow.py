@@ -212,7 +212,7 @@ def test_weights_in_8_bits_are_described_as_another_model() -> None:
 
 def test_an_executor_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
-        SkitError, match=r"^unknown executor 'native-bf17' \(did you mean 'native-bf16'\?\)"
+        SkitError, match=r"^unknown executor 'native-bf17' \(did you mean 'native-bf16'"
     ):
         resolve_dtype("auto", torch.device("cpu"), "native-bf17")
     with pytest.raises(

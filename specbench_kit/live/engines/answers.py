@@ -4,9 +4,9 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from specbench_kit.core.typed_json import Count, Number
 
@@ -155,12 +155,18 @@ class AnswerRecord(Struct, frozen=True):
 class ServerDescription(Struct, frozen=True):
     """A server under test as `run.json` names it; an address never holds a key."""
 
-    name: str
-    address: str
-    dialect: str
-    model: str | None = None
-    context: Count | None = None
-    version: str | None = None
+    name: Annotated[str, Meta(description="name of the server in the comparison")]
+    address: Annotated[str, Meta(description="URL of the server, without a key")]
+    dialect: Annotated[str, Meta(description="API by which it is asked")]
+    model: Annotated[
+        str | None, Meta(description="model that it is asked for; null if it names none")
+    ] = None
+    context: Annotated[
+        Count | None, Meta(description="tokens of its context; null if it does not say")
+    ] = None
+    version: Annotated[
+        str | None, Meta(description="version of its software; null if it does not say")
+    ] = None
 
 
 class CounterChange(Struct, frozen=True):

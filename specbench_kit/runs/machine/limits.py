@@ -6,8 +6,9 @@ Readings are blocks, one for each process that timed something, as `Watch.end` m
 
 from collections.abc import Sequence
 from math import log
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from specbench_kit.core.typed_json import convert
 
@@ -34,52 +35,110 @@ WIDEST_CONTROL = 1.5
 
 
 class LaneReadings(Struct):
-    """The readings of one lane; null where nothing can be said.
+    """The readings of one lane: of the work of one method, of one model, or of a server."""
 
-    They are the seconds of its work, those in which its thread and its process had a processor, and
-    those of processes that worked for it, `others_s`; the `spread` of the times of identical
-    `steps`, of which there are so many; and the seconds that its clock left out. On a GPU
-    `cpu_share` is null: its thread may wait for the device.
-    """
-
-    wall_s: float | None = None
-    thread_s: float | None = None
-    process_s: float | None = None
-    others_s: float | None = None
-    cpu_share: float | None = None
-    spread: float | None = None
-    steps: int = 0
-    uncounted_s: float = 0.0
+    wall_s: Annotated[
+        float | None, Meta(description="seconds of its work; null if that is not known")
+    ] = None
+    thread_s: Annotated[
+        float | None,
+        Meta(description="seconds in which its thread had a processor; null if that is not known"),
+    ] = None
+    process_s: Annotated[
+        float | None,
+        Meta(
+            description="seconds in which its process had processors, all threads together; null if that is "
+            "not known"
+        ),
+    ] = None
+    others_s: Annotated[
+        float | None,
+        Meta(
+            description="processor seconds of processes that worked for it; null if they run on another "
+            "machine"
+        ),
+    ] = None
+    cpu_share: Annotated[
+        float | None,
+        Meta(
+            description="share of its work in which its thread, or processes that worked for it, had a "
+            "processor; null on a GPU, whose thread may wait for the device, and if that is not "
+            "known"
+        ),
+    ] = None
+    spread: Annotated[
+        float | None,
+        Meta(
+            description="90th / 10th percentile of the times of identical steps; null if none was repeated "
+            "often enough"
+        ),
+    ] = None
+    steps: Annotated[int, Meta(description="identical steps that the spread is over")] = 0
+    uncounted_s: Annotated[
+        float, Meta(description="seconds of its work that the run's clock left out")
+    ] = 0.0
 
 
 class ControlReading(Struct):
-    """The speed of plain decoding beside itself, on a typical prompt and by the ratio of the summed
-    times.
+    """The speed of plain decoding beside itself."""
 
-    One request that was held up may move the latter.
-    """
-
-    speed: float
-    interval: tuple[float, float]
-    speed_in_all: float | None = None
-    prompts: int | None = None
+    speed: Annotated[float, Meta(description="the one / the other on a typical prompt, a factor")]
+    interval: Annotated[tuple[float, float], Meta(description="95% interval of 'speed'")]
+    speed_in_all: Annotated[
+        float | None,
+        Meta(
+            description="ratio of the summed times, which one request that was held up may move; null in "
+            "files of earlier versions"
+        ),
+    ] = None
+    prompts: Annotated[
+        int | None,
+        Meta(description="independent prompts that were timed; null in files of earlier versions"),
+    ] = None
 
 
 class MachineReadings(Struct):
-    """What one process that timed something saw of the machine: `load` at its start and its end,
-    `steal` as a share.
+    """What one process that timed something saw of the machine."""
 
-    `injected` names the file whose readings stand in for those of the machine.
-    """
-
-    device: str | None = None
-    threads: int | None = None
-    cpus: int | None = None
-    load: tuple[float | None, float | None] | None = None
-    steal: float | None = None
-    lanes: dict[str, LaneReadings] = field(default_factory=dict)
-    control: ControlReading | None = None
-    injected: str | None = None
+    device: Annotated[
+        str | None, Meta(description="torch device of the models; null if that is not known")
+    ] = None
+    threads: Annotated[
+        int | None, Meta(description="threads of torch; null if that is not known")
+    ] = None
+    cpus: Annotated[
+        int | None, Meta(description="processors of the machine; null if that is not known")
+    ] = None
+    load: Annotated[
+        tuple[float | None, float | None] | None,
+        Meta(
+            description="load average of the machine at the start and at the end, either null if not known; "
+            "null if neither is known"
+        ),
+    ] = None
+    steal: Annotated[
+        float | None,
+        Meta(
+            description="share of the demanded processor seconds that the host withheld; null if too few were "
+            "demanded"
+        ),
+    ] = None
+    lanes: Annotated[
+        dict[str, LaneReadings], Meta(description="readings of each lane, by name")
+    ] = field(default_factory=dict)
+    control: Annotated[
+        ControlReading | None,
+        Meta(
+            description="speed of plain decoding beside itself; null if it was not decoded twice, or for too "
+            "few prompts"
+        ),
+    ] = None
+    injected: Annotated[
+        str | None,
+        Meta(
+            description="file whose readings stand in for those of the machine; null if these were taken"
+        ),
+    ] = None
 
 
 def read_machine(blocks: object) -> list[MachineReadings]:

@@ -5,9 +5,9 @@ tables.
 from collections.abc import Sequence
 from math import ceil, floor, inf, log
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import field
+from msgspec import Meta, field
 
 from specbench_kit.core.plain_text import last_part
 from specbench_kit.core.typed_json import Number
@@ -71,8 +71,13 @@ TITLES = {"throughput": "tokens/s", **LATENCIES, "acceptance": "acceptance"}
 class AbConfig(RunConfig):
     """The settings of a comparison of two servers, with the latencies that goodput asks for."""
 
-    ttft_slo: Number | None = None
-    tpot_slo: Number | None = None
+    ttft_slo: Annotated[
+        Number | None, Meta(description="TTFT in seconds that goodput asks for; null for none")
+    ] = None
+    tpot_slo: Annotated[
+        Number | None,
+        Meta(description="TPOT in seconds that goodput asks for; null for none"),
+    ] = None
 
     @property
     def slo(self) -> str:
@@ -88,11 +93,29 @@ class AbConfig(RunConfig):
 class AbDescription(RunDescription, kw_only=True):
     """What `run.json` says of a comparison of two servers."""
 
-    config: AbConfig = field(default_factory=AbConfig)
-    servers: list[ServerDescription] = field(default_factory=list)
-    requests: int | None = None
-    order: str | None = None
-    resumptions: list[Resumption] = field(default_factory=list)
+    config: Annotated[AbConfig, Meta(description="options of the command")] = field(
+        default_factory=AbConfig
+    )
+    servers: Annotated[
+        list[ServerDescription], Meta(description="the two servers, in the order of their names")
+    ] = field(default_factory=list)
+    requests: Annotated[
+        int | None,
+        Meta(
+            description="requests of one repeat at one load to one server; null if that is not known"
+        ),
+    ] = None
+    order: Annotated[
+        str | None,
+        Meta(
+            description="the order in which the servers got their requests, in words; null if that is not "
+            "known"
+        ),
+    ] = None
+    resumptions: Annotated[
+        list[Resumption],
+        Meta(description="how often the comparison was interrupted and resumed, and where"),
+    ] = field(default_factory=list)
 
 
 def terminal(run: AbDescription, summary: AbSummary) -> Blocks:

@@ -4,9 +4,9 @@ such a run fails.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import Count, Number
@@ -32,59 +32,136 @@ sampled ones, whose distributions show no difference; not; or unknown.
 class Speculation(Struct, frozen=True):
     """Acceptance as the server reports it: for each answer, or by its counters over the whole load.
 
-    The acceptance length has its 95% interval over turns. By what answers report it counts the
-    tokens that were sent; counters also count those of a last round after the answer's end, so that
-    `tokens_per_round`, the tokens that were sent for each round, stands beside it.
+    By what answers report the acceptance length counts the tokens that were sent; counters also
+    count those of a last round after the answer's end.
     """
 
-    source: Literal["each answer", "counters"]
-    acceptance_length: Number | None = None
-    acceptance_rate: Number | None = None
-    rounds: Count | None = None
-    drafted: Count | None = None
-    accepted: Count | None = None
-    interval: list[Number] | None = None
-    tokens_per_round: Number | None = None
-    doubts: list[str] = []
+    source: Annotated[
+        Literal["each answer", "counters"],
+        Meta(description="what reports it: each answer, or the server's counters"),
+    ]
+    acceptance_length: Annotated[
+        Number | None,
+        Meta(description="committed tokens per round; null if rounds are not reported"),
+    ] = None
+    acceptance_rate: Annotated[
+        Number | None,
+        Meta(
+            description="share of the drafted tokens that were accepted; null if either is not reported, and "
+            "without drafts"
+        ),
+    ] = None
+    rounds: Annotated[Count | None, Meta(description="rounds; null if not reported")] = None
+    drafted: Annotated[Count | None, Meta(description="drafted tokens; null if not reported")] = (
+        None
+    )
+    accepted: Annotated[Count | None, Meta(description="accepted tokens; null if not reported")] = (
+        None
+    )
+    interval: Annotated[
+        list[Number] | None,
+        Meta(
+            description="95% interval of the acceptance length over turns; null if there are too few"
+        ),
+    ] = None
+    tokens_per_round: Annotated[
+        Number | None,
+        Meta(
+            description="tokens that were sent, without each answer's first, per counted round; null by what "
+            "answers report, and where a request failed or was sent again"
+        ),
+    ] = None
+    doubts: Annotated[list[str], Meta(description="what the counts say that cannot be right")] = []
     """What the counts say that cannot be right."""
 
 
 class ServerFigures(Struct, frozen=True):
-    """The figures of one server under one load.
+    """The figures of one server under one load."""
 
-    `throughput` and `goodput` are tokens per second, the latter of the requests that met every SLO; `attainment` is
-    the share of these among all requests. `in_flight` is the mean number of requests at the server. `retry_reasons`
-    counts why requests were sent again.
-    """
-
-    finished: Count
-    failed: Count
-    retried: Count
-    tokens: Count
-    throughput: Number | None
-    in_flight: Number | None
-    tokens_per_burst: Number | None
-    ttft: DistributionValues
-    tpot: DistributionValues
-    itl: DistributionValues
-    e2e: DistributionValues
-    goodput: Number | None = None
-    attainment: Number | None = None
-    speculation: Speculation | None = None
-    counted_by: list[str] = []
-    cached_tokens: Count = 0
-    late_p99_s: Number | None = None
-    retry_reasons: dict[str, Count] = {}
+    finished: Annotated[Count, Meta(description="requests that were answered")]
+    failed: Annotated[Count, Meta(description="requests that were not answered")]
+    retried: Annotated[Count, Meta(description="requests that were sent more than once")]
+    tokens: Annotated[Count, Meta(description="tokens of all answers")]
+    throughput: Annotated[
+        Number | None,
+        Meta(
+            description="tokens per second of the time in which the server had turns to answer; null without "
+            "such time"
+        ),
+    ]
+    in_flight: Annotated[
+        Number | None,
+        Meta(
+            description="mean number of requests at the server in that time; null without such time"
+        ),
+    ]
+    tokens_per_burst: Annotated[
+        Number | None,
+        Meta(
+            description="mean tokens that arrived together, without each answer's first; null if none did"
+        ),
+    ]
+    ttft: Annotated[
+        DistributionValues, Meta(description="time to first token, from when the request was sent")
+    ]
+    tpot: Annotated[
+        DistributionValues, Meta(description="time per output token of an answer after its first")
+    ]
+    itl: Annotated[
+        DistributionValues,
+        Meta(
+            description="inter-token latency: gap between tokens; those that arrive together share the gap "
+            "before them equally"
+        ),
+    ]
+    e2e: Annotated[
+        DistributionValues,
+        Meta(description="time of the whole answer, from when the request was sent"),
+    ]
+    goodput: Annotated[
+        Number | None,
+        Meta(
+            description="tokens per second of the answers that met every SLO; null without an SLO"
+        ),
+    ] = None
+    attainment: Annotated[
+        Number | None,
+        Meta(description="share of all requests whose answer met every SLO; null without an SLO"),
+    ] = None
+    speculation: Annotated[
+        Speculation | None,
+        Meta(description="acceptance as the server reports it; null if it reports none"),
+    ] = None
+    counted_by: Annotated[
+        list[str], Meta(description="ways by which tokens of answers were counted")
+    ] = []
+    cached_tokens: Annotated[
+        Count,
+        Meta(
+            description="tokens of prompts that the server says it took from its cache; 0 if it does not say"
+        ),
+    ] = 0
+    late_p99_s: Annotated[
+        Number | None,
+        Meta(
+            description="99th percentile of the seconds by which requests were sent later than planned; null "
+            "without requests"
+        ),
+    ] = None
+    retry_reasons: Annotated[
+        dict[str, Count], Meta(description="how often requests were sent again, by reason")
+    ] = {}
 
 
 class Lengths(Struct, frozen=True):
-    """Mean tokens of the answers to the requests that both servers answered, in the order of their
-    names.
-    """
+    """The lengths of the answers to the requests that both servers answered."""
 
-    mean_tokens: list[Number]
-    pairs: Count
-    equal: Count
+    mean_tokens: Annotated[
+        list[Number],
+        Meta(description="mean tokens of the answers of each server, in the order of their names"),
+    ]
+    pairs: Annotated[Count, Meta(description="requests that both servers answered")]
+    equal: Annotated[Count, Meta(description="requests whose two answers have equally many tokens")]
 
     @property
     def ratio(self) -> float:
@@ -96,95 +173,206 @@ class FigureComparison(Struct, frozen=True):
     """How much faster the second server is than the first, in one figure, or how much longer its
     acceptance length.
 
-    `ratio` is that of sums over all turns, and `typical` that of a typical turn, which verdicts on times go by. Either
-    interval holds together with all others of its kind.
+    Either interval holds together with all others of its kind.
     """
 
-    figure: Figure
-    ratio: Number | None
-    interval: list[Number] | None
-    units: Count
-    verdict: str
-    typical: Number | None = None
-    typical_interval: list[Number] | None = None
+    figure: Annotated[Figure, Meta(description="figure that is compared")]
+    ratio: Annotated[
+        Number | None,
+        Meta(
+            description="factor by which the second server is faster, or its acceptance length longer, by "
+            "sums over all turns; null without turns in common"
+        ),
+    ]
+    interval: Annotated[
+        list[Number] | None,
+        Meta(description="interval of 'ratio' over turns; null if there are too few"),
+    ]
+    units: Annotated[Count, Meta(description="turns over which the ratio is computed")]
+    verdict: Annotated[
+        str,
+        Meta(
+            description="what the comparison shows, in words: of times in a typical turn, of acceptance in "
+            "all"
+        ),
+    ]
+    typical: Annotated[
+        Number | None,
+        Meta(
+            description="the same factor in a typical turn; null for acceptance lengths, and without turns in "
+            "common"
+        ),
+    ] = None
+    typical_interval: Annotated[
+        list[Number] | None,
+        Meta(
+            description="interval of 'typical' over turns; null if there are too few, if all turns agree, and "
+            "of acceptance lengths"
+        ),
+    ] = None
 
 
 class Divergence(Struct, frozen=True):
-    """The first place at which two outputs of one prompt differ: a token, or a character where
-    tokens are unknown.
+    """The first place at which two outputs of one prompt differ."""
 
-    `dialogue_turn` counts the earlier turns of the prompt's dialogue, whose outputs are the same.
-    """
-
-    request_id: str
-    repeat: Count
-    position: Count
-    unit: Literal["token", "character"]
-    before: str
-    first: str
-    second: str
-    dialogue_turn: Count = 0
+    request_id: Annotated[str, Meta(description="id of the prompt")]
+    repeat: Annotated[Count, Meta(description="number of the repeat, from 0")]
+    position: Annotated[
+        Count, Meta(description="position of the first difference in the output, from 0")
+    ]
+    unit: Annotated[
+        Literal["token", "character"],
+        Meta(description="what positions count: tokens, or characters where tokens are unknown"),
+    ]
+    before: Annotated[
+        str, Meta(description="text of the first server's output just before the difference")
+    ]
+    first: Annotated[
+        str,
+        Meta(
+            description="how the first server's output goes on, with the id of its token where that is known"
+        ),
+    ]
+    second: Annotated[
+        str,
+        Meta(
+            description="how the second server's output goes on, with the id of its token where that is known"
+        ),
+    ]
+    dialogue_turn: Annotated[
+        Count,
+        Meta(description="earlier turns of the prompt's dialogue, whose outputs are the same"),
+    ] = 0
 
 
 class SampleTest(Struct, frozen=True):
-    """Sampled outputs compared: the chance that servers with one distribution differ as much in any
-    statistic.
+    """Sampled outputs compared, by a test of random swaps."""
 
-    `samples` counts the answers of each server. `level` is the chance below which a difference is shown, with the tests
-    of all loads together at 5%; `shown` names what differs.
-    """
-
-    prompts: Count
-    samples: Count
-    chance: Number
-    level: Number
-    shown: list[str] = []
+    prompts: Annotated[
+        Count, Meta(description="prompts that both servers answered in several repeats")
+    ]
+    samples: Annotated[Count, Meta(description="answers of each server to them")]
+    chance: Annotated[
+        Number,
+        Meta(
+            description="probability that servers with one distribution differ as much in any statistic"
+        ),
+    ]
+    level: Annotated[
+        Number,
+        Meta(
+            description="probability below which a difference is shown, so that the tests of all loads "
+            "together err in 5% of cases"
+        ),
+    ]
+    shown: Annotated[
+        list[str],
+        Meta(
+            description="what differs: first tokens or lengths, of all prompts or of the prompt that differs "
+            "most"
+        ),
+    ] = []
 
 
 class OutputCheck(Struct, frozen=True):
-    """The outputs of both servers compared, and those of each server with its own, by its name.
+    """The outputs of both servers compared, and those of each server with its own."""
 
-    `repeated` compares answers to the same prompt under the same load, `other_loads` those under different loads.
-    """
-
-    gate: Gate
-    both: OutputAgreement
-    repeated: dict[str, OutputAgreement] = {}
-    other_loads: dict[str, OutputAgreement] = {}
-    divergences: list[Divergence] = []
-    sampled: SampleTest | None = None
+    gate: Annotated[
+        Gate,
+        Meta(
+            description="whether the servers' outputs agree: all of them; no fewer than when a server is "
+            "asked twice; sampled ones, whose distributions show no difference; not; or unknown"
+        ),
+    ]
+    both: Annotated[
+        OutputAgreement,
+        Meta(
+            description="outputs of both servers to the same prompt; none are compared if they are sampled"
+        ),
+    ]
+    repeated: Annotated[
+        dict[str, OutputAgreement],
+        Meta(
+            description="outputs of each server, by its name, to the same prompt under the same load"
+        ),
+    ] = {}
+    other_loads: Annotated[
+        dict[str, OutputAgreement],
+        Meta(
+            description="outputs of each server, by its name, to the same prompt under different loads"
+        ),
+    ] = {}
+    divergences: Annotated[
+        list[Divergence],
+        Meta(description="the first places at which outputs differ, of a few prompts"),
+    ] = []
+    sampled: Annotated[
+        SampleTest | None,
+        Meta(
+            description="test of sampled outputs; null for others, and if there are too few pairs"
+        ),
+    ] = None
 
 
 class LoadSummary(Struct, frozen=True):
-    """One load: its figures for each server by name, and their comparison."""
+    """One load of a comparison."""
 
-    load: str
-    turns: Count
-    turn_requests: Count
-    servers: dict[str, ServerFigures]
-    comparisons: list[FigureComparison]
-    outputs: OutputCheck
-    lengths: Lengths | None = None
+    load: Annotated[str, Meta(description="name of the load")]
+    turns: Annotated[
+        Count,
+        Meta(
+            description="turns at this load, in which one server after the other gets the same prompts"
+        ),
+    ]
+    turn_requests: Annotated[
+        Count,
+        Meta(
+            description="prompts of the largest turn for each server, without later turns of dialogues"
+        ),
+    ]
+    servers: Annotated[
+        dict[str, ServerFigures], Meta(description="figures of each server, by its name")
+    ]
+    comparisons: Annotated[
+        list[FigureComparison], Meta(description="the servers compared, by figure")
+    ]
+    outputs: Annotated[OutputCheck, Meta(description="the servers' outputs compared")]
+    lengths: Annotated[
+        Lengths | None,
+        Meta(description="lengths of the answers; null if no request was answered by both"),
+    ] = None
 
 
 class AbSummary(Struct, frozen=True):
-    """All loads of a run; `level` is the confidence of each interval at which all hold together
-    with 95%.
+    """The content of a comparison's `summary.json`: all of its loads."""
 
-    `saturated` holds, by server, the loads at which it is over-saturated, with the reason. `left_out` names the loads
-    that were not run for that.
-    """
-
-    names: list[str]
-    partial: bool
-    planned: Count
-    finished: Count
-    failed: Count
-    level: Number
-    loads: list[LoadSummary]
-    cautions: list[str] = []
-    saturated: dict[str, dict[str, str]] = {}
-    left_out: list[str] = []
+    names: Annotated[
+        list[str],
+        Meta(description="names of the two servers; comparisons are the second over the first"),
+    ]
+    partial: Annotated[bool, Meta(description="whether requests that were planned are missing")]
+    planned: Annotated[Count, Meta(description="requests to both servers that were planned")]
+    finished: Annotated[Count, Meta(description="requests that were answered")]
+    failed: Annotated[Count, Meta(description="requests that were not answered")]
+    level: Annotated[
+        Number, Meta(description="confidence of each interval at which all hold together with 95%")
+    ]
+    loads: Annotated[list[LoadSummary], Meta(description="the loads that were run")]
+    cautions: Annotated[
+        list[str], Meta(description="what a reader must know of the comparison")
+    ] = []
+    saturated: Annotated[
+        dict[str, dict[str, str]],
+        Meta(
+            description="loads at which each server is over-saturated, with the reason, by server"
+        ),
+    ] = {}
+    left_out: Annotated[
+        list[str],
+        Meta(
+            description="loads that were not run, because both servers were over-saturated before"
+        ),
+    ] = []
 
 
 SPEEDUPS: Mapping[str, Figure] = {

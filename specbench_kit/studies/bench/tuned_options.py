@@ -6,6 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import convert
@@ -22,52 +25,76 @@ MEASURED = "local"
 
 @dataclass(frozen=True, slots=True)
 class TunedMethod:
-    """The chosen spec of a method, its tokens per second on the test requests, and the candidates
-    tried.
+    """The options that were chosen for a method."""
 
-    `default_tokens_per_s` is None if the method cannot be replayed with its default options. `gain_interval` is the 95%
-    interval of the speed over that of the defaults, None for batches, whose requests share their time, and where the
-    test requests are too few.
-    """
-
-    spec: str
-    tried: int
-    tokens_per_s: float
-    default_tokens_per_s: float | None
-    gain_interval: list[float] | None = None
+    spec: Annotated[str, Meta(description="the chosen spec")]
+    tried: Annotated[int, Meta(description="candidates that were tried")]
+    tokens_per_s: Annotated[
+        float, Meta(description="tokens per second of the chosen spec on the test requests")
+    ]
+    default_tokens_per_s: Annotated[
+        float | None,
+        Meta(description="the same of the default options; null if the trace cannot serve these"),
+    ]
+    gain_interval: Annotated[
+        list[float] | None,
+        Meta(
+            description="95% interval of the speed / that of the default options; null for batches, whose "
+            "requests share their time, without 'default_tokens_per_s', and for too few test "
+            "requests"
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class TunedDraft:
     """One draft of several that were compared, and the method that is fastest with it, on the test
     requests.
-
-    `step_s` are the seconds of a draft step when `trace` was recorded.
     """
 
-    name: str
-    trace: str
-    step_s: float
-    method: str
-    spec: str
-    tokens_per_s: float
+    name: Annotated[str, Meta(description="name of the draft")]
+    trace: Annotated[str, Meta(description="file name of the trace that was recorded with it")]
+    step_s: Annotated[
+        float, Meta(description="seconds of a draft step when the trace was recorded")
+    ]
+    method: Annotated[str, Meta(description="name of the fastest method")]
+    spec: Annotated[str, Meta(description="its chosen spec")]
+    tokens_per_s: Annotated[float, Meta(description="tokens per second of that spec")]
 
 
 @dataclass(frozen=True, slots=True)
 class TunedOptions:
-    """The chosen methods by name, and the deployment, batch size, budget and run that they were
-    chosen with.
+    """The options that were chosen for methods, and what they were chosen with."""
 
-    `drafts` are those that were compared, the chosen one first; empty if there was one trace alone.
-    """
-
-    methods: Mapping[str, TunedMethod]
-    deployment: str
-    batch_size: int
-    budget: int
-    run: Mapping[str, object] = field(default_factory=dict)
-    drafts: list[TunedDraft] = field(default_factory=list)
-    disturbed: list[str] = field(default_factory=list)
+    methods: Annotated[
+        Mapping[str, TunedMethod], Meta(description="what was chosen, by the method's name")
+    ]
+    deployment: Annotated[str, Meta(description="name of the deployment whose time decided")]
+    batch_size: Annotated[int, Meta(description="requests that were decoded at once")]
+    budget: Annotated[
+        int,
+        Meta(
+            description="candidates per method, its default options included, that were to be tried"
+        ),
+    ]
+    run: Annotated[
+        Mapping[str, object],
+        Meta(
+            description="what was replayed: data set, models, requests, hash of the trace, seed and command "
+            "line"
+        ),
+    ] = field(default_factory=dict)
+    drafts: Annotated[
+        list[TunedDraft],
+        Meta(
+            description="the drafts that were compared, the chosen one first; empty if there was one trace "
+            "alone"
+        ),
+    ] = field(default_factory=list)
+    disturbed: Annotated[
+        list[str],
+        Meta(description="what disturbed the machine that timed the steps, if its times decided"),
+    ] = field(default_factory=list)
     """What disturbed the machine that timed the steps, if its times decided."""
 
     def spec(self, spec: str) -> str:

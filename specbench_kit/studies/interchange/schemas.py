@@ -8,7 +8,8 @@ import msgspec
 
 from specbench_kit.core.errors import SkitError, did_you_mean
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.metrics.vocabulary import DISTRIBUTIONS, LISTS, METRICS, MetricValues
+from specbench_kit.metrics.descriptions import metric_descriptions
+from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.reports.study import StudyKind
 from specbench_kit.studies.kinds import kinds
 
@@ -72,9 +73,10 @@ def json_schema(name: str) -> JsonObject:
     else:
         described = _both_files(kinds()[name])
     schema = msgspec.json.schema(described, schema_hook=_schema_of_other_types)
-    if metrics := schema["$defs"].get(MetricValues.__name__):
-        for metric_name, description in metric_descriptions().items():
-            metrics["properties"][metric_name]["description"] = description
+    _describe_metrics(schema["$defs"])
+    if name not in FILE_FORMATS:
+        run, result = schema["$defs"][described.__name__]["properties"].values()
+        run["description"], result["description"] = "what was run", "what was found"
     return {"$schema": DIALECT, **schema}
 
 
@@ -85,24 +87,13 @@ def _both_files(kind: StudyKind[Any, Any]) -> type[msgspec.Struct]:
     return msgspec.defstruct(f"FolderOf{type(kind).__name__.removesuffix('Kind')}", [run, result])
 
 
-UNIT_WORDS = {
-    "seconds": "seconds",
-    "rate": "tokens per second",
-    "times": "a factor",
-    "share": "0 to 1",
-}
-"""The units that are not clear from a definition."""
-
-
-def metric_descriptions() -> dict[str, str]:
-    """Return the definition of each metric by its name, with its unit where the definition does not
-    tell it.
-    """
-    descriptions = {}
-    for metric in METRICS:
-        unit = UNIT_WORDS.get(metric.unit)
-        descriptions[metric.name] = f"{metric.definition} ({unit})" if unit else metric.definition
-    return descriptions | {one.name: one.definition for one in DISTRIBUTIONS} | LISTS
+def _describe_metrics(definitions: JsonObject) -> None:
+    """Describe the metrics by their definitions, which are no `Meta` of their fields."""
+    holders: list[type[MetricValues]] = [MetricValues, *MetricValues.__subclasses__()]
+    for kind in holders:
+        if definition := definitions.get(kind.__name__):
+            for name, description in metric_descriptions().items():
+                definition["properties"][name]["description"] = description
 
 
 def _schema_of_other_types(kind: type) -> dict[str, Any]:

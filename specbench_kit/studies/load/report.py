@@ -5,9 +5,9 @@ their figures.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.metrics.vocabulary import DistributionValues, Percentiles
@@ -55,10 +55,19 @@ class LoadFigures(Struct, kw_only=True):
     `round_s` is the time from a draft sent to its answer, of whose mean files of earlier versions say nothing.
     """
 
-    devices: int
-    rate: float | None = None
-    round_s: DistributionValues
-    figures: Figures
+    devices: Annotated[int, Meta(description="number of devices")]
+    rate: Annotated[
+        float | None,
+        Meta(
+            description="responses that arrive per second; null in a closed loop of devices, where each asks "
+            "again when it has its answer"
+        ),
+    ] = None
+    round_s: Annotated[
+        DistributionValues,
+        Meta(description="round trips from sending a draft to its answer, after the warm-up"),
+    ]
+    figures: Annotated[Figures, Meta(description="the figures of the load")]
 
     @property
     def name(self) -> str:
@@ -67,80 +76,144 @@ class LoadFigures(Struct, kw_only=True):
 
 
 class AnswerShares(Struct):
-    """A server's answers; a share is None if there is nothing to count.
+    """A server's answers to the drafts of a load."""
 
-    `differing` ones accept other tokens than the recorded target, or go on with another one; `left_trace` is the share
-    of the responses with at least one of them. `degraded` answers come from an overloaded server that did not verify
-    the draft, `refusals` from one that asked for the same draft later.
-    """
-
-    rounds: int
-    responses: int
-    differing: float | None
-    left_trace: float | None
-    degraded: float | None
-    refusals: int
+    rounds: Annotated[int, Meta(description="answers to rounds")]
+    responses: Annotated[int, Meta(description="responses that were begun")]
+    differing: Annotated[
+        float | None,
+        Meta(
+            description="share of the answers that accept other tokens than the recorded target, or go on "
+            "with another one; null without answers"
+        ),
+    ]
+    left_trace: Annotated[
+        float | None,
+        Meta(
+            description="share of the responses with at least one such answer; null without responses"
+        ),
+    ]
+    degraded: Annotated[
+        float | None,
+        Meta(
+            description="share of the answers that come from an overloaded server, which did not verify the "
+            "draft; null without answers"
+        ),
+    ]
+    refusals: Annotated[int, Meta(description="answers that asked for the same draft later")]
 
 
 class MeasuredLoad(LoadFigures, kw_only=True):
-    """A load that a server was under.
+    """A load that a server was under."""
 
-    `slower` is the time of verifications over that by the profile, `estimate` the server's own over it, `scatter` how
-    much equal batches differ, `late_s` the median and 99th percentile of how late drafts left.
-    """
-
-    slower: float | None
-    estimate: float | None
-    scatter: float | None
-    late_s: tuple[float, float]
-    answers: AnswerShares
+    slower: Annotated[
+        float | None,
+        Meta(description="time of verifications / the same by the profile; null without batches"),
+    ]
+    estimate: Annotated[
+        float | None,
+        Meta(
+            description="time of verifications by the server's own estimate / the same by the profile; null "
+            "without batches"
+        ),
+    ]
+    scatter: Annotated[
+        float | None,
+        Meta(
+            description="standard deviation / mean of the times of equal batches; null without batches"
+        ),
+    ]
+    late_s: Annotated[
+        tuple[float, float],
+        Meta(description="median and 99th percentile of the seconds by which drafts left too late"),
+    ]
+    answers: Annotated[AnswerShares, Meta(description="the server's answers")]
 
 
 class LoadSummary(Struct):
-    """The content of a load's `summary.json`; at the numbers of devices in `late`, drafts left too
-    late.
-    """
+    """The content of a load's `summary.json`."""
 
-    rows: list[MeasuredLoad]
-    late: list[int]
+    rows: Annotated[list[MeasuredLoad], Meta(description="the loads in their order")]
+    late: Annotated[list[int], Meta(description="numbers of devices at which drafts left too late")]
 
 
 class LoadConfig(RunConfig, kw_only=True):
     """The settings of a load that its report names, and those that its simulation needs."""
 
-    method: str
-    scheduler: str
-    slo: list[str]
-    max_batch: int
-    duration_s: float
-    warmup_s: float
-    seed: int
+    method: Annotated[str, Meta(description="spec of the method that the devices draft with")]
+    scheduler: Annotated[str, Meta(description="the server's scheduler")]
+    slo: Annotated[
+        list[str],
+        Meta(description="promised tokens per second, a class, or a mix of them with shares"),
+    ]
+    max_batch: Annotated[
+        int, Meta(description="largest number of requests in a batch of the server")
+    ]
+    duration_s: Annotated[float, Meta(description="seconds of each load, warm-up included")]
+    warmup_s: Annotated[float, Meta(description="seconds at the start that no figure includes")]
+    seed: Annotated[int, Meta(description="seed of the devices' prompts and arrivals")]
 
 
 class LoadedProfile(Struct):
     """How far the server's profile is to be trusted."""
 
-    name: str = ""
-    r2: float | None = None
-    disturbed: list[str] = field(default_factory=list)
+    name: Annotated[str, Meta(description="name of the server's latency profile")] = ""
+    r2: Annotated[
+        float | None,
+        Meta(
+            description="R2 of its predictions on configurations that it was not fitted on; null if that is "
+            "not known"
+        ),
+    ] = None
+    disturbed: Annotated[
+        list[str], Meta(description="what disturbed the machine while it was measured")
+    ] = field(default_factory=list)
 
 
 class LoadDescription(RunDescription, kw_only=True):
-    """What `run.json` says of a load; the last fields are what its server and its network take
-    besides verifying.
-    """
+    """What `run.json` says of a load."""
 
-    config: LoadConfig
-    server: ServerReference
-    deployment: DeploymentDescription
-    profile: LoadedProfile = field(default_factory=LoadedProfile)
-    busy_by_sessions: list[tuple[float, float]] = field(default_factory=lambda: [(1.0, 0.0)])
-    wire_s: float = 0.0
-    verify_cv: float = 0.0
-    frame_s: float = 0.0
-    turn_s: float = 0.0
-    turn_answer_s: float = 0.0
-    answer_s: float = 0.0
+    config: Annotated[LoadConfig, Meta(description="the settings")]
+    server: Annotated[ServerReference, Meta(description="the server that was loaded")]
+    deployment: Annotated[
+        DeploymentDescription, Meta(description="the deployment that the load is simulated on")
+    ]
+    profile: Annotated[
+        LoadedProfile, Meta(description="how far the server's profile is to be trusted")
+    ] = field(default_factory=LoadedProfile)
+    busy_by_sessions: Annotated[
+        list[tuple[float, float]],
+        Meta(
+            description="pairs of a number of devices and the seconds by which round trips are longer with "
+            "them than with one"
+        ),
+    ] = field(default_factory=lambda: [(1.0, 0.0)])
+    wire_s: Annotated[
+        float,
+        Meta(description="seconds of the round trip of a single device, without its verification"),
+    ] = 0.0
+    verify_cv: Annotated[
+        float, Meta(description="standard deviation / mean of the times of equal verifications")
+    ] = 0.0
+    frame_s: Annotated[
+        float,
+        Meta(
+            description="seconds that the server takes for each message, one after the other in each "
+            "direction"
+        ),
+    ] = 0.0
+    turn_s: Annotated[
+        float, Meta(description="seconds of the fixed gap between two verifications")
+    ] = 0.0
+    turn_answer_s: Annotated[
+        float, Meta(description="seconds that each answer of the previous batch adds to that gap")
+    ] = 0.0
+    answer_s: Annotated[
+        float,
+        Meta(
+            description="seconds that each answer which is still being sent adds to the next verification"
+        ),
+    ] = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,26 +271,52 @@ def mean_of(rows: Sequence[LoadFigures]) -> Values:
 
 
 class Deviation(Struct):
-    """How far a simulated figure is off, as a share of the measured one or in points; whether that
-    is tolerated.
-    """
+    """How far a simulated figure is off."""
 
-    off: float | None
-    within: bool | None
+    off: Annotated[
+        float | None,
+        Meta(
+            description="simulated / measured - 1, or simulated - measured of a share; null if either is not "
+            "known"
+        ),
+    ]
+    within: Annotated[
+        bool | None,
+        Meta(description="whether that is tolerated; null if it is not known, or has no tolerance"),
+    ]
 
 
 class ValidatedLoad(Struct):
-    """One measured load, and the figures of both simulations with how far they are apart from the
-    measured ones.
-    """
+    """One measured load, and the figures of both simulations of it."""
 
-    devices: int
-    rate: float | None
-    measured: MeasuredLoad
-    simulated: Values
-    simulated_apart: dict[str, Deviation]
-    as_fast: Values
-    as_fast_apart: dict[str, Deviation]
+    devices: Annotated[int, Meta(description="number of devices")]
+    rate: Annotated[
+        float | None,
+        Meta(
+            description="responses that arrive per second; null where each device asks again when it has its "
+            "answer"
+        ),
+    ]
+    measured: Annotated[MeasuredLoad, Meta(description="the load as it was measured")]
+    simulated: Annotated[
+        Values,
+        Meta(
+            description="mean figures simulated with the server as fast as its profile, by the titles of "
+            "their columns"
+        ),
+    ]
+    simulated_apart: Annotated[
+        dict[str, Deviation], Meta(description="how far each of these figures is off")
+    ]
+    as_fast: Annotated[
+        Values,
+        Meta(
+            description="mean figures simulated with the server as fast as its batches were during the load"
+        ),
+    ]
+    as_fast_apart: Annotated[
+        dict[str, Deviation], Meta(description="how far each of these figures is off")
+    ]
 
     @property
     def variants(self) -> Mapping[str, tuple[Values, dict[str, Deviation]]]:
@@ -229,10 +328,10 @@ class ValidatedLoad(Struct):
 
 
 class Validation(Struct):
-    """The simulation of a load: how many seeds were averaged, and the loads."""
+    """The simulation of a load."""
 
-    seeds: int
-    rows: list[ValidatedLoad]
+    seeds: Annotated[int, Meta(description="simulations of each load that were averaged")]
+    rows: Annotated[list[ValidatedLoad], Meta(description="the loads in their order")]
 
 
 def deviations(measured: Values, simulated: Values) -> dict[str, Deviation]:

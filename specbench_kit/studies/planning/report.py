@@ -4,9 +4,9 @@ assumptions.
 
 from collections.abc import Mapping, Sequence
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import field
+from msgspec import Meta, field
 
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.reports.comparison.scene import legend, legend_in
@@ -72,23 +72,37 @@ NOTE = (
 class PlanConfig(RunConfig, kw_only=True):
     """The settings of a plan that its report names."""
 
-    target: str
-    acceptance: str
-    methods: list[str] = field(default_factory=list)
+    target: Annotated[str, Meta(description="target model")]
+    acceptance: Annotated[
+        str, Meta(description="whose acceptance the drafts have: a trace, or stated rates")
+    ]
+    methods: Annotated[list[str], Meta(description="drafting methods that were tried")] = field(
+        default_factory=list
+    )
 
 
 class PlanDescription(RunDescription, kw_only=True):
-    """What `run.json` says of a plan.
+    """What `run.json` says of a plan."""
 
-    `check` is the command that simulates a full replica of it, `check_capacity` the one that searches for how many
-    devices such a replica serves, which takes about `check_s` on the machine that planned.
-    """
-
-    config: PlanConfig
-    deployment: DeploymentDescription
-    check: str
-    check_capacity: str = ""
-    check_s: float | None = None
+    config: Annotated[PlanConfig, Meta(description="the settings")]
+    deployment: Annotated[
+        DeploymentDescription, Meta(description="the deployment of the plan's replica")
+    ]
+    check: Annotated[str, Meta(description="command that simulates a full replica of the plan")]
+    check_capacity: Annotated[
+        str,
+        Meta(
+            description="command that searches for how many devices such a replica serves; empty in files of "
+            "earlier versions"
+        ),
+    ] = ""
+    check_s: Annotated[
+        float | None,
+        Meta(
+            description="about how many seconds that search takes on the machine that planned; null in files "
+            "of earlier versions"
+        ),
+    ] = None
 
 
 def dollars(value: float | None) -> str:

@@ -4,10 +4,10 @@ latency model.
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-from msgspec import field
+from msgspec import Meta, field
 
 from specbench_kit.profilers.base import DERIVED, Profile
 from specbench_kit.profilers.fit import Accuracy, Fit, Observation
@@ -100,17 +100,26 @@ REACHED_GAP = 0.05
 
 
 class ProfilingConfig(RunConfig):
-    """The settings of a profiling run; `runs` are the passes through the workload."""
+    """The settings of a profiling run."""
 
-    runs: int = 0
+    runs: Annotated[int, Meta(description="passes through the workload")] = 0
 
 
 class ProfilingDescription(RunDescription, kw_only=True):
-    """What `run.json` says of a profiling run; `workload` is that of each role."""
+    """What `run.json` says of a profiling run."""
 
-    config: ProfilingConfig = field(default_factory=ProfilingConfig)
-    workload: dict[str, WorkloadScale] = field(default_factory=dict)
-    device_memory_bytes: float | None = None
+    config: Annotated[ProfilingConfig, Meta(description="the settings")] = field(
+        default_factory=ProfilingConfig
+    )
+    workload: Annotated[dict[str, WorkloadScale], Meta(description="workload of each role")] = (
+        field(default_factory=dict)
+    )
+    device_memory_bytes: Annotated[
+        float | None,
+        Meta(
+            description="bytes of memory of the cards that a profile was derived for; null for a measured one"
+        ),
+    ] = None
 
 
 def analytic_line(profile: ProfileSummary) -> str:

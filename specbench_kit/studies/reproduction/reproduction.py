@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import exp, log
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from specbench_kit.core.errors import SkitError, did_you_mean, require
 from specbench_kit.core.progress import CountCallback, ProgressCallback
@@ -265,9 +266,11 @@ SUMMARY = "summary.json"
 
 
 class ReproductionSummary(Struct):
-    """The content of a reproduction's `summary.json`: experiments by name."""
+    """The content of a reproduction's `summary.json`."""
 
-    experiments: dict[str, ReproducedExperiment]
+    experiments: Annotated[
+        dict[str, ReproducedExperiment], Meta(description="the experiments by name")
+    ]
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.comparison import (
@@ -19,61 +20,97 @@ from specbench_kit.reports.writing.formatting import ABSENT, seconds, significan
 
 
 class RoleCounts(Struct):
-    """The printed numbers of a role that were compared, those within the goal, and those that no
-    effect would meet too.
-
-    A number that is tried under several assumptions counts once, and is within the goal if it is under all of them.
-    `idle_missed` of those that no effect would meet are not within the goal.
+    """Printed numbers of a role. One that is tried under several assumptions counts once, and is
+    within the goal if it is under all of them.
     """
 
-    compared: int
-    within: int
-    passed_by_no_effect: int
-    idle_missed: int = 0
+    compared: Annotated[int, Meta(description="numbers that were compared")]
+    within: Annotated[int, Meta(description="numbers within the goal")]
+    passed_by_no_effect: Annotated[
+        int, Meta(description="compared numbers that a result without any effect would meet too")
+    ]
+    idle_missed: Annotated[
+        int, Meta(description="numbers of these that are not within the goal")
+    ] = 0
 
 
 class MovedInput(Struct):
-    """Another value of an assumed input: the ratio of each simulated to its published number before
-    and after.
+    """Another value of an assumed input, and what it changes."""
 
-    `effect` is the mean change of the ratios; None if no number was simulated both times.
-    """
-
-    name: str
-    value: str
-    ratios: dict[str, tuple[float, float]]
-    effect: float | None
+    name: Annotated[str, Meta(description="what is assumed")]
+    value: Annotated[str, Meta(description="the other value")]
+    ratios: Annotated[
+        dict[str, tuple[float, float]],
+        Meta(
+            description="simulated / published number with the assumed and with the other value, by number"
+        ),
+    ]
+    effect: Annotated[
+        float | None,
+        Meta(
+            description="mean change of these ratios, a factor; null if no number was simulated both times"
+        ),
+    ]
 
 
 class ReproducedExperiment(Struct, kw_only=True):
-    """A reproduced experiment in `summary.json`, of which `compared` predictions are counted,
-    `within` within the goal.
+    """A reproduced experiment.
 
     A prediction is a number or a bound that the paper prints, once even where `variants` try it
     under several assumptions.
     """
 
-    name: str
-    command: str
-    summary: str
-    source: str
-    reading: str
-    against: str
-    goal: float
-    prevented: str
-    differs: dict[str, str]
-    published: list[ComparedNumber]
-    assumed: list[Assumed]
-    within: int
-    compared: int
-    roles: dict[str, RoleCounts]
-    options: JsonObject
-    sensitivity: list[MovedInput]
-    verdict: str
-    wall_s: float | None = None
-    changes: dict[str, str] = {}
+    name: Annotated[str, Meta(description="name of the experiment, paper/name")]
+    command: Annotated[str, Meta(description="command of skit that runs it")]
+    summary: Annotated[str, Meta(description="the experiment in words")]
+    source: Annotated[str, Meta(description="where the paper shows it")]
+    reading: Annotated[str, Meta(description="what the comparison tells")]
+    against: Annotated[
+        str, Meta(description="series that all ratios are taken to; empty if there is none")
+    ]
+    goal: Annotated[float, Meta(description="share by which a number may be off")]
+    prevented: Annotated[
+        str,
+        Meta(
+            description="what prevents that all numbers are within the goal; empty if nothing does"
+        ),
+    ]
+    differs: Annotated[
+        dict[str, str],
+        Meta(description="inputs of the paper that are different here, each with the reason"),
+    ]
+    published: Annotated[
+        list[ComparedNumber], Meta(description="published numbers beside the simulated ones")
+    ]
+    assumed: Annotated[list[Assumed], Meta(description="inputs that the paper does not give")]
+    within: Annotated[int, Meta(description="predictions that are within the goal")]
+    compared: Annotated[
+        int, Meta(description="predictions that were compared, of those that could have failed")
+    ]
+    roles: Annotated[
+        dict[str, RoleCounts], Meta(description="numbers by what they are to the experiment")
+    ]
+    options: Annotated[JsonObject, Meta(description="options that the command ran with")]
+    sensitivity: Annotated[
+        list[MovedInput],
+        Meta(description="other values of assumed inputs; empty if none were tried"),
+    ]
+    verdict: Annotated[str, Meta(description="what came out, in words")]
+    wall_s: Annotated[
+        float | None,
+        Meta(description="seconds that the experiment took; null if that is not known"),
+    ] = None
+    changes: Annotated[
+        dict[str, str],
+        Meta(
+            description="inputs that were changed, each with its value and that of the experiment"
+        ),
+    ] = {}
     """The inputs that `--set` changed, each with its value and that of the experiment."""
-    variants: tuple[tuple[str, ...], ...] = ()
+    variants: Annotated[
+        tuple[tuple[str, ...], ...],
+        Meta(description="series that stand for one row of the paper under different assumptions"),
+    ] = ()
 
     def predictions(self) -> list[PrintedNumber]:
         """Return the printed numbers and bounds that count."""

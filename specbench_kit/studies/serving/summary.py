@@ -4,9 +4,9 @@ figures read it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.core.typed_json import JsonObject
@@ -28,28 +28,62 @@ from specbench_kit.serving.options import CapacityRule
 
 
 class SimulationSummary(Struct, kw_only=True, omit_defaults=True):
-    """The content of `summary.json` of a simulation; `published` are the numbers of a preset's
-    paper.
-    """
+    """The content of `summary.json` of a simulation."""
 
-    axes: dict[str, list[AxisValue]]
-    rows: list[SimulatedRow]
-    against_first: list[SeriesDifference]
-    knees: list[ServingPoint]
-    guards: list[ServingPoint]
-    ranges: list[FigureRange]
-    published: list[ComparedNumber] = []
+    axes: Annotated[
+        dict[str, list[AxisValue]], Meta(description="values of the settings that vary, by axis")
+    ]
+    rows: Annotated[list[SimulatedRow], Meta(description="figures of every series at every point")]
+    against_first: Annotated[
+        list[SeriesDifference], Meta(description="every other series compared with the first one")
+    ]
+    knees: Annotated[
+        list[ServingPoint],
+        Meta(
+            description="the number of devices, of each line over devices, at which the violation rate begins "
+            "to rise"
+        ),
+    ]
+    guards: Annotated[
+        list[ServingPoint],
+        Meta(
+            description="the smallest guard time with which a wrong estimator serves as well as the exact one"
+        ),
+    ]
+    ranges: Annotated[
+        list[FigureRange],
+        Meta(description="figures at the ends of derived times; empty if there are none"),
+    ]
+    published: Annotated[
+        list[ComparedNumber],
+        Meta(description="the numbers of a preset's paper beside the simulated ones"),
+    ] = []
 
 
 class CapacitySummary(Struct, kw_only=True, omit_defaults=True):
     """The content of `summary.json` of a search for capacity."""
 
-    rule: CapacityRule
-    axes: dict[str, list[AxisValue]]
-    rows: list[SearchedRow]
-    guards: list[ServingPoint]
-    ranges: list[CapacityRange]
-    published: list[ComparedNumber] = []
+    rule: Annotated[CapacityRule, Meta(description="the rule by which a load counts as served")]
+    axes: Annotated[
+        dict[str, list[AxisValue]], Meta(description="values of the settings that vary, by axis")
+    ]
+    rows: Annotated[
+        list[SearchedRow], Meta(description="capacity of every series under every setting")
+    ]
+    guards: Annotated[
+        list[ServingPoint],
+        Meta(
+            description="the smallest guard time with which a wrong estimator serves as well as the exact one"
+        ),
+    ]
+    ranges: Annotated[
+        list[CapacityRange],
+        Meta(description="capacities at the ends of derived times; empty if there are none"),
+    ]
+    published: Annotated[
+        list[ComparedNumber],
+        Meta(description="the numbers of a preset's paper beside the simulated ones"),
+    ] = []
 
     @property
     def unit(self) -> str:
@@ -63,82 +97,175 @@ ServingSummary = SimulationSummary | CapacitySummary
 class ServingConfig(RunConfig, kw_only=True):
     """The settings of a simulation that its report names."""
 
-    seeds: int
-    duration_s: float
-    warmup_s: float
-    slo: list[str]
-    objective: str
-    arrivals: str
-    arrivals_scale: float = 1.0
-    prompt_tokens: str | int | None = None
-    output_tokens: str | int | None = None
-    link_trace: str | None = None
-    shared_up_bytes_per_s: float | None = None
-    frame_s: float = 0.0
-    outage: list[str] = field(default_factory=list)
-    max_batch: int
-    estimator_profile: str | None = None
+    seeds: Annotated[int, Meta(description="simulations of each point, with consecutive seeds")]
+    duration_s: Annotated[float, Meta(description="simulated seconds, warm-up included")]
+    warmup_s: Annotated[float, Meta(description="seconds at the start that no figure includes")]
+    slo: Annotated[
+        list[str],
+        Meta(description="promised tokens per second, classes, or mixes of them with shares"),
+    ]
+    objective: Annotated[
+        str,
+        Meta(
+            description="what a promised speed is measured by: 'speed', tokens over the whole response, or "
+            "'tpot', time per token after the first"
+        ),
+    ]
+    arrivals: Annotated[
+        str,
+        Meta(
+            description="arrivals of requests: closed, poisson, waves or levels with their options, or the "
+            "file of a trace"
+        ),
+    ]
+    arrivals_scale: Annotated[
+        float, Meta(description="factor on the arrival rate of a trace file")
+    ] = 1.0
+    prompt_tokens: Annotated[
+        str | int | None,
+        Meta(
+            description="tokens of prompts: a number or a distribution; null for those of the arrivals, or as "
+            "recorded"
+        ),
+    ] = None
+    output_tokens: Annotated[
+        str | int | None,
+        Meta(
+            description="tokens of outputs: a number or a distribution; null for those of the arrivals, or as "
+            "recorded"
+        ),
+    ] = None
+    link_trace: Annotated[
+        str | None,
+        Meta(description="file of a recorded link that all links follow; null if there is none"),
+    ] = None
+    shared_up_bytes_per_s: Annotated[
+        float | None,
+        Meta(
+            description="bytes per second of one link that carries all messages to the server; null is "
+            "unlimited"
+        ),
+    ] = None
+    frame_s: Annotated[
+        float,
+        Meta(
+            description="seconds that the server takes for each message, one after the other in each "
+            "direction"
+        ),
+    ] = 0.0
+    outage: Annotated[
+        list[str], Meta(description="servers that are away, as SERVER:FROM:TO in simulated seconds")
+    ] = field(default_factory=list)
+    max_batch: Annotated[int, Meta(description="largest number of requests in a batch")]
+    estimator_profile: Annotated[
+        str | None,
+        Meta(
+            description="latency profile that the scheduler estimates with; null for the deployment's"
+        ),
+    ] = None
 
 
 class TypicalDrafts(Struct):
     """Averages of a series' rounds, and the longest draft."""
 
-    submitted: float
-    acceptance: float
-    committed: float
-    longest: int
+    submitted: Annotated[float, Meta(description="mean drafted tokens that a round submits")]
+    acceptance: Annotated[float, Meta(description="share of the submitted tokens that is accepted")]
+    committed: Annotated[
+        float,
+        Meta(description="acceptance length: mean accepted tokens of a round and the bonus token"),
+    ]
+    longest: Annotated[int, Meta(description="tokens of the longest draft")]
 
 
 class KvDescription(Struct):
-    """The KV memory of a server in tokens, its context, and where both come from."""
+    """The KV memory of the server that has least."""
 
-    tokens: float | None
-    context: float | None
-    origin: str
+    tokens: Annotated[
+        float | None,
+        Meta(description="tokens whose KV the server holds at once; null is unlimited"),
+    ]
+    context: Annotated[
+        float | None, Meta(description="most tokens of one session; null is unlimited")
+    ]
+    origin: Annotated[str, Meta(description="where both come from")]
 
 
 class SeriesDescription(Struct, kw_only=True):
-    """One system of a simulation; `recorded` says whose recorded acceptance it has, if it has one.
+    """One system of a simulation."""
 
-    `target` is the model that the deployment's verifier runs, empty where its profile names none.
-    """
-
-    label: str
-    system: str
-    summary: str
-    scheduler: str
-    method: str
-    acceptance: str | None
-    typical: TypicalDrafts
-    deployment: str
-    drafting: str = ""
-    target: str = ""
-    servers: str = "1"
-    router: str = ""
-    recorded: JsonObject | None = None
-    uses: JsonObject = field(default_factory=dict)
-    seen_prompts: int | None = None
-    colocated_ratio: float | None = None
-    kv: KvDescription
+    label: Annotated[str, Meta(description="label of the series")]
+    system: Annotated[str, Meta(description="name of the serving system")]
+    summary: Annotated[str, Meta(description="the system in words")]
+    scheduler: Annotated[str, Meta(description="scheduler with its options")]
+    method: Annotated[str, Meta(description="spec of the drafting method")]
+    acceptance: Annotated[
+        str | None,
+        Meta(
+            description="source of acceptance; null for the trace that the command recorded or bundles"
+        ),
+    ]
+    typical: Annotated[TypicalDrafts, Meta(description="averages of the series' rounds")]
+    deployment: Annotated[str, Meta(description="name of the deployment")]
+    drafting: Annotated[
+        str, Meta(description="where drafts are made: on the edge, on the server, or nowhere")
+    ] = ""
+    target: Annotated[
+        str,
+        Meta(
+            description="model that the deployment's verifier runs; empty where its profile names none"
+        ),
+    ] = ""
+    servers: Annotated[
+        str, Meta(description="verification servers: their number, or their deployments or cards")
+    ] = "1"
+    router: Annotated[
+        str, Meta(description="router, which chooses the server of each response")
+    ] = ""
+    recorded: Annotated[
+        JsonObject | None,
+        Meta(description="models and data set of the recorded acceptance; null if rates state it"),
+    ] = None
+    uses: Annotated[
+        JsonObject,
+        Meta(description="predictor, thresholds and profiles that the method was prepared with"),
+    ] = field(default_factory=dict)
+    seen_prompts: Annotated[
+        int | None,
+        Meta(
+            description="prompts of the trace that the method's predictor was trained on; null if it has "
+            "none, or if that is not known"
+        ),
+    ] = None
+    colocated_ratio: Annotated[
+        float | None,
+        Meta(
+            description="speed of one request alone / of the same with the draft model on the server; null if "
+            "that is not known, or if devices do not draft"
+        ),
+    ] = None
+    kv: Annotated[KvDescription, Meta(description="KV memory of the server")]
 
 
 class PresetDescription(Struct):
     """The published experiment that was repeated."""
 
-    name: str
-    summary: str
-    source: str
-    against: str
-    reading: str
-    assumed: list[Assumed]
+    name: Annotated[str, Meta(description="name of the experiment")]
+    summary: Annotated[str, Meta(description="the experiment in words")]
+    source: Annotated[str, Meta(description="where the paper shows it")]
+    against: Annotated[str, Meta(description="series that others are compared with")]
+    reading: Annotated[str, Meta(description="what the comparison tells")]
+    assumed: Annotated[list[Assumed], Meta(description="inputs that the paper does not give")]
 
 
 class ServingDescription(RunDescription, kw_only=True):
     """What `run.json` says of a simulation or of a search for capacity."""
 
-    config: ServingConfig
-    series: list[SeriesDescription]
-    preset: PresetDescription | None = None
+    config: Annotated[ServingConfig, Meta(description="the settings")]
+    series: Annotated[list[SeriesDescription], Meta(description="the systems")]
+    preset: Annotated[
+        PresetDescription | None,
+        Meta(description="the published experiment; null if none was repeated"),
+    ] = None
 
 
 NAMES = {

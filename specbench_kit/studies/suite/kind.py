@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Struct, field, structs, to_builtins
+from msgspec import Meta, Struct, field, structs, to_builtins
 
 from specbench_kit.core.errors import require
 from specbench_kit.core.typed_json import JsonObject
@@ -28,43 +28,91 @@ RESULTS = "results"
 class SuiteDescription(RunDescription, kw_only=True):
     """What `run.json` says of a run of a suite."""
 
-    suite: str
-    suite_sha256: str
-    quick: bool = False
-    specs: list[str] = field(default_factory=list)
+    suite: Annotated[str, Meta(description="name of the suite")]
+    suite_sha256: Annotated[str, Meta(description="SHA-256 of the suite's definition and inputs")]
+    quick: Annotated[
+        bool, Meta(description="whether this was a quick run, of a part of the suite")
+    ] = False
+    specs: Annotated[
+        list[str], Meta(description="specs of the policies, in the order in which they ran")
+    ] = field(default_factory=list)
 
 
 class CellScores(Struct):
-    """A policy's scores in a cell: its speedup with the interval, its regret, and its place among
-    all policies.
-    """
+    """A policy's scores in a cell."""
 
-    speedup: float
-    interval: list[float] | None
-    regret: float | None
-    acceptance_length: float
-    wdt: float
-    wdt_share: float | None
-    rank: tuple[int, int] | None
+    speedup: Annotated[
+        float, Meta(description="time of autoregressive decoding / time of the policy, both summed")
+    ]
+    interval: Annotated[
+        list[float] | None,
+        Meta(
+            description="interval of the speedup, which holds together with those of all policies of the "
+            "cell; null if there are too few prompts"
+        ),
+    ]
+    regret: Annotated[
+        float | None,
+        Meta(
+            description="share of the policy's time that the oracle of the cell would have saved, 0 where it "
+            "is as fast; null without an oracle"
+        ),
+    ]
+    acceptance_length: Annotated[float, Meta(description="mean committed tokens per round")]
+    wdt: Annotated[float, Meta(description="drafting seconds of tokens that were not accepted")]
+    wdt_share: Annotated[
+        float | None,
+        Meta(description="these seconds / all drafting seconds; null without drafting"),
+    ]
+    rank: Annotated[
+        tuple[int, int] | None,
+        Meta(
+            description="place by the speedup, from 1, and how many policies have one; null without a rival"
+        ),
+    ]
 
 
 class FleetScores(FleetResult, frozen=True, kw_only=True):
-    """What a policy serves in a fleet: devices over seeds, and what was simulated."""
+    """What a policy serves in a fleet."""
 
-    devices: float | None = None
-    least: float | None = None
-    most: float | None = None
-    is_bounded: bool = False
-    is_below: bool = False
+    devices: Annotated[
+        float | None,
+        Meta(
+            description="devices that a server serves, mean over seeds, interpolated between loads; null if "
+            "the policy cannot run there"
+        ),
+    ] = None
+    least: Annotated[
+        float | None,
+        Meta(description="least devices of any seed; null if the policy cannot run there"),
+    ] = None
+    most: Annotated[
+        float | None,
+        Meta(description="most devices of any seed; null if the policy cannot run there"),
+    ] = None
+    is_bounded: Annotated[bool, Meta(description="whether a seed served even the largest load")] = (
+        False
+    )
+    is_below: Annotated[
+        bool,
+        Meta(
+            description="whether the mean lies below the smallest load, where it orders policies and means "
+            "nothing else"
+        ),
+    ] = False
 
 
 class SuiteSummary(Struct):
-    """What `summary.json` holds: the scores of the policies that ran, by cell, and what they serve,
-    by fleet.
-    """
+    """The content of `summary.json` of a run of a suite."""
 
-    cells: dict[str, dict[str, CellScores]]
-    fleets: dict[str, dict[str, FleetScores]]
+    cells: Annotated[
+        dict[str, dict[str, CellScores]],
+        Meta(description="scores by cell, then by the policy's spec"),
+    ]
+    fleets: Annotated[
+        dict[str, dict[str, FleetScores]],
+        Meta(description="what is served by fleet, then by the policy's spec"),
+    ]
 
 
 SuiteStudy = Study[SuiteDescription, SuiteRun]

@@ -11,9 +11,9 @@ from functools import cached_property
 from itertools import pairwise
 from math import exp, log
 from statistics import fmean
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.metrics import paired
@@ -99,16 +99,26 @@ class SuiteFleet(Struct, frozen=True):
 
 
 class FleetResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A policy in one fleet: the share of late responses by seed and load.
+    """A policy in one fleet. One that cannot run there has no figures, and `missing` says why."""
 
-    `late_by_class` and `goodput`, the tokens per second in responses that keep their promise, are means over the seeds
-    at the fleet's `devices`. A policy that cannot run there has none of these, and `missing` says why.
-    """
-
-    late: tuple[tuple[Number, ...], ...] = ()
-    late_by_class: tuple[Number, ...] = ()
-    goodput: Number = 0.0
-    missing: str = ""
+    late: Annotated[
+        tuple[tuple[Number, ...], ...],
+        Meta(description="share of the responses that break their promise, by seed and load"),
+    ] = ()
+    late_by_class: Annotated[
+        tuple[Number, ...],
+        Meta(description="the same by SLO class, mean over seeds at the fleet's number of devices"),
+    ] = ()
+    goodput: Annotated[
+        Number,
+        Meta(
+            description="tokens per second in responses that keep their promise, mean over seeds at the "
+            "fleet's number of devices"
+        ),
+    ] = 0.0
+    missing: Annotated[
+        str, Meta(description="why the policy cannot run in the fleet; empty if it can")
+    ] = ""
 
 
 class FleetCapacity(NamedTuple):

@@ -5,9 +5,9 @@ through its batch sizes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Struct, to_builtins
+from msgspec import Meta, Struct, to_builtins
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.methods.base import GROUPS, methods
@@ -41,37 +41,48 @@ time.
 
 
 class BatchSizePoint(Struct, frozen=True):
-    """One method at one batch size, while the batch was full: for a share `full` of its time, if
-    that is known.
+    """One method at one batch size, while the batch was full."""
 
-    `throughput` is in tokens per second; `tpot_s` is the mean over the requests that ended in that time, of `requests`
-    in all.
-    """
-
-    method: str
-    batch_size: int
-    throughput: float
-    tpot_s: float
-    full: float | None
-    requests: int
+    method: Annotated[str, Meta(description="spec of the method")]
+    batch_size: Annotated[int, Meta(description="requests that may be decoded at once")]
+    throughput: Annotated[float, Meta(description="committed tokens per second")]
+    tpot_s: Annotated[
+        float,
+        Meta(
+            description="seconds per output token, mean over the requests that ended in that time"
+        ),
+    ]
+    full: Annotated[
+        float | None,
+        Meta(
+            description="share of the run's time in which the batch was full; null if that is not known"
+        ),
+    ]
+    requests: Annotated[int, Meta(description="requests of the run")]
 
 
 class NeverFull(Struct, frozen=True):
     """A method and a batch size at which no time was found in which all places were taken."""
 
-    method: str
-    batch_size: int
+    method: Annotated[str, Meta(description="spec of the method")]
+    batch_size: Annotated[int, Meta(description="requests that may be decoded at once")]
 
 
 class BatchSizeSummary(Struct):
-    """What `summary.json` holds: the points, what was never full, the folders of the runs, and why
-    methods lack.
-    """
+    """The content of `summary.json` of a sweep over batch sizes."""
 
-    places: list[BatchSizePoint]
-    never_full: list[NeverFull] = []
-    runs: list[str] = []
-    left_out: dict[str, str] = {}
+    places: Annotated[
+        list[BatchSizePoint],
+        Meta(description="speed of every method at every batch size at which the batch was full"),
+    ]
+    never_full: Annotated[
+        list[NeverFull],
+        Meta(description="methods and batch sizes at which the batch was never full"),
+    ] = []
+    runs: Annotated[list[str], Meta(description="names of the runs' folders")] = []
+    left_out: Annotated[
+        dict[str, str], Meta(description="methods that could not run, with the reason")
+    ] = {}
 
 
 BatchSizeStudy = Study[RunDescription, BatchSizeSummary]

@@ -1,8 +1,9 @@
 """What a sweep was asked for and what it finds, as its two files hold it."""
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.fields import Value
@@ -12,14 +13,12 @@ from specbench_kit.studies.sweep.axes import with_options
 
 
 class SweepRow(Struct):
-    """The metrics of one method at one grid point; `series` is its spec as given, `spec` its spec
-    at this point.
-    """
+    """The metrics of one method at one grid point."""
 
-    values: Mapping[str, Value]
-    series: str
-    spec: str
-    overall: MetricValues
+    values: Annotated[Mapping[str, Value], Meta(description="the grid point: value by axis")]
+    series: Annotated[str, Meta(description="spec of the method as it was given")]
+    spec: Annotated[str, Meta(description="spec of the method at this point")]
+    overall: Annotated[MetricValues, Meta(description="metrics of all requests")]
 
 
 class SweepLine(Struct):
@@ -33,16 +32,17 @@ class SweepLine(Struct):
 
 
 class Crossing(Struct, frozen=True):
-    """The speedup passes 1 between two neighbours on the grid, at `at` if times are straight lines
-    between them.
+    """A place on an axis at which the speedup passes 1."""
 
-    `stops` is True if the method is faster below and slower above the crossing.
-    """
-
-    low: float
-    high: float
-    at: float
-    stops: bool
+    low: Annotated[float, Meta(description="value of the grid below it")]
+    high: Annotated[float, Meta(description="value of the grid above it")]
+    at: Annotated[
+        float, Meta(description="the place itself, if times are straight lines between the two")
+    ]
+    stops: Annotated[
+        bool,
+        Meta(description="whether the method is faster below the crossing and slower above it"),
+    ]
 
 
 class BreakEven(Struct):
@@ -50,23 +50,34 @@ class BreakEven(Struct):
     crossings.
     """
 
-    method: str
-    axis: str
-    faster_at: list[Value]
-    verdict: str
-    crossings: list[Crossing]
+    method: Annotated[
+        str, Meta(description="label of the line: the method, with the values of other axes")
+    ]
+    axis: Annotated[str, Meta(description="axis that the line is over")]
+    faster_at: Annotated[list[Value], Meta(description="values at which the ratio is above 1")]
+    verdict: Annotated[
+        str,
+        Meta(
+            description="where that is: everywhere, in part or nowhere; or that there are too few prompts to "
+            "tell"
+        ),
+    ]
+    crossings: Annotated[
+        list[Crossing],
+        Meta(description="places at which the ratio passes 1; empty unless the axis has numbers"),
+    ]
 
 
 class FastestMethod(Struct):
-    """The method with the highest speedup at a grid point, the next one, and the ratio of both
-    speedups.
-    """
+    """The method with the highest speedup at a grid point."""
 
-    place: Mapping[str, Value]
-    method: str
-    speedup: float
-    next: str
-    lead: float
+    place: Annotated[Mapping[str, Value], Meta(description="the grid point: value by axis")]
+    method: Annotated[str, Meta(description="spec of the fastest method")]
+    speedup: Annotated[
+        float, Meta(description="its speedup over autoregressive decoding, a factor")
+    ]
+    next: Annotated[str, Meta(description="spec of the next fastest method")]
+    lead: Annotated[float, Meta(description="speedup of the fastest / that of the next")]
 
     def has(self, row: SweepRow) -> bool:
         """Return whether a row is that of this method at this point."""
@@ -74,13 +85,26 @@ class FastestMethod(Struct):
 
 
 class SweepSummary(Struct):
-    """What a sweep finds; `edge` compares drafting beyond a link with drafting on the server."""
+    """The content of a sweep's `summary.json`."""
 
-    axes: dict[str, list[Value]]
-    break_even: list[BreakEven]
-    edge: list[BreakEven]
-    fastest: list[FastestMethod]
-    rows: list[SweepRow]
+    axes: Annotated[dict[str, list[Value]], Meta(description="values of each axis")]
+    break_even: Annotated[
+        list[BreakEven],
+        Meta(
+            description="where each method is faster than autoregressive decoding, along the first axis"
+        ),
+    ]
+    edge: Annotated[
+        list[BreakEven],
+        Meta(
+            description="where drafting beyond a link is faster than drafting on the server, along the first "
+            "axis"
+        ),
+    ]
+    fastest: Annotated[
+        list[FastestMethod], Meta(description="the fastest method at each grid point")
+    ]
+    rows: Annotated[list[SweepRow], Meta(description="metrics of every method at every grid point")]
 
     def row_of(self, winner: FastestMethod) -> SweepRow:
         """Return the row of the fastest method at a point."""
@@ -88,20 +112,27 @@ class SweepSummary(Struct):
 
 
 class SweptMethod(Struct, omit_defaults=True):
-    """A method of a sweep: what it uses of its pair, and how many prompts of the trace it was
-    trained on.
-    """
+    """A method of a sweep that uses something of its pair."""
 
-    method: str
-    uses: JsonObject = field(default_factory=dict)
-    seen_prompts: int | None = None
+    method: Annotated[str, Meta(description="spec of the method")]
+    uses: Annotated[
+        JsonObject, Meta(description="predictor, thresholds and profiles that it was prepared with")
+    ] = field(default_factory=dict)
+    seen_prompts: Annotated[
+        int | None,
+        Meta(
+            description="prompts of the trace that its predictor was trained on; null if it has seen none"
+        ),
+    ] = None
 
 
 class SweepDescription(RunDescription, kw_only=True):
-    """What `run.json` says of a sweep; `methods` are those that use something of their pair."""
+    """What `run.json` says of a sweep."""
 
-    requests: int = 0
-    methods: list[SweptMethod] = field(default_factory=list)
+    requests: Annotated[int, Meta(description="requests of the trace that were replayed")] = 0
+    methods: Annotated[
+        list[SweptMethod], Meta(description="the methods that use something of their pair")
+    ] = field(default_factory=list)
 
 
 def lines(rows: Sequence[SweepRow], axes: Mapping[str, Sequence[Value]]) -> list[SweepLine]:

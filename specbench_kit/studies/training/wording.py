@@ -3,9 +3,11 @@
 """
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
+from specbench_kit.metrics.descriptions import as_metric
 from specbench_kit.predictors.scoring import Classification
 from specbench_kit.reports.writing.formatting import (
     interval,
@@ -19,68 +21,65 @@ from specbench_kit.runs.document import RunDescription
 
 
 class TraceRequests(Struct):
-    """The requests that a trace holds, and those that did not fit the context."""
+    """The requests of a trace."""
 
-    recorded: int = 0
-    failed: int = 0
+    recorded: Annotated[int, Meta(description="requests that the trace holds")] = 0
+    failed: Annotated[int, Meta(description="requests that did not fit the context")] = 0
 
 
 class TrainingDescription(RunDescription, kw_only=True):
     """What `run.json` says of the training of predictors."""
 
-    requests: TraceRequests = field(default_factory=TraceRequests)
+    requests: Annotated[TraceRequests, Meta(description="requests of the trace")] = field(
+        default_factory=TraceRequests
+    )
 
 
 class RatioEstimate(Struct, frozen=True):
-    """A quantity and its 95% interval; None if it is undefined, or if there are too few prompts for
-    an interval.
-    """
+    """A quantity with its interval."""
 
-    value: float | None
-    interval: list[float] | None
+    value: Annotated[float | None, Meta(description="the quantity; null if it is undefined")]
+    interval: Annotated[
+        list[float] | None,
+        Meta(description="95% interval; null if the quantity is undefined, or for too few prompts"),
+    ]
 
 
 class RepeatedRatio(RatioEstimate, frozen=True):
-    """The geometric mean of a ratio of speeds over several splits of the prompts, and the ratio of
-    each.
-    """
+    """The geometric mean of a ratio of speeds over several splits of the prompts."""
 
-    values: list[float]
+    values: Annotated[list[float], Meta(description="ratio of each split")]
 
 
 class Leaders(Struct, frozen=True):
-    """Names of the fastest contender of each kind on the validation prompts.
+    """Names of the fastest contender of each kind on the validation prompts."""
 
-    `rule` is the fastest classifier under its fastest rule, `classifier` its family. `longest` always drafts as many
-    tokens as the trace allows.
-    """
-
-    classifier: str
-    rule: str
-    feature: str
-    threshold: str
-    fixed: str
-    longest: str
+    classifier: Annotated[str, Meta(description="family of the fastest classifier")]
+    rule: Annotated[str, Meta(description="the fastest classifier under its fastest rule")]
+    feature: Annotated[str, Meta(description="the fastest rule on a single feature")]
+    threshold: Annotated[str, Meta(description="the fastest 'threshold' method")]
+    fixed: Annotated[str, Meta(description="the fastest fixed draft length")]
+    longest: Annotated[
+        str, Meta(description="the contender that always drafts as many tokens as the trace allows")
+    ]
 
 
 class PartCounts(Struct):
-    """The numbers of prompts, requests, offsets, examples and accepted tokens of a part of the
-    trace.
-    """
+    """A part of the trace in numbers."""
 
-    prompts: int
-    requests: int
-    offsets: int
-    examples: int
-    accepted: int
+    prompts: Annotated[int, Meta(description="prompts, where all turns of a dialogue are one")]
+    requests: Annotated[int, Meta(description="requests")]
+    offsets: Annotated[int, Meta(description="positions in outputs at which drafts were recorded")]
+    examples: Annotated[int, Meta(description="drafted tokens that are examples to learn from")]
+    accepted: Annotated[int, Meta(description="examples that the target accepted")]
 
 
 class SplitCounts(Struct):
-    """The parts of the trace: to train on, to choose parameters by, and to evaluate on."""
+    """The parts of the trace."""
 
-    training: PartCounts
-    validation: PartCounts
-    test: PartCounts
+    training: Annotated[PartCounts, Meta(description="part to train on")]
+    validation: Annotated[PartCounts, Meta(description="part to choose parameters by")]
+    test: Annotated[PartCounts, Meta(description="part to evaluate on")]
 
     @property
     def parts(self) -> dict[str, PartCounts]:
@@ -89,216 +88,356 @@ class SplitCounts(Struct):
 
 
 class Prices(Struct, frozen=True):
-    """The seconds of a draft step, of verifying n = 0, 1, ... tokens, and of the round trip with n
-    tokens.
+    """What a round costs."""
 
-    `statistics_s` is the cost of a decision on a drafted token, to which `adds_scores` adds that of a score; `origin`
-    says how it is known.
-    """
-
-    draft_s: float
-    verify_s: tuple[float, ...]
-    statistics_s: float
-    link_s: tuple[float, ...] = ()
-    adds_scores: bool = True
-    origin: str = ""
+    draft_s: Annotated[float, Meta(description="seconds of a draft step")]
+    verify_s: Annotated[
+        tuple[float, ...], Meta(description="seconds of verifying n = 0, 1, ... drafted tokens")
+    ]
+    statistics_s: Annotated[float, Meta(description="seconds of a decision on a drafted token")]
+    link_s: Annotated[
+        tuple[float, ...],
+        Meta(
+            description="seconds of the round trip with n = 0, 1, ... drafted tokens; empty without a link"
+        ),
+    ] = ()
+    adds_scores: Annotated[
+        bool,
+        Meta(
+            description="whether a classifier's score costs its own seconds beside 'statistics_s'"
+        ),
+    ] = True
+    origin: Annotated[str, Meta(description="how the cost of a decision is known")] = ""
 
 
 class FamilySummary(Struct):
-    """The search for the hyper-parameters of a family, and the seconds of single scores by
-    statistic.
-    """
+    """The search for the hyper-parameters of a family of classifiers."""
 
-    features: list[str]
-    params: dict[str, object]
-    validation_loss: float
-    default_loss: float
-    trials: int
-    grid: int
-    latency: dict[str, float]
+    features: Annotated[list[str], Meta(description="features that it scores by")]
+    params: Annotated[dict[str, object], Meta(description="the chosen hyper-parameters")]
+    validation_loss: Annotated[
+        float, Meta(description="log-loss of the chosen ones on validation examples, in nats")
+    ]
+    default_loss: Annotated[
+        float, Meta(description="the same of the family's default ones, in nats")
+    ]
+    trials: Annotated[int, Meta(description="combinations that were tried")]
+    grid: Annotated[int, Meta(description="combinations of the whole grid")]
+    latency: Annotated[dict[str, float], Meta(description="seconds of a single score by statistic")]
 
 
 class ContenderSummary(Struct):
-    """What was chosen for a contender: its threshold, longest draft and price, and its speed on
-    validation prompts.
-    """
+    """What was chosen for a contender."""
 
-    name: str
-    kind: str
-    policy_s: float
-    threshold: float | None
-    longest: int | None
-    validation_throughput: float
+    name: Annotated[str, Meta(description="name of the contender")]
+    kind: Annotated[
+        str,
+        Meta(
+            description="kind of contender: classifier, feature, threshold, fixed, plain, oracle or variant"
+        ),
+    ]
+    policy_s: Annotated[float, Meta(description="seconds of its decision on a drafted token")]
+    threshold: Annotated[
+        float | None,
+        Meta(description="score below which it stops drafting; null if it goes by no score"),
+    ]
+    longest: Annotated[
+        int | None, Meta(description="its longest draft in tokens; null if it goes by no score")
+    ]
+    validation_throughput: Annotated[
+        float, Meta(description="committed tokens per second on validation prompts")
+    ]
 
 
 class ContenderDecoding(Struct, kw_only=True, omit_defaults=True):
-    """A contender's metrics on the test prompts, as `metrics.vocabulary` defines them, and its
-    ratios to others.
-    """
+    """A contender's metrics on the test prompts, null without a value, and its ratios to others."""
 
-    kind: str
-    finished: int
-    failed: int
-    rounds: int
-    tokens: int | None
-    drafted: int | None
-    submitted: int | None
-    accepted: int | None
-    wasted_tokens: int | None
-    acceptance_length: float | None
-    acceptance_rate: float | None
-    draft_efficiency: float | None
-    server_tokens_per_busy_second: float | None
-    acceptance_after_pause: float | None = None
-    acceptance_length_request_mean: float | None
-    acceptance_rate_request_mean: float | None
-    acceptance_length_sd: float | None
-    intervals: dict[str, list[float] | None]
-    wdt: float | None
-    wdt_paper: float | None
-    wdt_share: float | None
-    makespan_s: float
-    throughput: float
-    speedup: RatioEstimate
-    against_best_fixed: RatioEstimate
-    against_best_feature: RatioEstimate
-    regret: RatioEstimate
-    gap_closed: RatioEstimate
-    acceptance_gain: RatioEstimate
+    kind: Annotated[
+        str,
+        Meta(
+            description="kind of contender: classifier, feature, threshold, fixed, plain, oracle or variant"
+        ),
+    ]
+    finished: Annotated[int, as_metric("finished")]
+    failed: Annotated[int, as_metric("failed")]
+    rounds: Annotated[int, as_metric("rounds")]
+    tokens: Annotated[int | None, as_metric("tokens")]
+    drafted: Annotated[int | None, as_metric("drafted")]
+    submitted: Annotated[int | None, as_metric("submitted")]
+    accepted: Annotated[int | None, as_metric("accepted")]
+    wasted_tokens: Annotated[int | None, as_metric("wasted_tokens")]
+    acceptance_length: Annotated[float | None, as_metric("acceptance_length")]
+    acceptance_rate: Annotated[float | None, as_metric("acceptance_rate")]
+    draft_efficiency: Annotated[float | None, as_metric("draft_efficiency")]
+    server_tokens_per_busy_second: Annotated[
+        float | None, as_metric("server_tokens_per_busy_second")
+    ]
+    acceptance_after_pause: Annotated[float | None, as_metric("acceptance_after_pause")] = None
+    acceptance_length_request_mean: Annotated[
+        float | None, as_metric("acceptance_length_request_mean")
+    ]
+    acceptance_rate_request_mean: Annotated[float | None, as_metric("acceptance_rate_request_mean")]
+    acceptance_length_sd: Annotated[float | None, as_metric("acceptance_length_sd")]
+    intervals: Annotated[dict[str, list[float] | None], as_metric("intervals")]
+    wdt: Annotated[float | None, as_metric("wdt")]
+    wdt_paper: Annotated[float | None, as_metric("wdt_paper")]
+    wdt_share: Annotated[float | None, as_metric("wdt_share")]
+    makespan_s: Annotated[float, as_metric("makespan_s")]
+    throughput: Annotated[float, as_metric("throughput")]
+    speedup: Annotated[RatioEstimate, Meta(description="speed / that of autoregressive decoding")]
+    against_best_fixed: Annotated[
+        RatioEstimate, Meta(description="speed / that of the fastest fixed draft length")
+    ]
+    against_best_feature: Annotated[
+        RatioEstimate, Meta(description="speed / that of the fastest rule on a single feature")
+    ]
+    regret: Annotated[
+        RatioEstimate, Meta(description="share of its time that the oracle would have saved")
+    ]
+    gap_closed: Annotated[
+        RatioEstimate,
+        Meta(
+            description="share of the gap in speed between the fastest fixed draft length and the oracle that "
+            "it closes"
+        ),
+    ]
+    acceptance_gain: Annotated[
+        RatioEstimate,
+        Meta(
+            description="share of submitted tokens that is accepted / that of the longest fixed draft length "
+            "- 1"
+        ),
+    ]
 
 
 class CalibrationBins(Struct):
-    """The mean score, the share of accepted tokens, and the number of tokens of each bin of
-    scores.
-    """
+    """Scores held against what was accepted, in bins of scores that are not empty."""
 
-    mean_score: list[float]
-    accepted_share: list[float]
-    count: list[int]
+    mean_score: Annotated[list[float], Meta(description="mean score of each bin")]
+    accepted_share: Annotated[list[float], Meta(description="share of accepted tokens of each bin")]
+    count: Annotated[list[int], Meta(description="tokens of each bin")]
 
 
 class BoundTerm(Struct):
-    """One term of the bound: the probability that the first rejected token has position
-    `rejection`, and FP there.
-    """
+    """One term of the bound."""
 
-    rejection: int
-    probability: float
-    false_positive_rate: float | None
-    term: float
+    rejection: Annotated[
+        int, Meta(description="position of the first token that the target rejects, from 1")
+    ]
+    probability: Annotated[
+        float, Meta(description="share of the rounds whose first rejected token has this position")
+    ]
+    false_positive_rate: Annotated[
+        float | None,
+        Meta(
+            description="share of these rounds in which the rule lets that token pass; null if there are none"
+        ),
+    ]
+    term: Annotated[float, Meta(description="tokens that the term adds to the bound")]
 
 
 class WasteBound(Struct):
-    """The bound of WISP's Theorem 1, the measured waste per round in tokens, and the terms of the
-    bound.
+    """WISP's Theorem 1, which bounds the waste of a rule that does not submit the token it stops
+    at.
     """
 
-    longest: int
-    bound: float
-    wasted_per_round: float
-    terms: list[BoundTerm]
+    longest: Annotated[int, Meta(description="longest draft of the rule in tokens")]
+    bound: Annotated[float, Meta(description="bound on wasted tokens per round")]
+    wasted_per_round: Annotated[
+        float,
+        Meta(description="measured submitted tokens per round from the first rejected one on"),
+    ]
+    terms: Annotated[list[BoundTerm], Meta(description="terms of the bound, by position")]
 
 
 class Choices(Struct):
     """Ratios of speeds between the methods that a user can choose from, on the test prompts."""
 
-    wisp_over_fixed: RatioEstimate
-    confidence_over_fixed: RatioEstimate
-    wisp_over_confidence: RatioEstimate
-    plain_over_fixed: RatioEstimate
+    wisp_over_fixed: Annotated[
+        RatioEstimate,
+        Meta(description="speed of the fastest classifier / of the fastest fixed length"),
+    ]
+    confidence_over_fixed: Annotated[
+        RatioEstimate,
+        Meta(description="speed of the fastest 'threshold' method / of the fastest fixed length"),
+    ]
+    wisp_over_confidence: Annotated[
+        RatioEstimate,
+        Meta(description="speed of the fastest classifier / of the fastest 'threshold' method"),
+    ]
+    plain_over_fixed: Annotated[
+        RatioEstimate,
+        Meta(description="speed of autoregressive decoding / of the fastest fixed length"),
+    ]
 
 
 class Repeats(Struct):
-    """The same ratios over `count` splits and trainings."""
+    """Ratios of speeds over several splits and trainings."""
 
-    count: int
-    wisp_over_fixed: RepeatedRatio
-    confidence_over_fixed: RepeatedRatio
-    wisp_over_confidence: RepeatedRatio
-    oracle_over_fixed: RepeatedRatio
+    count: Annotated[int, Meta(description="splits and trainings")]
+    wisp_over_fixed: Annotated[
+        RepeatedRatio,
+        Meta(description="speed of the fastest classifier / of the fastest fixed length"),
+    ]
+    confidence_over_fixed: Annotated[
+        RepeatedRatio,
+        Meta(description="speed of the fastest 'threshold' method / of the fastest fixed length"),
+    ]
+    wisp_over_confidence: Annotated[
+        RepeatedRatio,
+        Meta(description="speed of the fastest classifier / of the fastest 'threshold' method"),
+    ]
+    oracle_over_fixed: Annotated[
+        RepeatedRatio, Meta(description="speed of the oracle / of the fastest fixed length")
+    ]
 
 
 class SiteContender(Struct, kw_only=True, omit_defaults=True):
-    """A contender that was tuned for a deployment, and its speed over the best fixed length
-    there.
-    """
+    """A contender that was tuned for a deployment."""
 
-    name: str
-    threshold: float | None = None
-    longest: int | None = None
-    value: float | None
-    interval: list[float] | None
+    name: Annotated[str, Meta(description="name of the contender")]
+    threshold: Annotated[
+        float | None,
+        Meta(description="score below which it stops drafting; null if it goes by no score"),
+    ] = None
+    longest: Annotated[
+        int | None, Meta(description="its longest draft in tokens; null if it goes by no score")
+    ] = None
+    value: Annotated[
+        float | None,
+        Meta(description="speed / that of the best fixed length there; null if it is undefined"),
+    ]
+    interval: Annotated[
+        list[float] | None,
+        Meta(
+            description="95% interval of 'value'; null if that is undefined, or for too few prompts"
+        ),
+    ]
 
 
 class SiteSummary(Struct):
     """What the recommended family is worth in a deployment, with the costs involved."""
 
-    deployment: str
-    fixed: str
-    published: SiteContender
-    best: SiteContender
-    confidence: SiteContender
-    oracle: SiteContender
-    decision_s: float
-    decision_origin: str
-    draft_s: float
-    round_s: float
+    deployment: Annotated[str, Meta(description="name of the deployment")]
+    fixed: Annotated[str, Meta(description="the best fixed length")]
+    published: Annotated[SiteContender, Meta(description="the family under the published rule")]
+    best: Annotated[SiteContender, Meta(description="the family under its fastest rule")]
+    confidence: Annotated[SiteContender, Meta(description="the fastest 'threshold' method")]
+    oracle: Annotated[SiteContender, Meta(description="the oracle")]
+    decision_s: Annotated[
+        float, Meta(description="seconds of the family's decision on a drafted token")
+    ]
+    decision_origin: Annotated[str, Meta(description="how the cost of a decision is known")]
+    draft_s: Annotated[float, Meta(description="seconds of a draft step")]
+    round_s: Annotated[
+        float,
+        Meta(description="seconds of a round without drafted tokens, its round trip included"),
+    ]
 
 
 class Attribution(Struct):
-    """The recommended classifier's tokens per second if one of its shortcomings is removed at a
-    time.
-    """
+    """Tokens per second of the recommended classifier with one of its shortcomings removed."""
 
-    never_wrong: float
-    deciding_for_free: float
-    last_token_sent: float
+    never_wrong: Annotated[
+        float,
+        Meta(description="tokens per second if it stopped exactly at the first rejected token"),
+    ]
+    deciding_for_free: Annotated[
+        float, Meta(description="tokens per second if its decisions took no time")
+    ]
+    last_token_sent: Annotated[
+        float, Meta(description="tokens per second if it submitted the token that it stops at")
+    ]
 
 
 class CurvePoint(Struct):
-    """The mean value of a feature in one bin, the share of accepted tokens there, and their
-    number.
-    """
+    """One bin of a feature."""
 
-    value: float
-    accepted: float
-    count: int
+    value: Annotated[float, Meta(description="mean value of the feature")]
+    accepted: Annotated[float, Meta(description="share of accepted tokens")]
+    count: Annotated[int, Meta(description="number of tokens")]
 
 
 class CorrelationMatrix(Struct):
     """Correlations by row and column, in the order of `names`; None for a constant column."""
 
-    names: list[str]
-    matrix: list[list[float | None]]
+    names: Annotated[
+        list[str],
+        Meta(
+            description="names of rows and columns: the features, and whether a token was accepted"
+        ),
+    ]
+    matrix: Annotated[
+        list[list[float | None]],
+        Meta(description="Pearson correlations by row and column; null for a constant column"),
+    ]
 
 
 class TrainingSummary(Struct):
-    """The content of `summary.json`; every number is on the test prompts unless its name says
-    otherwise.
-
-    What is kept by name is that of families, of contenders, or of features.
+    """The content of `summary.json` of a training; every number is on the test prompts unless its
+    name says otherwise.
     """
 
-    recommended: str
-    leaders: Leaders
-    operating_point: str
-    rule: str
-    max_draft: int
-    split: SplitCounts
-    timing: Prices
-    families: dict[str, FamilySummary]
-    contenders: list[ContenderSummary]
-    decoding: dict[str, ContenderDecoding]
-    classification: dict[str, Classification]
-    calibration: dict[str, CalibrationBins]
-    theorem_1: dict[str, WasteBound]
-    choices: Choices
-    sites: list[SiteSummary]
-    classifier_over_feature: RatioEstimate
-    attribution: Attribution
-    acceptance_by_feature: dict[str, list[CurvePoint]]
-    correlations: CorrelationMatrix
-    repeats: Repeats
+    recommended: Annotated[str, Meta(description="family that is recommended")]
+    leaders: Annotated[Leaders, Meta(description="the fastest contender of each kind")]
+    operating_point: Annotated[
+        str, Meta(description="rule that thresholds were chosen by, as an option")
+    ]
+    rule: Annotated[str, Meta(description="that rule in words")]
+    max_draft: Annotated[int, Meta(description="longest draft of the trace in tokens")]
+    split: Annotated[SplitCounts, Meta(description="the parts of the trace")]
+    timing: Annotated[Prices, Meta(description="what a round costs")]
+    families: Annotated[
+        dict[str, FamilySummary], Meta(description="search for hyper-parameters, by family")
+    ]
+    contenders: Annotated[
+        list[ContenderSummary], Meta(description="what was chosen for each contender")
+    ]
+    decoding: Annotated[dict[str, ContenderDecoding], Meta(description="metrics by contender")]
+    classification: Annotated[
+        dict[str, Classification],
+        Meta(description="how well scores separate accepted from rejected tokens, by contender"),
+    ]
+    calibration: Annotated[
+        dict[str, CalibrationBins],
+        Meta(description="scores held against what was accepted, by family"),
+    ]
+    theorem_1: Annotated[
+        dict[str, WasteBound],
+        Meta(description="bound of WISP's Theorem 1, by contender that it covers"),
+    ]
+    choices: Annotated[
+        Choices,
+        Meta(description="ratios of speeds between the methods that a user can choose from"),
+    ]
+    sites: Annotated[
+        list[SiteSummary],
+        Meta(
+            description="worth of the recommended family in each deployment, that of the report first"
+        ),
+    ]
+    classifier_over_feature: Annotated[
+        RatioEstimate,
+        Meta(
+            description="speed of the recommended classifier under the published rule / of the fastest rule "
+            "on a single feature"
+        ),
+    ]
+    attribution: Annotated[
+        Attribution,
+        Meta(description="tokens per second without one of the classifier's shortcomings"),
+    ]
+    acceptance_by_feature: Annotated[
+        dict[str, list[CurvePoint]],
+        Meta(description="share of accepted training tokens by value of each feature"),
+    ]
+    correlations: Annotated[
+        CorrelationMatrix,
+        Meta(description="correlations of features and acceptance on training tokens"),
+    ]
+    repeats: Annotated[
+        Repeats, Meta(description="the main ratios over several splits and trainings")
+    ]
 
     def contender(self, name: str) -> ContenderSummary:
         """Return what was chosen for a contender."""

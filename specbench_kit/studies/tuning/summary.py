@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Self
+from typing import Annotated, Self
+
+from msgspec import Meta
 
 from specbench_kit.studies.bench.tuned_options import TunedOptions
 
@@ -13,7 +15,9 @@ class TuningSummary(TunedOptions):
     are not in it.
     """
 
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: Annotated[
+        Mapping[str, str], Meta(description="methods that were not tuned, with the reason")
+    ] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tuned: TunedOptions, left_out: Mapping[str, str]) -> Self:

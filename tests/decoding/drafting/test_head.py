@@ -32,6 +32,7 @@ from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.heads.config import default_layers
 from specbench_kit.models.heads.files import load_head, save_head
 from specbench_kit.models.runner import Append, Runner
+from specbench_kit.runs.document import HiddenStates
 from specbench_kit.studies.training.head_training import unroll
 
 SIZES = {
@@ -232,8 +233,9 @@ def test_a_link_that_names_no_size_takes_the_targets_own(easy: tuple[Runner, Run
     """32 numbers of 4 bytes in each of two layers."""
     method, far = parse_method("eagle"), replace(FAR, link=replace(LINK, state_bytes=0.0))
     heads = heads_beside(method, easy[0])
-    assert hidden_states(method, far, easy[0], heads) == ((0, 1), 256)
-    assert hidden_states(method, replace(far, placement="server"), easy[0], heads) == ((0, 1), 0)
+    assert hidden_states(method, far, easy[0], heads) == HiddenStates((0, 1), 256)
+    beside = replace(far, placement="server")
+    assert hidden_states(method, beside, easy[0], heads) == HiddenStates((0, 1), 0)
     assert hidden_states(parse_method("fixed-k"), far, easy[0], {}) is None
 
 

@@ -1,6 +1,7 @@
 """`skit schema` describes the files that the kit reads and writes, from the types that read them."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from run_builders import in_turn, plain, records_of, write_run
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.vocabulary import METRICS
 from specbench_kit.studies.interchange.schemas import formats, json_schema, object_tables
+from specbench_kit.studies.kinds import kinds
 
 
 @pytest.mark.parametrize("name", formats())
@@ -79,6 +81,52 @@ def test_a_summary_describes_every_metric() -> None:
     assert all(
         fields[metric.name]["description"].startswith(metric.definition) for metric in METRICS
     )
+
+
+def test_a_table_describes_every_metric_by_its_definition_too() -> None:
+    definitions = json_schema("result")["$defs"]
+    values, row = (definitions[name]["properties"] for name in ("MetricValues", "MethodRow"))
+    assert all(row[name]["description"] == values[name]["description"] for name in values)
+
+
+def fields_of(schema: JsonObject) -> Iterator[tuple[str, JsonObject, JsonObject]]:
+    """Yield every field of every definition in a schema: its name, its content, and the
+    definition.
+    """
+    for title, definition in schema["$defs"].items():
+        for field, content in definition.get("properties", {}).items():
+            yield f"{title}.{field}", content, definition
+
+
+def is_described(content: JsonObject, definitions: JsonObject) -> bool:
+    """Return True if a field has a description, or holds an object whose type has one."""
+    kind = definitions.get(content.get("$ref", "").rpartition("/")[2], {})
+    return bool(content.get("description") or kind.get("description"))
+
+
+BENCH_FILES = ("run", "summary", "result", "request", "rounds")
+RESULTS = [*BENCH_FILES, *kinds()]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_every_field_of_a_result_is_described(name: str) -> None:
+    schema = json_schema(name)
+    assert not [
+        field
+        for field, content, _ in fields_of(schema)
+        if not is_described(content, schema["$defs"])
+    ]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_says_what_null_means(name: str) -> None:
+    """The description of a field that may be null says so, or that of all fields does."""
+    assert not [
+        field
+        for field, content, definition in fields_of(json_schema(name))
+        if {"type": "null"} in content.get("anyOf", ())
+        and "null" not in content.get("description", "") + definition.get("description", "")
+    ]
 
 
 def test_the_command_lists_formats_and_prints_one() -> None:
