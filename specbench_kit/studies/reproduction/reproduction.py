@@ -6,13 +6,13 @@ decoder.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import exp, log
 from pathlib import Path
 
 from msgspec import Struct
 
-from specbench_kit.core.errors import SkitError, did_you_mean, require
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject, decode
 from specbench_kit.papers.comparison import (
@@ -32,9 +32,10 @@ from specbench_kit.papers.experiment import (
 from specbench_kit.predictors.latency import stopwatch
 from specbench_kit.reports.study import VERSION
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.runs.folder import require_writable, to_json, unused_folder, write_text
 from specbench_kit.studies.reproduction import grid
 from specbench_kit.studies.reproduction.grid import ExperimentCommand, replace_input
+from specbench_kit.studies.reproduction.inputs import SEEDS, changed_options
 from specbench_kit.studies.reproduction.report import write
 from specbench_kit.studies.reproduction.wording import (
     MovedInput,
@@ -47,15 +48,13 @@ SEED_BY_SEED = frozenset({"simulate", "bench", "train"})
 """Commands that run once per seed here; `capacity` and `profile` average over their seeds
 themselves.
 """
-SEEDS = 5
-"""Seeds of an experiment that states no number: the fewest that an interval is given for."""
 
 
 def reproduce(
     experiment: Experiment, report: ProgressCallback, changes: JsonObject, *, sensitivity: bool
 ) -> ReproducedExperiment:
     """Return everything that a report shows; `changes` replace options of the experiment."""
-    options = _changed(experiment, experiment.options, changes)
+    options = changed_options(experiment, experiment.options, changes)
     pairs = _run(experiment, options, lambda done, planned: report(experiment.name, done, planned))
     outcome = outcome_of(experiment, pairs)
     outcome.options = options
@@ -125,67 +124,6 @@ def _role_counts(
     )
 
 
-def _changed(experiment: Experiment, options: JsonObject, changes: JsonObject) -> JsonObject:
-    for key, value in changes.items():
-        _require_input(experiment, options, key, value)
-        options = replace_input(options, key, value)
-    return options
-
-
-def _require_input(experiment: Experiment, options: JsonObject, key: str, value: object) -> None:
-    """Raise SkitError, with the inputs that there are, for one that the experiment does not have or
-    of another kind.
-    """
-    known = sorted(option_names(experiment.command))
-    previous = SEEDS if key == "seeds" else options.get(key)
-    if experiment.command in ("law", "profile"):
-        previous = _series_input(experiment, options["series"], known, key) or previous
-    require(
-        "." in key or key in known,
-        f"--set {key}: {experiment.name} has no such input{did_you_mean(key, known)}; it knows {', '.join(known)}, and "
-        "fields with a dot, such as link.rtt_s",
-    )
-    if isinstance(previous, int | float) and not isinstance(previous, bool):
-        example = f"as in --set {key}={previous}"
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise SkitError(f"--set {key}={value}: {key} is a number, {example}")
-        require(
-            not (previous >= 0 > value), f"--set {key}={value}: {key} is not negative, {example}"
-        )
-    if key == "seeds":
-        is_count = isinstance(value, int) and value >= 1
-        require(
-            is_count,
-            f"--set seeds={value}: seeds is a whole number from 1 on, as in --set seeds={SEEDS}",
-        )
-
-
-def _series_input(
-    experiment: Experiment, series: Mapping[str, JsonObject], known: Sequence[str], key: str
-) -> object:
-    """Return a present value of an input of the series; raise SkitError if there is no such input.
-
-    A closed form or a fit to a profile has no deployment, so that a field with a dot is an input of
-    a series or none.
-    """
-    name, _, field = key.removeprefix("series.").rpartition(".")
-    of_series = list(series.values()) if name == "*" else [series.get(name, {})]
-    values = (
-        [entry[field] for entry in of_series if field in entry] if key.startswith("series.") else []
-    )
-    if not values and (key not in known or key == "series"):
-        inputs = sorted({name for entry in series.values() for name in entry} - {"law"})
-        first = ", ".join(f"'{name}'" for name in list(series)[:3])
-        more = f" and {len(series) - 3} more" if len(series) > 3 else ""
-        kind = "a closed form" if experiment.command == "law" else "a fit to a profile"
-        own = "".join(f"{name} and " for name in known if name != "series")
-        raise SkitError(
-            f"--set {key}: {experiment.name} is {kind}; its inputs are {own}series.NAME.INPUT, where INPUT is one of "
-            f"{', '.join(inputs)} and NAME is * for all series or one of {first}{more}"
-        )
-    return values[0] if values else None
-
-
 def _run(
     experiment: Experiment, options: JsonObject, report: CountCallback
 ) -> Sequence[ComparedNumber]:
@@ -227,7 +165,7 @@ def _sensitivity(
         return _ratios_by_number(_run(experiment, run_options, lambda _done, _planned: None))
 
     one_seed = {"seeds": 1} if experiment.command in SEED_BY_SEED else {}
-    options = _changed(
+    options = changed_options(
         experiment, {**experiment.options, **one_seed, **experiment.sensitivity}, changes
     )
     step = f"{experiment.name}, inputs"
@@ -298,6 +236,9 @@ def run(
     folder = to or unused_folder(
         out, "reproduce", "-".join(names), {"names": chosen, "changes": dict(changes)}
     )
+    for name in chosen:
+        changed_options(experiments()[name], experiments()[name].options, changes)
+    require_writable(folder)
     results = _earlier_results(folder)
     _require_same_inputs(folder, results, changes)
     for name in chosen:
@@ -412,22 +353,3 @@ def find_command(name: str) -> ExperimentCommand:
     return {"bench": decoding.bench, "simulate": decoding.simulate, "capacity": decoding.capacity}[
         name
     ]
-
-
-def option_names(name: str) -> frozenset[str]:
-    """Return the names of the options of a command's experiments."""
-    if name == "law":
-        return frozenset({"series"})
-    if name == "profile":
-        return frozenset({"series", "seeds"})
-    if name == "train":
-        from specbench_kit.studies.reproduction.training import PredictorExperiment
-
-        return frozenset({field.name for field in fields(PredictorExperiment)} | {"seeds"})
-    if name == "bench":
-        from specbench_kit.studies.reproduction.decoding import DecodingExperiment
-
-        return frozenset({field.name for field in fields(DecodingExperiment)} | {"seeds"})
-    from specbench_kit.studies.reproduction import decoding
-
-    return frozenset(decoding.OPTIONS if name == "simulate" else decoding.OPTIONS | decoding.RULE)

@@ -2,9 +2,10 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,10 @@ from specbench_kit.papers.experiment import (
 )
 from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.formatting import significant
-from specbench_kit.studies.reproduction import laws, report, reproduction, training
+from specbench_kit.studies.reproduction import inputs, laws, report, reproduction, training
 from specbench_kit.studies.reproduction.averages import over_seeds
 from specbench_kit.studies.reproduction.decoding import (
     AN_SLO,
-    DecodedSeries,
     DecodingExperiment,
     bench,
     settings_of,
@@ -53,6 +53,12 @@ from specbench_kit.studies.reproduction.grid import (
     points_of,
     replace_input,
     rows_of,
+)
+from specbench_kit.studies.reproduction.inputs import (
+    SEEDS,
+    DecodedSeries,
+    changed_options,
+    option_names,
 )
 from specbench_kit.studies.reproduction.laws import (
     acceptance_after_filter,
@@ -72,9 +78,7 @@ from specbench_kit.studies.reproduction.laws import (
 )
 from specbench_kit.studies.reproduction.reproduction import (
     COMMANDS,
-    SEEDS,
     find_command,
-    option_names,
     outcome_of,
 )
 from specbench_kit.studies.reproduction.wording import (
@@ -89,6 +93,7 @@ from specbench_kit.studies.reproduction.wording import (
 )
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.serving_run import compute_shares, fewer_violations
+from specbench_kit.studies.serving.settings import ServingSettings
 
 ALL = experiments()
 
@@ -172,7 +177,7 @@ def test_an_input_is_moved_wherever_it_stands() -> None:
     named = {"series": {"14B/0.6B": {"levels": 4}}}
     assert replace_input(named, "series.14B/0.6B.levels", 5)["series"]["14B/0.6B"] == {"levels": 5}
     with pytest.raises(
-        SkitError, match=r"series\.c\.drafted: write series\.NAME\.option, .*the series: a, b"
+        SkitError, match=r"series\.c\.drafted: write series\.NAME\.INPUT, .*the series: a, b"
     ):
         replace_input(options, "series.c.drafted", 5)
     assert replace_input(options, "series.a.link.rtt_s", 1)["series"]["a"]["replaced"] == [
@@ -1009,7 +1014,7 @@ def test_changed_inputs_are_said_wherever_their_numbers_stand(tmp_path: Path) ->
         (
             "adaspec/table-2",
             "series.*.draft_cost=-3",
-            "is not negative, as in --set series.*.draft_cost=",
+            "must not be negative, as in --set 'series.*.draft_cost=",
         ),
     ],
 )
@@ -1052,7 +1057,7 @@ def test_the_list_of_experiments_has_titles_and_times() -> None:
 def refusal(name: str, **changes: object) -> str:
     """Return why an experiment refuses its changed inputs."""
     with pytest.raises(SkitError) as refused:
-        reproduction._changed(
+        changed_options(
             ALL[name], ALL[name].options, {key.replace("__", "."): v for key, v in changes.items()}
         )
     return str(refused.value)
@@ -1074,13 +1079,118 @@ def test_an_input_of_another_kind_or_of_no_series_is_refused() -> None:
     assert "its inputs are seeds and series.NAME.INPUT" in refusal("wisp/table-7", foo=3)
     field = "series.*.hit_rate"
     experiment = ALL["specpipe/ranges"]
-    changed = reproduction._changed(experiment, experiment.options, {field: 0.9})["series"]
+    changed = changed_options(experiment, experiment.options, {field: 0.9})["series"]
     # Series of other laws, which have no hit rate, stay as they are.
     assert {entry.get("hit_rate") for entry in changed.values()} == {0.9, None}
     with pytest.raises(
         SkitError, match=r"hit_rate=u: series\.\*\.hit_rate is a number, as in .*hit_rate=0\.95"
     ):
-        reproduction._changed(experiment, experiment.options, {field: "u"})
+        changed_options(experiment, experiment.options, {field: "u"})
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_input_that_is_offered_is_known_and_no_other(name: str) -> None:
+    experiment = ALL[name]
+    options = experiment.options
+    offered = dict.fromkeys(inputs.inputs_of(experiment))
+    for series in ("*", *options.get("series", ())):
+        offered |= {
+            f"series.{series}.{key}": None for key in inputs.inputs_of_series(experiment, series)
+        }
+    if experiment.command in ("bench", "simulate", "capacity"):
+        offered["link.rtt_s"] = None
+    for key in offered:
+        inputs._require_known(experiment, options, key)
+        inputs._require_effect(experiment, options, key, inputs._place(experiment, key))
+    for assumed in experiment.assumed:
+        for value in assumed.values:
+            changed = changed_options(experiment, options, {assumed.key: value})
+            assert changed != options, assumed.key
+    for key in ("foo", "foo.bar", "series.foo", "series.*.foo", "link.foo", "series.*.link.foo"):
+        with pytest.raises(SkitError) as refused:
+            changed_options(experiment, options, {key: 1})
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("series.*.rtt_s", "(did you mean 'link.rtt_s'?); it knows batch_size, "),
+        ("series.specedge, 15 ms.foo", "INPUT is one of deployment, draft, method, "),
+        ("series.none.method", "the series: server only, specedge, 15 ms"),
+    ],
+)
+def test_a_decoding_experiment_names_the_inputs_that_it_has(key: str, words: str) -> None:
+    with pytest.raises(SkitError, match=re.escape(words)):
+        changed_options(ALL["specedge/figure-11"], ALL["specedge/figure-11"].options, {key: 0.03})
+
+
+def test_a_field_of_all_deployments_reaches_every_decoded_series() -> None:
+    experiment = ALL["specedge/figure-11"]
+    changed = changed_options(experiment, experiment.options, {"link.rtt_s": 0.03})
+    assert "replaced" not in changed
+    for entry in changed["series"].values():
+        series = DecodedSeries(**{**entry, "replaced": tuple(entry["replaced"])})
+        assert series.load_deployment().link.rtt_s == 0.03
+
+
+def test_decoded_series_and_options_have_the_fields_that_inputs_name() -> None:
+    named = {field.name for field in fields(DecodedSeries)} - {"replaced"}
+    assert set(inputs.OF_SERIES["bench"]) == named
+    served = {field.name for field in fields(ServingSettings)} - {"recording", "argv"}
+    assert option_names("simulate") == served - {"backend", "resume"} | {"slo_of"}
+
+
+def test_a_wrong_input_is_refused_before_a_decoder_is_loaded() -> None:
+    program = """
+import sys
+from specbench_kit.core.errors import SkitError
+from specbench_kit.papers.experiment import experiments
+from specbench_kit.studies.reproduction.inputs import changed_options
+for name in ("specedge/figure-11", "wisp/table-10", "wisp/table-3", "wisp/table-2"):
+    experiment = experiments()[name]
+    try:
+        changed_options(experiment, experiment.options, {"device": 60})
+    except SkitError:
+        continue
+    raise AssertionError(name)
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_folder_that_cannot_be_written_and_a_wrong_input_are_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unexpected(*_: object, **__: object) -> Any:
+        raise AssertionError("an experiment ran")
+
+    monkeypatch.setattr(reproduction, "reproduce", unexpected)
+    file = tmp_path / "hosts"
+    file.touch()
+    for folder in (file, file / "below"):
+        with pytest.raises(SkitError, match=f"cannot write into {folder}: {file} is a file"):
+            reproduction.run(["wisp"], {}, False, tmp_path, folder, lambda *_: None, [])
+    names = ["wisp/table-3", "specedge/figure-10"]
+    with pytest.raises(SkitError, match="figure-10 is a closed form"):
+        reproduction.run(names, {"devices": 60}, False, tmp_path, None, lambda *_: None, [])
+
+
+def test_the_example_of_a_refused_value_can_be_pasted() -> None:
+    key = "series.AdaSpec, trace 1.draft_cost"
+    experiment = ALL["adaspec/table-2"]
+    with pytest.raises(SkitError) as refused:
+        changed_options(experiment, experiment.options, {key: -1})
+    words, _, example = str(refused.value).partition(", as in --set ")
+    assert words == f"--set {key}=-1: {key} must not be negative"
+    (pasted,) = shlex.split(example)
+    assert list(parse_changes([pasted])) == [key]
+
+
+def test_a_closed_form_without_a_value_is_one_line() -> None:
+    series = {"a": {"law": "rate", "tokens": 3, "seconds": 0}}
+    with pytest.raises(SkitError, match="a: rate has no value at tokens=3, seconds=0"):
+        law({"series": series}, lambda *_: None)
 
 
 def test_earlier_results_are_judged_by_the_rules_of_today() -> None:
