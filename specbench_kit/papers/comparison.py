@@ -37,6 +37,8 @@ class ComparedNumber(Published, frozen=True, kw_only=True):
     passed_by_no_effect: bool
     counted: bool
     ratio_of_ratios: RatioOfRatios | None = None
+    unchanged: Interval | None = None
+    """The simulated number before inputs were changed, of experiments with changed inputs."""
 
     @property
     def effect_found(self) -> float | None:

@@ -29,6 +29,8 @@ from other numbers of the same paper, and only a `predicted` one could have come
 """
 PREDICTED = ROLES[-1]
 HALF_FITTED = ROLES[2]
+NOT_THE_PAPERS = "not the paper's"
+"""The role of a number of a series that changed inputs made something else."""
 STATED_ROLES = tuple(role for role in ROLES if role != HALF_FITTED)
 """Roles that a TOML file may state; what is half fitted follows from what its two sides are."""
 SIDES = {
@@ -51,7 +53,9 @@ the rows.
 class Assumed(Struct, frozen=True):
     """An input that the paper does not give: the assumed value, and how the result depends on it.
 
-    `key` names the option or the field of the deployment, and `values` are further plausible values of it.
+    `key` names the option or the field of the deployment, and `values` are further plausible values
+    of it, whose effects are simulated. `change` is another value as `--set` takes it, `key=value`,
+    of an input whose effect takes too long to be simulated each time.
     """
 
     name: str
@@ -59,6 +63,14 @@ class Assumed(Struct, frozen=True):
     effect: str
     key: str = ""
     values: tuple[object, ...] = ()
+    change: str = ""
+    inputs: tuple[str, ...] = ()
+    """Further options that replace the assumed value."""
+
+    @property
+    def example(self) -> str:
+        """What `--set` takes to change the input; nothing if no option changes it."""
+        return f"{self.key}={self.values[0]}" if self.key and self.values else self.change
 
 
 class Published(Struct, frozen=True):
@@ -221,7 +233,13 @@ def build_experiment(name: str, content: JsonObject) -> Experiment:
             for n in _published_numbers({**shared, **table})
         ]
         assumed = [
-            Assumed(**{**table, "values": tuple(table.get("values", ()))})
+            Assumed(
+                **{
+                    **table,
+                    "values": tuple(table.get("values", ())),
+                    "inputs": tuple(table.get("inputs", ())),
+                }
+            )
             for table in fields.pop("assumed", [])
         ]
         variants = tuple(map(tuple, fields.pop("variants", ())))

@@ -3,6 +3,7 @@
 Nothing here loads a decoder or a simulator, so that a wrong name or value is refused at once.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from shlex import quote
@@ -11,11 +12,18 @@ from specbench_kit.core.errors import SkitError, did_you_mean, require
 from specbench_kit.core.option import from_keywords
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import Deployment
-from specbench_kit.deployments.loading import load
+from specbench_kit.deployments.fields import parse_field
+from specbench_kit.deployments.loading import find, load
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.papers.experiment import GRID, Experiment
-from specbench_kit.serving.options import CapacityRule, ServingOptions, SimulationOptions
-from specbench_kit.studies.reproduction.grid import points_of, replace_input, series_name
+from specbench_kit.papers.experiment import GRID, SIDES, Assumed, Experiment
+from specbench_kit.serving.options import OWN, CapacityRule, ServingOptions, SimulationOptions
+from specbench_kit.serving.systems.base import systems
+from specbench_kit.studies.reproduction.grid import (
+    parse_changes,
+    points_of,
+    replace_input,
+    series_name,
+)
 from specbench_kit.studies.sweep.prompt_options import PromptOptions
 
 SEEDS = 5
@@ -139,6 +147,151 @@ def changed_options(
     if changes:
         _require_accepted(experiment, options)
     return options
+
+
+def example_change(experiment: Experiment, assumed: Assumed) -> str:
+    """Return what `--set` takes to change an assumed input of this experiment, or nothing.
+
+    A paper's world shares its inputs, some of which an experiment has not or sets by itself.
+    """
+    if not assumed.example:
+        return ""
+    try:
+        changed = changed_options(experiment, experiment.options, parse_changes([assumed.example]))
+    except SkitError:
+        return ""
+    return assumed.example if changed != experiment.options else ""
+
+
+IN_PLACE = " in place of "
+"""Stands between the new and the previous value of an input, in a description of a change."""
+MOST_VALUES = 4
+"""Different previous values of an input that are named."""
+MEANINGS = ("system", "scheduler", "method")
+"""Options that make a series what its name says."""
+
+
+def describe_change(experiment: Experiment, key: str, value: object) -> str:
+    """Return the value of a changed input as `--set` takes it, and the previous one if it is
+    known.
+    """
+    before = list(dict.fromkeys(map(shown_value, _previous_values(experiment, key))))
+    if not before or len(before) > MOST_VALUES:
+        return shown_value(value)
+    return f"{shown_value(value)}{IN_PLACE}{', '.join(before)}"
+
+
+def _previous_values(experiment: Experiment, key: str) -> list[object]:
+    """Return the values of an input in the unchanged experiment, of every series that has it."""
+    options = experiment.options
+    head, _, tail = key.partition(".")
+    if not tail:
+        present = options.get(key, _default(experiment.command, key))
+        return [] if present is None or isinstance(present, Mapping) else [present]
+    if head == "series":
+        name = series_name(options["series"], tail)
+        own = tail.removeprefix(f"{name}.")
+        chosen = options["series"].values() if name == "*" else [options["series"][name]]
+        return [value for entry in chosen for value in _values_in(entry, own)]
+    entries = options["series"].values() if experiment.command == "bench" else [options]
+    return [value for entry in entries for value in _values_in(entry, key)]
+
+
+def _values_in(entry: JsonObject, key: str) -> list[object]:
+    """Return the values of an input in one series, or in all series of a served experiment."""
+    head, _, tail = key.partition(".")
+    if key in entry:
+        return [entry[key]]
+    if head not in SECTIONS:
+        specs = entry.get(head, ())
+        return [
+            item.partition("=")[2]
+            for spec in ([specs] if isinstance(specs, str) else specs)
+            for item in spec.partition(":")[2].split(",")
+            if item.partition("=")[0] == tail
+        ]
+    replaced = dict(map(parse_field, entry.get("replaced", ())))
+    names = entry.get("deployment", ())
+    values = []
+    for name in [names] if isinstance(names, str) else names:
+        content: object = find(name).replace(replaced).content
+        for part in key.split("."):
+            content = content.get(part) if isinstance(content, Mapping) else None
+        values += [] if content is None else [content]
+    return values
+
+
+def value_of_change(description: str) -> str:
+    """Return the value in a described change."""
+    return description.partition(IN_PLACE)[0]
+
+
+def shown_value(value: object) -> str:
+    """Return a value as `--set` takes it: an entry alone without the brackets of its list."""
+    if isinstance(value, list | tuple):
+        return shown_value(value[0]) if len(value) == 1 else json.dumps(list(value))
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def changes_meaning(changes: Mapping[str, object]) -> bool:
+    """Return whether anything but the number of seeds was changed."""
+    return any(key != "seeds" for key in changes)
+
+
+def replaced_series(experiment: Experiment, changes: Mapping[str, object]) -> dict[str, str]:
+    """Return the new names of series that changes made something else, such as another scheduler,
+    and of the figures that are derived from these.
+    """
+    before = experiment.options
+    after = changed_options(experiment, before, changes)
+    names: dict[str, str] = {}
+    for option in MEANINGS:
+        if option in changes and "label" in before:
+            labels = before["label"]
+            old, new = (_of_labels(options, option) for options in (before, after))
+            for label, was, now in zip(labels, old, new, strict=True):
+                if was != now:
+                    names[label] = f"{names.get(label, label)} ({option} {now})"
+    for label, entry in before.get("series", {}).items():
+        if any(key.endswith(".method") for key in changes):
+            now = after["series"][label].get("method")
+            if now != entry.get("method"):
+                names[label] = f"{label} (method {now})"
+    for kind, sides in SIDES.items():
+        for label, spec in before.get(kind, {}).items():
+            parts = [spec[figures] for figures, _ in sides.values()]
+            of = {
+                figure.rpartition("/")[0]
+                for part in parts
+                for figure in ([part] if isinstance(part, str) else part)
+            }
+            if changed := [names[name] for name in names if name in of]:
+                names[label] = f"{label} ({', '.join(changed)})"
+    return names
+
+
+def _of_labels(options: JsonObject, option: str) -> list[str]:
+    """Return the option of every label; a system's own scheduler or method by its name."""
+    count = len(options["label"])
+    values, names = (
+        list(options.get(name, [OWN])) * (count if len(options.get(name, [OWN])) == 1 else 1)
+        for name in (option, "system")
+    )
+    return [
+        getattr(systems.get(name), option) if value == OWN and option != "system" else value
+        for value, name in zip(values, names, strict=True)
+    ]
+
+
+def _default(command: str, key: str) -> object:
+    """Return the default of an option that an experiment does not state; None if it has none."""
+    if key == "seeds":
+        return SEEDS
+    for kind in OPTIONS_OF.get(command, ()):
+        for field in fields(kind):
+            if field.name == key and field.default is not MISSING:
+                return field.default or None
+    return None
 
 
 def _place(experiment: Experiment, key: str) -> str:

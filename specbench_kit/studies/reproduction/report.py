@@ -6,11 +6,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.files import replace_file
 from specbench_kit.papers.comparison import ComparedNumber, RatioOfRatios
-from specbench_kit.papers.experiment import HALF_FITTED, PREDICTED, ROLES, Assumed, worlds
+from specbench_kit.papers.experiment import (
+    HALF_FITTED,
+    PREDICTED,
+    ROLES,
+    Assumed,
+    experiments,
+    worlds,
+)
 from specbench_kit.reports import render_html, render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Block,
@@ -32,6 +40,11 @@ from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
 from specbench_kit.reports.writing.formatting import ABSENT, times
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, GREY, MARKERS
 from specbench_kit.runs.folder import write_text
+from specbench_kit.studies.reproduction.inputs import (
+    changes_meaning,
+    example_change,
+    value_of_change,
+)
 from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
     claim_verdict,
@@ -208,6 +221,8 @@ def _terms(paper: str, members: Sequence[ReproducedExperiment]) -> Blocks:
 
 def _ours(pairs: Sequence[ComparedNumber]) -> str:
     """Return the title of the column of the kit's own numbers: arithmetic has no interval."""
+    if any(pair.unchanged for pair in pairs):
+        return "ours, unchanged → changed"
     has_interval = any(pair.simulated and pair.simulated.bounds for pair in pairs)
     return "ours (95% interval)" if has_interval else "ours"
 
@@ -434,7 +449,10 @@ def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
             else []
         ),
         *paragraphs(effects_compared(result)),
-        *(Paragraph(f"assumed: {assumed.name}: {assumed.value}") for assumed in result.assumed),
+        *(
+            Paragraph(f"assumed: {assumed.name}: {_assumed_value(result, assumed)}")
+            for assumed in result.assumed
+        ),
     ]
     render_terminal.show(console, blocks)
 
@@ -465,7 +483,7 @@ def _section(result: ReproducedExperiment) -> Blocks:
         )
     if result.assumed:
         assumed = [
-            (entry.name, entry.value, entry.effect, _way_to_change(entry))
+            (entry.name, _assumed_value(result, entry), entry.effect, _way_to_change(result, entry))
             for entry in result.assumed
         ]
         columns_of_assumed = ("assumed", "value", "effect of another value", "change it with")
@@ -489,38 +507,50 @@ def _section(result: ReproducedExperiment) -> Blocks:
         blocks += [Table(columns, moves), figure]
     took = f" took {duration(result.wall_s)} here." if result.wall_s is not None else ""
     changed = "".join(
-        f" --set '{key}={value.partition(IN_PLACE)[0]}'" for key, value in result.changes.items()
+        f" --set {quote(f'{key}={value_of_change(value)}')}"
+        for key, value in result.changes.items()
     )
     command = f"skit reproduce {result.name}{changed}"
     return [*blocks, Paragraph(f"{code(command)}{took}")]
 
 
-IN_PLACE = " in place of "
-
-
 def changed_inputs(results: Sequence[ReproducedExperiment]) -> list[str]:
-    """Return a caution for every experiment with other inputs than its own."""
-    changed = {
-        result.name: ", ".join(
-            f"{key}: {value}" for key, value in result.changes.items() if key != "seeds"
-        )
-        for result in results
-    }
-    return [
-        f"CHANGED INPUTS of {name}: {values}. These are not the paper's numbers reproduced: what is said below of "
-        "assumed and fitted inputs, and the roles of numbers, is that of the unchanged experiment."
-        for name, values in changed.items()
-        if values
+    """Return a caution for every experiment with other inputs than its own, or other seeds."""
+    cautions = []
+    for result in results:
+        values = ", ".join(f"{key}: {value}" for key, value in result.changes.items())
+        if changes_meaning(result.changes):
+            cautions.append(
+                f"CHANGED INPUTS of {result.name}: {values}. These are not the paper's numbers "
+                "reproduced: what is said below of assumed and fitted inputs, and the roles of "
+                "numbers, is that of the unchanged experiment. Ours stands as unchanged → changed."
+            )
+        elif values:
+            cautions.append(
+                f"OTHER SEEDS of {result.name}: {values}. Intervals have another width, and means "
+                "are of other draws."
+            )
+    return cautions
+
+
+def _assumed_value(result: ReproducedExperiment, assumed: Assumed) -> str:
+    """Return an assumed value, or what was set in its place."""
+    own = {assumed.example.partition("=")[0], *assumed.inputs}
+    changed = [
+        f"{key}={value_of_change(value)}" for key, value in result.changes.items() if key in own
     ]
+    if not changed:
+        return assumed.value
+    return f"CHANGED to {', '.join(changed)}; in the unchanged experiment {assumed.value}"
 
 
-def _way_to_change(assumed: Assumed) -> str:
-    """Return the option that changes an assumed input, with a further plausible value; nothing if
-    there is none.
+def _way_to_change(result: ReproducedExperiment, assumed: Assumed) -> str:
+    """Return the option that changes an assumed input, with another value; nothing if there is
+    none.
     """
-    if not assumed.key or not assumed.values:
-        return ABSENT
-    return code(f"--set '{assumed.key}={assumed.values[0]}'")
+    experiment = experiments().get(result.name)
+    example = example_change(experiment, assumed) if experiment else ""
+    return code(f"--set {quote(example)}") if example else ABSENT
 
 
 def _numbers(result: ReproducedExperiment) -> Table:

@@ -6,11 +6,11 @@ decoder.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback, ProgressCallback
@@ -23,6 +23,7 @@ from specbench_kit.papers.comparison import (
     printed_numbers,
 )
 from specbench_kit.papers.experiment import (
+    NOT_THE_PAPERS,
     ROLES,
     Experiment,
     Published,
@@ -33,9 +34,21 @@ from specbench_kit.predictors.latency import stopwatch
 from specbench_kit.reports.study import VERSION
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import require_writable, to_json, unused_folder, write_text
+from specbench_kit.serving.figures import Interval
 from specbench_kit.studies.reproduction import grid
-from specbench_kit.studies.reproduction.grid import ExperimentCommand, replace_input
-from specbench_kit.studies.reproduction.inputs import SEEDS, changed_options
+from specbench_kit.studies.reproduction.grid import (
+    ExperimentCommand,
+    parse_changes,
+    replace_input,
+)
+from specbench_kit.studies.reproduction.inputs import (
+    SEEDS,
+    changed_options,
+    changes_meaning,
+    describe_change,
+    replaced_series,
+    value_of_change,
+)
 from specbench_kit.studies.reproduction.report import write
 from specbench_kit.studies.reproduction.wording import (
     MovedInput,
@@ -55,30 +68,77 @@ def reproduce(
 ) -> ReproducedExperiment:
     """Return everything that a report shows; `changes` replace options of the experiment."""
     options = changed_options(experiment, experiment.options, changes)
+    described = {key: describe_change(experiment, key, value) for key, value in changes.items()}
     pairs = _run(experiment, options, lambda done, planned: report(experiment.name, done, planned))
-    outcome = outcome_of(experiment, pairs)
+    ratios = _ratios_by_number(pairs)
+    experiment_run = experiment
+    replaced: dict[str, str] = {}
+    if changes_meaning(changes):
+        seeds = {key: value for key, value in changes.items() if key == "seeds"}
+        before = _run(
+            experiment,
+            changed_options(experiment, experiment.options, seeds),
+            lambda done, planned: report(f"{experiment.name}, unchanged", done, planned),
+        )
+        replaced = replaced_series(experiment, changes)
+        experiment_run = _renamed(experiment, replaced)
+        pairs = _with_unchanged(
+            _compared_again(experiment_run, [pair.simulated for pair in pairs]),
+            [pair.simulated for pair in before],
+        )
+    outcome = outcome_of(experiment_run, pairs, described, replaced)
     outcome.options = options
-    outcome.changes = {
-        key: _change(experiment.options, key, value) for key, value in changes.items()
-    }
     if sensitivity:
-        outcome.sensitivity = _sensitivity(experiment, changes, _ratios_by_number(pairs), report)
+        outcome.sensitivity = _sensitivity(experiment, changes, ratios, report)
     return outcome
 
 
-def _change(options: JsonObject, key: str, value: object) -> str:
-    """Return the value of a changed input, and the one that it replaces where that is an option by
-    itself.
+def _renamed(experiment: Experiment, names: Mapping[str, str]) -> Experiment:
+    """Return the experiment with other names of series that are not the paper's any more.
+
+    The paper prints no number of these, so that they are shown and not judged.
     """
-    before = options.get(key, SEEDS if key == "seeds" else None)
-    return (
-        f"{value}"
-        if before is None or isinstance(before, Mapping)
-        else f"{value} in place of {before}"
+    published = tuple(
+        structs.replace(
+            number, series=names[number.series], value=None, bound="", role=NOT_THE_PAPERS
+        )
+        if number.series in names
+        else number
+        for number in experiment.published
+    )
+    return replace(
+        experiment,
+        published=published,
+        against=names.get(experiment.against, experiment.against),
+        variants=tuple(
+            row for row in experiment.variants if not any(name in names for name in row)
+        ),
     )
 
 
-def outcome_of(experiment: Experiment, pairs: Sequence[ComparedNumber]) -> ReproducedExperiment:
+def _compared_again(
+    experiment: Experiment, simulated: Sequence[Interval | None]
+) -> list[ComparedNumber]:
+    """Return the numbers of an experiment next to those that were simulated, in their order."""
+    numbers = list(zip(experiment.published, simulated, strict=True))
+    return compare_simulated(numbers, experiment.goal, experiment.against, experiment.variants)
+
+
+def _with_unchanged(
+    pairs: Sequence[ComparedNumber], unchanged: Sequence[Interval | None]
+) -> list[ComparedNumber]:
+    return [
+        structs.replace(pair, unchanged=before)
+        for pair, before in zip(pairs, unchanged, strict=True)
+    ]
+
+
+def outcome_of(
+    experiment: Experiment,
+    pairs: Sequence[ComparedNumber],
+    changes: Mapping[str, str] | None = None,
+    replaced: Mapping[str, str] | None = None,
+) -> ReproducedExperiment:
     """Return published numbers next to ours with the verdict; only predictions that could fail are
     counted.
     """
@@ -102,6 +162,8 @@ def outcome_of(experiment: Experiment, pairs: Sequence[ComparedNumber]) -> Repro
         sensitivity=[],
         verdict="",
         variants=experiment.variants,
+        changes=dict(changes or {}),
+        replaced=dict(replaced or {}),
     )
     outcome.verdict = verdict(outcome)
     return outcome
@@ -266,9 +328,10 @@ def _require_same_inputs(
     The number of seeds is no such input: it makes a result more or less precise.
     """
     for name, result in results.items():
-        options = experiments()[name].options
         asked = {
-            key: _change(options, key, value) for key, value in changes.items() if key != "seeds"
+            key: describe_change(experiments()[name], key, value)
+            for key, value in changes.items()
+            if key != "seeds"
         }
         has = {key: value for key, value in result.changes.items() if key != "seeds"}
         if has != asked:
@@ -311,23 +374,33 @@ def judge_again(experiment: Experiment, earlier: ReproducedExperiment) -> Reprod
     A page would otherwise count the experiments of this call by one rule and those of earlier calls
     by another.
     """
-    simulated = {_key(pair): pair.simulated for pair in earlier.published}
-    numbers = [
-        (number, simulated[_key(number)])
-        for number in experiment.published
-        if _key(number) in simulated
-    ]
-    result = outcome_of(
-        experiment,
-        compare_simulated(numbers, experiment.goal, experiment.against, experiment.variants),
+    texts = [f"{key}={value_of_change(value)}" for key, value in earlier.changes.items()]
+    replaced = _names_of(experiment, texts)
+    experiment = _renamed(experiment, replaced)
+    found = {_key(pair): (pair.simulated, pair.unchanged) for pair in earlier.published}
+    numbers = [number for number in experiment.published if _key(number) in found]
+    pairs = compare_simulated(
+        [(number, found[_key(number)][0]) for number in numbers],
+        experiment.goal,
+        experiment.against,
+        experiment.variants,
     )
+    pairs = _with_unchanged(pairs, [found[_key(number)][1] for number in numbers])
+    result = outcome_of(experiment, pairs, earlier.changes, replaced)
     result.options, result.sensitivity, result.wall_s = (
         earlier.options,
         earlier.sensitivity,
         earlier.wall_s,
     )
-    result.changes = earlier.changes
     return result
+
+
+def _names_of(experiment: Experiment, changes: Sequence[str]) -> dict[str, str]:
+    """Return the new names of series; none where the library has other inputs than it had."""
+    try:
+        return replaced_series(experiment, parse_changes(changes)) if changes else {}
+    except SkitError:
+        return {}
 
 
 def _key(number: Published) -> tuple[str, str, frozenset[tuple[str, object]], str, float | None]:

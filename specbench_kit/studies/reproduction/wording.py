@@ -74,6 +74,8 @@ class ReproducedExperiment(Struct, kw_only=True):
     changes: dict[str, str] = {}
     """The inputs that `--set` changed, each with its value and that of the experiment."""
     variants: tuple[tuple[str, ...], ...] = ()
+    replaced: dict[str, str] = {}
+    """The new names of series that changed inputs made something else than the paper's."""
 
     def predictions(self) -> list[PrintedNumber]:
         """Return the printed numbers and bounds that count."""
@@ -146,6 +148,8 @@ def verdict(result: ReproducedExperiment) -> str:
     """
     counted = result.predictions()
     others = _not_predicted(result)
+    if not counted and result.replaced:
+        return "Nothing is judged here: what ran is not the paper's, since its inputs were changed."
     if not counted:
         return f"Nothing is predicted here{': ' + others if others else ', and the text of the paper has no number'}."
     also = f" Not counted: {others}." if others else ""
@@ -159,7 +163,10 @@ def verdict(result: ReproducedExperiment) -> str:
         return f"Predicted: {predicted} ({_all_met(counted)}).{also}"
     reached_by = "Predicted in part" if within else "Not predicted"
     sentences = [f"{within} of {len(counted)} predictions come out", *_misses(result, counted)]
-    return f"{reached_by}: {'. '.join(sentences)}. {result.prevented}".strip() + also
+    changed = any(key != "seeds" for key in result.changes)
+    unchanged = "Of the unchanged inputs: " if changed and result.prevented else ""
+    said = f"{unchanged}{result.prevented}"
+    return f"{reached_by}: {'. '.join(sentences)}. {said}".strip() + also
 
 
 def _not_predicted(result: ReproducedExperiment) -> str:
@@ -261,7 +268,10 @@ def _distance(pair: ComparedNumber) -> float:
 
 
 def _mean(pair: ComparedNumber) -> str:
-    return _number(pair, pair.simulated.mean) if pair.simulated else ABSENT
+    if pair.simulated is None:
+        return ABSENT
+    before = f"{_number(pair, pair.unchanged.mean)} → " if pair.unchanged else ""
+    return before + _number(pair, pair.simulated.mean)
 
 
 def _how_far(pair: ComparedNumber) -> str:
@@ -355,6 +365,11 @@ def main_claim(
     pairs = [
         pair for pair in result.published if pair.series in claim.series and pair.value is not None
     ]
+    if replaced := _not_of_the_paper(claim, result):
+        return (
+            f"The main claim is that {claim.words}. It is not judged: '{replaced}' is not the "
+            "paper's, since its inputs were changed."
+        )
     if claim.is_lead:
         numbers = _claimed_leads(pairs, result)
     else:
@@ -367,7 +382,10 @@ def main_claim(
     explained = f" {'. '.join(meaning)}." if meaning else ""
     listed = "; ".join(number.words() for number in numbers)
     others = (
-        "".join(_under_variant(name, pairs, result, terms) for name in _variants(result))
+        "".join(
+            _under_variant(name, pairs, result, terms)
+            for name in [*_variants(result), *_not_printed(result)]
+        )
         if claim.is_lead
         else ""
     )
@@ -375,6 +393,16 @@ def main_claim(
         f"The main claim is that {claim.words}. {_claim_outcome(numbers, result.goal)}{read_as}: {listed}.{others}"
         f"{explained}"
     )
+
+
+def _not_of_the_paper(claim: MainClaim, result: ReproducedExperiment) -> str:
+    """Return a series of a main claim that changed inputs made something else; nothing if none
+    is.
+    """
+    of_claim = [result.replaced[name] for name in claim.series if name in result.replaced]
+    if claim.is_lead and result.against in result.replaced.values():
+        return result.against
+    return of_claim[0] if of_claim else ""
 
 
 def _variants(result: ReproducedExperiment) -> list[str]:
@@ -385,6 +413,16 @@ def _variants(result: ReproducedExperiment) -> list[str]:
         if result.against in several
         for name in several
         if name != result.against
+    ]
+
+
+def _not_printed(result: ReproducedExperiment) -> list[str]:
+    """Return the series that were simulated and of which the paper prints nothing."""
+    printed = {pair.series for pair in result.published if pair.value is not None}
+    return [
+        name
+        for name in dict.fromkeys(str(pair.series) for pair in result.published)
+        if name not in printed
     ]
 
 
@@ -409,6 +447,8 @@ def _under_variant(
             point = ", ".join(map(str, pair.where.values())) or str(pair.series)
             leads.append(f"{point}: {significant(variant / pair.simulated.mean, 3)}")
     meaning = f", {terms[name]}," if name in terms else ""
+    if name in _not_printed(result):
+        meaning = f"{meaning or ','} of which the paper prints no number,"
     return f" With '{name}'{meaning} ours is {', '.join(leads)}." if leads else ""
 
 
@@ -458,9 +498,32 @@ def _claimed_leads(
             is_judged = pair.role == PREDICTED and result.against not in fitted
             is_met = abs(ratios.ratio - 1) <= result.goal if is_judged else None
             name = ", ".join(map(str, pair.where.values())) or str(pair.series)
-            digits = (significant(ratios.published, 3), significant(ratios.simulated, 3))
+            before = _lead_before(pair, result)
+            ours = significant(ratios.simulated, 3)
+            digits = (
+                significant(ratios.published, 3),
+                ours if before is None else f"{significant(before, 3)} → {ours}",
+            )
             leads.append(_ClaimedNumber(name, *digits, is_met, "" if is_judged else "half fitted"))
     return leads
+
+
+def _lead_before(pair: ComparedNumber, result: ReproducedExperiment) -> float | None:
+    """Return by how much the reference series was ahead before inputs were changed; None if none
+    was.
+    """
+    base = next(
+        (
+            other.unchanged
+            for other in result.published
+            if (other.series, other.metric) == (result.against, pair.metric)
+            and other.where == pair.where
+        ),
+        None,
+    )
+    if base is None or pair.unchanged is None or not pair.unchanged.mean:
+        return None
+    return base.mean / pair.unchanged.mean
 
 
 def _printed(pair: Published) -> str:
@@ -474,11 +537,15 @@ def published(pair: Published) -> str:
 
 
 def with_interval(pair: ComparedNumber) -> str:
-    """Return the simulated number with its 95% interval over seeds, or nothing without a number."""
+    """Return the simulated number with its 95% interval over seeds, or nothing without a number.
+
+    Of an experiment with changed inputs the number before the change stands first.
+    """
     simulated = pair.simulated
     if simulated is None:
         return ABSENT
-    text = _number(pair, simulated.mean, 4)
+    before = f"{_number(pair, pair.unchanged.mean, 4)} → " if pair.unchanged else ""
+    text = f"{before}{_number(pair, simulated.mean, 4)}"
     if simulated.low is None or simulated.high is None or simulated.low == simulated.high:
         return text
     return f"{text} ({_number(pair, simulated.low)} to {_number(pair, simulated.high)})"

@@ -85,6 +85,7 @@ from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
     effect_in_words,
     effects_compared,
+    main_claim,
     metric_in_words,
     published,
     role,
@@ -1001,9 +1002,112 @@ def test_changed_inputs_are_said_wherever_their_numbers_stand(tmp_path: Path) ->
     assert warning.startswith(said)
     unchanged = error_line(skit_here("reproduce", "adaspec/table-2", "--to", tmp_path))
     assert (
-        "holds adaspec/table-2 with series.*.draft_cost: 0.181: choose another folder with --to"
-        in unchanged
+        "holds adaspec/table-2 with series.*.draft_cost: 0.181 in place of 0.0835, 0.1757, 0.0723: "
+        "choose another folder with --to" in unchanged
     )
+
+
+def test_a_changed_input_is_shown_before_and_after_and_struck_from_what_is_assumed(
+    tmp_path: Path,
+) -> None:
+    fewer = {"devices": 8, "duration_s": 30, "seeds": 1}
+    names = ["wisp/table-3"]
+    done = reproduction.run(names, fewer, False, tmp_path, None, lambda *_: None, [])
+    (result,) = done.experiments
+    assert result.changes["devices"] == "8 in place of 100"
+    assert result.changes["seeds"] == "1 in place of 5"
+    one_seed = reproduction.reproduce(
+        ALL["wisp/table-3"], lambda *_: None, {"seeds": 1}, sensitivity=False
+    )
+    assert [pair.unchanged for pair in result.published] == [
+        pair.simulated for pair in one_seed.published
+    ]
+    centralized = next(pair for pair in result.published if pair.series == "centralized")
+    assert centralized.unchanged
+    assert centralized.simulated
+    shown = " → ".join(
+        significant(ours.mean, 4) for ours in (centralized.unchanged, centralized.simulated)
+    )
+    page = (done.folder / "wisp.md").read_text()
+    assert f"| {shown} |" in page
+    assert "ours, unchanged → changed" in page
+    assert "| devices | CHANGED to devices=8; in the unchanged experiment 100, a" in page
+    again = reproduction._earlier_results(done.folder)["wisp/table-3"]
+    assert again.published == result.published
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "before"),
+    [
+        ("wisp/table-3", "devices", "100"),
+        ("wisp/table-3", "seeds", "5"),
+        ("wisp/table-3", "link.rtt_s", "0.02"),
+        ("wisp/table-3", "acceptance.alpha", "0.7322"),
+        ("specedge/figure-11", "link.rtt_s", "0.01407, 0.015, 0.05, 0.065"),
+        ("specedge/figure-11", "series.server only.method.depth", "5"),
+        ("specedge/figure-11", "batch_size", "1"),
+    ],
+)
+def test_the_previous_value_of_a_changed_input_is_found_wherever_it_stands(
+    name: str, key: str, before: str
+) -> None:
+    assert inputs.describe_change(ALL[name], key, 3) == f"3 in place of {before}"
+
+
+def test_a_series_with_another_scheduler_is_renamed_and_not_judged() -> None:
+    experiment = ALL["wisp/table-2"]
+    changes = {"scheduler": ["fcfs"]}
+    names = inputs.replaced_series(experiment, changes)
+    assert names["algorithm 1, late lane"] == "algorithm 1, late lane (scheduler fcfs)"
+    assert "fcfs" not in names
+    renamed = reproduction._renamed(experiment, names)
+    assert renamed.against == names["algorithm 1, late lane"]
+    rows = [
+        {"series": number.series, **number.where, number.metric: {"mean": 100.0}}
+        for number in renamed.published
+    ]
+    described = {"scheduler": inputs.describe_change(experiment, "scheduler", ["fcfs"])}
+    assert described["scheduler"].startswith('fcfs in place of ["fcfs", "wisp-paper", ')
+    result = outcome_of(renamed, compare_published(renamed, rows), described, names)
+    of_ours = [pair for pair in result.published if pair.series in names.values()]
+    assert of_ours
+    assert not any(pair.counted or pair.value for pair in of_ours)
+    claim = worlds()["wisp"].main_claim
+    assert main_claim(claim, [result]).endswith(
+        "It is not judged: 'algorithm 1, late lane (scheduler fcfs)' is not the paper's, since its "
+        "inputs were changed."
+    )
+    assert inputs.replaced_series(experiment, {"scheduler.guard_s": 0.05}) == {}
+
+
+def test_a_decoded_series_with_another_method_and_its_ratios_are_renamed() -> None:
+    names = inputs.replaced_series(
+        ALL["specedge/figure-11"], {"series.specedge, 15 ms.method": "specedge:depth=3"}
+    )
+    changed = "specedge, 15 ms (method specedge:depth=3)"
+    assert names == {
+        "specedge, 15 ms": changed,
+        "server only over specedge, 15 ms": f"server only over specedge, 15 ms ({changed})",
+    }
+
+
+@pytest.mark.parametrize("name", ["wisp/table-2", "wisp/table-3"])
+def test_every_assumed_input_of_wisps_main_tables_can_be_changed(name: str) -> None:
+    experiment = ALL[name]
+    for assumed in experiment.assumed:
+        assert inputs.example_change(experiment, assumed), assumed.name
+
+
+def test_every_example_of_an_assumed_input_works_in_some_experiment() -> None:
+    """What a paper's world states need not be an input of all of its experiments."""
+    works: dict[str, bool] = {}
+    for experiment in ALL.values():
+        for assumed in experiment.assumed:
+            if assumed.example:
+                used = bool(inputs.example_change(experiment, assumed))
+                works[assumed.example] = works.get(assumed.example, False) or used
+    assert len(works) > 10
+    assert all(works.values()), works
 
 
 @pytest.mark.parametrize(
@@ -1298,9 +1402,17 @@ def test_a_main_claim_is_told_of_every_variant_and_no_variant_is_ahead_of_its_ow
         f"{slo}: {significant(ours['algorithm 1', slo] / ours['centralized', slo], 3)}"
         for slo in ("class-1", "class-2", "class-3", "class-4")
     ]
+    without_algorithm_1 = [
+        f"{slo}: {significant(ours['fcfs', slo] / ours['centralized', slo], 3)}"
+        for slo in ("class-1", "class-2", "class-3", "class-4")
+    ]
     for page in ("README.md", "wisp.md"):
         text = (folder / page).read_text(encoding="utf-8")
         assert f"before all others, ours is {', '.join(leads)}." in text
+        assert (
+            "cache, of which the paper prints no number, ours is "
+            f"{', '.join(without_algorithm_1)}." in text
+        )
         assert "algorithm 1, late lane / algorithm 1" not in text
 
 
