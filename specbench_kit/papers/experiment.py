@@ -72,6 +72,11 @@ class Assumed(Struct, frozen=True):
         """What `--set` takes to change the input; nothing if no option changes it."""
         return f"{self.key}={self.values[0]}" if self.key and self.values else self.change
 
+    @property
+    def options(self) -> frozenset[str]:
+        """The options that replace the assumed value."""
+        return frozenset({self.key, self.change.partition("=")[0], *self.inputs}) - {""}
+
 
 class Published(Struct, frozen=True):
     """A published number: its series, its point of the grid (`where`), and the figure of a row that

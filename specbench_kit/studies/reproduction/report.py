@@ -5,6 +5,7 @@ experiment.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -47,6 +48,7 @@ from specbench_kit.studies.reproduction.inputs import (
 )
 from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
+    claim_in_a_line,
     claim_verdict,
     duration,
     effect_in_words,
@@ -59,6 +61,7 @@ from specbench_kit.studies.reproduction.wording import (
     role,
     role_counts,
     series_and_point,
+    short_verdict,
     summary_of_role,
     totals,
     with_interval,
@@ -72,10 +75,14 @@ PAPERS = {"wisp": "WISP", "specpipe": "SpecPipe", "adaspec": "AdaSpec", "specedg
 NUMBER_COLUMNS = ("configuration", "metric", "role", "published")
 RATIO = "ours / published"
 SHARE = "share of the effect"
-MARKS = ("*", "**", "***")
+MARKS = ("*", "**", "***", "†", "‡", "§")
 """What stands behind a role in the terminal, in place of a note that is told once below the
 tables.
 """
+SCREEN_LINES = 38
+"""Lines that an experiment takes in the terminal, so that a screen of 40 holds the report's too."""
+MOST_LISTED = 20
+"""Experiments of which the terminal has a line each; of more it counts those of each paper."""
 PAPER_COLUMNS = (
     *(
         "paper",
@@ -401,6 +408,10 @@ def _paper_row(paper: str, members: Sequence[ReproducedExperiment]) -> tuple[Cel
     )
 
 
+def _title(paper: str) -> str:
+    return PAPERS.get(paper, paper)
+
+
 def print_totals(console: "Console", results: Sequence[ReproducedExperiment]) -> None:
     """Print for every paper how many numbers are predicted and how many of these come out."""
     by_paper = _by_paper(results)
@@ -410,51 +421,102 @@ def print_totals(console: "Console", results: Sequence[ReproducedExperiment]) ->
     render_terminal.show(console, [*map(Paragraph, lines), *_main_claims(by_paper)])
 
 
-def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
-    """Print the numbers, the assumed inputs and the verdict of an experiment."""
-    # What a number was fitted to, and how it is tried, takes several lines of a narrow column: it
-    # stands on the page.
-    notes: dict[str, None] = {}
-    by_metric: dict[str, list[tuple[ComparedNumber, tuple[Cell, ...]]]] = {}
-    for pair, (series, metric, _, _, *ours) in zip(result.published, _rows(result), strict=True):
-        name, *notes_here = (
-            role(pair, result.variants).partition(":")[0].replace("; ", ", ").split(", ")
-        )
-        notes |= dict.fromkeys(notes_here)
-        marks = "".join(MARKS[list(notes).index(note)] for note in notes_here)
-        row = (series, f"{name} {marks}".strip(), published(pair) or ABSENT, *ours)
-        by_metric.setdefault(str(metric), []).append((pair, row))
-    terms = worlds()[result.name.partition("/")[0]].terms
-    named = dict.fromkeys(pair.series for pair in result.published if pair.series in terms)
-    blocks: list[Block] = [
+def print_results(console: "Console", results: Sequence[ReproducedExperiment]) -> None:
+    """Print what the main claims come to and what was found: one experiment with its numbers, a
+    line for each of several.
+    """
+    claims = [
+        Paragraph(f"**{claim_in_a_line(worlds()[paper].main_claim, _title(paper), members)}**")
+        for paper, members in _by_paper(results).items()
+    ]
+    if len(results) == 1:
+        print_experiment(console, results[0], claims)
+        return
+    totals_by_paper = [
+        Paragraph(f"{_title(paper)}: {totals(members)}.")
+        for paper, members in _by_paper(results).items()
+    ]
+    rows = [(result.name, _within_the_goal(result)) for result in results]
+    table = [Table(("experiment", "predictions that come out"), rows)]
+    shown = table if len(rows) <= MOST_LISTED else []
+    cautions = caution(changed_inputs(results), severe=True)
+    blocks: Blocks = [*claims, *cautions, *totals_by_paper, *shown]
+    render_terminal.show(console, blocks)
+
+
+def print_experiment(
+    console: "Console", result: ReproducedExperiment, claims: Sequence[Paragraph] = ()
+) -> None:
+    """Print an experiment on one screen: its claim, count and numbers; the rest is on its page."""
+    from rich.console import Console
+
+    def lines(blocks: Sequence[Block]) -> int:
+        text = StringIO()
+        render_terminal.show(Console(file=text, width=console.width), blocks)
+        return len(text.getvalue().splitlines())
+
+    head: Blocks = [
+        *claims,
         Paragraph(f"{result.name}: {result.summary} ({result.source})"),
         *caution(changed_inputs([result]), severe=True),
-        Paragraph(f"**{result.verdict}**"),
-        *(Paragraph(f"'{name}' means: {terms[name]}") for name in named),
+        Paragraph(f"**{short_verdict(result)}**"),
     ]
+    kept = len(result.published)
+    blocks: Blocks = [*head, *_numbers_in_terminal(result, kept)]
+    while kept > 1 and (excess := lines(blocks) - SCREEN_LINES) > 0:
+        # A row takes two lines at most.
+        kept = max(1, kept - max(1, excess // 2))
+        blocks = [*head, *_numbers_in_terminal(result, kept)]
+    render_terminal.show(console, blocks)
+
+
+def _numbers_in_terminal(result: ReproducedExperiment, kept: int) -> Blocks:
+    """Return the tables of so many numbers, predictions first, and the notes on what they hold."""
+    # What a number was fitted to, and how it is tried, takes several lines of a narrow column: it
+    # stands on the page.
+    order = sorted(
+        range(len(result.published)), key=lambda index: not result.published[index].counted
+    )
+    shown = set(order[:kept])
+    notes: dict[str, None] = {}
+    by_metric: dict[str, list[tuple[ComparedNumber, tuple[Cell, ...]]]] = {}
+    for index, (pair, row) in enumerate(zip(result.published, _rows(result), strict=True)):
+        if index not in shown:
+            continue
+        series, metric, _, _, *ours = row
+        name, *more = role(pair, result.variants).partition(":")[0].replace("; ", ", ").split(", ")
+        notes_here = [*([] if name == PREDICTED else [name]), *more]
+        notes |= dict.fromkeys(notes_here)
+        marks = "".join(MARKS[list(notes).index(note)] for note in notes_here)
+        cells = (series, f"{published(pair) or ABSENT} {marks}".strip(), *ours)
+        by_metric.setdefault(str(metric), []).append((pair, cells))
+    blocks: list[Block] = []
     for metric, rows in by_metric.items():
         pairs = [pair for pair, _ in rows]
-        columns = (NUMBER_COLUMNS[0], *NUMBER_COLUMNS[2:], _ours(pairs), RATIO, SHARE)
+        columns = (NUMBER_COLUMNS[0], NUMBER_COLUMNS[3], _ours(pairs), RATIO, SHARE)
         has_effect = any(pair.effect_found is not None for pair in pairs)
-        shown = len(columns) if has_effect else len(columns) - 1
+        width = len(columns) if has_effect else len(columns) - 1
         blocks += [
             Paragraph(f"{metric}:"),
-            Table(columns[:shown], [row[:shown] for _, row in rows]),
+            Table(columns[:width], [cells[:width] for _, cells in rows]),
         ]
-    blocks += [
-        *(Paragraph(f"{mark} {note}") for mark, note in zip(MARKS, notes, strict=False)),
-        *(
-            [Paragraph(f"{ABSENT} not in the paper's text")]
-            if any(pair.value is None for pair in result.published)
-            else []
-        ),
-        *paragraphs(effects_compared(result)),
-        *(
-            Paragraph(f"assumed: {assumed.name}: {_assumed_value(result, assumed)}")
-            for assumed in result.assumed
-        ),
+    in_table = {pair.series for rows in by_metric.values() for pair, _ in rows}
+    terms = worlds()[result.name.partition("/")[0]].terms
+    blocks += [Paragraph(f"'{name}': {terms[name]}") for name in terms if name in in_table]
+    said = [f"{mark} {note}" for mark, note in zip(MARKS, notes, strict=False)]
+    if any(pair.value is None for rows in by_metric.values() for pair, _ in rows):
+        said.append(f"{ABSENT} not in the paper's text")
+    if hidden := len(result.published) - len(shown):
+        said.append(f"{hidden} more on the page")
+    changed = [
+        f"{assumed.name}: {_assumed_value(result, assumed)}"
+        for assumed in result.assumed
+        if _is_changed(result, assumed)
     ]
-    render_terminal.show(console, blocks)
+    blocks += [Paragraph(f"assumed: {words}") for words in changed]
+    if others := len(result.assumed) - len(changed):
+        said.append(f"assumed inputs: {others}, with the effect of others on the page")
+    return [*blocks, *paragraphs("; ".join(said))]
 
 
 def _rows(result: ReproducedExperiment) -> list[tuple[Cell, ...]]:
@@ -535,13 +597,17 @@ def changed_inputs(results: Sequence[ReproducedExperiment]) -> list[str]:
 
 def _assumed_value(result: ReproducedExperiment, assumed: Assumed) -> str:
     """Return an assumed value, or what was set in its place."""
-    own = {assumed.example.partition("=")[0], *assumed.inputs}
+    if not _is_changed(result, assumed):
+        return assumed.value
+    own = assumed.options
     changed = [
         f"{key}={value_of_change(value)}" for key, value in result.changes.items() if key in own
     ]
-    if not changed:
-        return assumed.value
     return f"CHANGED to {', '.join(changed)}; in the unchanged experiment {assumed.value}"
+
+
+def _is_changed(result: ReproducedExperiment, assumed: Assumed) -> bool:
+    return not assumed.options.isdisjoint(result.changes)
 
 
 def _way_to_change(result: ReproducedExperiment, assumed: Assumed) -> str:

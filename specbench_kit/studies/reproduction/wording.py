@@ -362,18 +362,13 @@ def main_claim(
     if result is None:
         command = code(f"skit reproduce {claim.experiment}")
         return f"The main claim is that {claim.words}; it is not among these experiments: {command} tries it."
-    pairs = [
-        pair for pair in result.published if pair.series in claim.series and pair.value is not None
-    ]
+    pairs = _pairs_of_claim(claim, result)
     if replaced := _not_of_the_paper(claim, result):
         return (
             f"The main claim is that {claim.words}. It is not judged: '{replaced}' is not the "
             "paper's, since its inputs were changed."
         )
-    if claim.is_lead:
-        numbers = _claimed_leads(pairs, result)
-    else:
-        numbers = [_claimed(number, result) for number in printed_numbers(pairs, result.variants)]
+    numbers = _numbers_of_claim(claim, result)
     if not numbers:
         return ""
     series = [result.against] if claim.is_lead else [name for name in claim.series if name in terms]
@@ -393,6 +388,44 @@ def main_claim(
         f"The main claim is that {claim.words}. {_claim_outcome(numbers, result.goal)}{read_as}: {listed}.{others}"
         f"{explained}"
     )
+
+
+def claim_in_a_line(claim: MainClaim, title: str, results: Sequence[ReproducedExperiment]) -> str:
+    """Return in one short sentence what a paper's main claim comes to, or which command tells."""
+    result = next((result for result in results if result.name == claim.experiment), None)
+    if result is None:
+        command = code(f"skit reproduce {claim.experiment}")
+        return f"{title}'s main claim is not among these experiments: {command} tries it."
+    if _not_of_the_paper(claim, result):
+        said = "it is not judged, since changed inputs made its series something else"
+    else:
+        numbers = _numbers_of_claim(claim, result)
+        said = _claim_outcome(numbers, result.goal) if numbers else "no number of it was compared"
+    read_as = f", for '{result.against}'" if claim.is_lead and not result.replaced else ""
+    return f"{title}'s main claim, that {claim.words}: {said[:1].lower()}{said[1:]}{read_as}."
+
+
+def _numbers_of_claim(claim: MainClaim, result: ReproducedExperiment) -> list[_ClaimedNumber]:
+    """Return the numbers of a main claim that are printed."""
+    pairs = _pairs_of_claim(claim, result)
+    if claim.is_lead:
+        return _claimed_leads(pairs, result)
+    return [_claimed(number, result) for number in printed_numbers(pairs, result.variants)]
+
+
+def _pairs_of_claim(claim: MainClaim, result: ReproducedExperiment) -> list[ComparedNumber]:
+    return [
+        pair for pair in result.published if pair.series in claim.series and pair.value is not None
+    ]
+
+
+def short_verdict(result: ReproducedExperiment) -> str:
+    """Return how many predictions come out and which is the farthest, without the reasons."""
+    counted = result.predictions()
+    if not counted:
+        return result.verdict
+    misses = _misses(result, counted)
+    return f"{_sentence('. '.join([totals([result]), *misses[:1]]))}."
 
 
 def _not_of_the_paper(claim: MainClaim, result: ReproducedExperiment) -> str:

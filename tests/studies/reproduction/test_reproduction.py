@@ -1416,28 +1416,51 @@ def test_a_main_claim_is_told_of_every_variant_and_no_variant_is_ahead_of_its_ow
         assert "algorithm 1, late lane / algorithm 1" not in text
 
 
-def test_the_table_of_many_configurations_fits_a_terminal_of_80_columns() -> None:
-    """A number stands on one line and a configuration on two; how it is tried is a mark, explained once below."""
-    experiment = ALL["wisp/table-2"]
-    rows = [
-        {
-            "series": number.series,
-            **number.where,
-            number.metric: {"mean": 182.4, "low": 168.2, "high": 196.6},
-        }
-        for number in experiment.published
-    ]
-    result = outcome_of(experiment, compare_published(experiment, rows))
+def in_terminal(results: list[ReproducedExperiment]) -> list[str]:
+    """Return the lines that a terminal of 80 columns shows."""
     terminal = StringIO()
-    report.print_experiment(Console(width=80, file=terminal, color_system=None), result)
-    lines = terminal.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
+    report.print_results(Console(width=80, file=terminal, color_system=None), results)
+    return terminal.getvalue().splitlines()
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, ReproducedExperiment]:
+    """The committed results."""
+    return dict(reproduction._earlier_results(ROOT / "results" / "reference" / "papers"))
+
+
+def test_every_experiment_fits_a_screen_of_40_lines_and_begins_with_the_main_claim(
+    kept: dict[str, ReproducedExperiment],
+) -> None:
+    for name, result in kept.items():
+        lines = in_terminal([result])
+        assert len(lines) <= 39, name
+        assert max(map(len, lines)) <= 80, name
+        assert "'s main claim" in " ".join(lines[:2]), name
+
+
+def test_the_table_of_many_configurations_fits_a_terminal_of_80_columns(
+    kept: dict[str, ReproducedExperiment],
+) -> None:
+    """Each number stands on one line; what it is is a mark, and each name is explained once."""
+    lines = in_terminal([kept["wisp/table-2"]])
+    words = " ".join(lines)
+    assert words.startswith("WISP's main claim, that a server serves 1.69 to 2.10 times as many")
+    assert "it does not come out within 15%, for 'algorithm 1, late lane'." in words
     begin = next(number for number, line in enumerate(lines) if line.startswith("configuration"))
-    table = lines[begin : lines.index("* 1 of 2 assumptions")]
-    assert len(table) <= 2 * (1 + len(result.published))
-    assert sum("182.4 (168 to 197)" in line for line in table) == len(result.published)
-    assert any(
-        re.match(r"algorithm 1 \(slo class-1\) +predicted \* +164\.0 ", line) for line in table
-    )
-    assert "– not in the paper's text" in lines
-    assert "assumptions" not in "".join(table)
+    table = lines[begin + 2 : next(n for n, line in enumerate(lines) if line.startswith("'fcfs'"))]
+    assert all(re.search(r"x$|–$", line) for line in table)
+    assert any(re.match(r"algorithm 1 \(slo class-1\) +164\.0 \* ", line) for line in table)
+    for name in ("algorithm 1, late lane", "centralized"):
+        assert sum(line.startswith(f"'{name}':") for line in lines) == 1
+    hidden = len(kept["wisp/table-2"].published) - len(table)
+    assert f"* 1 of 2 assumptions; – not in the paper's text; {hidden} more on the page" in words
+
+
+def test_several_experiments_take_a_line_each(kept: dict[str, ReproducedExperiment]) -> None:
+    adaspec = [result for name, result in kept.items() if name.startswith("adaspec")]
+    lines = in_terminal(adaspec)
+    assert len(lines) < 15
+    for result in adaspec:
+        assert sum(line.startswith(f"{result.name} ") for line in lines) == 1
+    assert len(in_terminal(list(kept.values()))) <= 39
