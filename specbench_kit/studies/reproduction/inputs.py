@@ -436,6 +436,14 @@ def _require_accepted(experiment: Experiment, options: JsonObject) -> None:
         names = {field.name for field in fields(SimulationOptions)}
         own = {name: value for name, value in options.items() if name in names}
         given = from_keywords(SimulationOptions, own)
+        count = len(given.label)
+        for name in (*MEANINGS, "acceptance", "deployment"):
+            values = getattr(given, name)
+            require(
+                not count or len(values) in (1, count),
+                f"--set {name}: {experiment.name} has {count} series; give one value for all or "
+                f"{count}, not {len(values)}",
+            )
         for deployment in dict.fromkeys(given.deployment):
             load(deployment, given.replaced)
     if experiment.command == "capacity":

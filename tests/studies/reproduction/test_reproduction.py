@@ -1291,6 +1291,12 @@ def test_the_example_of_a_refused_value_can_be_pasted() -> None:
     assert list(parse_changes([pasted])) == [key]
 
 
+def test_a_list_of_another_length_than_the_series_is_refused() -> None:
+    assert refusal("wisp/figure-8", scheduler=["fcfs", "edf"]) == (
+        "--set scheduler: wisp/figure-8 has 4 series; give one value for all or 4, not 2"
+    )
+
+
 def test_a_closed_form_without_a_value_is_one_line() -> None:
     series = {"a": {"law": "rate", "tokens": 3, "seconds": 0}}
     with pytest.raises(SkitError, match="a: rate has no value at tokens=3, seconds=0"):
