@@ -49,16 +49,14 @@ def reproduce(
 
     from specbench_kit.cli.progress import stepping_bar
     from specbench_kit.studies.reproduction.grid import parse_changes
-    from specbench_kit.studies.reproduction.report import print_experiment, print_totals
+    from specbench_kit.studies.reproduction.report import print_results
     from specbench_kit.studies.reproduction.reproduction import run
 
     console = Console(stderr=as_json)
     kept = "the numbers of finished experiments are kept, --to with their folder adds the others"
     with kept_when_interrupted(lambda: kept), stepping_bar() as report:
         outcome = run(names, parse_changes(changed), sensitivity, out, to, report, command_line())
-    for experiment in outcome.experiments:
-        print_experiment(console, experiment)
-    print_totals(console, outcome.experiments)
+    print_results(console, outcome.experiments)
     say_report(console, outcome.folder, "README")
     if as_json:
         content = {

@@ -84,6 +84,12 @@ class ComparedNumber(Published, frozen=True, kw_only=True):
             "published; null without a reference series at the same point"
         ),
     ] = None
+    unchanged: Annotated[
+        Interval | None,
+        Meta(
+            description="the simulated number before inputs were changed; null where none was changed"
+        ),
+    ] = None
 
     @property
     def effect_found(self) -> float | None:

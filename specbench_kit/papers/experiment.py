@@ -29,6 +29,8 @@ from other numbers of the same paper, and only a `predicted` one could have come
 """
 PREDICTED = ROLES[-1]
 HALF_FITTED = ROLES[2]
+NOT_THE_PAPERS = "not the paper's"
+"""The role of a number of a series that changed inputs made something else."""
 STATED_ROLES = tuple(role for role in ROLES if role != HALF_FITTED)
 """Roles that a TOML file may state; what is half fitted follows from what its two sides are."""
 SIDES = {
@@ -61,6 +63,26 @@ class Assumed(Struct, frozen=True):
         ),
     ] = ""
     values: Annotated[tuple[object, ...], Meta(description="further plausible values of it")] = ()
+    change: Annotated[
+        str,
+        Meta(
+            description="another value as --set takes it, key=value, of an input whose effect takes too "
+            "long to be simulated each time; empty if there is none"
+        ),
+    ] = ""
+    inputs: Annotated[
+        tuple[str, ...], Meta(description="further options that replace the assumed value")
+    ] = ()
+
+    @property
+    def example(self) -> str:
+        """What `--set` takes to change the input; nothing if no option changes it."""
+        return f"{self.key}={self.values[0]}" if self.key and self.values else self.change
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The options that replace the assumed value."""
+        return frozenset({self.key, self.change.partition("=")[0], *self.inputs}) - {""}
 
 
 class Published(Struct, frozen=True):
@@ -262,7 +284,13 @@ def build_experiment(name: str, content: JsonObject) -> Experiment:
             for n in _published_numbers({**shared, **table})
         ]
         assumed = [
-            Assumed(**{**table, "values": tuple(table.get("values", ()))})
+            Assumed(
+                **{
+                    **table,
+                    "values": tuple(table.get("values", ())),
+                    "inputs": tuple(table.get("inputs", ())),
+                }
+            )
             for table in fields.pop("assumed", [])
         ]
         variants = tuple(map(tuple, fields.pop("variants", ())))

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -45,6 +46,18 @@ def unused_folder(out: Path, command: str, subject: str, defining: Mapping[str, 
     """
     candidates = folder_candidates(out, command, slug(subject), run_key(defining))
     return next(path for path in candidates if not path.exists())
+
+
+def require_writable(folder: Path) -> None:
+    """Raise SkitError if no file can be written into a folder, which need not exist yet.
+
+    A command asks before its work, which would be lost.
+    """
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise SkitError(f"cannot write into {folder}: {nearest} is a file; choose another folder")
+    if not os.access(nearest, os.W_OK):
+        raise SkitError(f"cannot write into {folder}: permission denied; choose another folder")
 
 
 def folder_candidates(out: Path, *name_parts: str) -> Iterator[Path]:

@@ -9,14 +9,11 @@ from functools import lru_cache
 import numpy as np
 from msgspec import to_builtins
 
-from specbench_kit.core.errors import SkitError
 from specbench_kit.core.option import from_keywords
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import described
-from specbench_kit.deployments.loading import load
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.metrics.run_data import placed
 from specbench_kit.metrics.summary import summarise_run
@@ -26,35 +23,13 @@ from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.reproduction.averages import Rows
+from specbench_kit.studies.reproduction.inputs import RULE, DecodedSeries
 from specbench_kit.studies.serving import capacity as capacities
 from specbench_kit.studies.serving import simulation_grid
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.serving_run import flat_rows
 from specbench_kit.studies.serving.settings import GridPoint, ServingSettings
 from specbench_kit.studies.sweep.grid import SyntheticPrompts
-
-
-@dataclass(frozen=True)
-class DecodedSeries:
-    """One method on one deployment with one pair; `draft` is the part of the pair's spec after
-    `synthetic:`.
-    """
-
-    method: str
-    deployment: str
-    draft: str = ""
-    replaced: tuple[str, ...] = ()
-
-    def load_deployment(self) -> Deployment:
-        """Return the deployment with its replaced fields; raise SkitError if it has no latency
-        models.
-        """
-        deployment = load(self.deployment, self.replaced)
-        if deployment is None:
-            raise SkitError(
-                "an experiment needs latency models: choose a deployment other than local"
-            )
-        return deployment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,16 +100,6 @@ def _estimates(overall: JsonObject) -> dict[str, dict[str, float]]:
 
 AN_SLO = "1/s"
 """Any promise; plain decoding takes as long whatever is promised."""
-RULE = {field.name for field in fields(CapacityRule)}
-OPTIONS = {field.name for field in fields(ServingSettings)} - {
-    "recording",
-    "argv",
-    "backend",
-    "resume",
-} | {"slo_of"}
-"""Options of a serving experiment; `slo_of` sets the SLO to a quantile of another system's time per
-token.
-"""
 
 
 def simulate(options: JsonObject, report: CountCallback) -> Rows:

@@ -261,7 +261,7 @@ def replace_input(options: JsonObject, key: str, value: object) -> dict[str, obj
         return {**options, key: _of_same_kind(options.get(key), value)}
     if head == "series":
         series = options["series"]
-        name = _series_name(series, tail)
+        name = series_name(series, tail)
         inner_key = tail.removeprefix(f"{name}.")
         # Series of several laws have an input each in common; the others keep theirs.
         all_series = {
@@ -277,12 +277,13 @@ def replace_input(options: JsonObject, key: str, value: object) -> dict[str, obj
     return {**options, "replaced": [*options.get("replaced", []), f"{key}={value}"]}
 
 
-def _series_name(series: JsonObject, tail: str) -> str:
+def series_name(series: JsonObject, tail: str) -> str:
     """Return the name at the beginning of `tail`: the longest match, since a name may hold dots."""
     matches = [name for name in ("*", *series) if tail.startswith(f"{name}.")]
     if not matches:
         raise SkitError(
-            f"series.{tail}: write series.NAME.option, or series.*.option; the series: {', '.join(series)}"
+            f"--set series.{tail}: write series.NAME.INPUT, or series.*.INPUT for all series; the "
+            f"series: {', '.join(series)}"
         )
     return max(matches, key=len)
 

@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 from msgspec import to_builtins
 
-from specbench_kit.core.errors import require
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.latency import LatencyModel, Row
@@ -251,7 +251,13 @@ def law(options: JsonObject, report: CountCallback) -> Rows:
         arguments = dict(entry)
         name = arguments.pop("law")
         require(name in LAWS, f"unknown law '{name}'; known: {', '.join(LAWS)}")
-        rows.append({"series": label, "value": {"mean": float(LAWS[name](**arguments))}})
+        try:
+            value = float(LAWS[name](**arguments))
+        except (ArithmeticError, TypeError, ValueError) as error:
+            # Changed inputs may be any numbers: a divisor of zero, or half a level.
+            given = ", ".join(f"{key}={value}" for key, value in arguments.items())
+            raise SkitError(f"{label}: {name} has no value at {given} ({error})") from error
+        rows.append({"series": label, "value": {"mean": value}})
     report(len(rows), len(rows))
     return rows
 

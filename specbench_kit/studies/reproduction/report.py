@@ -5,12 +5,21 @@ experiment.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.files import replace_file
 from specbench_kit.papers.comparison import ComparedNumber, RatioOfRatios
-from specbench_kit.papers.experiment import HALF_FITTED, PREDICTED, ROLES, Assumed, worlds
+from specbench_kit.papers.experiment import (
+    HALF_FITTED,
+    PREDICTED,
+    ROLES,
+    Assumed,
+    experiments,
+    worlds,
+)
 from specbench_kit.reports import render_html, render_markdown, render_terminal
 from specbench_kit.reports.document import (
     Block,
@@ -32,8 +41,14 @@ from specbench_kit.reports.writing.drawing import Picture, draw, logarithmic
 from specbench_kit.reports.writing.formatting import ABSENT, times
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, GREY, MARKERS
 from specbench_kit.runs.folder import write_text
+from specbench_kit.studies.reproduction.inputs import (
+    changes_meaning,
+    example_change,
+    value_of_change,
+)
 from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
+    claim_in_a_line,
     claim_verdict,
     duration,
     effect_in_words,
@@ -46,6 +61,7 @@ from specbench_kit.studies.reproduction.wording import (
     role,
     role_counts,
     series_and_point,
+    short_verdict,
     summary_of_role,
     totals,
     with_interval,
@@ -59,10 +75,14 @@ PAPERS = {"wisp": "WISP", "specpipe": "SpecPipe", "adaspec": "AdaSpec", "specedg
 NUMBER_COLUMNS = ("configuration", "metric", "role", "published")
 RATIO = "ours / published"
 SHARE = "share of the effect"
-MARKS = ("*", "**", "***")
+MARKS = ("*", "**", "***", "†", "‡", "§")
 """What stands behind a role in the terminal, in place of a note that is told once below the
 tables.
 """
+SCREEN_LINES = 38
+"""Lines that an experiment takes in the terminal, so that a screen of 40 holds the report's too."""
+MOST_LISTED = 20
+"""Experiments of which the terminal has a line each; of more it counts those of each paper."""
 PAPER_COLUMNS = (
     *(
         "paper",
@@ -208,6 +228,8 @@ def _terms(paper: str, members: Sequence[ReproducedExperiment]) -> Blocks:
 
 def _ours(pairs: Sequence[ComparedNumber]) -> str:
     """Return the title of the column of the kit's own numbers: arithmetic has no interval."""
+    if any(pair.unchanged for pair in pairs):
+        return "ours, unchanged → changed"
     has_interval = any(pair.simulated and pair.simulated.bounds for pair in pairs)
     return "ours (95% interval)" if has_interval else "ours"
 
@@ -386,6 +408,10 @@ def _paper_row(paper: str, members: Sequence[ReproducedExperiment]) -> tuple[Cel
     )
 
 
+def _title(paper: str) -> str:
+    return PAPERS.get(paper, paper)
+
+
 def print_totals(console: "Console", results: Sequence[ReproducedExperiment]) -> None:
     """Print for every paper how many numbers are predicted and how many of these come out."""
     by_paper = _by_paper(results)
@@ -395,48 +421,102 @@ def print_totals(console: "Console", results: Sequence[ReproducedExperiment]) ->
     render_terminal.show(console, [*map(Paragraph, lines), *_main_claims(by_paper)])
 
 
-def print_experiment(console: "Console", result: ReproducedExperiment) -> None:
-    """Print the numbers, the assumed inputs and the verdict of an experiment."""
-    # What a number was fitted to, and how it is tried, takes several lines of a narrow column: it
-    # stands on the page.
-    notes: dict[str, None] = {}
-    by_metric: dict[str, list[tuple[ComparedNumber, tuple[Cell, ...]]]] = {}
-    for pair, (series, metric, _, _, *ours) in zip(result.published, _rows(result), strict=True):
-        name, *notes_here = (
-            role(pair, result.variants).partition(":")[0].replace("; ", ", ").split(", ")
-        )
-        notes |= dict.fromkeys(notes_here)
-        marks = "".join(MARKS[list(notes).index(note)] for note in notes_here)
-        row = (series, f"{name} {marks}".strip(), published(pair) or ABSENT, *ours)
-        by_metric.setdefault(str(metric), []).append((pair, row))
-    terms = worlds()[result.name.partition("/")[0]].terms
-    named = dict.fromkeys(pair.series for pair in result.published if pair.series in terms)
-    blocks: list[Block] = [
+def print_results(console: "Console", results: Sequence[ReproducedExperiment]) -> None:
+    """Print what the main claims come to and what was found: one experiment with its numbers, a
+    line for each of several.
+    """
+    claims = [
+        Paragraph(f"**{claim_in_a_line(worlds()[paper].main_claim, _title(paper), members)}**")
+        for paper, members in _by_paper(results).items()
+    ]
+    if len(results) == 1:
+        print_experiment(console, results[0], claims)
+        return
+    totals_by_paper = [
+        Paragraph(f"{_title(paper)}: {totals(members)}.")
+        for paper, members in _by_paper(results).items()
+    ]
+    rows = [(result.name, _within_the_goal(result)) for result in results]
+    table = [Table(("experiment", "predictions that come out"), rows)]
+    shown = table if len(rows) <= MOST_LISTED else []
+    cautions = caution(changed_inputs(results), severe=True)
+    blocks: Blocks = [*claims, *cautions, *totals_by_paper, *shown]
+    render_terminal.show(console, blocks)
+
+
+def print_experiment(
+    console: "Console", result: ReproducedExperiment, claims: Sequence[Paragraph] = ()
+) -> None:
+    """Print an experiment on one screen: its claim, count and numbers; the rest is on its page."""
+    from rich.console import Console
+
+    def lines(blocks: Sequence[Block]) -> int:
+        text = StringIO()
+        render_terminal.show(Console(file=text, width=console.width), blocks)
+        return len(text.getvalue().splitlines())
+
+    head: Blocks = [
+        *claims,
         Paragraph(f"{result.name}: {result.summary} ({result.source})"),
         *caution(changed_inputs([result]), severe=True),
-        Paragraph(f"**{result.verdict}**"),
-        *(Paragraph(f"'{name}' means: {terms[name]}") for name in named),
+        Paragraph(f"**{short_verdict(result)}**"),
     ]
+    kept = len(result.published)
+    blocks: Blocks = [*head, *_numbers_in_terminal(result, kept)]
+    while kept > 1 and (excess := lines(blocks) - SCREEN_LINES) > 0:
+        # A row takes two lines at most.
+        kept = max(1, kept - max(1, excess // 2))
+        blocks = [*head, *_numbers_in_terminal(result, kept)]
+    render_terminal.show(console, blocks)
+
+
+def _numbers_in_terminal(result: ReproducedExperiment, kept: int) -> Blocks:
+    """Return the tables of so many numbers, predictions first, and the notes on what they hold."""
+    # What a number was fitted to, and how it is tried, takes several lines of a narrow column: it
+    # stands on the page.
+    order = sorted(
+        range(len(result.published)), key=lambda index: not result.published[index].counted
+    )
+    shown = set(order[:kept])
+    notes: dict[str, None] = {}
+    by_metric: dict[str, list[tuple[ComparedNumber, tuple[Cell, ...]]]] = {}
+    for index, (pair, row) in enumerate(zip(result.published, _rows(result), strict=True)):
+        if index not in shown:
+            continue
+        series, metric, _, _, *ours = row
+        name, *more = role(pair, result.variants).partition(":")[0].replace("; ", ", ").split(", ")
+        notes_here = [*([] if name == PREDICTED else [name]), *more]
+        notes |= dict.fromkeys(notes_here)
+        marks = "".join(MARKS[list(notes).index(note)] for note in notes_here)
+        cells = (series, f"{published(pair) or ABSENT} {marks}".strip(), *ours)
+        by_metric.setdefault(str(metric), []).append((pair, cells))
+    blocks: list[Block] = []
     for metric, rows in by_metric.items():
         pairs = [pair for pair, _ in rows]
-        columns = (NUMBER_COLUMNS[0], *NUMBER_COLUMNS[2:], _ours(pairs), RATIO, SHARE)
+        columns = (NUMBER_COLUMNS[0], NUMBER_COLUMNS[3], _ours(pairs), RATIO, SHARE)
         has_effect = any(pair.effect_found is not None for pair in pairs)
-        shown = len(columns) if has_effect else len(columns) - 1
+        width = len(columns) if has_effect else len(columns) - 1
         blocks += [
             Paragraph(f"{metric}:"),
-            Table(columns[:shown], [row[:shown] for _, row in rows]),
+            Table(columns[:width], [cells[:width] for _, cells in rows]),
         ]
-    blocks += [
-        *(Paragraph(f"{mark} {note}") for mark, note in zip(MARKS, notes, strict=False)),
-        *(
-            [Paragraph(f"{ABSENT} not in the paper's text")]
-            if any(pair.value is None for pair in result.published)
-            else []
-        ),
-        *paragraphs(effects_compared(result)),
-        *(Paragraph(f"assumed: {assumed.name}: {assumed.value}") for assumed in result.assumed),
+    in_table = {pair.series for rows in by_metric.values() for pair, _ in rows}
+    terms = worlds()[result.name.partition("/")[0]].terms
+    blocks += [Paragraph(f"'{name}': {terms[name]}") for name in terms if name in in_table]
+    said = [f"{mark} {note}" for mark, note in zip(MARKS, notes, strict=False)]
+    if any(pair.value is None for rows in by_metric.values() for pair, _ in rows):
+        said.append(f"{ABSENT} not in the paper's text")
+    if hidden := len(result.published) - len(shown):
+        said.append(f"{hidden} more on the page")
+    changed = [
+        f"{assumed.name}: {_assumed_value(result, assumed)}"
+        for assumed in result.assumed
+        if _is_changed(result, assumed)
     ]
-    render_terminal.show(console, blocks)
+    blocks += [Paragraph(f"assumed: {words}") for words in changed]
+    if others := len(result.assumed) - len(changed):
+        said.append(f"assumed inputs: {others}, with the effect of others on the page")
+    return [*blocks, *paragraphs("; ".join(said))]
 
 
 def _rows(result: ReproducedExperiment) -> list[tuple[Cell, ...]]:
@@ -465,7 +545,7 @@ def _section(result: ReproducedExperiment) -> Blocks:
         )
     if result.assumed:
         assumed = [
-            (entry.name, entry.value, entry.effect, _way_to_change(entry))
+            (entry.name, _assumed_value(result, entry), entry.effect, _way_to_change(result, entry))
             for entry in result.assumed
         ]
         columns_of_assumed = ("assumed", "value", "effect of another value", "change it with")
@@ -489,38 +569,54 @@ def _section(result: ReproducedExperiment) -> Blocks:
         blocks += [Table(columns, moves), figure]
     took = f" took {duration(result.wall_s)} here." if result.wall_s is not None else ""
     changed = "".join(
-        f" --set '{key}={value.partition(IN_PLACE)[0]}'" for key, value in result.changes.items()
+        f" --set {quote(f'{key}={value_of_change(value)}')}"
+        for key, value in result.changes.items()
     )
     command = f"skit reproduce {result.name}{changed}"
     return [*blocks, Paragraph(f"{code(command)}{took}")]
 
 
-IN_PLACE = " in place of "
-
-
 def changed_inputs(results: Sequence[ReproducedExperiment]) -> list[str]:
-    """Return a caution for every experiment with other inputs than its own."""
-    changed = {
-        result.name: ", ".join(
-            f"{key}: {value}" for key, value in result.changes.items() if key != "seeds"
-        )
-        for result in results
-    }
-    return [
-        f"CHANGED INPUTS of {name}: {values}. These are not the paper's numbers reproduced: what is said below of "
-        "assumed and fitted inputs, and the roles of numbers, is that of the unchanged experiment."
-        for name, values in changed.items()
-        if values
+    """Return a caution for every experiment with other inputs than its own, or other seeds."""
+    cautions = []
+    for result in results:
+        values = ", ".join(f"{key}: {value}" for key, value in result.changes.items())
+        if changes_meaning(result.changes):
+            cautions.append(
+                f"CHANGED INPUTS of {result.name}: {values}. These are not the paper's numbers "
+                "reproduced: what is said below of assumed and fitted inputs, and the roles of "
+                "numbers, is that of the unchanged experiment. Ours stands as unchanged → changed."
+            )
+        elif values:
+            cautions.append(
+                f"OTHER SEEDS of {result.name}: {values}. Intervals have another width, and means "
+                "are of other draws."
+            )
+    return cautions
+
+
+def _assumed_value(result: ReproducedExperiment, assumed: Assumed) -> str:
+    """Return an assumed value, or what was set in its place."""
+    if not _is_changed(result, assumed):
+        return assumed.value
+    own = assumed.options
+    changed = [
+        f"{key}={value_of_change(value)}" for key, value in result.changes.items() if key in own
     ]
+    return f"CHANGED to {', '.join(changed)}; in the unchanged experiment {assumed.value}"
 
 
-def _way_to_change(assumed: Assumed) -> str:
-    """Return the option that changes an assumed input, with a further plausible value; nothing if
-    there is none.
+def _is_changed(result: ReproducedExperiment, assumed: Assumed) -> bool:
+    return not assumed.options.isdisjoint(result.changes)
+
+
+def _way_to_change(result: ReproducedExperiment, assumed: Assumed) -> str:
+    """Return the option that changes an assumed input, with another value; nothing if there is
+    none.
     """
-    if not assumed.key or not assumed.values:
-        return ABSENT
-    return code(f"--set '{assumed.key}={assumed.values[0]}'")
+    experiment = experiments().get(result.name)
+    example = example_change(experiment, assumed) if experiment else ""
+    return code(f"--set {quote(example)}") if example else ABSENT
 
 
 def _numbers(result: ReproducedExperiment) -> Table:

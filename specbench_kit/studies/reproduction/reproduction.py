@@ -6,14 +6,14 @@ decoder.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from math import exp, log
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
-from specbench_kit.core.errors import SkitError, did_you_mean, require
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback, ProgressCallback
 from specbench_kit.core.typed_json import JsonObject, decode
 from specbench_kit.papers.comparison import (
@@ -24,6 +24,7 @@ from specbench_kit.papers.comparison import (
     printed_numbers,
 )
 from specbench_kit.papers.experiment import (
+    NOT_THE_PAPERS,
     ROLES,
     Experiment,
     Published,
@@ -33,9 +34,22 @@ from specbench_kit.papers.experiment import (
 from specbench_kit.predictors.latency import stopwatch
 from specbench_kit.reports.study import VERSION
 from specbench_kit.runs import provenance
-from specbench_kit.runs.folder import to_json, unused_folder, write_text
+from specbench_kit.runs.folder import require_writable, to_json, unused_folder, write_text
+from specbench_kit.serving.figures import Interval
 from specbench_kit.studies.reproduction import grid
-from specbench_kit.studies.reproduction.grid import ExperimentCommand, replace_input
+from specbench_kit.studies.reproduction.grid import (
+    ExperimentCommand,
+    parse_changes,
+    replace_input,
+)
+from specbench_kit.studies.reproduction.inputs import (
+    SEEDS,
+    changed_options,
+    changes_meaning,
+    describe_change,
+    replaced_series,
+    value_of_change,
+)
 from specbench_kit.studies.reproduction.report import write
 from specbench_kit.studies.reproduction.wording import (
     MovedInput,
@@ -48,39 +62,84 @@ SEED_BY_SEED = frozenset({"simulate", "bench", "train"})
 """Commands that run once per seed here; `capacity` and `profile` average over their seeds
 themselves.
 """
-SEEDS = 5
-"""Seeds of an experiment that states no number: the fewest that an interval is given for."""
 
 
 def reproduce(
     experiment: Experiment, report: ProgressCallback, changes: JsonObject, *, sensitivity: bool
 ) -> ReproducedExperiment:
     """Return everything that a report shows; `changes` replace options of the experiment."""
-    options = _changed(experiment, experiment.options, changes)
+    options = changed_options(experiment, experiment.options, changes)
+    described = {key: describe_change(experiment, key, value) for key, value in changes.items()}
     pairs = _run(experiment, options, lambda done, planned: report(experiment.name, done, planned))
-    outcome = outcome_of(experiment, pairs)
+    ratios = _ratios_by_number(pairs)
+    experiment_run = experiment
+    replaced: dict[str, str] = {}
+    if changes_meaning(changes):
+        seeds = {key: value for key, value in changes.items() if key == "seeds"}
+        before = _run(
+            experiment,
+            changed_options(experiment, experiment.options, seeds),
+            lambda done, planned: report(f"{experiment.name}, unchanged", done, planned),
+        )
+        replaced = replaced_series(experiment, changes)
+        experiment_run = _renamed(experiment, replaced)
+        pairs = _with_unchanged(
+            _compared_again(experiment_run, [pair.simulated for pair in pairs]),
+            [pair.simulated for pair in before],
+        )
+    outcome = outcome_of(experiment_run, pairs, described, replaced)
     outcome.options = options
-    outcome.changes = {
-        key: _change(experiment.options, key, value) for key, value in changes.items()
-    }
     if sensitivity:
-        outcome.sensitivity = _sensitivity(experiment, changes, _ratios_by_number(pairs), report)
+        outcome.sensitivity = _sensitivity(experiment, changes, ratios, report)
     return outcome
 
 
-def _change(options: JsonObject, key: str, value: object) -> str:
-    """Return the value of a changed input, and the one that it replaces where that is an option by
-    itself.
+def _renamed(experiment: Experiment, names: Mapping[str, str]) -> Experiment:
+    """Return the experiment with other names of series that are not the paper's any more.
+
+    The paper prints no number of these, so that they are shown and not judged.
     """
-    before = options.get(key, SEEDS if key == "seeds" else None)
-    return (
-        f"{value}"
-        if before is None or isinstance(before, Mapping)
-        else f"{value} in place of {before}"
+    published = tuple(
+        structs.replace(
+            number, series=names[number.series], value=None, bound="", role=NOT_THE_PAPERS
+        )
+        if number.series in names
+        else number
+        for number in experiment.published
+    )
+    return replace(
+        experiment,
+        published=published,
+        against=names.get(experiment.against, experiment.against),
+        variants=tuple(
+            row for row in experiment.variants if not any(name in names for name in row)
+        ),
     )
 
 
-def outcome_of(experiment: Experiment, pairs: Sequence[ComparedNumber]) -> ReproducedExperiment:
+def _compared_again(
+    experiment: Experiment, simulated: Sequence[Interval | None]
+) -> list[ComparedNumber]:
+    """Return the numbers of an experiment next to those that were simulated, in their order."""
+    numbers = list(zip(experiment.published, simulated, strict=True))
+    return compare_simulated(numbers, experiment.goal, experiment.against, experiment.variants)
+
+
+def _with_unchanged(
+    pairs: Sequence[ComparedNumber], unchanged: Sequence[Interval | None]
+) -> list[ComparedNumber]:
+    return [
+        structs.replace(pair, unchanged=before)
+        for pair, before in zip(pairs, unchanged, strict=True)
+    ]
+
+
+def outcome_of(
+    experiment: Experiment,
+    pairs: Sequence[ComparedNumber],
+    changes: Mapping[str, str] | None = None,
+    replaced: Mapping[str, str] | None = None,
+) -> ReproducedExperiment:
     """Return published numbers next to ours with the verdict; only predictions that could fail are
     counted.
     """
@@ -104,6 +163,8 @@ def outcome_of(experiment: Experiment, pairs: Sequence[ComparedNumber]) -> Repro
         sensitivity=[],
         verdict="",
         variants=experiment.variants,
+        changes=dict(changes or {}),
+        replaced=dict(replaced or {}),
     )
     outcome.verdict = verdict(outcome)
     return outcome
@@ -124,67 +185,6 @@ def _role_counts(
         passed_by_no_effect=len(idle),
         idle_missed=sum(not number.is_met for number in idle),
     )
-
-
-def _changed(experiment: Experiment, options: JsonObject, changes: JsonObject) -> JsonObject:
-    for key, value in changes.items():
-        _require_input(experiment, options, key, value)
-        options = replace_input(options, key, value)
-    return options
-
-
-def _require_input(experiment: Experiment, options: JsonObject, key: str, value: object) -> None:
-    """Raise SkitError, with the inputs that there are, for one that the experiment does not have or
-    of another kind.
-    """
-    known = sorted(option_names(experiment.command))
-    previous = SEEDS if key == "seeds" else options.get(key)
-    if experiment.command in ("law", "profile"):
-        previous = _series_input(experiment, options["series"], known, key) or previous
-    require(
-        "." in key or key in known,
-        f"--set {key}: {experiment.name} has no such input{did_you_mean(key, known)}; it knows {', '.join(known)}, and "
-        "fields with a dot, such as link.rtt_s",
-    )
-    if isinstance(previous, int | float) and not isinstance(previous, bool):
-        example = f"as in --set {key}={previous}"
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise SkitError(f"--set {key}={value}: {key} is a number, {example}")
-        require(
-            not (previous >= 0 > value), f"--set {key}={value}: {key} is not negative, {example}"
-        )
-    if key == "seeds":
-        is_count = isinstance(value, int) and value >= 1
-        require(
-            is_count,
-            f"--set seeds={value}: seeds is a whole number from 1 on, as in --set seeds={SEEDS}",
-        )
-
-
-def _series_input(
-    experiment: Experiment, series: Mapping[str, JsonObject], known: Sequence[str], key: str
-) -> object:
-    """Return a present value of an input of the series; raise SkitError if there is no such input.
-
-    A closed form or a fit to a profile has no deployment, so that a field with a dot is an input of
-    a series or none.
-    """
-    name, _, field = key.removeprefix("series.").rpartition(".")
-    of_series = list(series.values()) if name == "*" else [series.get(name, {})]
-    values = (
-        [entry[field] for entry in of_series if field in entry] if key.startswith("series.") else []
-    )
-    if not values and (key not in known or key == "series"):
-        inputs = sorted({name for entry in series.values() for name in entry} - {"law"})
-        first = ", ".join(f"'{name}'" for name in list(series)[:3])
-        more = f" and {len(series) - 3} more" if len(series) > 3 else ""
-        kind = "a closed form" if experiment.command == "law" else "a fit to a profile"
-        own = "".join(f"{name} and " for name in known if name != "series")
-        raise SkitError(
-            f"--set {key}: {experiment.name} is {kind}; its inputs are {own}series.NAME.INPUT, where INPUT is one of "
-            f"{', '.join(inputs)} and NAME is * for all series or one of {first}{more}"
-        )
-    return values[0] if values else None
 
 
 def _run(
@@ -228,7 +228,7 @@ def _sensitivity(
         return _ratios_by_number(_run(experiment, run_options, lambda _done, _planned: None))
 
     one_seed = {"seeds": 1} if experiment.command in SEED_BY_SEED else {}
-    options = _changed(
+    options = changed_options(
         experiment, {**experiment.options, **one_seed, **experiment.sensitivity}, changes
     )
     step = f"{experiment.name}, inputs"
@@ -301,6 +301,9 @@ def run(
     folder = to or unused_folder(
         out, "reproduce", "-".join(names), {"names": chosen, "changes": dict(changes)}
     )
+    for name in chosen:
+        changed_options(experiments()[name], experiments()[name].options, changes)
+    require_writable(folder)
     results = _earlier_results(folder)
     _require_same_inputs(folder, results, changes)
     for name in chosen:
@@ -328,9 +331,10 @@ def _require_same_inputs(
     The number of seeds is no such input: it makes a result more or less precise.
     """
     for name, result in results.items():
-        options = experiments()[name].options
         asked = {
-            key: _change(options, key, value) for key, value in changes.items() if key != "seeds"
+            key: describe_change(experiments()[name], key, value)
+            for key, value in changes.items()
+            if key != "seeds"
         }
         has = {key: value for key, value in result.changes.items() if key != "seeds"}
         if has != asked:
@@ -373,23 +377,33 @@ def judge_again(experiment: Experiment, earlier: ReproducedExperiment) -> Reprod
     A page would otherwise count the experiments of this call by one rule and those of earlier calls
     by another.
     """
-    simulated = {_key(pair): pair.simulated for pair in earlier.published}
-    numbers = [
-        (number, simulated[_key(number)])
-        for number in experiment.published
-        if _key(number) in simulated
-    ]
-    result = outcome_of(
-        experiment,
-        compare_simulated(numbers, experiment.goal, experiment.against, experiment.variants),
+    texts = [f"{key}={value_of_change(value)}" for key, value in earlier.changes.items()]
+    replaced = _names_of(experiment, texts)
+    experiment = _renamed(experiment, replaced)
+    found = {_key(pair): (pair.simulated, pair.unchanged) for pair in earlier.published}
+    numbers = [number for number in experiment.published if _key(number) in found]
+    pairs = compare_simulated(
+        [(number, found[_key(number)][0]) for number in numbers],
+        experiment.goal,
+        experiment.against,
+        experiment.variants,
     )
+    pairs = _with_unchanged(pairs, [found[_key(number)][1] for number in numbers])
+    result = outcome_of(experiment, pairs, earlier.changes, replaced)
     result.options, result.sensitivity, result.wall_s = (
         earlier.options,
         earlier.sensitivity,
         earlier.wall_s,
     )
-    result.changes = earlier.changes
     return result
+
+
+def _names_of(experiment: Experiment, changes: Sequence[str]) -> dict[str, str]:
+    """Return the new names of series; none where the library has other inputs than it had."""
+    try:
+        return replaced_series(experiment, parse_changes(changes)) if changes else {}
+    except SkitError:
+        return {}
 
 
 def _key(number: Published) -> tuple[str, str, frozenset[tuple[str, object]], str, float | None]:
@@ -415,22 +429,3 @@ def find_command(name: str) -> ExperimentCommand:
     return {"bench": decoding.bench, "simulate": decoding.simulate, "capacity": decoding.capacity}[
         name
     ]
-
-
-def option_names(name: str) -> frozenset[str]:
-    """Return the names of the options of a command's experiments."""
-    if name == "law":
-        return frozenset({"series"})
-    if name == "profile":
-        return frozenset({"series", "seeds"})
-    if name == "train":
-        from specbench_kit.studies.reproduction.training import PredictorExperiment
-
-        return frozenset({field.name for field in fields(PredictorExperiment)} | {"seeds"})
-    if name == "bench":
-        from specbench_kit.studies.reproduction.decoding import DecodingExperiment
-
-        return frozenset({field.name for field in fields(DecodingExperiment)} | {"seeds"})
-    from specbench_kit.studies.reproduction import decoding
-
-    return frozenset(decoding.OPTIONS if name == "simulate" else decoding.OPTIONS | decoding.RULE)

@@ -25,6 +25,7 @@ from specbench_kit.predictors.search import Budget, search
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.recording.trace import record
 from specbench_kit.studies.reproduction.averages import Rows, averaged
+from specbench_kit.studies.reproduction.inputs import PredictorOptions
 from specbench_kit.studies.training.examples import correlations, extract, split_by_prompt
 from specbench_kit.studies.training.offsets import read_offsets
 from specbench_kit.traces.trace import TraceFile
@@ -33,7 +34,7 @@ BALANCED = "balanced"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictorExperiment:
+class PredictorExperiment(PredictorOptions):
     """The drafts of a pair on prompts of a dataset's bundled sample, and predictor families by
     label.
 
@@ -42,16 +43,7 @@ class PredictorExperiment:
     library is trained and timed instead, of which only the latency is a result.
     """
 
-    target: str
-    draft: str
     series: Mapping[str, JsonObject]
-    dataset: str = "gsm8k"
-    limit: int = 40
-    output_tokens: int = 64
-    max_draft: int = 8
-    trials: int = 1
-    seed: int = 0
-    timed_scores: int = 1000
 
     def rows(self, report: CountCallback) -> Rows:
         """Return a row about the examples and one per series; latencies are measured on this

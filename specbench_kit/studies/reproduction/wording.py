@@ -111,6 +111,12 @@ class ReproducedExperiment(Struct, kw_only=True):
         tuple[tuple[str, ...], ...],
         Meta(description="series that stand for one row of the paper under different assumptions"),
     ] = ()
+    replaced: Annotated[
+        dict[str, str],
+        Meta(
+            description="new names of series that changed inputs made something else than the paper's"
+        ),
+    ] = {}
 
     def predictions(self) -> list[PrintedNumber]:
         """Return the printed numbers and bounds that count."""
@@ -183,6 +189,8 @@ def verdict(result: ReproducedExperiment) -> str:
     """
     counted = result.predictions()
     others = _not_predicted(result)
+    if not counted and result.replaced:
+        return "Nothing is judged here: what ran is not the paper's, since its inputs were changed."
     if not counted:
         return f"Nothing is predicted here{': ' + others if others else ', and the text of the paper has no number'}."
     also = f" Not counted: {others}." if others else ""
@@ -196,7 +204,10 @@ def verdict(result: ReproducedExperiment) -> str:
         return f"Predicted: {predicted} ({_all_met(counted)}).{also}"
     reached_by = "Predicted in part" if within else "Not predicted"
     sentences = [f"{within} of {len(counted)} predictions come out", *_misses(result, counted)]
-    return f"{reached_by}: {'. '.join(sentences)}. {result.prevented}".strip() + also
+    changed = any(key != "seeds" for key in result.changes)
+    unchanged = "Of the unchanged inputs: " if changed and result.prevented else ""
+    said = f"{unchanged}{result.prevented}"
+    return f"{reached_by}: {'. '.join(sentences)}. {said}".strip() + also
 
 
 def _not_predicted(result: ReproducedExperiment) -> str:
@@ -298,7 +309,10 @@ def _distance(pair: ComparedNumber) -> float:
 
 
 def _mean(pair: ComparedNumber) -> str:
-    return _number(pair, pair.simulated.mean) if pair.simulated else ABSENT
+    if pair.simulated is None:
+        return ABSENT
+    before = f"{_number(pair, pair.unchanged.mean)} → " if pair.unchanged else ""
+    return before + _number(pair, pair.simulated.mean)
 
 
 def _how_far(pair: ComparedNumber) -> str:
@@ -389,13 +403,13 @@ def main_claim(
     if result is None:
         command = code(f"skit reproduce {claim.experiment}")
         return f"The main claim is that {claim.words}; it is not among these experiments: {command} tries it."
-    pairs = [
-        pair for pair in result.published if pair.series in claim.series and pair.value is not None
-    ]
-    if claim.is_lead:
-        numbers = _claimed_leads(pairs, result)
-    else:
-        numbers = [_claimed(number, result) for number in printed_numbers(pairs, result.variants)]
+    pairs = _pairs_of_claim(claim, result)
+    if replaced := _not_of_the_paper(claim, result):
+        return (
+            f"The main claim is that {claim.words}. It is not judged: '{replaced}' is not the "
+            "paper's, since its inputs were changed."
+        )
+    numbers = _numbers_of_claim(claim, result)
     if not numbers:
         return ""
     series = [result.against] if claim.is_lead else [name for name in claim.series if name in terms]
@@ -404,7 +418,10 @@ def main_claim(
     explained = f" {'. '.join(meaning)}." if meaning else ""
     listed = "; ".join(number.words() for number in numbers)
     others = (
-        "".join(_under_variant(name, pairs, result, terms) for name in _variants(result))
+        "".join(
+            _under_variant(name, pairs, result, terms)
+            for name in [*_variants(result), *_not_printed(result)]
+        )
         if claim.is_lead
         else ""
     )
@@ -412,6 +429,54 @@ def main_claim(
         f"The main claim is that {claim.words}. {_claim_outcome(numbers, result.goal)}{read_as}: {listed}.{others}"
         f"{explained}"
     )
+
+
+def claim_in_a_line(claim: MainClaim, title: str, results: Sequence[ReproducedExperiment]) -> str:
+    """Return in one short sentence what a paper's main claim comes to, or which command tells."""
+    result = next((result for result in results if result.name == claim.experiment), None)
+    if result is None:
+        command = code(f"skit reproduce {claim.experiment}")
+        return f"{title}'s main claim is not among these experiments: {command} tries it."
+    if _not_of_the_paper(claim, result):
+        said = "it is not judged, since changed inputs made its series something else"
+    else:
+        numbers = _numbers_of_claim(claim, result)
+        said = _claim_outcome(numbers, result.goal) if numbers else "no number of it was compared"
+    read_as = f", for '{result.against}'" if claim.is_lead and not result.replaced else ""
+    return f"{title}'s main claim, that {claim.words}: {said[:1].lower()}{said[1:]}{read_as}."
+
+
+def _numbers_of_claim(claim: MainClaim, result: ReproducedExperiment) -> list[_ClaimedNumber]:
+    """Return the numbers of a main claim that are printed."""
+    pairs = _pairs_of_claim(claim, result)
+    if claim.is_lead:
+        return _claimed_leads(pairs, result)
+    return [_claimed(number, result) for number in printed_numbers(pairs, result.variants)]
+
+
+def _pairs_of_claim(claim: MainClaim, result: ReproducedExperiment) -> list[ComparedNumber]:
+    return [
+        pair for pair in result.published if pair.series in claim.series and pair.value is not None
+    ]
+
+
+def short_verdict(result: ReproducedExperiment) -> str:
+    """Return how many predictions come out and which is the farthest, without the reasons."""
+    counted = result.predictions()
+    if not counted:
+        return result.verdict
+    misses = _misses(result, counted)
+    return f"{_sentence('. '.join([totals([result]), *misses[:1]]))}."
+
+
+def _not_of_the_paper(claim: MainClaim, result: ReproducedExperiment) -> str:
+    """Return a series of a main claim that changed inputs made something else; nothing if none
+    is.
+    """
+    of_claim = [result.replaced[name] for name in claim.series if name in result.replaced]
+    if claim.is_lead and result.against in result.replaced.values():
+        return result.against
+    return of_claim[0] if of_claim else ""
 
 
 def _variants(result: ReproducedExperiment) -> list[str]:
@@ -422,6 +487,16 @@ def _variants(result: ReproducedExperiment) -> list[str]:
         if result.against in several
         for name in several
         if name != result.against
+    ]
+
+
+def _not_printed(result: ReproducedExperiment) -> list[str]:
+    """Return the series that were simulated and of which the paper prints nothing."""
+    printed = {pair.series for pair in result.published if pair.value is not None}
+    return [
+        name
+        for name in dict.fromkeys(str(pair.series) for pair in result.published)
+        if name not in printed
     ]
 
 
@@ -446,6 +521,8 @@ def _under_variant(
             point = ", ".join(map(str, pair.where.values())) or str(pair.series)
             leads.append(f"{point}: {significant(variant / pair.simulated.mean, 3)}")
     meaning = f", {terms[name]}," if name in terms else ""
+    if name in _not_printed(result):
+        meaning = f"{meaning or ','} of which the paper prints no number,"
     return f" With '{name}'{meaning} ours is {', '.join(leads)}." if leads else ""
 
 
@@ -495,9 +572,32 @@ def _claimed_leads(
             is_judged = pair.role == PREDICTED and result.against not in fitted
             is_met = abs(ratios.ratio - 1) <= result.goal if is_judged else None
             name = ", ".join(map(str, pair.where.values())) or str(pair.series)
-            digits = (significant(ratios.published, 3), significant(ratios.simulated, 3))
+            before = _lead_before(pair, result)
+            ours = significant(ratios.simulated, 3)
+            digits = (
+                significant(ratios.published, 3),
+                ours if before is None else f"{significant(before, 3)} → {ours}",
+            )
             leads.append(_ClaimedNumber(name, *digits, is_met, "" if is_judged else "half fitted"))
     return leads
+
+
+def _lead_before(pair: ComparedNumber, result: ReproducedExperiment) -> float | None:
+    """Return by how much the reference series was ahead before inputs were changed; None if none
+    was.
+    """
+    base = next(
+        (
+            other.unchanged
+            for other in result.published
+            if (other.series, other.metric) == (result.against, pair.metric)
+            and other.where == pair.where
+        ),
+        None,
+    )
+    if base is None or pair.unchanged is None or not pair.unchanged.mean:
+        return None
+    return base.mean / pair.unchanged.mean
 
 
 def _printed(pair: Published) -> str:
@@ -511,11 +611,15 @@ def published(pair: Published) -> str:
 
 
 def with_interval(pair: ComparedNumber) -> str:
-    """Return the simulated number with its 95% interval over seeds, or nothing without a number."""
+    """Return the simulated number with its 95% interval over seeds, or nothing without a number.
+
+    Of an experiment with changed inputs the number before the change stands first.
+    """
     simulated = pair.simulated
     if simulated is None:
         return ABSENT
-    text = _number(pair, simulated.mean, 4)
+    before = f"{_number(pair, pair.unchanged.mean, 4)} → " if pair.unchanged else ""
+    text = f"{before}{_number(pair, simulated.mean, 4)}"
     if simulated.low is None or simulated.high is None or simulated.low == simulated.high:
         return text
     return f"{text} ({_number(pair, simulated.low)} to {_number(pair, simulated.high)})"

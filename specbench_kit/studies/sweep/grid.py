@@ -47,6 +47,7 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.runs import provenance
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.studies.bench.choice import longest_draft
+from specbench_kit.studies.sweep.prompt_options import PromptOptions
 from specbench_kit.studies.sweep.settings import SweepPoint, SweepSettings
 from specbench_kit.studies.sweep.summary import SweepRow, SweptMethod
 from specbench_kit.traces.candidate_trees import BeyondRecord
@@ -66,17 +67,10 @@ IN_FLIGHT_TOKENS = 1200
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyntheticPrompts:
+class SyntheticPrompts(PromptOptions):
     """Random prompts of one length; all answers have one length too, since a synthetic pair never
     ends one itself.
     """
-
-    requests: int = 8
-    prompt_tokens: int = 128
-    output_tokens: int = 256
-    batch_size: int = 1
-    temperature: float = 0.0
-    seed: int = 0
 
     def decode(
         self,

@@ -21,6 +21,7 @@ from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
     main_claim,
     role,
+    verdict,
 )
 
 pytestmark = pytest.mark.figures
@@ -212,17 +213,28 @@ def test_only_what_has_an_interval_is_headed_by_one(tmp_path: Path) -> None:
     assert "interval)" not in arithmetic.partition("## ")[2]
 
 
-def test_the_number_of_seeds_is_no_changed_input(tmp_path: Path) -> None:
+def test_changed_inputs_name_the_seeds_and_these_alone_are_another_caution(
+    tmp_path: Path,
+) -> None:
     result = outcome("", {"a": 2.1, "b": 1.0, "c": 3.5})
+    seeds = {"seeds": "1 in place of 5"}
     for changes, said in (
-        ({"seeds": "1 in place of 5"}, False),
-        ({"max_batch": "8 in place of 128"}, True),
+        (seeds, "OTHER SEEDS of wisp/x: seeds: 1 in place of 5. "),
+        (
+            {"max_batch": "8 in place of 128", **seeds},
+            "CHANGED INPUTS of wisp/x: max_batch: 8 in place of 128, seeds: 1 in place of 5. ",
+        ),
     ):
         report.write(tmp_path, [structs.replace(result, changes=changes)])
-        assert (
-            "CHANGED INPUTS of wisp/x: max_batch: 8 in place of 128."
-            in (tmp_path / "wisp.md").read_text()
-        ) is said
+        assert said in (tmp_path / "wisp.md").read_text()
+
+
+def test_the_explanation_of_misses_is_marked_as_that_of_the_unchanged_inputs() -> None:
+    missed = outcome("", {"a": 4.1, "b": 1.0, "c": 3.5})
+    result = structs.replace(missed, prevented="A hundred devices are assumed.")
+    assert ". A hundred devices are assumed." in verdict(result)
+    changed = structs.replace(result, changes={"devices": "60 in place of 100"})
+    assert "Of the unchanged inputs: A hundred devices are assumed." in verdict(changed)
 
 
 def test_the_page_says_what_an_identity_is_and_what_names_stand_for(tmp_path: Path) -> None:

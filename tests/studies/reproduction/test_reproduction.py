@@ -2,9 +2,10 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -38,11 +39,10 @@ from specbench_kit.papers.experiment import (
 )
 from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.formatting import significant
-from specbench_kit.studies.reproduction import laws, report, reproduction, training
+from specbench_kit.studies.reproduction import inputs, laws, report, reproduction, training
 from specbench_kit.studies.reproduction.averages import over_seeds
 from specbench_kit.studies.reproduction.decoding import (
     AN_SLO,
-    DecodedSeries,
     DecodingExperiment,
     bench,
     settings_of,
@@ -54,6 +54,12 @@ from specbench_kit.studies.reproduction.grid import (
     points_of,
     replace_input,
     rows_of,
+)
+from specbench_kit.studies.reproduction.inputs import (
+    SEEDS,
+    DecodedSeries,
+    changed_options,
+    option_names,
 )
 from specbench_kit.studies.reproduction.laws import (
     acceptance_after_filter,
@@ -73,15 +79,14 @@ from specbench_kit.studies.reproduction.laws import (
 )
 from specbench_kit.studies.reproduction.reproduction import (
     COMMANDS,
-    SEEDS,
     find_command,
-    option_names,
     outcome_of,
 )
 from specbench_kit.studies.reproduction.wording import (
     ReproducedExperiment,
     effect_in_words,
     effects_compared,
+    main_claim,
     metric_in_words,
     published,
     role,
@@ -90,6 +95,7 @@ from specbench_kit.studies.reproduction.wording import (
 )
 from specbench_kit.studies.serving.scenario_builder import ScenarioBuilder
 from specbench_kit.studies.serving.serving_run import compute_shares, fewer_violations
+from specbench_kit.studies.serving.settings import ServingSettings
 
 ALL = experiments()
 
@@ -173,7 +179,7 @@ def test_an_input_is_moved_wherever_it_stands() -> None:
     named = {"series": {"14B/0.6B": {"levels": 4}}}
     assert replace_input(named, "series.14B/0.6B.levels", 5)["series"]["14B/0.6B"] == {"levels": 5}
     with pytest.raises(
-        SkitError, match=r"series\.c\.drafted: write series\.NAME\.option, .*the series: a, b"
+        SkitError, match=r"series\.c\.drafted: write series\.NAME\.INPUT, .*the series: a, b"
     ):
         replace_input(options, "series.c.drafted", 5)
     assert replace_input(options, "series.a.link.rtt_s", 1)["series"]["a"]["replaced"] == [
@@ -998,9 +1004,112 @@ def test_changed_inputs_are_said_wherever_their_numbers_stand(tmp_path: Path) ->
     assert warning.startswith(said)
     unchanged = error_line(skit_here("reproduce", "adaspec/table-2", "--to", tmp_path))
     assert (
-        "holds adaspec/table-2 with series.*.draft_cost: 0.181: choose another folder with --to"
-        in unchanged
+        "holds adaspec/table-2 with series.*.draft_cost: 0.181 in place of 0.0835, 0.1757, 0.0723: "
+        "choose another folder with --to" in unchanged
     )
+
+
+def test_a_changed_input_is_shown_before_and_after_and_struck_from_what_is_assumed(
+    tmp_path: Path,
+) -> None:
+    fewer = {"devices": 8, "duration_s": 30, "seeds": 1}
+    names = ["wisp/table-3"]
+    done = reproduction.run(names, fewer, False, tmp_path, None, lambda *_: None, [])
+    (result,) = done.experiments
+    assert result.changes["devices"] == "8 in place of 100"
+    assert result.changes["seeds"] == "1 in place of 5"
+    one_seed = reproduction.reproduce(
+        ALL["wisp/table-3"], lambda *_: None, {"seeds": 1}, sensitivity=False
+    )
+    assert [pair.unchanged for pair in result.published] == [
+        pair.simulated for pair in one_seed.published
+    ]
+    centralized = next(pair for pair in result.published if pair.series == "centralized")
+    assert centralized.unchanged
+    assert centralized.simulated
+    shown = " → ".join(
+        significant(ours.mean, 4) for ours in (centralized.unchanged, centralized.simulated)
+    )
+    page = (done.folder / "wisp.md").read_text()
+    assert f"| {shown} |" in page
+    assert "ours, unchanged → changed" in page
+    assert "| devices | CHANGED to devices=8; in the unchanged experiment 100, a" in page
+    again = reproduction._earlier_results(done.folder)["wisp/table-3"]
+    assert again.published == result.published
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "before"),
+    [
+        ("wisp/table-3", "devices", "100"),
+        ("wisp/table-3", "seeds", "5"),
+        ("wisp/table-3", "link.rtt_s", "0.02"),
+        ("wisp/table-3", "acceptance.alpha", "0.7322"),
+        ("specedge/figure-11", "link.rtt_s", "0.01407, 0.015, 0.05, 0.065"),
+        ("specedge/figure-11", "series.server only.method.depth", "5"),
+        ("specedge/figure-11", "batch_size", "1"),
+    ],
+)
+def test_the_previous_value_of_a_changed_input_is_found_wherever_it_stands(
+    name: str, key: str, before: str
+) -> None:
+    assert inputs.describe_change(ALL[name], key, 3) == f"3 in place of {before}"
+
+
+def test_a_series_with_another_scheduler_is_renamed_and_not_judged() -> None:
+    experiment = ALL["wisp/table-2"]
+    changes = {"scheduler": ["fcfs"]}
+    names = inputs.replaced_series(experiment, changes)
+    assert names["algorithm 1, late lane"] == "algorithm 1, late lane (scheduler fcfs)"
+    assert "fcfs" not in names
+    renamed = reproduction._renamed(experiment, names)
+    assert renamed.against == names["algorithm 1, late lane"]
+    rows = [
+        {"series": number.series, **number.where, number.metric: {"mean": 100.0}}
+        for number in renamed.published
+    ]
+    described = {"scheduler": inputs.describe_change(experiment, "scheduler", ["fcfs"])}
+    assert described["scheduler"].startswith('fcfs in place of ["fcfs", "wisp-paper", ')
+    result = outcome_of(renamed, compare_published(renamed, rows), described, names)
+    of_ours = [pair for pair in result.published if pair.series in names.values()]
+    assert of_ours
+    assert not any(pair.counted or pair.value for pair in of_ours)
+    claim = worlds()["wisp"].main_claim
+    assert main_claim(claim, [result]).endswith(
+        "It is not judged: 'algorithm 1, late lane (scheduler fcfs)' is not the paper's, since its "
+        "inputs were changed."
+    )
+    assert inputs.replaced_series(experiment, {"scheduler.guard_s": 0.05}) == {}
+
+
+def test_a_decoded_series_with_another_method_and_its_ratios_are_renamed() -> None:
+    names = inputs.replaced_series(
+        ALL["specedge/figure-11"], {"series.specedge, 15 ms.method": "specedge:depth=3"}
+    )
+    changed = "specedge, 15 ms (method specedge:depth=3)"
+    assert names == {
+        "specedge, 15 ms": changed,
+        "server only over specedge, 15 ms": f"server only over specedge, 15 ms ({changed})",
+    }
+
+
+@pytest.mark.parametrize("name", ["wisp/table-2", "wisp/table-3"])
+def test_every_assumed_input_of_wisps_main_tables_can_be_changed(name: str) -> None:
+    experiment = ALL[name]
+    for assumed in experiment.assumed:
+        assert inputs.example_change(experiment, assumed), assumed.name
+
+
+def test_every_example_of_an_assumed_input_works_in_some_experiment() -> None:
+    """What a paper's world states need not be an input of all of its experiments."""
+    works: dict[str, bool] = {}
+    for experiment in ALL.values():
+        for assumed in experiment.assumed:
+            if assumed.example:
+                used = bool(inputs.example_change(experiment, assumed))
+                works[assumed.example] = works.get(assumed.example, False) or used
+    assert len(works) > 10
+    assert all(works.values()), works
 
 
 @pytest.mark.parametrize(
@@ -1011,7 +1120,7 @@ def test_changed_inputs_are_said_wherever_their_numbers_stand(tmp_path: Path) ->
         (
             "adaspec/table-2",
             "series.*.draft_cost=-3",
-            "is not negative, as in --set series.*.draft_cost=",
+            "must not be negative, as in --set 'series.*.draft_cost=",
         ),
     ],
 )
@@ -1054,7 +1163,7 @@ def test_the_list_of_experiments_has_titles_and_times() -> None:
 def refusal(name: str, **changes: object) -> str:
     """Return why an experiment refuses its changed inputs."""
     with pytest.raises(SkitError) as refused:
-        reproduction._changed(
+        changed_options(
             ALL[name], ALL[name].options, {key.replace("__", "."): v for key, v in changes.items()}
         )
     return str(refused.value)
@@ -1076,13 +1185,124 @@ def test_an_input_of_another_kind_or_of_no_series_is_refused() -> None:
     assert "its inputs are seeds and series.NAME.INPUT" in refusal("wisp/table-7", foo=3)
     field = "series.*.hit_rate"
     experiment = ALL["specpipe/ranges"]
-    changed = reproduction._changed(experiment, experiment.options, {field: 0.9})["series"]
+    changed = changed_options(experiment, experiment.options, {field: 0.9})["series"]
     # Series of other laws, which have no hit rate, stay as they are.
     assert {entry.get("hit_rate") for entry in changed.values()} == {0.9, None}
     with pytest.raises(
         SkitError, match=r"hit_rate=u: series\.\*\.hit_rate is a number, as in .*hit_rate=0\.95"
     ):
-        reproduction._changed(experiment, experiment.options, {field: "u"})
+        changed_options(experiment, experiment.options, {field: "u"})
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_input_that_is_offered_is_known_and_no_other(name: str) -> None:
+    experiment = ALL[name]
+    options = experiment.options
+    offered = dict.fromkeys(inputs.inputs_of(experiment))
+    for series in ("*", *options.get("series", ())):
+        offered |= {
+            f"series.{series}.{key}": None for key in inputs.inputs_of_series(experiment, series)
+        }
+    if experiment.command in ("bench", "simulate", "capacity"):
+        offered["link.rtt_s"] = None
+    for key in offered:
+        inputs._require_known(experiment, options, key)
+        inputs._require_effect(experiment, options, key, inputs._place(experiment, key))
+    for assumed in experiment.assumed:
+        for value in assumed.values:
+            changed = changed_options(experiment, options, {assumed.key: value})
+            assert changed != options, assumed.key
+    for key in ("foo", "foo.bar", "series.foo", "series.*.foo", "link.foo", "series.*.link.foo"):
+        with pytest.raises(SkitError) as refused:
+            changed_options(experiment, options, {key: 1})
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("series.*.rtt_s", "(did you mean 'link.rtt_s'?); it knows batch_size, "),
+        ("series.specedge, 15 ms.foo", "INPUT is one of deployment, draft, method, "),
+        ("series.none.method", "the series: server only, specedge, 15 ms"),
+    ],
+)
+def test_a_decoding_experiment_names_the_inputs_that_it_has(key: str, words: str) -> None:
+    with pytest.raises(SkitError, match=re.escape(words)):
+        changed_options(ALL["specedge/figure-11"], ALL["specedge/figure-11"].options, {key: 0.03})
+
+
+def test_a_field_of_all_deployments_reaches_every_decoded_series() -> None:
+    experiment = ALL["specedge/figure-11"]
+    changed = changed_options(experiment, experiment.options, {"link.rtt_s": 0.03})
+    assert "replaced" not in changed
+    for entry in changed["series"].values():
+        series = DecodedSeries(**{**entry, "replaced": tuple(entry["replaced"])})
+        assert series.load_deployment().link.rtt_s == 0.03
+
+
+def test_decoded_series_and_options_have_the_fields_that_inputs_name() -> None:
+    named = {field.name for field in fields(DecodedSeries)} - {"replaced"}
+    assert set(inputs.OF_SERIES["bench"]) == named
+    served = {field.name for field in fields(ServingSettings)} - {"recording", "argv"}
+    assert option_names("simulate") == served - {"backend", "resume"} | {"slo_of"}
+
+
+def test_a_wrong_input_is_refused_before_a_decoder_is_loaded() -> None:
+    program = """
+import sys
+from specbench_kit.core.errors import SkitError
+from specbench_kit.papers.experiment import experiments
+from specbench_kit.studies.reproduction.inputs import changed_options
+for name in ("specedge/figure-11", "wisp/table-10", "wisp/table-3", "wisp/table-2"):
+    experiment = experiments()[name]
+    try:
+        changed_options(experiment, experiment.options, {"device": 60})
+    except SkitError:
+        continue
+    raise AssertionError(name)
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_folder_that_cannot_be_written_and_a_wrong_input_are_refused_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unexpected(*_: object, **__: object) -> Any:
+        raise AssertionError("an experiment ran")
+
+    monkeypatch.setattr(reproduction, "reproduce", unexpected)
+    file = tmp_path / "hosts"
+    file.touch()
+    for folder in (file, file / "below"):
+        with pytest.raises(SkitError, match=f"cannot write into {folder}: {file} is a file"):
+            reproduction.run(["wisp"], {}, False, tmp_path, folder, lambda *_: None, [])
+    names = ["wisp/table-3", "specedge/figure-10"]
+    with pytest.raises(SkitError, match="figure-10 is a closed form"):
+        reproduction.run(names, {"devices": 60}, False, tmp_path, None, lambda *_: None, [])
+
+
+def test_the_example_of_a_refused_value_can_be_pasted() -> None:
+    key = "series.AdaSpec, trace 1.draft_cost"
+    experiment = ALL["adaspec/table-2"]
+    with pytest.raises(SkitError) as refused:
+        changed_options(experiment, experiment.options, {key: -1})
+    words, _, example = str(refused.value).partition(", as in --set ")
+    assert words == f"--set {key}=-1: {key} must not be negative"
+    (pasted,) = shlex.split(example)
+    assert list(parse_changes([pasted])) == [key]
+
+
+def test_a_list_of_another_length_than_the_series_is_refused() -> None:
+    assert refusal("wisp/figure-8", scheduler=["fcfs", "edf"]) == (
+        "--set scheduler: wisp/figure-8 has 4 series; give one value for all or 4, not 2"
+    )
+
+
+def test_a_closed_form_without_a_value_is_one_line() -> None:
+    series = {"a": {"law": "rate", "tokens": 3, "seconds": 0}}
+    with pytest.raises(SkitError, match="a: rate has no value at tokens=3, seconds=0"):
+        law({"series": series}, lambda *_: None)
 
 
 def test_earlier_results_are_judged_by_the_rules_of_today() -> None:
@@ -1190,34 +1410,65 @@ def test_a_main_claim_is_told_of_every_variant_and_no_variant_is_ahead_of_its_ow
         f"{slo}: {significant(ours['algorithm 1', slo] / ours['centralized', slo], 3)}"
         for slo in ("class-1", "class-2", "class-3", "class-4")
     ]
+    without_algorithm_1 = [
+        f"{slo}: {significant(ours['fcfs', slo] / ours['centralized', slo], 3)}"
+        for slo in ("class-1", "class-2", "class-3", "class-4")
+    ]
     for page in ("README.md", "wisp.md"):
         text = (folder / page).read_text(encoding="utf-8")
         assert f"before all others, ours is {', '.join(leads)}." in text
+        assert (
+            "cache, of which the paper prints no number, ours is "
+            f"{', '.join(without_algorithm_1)}." in text
+        )
         assert "algorithm 1, late lane / algorithm 1" not in text
 
 
-def test_the_table_of_many_configurations_fits_a_terminal_of_80_columns() -> None:
-    """A number stands on one line and a configuration on two; how it is tried is a mark, explained once below."""
-    experiment = ALL["wisp/table-2"]
-    rows = [
-        {
-            "series": number.series,
-            **number.where,
-            number.metric: {"mean": 182.4, "low": 168.2, "high": 196.6},
-        }
-        for number in experiment.published
-    ]
-    result = outcome_of(experiment, compare_published(experiment, rows))
+def in_terminal(results: list[ReproducedExperiment]) -> list[str]:
+    """Return the lines that a terminal of 80 columns shows."""
     terminal = StringIO()
-    report.print_experiment(Console(width=80, file=terminal, color_system=None), result)
-    lines = terminal.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
+    report.print_results(Console(width=80, file=terminal, color_system=None), results)
+    return terminal.getvalue().splitlines()
+
+
+@pytest.fixture(scope="module")
+def kept() -> dict[str, ReproducedExperiment]:
+    """The committed results."""
+    return dict(reproduction._earlier_results(ROOT / "results" / "reference" / "papers"))
+
+
+def test_every_experiment_fits_a_screen_of_40_lines_and_begins_with_the_main_claim(
+    kept: dict[str, ReproducedExperiment],
+) -> None:
+    for name, result in kept.items():
+        lines = in_terminal([result])
+        assert len(lines) <= 39, name
+        assert max(map(len, lines)) <= 80, name
+        assert "'s main claim" in " ".join(lines[:2]), name
+
+
+def test_the_table_of_many_configurations_fits_a_terminal_of_80_columns(
+    kept: dict[str, ReproducedExperiment],
+) -> None:
+    """Each number stands on one line; what it is is a mark, and each name is explained once."""
+    lines = in_terminal([kept["wisp/table-2"]])
+    words = " ".join(lines)
+    assert words.startswith("WISP's main claim, that a server serves 1.69 to 2.10 times as many")
+    assert "it does not come out within 15%, for 'algorithm 1, late lane'." in words
     begin = next(number for number, line in enumerate(lines) if line.startswith("configuration"))
-    table = lines[begin : lines.index("* 1 of 2 assumptions")]
-    assert len(table) <= 2 * (1 + len(result.published))
-    assert sum("182.4 (168 to 197)" in line for line in table) == len(result.published)
-    assert any(
-        re.match(r"algorithm 1 \(slo class-1\) +predicted \* +164\.0 ", line) for line in table
-    )
-    assert "– not in the paper's text" in lines
-    assert "assumptions" not in "".join(table)
+    table = lines[begin + 2 : next(n for n, line in enumerate(lines) if line.startswith("'fcfs'"))]
+    assert all(re.search(r"x$|–$", line) for line in table)
+    assert any(re.match(r"algorithm 1 \(slo class-1\) +164\.0 \* ", line) for line in table)
+    for name in ("algorithm 1, late lane", "centralized"):
+        assert sum(line.startswith(f"'{name}':") for line in lines) == 1
+    hidden = len(kept["wisp/table-2"].published) - len(table)
+    assert f"* 1 of 2 assumptions; – not in the paper's text; {hidden} more on the page" in words
+
+
+def test_several_experiments_take_a_line_each(kept: dict[str, ReproducedExperiment]) -> None:
+    adaspec = [result for name, result in kept.items() if name.startswith("adaspec")]
+    lines = in_terminal(adaspec)
+    assert len(lines) < 15
+    for result in adaspec:
+        assert sum(line.startswith(f"{result.name} ") for line in lines) == 1
+    assert len(in_terminal(list(kept.values()))) <= 39
