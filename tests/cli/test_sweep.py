@@ -112,6 +112,31 @@ def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
     assert headline.replace("`", "") in said
 
 
+def test_a_benchmark_says_below_its_headline_that_the_server_alone_is_faster(
+    trace: Path, tmp_path: Path
+) -> None:
+    """The method that is fastest at the edge drafts ahead; another one would be faster beside the server."""
+    methods = ["--method", "decoupled", "--method", "fixed-k"]
+    arguments = ["--replay", trace, "--deployment", "phone", *methods, "--out", tmp_path]
+    done = skit_here("bench", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    with next(tmp_path.glob("*-bench-*/report.csv")).open() as file:
+        rows = {row["method"].partition(" ")[0]: row for row in csv.DictReader(file)}
+    ahead, fixed = rows["decoupled"], rows["fixed-k"]
+    edge, beside = float(ahead["speedup"]), float(fixed["colocated_speedup"])
+    assert beside > edge > max(1, float(fixed["speedup"]))
+    line = (
+        "SERVER-ONLY IS FASTER: with draft models on the server the fastest method "
+        f"(`{fixed['method']}`, {times(beside)}) is {times(beside / edge)} as fast as what is fastest with them at "
+        f"the edge (`{ahead['method']}`, {times(edge)}), autoregressive decoding included. On the server,"
+    )
+    said = " ".join(done.stderr.split())
+    assert said.count("SERVER-ONLY") == 1
+    assert said.index(line.replace("`", "")) < said.index("batch size 1")
+    (page,) = tmp_path.glob("*-bench-*/report.md")
+    assert page.read_text().index(line) < page.read_text().index("## Results")
+
+
 def test_the_table_has_a_row_per_point_and_method(
     over_round_trips: tuple[Path, JsonObject, str],
 ) -> None:

@@ -372,34 +372,26 @@ def winner_sentence(summary: SweepSummary) -> str:
     return f"{nothing}; {code(closest.spec)} comes closest, {_speedup_at(closest)}{_beaten_by_server(summary)}."
 
 
-def gains_at_server(summary: SweepSummary) -> list[float]:
-    """Return how many times as fast the best is with draft models on the server, at every point
-    where it is faster.
-
-    That is in comparison with what is fastest with them at the edge, autoregressive decoding
-    included.
+def faster_at_server(summary: SweepSummary) -> list[colocation.AtServer]:
+    """Return what is the fastest with draft models on the server, for every point where it is
+    faster than what is fastest with them at the edge.
     """
-    gains = []
+    found = []
     for winner in summary.fastest:
-        at_server = [
-            row.overall.colocated_speedup or 0.0
-            for row in summary.rows
-            if row.values == winner.place and row.overall.colocated_ratio is not None
-        ]
-        # Where no method pays at the edge, autoregressive decoding is the fastest there.
-        gain = max(at_server, default=0.0) / max(winner.speedup, 1.0)
-        gains += [gain] if gain > 1 else []
-    return gains
+        rows = ((row.spec, row.overall) for row in summary.rows if row.values == winner.place)
+        if best := colocation.best_at_server(rows):
+            found.append(best)
+    return found
 
 
 def _beaten_by_server(summary: SweepSummary) -> str:
     """Return, as the end of a headline, at how many points draft models on the server are faster;
     empty at none.
     """
-    gains = gains_at_server(summary)
-    if not gains:
+    found = faster_at_server(summary)
+    if not found:
         return ""
-    return f"; drafting on the server is faster at {len(gains)} of {len(summary.fastest)} points"
+    return f"; drafting on the server is faster at {len(found)} of {len(summary.fastest)} points"
 
 
 def _speedup_at(row: SweepRow) -> str:
@@ -417,7 +409,6 @@ def cautions(run: SweepDescription, summary: SweepSummary) -> list[str]:
     """Return what limits the numbers, and where a draft model on the server would be faster than
     any at the edge.
     """
-    beaten = gains_at_server(summary)
     lines = setting_cautions(run)
     for used in run.methods:
         of_one = replace(run, method=used.method, uses=used.uses, seen_prompts=used.seen_prompts)
@@ -426,13 +417,7 @@ def cautions(run: SweepDescription, summary: SweepSummary) -> list[str]:
             for line in (*predictor_cautions(of_one), *other_deployments([of_one]))
             if line not in lines
         )
-    if beaten:
-        lines.append(
-            f"SERVER-ONLY IS FASTER at {len(beaten)} of {len(summary.fastest)} points: with draft models on the server "
-            f"the fastest method is up to {times(max(beaten))} as fast as what is fastest with them at the edge, "
-            "autoregressive decoding included."
-            + (f" {colocation.assumption(run.deployment)}" if run.deployment else "")
-        )
+    lines += colocation.server_only(faster_at_server(summary), len(summary.fastest), run.deployment)
     return lines
 
 
