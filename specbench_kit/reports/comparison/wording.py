@@ -174,17 +174,20 @@ def power_words(comparison: Comparison) -> str:
     found = resolution(rivals.items())
     if found is None:
         return ""
-    words = f"These {found.units} prompts show differences from {share(found.smallest)} on in four of five cases"
+    words = (
+        f"Between {code(comparison.reference)} and {code(found.rival)}, which are not told apart, these {found.units} "
+        f"prompts show differences from {share(found.smallest)} on in four of five cases"
+    )
     if found.needed is None and found.by_process:
         return (
-            f"{words}; {code(found.rival)} and {code(comparison.reference)} are too close for more prompts alone, since"
-            " processes differ: more processes may tell them apart."
+            f"{words}; the two are too close for more prompts alone, since processes differ: more processes may tell "
+            "them apart."
         )
     if found.needed is None:
-        return f"{words}; {code(found.rival)} and {code(comparison.reference)} are too close for any number of prompts."
+        return f"{words}; the two are too close for any number of prompts."
     return (
-        f"{words}; about {count(found.needed)} would tell {code(comparison.reference)} from {code(found.rival)}, "
-        f"{share(found.seen)} apart on a typical prompt."
+        f"{words}; about {count(found.needed)} would tell the two apart, whose speeds differ by {share(found.seen)} on "
+        "a typical prompt."
     )
 
 
