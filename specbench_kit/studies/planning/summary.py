@@ -1,6 +1,6 @@
 """What a plan found, as `summary.json` holds it. Imports nothing heavy."""
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from specbench_kit.profilers.prices import CardPrice
 from specbench_kit.serving.figures import ClassFigures, GroupFigures, Interval
@@ -181,8 +181,19 @@ class PricedCard(CardPrice, frozen=True, kw_only=True, forbid_unknown_fields=Fal
     power_source: str = ""
 
 
+class DraftingDevice(Struct, frozen=True):
+    """What drafts in one way to decode, and the seconds that a drafted token takes there."""
+
+    device: str
+    token_s: float
+
+
 class PlanSummary(Struct):
-    """The plan, the cheapest fleet of each way to decode, and what they rest on."""
+    """The plan, the cheapest fleet of each way to decode, and what they rest on.
+
+    `drafters` are what drafts by the way to decode, also where no fleet keeps the promise with the
+    devices.
+    """
 
     devices: int
     slo: str
@@ -198,3 +209,4 @@ class PlanSummary(Struct):
     searched: dict[str, SearchCounts]
     prices: dict[str, PricedCard]
     capacity_factor: CapacityFactor | None = None
+    drafters: dict[str, DraftingDevice] = field(default_factory=dict)
