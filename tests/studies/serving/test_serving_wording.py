@@ -45,6 +45,7 @@ from specbench_kit.studies.serving.wording import (
     busy_note,
     derived_capacities,
     derived_range,
+    plain_note,
     winners,
 )
 
@@ -453,6 +454,15 @@ def test_the_server_alone_is_held_against_every_series_that_drafts_at_the_edge()
     )
     (line,) = (line for line in acceptance_cautions(run) if line.startswith("SERVER-ONLY"))
     assert "1.25x (one), 2.00x (two), 0.800x (near) as fast with the draft model there" in line
+
+
+def test_a_search_without_plain_decoding_says_how_to_have_it() -> None:
+    found = CapacitySummary(rule=CapacityRule(), axes={}, rows=[], guards=[], ranges=[])
+    drafting = {**series("fixed-k", 4.0, "trace.parquet"), "drafting": "edge"}
+    (line,) = plain_note(serving_run(drafting), found)
+    assert "--method autoregressive" in line
+    plain = {**drafting, "label": "plain", "drafting": "none"}
+    assert plain_note(serving_run(drafting, plain), found) == []
 
 
 def test_autoregressive_decoding_beside_other_methods_is_served_without_drafts() -> None:
