@@ -81,6 +81,7 @@ def _list_one(kind: str, name: str, as_json: bool) -> None:
         if as_json:
             print_json([{**asdict(one), "option": one.option} for one in fields])
             return
+        print(_of_deployment(name))
         print_list(
             f"{name}: fields and their values",
             [{"name": one.option, "summary": one.unit} for one in fields],
@@ -100,6 +101,21 @@ def _list_one(kind: str, name: str, as_json: bool) -> None:
         print_json(found)
     else:
         print_list(kind, found)
+
+
+def _of_deployment(name: str) -> str:
+    """Return what a deployment is, and how long its devices draft and verify."""
+    from specbench_kit.deployments.loading import find
+    from specbench_kit.reports.sections.profiles import FIVE_TOKENS, STEP
+    from specbench_kit.reports.writing.formatting import seconds
+
+    deployment = find(name).build()
+    draft_s = deployment.drafter.latency.seconds(STEP)
+    verify_s = deployment.verifier.latency.seconds(FIVE_TOKENS)
+    return (
+        f"{name}: {deployment.description.rstrip('.')}. {seconds(draft_s)} per drafted token, {seconds(verify_s)} per "
+        f"verification of {FIVE_TOKENS[0][0]} tokens (after {STEP[0][1]} tokens, alone)."
+    )
 
 
 def _lists(kind: str) -> Callable[[Callable[[], list[ListEntry]]], Callable[[], list[ListEntry]]]:

@@ -28,6 +28,7 @@ from specbench_kit.deployments.fields import (
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.base import DEFAULTS
 from specbench_kit.profilers.cards import Size, Text
+from specbench_kit.profilers.devices import bundled_devices
 from specbench_kit.runs.document import HandOver
 
 LOCAL = "local"
@@ -87,6 +88,12 @@ def find(name: str) -> Definition:
         return Definition(path, name, cards.read_toml(path))
     definitions = bundled()
     if name not in definitions:
+        if name in bundled_devices():
+            raise SkitError(
+                f"'{name}' is a device and no deployment: skit profile-verifier --gpu {name} --target qwen3-0.6b "
+                "derives the step times of a model on it, and --set drafter.profile=NAME puts them into a "
+                "deployment, such as --deployment phone"
+            )
         raise cards.unknown_name(
             "deployment", name, [LOCAL, *definitions], ", or give a .toml file"
         )

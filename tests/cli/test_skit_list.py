@@ -155,7 +155,19 @@ def test_the_fields_of_a_deployment_are_listed_as_options_that_change_them() -> 
     # Every field that has a value may be given that value again, without a change.
     given = [shlex.split(field["option"])[1] for field in listed if field["value"] is not None]
     assert describe_time(load("phone", given)) == describe_time(load("phone"))
-    shown = " ".join(skit("list", "deployments", "phone").stdout.split())
+    lines = skit("list", "deployments", "phone").stdout.splitlines()
+    phone = load("phone")
+    assert phone is not None
+    step_s, verify_s = (
+        phone.drafter.latency.seconds(((1, 512),)),
+        phone.verifier.latency.seconds(((5, 512),)),
+    )
+    assert lines[0].startswith(f"phone: {phone.description.rstrip('.')}. ")
+    assert lines[0].endswith(
+        f" {1e3 * step_s:.1f} ms per drafted token, {1e3 * verify_s:.1f} ms per verification of 5 tokens (after 512 "
+        "tokens, alone)."
+    )
+    shown = " ".join(" ".join(lines).split())
     assert "--set link.rtt_s=0.05 s, or as in 40ms" in shown
     assert error_line(skit("list", "deployments", "phonee")).startswith(
         "unknown deployment 'phonee' (did you mean 'phone'?)"

@@ -112,6 +112,67 @@ def test_a_sweep_says_where_a_draft_model_on_the_server_would_be_faster(
     assert headline.replace("`", "") in said
 
 
+def test_a_method_stands_once_where_an_axis_is_the_option_of_another(
+    trace: Path, tmp_path: Path
+) -> None:
+    """Four points, at which one method has four rows and the other, and autoregressive decoding, two."""
+    folder, summary, terminal = swept(
+        *("--replay", trace, "--deployment", "phone", "--out", tmp_path),
+        *("--method", "fixed-k", "--method", "decoupled:k=2"),
+        *("--set", "link.rtt_s=5ms,320ms", "--set", "fixed-k.k=1,3"),
+    )
+    assert len(summary["rows"]) == 4 * 3
+    page = (folder / "report.md").read_text()
+    results = page.partition("## Results (modelled)")[2].partition("##")[0]
+    cells = [line.split(" | ")[:3] for line in results.splitlines() if "`" in line][1:]
+    shown = [(row[0].strip("| "), row[1], row[2]) for row in cells]
+    names = ("`autoregressive`", "`decoupled:k=2`")
+    assert {row for row in shown if row[2] in names} == {
+        (rtt_s, "–", name) for rtt_s in ("0.005", "0.32") for name in names
+    }
+    fixed = [(rtt_s, k, f"`fixed-k:k={k}`") for rtt_s in ("0.005", "0.32") for k in "13"]
+    assert [row for row in shown if row[2] not in names] == fixed
+    assert len(shown) == 8
+    headline = page.splitlines()[2]
+    assert headline.startswith("**`decoupled:k=2`, drafting at the edge, is the fastest")
+    assert "at round trip = 0.005 s" in headline
+    assert "fixed-k.k" not in headline
+    # The table of break-even points leads, in milliseconds.
+    (found,) = (one for one in summary["edge"] if one["method"] == "decoupled:k=2")
+    (crossing,) = found["crossings"]
+    everywhere = f"| `decoupled:k=2` | everywhere | below {1e3 * crossing['at']:.1f} ms |"
+    assert page.index(everywhere) < page.index("[!WARNING]")
+    said = " ".join(terminal.split())
+    assert said.index(f"decoupled:k=2 everywhere below {1e3 * crossing['at']:.1f} ms") < said.index(
+        "throughput"
+    )
+
+
+def test_a_benchmark_says_below_its_headline_that_the_server_alone_is_faster(
+    trace: Path, tmp_path: Path
+) -> None:
+    """The method that is fastest at the edge drafts ahead; another one would be faster beside the server."""
+    methods = ["--method", "decoupled", "--method", "fixed-k"]
+    arguments = ["--replay", trace, "--deployment", "phone", *methods, "--out", tmp_path]
+    done = skit_here("bench", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    with next(tmp_path.glob("*-bench-*/report.csv")).open() as file:
+        rows = {row["method"].partition(" ")[0]: row for row in csv.DictReader(file)}
+    ahead, fixed = rows["decoupled"], rows["fixed-k"]
+    edge, beside = float(ahead["speedup"]), float(fixed["colocated_speedup"])
+    assert beside > edge > max(1, float(fixed["speedup"]))
+    line = (
+        "SERVER-ONLY IS FASTER: with draft models on the server the fastest method "
+        f"(`{fixed['method']}`, {times(beside)}) is {times(beside / edge)} as fast as what is fastest with them at "
+        f"the edge (`{ahead['method']}`, {times(edge)}), autoregressive decoding included. On the server,"
+    )
+    said = " ".join(done.stderr.split())
+    assert said.count("SERVER-ONLY") == 1
+    assert said.index(line.replace("`", "")) < said.index("batch size 1")
+    (page,) = tmp_path.glob("*-bench-*/report.md")
+    assert page.read_text().index(line) < page.read_text().index("## Results")
+
+
 def test_the_table_has_a_row_per_point_and_method(
     over_round_trips: tuple[Path, JsonObject, str],
 ) -> None:

@@ -194,3 +194,33 @@ def test_a_window_that_only_rounding_leaves_open_is_closed() -> None:
     )
     assert 0 < totals.rtt_s + (totals.colocated_s - totals.edge_s) / 3 < 1e-15
     assert totals.window_s(totals.colocated_s) == 0
+
+
+def test_the_best_beside_the_server_is_held_against_the_best_at_the_edge() -> None:
+    rows = {
+        "decoupled": make_row(speedup=1.3),
+        "margin": make_row(speedup=0.9, colocated_speedup=3.9, colocated_ratio=0.9 / 3.9),
+        "fixed-k": make_row(speedup=0.8, colocated_speedup=2.0, colocated_ratio=0.4),
+    }
+    found = wording.best_at_server(rows.items())
+    assert found == wording.AtServer("margin", 3.9, "decoupled", 1.3)
+    assert found.gain == pytest.approx(3)
+    (line,) = wording.server_only([found], 1, None)
+    assert line == (
+        "SERVER-ONLY IS FASTER: with draft models on the server the fastest method (`margin`, 3.90x) is 3.00x as "
+        "fast as what is fastest with them at the edge (`decoupled`, 1.30x), autoregressive decoding included."
+    )
+    slow = {"margin": rows["margin"]}
+    assert wording.best_at_server(slow.items()) == wording.AtServer(
+        "margin", 3.9, "autoregressive", 1.0
+    )
+    (line,) = wording.server_only([found, found], 5, None)
+    assert line.startswith("SERVER-ONLY IS FASTER at 2 of 5 points: ")
+    assert "is up to 3.00x as fast" in line
+
+
+def test_no_method_that_is_slower_beside_the_server_is_named() -> None:
+    row = make_row(speedup=2.0, colocated_speedup=1.5, colocated_ratio=2.0 / 1.5)
+    assert wording.best_at_server([("near", row)]) is None
+    assert wording.best_at_server([("plain", make_row(speedup=1.2))]) is None
+    assert wording.server_only([], 1, None) == []

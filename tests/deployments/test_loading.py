@@ -344,6 +344,11 @@ def test_replaced_fields_are_named_in_errors() -> None:
             [],
             "unknown deployment 'wips' (did you mean 'wisp'?); skit list deployments shows all ",
         ),
+        (
+            "snapdragon-8-elite",
+            [],
+            "'snapdragon-8-elite' is a device and no deployment: skit profile-verifier --gpu snapdragon-8-elite ",
+        ),
         ("no.toml", [], "cannot read no.toml: No such file"),
         (
             "wisp",

@@ -7,8 +7,12 @@ from report_builders import make_row
 
 from benchmarks.calibration import Scene
 from specbench_kit.metrics.gate import resolution
+from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.statistics import Array
 from specbench_kit.metrics.typical import Typical, limit_of_one
+from specbench_kit.metrics.verdicts import NO_DIFFERENCE
+from specbench_kit.reports.comparison.wording import power_words
+from specbench_kit.reports.writing.formatting import share
 
 
 def row(logs: Array) -> dict[str, float]:
@@ -61,3 +65,17 @@ def test_what_is_equal_is_out_of_reach() -> None:
     assert power is not None
     assert power.needed is None
     assert 0.05 < power.smallest < 0.2
+
+
+def test_the_words_name_the_pair_that_was_not_told_apart(comparison: Comparison) -> None:
+    """Others were shown to be slower, of which the number of prompts says nothing."""
+    verdicts = {label: row.verdict for label, row in comparison.overall.items()}
+    open_ones = [label for label, verdict in verdicts.items() if verdict == NO_DIFFERENCE]
+    assert "slower" in verdicts.values()
+    power = resolution((label, comparison.overall[label]) for label in open_ones)
+    assert power is not None
+    words = power_words(comparison)
+    assert words.startswith(
+        f"Between `{comparison.reference}` and `{power.rival}`, which are not told apart, these 12 prompts show "
+        f"differences from {share(power.smallest)} on in four of five cases; about {power.needed} would tell the two "
+    )

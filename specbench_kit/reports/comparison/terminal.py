@@ -75,13 +75,17 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
     # Answers are not added up over several datasets.
     judged = [run.summary for run in comparison.runs] if len(comparison.datasets) == 1 else []
     notes.append(answers_line(judged))
+    # What turns the headline round stands below it, not below a long table.
+    server_only = wording.server_only(comparison)
+    others = [line for line in wording.cautions(comparison) if line not in server_only]
     blocks: list[Block] = [
         *caution(machine.warnings(*(run.fields for run in comparison.runs)), severe=True),
         Paragraph(f"**{headlines.of_comparison(comparison)}**"),
+        *caution(server_only),
         Note(wording.where(comparison)),
         _table(comparison, look.table_columns("terminal"), winner, shown),
         *(Note(note) for note in notes if note),
-        *caution([*wording.cautions(comparison), *answer_cautions(judged)]),
+        *caution([*others, *answer_cautions(judged)]),
     ]
     render_terminal.show(console, blocks)
 

@@ -9,7 +9,7 @@ from specbench_kit.metrics.gate import resolution
 from specbench_kit.metrics.result import Comparison
 from specbench_kit.metrics.run_summary import MethodRow
 from specbench_kit.metrics.setting import sampling_sentence
-from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER
+from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, NOT_LOSSLESS, SLOWER
 from specbench_kit.reports.document import code
 from specbench_kit.reports.sections import colocation, derived_range, machine, wording
 from specbench_kit.reports.sections.cautions import (
@@ -80,7 +80,7 @@ def cautions(comparison: Comparison) -> list[str]:
     lines += no_draft_accepted({code(label): row for label, row in rows.items()})
     lines += derived_range.of_comparison(comparison)
     reference = comparison.reference
-    lines += colocation.cautions(code(reference), rows[reference])
+    lines += server_only(comparison)
     lines += _different_lengths(rows)
     lines += _on_the_server(comparison)
     spread = max(
@@ -103,6 +103,26 @@ def cautions(comparison: Comparison) -> list[str]:
     lines += [f"The runs differ in {remark}." for remark in comparison.remarks]
     lines += map(not_read, comparison.problems)
     return list(dict.fromkeys(lines))
+
+
+def server_only(comparison: Comparison) -> list[str]:
+    """Return a line if drafting beside the server is faster than what is fastest at the edge.
+
+    Bounds, outputs that are others, and methods that draft on the server by their nature do not
+    count.
+    """
+    reference = comparison.reference
+    rows = [
+        (series.label, row)
+        for series in comparison.series
+        if not (series.is_bound or series.is_rung or series.drafts_on_server)
+        and (row := comparison.overall[series.label]).verdict != NOT_LOSSLESS
+    ]
+    found = colocation.best_at_server(rows)
+    if found is None or found.method == reference:
+        # Of one method it is also said below which round trip the edge wins.
+        return colocation.cautions(code(reference), comparison.overall[reference])
+    return colocation.server_only([found], 1, comparison.runs[0].fields.deployment)
 
 
 def _on_the_server(comparison: Comparison) -> list[str]:
@@ -154,17 +174,20 @@ def power_words(comparison: Comparison) -> str:
     found = resolution(rivals.items())
     if found is None:
         return ""
-    words = f"These {found.units} prompts show differences from {share(found.smallest)} on in four of five cases"
+    words = (
+        f"Between {code(comparison.reference)} and {code(found.rival)}, which are not told apart, these {found.units} "
+        f"prompts show differences from {share(found.smallest)} on in four of five cases"
+    )
     if found.needed is None and found.by_process:
         return (
-            f"{words}; {code(found.rival)} and {code(comparison.reference)} are too close for more prompts alone, since"
-            " processes differ: more processes may tell them apart."
+            f"{words}; the two are too close for more prompts alone, since processes differ: more processes may tell "
+            "them apart."
         )
     if found.needed is None:
-        return f"{words}; {code(found.rival)} and {code(comparison.reference)} are too close for any number of prompts."
+        return f"{words}; the two are too close for any number of prompts."
     return (
-        f"{words}; about {count(found.needed)} would tell {code(comparison.reference)} from {code(found.rival)}, "
-        f"{share(found.seen)} apart on a typical prompt."
+        f"{words}; about {count(found.needed)} would tell the two apart, whose speeds differ by {share(found.seen)} on "
+        "a typical prompt."
     )
 
 

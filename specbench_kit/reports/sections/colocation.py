@@ -2,10 +2,11 @@
 target.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from specbench_kit.methods.spec import known_class
-from specbench_kit.metrics.vocabulary import MetricValues
+from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
 from specbench_kit.reports.document import Blocks, Column, Estimate, Heading, Paragraph, Table, code
 from specbench_kit.reports.sections.columns import estimate_of
 from specbench_kit.reports.writing.formatting import seconds, times
@@ -125,4 +126,61 @@ def cautions(label: str, overall: MetricValues) -> list[str]:
     return [
         f"SERVER-ONLY IS FASTER: beside the server the same draft model would make {label} {factor} as fast as at the "
         f"edge: the edge costs time here, and drafting there wins {window}."
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class AtServer:
+    """The method that is the fastest with its draft model on the server, the one that is the
+    fastest with it at the edge, and their speedups over autoregressive decoding.
+    """
+
+    method: str
+    speedup: float
+    rival: str
+    rival_speedup: float
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast the former is."""
+        return self.speedup / self.rival_speedup
+
+
+def best_at_server(rows: Iterable[tuple[str, MetricValues]]) -> AtServer | None:
+    """Return the fastest of these methods with draft models on the server, if it is faster than
+    what is fastest with them at the edge, autoregressive decoding included.
+    """
+    beside: dict[str, float] = {}
+    # Where no method pays at the edge, autoregressive decoding is the fastest there.
+    edge = {BASELINE: 1.0}
+    for label, overall in rows:
+        if has_edge(overall) and overall.colocated_speedup is not None:
+            beside[label] = overall.colocated_speedup
+        if overall.speedup is not None:
+            edge[label] = overall.speedup
+    if not beside:
+        return None
+    method = max(beside, key=beside.__getitem__)
+    rival = max(edge, key=edge.__getitem__)
+    found = AtServer(method, beside[method], rival, edge[rival])
+    return found if found.gain > 1 else None
+
+
+def server_only(
+    found: Sequence[AtServer], points: int, deployment: DeploymentDescription | None
+) -> list[str]:
+    """Return a line if draft models on the server would be faster than any at the edge: at so many
+    of the points of a grid, or for the one table of a benchmark, whose methods are named.
+    """
+    if not found:
+        return []
+    best = max(found, key=lambda one: one.gain)
+    of_grid = points > 1
+    where = f" at {len(found)} of {points} points" if of_grid else ""
+    method = "" if of_grid else f" ({code(best.method)}, {times(best.speedup)})"
+    rival = "" if of_grid else f" ({code(best.rival)}, {times(best.rival_speedup)})"
+    return [
+        f"SERVER-ONLY IS FASTER{where}: with draft models on the server the fastest method{method} is "
+        f"{'up to ' if of_grid else ''}{times(best.gain)} as fast as what is fastest with them at the edge{rival}, "
+        "autoregressive decoding included." + (f" {assumption(deployment)}" if deployment else "")
     ]

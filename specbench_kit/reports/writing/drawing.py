@@ -190,6 +190,18 @@ def rendered(figure: "Figure", suffix: str, dpi: float | None = None) -> bytes:
     return content.getvalue()
 
 
+WIDE_SPAN = 20.0
+"""The ratio of an axis's largest to its smallest value from which on its scale is logarithmic."""
+
+
+def spans_much(values: Iterable[float]) -> bool:
+    """Return whether values lie so far apart that one of them would press the others together on a
+    linear axis.
+    """
+    numbers = list(values)
+    return bool(numbers) and min(numbers) > 0 and max(numbers) / min(numbers) >= WIDE_SPAN
+
+
 def logarithmic(axes: "Axes", name: str, marks: Sequence[float] = (1, 1.5, 2, 3, 5, 7)) -> None:
     """Give the axis `name` a logarithmic scale, labelled by plain numbers: `marks` times every
     power of ten.

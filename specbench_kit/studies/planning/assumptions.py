@@ -17,6 +17,7 @@ from specbench_kit.serving.scenario import Scenario
 from specbench_kit.studies.planning.candidates import Candidate, Market, pausing
 from specbench_kit.studies.planning.law import Law, draw_responses
 from specbench_kit.studies.planning.search import ReplicaFleet
+from specbench_kit.studies.planning.summary import DraftingDevice
 from specbench_kit.traces.draft_limits import fit_spec
 
 LONGER = 4
@@ -119,8 +120,7 @@ def about_drafts(market: Market, fleet: ReplicaFleet, plan: ReplicaFleet) -> Ite
             epsilon,
         )
     slower = SLOWER if is_worse else 1 / SLOWER
-    drafter = scenario.deployment.drafter
-    step_s = drafter.latency.seconds(((1, 1),))
+    step_s = drafting_device(scenario.deployment).token_s
     where = "on the devices" if candidate.placement == "edge" else "on the server"
     yield Assumption(
         "drafting speed",
@@ -129,6 +129,12 @@ def about_drafts(market: Market, fleet: ReplicaFleet, plan: ReplicaFleet) -> Ite
         replace(scenario, deployment=_with_drafter_times(scenario.deployment, slower)),
         epsilon,
     )
+
+
+def drafting_device(deployment: Deployment) -> DraftingDevice:
+    """Return what drafts in a deployment, and how long it takes for a token."""
+    drafter = deployment.drafter
+    return DraftingDevice(drafter.device, drafter.latency.seconds(((1, 1),)))
 
 
 def _with_drafter_times(deployment: Deployment, factor: float) -> Deployment:

@@ -33,7 +33,7 @@ from specbench_kit.runs.folder import unused_folder, write_text
 from specbench_kit.runs.parts import KeptParts, input_hashes, unfinished_parts
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers, require_cluster
-from specbench_kit.studies.planning.assumptions import about_drafts, by_weight
+from specbench_kit.studies.planning.assumptions import about_drafts, by_weight, drafting_device
 from specbench_kit.studies.planning.candidates import SYSTEM, Candidate, Market, Placement, pausing
 from specbench_kit.studies.planning.kind import PLAN, PlanStudy
 from specbench_kit.studies.planning.law import Law, draw_responses
@@ -57,6 +57,7 @@ from specbench_kit.studies.planning.search import (
 )
 from specbench_kit.studies.planning.summary import (
     CapacityFactor,
+    DraftingDevice,
     FleetSummary,
     MovedAssumption,
     ParetoPoint,
@@ -75,6 +76,11 @@ DEPLOYMENT = "deployment.toml"
 VERIFIER = "verifier.toml"
 DRAFTER = "drafter.toml"
 LINK = "link"
+DEVICES = "devices.toml"
+EDGE_DRAFTER = "devices-drafter.toml"
+"""The deployment of devices that draft for the replica, beside a plan whose servers draft."""
+AHEAD = "decoupled"
+"""The method whose server never waits, for which a command is given."""
 
 
 def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> dict[str, str]:
@@ -109,7 +115,10 @@ def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> dict[s
                 if value is not None
             },
         }
-    if candidate.placement == "server":
+    beside = candidate.placement == "server"
+    if beside and not market.is_stated:
+        _write_devices(folder, market, content)
+    if beside:
         save(folder / DRAFTER, market.draft_profile(server))
         content["drafter"] = {
             "device": server.device.title,
@@ -124,23 +133,45 @@ def write_deployment(folder: Path, market: Market, plan: ReplicaFleet) -> dict[s
     if isinstance(link := market.options.link, StatedFile):
         shutil.copyfile(link.path, folder / f"{LINK}{link.path.suffix}")
     write_text(folder / DEPLOYMENT, tomli_w.dumps(content))
-    replica = replica_arguments(Path(DEPLOYMENT), market, plan)
+    replica = replica_arguments(Path(DEPLOYMENT), market, plan, candidate)
+    ahead = ""
+    if not market.is_stated:
+        drafts_ahead = replace(
+            candidate, placement="edge", method=AHEAD, scheduler=market.schedulers("edge")[0]
+        )
+        devices = Path(DEVICES if beside else DEPLOYMENT)
+        ahead = _capacity_command(market, replica_arguments(devices, market, plan, drafts_ahead))
     return {
         "check": shlex.join(
             ["skit", "simulate", "--devices", str(plan.devices_per_replica), *replica]
         ),
-        "check_capacity": shlex.join(
-            ["skit", "capacity", "--epsilon", f"{market.options.epsilon:g}", *replica]
-        ),
+        "check_capacity": _capacity_command(market, replica),
+        "capacity_ahead": ahead,
     }
 
 
-def replica_arguments(deployment: Path, market: Market, plan: ReplicaFleet) -> list[str]:
-    """Return the options of `skit simulate` and `skit capacity` for a replica of a plan."""
+def _write_devices(folder: Path, market: Market, content: JsonObject) -> None:
+    """Write the deployment in which the plan's replica verifies for the devices that draft."""
+    drafter = dict(content["drafter"])
+    if cards.names_a_file(str(drafter.get("profile", ""))):
+        shutil.copyfile(market.definition.path.parent / drafter["profile"], folder / EDGE_DRAFTER)
+        drafter["profile"] = EDGE_DRAFTER
+    write_text(folder / DEVICES, tomli_w.dumps({**content, "drafter": drafter}))
+
+
+def _capacity_command(market: Market, replica: Sequence[str]) -> str:
+    return shlex.join(["skit", "capacity", "--epsilon", f"{market.options.epsilon:g}", *replica])
+
+
+def replica_arguments(
+    deployment: Path, market: Market, plan: ReplicaFleet, candidate: Candidate
+) -> list[str]:
+    """Return the options of `skit simulate` and `skit capacity` for a replica that decodes as a
+    candidate says, for as long as the plan's replica was judged.
+    """
     options = market.options
-    candidate = plan.candidate
     judged = trials_of(market, options.seed).at(
-        market.scenario(candidate), plan.devices_served, JUDGED
+        market.scenario(plan.candidate), plan.devices_served, JUDGED
     )
     arguments = [
         *(
@@ -273,6 +304,7 @@ class PlanRun:
                 for server in market.servers()
             },
             capacity_factor=_capacity_factor(market, fleets["server"]),
+            drafters=_drafters(market, fleets),
         )
         return self._write(parts, market, plan, summary)
 
@@ -649,6 +681,18 @@ def impossible(market: Market, ranked: dict[Placement, list[Ranked]]) -> str:
         f"{fastest / 2:.3g}, or allow more --cards, fewer --bits (which change the outputs), "
         "faster --gpus or a smaller --target"
     )
+
+
+def _drafters(
+    market: Market, fleets: Mapping[Placement, ReplicaFleet | None]
+) -> dict[str, DraftingDevice]:
+    """Return what drafts on the devices, and on the servers of the cheapest fleet whose server
+    drafts.
+    """
+    drafters = {"edge": drafting_device(market.deployment(market.servers()[0], "edge"))}
+    if (fleet := fleets["server"]) is not None:
+        drafters["server"] = drafting_device(market.deployment(fleet.candidate.server, "server"))
+    return drafters
 
 
 def _candidate(entry: Simulated, devices: int) -> SimulatedCandidate:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from specbench_kit.profilers.prices import CardPrice
 from specbench_kit.serving.figures import ClassFigures, GroupFigures, Interval
@@ -274,6 +274,13 @@ class PricedCard(CardPrice, frozen=True, kw_only=True, forbid_unknown_fields=Fal
     ] = ""
 
 
+class DraftingDevice(Struct, frozen=True):
+    """What drafts in one way to decode."""
+
+    device: Annotated[str, Meta(description="the device, in words")]
+    token_s: Annotated[float, Meta(description="seconds that a drafted token takes there")]
+
+
 class PlanSummary(Struct):
     """The plan, the cheapest fleet of each way to decode, and what they rest on."""
 
@@ -325,3 +332,10 @@ class PlanSummary(Struct):
             description="what drafting on the server costs in capacity; null if no fleet drafts there"
         ),
     ] = None
+    drafters: Annotated[
+        dict[str, DraftingDevice],
+        Meta(
+            description="what drafts, by way to decode, also where no fleet keeps the promise with the "
+            "devices"
+        ),
+    ] = field(default_factory=dict)

@@ -10,7 +10,7 @@ import numpy as np
 
 from specbench_kit.core.slo_names import slo_in_words
 from specbench_kit.papers.comparison import ComparedNumber
-from specbench_kit.reports.writing.drawing import Picture
+from specbench_kit.reports.writing.drawing import Picture, spans_much
 from specbench_kit.reports.writing.formatting import significant
 from specbench_kit.reports.writing.palette import BLACK, GREY, HATCHES
 from specbench_kit.serving.figures import (
@@ -47,8 +47,6 @@ much.
 """
 HEIGHT_IN = 3.0
 LEGEND_IN = 0.16
-LOGARITHMIC_SPAN = 20
-"""The ratio of an axis's largest to its smallest value from which on its scale is logarithmic."""
 
 
 def curves(
@@ -181,7 +179,7 @@ def frame(axes: "Axes", chart: Chart[R], label: str, top: float | None = None) -
     values = (
         [value for line in chart.lines for value in chart.numbers(line)] if chart.numeric else []
     )
-    if values and min(values) > 0 and max(values) / min(values) >= LOGARITHMIC_SPAN:
+    if spans_much(values):
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter("{x:g}")
     legend(axes, chart)

@@ -2,7 +2,7 @@
 that they span.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import product
 from typing import Any
@@ -11,6 +11,7 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.slo_names import slo_of_option
 from specbench_kit.deployments.loading import LOCAL
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.serving.acceptance_spec import parse_rates
 from specbench_kit.serving.arrival_spec import parse_arrivals
 from specbench_kit.serving.arrivals import ArrivalProcess
@@ -27,6 +28,8 @@ from specbench_kit.studies.sweep.axes import with_options
 MOST_POINTS = 2000
 MOST_DEVICES = 50_000
 CLOSED = "closed"
+PLAIN = "centralized"
+"""The system that decodes without drafts."""
 SERIES_OPTIONS = ("system", "scheduler", "method", "acceptance", "deployment", "servers", "router")
 """Options that are given once for all series, or once for each."""
 
@@ -158,7 +161,7 @@ class ServingSettings(SimulationOptions):
                 f"--{name} is given {len(values)} times for {count} systems: give it once, or once for each of them",
             )
             columns.append(values * (count // len(values)))
-        rows = [_resolve(*row) for row in zip(*columns, strict=True)]
+        rows = [_resolve(*row) for row in self._without_drafts(zip(*columns, strict=True))]
         _require_drafting(self.method, rows)
         labels = self.label or _labels(rows)
         if len(labels) != len(rows) or len(set(labels)) < len(labels):
@@ -166,6 +169,20 @@ class ServingSettings(SimulationOptions):
                 f"{len(rows)} systems need as many different labels: give --label once for each"
             )
         return [ServingSeries(label, *row) for label, row in zip(labels, rows, strict=True)]
+
+    def _without_drafts(
+        self, rows: Iterable[tuple[str, str, str, str, str, str, str]]
+    ) -> Iterator[tuple[str, str, str, str, str, str, str]]:
+        """Yield the series, autoregressive decoding beside other methods under the system that
+        does not draft: one system was named for all of them, and it is what the others are held
+        against.
+        """
+        for system, scheduler, method, *others in rows:
+            acceptance, deployment, servers, router = others
+            is_rival = method == BASELINE and len(self.method) > 1 and len(self.system) == 1
+            drafts = systems.get(system).drafting != "none"
+            served_by = PLAIN if is_rival and drafts else system
+            yield served_by, scheduler, method, acceptance, deployment, servers, router
 
     def points(self) -> list[GridPoint]:
         """Return all points of the grid, series by series."""

@@ -87,6 +87,7 @@ def print_serving(console: "Console", run: ServingDescription, summary: ServingS
         Note(setting),
         results,
         *map(Note, wording.busy_note(summary)),
+        *map(Note, wording.plain_note(run, summary)),
         *_latencies(summary.rows),
         *_servers(summary.rows),
     ]

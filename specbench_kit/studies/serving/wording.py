@@ -98,6 +98,17 @@ def servers(entry: SeriesDescription) -> str:
     return entry.servers if entry.servers == "1" else f"{entry.servers}, {entry.router}"
 
 
+def plain_note(run: ServingDescription, summary: ServingSummary) -> list[str]:
+    """Return how to learn what a server serves without drafts, where a search for capacity does
+    not say it.
+    """
+    if isinstance(summary, SimulationSummary) or any(
+        entry.drafting == "none" for entry in run.series
+    ):
+        return []
+    return ["Without drafting: name --method autoregressive as well, or --system centralized."]
+
+
 def acceptance_cautions(run: ServingDescription) -> list[str]:
     """Return what limits the acceptance that a simulation goes by."""
     lines: list[str] = []
@@ -131,18 +142,17 @@ def _recorded_cautions(
 
 
 def _colocated_cautions(run: ServingDescription) -> list[str]:
-    """Return one line on the series whose single request would be faster with the draft model on
-    the server.
+    """Return one line with the factor of every series that drafts at the edge, if a single request
+    of any would be faster with the draft model on the server.
     """
-    slower = [
-        f"{times(1 / entry.colocated_ratio)} ({entry.label})"
-        for entry in run.series
-        if entry.colocated_ratio is not None and entry.colocated_ratio < 1
-    ]
-    if not slower:
+    known = [entry for entry in run.series if entry.colocated_ratio is not None]
+    if not any((entry.colocated_ratio or 1) < 1 for entry in known):
         return []
+    factors = ", ".join(
+        f"{times(1 / (entry.colocated_ratio or 1))} ({entry.label})" for entry in known
+    )
     return [
-        f"SERVER-ONLY IS FASTER for a request that has the server to itself: {', '.join(slower)} as fast with the "
+        f"SERVER-ONLY IS FASTER for a request that has the server to itself: {factors} as fast with the "
         "draft model there; what an edge gains is how many devices a busy server serves."
     ]
 

@@ -8,6 +8,7 @@ from msgspec import structs
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.vocabulary import METRICS, MetricValues, PhaseValues
 from specbench_kit.reports.document import Document, Figure
+from specbench_kit.reports.sections import colocation
 from specbench_kit.reports.study import Study, StudyKind
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.studies.sweep import report
@@ -76,13 +77,17 @@ class SweepKind(StudyKind[SweepDescription, SweepSummary]):
 def table_row(row: SweepRow) -> JsonObject:
     """Return the row of the table: the values of the point, the method, and its metrics."""
     overall = row.overall
+    # What follows from the rounds of one link alone says nothing where another link changes them.
+    unknown = colocation.WINDOWS.keys() if colocation.follows_link(row.spec) else ()
     low, high = overall.bounds("speedup") or (None, None)
     typical_low, typical_high = overall.bounds("typical_speedup") or (None, None)
     return {
         **row.values,
         "method": row.spec,
         **{
-            metric.name: overall.value(metric.name) for metric in METRICS if metric.traits.in_sweeps
+            metric.name: None if metric.name in unknown else overall.value(metric.name)
+            for metric in METRICS
+            if metric.traits.in_sweeps
         },
         "speedup_low": low,
         "speedup_high": high,

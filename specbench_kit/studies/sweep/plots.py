@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from specbench_kit.deployments.fields import Value
 from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
 from specbench_kit.reports.comparison.scene import legend, legend_in
-from specbench_kit.reports.writing.drawing import Picture
+from specbench_kit.reports.writing.drawing import Picture, spans_much
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, GREY, Style, method_styles
 from specbench_kit.studies.sweep.report import RIVAL, axis_in_words, numbers_of
 from specbench_kit.studies.sweep.summary import BreakEven, SweepLine, SweepSummary, lines
@@ -17,8 +17,6 @@ from specbench_kit.studies.sweep.summary import BreakEven, SweepLine, SweepSumma
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LOGARITHMIC_SPAN = 20
-"""The ratio of an axis's largest to its smallest value from which on its scale is logarithmic."""
 CURVES_IN = 3.0
 """Height of curves over the first axis, without their legend."""
 ROW_IN = 0.5
@@ -175,7 +173,7 @@ def _positions(values: Sequence[Value]) -> Sequence[float] | Sequence[str]:
 
 
 def _frame(axes: "Axes", axis: str, numbers: Sequence[float], metric: str) -> None:
-    if numbers and min(numbers) > 0 and max(numbers) / min(numbers) >= LOGARITHMIC_SPAN:
+    if spans_much(numbers):
         axes.set_xscale("log")
         axes.set_xticks(numbers, [f"{value:g}" for value in numbers])
         axes.minorticks_off()

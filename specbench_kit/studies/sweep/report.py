@@ -1,7 +1,7 @@
 """The report on a sweep: how each method's speedup changes, and where it is used up."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -43,7 +43,14 @@ from specbench_kit.reports.sections.wording import (
     time_sentence,
     trace_sentence,
 )
-from specbench_kit.reports.writing.formatting import ABSENT, count, interval, significant, times
+from specbench_kit.reports.writing.formatting import (
+    ABSENT,
+    count,
+    interval,
+    seconds,
+    significant,
+    times,
+)
 from specbench_kit.studies.sweep.summary import (
     BreakEven,
     Crossing,
@@ -51,6 +58,7 @@ from specbench_kit.studies.sweep.summary import (
     SweepDescription,
     SweepRow,
     SweepSummary,
+    own_values,
 )
 
 if TYPE_CHECKING:
@@ -64,8 +72,9 @@ FILES = "This folder also holds the plots as SVG and the table as `sweep.csv`."
 DEFINITIONS = (
     "Speedup is autoregressive time / method time, end to end, as a ratio of sums over the same requests, with a 95% "
     "interval over prompts; the intervals of one point hold together. Every point replays the same trace, so that "
-    "differences between points come only from the deployment or the options, not from the prompts. The deployment "
-    "shown above is that of the first point."
+    "differences between points come only from the deployment or the options, not from the prompts. A method has one "
+    "row for all points that differ in another method's options alone, with the interval of the first of them; "
+    "`sweep.csv` has a row for each. The deployment shown above is that of the first point."
 )
 
 
@@ -77,6 +86,7 @@ def build(run: SweepDescription, summary: SweepSummary, figures: Sequence[Figure
     return Document.of(
         f"Sweep over {varied} on {run.dataset.name or 'a trace'}",
         paragraphs(f"**{winner_sentence(summary)}**"),
+        [break_even_table(summary)] if summary.break_even else [],
         caution(cautions(run, summary)),
         figures[:1],
         _comparisons(summary),
@@ -98,6 +108,7 @@ def print_sweep(console: "Console", run: SweepDescription, summary: SweepSummary
     blocks: list[Block] = [
         *paragraphs(f"**{winner_sentence(summary)}**"),
         Note(" · ".join(setting)),
+        break_even_table(summary),
         _speedups_by_point(summary, fastest) or _rows_by_method(summary, fastest),
         Note(f"{FASTEST} the highest speedup over {RIVAL} at this point; below 1x is slower"),
         *paragraphs(*headlines(summary)),
@@ -131,17 +142,21 @@ def _speedups_by_point(summary: SweepSummary, fastest: Sequence[FastestMethod]) 
 def _rows_by_method(summary: SweepSummary, fastest: Sequence[FastestMethod]) -> Table:
     columns = (Column("speedup", "times"), THROUGHPUT, Column("acceptance\nlength", "number"))
     rows: list[list[Cell]] = []
-    for row in summary.rows:
-        mark = f" {FASTEST}" if any(winner.has(row) for winner in fastest) else ""
+    won = [summary.row_of(winner) for winner in fastest]
+    methods = summary.methods
+    ahead = [(row.spec, own_values(row, methods)) for row in won]
+    for values, row in summary.rows_once():
+        mark = f" {FASTEST}" if (row.spec, values) in ahead else ""
         numbers = (row.overall.speedup, row.overall.throughput, row.overall.acceptance_length)
-        rows.append([*_point(row.values, summary), f"{row.spec}{mark}", *numbers])
+        rows.append([*_point(values, summary), f"{row.spec}{mark}", *numbers])
     return Table(
         (*(Column(_axis_title(key), "count") for key in summary.axes), "method", *columns), rows
     )
 
 
 def _point(values: Mapping[str, Value], summary: SweepSummary) -> list[str]:
-    return [axis_value(values[key]) for key in summary.axes]
+    """Return the cells of a point; a dash where an axis does not change the row's method."""
+    return [axis_value(values[key]) if key in values else ABSENT for key in summary.axes]
 
 
 def _axis_columns(summary: SweepSummary) -> list[Column]:
@@ -181,14 +196,12 @@ def _comparisons(summary: SweepSummary) -> Blocks:
     if not summary.edge:
         return blocks
     rows: list[list[Cell]] = []
-    for row in summary.rows:
+    for values, row in summary.rows_once():
         overall = row.overall
         if overall.colocated_ratio is not None:
             speedups = (code(row.spec), overall.speedup, overall.colocated_speedup)
             windows = colocation.windows(row.spec, overall)
-            rows.append(
-                [*_point(row.values, summary), *speedups, *windows, overall.capacity_factor]
-            )
+            rows.append([*_point(values, summary), *speedups, *windows, overall.capacity_factor])
     numbers = (Column("edge", "times"), Column("server-only", "times"), *colocation.COLUMNS[3:])
     return [
         *blocks,
@@ -197,6 +210,39 @@ def _comparisons(summary: SweepSummary) -> Blocks:
         Table((*_axis_columns(summary), "method", *numbers), rows).without_empty_columns(),
         Paragraph(f"{colocation.NOTE} {colocation.CAPACITY_NOTE}"),
     ]
+
+
+def break_even_table(summary: SweepSummary) -> Table:
+    """Return where each method pays off along the first axis, a row per method."""
+    at_server = {found.method: found for found in summary.edge}
+    rows = [
+        (
+            code(found.method),
+            _where(found),
+            _where(at_server[found.method]) if found.method in at_server else ABSENT,
+        )
+        for found in summary.break_even
+    ]
+    axis, _ = axis_name(next(iter(summary.axes)))
+    columns = ("method", f"pays off, by {axis}", "edge beats server-only")
+    table = Table(columns, rows)
+    return table if summary.edge else table.columns_of(columns[:2])
+
+
+def _where(found: BreakEven) -> str:
+    """Return where a method is faster than its rival: below 13.0 ms, everywhere, only at a, b."""
+    if found.crossings:
+        _, unit = axis_name(found.axis)
+        show = seconds if unit.strip() == "s" else significant
+        return ", ".join(
+            f"{'below' if crossing.stops else 'above'} {show(crossing.at)}"
+            for crossing in found.crossings
+        )
+    return (
+        f"only at {', '.join(map(str, found.faster_at))}"
+        if found.verdict == "in part"
+        else found.verdict
+    )
 
 
 def _crossings_table(title: str, methods: Sequence[BreakEven], summary: SweepSummary) -> Table:
@@ -221,7 +267,7 @@ def _crossings_table(title: str, methods: Sequence[BreakEven], summary: SweepSum
 def _results(summary: SweepSummary) -> Blocks:
     priced = any(row.overall.cost_efficiency is not None for row in summary.rows)
     rows: list[list[Cell]] = []
-    for row in summary.rows:
+    for values, row in summary.rows_once():
         overall = row.overall
         speedup = estimate_of(overall, "speedup")
         acceptance = (overall.acceptance_length, overall.acceptance_rate)
@@ -234,7 +280,7 @@ def _results(summary: SweepSummary) -> Blocks:
             overall.tpot.mean,
         )
         rows.append(
-            [*_point(row.values, summary), *cells, *([overall.cost_efficiency] if priced else [])]
+            [*_point(values, summary), *cells, *([overall.cost_efficiency] if priced else [])]
         )
     columns = [
         *_axis_columns(summary),
@@ -354,70 +400,66 @@ def winner_sentence(summary: SweepSummary) -> str:
             winners.setdefault(winner.method, []).append(summary.row_of(winner))
     if winners:
         name, won = max(winners.items(), key=lambda item: len(item[1]))
-        ends = [won[0], won[-1]] if len(won) > 1 else won
-        at_ends = ", ".join(map(_speedup_at, ends))
+        methods = summary.methods
+        ends = [won[0], won[-1]]
+        at_ends = ", ".join(dict.fromkeys(_speedup_at(row, methods) for row in ends))
         # A recommendation says what it compares: with the draft model on the server another way may
         # be faster.
         where = ", drafting at the edge," if won[0].overall.colocated_ratio is not None else ""
         fastest = f"{code(name)}{where} is the fastest at {len(won)} of {points} points"
         return f"{fastest}, as a multiple of {RIVAL}: {at_ends}{_beaten_by_server(summary)}."
-    methods = [
+    compared = [
         row for row in summary.rows if row.spec != BASELINE and row.overall.speedup is not None
     ]
     where = " that drafts at the edge" if summary.edge else ""
     nothing = f"Nothing{where} is faster than {RIVAL} at any of the {points} points"
-    if not methods:
+    if not compared:
         return f"{nothing}."
-    closest = max(methods, key=lambda row: row.overall.speedup or 0.0)
-    return f"{nothing}; {code(closest.spec)} comes closest, {_speedup_at(closest)}{_beaten_by_server(summary)}."
+    closest = max(compared, key=lambda row: row.overall.speedup or 0.0)
+    speed = _speedup_at(closest, summary.methods)
+    return f"{nothing}; {code(closest.spec)} comes closest, {speed}{_beaten_by_server(summary)}."
 
 
-def gains_at_server(summary: SweepSummary) -> list[float]:
-    """Return how many times as fast the best is with draft models on the server, at every point
-    where it is faster.
-
-    That is in comparison with what is fastest with them at the edge, autoregressive decoding
-    included.
+def faster_at_server(summary: SweepSummary) -> list[colocation.AtServer]:
+    """Return what is the fastest with draft models on the server, for every point where it is
+    faster than what is fastest with them at the edge.
     """
-    gains = []
+    found = []
     for winner in summary.fastest:
-        at_server = [
-            row.overall.colocated_speedup or 0.0
-            for row in summary.rows
-            if row.values == winner.place and row.overall.colocated_ratio is not None
-        ]
-        # Where no method pays at the edge, autoregressive decoding is the fastest there.
-        gain = max(at_server, default=0.0) / max(winner.speedup, 1.0)
-        gains += [gain] if gain > 1 else []
-    return gains
+        rows = ((row.spec, row.overall) for row in summary.rows if row.values == winner.place)
+        if best := colocation.best_at_server(rows):
+            found.append(best)
+    return found
 
 
 def _beaten_by_server(summary: SweepSummary) -> str:
     """Return, as the end of a headline, at how many points draft models on the server are faster;
     empty at none.
     """
-    gains = gains_at_server(summary)
-    if not gains:
+    found = faster_at_server(summary)
+    if not found:
         return ""
-    return f"; drafting on the server is faster at {len(gains)} of {len(summary.fastest)} points"
+    return f"; drafting on the server is faster at {len(found)} of {len(summary.fastest)} points"
 
 
-def _speedup_at(row: SweepRow) -> str:
-    """Return a row's speedup with its interval, and its point."""
+def _speedup_at(row: SweepRow, methods: Container[str]) -> str:
+    """Return a row's speedup with its interval, and its point on the axes that change its
+    method.
+    """
     bounds = row.overall.bounds("speedup")
     within = f" ({interval(bounds)})" if bounds else ""
     values = []
-    for key, value in row.values.items():
+    for key, value in own_values(row, methods).items():
         axis, unit = axis_name(key)
         values.append(f"{axis} = {axis_value(value)}{unit}")
-    return f"{times(row.overall.speedup)}{within} at {', '.join(values)}"
+    where = f" at {', '.join(values)}" if values else ""
+    return f"{times(row.overall.speedup)}{within}{where}"
 
 
 def cautions(run: SweepDescription, summary: SweepSummary) -> list[str]:
     """Return what limits the numbers, and where a draft model on the server would be faster than
     any at the edge.
     """
-    beaten = gains_at_server(summary)
     lines = setting_cautions(run)
     for used in run.methods:
         of_one = replace(run, method=used.method, uses=used.uses, seen_prompts=used.seen_prompts)
@@ -426,13 +468,7 @@ def cautions(run: SweepDescription, summary: SweepSummary) -> list[str]:
             for line in (*predictor_cautions(of_one), *other_deployments([of_one]))
             if line not in lines
         )
-    if beaten:
-        lines.append(
-            f"SERVER-ONLY IS FASTER at {len(beaten)} of {len(summary.fastest)} points: with draft models on the server "
-            f"the fastest method is up to {times(max(beaten))} as fast as what is fastest with them at the edge, "
-            "autoregressive decoding included."
-            + (f" {colocation.assumption(run.deployment)}" if run.deployment else "")
-        )
+    lines += colocation.server_only(faster_at_server(summary), len(summary.fastest), run.deployment)
     return lines
 
 

@@ -1,6 +1,6 @@
 """What a sweep was asked for and what it finds, as its two files hold it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
@@ -19,6 +19,18 @@ class SweepRow(Struct):
     series: Annotated[str, Meta(description="spec of the method as it was given")]
     spec: Annotated[str, Meta(description="spec of the method at this point")]
     overall: Annotated[MetricValues, Meta(description="metrics of all requests")]
+
+
+def own_values(row: SweepRow, methods: Container[str]) -> dict[str, Value]:
+    """Return the values of a row on the axes that change its method: fields of the deployment and
+    of the draft model, and its own options, but not those of the other `methods`.
+    """
+    own = row.series.partition(":")[0]
+    return {
+        key: value
+        for key, value in row.values.items()
+        if (name := key.partition(".")[0]) == own or name not in methods
+    }
 
 
 class SweepLine(Struct):
@@ -105,6 +117,23 @@ class SweepSummary(Struct):
         list[FastestMethod], Meta(description="the fastest method at each grid point")
     ]
     rows: Annotated[list[SweepRow], Meta(description="metrics of every method at every grid point")]
+
+    @property
+    def methods(self) -> set[str]:
+        """The names of the methods, which begin the keys of axes that are their options."""
+        return {row.series.partition(":")[0] for row in self.rows}
+
+    def rows_once(self) -> Iterator[tuple[dict[str, Value], SweepRow]]:
+        """Yield each method once with its own values: at the first of the points that differ in
+        another method's options alone.
+        """
+        methods = self.methods
+        seen: list[tuple[str, dict[str, Value]]] = []
+        for row in self.rows:
+            values = own_values(row, methods)
+            if (row.spec, values) not in seen:
+                seen.append((row.spec, values))
+                yield values, row
 
     def row_of(self, winner: FastestMethod) -> SweepRow:
         """Return the row of the fastest method at a point."""

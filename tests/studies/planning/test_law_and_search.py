@@ -68,6 +68,8 @@ def test_a_recorded_link_stands_for_the_round_trip(tmp_path: Path) -> None:
     assert moved.scenario.network.trace is not None
     assert moved.scenario.network.trace.rtt_s == pytest.approx([0.04, 0.12, 0.08])
     checks = run.write_deployment(tmp_path, market, planned(candidate))
+    # A stated acceptance says nothing of drafts ahead of the server.
+    assert checks.pop("capacity_ahead") == ""
     assert len(checks) == 2
     assert all("--link-trace link.csv" in check for check in checks.values())
     assert (tmp_path / "link.csv").read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
@@ -82,6 +84,8 @@ def test_what_is_stated_of_a_recorded_link_goes_with_its_copy(tmp_path: Path) ->
     candidate = rank(market, "edge")[0].candidate
     assert market.scenario(candidate).deployment.link.rtt_s == pytest.approx(0.04)
     checks = run.write_deployment(tmp_path, market, planned(candidate))
+    # A stated acceptance says nothing of drafts ahead of the server.
+    assert checks.pop("capacity_ahead") == ""
     assert all("--link-trace link.txt:unit=ms" in check for check in checks.values())
     assert (tmp_path / "link.txt").read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
 

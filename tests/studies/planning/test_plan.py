@@ -6,18 +6,22 @@ import shlex
 from copy import deepcopy
 from math import ceil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from command_line import skit_here
+from command_line import read_object, skit_here
 from matplotlib.figure import Figure
 from msgspec import structs, to_builtins
 from study_pages import assert_made_again
 
+from specbench_kit.deployments.loading import load
 from specbench_kit.profilers.devices import find_device
-from specbench_kit.reports.document import BulletList, Document, Table
+from specbench_kit.reports.document import BulletList, CodeBlock, Document, Table
 from specbench_kit.reports.render_markdown import render
 from specbench_kit.reports.writing.drawing import WIDTH_IN
-from specbench_kit.reports.writing.formatting import span, times
+from specbench_kit.reports.writing.formatting import seconds, span, times
+from specbench_kit.serving.figures import Interval
+from specbench_kit.studies.planning.candidates import Market, Placement
 from specbench_kit.studies.planning.kind import PlanStudy
 from specbench_kit.studies.planning.options import PlanOptions, parse_classes
 from specbench_kit.studies.planning.report import (
@@ -29,7 +33,8 @@ from specbench_kit.studies.planning.report import (
     pareto,
     terminal,
 )
-from specbench_kit.studies.planning.run import START_S, PlanRun
+from specbench_kit.studies.planning.run import START_S, PlanRun, write_deployment
+from specbench_kit.studies.planning.search import ReplicaFleet
 from specbench_kit.studies.planning.summary import FleetSummary
 from specbench_kit.studies.serving.capacity import CapacityRule, steps_tried
 
@@ -110,6 +115,19 @@ def test_the_figure_has_the_rents_of_the_table_at_the_promise_of_the_plan(
     (x,), (y,) = ring.get_data()
     assert y == summary.plan.price_per_hour
     assert (x, y) in {point for line in lines for point in zip(*line.get_data(), strict=True)}
+
+
+def test_one_dear_point_does_not_flatten_the_figure(plan_run: PlanStudy) -> None:
+    """A rent more than 20 times that of another is drawn on a logarithmic axis, and one less than that from zero."""
+    summary = deepcopy(plan_run.result)
+    (first, *_) = (point.kept for point in summary.pareto if point.kept)
+    others = [point.kept.price_per_hour for point in summary.pareto if point.kept]
+    for factor, scale in ((2, "linear"), (30, "log")):
+        first.price_per_hour = factor * min(others)
+        axes = Figure().subplots()
+        pareto(summary).draw(axes)
+        assert axes.get_yscale() == scale
+        assert axes.get_xscale() == "linear"
 
 
 def test_the_plan_says_what_a_token_takes_in_joules(plan_run: PlanStudy) -> None:
@@ -268,6 +286,77 @@ def test_the_weightiest_assumptions_are_moved(plan_run: PlanStudy) -> None:
         assert row.price_per_hour is None or row.ratio == pytest.approx(
             row.price_per_hour / before.price_per_hour
         )
+
+
+def test_the_plan_says_what_drafts_and_how_fast(plan_run: PlanStudy) -> None:
+    """In the answer and first in what it rests on, whether or not the plan drafts there."""
+    deployment = load("wisp-roofline")
+    assert deployment is not None
+    token_s = deployment.drafter.latency.seconds(((1, 1),))
+    said = f"{deployment.drafter.device}, {seconds(token_s)} per drafted token"
+    assert plan_run.result.drafters["edge"].token_s == token_s
+    assert headline(plan_run.result).endswith(f" The devices that draft: {said}.")
+    (bullets,) = (
+        block for block in terminal(plan_run.run, plan_run.result) if isinstance(block, BulletList)
+    )
+    server = plan_run.result.drafters["server"]
+    assert bullets.items[0] == (
+        f"drafting device, of the deployment `wisp-roofline`: {said} on the devices; {server.device}, "
+        f"{seconds(server.token_s)} per drafted token on the server"
+    )
+    report = render(build(plan_run.run, plan_run.result, []))
+    assert report.index(bullets.items[0]) < report.index("## The cheapest fleets")
+
+
+@pytest.mark.parametrize("placement", ["none", "server"])
+def test_the_command_for_devices_that_draft_ahead_can_be_pasted(
+    placement: Placement, plan_run: PlanStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a plan whose servers draft, too; stated acceptance says nothing of such a method."""
+    assert plan_run.run.capacity_ahead == ""
+    options = PlanOptions(
+        devices=9,
+        classes=((6.0, 1.0),),
+        link=0.04,
+        gpus=("a100",),
+        cards=(1,),
+        max_batch=(16,),
+        duration_s=40.0,
+        warmup_s=5.0,
+        prompt_tokens="200",
+        output_tokens="12",
+    )
+    market = Market(options)
+    nothing: Any = None
+    fleet = ReplicaFleet(next(market.candidates(placement)), 1, 9, 9, Interval(0.0), nothing)
+    program, *arguments = shlex.split(write_deployment(tmp_path, market, fleet)["capacity_ahead"])
+    assert program == "skit"
+    monkeypatch.chdir(tmp_path)
+    done = skit_here(*arguments, "--jobs", 1, "--seeds", 1, "--out", tmp_path / "out", "--json")
+    assert done.returncode == 0, done.stderr
+    (folder,) = (tmp_path / "out").iterdir()
+    run = read_object(folder / "run.json")
+    assert [entry["method"] for entry in run["series"]] == ["decoupled"]
+    (deployment,) = run["deployments"].values()
+    assert (deployment["drafter"]["device"], deployment["placement"]) == ("edge device", "edge")
+    assert deployment["verifier"]["device"] == find_device("a100").title
+    note = next(
+        block
+        for block in terminal(
+            structs.replace(plan_run.run, capacity_ahead="skit capacity x"), plan_run.result
+        )
+        if isinstance(block, CodeBlock)
+    )
+    assert note.text == "skit capacity x"
+
+
+def test_without_a_deployment_the_plan_says_which_one_it_took(tmp_path: Path) -> None:
+    done = skit_here(
+        *("plan", "--devices", 2, "--class", 900, "--gpus", "l40s", "--cards", 1, "--out", tmp_path)
+    )
+    assert "no --deployment: taking wisp-roofline, for devices that draft (edge device)" in (
+        done.stdout
+    )
 
 
 def test_the_drafts_are_always_moved_against_the_plan(plan_run: PlanStudy) -> None:

@@ -34,8 +34,9 @@ from specbench_kit.serving.figures import (
 )
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.systems.base import systems
+from specbench_kit.studies.bench.settings import BenchSettings
 from specbench_kit.studies.serving.report import PAGE_COLUMNS, serving_report
-from specbench_kit.studies.serving.settings import _labels
+from specbench_kit.studies.serving.settings import ServingSettings, _labels
 from specbench_kit.studies.serving.summary import CapacitySummary, SimulationSummary
 from specbench_kit.studies.serving.terminal import print_serving
 from specbench_kit.studies.serving.wording import (
@@ -44,6 +45,7 @@ from specbench_kit.studies.serving.wording import (
     busy_note,
     derived_capacities,
     derived_range,
+    plain_note,
     winners,
 )
 
@@ -440,6 +442,42 @@ def test_a_named_trace_gives_the_cautions_that_a_benchmark_of_its_method_gives()
         acceptance_cautions(serving_run({**edge, "colocated_ratio": 1.2}, deployments=deployments))
         == lines
     )
+
+
+def test_the_server_alone_is_held_against_every_series_that_drafts_at_the_edge() -> None:
+    one = {**series("fixed-k", 4.0, "trace.parquet"), "deployment": "wan", "label": "one"}
+    run = serving_run(
+        {**one, "colocated_ratio": 0.8},
+        {**one, "label": "two", "colocated_ratio": 0.5},
+        {**one, "label": "near", "colocated_ratio": 1.25},
+        {**one, "label": "plain"},
+    )
+    (line,) = (line for line in acceptance_cautions(run) if line.startswith("SERVER-ONLY"))
+    assert "1.25x (one), 2.00x (two), 0.800x (near) as fast with the draft model there" in line
+
+
+def test_a_search_without_plain_decoding_says_how_to_have_it() -> None:
+    found = CapacitySummary(rule=CapacityRule(), axes={}, rows=[], guards=[], ranges=[])
+    drafting = {**series("fixed-k", 4.0, "trace.parquet"), "drafting": "edge"}
+    (line,) = plain_note(serving_run(drafting), found)
+    assert "--method autoregressive" in line
+    plain = {**drafting, "label": "plain", "drafting": "none"}
+    assert plain_note(serving_run(drafting, plain), found) == []
+
+
+def test_autoregressive_decoding_beside_other_methods_is_served_without_drafts() -> None:
+    settings = ServingSettings(
+        method=("fixed-k:k=4", "margin", "autoregressive"),
+        deployment=("phone",),
+        acceptance=("qwen2.5-coder",),
+        recording=BenchSettings(methods=("autoregressive",)),
+    )
+    assert [(one.system, one.method) for one in settings.series()] == [
+        ("wisp", "fixed-k:k=4"),
+        ("wisp", "margin"),
+        ("centralized", "autoregressive"),
+    ]
+    assert settings.series()[-1].label == "centralized, prefill-first, autoregressive"
 
 
 def test_a_single_system_with_another_method_than_its_own_is_called_by_both() -> None:

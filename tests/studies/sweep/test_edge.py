@@ -1,12 +1,17 @@
 """Where a sweep finds that drafting at the edge stops to beat the same method beside the target."""
 
+import csv
 from pathlib import Path
 
 import pytest
 from command_line import read_object, skit_here
+from report_builders import make_row
 from trace_builders import made_requests, write_trace
 
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.reports.sections.colocation import WINDOWS
+from specbench_kit.studies.sweep.kind import table_row
+from specbench_kit.studies.sweep.summary import SweepRow
 
 pytestmark = [pytest.mark.slow, pytest.mark.figures]
 
@@ -77,3 +82,14 @@ def test_report_and_figure_show_both(folder: Path) -> None:
     figure = (folder / "plots" / "speedup.svg").read_text()
     assert "fixed-k:k=4, server-only" in figure
     assert "edge and server-only break even" in figure
+
+
+def test_the_table_gives_no_window_of_rounds_that_depend_on_the_link(folder: Path) -> None:
+    row = SweepRow({}, "fixed-k", "fixed-k:k=4", make_row(rtt_window_s=0.02))
+    assert table_row(row)["rtt_window_s"] == 0.02
+    ahead = SweepRow({}, "measured-link", "measured-link:max_draft=8", row.overall)
+    given = table_row(ahead)
+    assert [given[name] for name in WINDOWS] == [None] * len(WINDOWS)
+    with (folder / "sweep.csv").open() as file:
+        lines = [line for line in csv.DictReader(file) if line["method"] == "fixed-k:k=4"]
+    assert [float(line["rtt_window_s"]) > 0 for line in lines] == [True] * 3
