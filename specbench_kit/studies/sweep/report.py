@@ -86,7 +86,7 @@ def build(run: SweepDescription, summary: SweepSummary, figures: Sequence[Figure
     return Document.of(
         f"Sweep over {varied} on {run.dataset.name or 'a trace'}",
         paragraphs(f"**{winner_sentence(summary)}**"),
-        [break_even_table(summary)] if summary.break_even else [],
+        break_even_tables(summary),
         caution(cautions(run, summary)),
         figures[:1],
         _comparisons(summary),
@@ -108,7 +108,7 @@ def print_sweep(console: "Console", run: SweepDescription, summary: SweepSummary
     blocks: list[Block] = [
         *paragraphs(f"**{winner_sentence(summary)}**"),
         Note(" · ".join(setting)),
-        break_even_table(summary),
+        *break_even_tables(summary),
         _speedups_by_point(summary, fastest) or _rows_by_method(summary, fastest),
         Note(f"{FASTEST} the highest speedup over {RIVAL} at this point; below 1x is slower"),
         *paragraphs(*headlines(summary)),
@@ -212,8 +212,12 @@ def _comparisons(summary: SweepSummary) -> Blocks:
     ]
 
 
-def break_even_table(summary: SweepSummary) -> Table:
-    """Return where each method pays off along the first axis, a row per method."""
+def break_even_tables(summary: SweepSummary) -> list[Table]:
+    """Return where each method pays off along the first axis, a row per method; nothing where too
+    few prompts were decoded to tell it of any.
+    """
+    if all(found.verdict == TOO_FEW for found in (*summary.break_even, *summary.edge)):
+        return []
     at_server = {found.method: found for found in summary.edge}
     rows = [
         (
@@ -226,7 +230,7 @@ def break_even_table(summary: SweepSummary) -> Table:
     axis, _ = axis_name(next(iter(summary.axes)))
     columns = ("method", f"pays off, by {axis}", "edge beats server-only")
     table = Table(columns, rows)
-    return table if summary.edge else table.columns_of(columns[:2])
+    return [table if summary.edge else table.columns_of(columns[:2])]
 
 
 def _where(found: BreakEven) -> str:
