@@ -48,6 +48,7 @@ def test_a_bench_has_tables_a_headline_and_a_report(result: skit.Result, tmp_pat
     ]
     assert (table["lossless_errors"].dropna() == 0).all()
     assert any("MODELLED TIME" in line for line in result.warnings)
+    assert repr(result) == f"<Result of skit bench, 2 runs: {result.headline}>"
     assert {path.name for path in result.report(tmp_path / "report", ["md", "csv"])} == {
         "report.md",
         "report.csv",
@@ -151,6 +152,7 @@ def test_a_sweep_of_a_trace_is_a_table(tmp_path: Path) -> None:
     table = study.to_pandas()
     assert len(table) == len(study.result.rows) == 4
     assert study.report.is_file()
+    assert repr(study) == f"<Study of skit sweep in {study.folder}: {study.headline}>"
     page = study._repr_html_()
     assert "<td>fixed-k:k=2</td>" in page
     assert (

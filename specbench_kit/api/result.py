@@ -31,7 +31,7 @@ from specbench_kit.reports.writing.drawing import draw, safe_svg
 from specbench_kit.studies.kinds import AnyStudy
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """Benchmark runs on disk, and their comparison.
 
@@ -45,6 +45,11 @@ class Result:
     left_out: Mapping[str, str] = field(default_factory=dict)
     kept: Comparison | None = None
     pooled: bool = False
+
+    def __repr__(self) -> str:
+        # A dataclass would show every run, which floods a session.
+        said = "runs that cannot be compared" if self._obstacle is not None else self.headline
+        return f"<Result of skit bench, {len(self.folders)} runs: {said}>"
 
     @cached_property
     def _read(self) -> tuple[list[BenchmarkRun], list[str]]:
@@ -150,7 +155,7 @@ class Result:
         return picture(svg, speedups.title)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Study:
     """The result of a command other than a benchmark, as it was just made or as its folder holds
     it.
@@ -160,6 +165,9 @@ class Study:
 
     study: AnyStudy
     saved: Mapping[str, Path] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<Study of skit {self.command} in {self.folder}: {self.headline}>"
 
     @property
     def command(self) -> str:

@@ -98,6 +98,8 @@ class ComparisonOptions:
                 f"{alone}--against and --force need the runs that it was made of",
             )
             return result_file.read(file)
+        for path in self.run:
+            require(path.exists(), f"there is no folder '{path}'")
         runs, problems = load_runs(self.run)
         return compare(runs, against=self.against, force=self.force, problems=problems)
 

@@ -106,7 +106,7 @@ def test_its_target_drafts_with_it_unasked_and_says_what_crosses_the_link(
     assert ran.returncode == 0, ran.stderr
     told = " ".join(ran.stderr.split())
     assert re.search(
-        r"drawn without \d+ prompts \(\S+, \S+, \S+, \.\.\.\) that the predictor or draft of eagle:k=3 "
+        r"drawn without \d+ prompts \(ids \S+, \S+, \S+, \.\.\.\) that the predictor or draft of eagle:k=3 "
         "learned from",
         told,
     )

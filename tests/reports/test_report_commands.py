@@ -141,6 +141,13 @@ def test_what_cannot_be_read_is_one_line_each_and_the_rest_is_reported(runs, tmp
     assert f"NOT READ: {newer}" in (tmp_path / "report" / "report.md").read_text()
 
 
+@pytest.mark.parametrize("command", ["compare", "report"])
+def test_a_folder_that_is_not_there_is_an_error_before_anything_is_compared(runs, command):
+    done = skit_here(command, runs, runs / "nope")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert error_line(done) == f"there is no folder '{runs / 'nope'}'"
+
+
 def test_a_run_that_cannot_be_read_passes_no_condition(runs):
     first, _ = sorted(runs.iterdir())
     (first / "run.json").write_text("{")

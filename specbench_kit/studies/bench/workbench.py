@@ -122,10 +122,11 @@ class Workbench:
                 if any(seen & left_out for seen, _ in _training_prompts(method, self.drafts))
             ]
             prompts = "prompt" if len(names) == 1 else "prompts"
+            ids = "id" if len(names) == 1 else "ids"
             which = ", ".join(names[:NAMED_PROMPTS]) + (", ..." if names[NAMED_PROMPTS:] else "")
             models = "predictor or draft" if len(trained) == 1 else "predictors or drafts"
             notes.append(
-                f"{dataset.name}: drawn without {len(names)} {prompts} ({which}) that the {models} of "
+                f"{dataset.name}: drawn without {len(names)} {prompts} ({ids} {which}) that the {models} of "
                 f"{', '.join(trained[:NAMED_PROMPTS])}{', ...' if trained[NAMED_PROMPTS:] else ''} "
                 f"learned from"
             )

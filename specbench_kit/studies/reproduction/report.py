@@ -474,9 +474,15 @@ def _numbers_in_terminal(result: ReproducedExperiment, kept: int) -> Blocks:
     """Return the tables of so many numbers, predictions first, and the notes on what they hold."""
     # What a number was fitted to, and how it is tried, takes several lines of a narrow column: it
     # stands on the page.
-    order = sorted(
-        range(len(result.published)), key=lambda index: not result.published[index].counted
-    )
+    claim = worlds()[result.name.partition("/")[0]].main_claim
+    of_claim = {*claim.series, result.against} if result.name == claim.experiment else set()
+
+    def place(index: int) -> tuple[bool, bool, bool]:
+        pair = result.published[index]
+        return pair.simulated is None, pair.series not in of_claim, not pair.counted
+
+    # Numbers that were not simulated go first, both sides of the main claim last.
+    order = sorted(range(len(result.published)), key=place)
     shown = set(order[:kept])
     notes: dict[str, None] = {}
     by_metric: dict[str, list[tuple[ComparedNumber, tuple[Cell, ...]]]] = {}
@@ -506,6 +512,8 @@ def _numbers_in_terminal(result: ReproducedExperiment, kept: int) -> Blocks:
     said = [f"{mark} {note}" for mark, note in zip(MARKS, notes, strict=False)]
     if any(pair.value is None for rows in by_metric.values() for pair, _ in rows):
         said.append(f"{ABSENT} not in the paper's text")
+    if any(pair.simulated is None for rows in by_metric.values() for pair, _ in rows):
+        said.append(f"{ABSENT} on the right: not simulated here")
     if hidden := len(result.published) - len(shown):
         said.append(f"{hidden} more on the page")
     changed = [

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct
 
@@ -371,6 +371,14 @@ def role(pair: ComparedNumber, variants: Sequence[Sequence[str]] = ()) -> str:
     )
 
 
+class _Lead(NamedTuple):
+    """By how much one side is ahead of another, `before` inputs were changed if any were."""
+
+    printed: float
+    found: float
+    before: float | None
+
+
 @dataclass(frozen=True)
 class _ClaimedNumber:
     """One number of a main claim: its name, what is printed and found, and whether it comes out.
@@ -383,6 +391,12 @@ class _ClaimedNumber:
     found: str
     is_met: bool | None
     not_judged: str = ""
+    lead: "_Lead | None" = None
+
+    @property
+    def is_reversed(self) -> bool:
+        """Whether the side that is ahead in the paper is behind here, or the other way round."""
+        return self.lead is not None and (self.lead.printed - 1) * (self.lead.found - 1) < 0
 
     def words(self) -> str:
         """Return the number in words."""
@@ -442,8 +456,26 @@ def claim_in_a_line(claim: MainClaim, title: str, results: Sequence[ReproducedEx
     else:
         numbers = _numbers_of_claim(claim, result)
         said = _claim_outcome(numbers, result.goal) if numbers else "no number of it was compared"
+        kinds = dict.fromkeys(number.not_judged for number in numbers)
+        if numbers and all(kinds):
+            said += f" ({', '.join(kinds)})"
+        said += _leads_in_words([number.lead for number in numbers if number.lead])
     read_as = f", for '{result.against}'" if claim.is_lead and not result.replaced else ""
     return f"{title}'s main claim, that {claim.words}: {said[:1].lower()}{said[1:]}{read_as}."
+
+
+def _leads_in_words(leads: Sequence[_Lead]) -> str:
+    """Return by how much a side is ahead in print and here; nothing without such numbers."""
+    if not leads:
+        return ""
+    before = [lead.before for lead in leads if lead.before is not None]
+    ours = [_span(values) for values in (before, [lead.found for lead in leads]) if values]
+    return f" (printed {_span([lead.printed for lead in leads])}, ours {' → '.join(ours)})"
+
+
+def _span(values: Sequence[float]) -> str:
+    ends = [significant(value, 3) for value in (min(values), max(values))]
+    return " to ".join(dict.fromkeys(ends))
 
 
 def _numbers_of_claim(claim: MainClaim, result: ReproducedExperiment) -> list[_ClaimedNumber]:
@@ -528,9 +560,12 @@ def _under_variant(
 
 def _claim_outcome(numbers: Sequence[_ClaimedNumber], goal: float) -> str:
     """Return what the predictions of a main claim come to."""
-    holds = [number.is_met for number in numbers if number.is_met is not None]
+    judged = [number for number in numbers if number.is_met is not None]
+    holds = [bool(number.is_met) for number in judged]
     if not holds:
         return "It is not judged, since none of its numbers is a prediction"
+    if all(number.is_reversed for number in judged):
+        return "It does not come out, and its direction is reversed"
     if all(holds):
         return "It comes out"
     if any(holds):
@@ -578,7 +613,9 @@ def _claimed_leads(
                 significant(ratios.published, 3),
                 ours if before is None else f"{significant(before, 3)} → {ours}",
             )
-            leads.append(_ClaimedNumber(name, *digits, is_met, "" if is_judged else "half fitted"))
+            not_judged = "" if is_judged else "half fitted"
+            lead = _Lead(ratios.published, ratios.simulated, before)
+            leads.append(_ClaimedNumber(name, *digits, is_met, not_judged, lead))
     return leads
 
 
