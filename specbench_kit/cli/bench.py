@@ -83,12 +83,10 @@ def bench(options: Given[BenchSettings], sources: Sources, as_json: JsonOption =
     else:
         with _prepare(settings, sources, console) as campaign:
             left_out = campaign.bench.left_out
-            if outlook := campaign.outlook:
-                say(console, outlook)
-            problem = _decode(campaign)
-            if isinstance(problem, Interrupted) and campaign.discard_unbegun():
-                raise KeyboardInterrupt
+            problem = _decode(campaign, console)
             conclusions = campaign.conclude()
+        if isinstance(problem, Interrupted) and not conclusions:
+            raise problem
     if isinstance(problem, MethodError) and not any(
         conclusion.directory.has_begun for conclusion in conclusions
     ):
@@ -181,21 +179,22 @@ def _replay(settings: BenchSettings, trace: Path, console: "Console") -> "Replay
         return bench_replay(settings, trace, report, lambda note: say(console, note))
 
 
-def _decode(campaign: "Campaign") -> SkitError | None:
+def _decode(campaign: "Campaign", console: "Console") -> SkitError | None:
     """Decode under a progress bar; an early end is returned, so that finished requests are still
     reported.
     """
     from specbench_kit.cli.progress import decoding_bar
 
     try:
+        if outlook := campaign.outlook:
+            say(console, outlook)
         with decoding_bar() as report:
-            campaign.run(report)
+            try:
+                campaign.run(report)
+            except SkitError as error:
+                return error
     except KeyboardInterrupt:
-        return Interrupted(
-            "interrupted; finished requests are kept, --resume continues with the others"
-        )
-    except SkitError as error:
-        return error
+        return Interrupted(campaign.end_interrupted())
     return None
 
 

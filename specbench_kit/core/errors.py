@@ -62,16 +62,25 @@ MOST_LISTED = 12
 MOST_SUGGESTED = 3
 
 
-def valid_choices(name: str, valid_names: Iterable[str], lister: str | None = None) -> str:
+def valid_choices(
+    name: str,
+    valid_names: Iterable[str],
+    lister: str | None = None,
+    likely: Sequence[str] = (),
+) -> str:
     """Return the end of an error line on an unknown name: what may be meant, and which names are
     known.
 
-    `lister` is the command that shows all of them, if there is one.
+    `lister` is the command that shows all of them, if there is one. `likely` names are suggested in
+    place of similar ones.
     """
     names = list(valid_names)
-    if lister is None or len(names) <= MOST_LISTED:
-        return f"{did_you_mean(name.lower(), names)}; known: {', '.join(names)}"
-    return f"{did_you_mean(name.lower(), names, MOST_SUGGESTED)}; {lister} shows all {len(names)}"
+    is_short = lister is None or len(names) <= MOST_LISTED
+    meant = suggestion(likely) or did_you_mean(
+        name.lower(), names, 1 if is_short else MOST_SUGGESTED
+    )
+    known = f"known: {', '.join(names)}" if is_short else f"{lister} shows all {len(names)}"
+    return f"{meant}; {known}"
 
 
 def by_reason(reasons: Mapping[str, str]) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from traceback import walk_tb
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from specbench_kit.core.errors import SkitError, suggestion, valid_choices
+from specbench_kit.core.errors import SkitError, valid_choices
 from specbench_kit.core.near_misses import near_misses, words
 from specbench_kit.core.plain_text import one_line
 
@@ -105,9 +105,7 @@ class Registry(Generic[T]):
         if name not in entries:
             variants = [entry for entry in entries if entry.startswith(f"{name}-")]
             # Every kind that has so many entries that they are not named here has a list.
-            choices = valid_choices(name, entries, f"skit list {self.kind}s")
-            if variants:
-                choices = f"{suggestion(variants)};{choices.rpartition(';')[2]}"
+            choices = valid_choices(name, entries, f"skit list {self.kind}s", variants)
             raise SkitError(f"unknown {self.kind} '{name}'{choices}")
         return entries[name]
 

@@ -146,6 +146,24 @@ class RequestGroup:
 NO_REQUESTS = RequestGroup(())
 
 
+class BesideBaseline:
+    """What has a method's requests and the same requests decoded plainly, if they were."""
+
+    __slots__ = ()
+    group: RequestGroup
+    plain: RequestGroup
+
+    @property
+    def records(self) -> Sequence[RequestRecord]:
+        """The method's requests."""
+        return self.group.records
+
+    @property
+    def baseline(self) -> Sequence[RequestRecord]:
+        """The same requests decoded plainly; empty if they were not."""
+        return self.plain.records
+
+
 def together(groups: Sequence[RequestGroup]) -> RequestGroup:
     """Return the requests of all groups as one; a single group is itself."""
     return (

@@ -10,7 +10,7 @@ from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.cost import headroom
 from specbench_kit.metrics.paired import Side
-from specbench_kit.metrics.rounds import NO_REQUESTS, Metrics, RequestGroup
+from specbench_kit.metrics.rounds import NO_REQUESTS, BesideBaseline, Metrics, RequestGroup
 from specbench_kit.metrics.run_summary import MethodRow, OutputCounts, method_row
 from specbench_kit.metrics.simultaneous import TableLimits, TypicalFamily
 from specbench_kit.metrics.statistics import LEVEL, Array, Units, ratio_of_sums, units_of
@@ -23,7 +23,7 @@ Rows = Mapping[str, Metrics]
 
 
 @dataclass(frozen=True, eq=False)
-class TableEntry:
+class TableEntry(BesideBaseline):
     """One method's side of a table.
 
     Makespans and costs are None if the requests share a run's time with others; `deployment` is that of `run.json`,
@@ -53,16 +53,6 @@ class TableEntry:
     is_undecided: bool = False
     looks: int = 1
     processes: int = 1
-
-    @property
-    def records(self) -> Records:
-        """The method's requests."""
-        return self.group.records
-
-    @property
-    def baseline(self) -> Records:
-        """The same requests decoded plainly."""
-        return self.plain.records
 
     @property
     def side(self) -> Side:

@@ -10,10 +10,10 @@ from msgspec import structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
 from specbench_kit.core.typed_json import convert, parse
-from specbench_kit.decoding.records import Records, RequestRecord
+from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.methods.spec import known_class, known_method
 from specbench_kit.metrics.pipeline import summarise_pipeline, summarise_states
-from specbench_kit.metrics.rounds import NO_REQUESTS, RequestGroup
+from specbench_kit.metrics.rounds import NO_REQUESTS, BesideBaseline, RequestGroup
 from specbench_kit.metrics.run_summary import (
     PipelineMetrics,
     RequestCounts,
@@ -30,7 +30,7 @@ FILES = ("requests", "baseline")
 
 
 @dataclass(frozen=True, slots=True)
-class BenchmarkRun:
+class BenchmarkRun(BesideBaseline):
     """One run: `fields` is its run.json, `summary` its summary.json, or what stands for it in an
     unfinished run.
 
@@ -43,16 +43,6 @@ class BenchmarkRun:
     plain: RequestGroup
     summary: RunSummary
     problems: tuple[str, ...] = ()
-
-    @property
-    def records(self) -> Records:
-        """The method's requests."""
-        return self.group.records
-
-    @property
-    def baseline(self) -> Records:
-        """The same requests decoded plainly; empty if they were not."""
-        return self.plain.records
 
     @property
     def name(self) -> str:

@@ -154,7 +154,15 @@ class RunDirectory:
     @property
     def has_begun(self) -> bool:
         """Return True if any request of the method is stored."""
-        file = self.path / "requests.jsonl"
+        return self._holds("requests.jsonl")
+
+    @property
+    def is_empty(self) -> bool:
+        """Return True if no request is stored, neither of the method nor of its baseline."""
+        return not (self.has_begun or self._holds("baseline.jsonl"))
+
+    def _holds(self, name: str) -> bool:
+        file = self.path / name
         return file.is_file() and file.stat().st_size > 0
 
     def summary(self) -> JsonObject:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Self
 
-from specbench_kit.core.errors import Interrupted, MethodError
+from specbench_kit.core.errors import MethodError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.clock import read_processor_time
+from specbench_kit.decoding.processes.stages import KEPT
 from specbench_kit.decoding.time_limit import TimeLimit
 from specbench_kit.metrics.result import MANY
 from specbench_kit.studies.bench.conclusion import Conclusion
@@ -74,21 +75,17 @@ class Campaign:
             )
         return f"{begins} {_span(whole_s * missing / planned)}"
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether an answer of any method, or of the baseline, is kept."""
-        runs = [run for benchmark in self.benchmarks for run in benchmark.runs.values()]
-        return any(run.has_begun or run.baseline_records() for run in runs)
-
-    def discard_unbegun(self) -> bool:
-        """Remove the folders of a benchmark that was ended before its first answer; return False
-        if there is one.
+    def end_interrupted(self) -> str:
+        """Return what an interrupt keeps; before the first answer that is nothing, and all folders
+        are removed.
         """
-        if self.has_begun:
-            return False
+        runs = [run for benchmark in self.benchmarks for run in benchmark.runs.values()]
+        if not all(run.is_empty for run in runs):
+            return f"interrupted; {KEPT}"
         for benchmark in self.benchmarks:
             benchmark.discard()
-        return True
+        self.benchmarks = []
+        return NOTHING_KEPT
 
     def run(self, report: Callable[[Progress], None]) -> None:
         """Decode what is missing until --minutes are over, one dataset after the other; progress
@@ -115,13 +112,9 @@ class Campaign:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        """End the processes of a pipeline and the connection to a server; an interrupt before the
-        first answer leaves no folder.
-        """
+    def __exit__(self, *exception: object) -> None:
+        """End the processes of a pipeline and the connection to a server."""
         self.bench.close()
-        if kind is not None and issubclass(kind, KeyboardInterrupt) and self.discard_unbegun():
-            raise Interrupted(NOTHING_KEPT) from None
 
 
 def _span(seconds: float) -> str:

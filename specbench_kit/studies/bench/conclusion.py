@@ -20,7 +20,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.comparison import Decode, compare
 from specbench_kit.metrics.cost import makespan_s
 from specbench_kit.metrics.result import Comparison, RunResult
-from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.rounds import BesideBaseline, RequestGroup
 from specbench_kit.metrics.run_data import BenchmarkRun, measured_summary
 from specbench_kit.metrics.run_summary import RunSummary, judged_parts
 from specbench_kit.metrics.setting import method_label
@@ -65,7 +65,7 @@ class AnswerJudge(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class RunRequests:
+class RunRequests(BesideBaseline):
     """The requests of a run and of its baseline."""
 
     group: RequestGroup
@@ -103,12 +103,12 @@ class Conclusion:
         document: JsonObject = to_builtins(self.summary)
         return document
 
-    def run(self) -> BenchmarkRun:
+    def run(self, read: RequestReader | None = None) -> BenchmarkRun:
         """Return the run with its requests, which are read from its files unless they are at
         hand.
         """
         directory = self.directory
-        known = self.requests or RequestReader()(directory)
+        known = self.requests or (read or RequestReader())(directory)
         return BenchmarkRun(
             directory.path, directory.document, known.group, known.plain, self.summary
         )
@@ -128,7 +128,7 @@ def conclude(
     """
     read = read or RequestReader()
     oracles = (run for run in runs if parse_method(run.run["method"]).needs_reference)
-    oracle = next((_throughput(run, read(run).group.records) for run in oracles), None)
+    oracle = next((_throughput(run, read(run).records) for run in oracles), None)
     conclusions = []
     formats = ALL if sum(run.has_begun for run in runs) < 2 else MARKDOWN_ONLY
     for run in runs:
@@ -165,8 +165,8 @@ def _summarise(
     oracle: float | None,
 ) -> RunSummary:
     run = directory.document
-    records = requests.group.records
-    baseline = requests.plain.records
+    records = requests.records
+    baseline = requests.baseline
     method = parse_method(str(run.method))
     judged = {
         **output_judge.judge(run, method, records, baseline),
@@ -195,7 +195,8 @@ def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> tuple[Path, 
     if len(begun) < 2:
         return None
     # force: an interruption can leave runs on different prompts; the report then says so.
-    comparison = compare([one.run() for one in begun], force=True)
+    read = RequestReader()
+    comparison = compare([one.run(read) for one in begun], force=True)
     datasets = "-".join(
         dict.fromkeys(conclusion.directory.run["dataset"]["name"] for conclusion in conclusions)
     )

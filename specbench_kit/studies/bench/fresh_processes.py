@@ -17,16 +17,15 @@ from pathlib import Path
 
 from specbench_kit.core.errors import MethodError, SkitError
 from specbench_kit.datasets.base import LoadedDataset
+from specbench_kit.decoding.processes.stages import KEPT
 from specbench_kit.methods.predictor_based import predictor_notes
 from specbench_kit.metrics.run_summary import read_summary
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.studies.bench.campaign import Campaign
+from specbench_kit.studies.bench.campaign import NOTHING_KEPT, Campaign
 from specbench_kit.studies.bench.conclusion import Conclusion
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.run import ProcessTurn
 from specbench_kit.studies.bench.settings import BenchSettings
-
-KEPT = "finished requests are kept, --resume continues with the others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +145,7 @@ def _serve(
         except SkitError as error:
             outcome = ProcessOutcome(problem=str(error))
         except KeyboardInterrupt:
-            outcome = ProcessOutcome(
-                problem="interrupted before anything was decoded", interrupted=True
-            )
+            outcome = ProcessOutcome(problem=NOTHING_KEPT, interrupted=True)
         sender.send(outcome)
 
 
@@ -168,7 +165,7 @@ def _decode(
         try:
             campaign.run(send)
         except KeyboardInterrupt:
-            problem, interrupted = f"interrupted; {KEPT}", True
+            problem, interrupted = campaign.end_interrupted(), True
         except MethodError as error:
             broken = str(error)
         except SkitError as error:

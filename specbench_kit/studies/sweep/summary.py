@@ -128,11 +128,12 @@ class SweepSummary(Struct):
         another method's options alone.
         """
         methods = self.methods
-        seen: list[tuple[str, dict[str, Value]]] = []
+        seen = set[tuple[str, tuple[tuple[str, Value], ...]]]()
         for row in self.rows:
             values = own_values(row, methods)
-            if (row.spec, values) not in seen:
-                seen.append((row.spec, values))
+            place = row.spec, tuple(values.items())
+            if place not in seen:
+                seen.add(place)
                 yield values, row
 
     def row_of(self, winner: FastestMethod) -> SweepRow:

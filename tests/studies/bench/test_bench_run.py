@@ -19,7 +19,7 @@ from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import RequestCounts
 from specbench_kit.reports.sections import cautions, wording
 from specbench_kit.runs.directory import config_key
-from specbench_kit.studies.bench.campaign import Campaign
+from specbench_kit.studies.bench.campaign import NOTHING_KEPT, Campaign
 from specbench_kit.studies.bench.conclusion import report_jointly
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.run import Benchmark
@@ -325,7 +325,7 @@ def test_many_methods_are_told_that_their_first_answers_outlast_the_minutes(
         asked = settings(tiny, tmp_path, *methods, minutes=minutes)
         with Campaign(asked, [loaded], lambda *_: None) as campaign:
             lines[minutes] = campaign.outlook
-            assert campaign.discard_unbegun()
+            assert campaign.end_interrupted() == NOTHING_KEPT
     assert "every method answers its first prompt before --minutes 1e-06 ends it" in lines[1e-6]
     assert all("first prompt" not in lines[minutes] for minutes in (1e6, None))
     assert all("12 methods, 48 answers to decode" in line for line in lines.values())

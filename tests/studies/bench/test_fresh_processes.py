@@ -18,6 +18,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import load
 from specbench_kit.deployments.loading import load as load_deployment
+from specbench_kit.studies.bench.campaign import NOTHING_KEPT, Campaign
 from specbench_kit.studies.bench.fresh_processes import ProcessOutcome, decode_in_processes
 from specbench_kit.studies.bench.lanes import Progress
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -190,6 +191,36 @@ def test_an_interrupt_concludes_what_was_decoded(tiny: TinyPair, tmp_path: Path)
         ("q1", 0),
         ("q2", 0),
     }
+
+
+@dataclass(frozen=True)
+class StoppedAtOnce:
+    """Prompts that interrupt the process which reads them before its first answer."""
+
+    dataset: LoadedDataset
+
+    def __reduce__(self) -> tuple[Callable[..., LoadedDataset], tuple[object, ...]]:
+        return with_interrupt, (self.dataset,)
+
+
+def with_interrupt(dataset: LoadedDataset) -> LoadedDataset:
+    """Return the prompts in a process whose decoding is interrupted as it begins."""
+
+    def run(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    Campaign.run = run  # type: ignore[method-assign]
+    return dataset
+
+
+def test_an_interrupt_before_the_first_answer_of_a_process_leaves_no_folder(
+    tiny: TinyPair, tmp_path: Path
+) -> None:
+    stopped: Any = StoppedAtOnce(prompts(tmp_path))
+    outcome = decode_in_processes(options(tiny, tmp_path), [stopped], print, no_report)
+    assert (outcome.problem, outcome.interrupted) == (NOTHING_KEPT, True)
+    assert outcome.conclusions() == []
+    assert list(tmp_path.glob("*/run.json")) == []
 
 
 @pytest.mark.nightly
