@@ -36,8 +36,8 @@ def list_entries(
         str | None,
         Option(
             "methods, drafters, datasets, models, traces, golden, executors, predictors, profiles, deployments, "
-            "devices, software, systems, schedulers, routers, presets, experiments, engines or formats; by default the "
-            "names of all except drafters, executors and engines, which take seconds to list.",
+            "devices, software, engine-costs, systems, schedulers, routers, presets, experiments, engines or formats; "
+            "by default the names of all except drafters, executors and engines, which take seconds to list.",
             argument=True,
         ),
     ] = None,
@@ -322,6 +322,22 @@ def _list_devices() -> list[ListEntry]:
     ]
 
 
+@_lists("engine-costs")
+def _list_engine_costs() -> list[ListEntry]:
+    from specbench_kit.profilers.engine_costs import bundled_engine_costs
+
+    return [
+        {
+            "name": name,
+            "summary": costs.title,
+            "source": costs.source,
+            "seconds": {key: list(of) for key, of in costs.ranges.items() if any(of)},
+            "sources": costs.sources,
+        }
+        for name, costs in bundled_engine_costs().items()
+    ]
+
+
 @_lists("software")
 def _list_software() -> list[ListEntry]:
     from specbench_kit.profilers.software import bundled_software
@@ -353,6 +369,8 @@ def _list_experiments() -> list[ListEntry]:
     from specbench_kit.papers.experiment import experiments, worlds
 
     papers = worlds()
+    from specbench_kit.studies.field.tables import tables
+
     return [
         {
             "name": name,
@@ -362,6 +380,15 @@ def _list_experiments() -> list[ListEntry]:
             "group": papers[experiment.paper].title,
         }
         for name, experiment in experiments().items()
+    ] + [
+        {
+            "name": name,
+            "summary": f"{table.title} (predicted, seconds)",
+            "source": table.source,
+            "takes": "seconds",
+            "group": "Measured by others",
+        }
+        for name, table in tables().items()
     ]
 
 

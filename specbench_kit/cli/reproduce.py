@@ -14,7 +14,9 @@ def reproduce(
     names: Annotated[
         tuple[str, ...],
         Option(
-            "Experiments from `skit list experiments`, a paper such as wisp, or all.", argument=True
+            "Experiments from `skit list experiments`, a paper such as wisp, or all; or field, or one of its tables, "
+            "for what others measured on servers.",
+            argument=True,
         ),
     ] = (),
     changed: Annotated[
@@ -48,11 +50,22 @@ def reproduce(
     from rich.console import Console
 
     from specbench_kit.cli.progress import stepping_bar
+    from specbench_kit.studies.field.tables import is_of_field
     from specbench_kit.studies.reproduction.grid import parse_changes
     from specbench_kit.studies.reproduction.report import print_results
     from specbench_kit.studies.reproduction.reproduction import run
 
     console = Console(stderr=as_json)
+    if any(map(is_of_field, names)):
+        from specbench_kit.studies.field.run import predict
+
+        with stepping_bar() as report:
+            study = predict(names, changed, out, to, report, command_line())
+        study.kind.print(console, study)
+        say_report(console, study.folder, study.kind.page)
+        if as_json:
+            print_json({"run_dirs": [str(study.folder)], "summary": study.result})
+        return
     kept = "the numbers of finished experiments are kept, --to with their folder adds the others"
     with kept_when_interrupted(lambda: kept), stepping_bar() as report:
         outcome = run(names, parse_changes(changed), sensitivity, out, to, report, command_line())

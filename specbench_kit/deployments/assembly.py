@@ -22,7 +22,11 @@ from specbench_kit.decoding.verification import ModelVerifier
 from specbench_kit.deployments.at_ends import PipelineTimeAtEnd, PipelineTimes
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.pipeline_time import PipelineTime
-from specbench_kit.deployments.placing import add_modelled_time, states_on_the_way
+from specbench_kit.deployments.placing import (
+    add_modelled_time,
+    states_on_the_way,
+    with_engine_times,
+)
 from specbench_kit.methods.base import Method
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs.document import HiddenStates
@@ -145,8 +149,13 @@ def pipeline_engine(
     require_stages(method, deployment)
     modelled = ModelledClock(setup.started_s)
     drafts = method.uses_drafter
-    time = PipelineTime(deployment, modelled, drafts=drafts, states=states)
-    at_ends = [PipelineTimeAtEnd(end, drafts=drafts, states=states) for end in ends]
+    time = PipelineTime(
+        with_engine_times(method, deployment), modelled, drafts=drafts, states=states
+    )
+    at_ends = [
+        PipelineTimeAtEnd(with_engine_times(method, end), drafts=drafts, states=states)
+        for end in ends
+    ]
     return make(modelled, time=PipelineTimes(time, at_ends) if at_ends else time)
 
 

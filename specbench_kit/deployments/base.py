@@ -3,7 +3,7 @@ is.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Annotated, Literal
 
@@ -29,7 +29,9 @@ class Endpoint:
     A verifier's price counts for the whole run, a drafter's for the time in which it works. A
     verifier may be a pipeline of `stages`, each of which takes an equal share of `latency`.
     `power_w` is the power draw under load, 0 if it is not known. `range` are the latency models at
-    the fast and the slow end of what a derived latency may be.
+    the fast and the slow end of what a derived latency may be. `speculating` and
+    `speculating_range` take their places while speculation is switched on, where the engine is
+    known to take time for that; None where both are alike.
     """
 
     device: str
@@ -40,6 +42,15 @@ class Endpoint:
     hand_over: HandOver = field(default_factory=HandOver)
     power_w: float = 0.0
     range: tuple[LatencyModel, LatencyModel] | None = None
+    speculating: LatencyModel | None = None
+    speculating_range: tuple[LatencyModel, LatencyModel] | None = None
+
+    @property
+    def while_speculating(self) -> "Endpoint":
+        """The endpoint while speculation is switched on, whose steps may take longer even without a draft."""
+        if self.speculating is None:
+            return self
+        return replace(self, latency=self.speculating, range=self.speculating_range)
 
     def pass_s(self, rows: Sequence[Row]) -> float:
         """Return the seconds of one forward, through all stages one after the other."""

@@ -32,7 +32,7 @@ alone.
 
 
 DIGITS = 12
-TIMED = ("latency", "stages", "hand_over")
+TIMED = ("latency", "stages", "hand_over", "speculating")
 """The parts of an endpoint that its time depends on."""
 STORED_MODELS: Mapping[str, type[LatencyModel]] = {**MODELS, "table": TableModel}
 """The latency models by the form that `run.json` names."""
@@ -87,7 +87,7 @@ def digest(deployment: Deployment) -> str:
 
 
 def _fields(content: JsonObject, names: Iterable[str]) -> JsonObject:
-    return {name: content[name] for name in names}
+    return {name: content.get(name) for name in names}
 
 
 def _without_zeros(value: object) -> object:
@@ -107,6 +107,12 @@ def _endpoint(endpoint: Endpoint) -> dict[str, object]:
         "latency": _latency(endpoint.latency),
         "hand_over": asdict(endpoint.hand_over),
         **({"range": list(map(_latency, endpoint.range))} if endpoint.range else {}),
+        **({"speculating": _latency(endpoint.speculating)} if endpoint.speculating else {}),
+        **(
+            {"speculating_range": list(map(_latency, endpoint.speculating_range))}
+            if endpoint.speculating_range
+            else {}
+        ),
     }
 
 
@@ -172,4 +178,10 @@ def _at(endpoint: Endpoint, end: str) -> Endpoint:
     """Return an endpoint at one end of its range, or as it is if it has none."""
     if endpoint.range is None or not end:
         return endpoint
-    return replace(endpoint, latency=endpoint.range[ENDS.index(end)])
+    number = ENDS.index(end)
+    both = endpoint.speculating_range
+    return replace(
+        endpoint,
+        latency=endpoint.range[number],
+        speculating=both[number] if both else endpoint.speculating,
+    )

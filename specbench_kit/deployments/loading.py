@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, lru_cache
 from math import inf
 from pathlib import Path
 from shlex import quote
@@ -25,10 +25,20 @@ from specbench_kit.deployments.fields import (
     power_of,
     replace_fields,
 )
+from specbench_kit.deployments.server_scene import names_a_scene, parse_scene
 from specbench_kit.profilers import cards
-from specbench_kit.profilers.base import DEFAULTS
+from specbench_kit.profilers.base import DEFAULTS, Profile, Role
 from specbench_kit.profilers.cards import Size, Text
-from specbench_kit.profilers.devices import bundled_devices
+from specbench_kit.profilers.devices import bundled_devices, find_device
+from specbench_kit.profilers.engine_costs import (
+    FAST,
+    SLOW,
+    TYPICAL,
+    find_engine_costs,
+    launched_for,
+)
+from specbench_kit.profilers.roofline import Roofline, roofline_of
+from specbench_kit.profilers.settings import AUTO
 from specbench_kit.runs.document import HandOver
 
 LOCAL = "local"
@@ -82,7 +92,11 @@ def load(name: str, replaced: Sequence[str] = ()) -> Deployment | None:
 
 
 def find(name: str) -> Definition:
-    """Return the definition of a bundled deployment, or the one in a .toml file."""
+    """Return the definition of a bundled deployment, of a server in one line, or the one in a .toml
+    file.
+    """
+    if names_a_scene(name):
+        return Definition(Path(), name, parse_scene(name).content())
     if cards.names_a_file(name):
         path = Path(name).expanduser()
         return Definition(path, name, cards.read_toml(path))
@@ -131,15 +145,25 @@ class _DeploymentTable(Struct):
 
 
 class _ModelTable(Struct):
-    device: Text
+    """A model on a device, at the speed of a profile, of coefficients, or as `gpu` and `model` derive
+    it, over so many `cards` that share the model.
+    """
+
+    device: Text | None = None
     profile: Text | None = None
     coefficients: dict[str, object] | None = None
+    gpu: Text | None = None
+    model: Text | None = None
+    cards: Size = 1
+    dtype: Text = AUTO
 
 
 class _EndpointTable(_ModelTable):
-    """`host_s`, `host_request_s` and `overlap` replace those of a derived latency, at both ends of
-    its range too.
+    """`engine` names the costs of a serving engine around each forward. `host_s`, `host_request_s` and
+    `overlap` replace those of a derived latency, at both ends of its range too.
     """
+
+    engine: Text | None = None
 
     price_per_hour: Amount = 0.0
     power_w: Amount | None = None
@@ -218,13 +242,13 @@ def parse(content: Table, folder: Path, label: str) -> Deployment:
     colocated = None
     if table.colocated is not None:
         model = cards.parse_table(_ModelTable, table.colocated, f"{label}, [colocated]")
-        colocated = _endpoint(model, folder, f"{label}, [colocated]")
+        colocated = _endpoint(model, folder, f"{label}, [colocated]", "drafter")
     return Deployment(
         name=table.name,
         description=table.description,
         source=table.source,
-        drafter=_endpoint(drafter, folder, f"{label}, [drafter]"),
-        verifier=_endpoint(verifier, folder, f"{label}, [verifier]"),
+        drafter=_endpoint(drafter, folder, f"{label}, [drafter]", "drafter"),
+        verifier=_endpoint(verifier, folder, f"{label}, [verifier]", "verifier"),
         link=cards.parse_table(_LinkTable, table.link, f"{label}, [link]").link(),
         placement=drafter.placement,
         predictor_s=drafter.predictor_s,
@@ -244,18 +268,62 @@ def _with_host(latency: LatencyModel, host: Mapping[str, float], label: str) -> 
     return replace(latency, **{name: host.get(name, getattr(latency, name)) for name in HOST})
 
 
-def _endpoint(table: _ModelTable, folder: Path, label: str) -> Endpoint:
-    """Return the endpoint with the latency of the named profile, or of the coefficients in its
-    place.
+def profile_in(table: Table, folder: Path, label: str, role: Role) -> Profile | None:
+    """Return the profile that a model's table in a deployment names or derives; None where it holds
+    coefficients.
     """
+    kind = _VerifierTable if role == "verifier" else _DrafterTable
+    return _profile_of(cards.parse_table(kind, table, label), folder, label, role)
+
+
+def _profile_of(table: _ModelTable, folder: Path, label: str, role: Role) -> Profile | None:
+    given = [
+        name
+        for name, value in (
+            ("profile", table.profile),
+            ("coefficients", table.coefficients),
+            ("gpu and model", table.gpu and table.model),
+        )
+        if value is not None
+    ]
     require(
-        (table.profile is None) != (table.coefficients is None),
-        f"{label} needs a profile or a table of coefficients, and not both",
+        len(given) == 1 and (table.gpu is None) == (table.model is None),
+        f"{label} needs a profile, a table of coefficients, or gpu and model to derive one, and only one of them",
     )
+    if table.coefficients is not None:
+        return None
     if table.profile is not None:
-        profile = find_profile(table.profile, folder, f"{label}: profile")
+        return find_profile(table.profile, folder, f"{label}: profile")
+    assert table.gpu is not None
+    assert table.model is not None
+    return _derived_profile(table.model, table.gpu, table.cards, table.dtype, role)
+
+
+@lru_cache(maxsize=256)
+def _derived_profile(model: str, gpu: str, members: int, dtype: str, role: Role) -> Profile:
+    """Return the profile of a model by measured kernels of a card where there are such, else by its
+    data sheet.
+    """
+    # Measured kernels take as long to import as the rest of a deployment.
+    from specbench_kit.profilers.derived_run import shared_profile
+    from specbench_kit.profilers.subject import find_subject
+
+    subject = find_subject(model, "target" if role == "verifier" else "draft")
+    return shared_profile(find_device(gpu), members, subject, role, dtype)
+
+
+def _endpoint(table: _ModelTable, folder: Path, label: str, role: Role) -> Endpoint:
+    """Return the endpoint with the latency of its profile, or of the coefficients in its place."""
+    profile = _profile_of(table, folder, label, role)
+    title = table.device
+    if title is None:
+        require(table.gpu is not None, f"{label} needs a device, in words")
+        assert table.gpu is not None
+        title = find_device(table.gpu).title
+        title = f"{table.cards} x {title}" if table.cards > 1 else title
+    if profile is not None:
         endpoint = Endpoint(
-            table.device,
+            title,
             profile.latency(),
             origin=origin(profile),
             power_w=power_of(profile),
@@ -267,24 +335,76 @@ def _endpoint(table: _ModelTable, folder: Path, label: str) -> Endpoint:
         form, numbers = cards.parse_coefficients(
             COEFFICIENTS, own, f"{label}, coefficients", defaults=defaults
         )
-        endpoint = Endpoint(table.device, MODELS[form](**numbers), origin=OWN)
+        endpoint = Endpoint(title, MODELS[form](**numbers), origin=OWN)
     if isinstance(table, _EndpointTable):
         power_w = endpoint.power_w if table.power_w is None else table.power_w
         endpoint = replace(endpoint, price_per_hour=table.price_per_hour, power_w=power_w)
+        if table.engine is not None:
+            endpoint = under_engine(endpoint, table.engine, profile, label, role)
         if table.host:
-            endpoint = replace(
-                endpoint,
-                latency=_with_host(endpoint.latency, table.host, label),
-                range=endpoint.range
-                and (
-                    _with_host(endpoint.range[0], table.host, label),
-                    _with_host(endpoint.range[1], table.host, label),
-                ),
-            )
+            endpoint = _beside_host(endpoint, table.host, label)
     if isinstance(table, _VerifierTable):
         hand_over = cards.parse_table(HandOver, table.hand_over, f"{label}, hand_over")
         endpoint = replace(endpoint, stages=table.stages, hand_over=hand_over)
     return endpoint
+
+
+def _beside_host(endpoint: Endpoint, host: Mapping[str, float], label: str) -> Endpoint:
+    """Return an endpoint with fields of the host replaced, at both ends of its range too."""
+
+    def both(
+        models: tuple[LatencyModel, LatencyModel] | None,
+    ) -> tuple[LatencyModel, LatencyModel] | None:
+        return models and (
+            _with_host(models[0], host, label),
+            _with_host(models[1], host, label),
+        )
+
+    speculating = endpoint.speculating
+    return replace(
+        endpoint,
+        latency=_with_host(endpoint.latency, host, label),
+        range=both(endpoint.range),
+        speculating=speculating and _with_host(speculating, host, label),
+        speculating_range=both(endpoint.speculating_range),
+    )
+
+
+def under_engine(
+    endpoint: Endpoint, engine: str, profile: Profile | None, label: str, role: Role
+) -> Endpoint:
+    """Return an endpoint with what an engine adds to each forward, in place of its profile's host."""
+    costs = find_engine_costs(engine)
+    roofline = None if profile is None else roofline_of(profile)
+    layers = roofline.architecture.layers if isinstance(roofline, Roofline) else 0
+    require(
+        bool(layers) or not any(costs.layer_s),
+        f"{label}: the engine {engine} takes time for each layer, and nothing says how many there are",
+    )
+    low, high = endpoint.range or (endpoint.latency, endpoint.latency)
+    described = f"{endpoint.origin}; beside {costs.title}: {costs.source}"
+    if role == "drafter":
+        launched = launched_for(profile.model if profile else "")
+        typical, fast, slow = (
+            costs.beside_drafter(latency, layers, launched, label, end)
+            for latency, end in ((endpoint.latency, TYPICAL), (low, FAST), (high, SLOW))
+        )
+        return replace(endpoint, latency=typical, range=(fast, slow), origin=described)
+    alone, busy = (
+        [
+            add(latency, layers, label, end)
+            for latency, end in ((endpoint.latency, TYPICAL), (low, FAST), (high, SLOW))
+        ]
+        for add in (costs.beside_target, costs.while_speculating)
+    )
+    return replace(
+        endpoint,
+        latency=alone[0],
+        range=(alone[1], alone[2]),
+        speculating=busy[0],
+        speculating_range=(busy[1], busy[2]),
+        origin=described,
+    )
 
 
 MEASURED: dict[str, object] = {
@@ -325,6 +445,11 @@ class SettableField:
 UNITS = {
     "device": "text for reports; `profile` says how fast it is",
     "profile": "a name of skit list profiles, or a .toml file",
+    "engine": "a name of skit list engine-costs",
+    "gpu": "a name of skit list devices, or a .toml file; with `model` it derives a profile",
+    "model": "an architecture card, or a folder or .toml file with one",
+    "cards": "cards of that kind that share the model",
+    "dtype": "float32, float16 or bfloat16",
     "price_per_hour": "per hour, in any currency",
     "power_w": "W, by default that of the data sheet",
     "host_s": "s per step beside the card, for derived profiles",

@@ -395,7 +395,7 @@ def states_on_the_way(
 
 
 def with_method_times(method: Method, deployment: Deployment) -> Deployment:
-    """Return the deployment with the latency of the method's drafter.
+    """Return the deployment with the latency of the method's drafter, and of a target beside it.
 
     The time of a decision is the deployment's, or the method's if the deployment does not state it.
     """
@@ -404,11 +404,20 @@ def with_method_times(method: Method, deployment: Deployment) -> Deployment:
         return replace(endpoint, latency=method.drafting.latency(endpoint.latency))
 
     return replace(
-        deployment,
+        with_engine_times(method, deployment),
         drafter=with_latency(deployment.drafter),
         colocated=with_latency(deployment.colocated) if deployment.colocated else None,
         predictor_s=method.decision_s if deployment.predictor_s is None else deployment.predictor_s,
     )
+
+
+def with_engine_times(method: Method, deployment: Deployment) -> Deployment:
+    """Return the deployment with the target's steps as they are while the method speculates, if it
+    does.
+    """
+    if not method.uses_drafter:
+        return deployment
+    return replace(deployment, verifier=deployment.verifier.while_speculating)
 
 
 def environment(
@@ -421,7 +430,9 @@ def environment(
     def latencies() -> Latencies:
         if deployment is not None:
             return Latencies(
-                deployment.drafter.latency, deployment.verifier.latency, link_costs(deployment)
+                deployment.drafter.latency,
+                deployment.verifier.while_speculating.latency,
+                link_costs(deployment),
             )
         return Latencies(
             _measured(pair.draft, "drafter", device), _measured(pair.target, "verifier", device)
@@ -429,7 +440,7 @@ def environment(
 
     def verification() -> LatencyModel | None:
         if deployment is not None:
-            return deployment.verifier.latency
+            return deployment.verifier.while_speculating.latency
         profile = find_measured(pair.target, "verifier", device)
         return None if profile is None else profile.latency()
 

@@ -68,6 +68,13 @@ def _endpoint(described: EndpointDescription) -> Endpoint:
         range=(restore_latency(described.range[0]), restore_latency(described.range[1]))
         if described.range
         else None,
+        speculating=restore_latency(described.speculating) if described.speculating else None,
+        speculating_range=(
+            restore_latency(described.speculating_range[0]),
+            restore_latency(described.speculating_range[1]),
+        )
+        if described.speculating_range
+        else None,
     )
 
 

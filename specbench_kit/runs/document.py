@@ -312,6 +312,17 @@ class EndpointDescription(Struct, kw_only=True):
             "none"
         ),
     ] = None
+    speculating: Annotated[
+        JsonObject | None,
+        doc(
+            "latency model while speculation is switched on, whatever is drafted; null if that adds "
+            "nothing that is known"
+        ),
+    ] = None
+    speculating_range: Annotated[
+        tuple[JsonObject, JsonObject] | None,
+        doc("latency models at the fast and the slow end of it; null if there is none"),
+    ] = None
 
 
 class DeploymentDescription(Struct, kw_only=True):

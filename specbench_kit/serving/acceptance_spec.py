@@ -92,6 +92,26 @@ class RatesByPosition(AcceptanceRates):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StatedLength(AcceptanceRates):
+    """Chains of `k` tokens whose mean acceptance length, the bonus token included, is `mean`.
+
+    Every token has the same rate, given that all earlier ones were accepted.
+    """
+
+    mean: float
+    k: int
+
+    def source(self, costs: DrafterCosts = DRAFT_MODEL) -> RoundSource:
+        require(self.k >= 1, f"length: k must be at least 1, not {self.k}")
+        require(
+            1 <= self.mean <= self.k + 1,
+            f"length: mean must lie between 1 and k + 1 = {self.k + 1}, not {self.mean:g}",
+        )
+        rate = acceptance_rate_of(self.mean - 1, self.k)
+        return iid(rate, self.k, self.stop_rule, self.spread, self.overconfidence, costs)
+
+
+@dataclass(frozen=True, kw_only=True)
 class GoldenLength(AcceptanceRates):
     """Chains of `k` tokens with the mean acceptance length that a published curve has for them.
 
@@ -117,6 +137,7 @@ class GoldenLength(AcceptanceRates):
 FORMS: Mapping[str, type[AcceptanceRates]] = {
     "iid": IidRates,
     "positions": RatesByPosition,
+    "length": StatedLength,
     GOLDEN: GoldenLength,
 }
 
@@ -132,7 +153,8 @@ def parse_rates(text: str) -> AcceptanceRates | None:
         return None
     raise SkitError(
         f"unknown acceptance '{text}': name a trace of skit record or of skit list traces, the folder of a run, "
-        "iid:alpha=0.8,length=4, positions:rates=0.8-0.7-0.6, or golden:NAME,k=4 (skit list golden)"
+        "iid:alpha=0.8,length=4, positions:rates=0.8-0.7-0.6, length:mean=2.4,k=3, or golden:NAME,k=4 "
+        "(skit list golden)"
     )
 
 

@@ -176,8 +176,8 @@ class RoundDrafting:
     one verification.
 
     Recorded rounds take their recorded works: forwards of all requests side by side, and prompts
-    one after the other. Where rounds are drawn, prompts are read by both models, and a batch with a
-    prompt is not drafted for.
+    one after the other. Where rounds are drawn, prompts are read by both models; a step that holds
+    prompts is drafted for the other requests in it only if the server `mixes_prompts` with them.
     """
 
     def __init__(
@@ -187,7 +187,10 @@ class RoundDrafting:
         longest: int,
         costs: DrafterCosts = DRAFT_MODEL,
         works: Sequence[RoundWork] = (),
+        *,
+        mixes_prompts: bool = False,
     ) -> None:
+        self._mixes_prompts = mixes_prompts
         self._latencies = costs.latencies(deployment)
         self._draft_s = self._latencies[DRAFTER].of_sums
         self._verify_s = deployment.verifier.of_sums
@@ -206,7 +209,9 @@ class RoundDrafting:
         rows = rows_of(batch, chunks)
         if self._works:
             return self._run_works(batch, rows, chunks)
-        if chunks or any(not cached for _, cached in rows):
+        if chunks or not all(cached for _, cached in rows):
+            if self._mixes_prompts:
+                return self._run_beside_prompts(batch, rows, chunks)
             return self.seconds(sums_of(rows), None), 0
         clients = [request.client for request in batch]
         drafts = [
@@ -226,6 +231,43 @@ class RoundDrafting:
             for (new, cached), (_, submitted) in zip(rows, drafts, strict=True)
         )
         return self.seconds(verified, forwards), max(submitted for _, submitted in drafts)
+
+    def _run_beside_prompts(
+        self, batch: Sequence[WaitingRound], rows: Sequence[Row], chunks: Chunks
+    ) -> tuple[float, Drafted]:
+        """Return the seconds of a step that holds prompts, or parts of them, beside requests that go
+        on.
+
+        The first forward of what drafts reads the prompts too.
+        """
+        goes_on = [
+            bool(cached) and request.client not in chunks
+            for request, (_, cached) in zip(batch, rows, strict=True)
+        ]
+        clients = [request.client for request, going in zip(batch, goes_on, strict=True) if going]
+        drafts = iter(self._drafts(clients) if clients else ())
+        lengths = []
+        submitted = []
+        for going in goes_on:
+            draft = next(drafts) if going else None
+            lengths.append(min(draft.steps, self.longest) if draft else 0)
+            submitted.append(min(draft.submitted, self.longest) if draft else 0)
+        forwards = []
+        for step in range(max(lengths, default=0))[:: self._block]:
+            going_on = [
+                (self._block, cached + step)
+                for (_, cached), steps in zip(rows, lengths, strict=True)
+                if steps > step
+            ]
+            forwards.append(going_on)
+        read = [row for row, going in zip(rows, goes_on, strict=True) if not going]
+        if read:
+            forwards = [[*read, *forwards[0]], *forwards[1:]] if forwards else [read]
+        verified = sums_of(
+            (new + more, cached) for (new, cached), more in zip(rows, submitted, strict=True)
+        )
+        seconds = self.seconds(verified, [sums_of(forward) for forward in forwards])
+        return seconds, np.array(submitted)
 
     def seconds(self, verified: BatchSums, forwards: Sequence[BatchSums] | None) -> float:
         """Return the seconds of the draft forwards, and of the verification; a batch with a prompt

@@ -7,8 +7,7 @@ from math import inf
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.fields import find_profile
-from specbench_kit.deployments.loading import Definition
+from specbench_kit.deployments.loading import Definition, profile_in
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.roofline import Roofline, roofline_of
 from specbench_kit.serving.arrays import Integers
@@ -37,8 +36,9 @@ def verifier_profile(definition: Definition) -> Profile | None:
     """Return the profile that a deployment names for its verifier; None if it gives coefficients
     instead.
     """
-    name = definition.content["verifier"].get("profile")
-    return find_profile(name, definition.path.parent, "verifier") if name else None
+    return profile_in(
+        definition.content["verifier"], definition.path.parent, "verifier", "verifier"
+    )
 
 
 def drafter_profile(definition: Definition) -> Profile | None:
@@ -46,8 +46,8 @@ def drafter_profile(definition: Definition) -> Profile | None:
     of a model.
     """
     content = definition.content
-    name = (content.get("colocated") or content["drafter"]).get("profile")
-    return find_profile(name, definition.path.parent, "drafter") if name else None
+    table = content.get("colocated") or content["drafter"]
+    return profile_in(table, definition.path.parent, "drafter", "drafter")
 
 
 def kv_capacity(

@@ -294,7 +294,12 @@ def _execution(scenario: Scenario, deployment: Deployment, devices: Devices) -> 
             "a server that drafts from a trace takes the works of one: give no acceptance to a part of --fleet",
         )
         return RoundDrafting(
-            deployment, devices.drafts, longest, scenario.source.costs, scenario.source.works
+            deployment,
+            devices.drafts,
+            longest,
+            scenario.source.costs,
+            scenario.source.works,
+            mixes_prompts=scenario.make_scheduler().mixes_prompts,
         )
     from specbench_kit.serving.policy_drafting import PolicyDrafting
 

@@ -237,6 +237,8 @@ class Scheduler(ABC):
 
     source: ClassVar[str] = ""
     """Paper or system that it comes from."""
+    mixes_prompts: ClassVar[bool] = False
+    """Whether a server drafts for requests that go on in a step that holds prompts too."""
 
     @abstractmethod
     def queue(self, estimator: Estimator, limits: BatchLimits) -> Queue:

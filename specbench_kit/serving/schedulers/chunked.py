@@ -29,6 +29,7 @@ class Chunked(Scheduler):
     """
 
     tokens: int = 2048
+    mixes_prompts = True
     source = "Sarathi-Serve, Agrawal et al. 2024; vLLM's default"
 
     def __post_init__(self) -> None:

@@ -180,11 +180,12 @@ class ScenarioBuilder:
         """
         require_place(series, deployment)
         linked = replace(deployment, link=self.network.link(deployment.link))
-        if series.serves.drafting != "server":
+        if series.serves.drafting == "none":
             return linked
-        from specbench_kit.deployments.placing import colocate
+        from specbench_kit.deployments.placing import colocate, with_engine_times
 
-        return colocate(linked)
+        placed = with_engine_times(parse_method(series.method), linked)
+        return colocate(placed) if series.serves.drafting == "server" else placed
 
     def _batch_method(self, method: Method, point: GridPoint) -> Method | None:
         """Return the method prepared for a server if it decides for the whole batch, else None."""

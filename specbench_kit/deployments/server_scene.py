@@ -1,0 +1,83 @@
+"""A deployment in one line: a target on cards of a server with what drafts beside it, under a serving
+engine.
+
+`server:gpu=h100,target=llama3.1-8b,drafter=eagle3` derives both from their shapes and the card.
+"""
+
+from dataclasses import dataclass
+
+from specbench_kit.core.errors import require
+from specbench_kit.core.specs import from_options
+from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.profilers.devices import find_device
+from specbench_kit.profilers.engine_costs import find_engine_costs
+from specbench_kit.profilers.prices import read_prices
+
+SCENE = "server"
+"""What the name of such a deployment begins with."""
+OF_TARGET = ("eagle", "eagle3", "mtp", "block", "4bit")
+"""Drafters whose shapes follow from their target's, so that they need not repeat its name."""
+
+
+@dataclass(frozen=True)
+class ServerScene:
+    """A target on `cards` of one kind and a drafter beside it, on as many or on `draft_cards`.
+
+    `drafter` is an architecture card, or one of `OF_TARGET`: an EAGLE or EAGLE-3 head, a layer that predicts several
+    tokens, a block drafter, or the target's own weights in four bits. `engine` names what a serving engine adds to each forward.
+    """
+
+    gpu: str
+    target: str
+    drafter: str
+    engine: str = "vllm"
+    cards: int = 1
+    draft_cards: int | None = None
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        require(
+            self.cards >= 1 and (self.draft_cards is None or self.draft_cards >= 1),
+            f"{SCENE}: cards and draft_cards must be at least 1",
+        )
+
+    @property
+    def drafting(self) -> str:
+        """The architecture card of what drafts."""
+        return f"{self.drafter}:{self.target}" if self.drafter in OF_TARGET else self.drafter
+
+    def content(self) -> JsonObject:
+        """Return what a file of this deployment would hold."""
+        device = find_device(self.gpu)
+        costs = find_engine_costs(self.engine)
+        rents = read_prices()
+        known = [rents[title] for title in (device.name, *device.aliases) if title in rents]
+        title = f"{self.cards} x {device.title}" if self.cards > 1 else device.title
+        own = {"gpu": self.gpu, "dtype": self.dtype, "engine": self.engine}
+        return {
+            "name": f"{self.target}-{self.drafter.partition(':')[0]}-{device.name}",
+            "description": f"{self.target} on {title} and {self.drafting} beside it, under {costs.title}.",
+            "source": f"Both models' times are derived for the card; the engine's costs: {costs.source}.",
+            "drafter": {
+                **own,
+                "model": self.drafting,
+                "cards": self.draft_cards or self.cards,
+                "placement": "server",
+            },
+            "verifier": {
+                **own,
+                "model": self.target,
+                "cards": self.cards,
+                **({"price_per_hour": self.cards * known[0].price_per_hour} if known else {}),
+            },
+        }
+
+
+def names_a_scene(name: str) -> bool:
+    """Return whether a deployment's name describes a server in one line."""
+    return name.partition(":")[0] == SCENE
+
+
+def parse_scene(name: str) -> ServerScene:
+    """Return the scene of a name such as `server:gpu=h100,target=llama3.1-8b,drafter=eagle3`."""
+    return from_options(SCENE, ServerScene, name.partition(":")[2])
