@@ -89,6 +89,24 @@ _CLASSES = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
+_TOLD = frozenset(
+    {
+        "family",
+        "hidden_size",
+        "layers",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "intermediate_size",
+        "vocabulary",
+        "tied",
+        "max_positions",
+        "experts",
+        "active_experts",
+        "expert_size",
+    }
+)
+"""The fields of a card that the package is told; a model with others has other kernels."""
 
 # fmt: off
 TOKENS = (
@@ -138,8 +156,7 @@ class KernelDatabase:
         if (
             device not in SYSTEMS
             or shapes.family not in _CLASSES
-            or shapes.weight_bits
-            or shapes.kv_bits
+            or shapes.describe().keys() - _TOLD
         ):
             raise SkitError(
                 f"no kernels of such a model on {device} were measured: known are bfloat16 models of "
