@@ -80,7 +80,15 @@ SYSTEMS = {
 """The database's name of each device card."""
 INTERCONNECTS = {"a100-80": "nvlink3", "h100": "nvlink4", "l40s": "pcie4", "rtx-pro-6000": "pcie5"}
 """The interconnect over which the reductions of several such cards were measured."""
-ALIKE = {"a100-40": "nvlink3", "h200": "nvlink4", "b200": "nvlink4"}
+ALIKE = {
+    "a100-40": "nvlink3",
+    "h20": "nvlink4",
+    "h200": "nvlink4",
+    "gh200": "nvlink4",
+    "b200": "nvlink4",
+    "b300": "nvlink4",
+    "gb200": "nvlink4",
+}
 """The interconnects of cards whose kernels were not measured over one, by those of their kin;
 others have PCIe 4.
 """
