@@ -174,8 +174,12 @@ class RoundedModel(LatencyModel):
 
     Operations take `token_s` per new token, `pair_s` per pair of a new token and one before it, and
     `head_s` per row of logits. Traffic takes `weights_s` per forward, `kv_s` per token of KV that
-    is read or written, and `experts_s` if every expert of a mixture is read; each token leaves an
-    expert out with probability `missed`. Where each of several cards has experts of its own, the
+    is read or written, `state_s` per request whose state of fixed size is read and written, and
+    `experts_s` if every expert of a mixture is read; each token leaves an expert out with
+    probability `missed`. Layers that attend to the last `window` tokens alone take
+    `windowed_pair_s` and `windowed_kv_s` in place of `pair_s` and `kv_s`: a batch is known by its
+    sums, so that the mean context of its requests, and the mean number of tokens before a new one,
+    are what the window cuts. Where each of several cards has experts of its own, the
     card with the most experts to read decides, with a share of them that is `uneven` standard
     deviations of a single expert's odds above the mean. A step lasts `forward_s` longer, and
     `wide_s` more if any request has more than one new token; reductions and exchanges between cards
@@ -198,6 +202,10 @@ class RoundedModel(LatencyModel):
     corner: float = 1.6
     overlap: float = 0.0
     uneven: float = 0.0
+    windowed_pair_s: float = 0.0
+    windowed_kv_s: float = 0.0
+    window: float = 0.0
+    state_s: float = 0.0
 
     def of_sums(self, sums: BatchSums) -> float:
         rounded_s = (
@@ -212,7 +220,12 @@ class RoundedModel(LatencyModel):
 
     def operations_s(self, sums: BatchSums) -> float:
         """Return the seconds of the operations if no memory were read."""
-        return self.token_s * sums.linear + self.pair_s * sums.pairs + self.head_s * sums.logit_rows
+        operations_s = (
+            self.token_s * sums.linear + self.pair_s * sums.pairs + self.head_s * sums.logit_rows
+        )
+        if self.windowed_pair_s:
+            operations_s += self.windowed_pair_s * min(sums.pairs, self.window * sums.linear)
+        return operations_s
 
     def traffic_s(self, sums: BatchSums) -> float:
         """Return the seconds of the traffic if nothing were computed."""
@@ -222,7 +235,11 @@ class RoundedModel(LatencyModel):
             # How many of a card's experts are hit is binomial; no card has more to read than all of
             # its experts.
             experts_s = self.experts_s * min(1.0, share + self.uneven * sqrt(share * (1 - share)))
-        return self.weights_s + experts_s + self.kv_s * (sums.linear + sums.cached)
+        moved_s = self.weights_s + experts_s + self.kv_s * (sums.linear + sums.cached)
+        if self.windowed_kv_s:
+            read = min(sums.cached, self.window * sums.requests)
+            moved_s += self.windowed_kv_s * (sums.linear + read)
+        return moved_s + self.state_s * sums.requests
 
     def parts(self, sums: BatchSums) -> dict[str, float]:
         """Return the seconds of a step by what takes them; operations and traffic share the rounded
@@ -257,6 +274,9 @@ CARD_TERMS = (
     "wide_s",
     "reduced_s",
     "experts_s",
+    "windowed_pair_s",
+    "windowed_kv_s",
+    "state_s",
 )
 """The coefficients of `RoundedModel` that are seconds of the card."""
 

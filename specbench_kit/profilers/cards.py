@@ -24,6 +24,7 @@ _NOT_SECONDS: dict[str, Any] = {
     "missed": _UnitShare,
     "overlap": _UnitShare,
     "uneven": Annotated[float, Meta(ge=0, le=100)],
+    "window": Amount,
 }
 """The types of coefficients that are no seconds. A tile is a number of tokens: without any it could
 not be filled.

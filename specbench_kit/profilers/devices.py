@@ -16,6 +16,10 @@ from specbench_kit.profilers.cards import Text
 CPU = "cpu"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes per number, by dtype."""
+LOW_PRECISION = ("float8", "float4")
+"""Numbers that some devices multiply matrices in at a higher peak; a model is served in a dtype of
+`BYTES` all the same.
+"""
 _FILE = Path(__file__).with_name("devices.toml")
 _INTERCONNECTS = Path(__file__).with_name("interconnects.toml")
 REDUCTIONS_PER_LAYER = 2
@@ -25,7 +29,8 @@ EXCHANGES_PER_LAYER = 2
 
 
 class Device(Struct, frozen=True, forbid_unknown_fields=True):
-    """Dense peaks in FLOP/s by dtype, bandwidth in bytes/s, memory in bytes.
+    """Dense peaks in FLOP/s by dtype, those of `LOW_PRECISION` too where there are units for them,
+    bandwidth in bytes/s, memory in bytes.
 
     The card of a CPU is that of one core. `power_w` is the largest power draw that its maker states, 0 if unknown,
     entered on the day `power_date`.
@@ -44,8 +49,12 @@ class Device(Struct, frozen=True, forbid_unknown_fields=True):
     power_date: str = ""
 
     def __post_init__(self) -> None:
-        if not self.peak_flops or self.peak_flops.keys() - BYTES.keys():
-            raise ValueError(f"peak_flops must be a table of FLOP/s for some of {', '.join(BYTES)}")
+        known = (*BYTES, *LOW_PRECISION)
+        if not self.dtypes or self.peak_flops.keys() - set(known):
+            raise ValueError(
+                f"peak_flops must be a table of FLOP/s for some of {', '.join(known)}, one of the "
+                f"first {len(BYTES)} among them"
+            )
 
     @property
     def power_source(self) -> str:
@@ -57,6 +66,11 @@ class Device(Struct, frozen=True, forbid_unknown_fields=True):
             if self.power_date
             else "the card's own file"
         )
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """The dtypes that a model can be served in on this device."""
+        return tuple(dtype for dtype in self.peak_flops if dtype in BYTES)
 
     @property
     def is_cpu(self) -> bool:
@@ -75,10 +89,8 @@ class Device(Struct, frozen=True, forbid_unknown_fields=True):
         """Return the peak in FLOP/s; raise SkitError for a dtype that the device cannot compute
         in.
         """
-        if dtype not in self.peak_flops:
-            raise SkitError(
-                f"{self.name} has no units for {dtype}; use {' or '.join(self.peak_flops)}"
-            )
+        if dtype not in self.dtypes:
+            raise SkitError(f"{self.name} has no units for {dtype}; use {' or '.join(self.dtypes)}")
         return self.peak_flops[dtype]
 
     def with_cores(self, cores: int) -> "Device":

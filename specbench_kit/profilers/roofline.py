@@ -94,24 +94,46 @@ class Roofline:
     def weight_bytes(self) -> int:
         """The size of all weights."""
         shapes = self.architecture
-        layers = shapes.dense_parameters + shapes.experts * shapes.expert_parameters
-        tables = shapes.head_parameters * (1 if shapes.tied else 2)
-        return round(layers * self._weight_bytes + tables * BYTES[self.dtype])
+        layers = shapes.dense_parameters * self._weight_bytes
+        layers += shapes.experts * shapes.expert_parameters * self._expert_weight_bytes
+        tables = shapes.head_parameters * shapes.tables_held
+        return round(layers + tables * BYTES[self.dtype])
 
     @property
     def kv_token_bytes(self) -> float:
-        """The size of one token's keys and values on all cards together.
+        """The size of one token's keys and values on all cards together, in layers that attend to
+        all tokens.
 
         A card holds whole heads: where there are more cards than heads, or these do not divide,
         some are repeated.
         """
+        return self._kv_bytes(self.architecture.kv_numbers)
+
+    @property
+    def windowed_kv_token_bytes(self) -> float:
+        """The size of the keys and values of one token within the window, in layers that have
+        one.
+        """
+        return self._kv_bytes(self.architecture.windowed_kv_numbers)
+
+    @property
+    def state_bytes(self) -> float:
+        """The size of the states of one request, which engines hold in float32."""
+        return float(self.architecture.state_numbers * BYTES["float32"])
+
+    def held_token_bytes(self, context: int) -> float:
+        """Return the size of what is held for a request of so many tokens, per token.
+
+        Within a window no more than its tokens are held, and states do not grow.
+        """
+        window = min(context, self.architecture.window)
+        fixed = self.windowed_kv_token_bytes * window + self.state_bytes
+        return self.kv_token_bytes + fixed / context
+
+    def _kv_bytes(self, numbers: int) -> float:
         bits, heads = self.architecture.kv_bits, self.architecture.kv_heads
         repeated = self.members * ceil(heads / self.members) / heads
-        return (
-            repeated
-            * self.architecture.kv_numbers
-            * (BYTES[self.dtype] if bits is None else bits / 8)
-        )
+        return repeated * numbers * (BYTES[self.dtype] if bits is None else bits / 8)
 
     @property
     def per_forward_s(self) -> float:
@@ -125,11 +147,7 @@ class Roofline:
         """The seconds for a multiplication and an addition with each weight, the output layer
         included.
         """
-        return (
-            2
-            * (self.architecture.layer_parameters + self.architecture.head_parameters)
-            / self._peak
-        )
+        return self._matrix_flops / self._peak + 2 * self.architecture.head_parameters / self._peak
 
     def matrices_s(self, tokens: int) -> float:
         """Return the least seconds of the layers' matrices for so many tokens, without attention
@@ -142,22 +160,28 @@ class Roofline:
         )
         return max(
             self.per_forward_s - head_s,
-            2 * self.architecture.layer_parameters * tokens / self._peak,
+            self._matrix_flops * tokens / self._peak,
         )
 
     def compute_s(self, sums: BatchSums) -> float:
         """Return the seconds of all operations at peak; a token attends to itself too."""
         shapes = self.architecture
-        flops = 2 * (
-            shapes.layer_parameters * sums.linear + shapes.head_parameters * sums.logit_rows
-        )
-        return (flops + shapes.attention_flops * (sums.pairs + sums.linear)) / self._peak
+        flops = self._token_flops * sums.linear + 2 * shapes.head_parameters * sums.logit_rows
+        in_window = min(sums.pairs, shapes.window * sums.linear)
+        flops += shapes.attention_flops * sums.pairs + shapes.windowed_attention_flops * in_window
+        return flops / self._peak
 
     def traffic_s(self, sums: BatchSums) -> float:
-        """Return the seconds for moving the weights and the KV that is read and written, at full
-        bandwidth.
+        """Return the seconds for moving the weights, and the KV and states that are read and
+        written, at full bandwidth.
         """
-        return self.per_forward_s + (sums.linear + sums.cached) * self._kv_s
+        in_window = min(sums.cached, self.architecture.window * sums.requests)
+        return (
+            self.per_forward_s
+            + (sums.linear + sums.cached) * self._kv_s
+            + (sums.linear + in_window) * self._windowed_kv_s
+            + sums.requests * self._state_s
+        )
 
     def floor_s(self, rows: Sequence[Row]) -> float:
         """Return the seconds that no implementation undercuts."""
@@ -207,7 +231,7 @@ class Roofline:
             )
             waited_s = shapes.layers * (reductions + exchanges) * interconnect.latency_s
         return RoundedModel(
-            token_s=(2 * shapes.layer_parameters + shapes.attention_flops) * flop_s,
+            token_s=self._token_flops * flop_s,
             pair_s=shapes.attention_flops * flop_s,
             head_s=2 * shapes.head_parameters * flop_s,
             weights_s=self._dense_s / speed.bandwidth,
@@ -222,6 +246,10 @@ class Roofline:
             uneven=_most_of(members) / sqrt(shapes.experts / members) if expert_parallel else 0.0,
             corner=speed.corner,
             overlap=host.overlap if speed.overlap is None else speed.overlap,
+            windowed_pair_s=shapes.windowed_attention_flops * flop_s,
+            windowed_kv_s=self._windowed_kv_s / speed.bandwidth,
+            window=float(shapes.window),
+            state_s=self._state_s / speed.bandwidth,
         )
 
     def bounds(self, form: Form) -> dict[str, float]:
@@ -229,7 +257,7 @@ class Roofline:
 
         An interaction counts half, because a prompt's token attends only to the tokens before it.
         """
-        per_token_s = 2 * self.architecture.layer_parameters / self._peak
+        per_token_s = self._matrix_flops / self._peak
         per_pair_s = self.architecture.attention_flops / self._peak
         head_s = 2 * self.architecture.head_parameters / self._peak
         work = (per_token_s, per_pair_s, self._kv_s, head_s, self.per_forward_s)
@@ -251,10 +279,32 @@ class Roofline:
         return self.device.peak(self.dtype)
 
     @property
+    def _matrix_flops(self) -> float:
+        """The operations of a token in the layers' matrices, counted at the peak of the dtype: fewer
+        where they are multiplied in numbers for which the device is faster.
+        """
+        low = self.architecture.computed_in
+        faster = self.device.peak_flops.get(low, self._peak) / self._peak if low else 1.0
+        return 2 * self.architecture.layer_parameters / faster
+
+    @property
+    def _token_flops(self) -> float:
+        """The operations of a token in all layers; it attends to itself too."""
+        shapes = self.architecture
+        own = shapes.attention_flops + shapes.windowed_attention_flops + shapes.state_flops
+        return self._matrix_flops + own
+
+    @property
     def _weight_bytes(self) -> float:
         """The bytes of one weight of the layers."""
         bits = self.architecture.weight_bits
         return BYTES[self.dtype] if bits is None else bits / 8
+
+    @property
+    def _expert_weight_bytes(self) -> float:
+        """The bytes of one weight of the experts."""
+        bits = self.architecture.expert_bits
+        return self._weight_bytes if bits is None else bits / 8
 
     @property
     def _dense_s(self) -> float:
@@ -273,13 +323,22 @@ class Roofline:
         """The seconds for reading one expert of every layer."""
         return (
             self.architecture.expert_parameters
-            * self._weight_bytes
+            * self._expert_weight_bytes
             / self.device.bandwidth_bytes_per_s
         )
 
     @property
     def _kv_s(self) -> float:
         return self.kv_token_bytes / self.device.bandwidth_bytes_per_s
+
+    @property
+    def _windowed_kv_s(self) -> float:
+        return self.windowed_kv_token_bytes / self.device.bandwidth_bytes_per_s
+
+    @property
+    def _state_s(self) -> float:
+        """The seconds for reading and writing the states of a request."""
+        return 2 * self.state_bytes / self.device.bandwidth_bytes_per_s
 
 
 def _most_of(members: int) -> float:
@@ -340,7 +399,7 @@ def roofline_of(profile: Profile) -> Roofline | str:
             if profile.device
             else "the source names no device"
         )
-    if profile.dtype not in device.peak_flops:
+    if profile.dtype not in device.dtypes:
         return (
             f"no peak of {device.name} for {profile.dtype}"
             if profile.dtype

@@ -80,7 +80,15 @@ SYSTEMS = {
 """The database's name of each device card."""
 INTERCONNECTS = {"a100-80": "nvlink3", "h100": "nvlink4", "l40s": "pcie4", "rtx-pro-6000": "pcie5"}
 """The interconnect over which the reductions of several such cards were measured."""
-ALIKE = {"a100-40": "nvlink3", "h200": "nvlink4", "b200": "nvlink4"}
+ALIKE = {
+    "a100-40": "nvlink3",
+    "h20": "nvlink4",
+    "h200": "nvlink4",
+    "gh200": "nvlink4",
+    "b200": "nvlink4",
+    "b300": "nvlink4",
+    "gb200": "nvlink4",
+}
 """The interconnects of cards whose kernels were not measured over one, by those of their kin;
 others have PCIe 4.
 """
@@ -89,6 +97,24 @@ _CLASSES = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
+_TOLD = frozenset(
+    {
+        "family",
+        "hidden_size",
+        "layers",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "intermediate_size",
+        "vocabulary",
+        "tied",
+        "max_positions",
+        "experts",
+        "active_experts",
+        "expert_size",
+    }
+)
+"""The fields of a card that the package is told; a model with others has other kernels."""
 
 # fmt: off
 TOKENS = (
@@ -138,8 +164,7 @@ class KernelDatabase:
         if (
             device not in SYSTEMS
             or shapes.family not in _CLASSES
-            or shapes.weight_bits
-            or shapes.kv_bits
+            or shapes.describe().keys() - _TOLD
         ):
             raise SkitError(
                 f"no kernels of such a model on {device} were measured: known are bfloat16 models of "

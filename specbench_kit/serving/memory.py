@@ -17,6 +17,9 @@ RESERVED = 0.1
 default.
 """
 
+TYPICAL_CONTEXT = 2048
+"""The tokens of a request over which its windows and states are spread, where no KV is stated."""
+
 
 @dataclass(frozen=True, slots=True)
 class KvCapacity:
@@ -78,12 +81,14 @@ def tokens_beside(models: Sequence[Roofline], reserved: float = RESERVED, stages
     first.
 
     A pipeline has that device once in each of its `stages`, with an equal part of the weights and
-    of every token's KV.
+    of every token's KV. What layers with a window or a state hold does not grow with a request: it
+    is spread over the tokens of requests of `TYPICAL_CONTEXT`.
     """
     memory = stages * models[0].device.memory_bytes
     weights = sum(model.weight_bytes for model in models)
     return float(
-        ((1 - reserved) * memory - weights) // sum(model.kv_token_bytes for model in models)
+        ((1 - reserved) * memory - weights)
+        // sum(model.held_token_bytes(TYPICAL_CONTEXT) for model in models)
     )
 
 

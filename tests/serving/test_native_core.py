@@ -49,6 +49,8 @@ ROUNDED = RoundedModel(
     1e-5, 1e-8, 1e-6, 4e-3, 1e-7, 2e-3, wide_s=1e-3, host_s=3e-3, host_request_s=1e-4, overlap=0.5
 )
 """A latency model that is no sum over the requests of a batch."""
+WINDOWED = replace(ROUNDED, windowed_pair_s=3e-8, windowed_kv_s=4e-7, window=64.0, state_s=1e-4)
+"""That of a model with windows and states: most contexts are longer than the window, prompts are not."""
 
 pytestmark = pytest.mark.skipif(
     native_core.load_core() is None, reason="the event loop was not compiled"
@@ -74,7 +76,9 @@ def random_scenario(seed: int) -> Scenario:
     link = replace(DEPLOYMENT.link, jitter_s=one_of(0.0, 0.004, 0.05))
     deployment = replace(DEPLOYMENT, link=link, predictor_s=one_of(None, 3e-4))
     if random.random() < 0.3:
-        deployment = replace(deployment, verifier=Endpoint("server", ROUNDED))
+        deployment = replace(
+            deployment, verifier=Endpoint("server", (ROUNDED, WINDOWED)[seed // 6 % 2])
+        )
     if (stages := int(one_of(1, 1, 2, 4))) > 1:
         transfer = HandOver(
             latency_s=2e-4, bytes_per_token=8e3, bytes_per_s=1e9, per_pass=stages - 1

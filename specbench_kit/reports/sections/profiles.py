@@ -29,6 +29,9 @@ COEFFICIENTS = {
     "wide_s": ("wide", "forward in which a request has several new tokens"),
     "reduced_s": ("reduced", "new token, between the cards"),
     "experts_s": ("experts", "forward, if every expert is read"),
+    "windowed_pair_s": ("windowed pair", "pair of tokens within the window"),
+    "windowed_kv_s": ("windowed kv", "token of KV within the window that is read or written"),
+    "state_s": ("state", "request, for reading and writing its state"),
     "host_request_s": ("request", "request, on the host"),
     "host_s": ("host", "forward, on the host"),
 }
@@ -41,8 +44,9 @@ EQUATIONS = {
     "work": "T = token * new + pair * context + read * cached + head * rows of logits + forward",
     "served": "T = token * new + pair * context + read * cached + head * rows of logits + request * requests + forward",
     "rounded": "T = (operations^q + traffic^q)^(1/q) + forward + wide + reduced * new, and the host beside it; "
-    "operations = token * new + pair * context + head * rows of logits; "
-    "traffic = weights + experts * share hit + kv * (cached + new)",
+    "operations = token * new + pair * context + head * rows of logits + windowed pair * min(context, window * new); "
+    "traffic = weights + experts * share hit + kv * (cached + new) + windowed kv * (min(cached, window * requests) + "
+    "new) + state * requests",
     "kernels": "T = matrices(new) + output layer(rows of logits) + attention(requests, context, new), and the host "
     "beside it",
 }

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from msgspec import structs
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.foreign_file import StatedFile
@@ -17,7 +16,6 @@ from specbench_kit.deployments.fields import endpoint_of
 from specbench_kit.deployments.in_stages import in_stages
 from specbench_kit.deployments.loading import Definition, find
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.derived_run import shared_profile
 from specbench_kit.profilers.devices import Device, find_device
@@ -201,7 +199,7 @@ class Market:
     @property
     def own_bits(self) -> int:
         """The bits of a weight of the target as it is: what its architecture states, or 16."""
-        return round(require_architecture(self.target).weight_bits or 16)
+        return round(require_architecture(self.target).layer_bits or 16)
 
     @property
     def bits(self) -> tuple[int, ...]:
@@ -377,9 +375,7 @@ class Market:
     def _with_bits(self, subject: Subject, bits: int) -> Subject:
         if bits == self.own_bits:
             return subject
-        architecture: Architecture = structs.replace(
-            require_architecture(subject), weight_bits=BITS[bits]
-        )
+        architecture = require_architecture(subject).with_weight_bits(BITS[bits])
         return replace(subject, name=f"{subject.name}-{bits}bit", architecture=architecture)
 
     def kv_tokens(self, server: CandidateServer, placement: Placement) -> float:

@@ -78,6 +78,10 @@ NUMBERS = {
         "uneven",
         "how far the card with the most experts to read is above the mean, no time",
     ),
+    "window": (
+        "window",
+        "the tokens that layers with a window attend to, the last ones, no time",
+    ),
     "overlap": ("overlap", "the share of the shorter of host and card that is hidden, no time"),
 }
 """Symbols and meanings of the coefficients that are no seconds."""
