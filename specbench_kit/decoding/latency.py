@@ -183,8 +183,10 @@ class RoundedModel(LatencyModel):
     card with the most experts to read decides, with a share of them that is `uneven` standard
     deviations of a single expert's odds above the mean. A step lasts `forward_s` longer, and
     `wide_s` more if any request has more than one new token; reductions and exchanges between cards
-    take `reduced_s` per new token. The host takes `host_s` per step and `host_request_s` per
-    request, in parallel to the card as far as `overlap` says.
+    take `reduced_s` per new token. An engine whose kernels multiply a matrix with one vector after
+    the other up to `narrow` new tokens takes `narrow_token_s` for each beyond the first, and with
+    other kernels `wider_s` for all steps with more. The host takes `host_s` per step and
+    `host_request_s` per request, in parallel to the card as far as `overlap` says.
     """
 
     token_s: float
@@ -206,17 +208,27 @@ class RoundedModel(LatencyModel):
     windowed_kv_s: float = 0.0
     window: float = 0.0
     state_s: float = 0.0
+    narrow: float = 0.0
+    narrow_token_s: float = 0.0
+    wider_s: float = 0.0
 
     def of_sums(self, sums: BatchSums) -> float:
         rounded_s = (
             self.operations_s(sums) ** self.corner + self.traffic_s(sums) ** self.corner
         ) ** (1 / self.corner)
-        card_s = rounded_s + self.forward_s + self.reduced_s * sums.linear
-        if sums.longest > 1:
-            card_s += self.wide_s
+        card_s = rounded_s + self.forward_s + self.reduced_s * sums.linear + self.width_s(sums)
         return beside_host_s(
             card_s, self.host_s + self.host_request_s * sums.requests, self.overlap
         )
+
+    def width_s(self, sums: BatchSums) -> float:
+        """Return the seconds that a step takes longer for having more than one new token."""
+        seconds = self.wide_s if sums.longest > 1 else 0.0
+        if not self.narrow:
+            return seconds
+        if sums.linear > self.narrow:
+            return seconds + self.wider_s
+        return seconds + self.narrow_token_s * max(0, sums.linear - 1)
 
     def operations_s(self, sums: BatchSums) -> float:
         """Return the seconds of the operations if no memory were read."""
@@ -252,7 +264,7 @@ class RoundedModel(LatencyModel):
         parts = {
             "operations": share * rounded_s,
             "traffic": (1 - share) * rounded_s,
-            "idle": self.forward_s + (self.wide_s if sums.longest > 1 else 0.0),
+            "idle": self.forward_s + self.width_s(sums),
             "reductions": self.reduced_s * sums.linear,
         }
         return {**parts, "host": self.of_sums(sums) - sum(parts.values())}
@@ -277,6 +289,8 @@ CARD_TERMS = (
     "windowed_pair_s",
     "windowed_kv_s",
     "state_s",
+    "narrow_token_s",
+    "wider_s",
 )
 """The coefficients of `RoundedModel` that are seconds of the card."""
 

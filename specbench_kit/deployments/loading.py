@@ -39,6 +39,7 @@ from specbench_kit.profilers.engine_costs import (
 )
 from specbench_kit.profilers.roofline import Roofline, roofline_of
 from specbench_kit.profilers.settings import AUTO
+from specbench_kit.profilers.software import KERNELS
 from specbench_kit.runs.document import HandOver
 
 LOCAL = "local"
@@ -156,6 +157,7 @@ class _ModelTable(Struct):
     model: Text | None = None
     cards: Size = 1
     dtype: Text = AUTO
+    software: Text | None = None
 
 
 class _EndpointTable(_ModelTable):
@@ -296,11 +298,18 @@ def _profile_of(table: _ModelTable, folder: Path, label: str, role: Role) -> Pro
         return find_profile(table.profile, folder, f"{label}: profile")
     assert table.gpu is not None
     assert table.model is not None
-    return _derived_profile(table.model, table.gpu, table.cards, table.dtype, role)
+    software = table.software
+    if software is None and isinstance(table, _EndpointTable) and table.engine is not None:
+        software = find_engine_costs(table.engine).software
+    return _derived_profile(
+        table.model, table.gpu, table.cards, table.dtype, role, software or KERNELS
+    )
 
 
 @lru_cache(maxsize=256)
-def _derived_profile(model: str, gpu: str, members: int, dtype: str, role: Role) -> Profile:
+def _derived_profile(
+    model: str, gpu: str, members: int, dtype: str, role: Role, software: str
+) -> Profile:
     """Return the profile of a model by measured kernels of a card where there are such, else by its
     data sheet.
     """
@@ -309,7 +318,7 @@ def _derived_profile(model: str, gpu: str, members: int, dtype: str, role: Role)
     from specbench_kit.profilers.subject import find_subject
 
     subject = find_subject(model, "target" if role == "verifier" else "draft")
-    return shared_profile(find_device(gpu), members, subject, role, dtype)
+    return shared_profile(find_device(gpu), members, subject, role, dtype, software)
 
 
 def _endpoint(table: _ModelTable, folder: Path, label: str, role: Role) -> Endpoint:
@@ -450,6 +459,7 @@ UNITS = {
     "model": "an architecture card, or a folder or .toml file with one",
     "cards": "cards of that kind that share the model",
     "dtype": "float32, float16 or bfloat16",
+    "software": "a name of skit list software, by default that of the engine's kernels",
     "price_per_hour": "per hour, in any currency",
     "power_w": "W, by default that of the data sheet",
     "host_s": "s per step beside the card, for derived profiles",

@@ -23,8 +23,9 @@ OF_TARGET = ("eagle", "eagle3", "mtp", "block", "4bit")
 class ServerScene:
     """A target on `cards` of one kind and a drafter beside it, on as many or on `draft_cards`.
 
-    `drafter` is an architecture card, or one of `OF_TARGET`: an EAGLE or EAGLE-3 head, a layer that predicts several
-    tokens, a block drafter, or the target's own weights in four bits. `engine` names what a serving engine adds to each forward.
+    `drafter` is an architecture card, or one of `OF_TARGET`: an EAGLE or EAGLE-3 head, a layer that predicts
+    several tokens, a block drafter, or the target's own weights in four bits. `engine` names what a serving
+    engine adds to each forward.
     """
 
     gpu: str

@@ -11,6 +11,13 @@ from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import RoundedModel
 from specbench_kit.profilers.base import Corner, Form, Profile, Role, Source
 from specbench_kit.profilers.devices import Device, Interconnect, bundled_device, find_interconnect
+from specbench_kit.profilers.engine_costs import (
+    FAST,
+    SLOW,
+    TYPICAL,
+    find_engine_costs,
+    launched_for,
+)
 from specbench_kit.profilers.fit import Observation, evaluated
 from specbench_kit.profilers.parts import ProfiledDevice, ProfiledPart, ProfileResult, name_profile
 from specbench_kit.profilers.roofline import STEP_RANGE_S, Host, Roofline
@@ -23,7 +30,7 @@ from specbench_kit.profilers.silicon import (
     find_kernels,
     measured_kernels,
 )
-from specbench_kit.profilers.software import find_software
+from specbench_kit.profilers.software import KERNELS, find_software
 from specbench_kit.profilers.subject import Subject, require_architecture
 
 
@@ -70,14 +77,24 @@ def derived_profile(
 
 
 def shared_profile(
-    card: Device, members: int, subject: Subject, role: Role = "verifier", dtype: str = AUTO
+    card: Device,
+    members: int,
+    subject: Subject,
+    role: Role = "verifier",
+    dtype: str = AUTO,
+    software: str = KERNELS,
 ) -> Profile:
     """Return the profile of a model on so many cards of one kind, which share it by tensor
     parallelism.
     """
     interconnect = interconnect_of(card).name if members > 1 else None
     settings = VerifierProfileSettings(
-        target=subject.name, gpu=card.name, cards=members, interconnect=interconnect, dtype=dtype
+        target=subject.name,
+        gpu=card.name,
+        cards=members,
+        interconnect=interconnect,
+        dtype=dtype,
+        software=software,
     )
     return derived_profile(settings, card, subject, role)
 
@@ -91,7 +108,9 @@ def _derive(
     settings: ProfileSettings, device: ProfiledDevice, card: Device, part: ProfiledPart, date: str
 ) -> tuple[Profile, _Derivation]:
     kernels = _kernels(settings, device, card, part)
-    derived = _by_kernels(settings, kernels) if kernels else _by_law(settings, device, card, part)
+    derived = (
+        _by_kernels(settings, kernels, part) if kernels else _by_law(settings, device, card, part)
+    )
     name = name_profile(part, settings, device)
     if not settings.name:
         name += (
@@ -155,13 +174,44 @@ def _kernels(
     return measured_kernels(part.subject.name, shapes, card.name, settings.engine, settings.cards)
 
 
-def _by_kernels(settings: ProfileSettings, kernels: MeasuredKernels) -> _Derivation:
-    host, (low, high) = settings.host, kernels.spread
-    coefficients = {
-        "host_request_s": host.request_s,
-        "host_s": host.step_s,
-        "overlap": host.overlap,
-    }
+@dataclass(frozen=True, slots=True)
+class _Hosts:
+    """The host beside a card, as an engine's typically is, and at both ends of what it may take."""
+
+    typical: Host
+    fast: Host
+    slow: Host
+
+
+def _hosts(settings: ProfileSettings, part: ProfiledPart) -> _Hosts:
+    """Return the host that the settings state, or that of the engine whose kernels are assumed.
+
+    A software card other than that of the kernels has its host in its own numbers.
+    """
+    stated = Host(settings.host_s or 0.0, settings.host_request_s or 0.0, settings.overlap)
+    if not settings.is_default_software:
+        slow = stated if stated.step_s else stated.with_step_s(STEP_RANGE_S[1])
+        return _Hosts(stated, stated, slow)
+    costs = find_engine_costs(settings.engine)
+    step_s = costs.step_s
+    if part.role == "drafter":
+        step_s = costs.launch_s(launched_for(part.subject.name))
+
+    def host(end: int) -> Host:
+        return Host(
+            step_s[end] if settings.host_s is None else settings.host_s,
+            costs.request_s[end] if settings.host_request_s is None else settings.host_request_s,
+            settings.overlap,
+        )
+
+    return _Hosts(host(TYPICAL), host(FAST), host(SLOW))
+
+
+def _by_kernels(
+    settings: ProfileSettings, kernels: MeasuredKernels, part: ProfiledPart
+) -> _Derivation:
+    hosts, (low, high) = _hosts(settings, part), kernels.spread
+    coefficients = _coefficients(hosts.typical)
     return _Derivation(
         source="silicon",
         form="kernels",
@@ -169,9 +219,17 @@ def _by_kernels(settings: ProfileSettings, kernels: MeasuredKernels) -> _Derivat
         coefficients=coefficients,
         reference=f"the sum of measured kernels under {kernels.engine} ({kernels.source}), not measured as a whole",
         software=f"{kernels.engine}-kernels",
-        fast=Corner(low, {"host_s": _least_host_s(host)}),
-        slow=Corner(high, {"host_s": _most_host_s(host)}),
+        fast=Corner(low, _others(coefficients, _coefficients(hosts.fast))),
+        slow=Corner(high, _others(coefficients, _coefficients(hosts.slow))),
     )
+
+
+def _coefficients(host: Host) -> dict[str, float]:
+    return {
+        "host_request_s": host.request_s,
+        "host_s": host.step_s,
+        "overlap": host.overlap,
+    }
 
 
 def _by_law(
@@ -179,7 +237,7 @@ def _by_law(
 ) -> _Derivation:
     software = find_software(settings.software)
     members = settings.cards
-    host = settings.host
+    hosts = _hosts(settings, part)
     interconnect = find_interconnect(settings.interconnect) if settings.interconnect else None
     shapes = require_architecture(part.subject)
     ep = settings.expert_parallel
@@ -187,11 +245,9 @@ def _by_law(
         shapes.require_shared_experts(members, part.subject.name)
     roofline = Roofline(card.combined(members), shapes, device.dtype, members)
     estimate = partial(roofline.estimate, software, members, expert_parallel=ep)
-    model = estimate(interconnect, host)
-    slow = estimate(
-        interconnect.slow if interconnect else None, host.with_step_s(_most_host_s(host))
-    )
-    fast = estimate(interconnect, host.with_step_s(_least_host_s(host)))
+    model = estimate(interconnect, hosts.typical)
+    slow = estimate(interconnect.slow if interconnect else None, hosts.slow)
+    fast = estimate(interconnect, hosts.fast)
     coefficients = {name: float(value) for name, value in asdict(model).items()}
     low, high = software.on(card.name).spread or (1.0, 1.0)
     together = f", {members} of them over {interconnect.title}" if interconnect else ""
@@ -203,20 +259,11 @@ def _by_law(
         coefficients=coefficients,
         reference=f"derived from the data sheet of {card.title}{together}, not measured",
         software=software.name,
-        fast=Corner(low, _changes(coefficients, fast)),
-        slow=Corner(high, _changes(coefficients, slow)),
+        fast=Corner(low, _others(coefficients, asdict(fast))),
+        slow=Corner(high, _others(coefficients, asdict(slow))),
     )
 
 
-def _changes(coefficients: Mapping[str, float], model: RoundedModel) -> dict[str, float]:
-    """Return the coefficients of a model that differ from those given."""
-    return {name: value for name, value in asdict(model).items() if value != coefficients[name]}
-
-
-def _least_host_s(host: Host) -> float:
-    """Return the host's seconds per step at the fast end: none, unless the user has stated them."""
-    return host.step_s or STEP_RANGE_S[0]
-
-
-def _most_host_s(host: Host) -> float:
-    return host.step_s or STEP_RANGE_S[1]
+def _others(coefficients: Mapping[str, float], at_end: Mapping[str, float]) -> dict[str, float]:
+    """Return the coefficients at an end that differ from those given."""
+    return {name: value for name, value in at_end.items() if value != coefficients[name]}

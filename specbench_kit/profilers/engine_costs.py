@@ -15,6 +15,7 @@ from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, RoundedModel
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.cards import Text
+from specbench_kit.profilers.software import KERNELS
 
 _FILE = Path(__file__).with_name("engine_costs.toml")
 Launched = Literal["draft model", "head", "block"]
@@ -38,10 +39,12 @@ NOTHING: Seconds = (0.0, 0.0, 0.0)
 class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
     """What an engine adds to the forwards of target and drafter; each cost has a range and a source.
 
-    A step of the target takes `step_s` more, `layer_s` more per layer and `request_s` per request. While speculation is
-    switched on, whatever a round drafts, `speculating_step_s` and `speculating_request_s` are added, and the step takes
-    the share `speculating_share` longer. Each forward of what drafts takes `draft_model_s`, `head_s` or `block_s` more.
-    `overlap` is the share of the shorter of the host's and the card's time that is hidden.
+    A step of the target takes `step_s` more, `layer_s` more per layer and `request_s` per request. While
+    speculation is switched on, whatever a round drafts, `speculating_step_s` and `speculating_request_s` are added,
+    and the step takes the share `speculating_share` longer. Each forward of what drafts takes `draft_model_s`,
+    `head_s` or `block_s` more. `overlap` is the share of the shorter of the host's and the card's time that is
+    hidden. `software` is the card of the engine's kernels; by default they are those of `skit list software` that
+    were measured.
     """
 
     title: Text
@@ -51,6 +54,7 @@ class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
     head_s: Seconds
     block_s: Seconds
     sources: dict[str, Text]
+    software: Text = KERNELS
     layer_s: Seconds = NOTHING
     request_s: Seconds = NOTHING
     speculating_step_s: Seconds = NOTHING
@@ -104,14 +108,16 @@ class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
         self, latency: LatencyModel, layers: int, launched: Launched, label: str, end: int = TYPICAL
     ) -> LatencyModel:
         """Return the latency of a forward of what drafts, at one end of the costs."""
-        launch_s = {
+        launch_s = self.launch_s(launched)[end] + layers * self.layer_s[end]
+        return self._with_host(latency, launch_s, self.request_s[end], label)
+
+    def launch_s(self, launched: Launched) -> Seconds:
+        """Return what each forward of such a drafter takes longer."""
+        return {
             "draft model": self.draft_model_s,
             "head": self.head_s,
             "block": self.block_s,
         }[launched]
-        return self._with_host(
-            latency, launch_s[end] + layers * self.layer_s[end], self.request_s[end], label
-        )
 
     def _with_host(
         self, latency: LatencyModel, host_s: float, request_s: float, label: str

@@ -250,6 +250,11 @@ class Roofline:
             windowed_kv_s=self._windowed_kv_s / speed.bandwidth,
             window=float(shapes.window),
             state_s=self._state_s / speed.bandwidth,
+            narrow=float(speed.narrow),
+            narrow_token_s=self._token_flops / (self._peak * speed.narrow_compute)
+            if speed.narrow
+            else 0.0,
+            wider_s=speed.wider * self._dense_s / speed.bandwidth,
         )
 
     def bounds(self, form: Form) -> dict[str, float]:

@@ -70,8 +70,8 @@ class ProfileSettings:
     cards: int = 1
     interconnect: str | None = None
     expert_parallel: bool = False
-    host_s: float = 0.0
-    host_request_s: float = 0.0
+    host_s: float | None = None
+    host_request_s: float | None = None
     overlap: float = 0.0
     device: TorchDevice = "auto"
     dtype: Dtype = "auto"
@@ -122,7 +122,8 @@ class ProfileSettings:
             raise SkitError(
                 "--engine is for measured kernels: leave it out beside --from data-sheet"
             )
-        Host(self.host_s, self.host_request_s, self.overlap)  # which refuses what no host can take
+        # Which refuses what no host can take.
+        Host(self.host_s or 0.0, self.host_request_s or 0.0, self.overlap)
         if self.name is not None and (not self.name or set(self.name) & set("/\\:=,")):
             raise SkitError(
                 f"--name '{self.name}' cannot be a file's name: use letters, digits, dots and dashes"
@@ -152,11 +153,6 @@ class ProfileSettings:
                 field.name not in options or not is_given,
                 f"{option.shown_name(field.name)} has no effect: {reason}; leave it out",
             )
-
-    @property
-    def host(self) -> Host:
-        """The host beside the card of a derived profile."""
-        return Host(self.host_s, self.host_request_s, self.overlap)
 
     @property
     def is_default_software(self) -> bool:
@@ -225,12 +221,20 @@ class VerifierProfileSettings(ProfileSettings):
         ),
     ] = False
     host_s: Annotated[
-        float, Option("Seconds that the host of a derived profile takes per step.", MODELS)
-    ] = 0.0
+        float | None,
+        Option(
+            "Seconds that the host of a derived profile takes per step; by default those of the --engine in "
+            "`skit list engine-costs`.",
+            MODELS,
+        ),
+    ] = None
     host_request_s: Annotated[
-        float,
-        Option("Seconds that the host of a derived profile takes per request of a step.", MODELS),
-    ] = 0.0
+        float | None,
+        Option(
+            "Seconds that the host of a derived profile takes per request of a step; by default those of the --engine.",
+            MODELS,
+        ),
+    ] = None
     overlap: Annotated[
         float,
         Option(

@@ -25,10 +25,12 @@ class AchievedSpeed(Struct, frozen=True, forbid_unknown_fields=True):
     """Shares of a card's peak, its bandwidth and its interconnect's, and seconds added to each
     forward and layer.
 
-    `corner` says how far operations and traffic hide each other, 1 not at all; `wide_layer_s` are seconds per layer of
-    steps in which a request has several new tokens. The host takes `launch_s` per layer and `request_s` per request, in
-    parallel to the device as far as `overlap` says. `spread` are the factors on a time between which nine of ten
-    measured ones lie, of a model or a card that the numbers were not fitted to.
+    `corner` says how far operations and traffic hide each other, 1 not at all; `wide_layer_s` are seconds per layer
+    of steps in which a request has several new tokens. The host takes `launch_s` per layer and `request_s` per
+    request, in parallel to the device as far as `overlap` says. Steps of up to `narrow` new tokens are computed
+    vector by vector, at the share `narrow_compute` of the peak; larger ones take longer by the share `wider` of the
+    time of the weights. `spread` are the factors on a time between which nine of ten measured ones lie, of a model
+    or a card that the numbers were not fitted to.
     """
 
     compute: Share = 1.0
@@ -41,6 +43,9 @@ class AchievedSpeed(Struct, frozen=True, forbid_unknown_fields=True):
     launch_s: Amount = 0.0
     request_s: Amount = 0.0
     overlap: Annotated[float, Meta(ge=0, le=1)] | None = None
+    narrow: Annotated[int, Meta(ge=0, le=4096)] = 0
+    narrow_compute: Share = 1.0
+    wider: Amount = 0.0
     spread: tuple[Factor, Factor] | None = None
     source: str = ""
 
@@ -77,6 +82,9 @@ class Software(Struct, frozen=True):
             speed.launch_s > 0
         )
         added_us += [f"{1e6 * speed.request_s:g} us a request there"] * (speed.request_s > 0)
+        added_us += [
+            f"a kernel that takes up to {speed.narrow} tokens one by one at {speed.narrow_compute:.0%} of the peak"
+        ] * (speed.narrow > 0)
         return (
             f"{self.title}, at {speed.compute:.0%} of the peak and {speed.bandwidth:.0%} of the bandwidth and "
             f"{' and '.join(added_us) or 'nothing'} besides ({speed.source})"

@@ -92,8 +92,8 @@ class FieldTable(Struct, frozen=True, forbid_unknown_fields=True):
     prompt_tokens: Annotated[Text, Meta(description="lengths of prompts")]
     output_tokens: Annotated[Text, Meta(description="lengths of answers")]
     series: dict[str, FieldSeries]
-    measured: list[MeasuredNumbers]
     inputs: Annotated[list[FieldInput], Meta(description="what went into the prediction")]
+    measured: list[MeasuredNumbers] = []
     requests: Annotated[list[Size], Meta(description="requests in flight, by point")] = []
     rates_per_s: Annotated[list[float], Meta(description="requests per second, by point")] = []
     max_batch: Annotated[Size, Meta(description="most requests of a step")] = 256
