@@ -175,10 +175,8 @@ class ProfileSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifierProfileSettings(ProfileSettings):
-    """The settings for a target alone, measured on this machine or derived from the data sheet of a
-    device.
-    """
+class DerivableProfileSettings(ProfileSettings):
+    """The options of a profile that is derived where this machine has no such device."""
 
     gpu: Annotated[
         str | None,
@@ -196,15 +194,40 @@ class VerifierProfileSettings(ProfileSettings):
             flag="from",
         ),
     ] = AUTO
-    engine: Annotated[
-        KernelEngine, Option("Serving engine whose kernels were measured.", MODELS)
-    ] = "vllm"
     software: Annotated[
         str,
         Option(
             "Serving software whose speed is assumed: a name from `skit list software`.", MODELS
         ),
     ] = KERNELS
+    host_s: Annotated[
+        float, Option("Seconds that the host of a derived profile takes per step.", MODELS)
+    ] = 0.0
+    host_request_s: Annotated[
+        float,
+        Option("Seconds that the host of a derived profile takes per request of a step.", MODELS),
+    ] = 0.0
+    overlap: Annotated[
+        float,
+        Option(
+            "Share of the shorter of the host's and the card's time that is hidden, 0 to 1.", MODELS
+        ),
+    ] = 0.0
+    require_measured: Annotated[
+        bool,
+        Option("Fail if this machine has no such --gpu, instead of using its data sheet.", MODELS),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierProfileSettings(DerivableProfileSettings):
+    """The settings for a target alone, measured on this machine or derived from the data sheet of a
+    device.
+    """
+
+    engine: Annotated[
+        KernelEngine, Option("Serving engine whose kernels were measured.", MODELS)
+    ] = "vllm"
     cards: Annotated[
         int,
         Option(
@@ -224,23 +247,6 @@ class VerifierProfileSettings(ProfileSettings):
             MODELS,
         ),
     ] = False
-    host_s: Annotated[
-        float, Option("Seconds that the host of a derived profile takes per step.", MODELS)
-    ] = 0.0
-    host_request_s: Annotated[
-        float,
-        Option("Seconds that the host of a derived profile takes per request of a step.", MODELS),
-    ] = 0.0
-    overlap: Annotated[
-        float,
-        Option(
-            "Share of the shorter of the host's and the card's time that is hidden, 0 to 1.", MODELS
-        ),
-    ] = 0.0
-    require_measured: Annotated[
-        bool,
-        Option("Fail if this machine has no such --gpu, instead of using its data sheet.", MODELS),
-    ] = False
     save_to: Annotated[
         Path | None,
         Option("File to write (.toml); the default is one in your folder of profiles.", OUTPUT),
@@ -248,15 +254,17 @@ class VerifierProfileSettings(ProfileSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrafterProfileSettings(ProfileSettings):
-    """The settings for both models of a pair, measured on this machine."""
+class DrafterProfileSettings(DerivableProfileSettings):
+    """The settings for both models of a pair, measured on this machine or derived from the data sheet
+    of a device.
+    """
 
     draft: Annotated[
         str | None,
         Option(
             "Draft model: 'auto' for the one that belongs to the target, a pair from `skit list models`, a folder, a "
-            "hub id, a .gguf file, or an architecture card with random weights (a name such as qwen3-0.6b, or a .toml "
-            "file).",
+            "hub id, a .gguf file, an architecture card with random weights (a name such as qwen3-0.6b, or a .toml "
+            "file), or with --gpu what is derived from the target: eagle3, mtp, block or 4bit.",
             MODELS,
         ),
     ] = "auto"
