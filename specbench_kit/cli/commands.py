@@ -132,9 +132,10 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         ),
         "profile-drafter": CommandEntry(
             "profiling:profile_drafter",
-            "Profile a pair of models: time draft steps and verifications, and fit AdaSpec's latency model.",
+            "Profile a pair of models: time draft steps and verifications, and fit AdaSpec's latency model; or derive "
+            "both from the data sheet of a --gpu.",
             example="skit profile-drafter --target bundled",
-            first="target draft device budget runs name out resume",
+            first="target draft gpu device budget runs name out resume",
         ),
         "profile-server": CommandEntry(
             "profile_server:profile_server",
@@ -220,7 +221,8 @@ GROUPS: dict[str, dict[str, CommandEntry]] = {
         ),
         "new": CommandEntry(
             "new:new",
-            "Create a package with a method of your own and its test; once installed, every command knows it.",
+            "Create a package with a method of your own and its test, which every command knows once it is installed; "
+            "or an architecture card, a device card or a deployment of your own to edit.",
         ),
         "schema": CommandEntry(
             "schema:schema", "Print the JSON Schema of a file format, or list the formats."

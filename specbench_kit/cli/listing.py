@@ -16,6 +16,7 @@ from specbench_kit.core.plain_text import one_line, summary_of
 from specbench_kit.core.specs import init_fields
 
 if TYPE_CHECKING:
+    from specbench_kit.profilers.architectures import Architecture
     from specbench_kit.serving.golden import GoldenCurve
 
 ListEntry = dict[str, Any]
@@ -36,8 +37,8 @@ def list_entries(
         str | None,
         Option(
             "methods, drafters, datasets, models, traces, golden, executors, predictors, profiles, deployments, "
-            "devices, software, engine-costs, systems, schedulers, routers, presets, experiments, engines or formats; "
-            "by default the names of all except drafters, executors and engines, which take seconds to list.",
+            "devices, architectures, software, engine-costs, systems, schedulers, routers, presets, experiments, "
+            "engines or formats; by default the names of all except drafters, executors and engines, which take seconds to list.",
             argument=True,
         ),
     ] = None,
@@ -92,6 +93,8 @@ def _list_one(kind: str, name: str, as_json: bool) -> None:
         return
     of_kind = KINDS[kind]()
     found = [entry for entry in of_kind if entry["name"] == name]
+    if not found and kind == "architectures":
+        found = _derived_architecture(name)
     if not found:
         hint = did_you_mean(name, [entry["name"] for entry in of_kind])
         raise SkitError(
@@ -336,6 +339,45 @@ def _list_engine_costs() -> list[ListEntry]:
         }
         for name, costs in bundled_engine_costs().items()
     ]
+
+
+@_lists("architectures")
+def _list_architectures() -> list[ListEntry]:
+    from specbench_kit.profilers.architectures import bundled_architectures
+    from specbench_kit.profilers.variants import VARIANTS
+
+    cards = [_architecture(name, shapes) for name, shapes in bundled_architectures().items()]
+    derived = [
+        {
+            "name": f"{prefix}:ARCHITECTURE",
+            "summary": f"derived from any architecture: {variant.title}",
+        }
+        for prefix, variant in VARIANTS.items()
+    ]
+    return [*cards, *derived]
+
+
+def _derived_architecture(name: str) -> list[ListEntry]:
+    """Return the entry of an architecture that a prefix makes of one; none if there is no such."""
+    from specbench_kit.profilers.variants import find_architecture
+
+    shapes = find_architecture(name)
+    return [] if shapes is None else [_architecture(name, shapes)]
+
+
+def _architecture(name: str, shapes: "Architecture") -> ListEntry:
+    from specbench_kit.profilers.variants import describe_architecture
+
+    return {
+        "name": name,
+        "summary": describe_architecture(shapes),
+        "parameters": shapes.parameters,
+        "active_parameters": shapes.active_parameters,
+        "tokens_per_forward": shapes.tokens_per_forward,
+        "kv_numbers_per_token": shapes.kv_numbers + shapes.windowed_kv_numbers,
+        "state_numbers": shapes.state_numbers,
+        "card": shapes.describe(),
+    }
 
 
 @_lists("software")

@@ -34,7 +34,7 @@ def profile_verifier(options: Given[VerifierProfileSettings], as_json: JsonOptio
 
 
 def profile_drafter(options: Given[DrafterProfileSettings], as_json: JsonOption = False) -> None:
-    """Profile a pair of models on the device at hand."""
+    """Profile a pair of models on a device."""
     _profile(options.make(argv=command_line()), as_json)
 
 

@@ -355,11 +355,12 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
         """Return a transformers configuration of these shapes; raise SkitError if random weights of
         them cannot be made.
         """
+        kind = "draft head" if self.beside_layers else f"model of the type {self.family}"
+        kind += "" if self.layer_bits is None else f" in {self.layer_bits:.4g} bits"
         require(
-            self.family in BUILT and not self.beside_layers,
-            f"no model with random weights is made of the shapes of a {self.family}"
-            f"{' draft head' if self.beside_layers else ''}: derive its profile for a --gpu that this "
-            "machine does not have, or name a folder with its weights",
+            self.family in BUILT and not self.beside_layers and self.layer_bits is None,
+            f"no {kind} is made with random weights: derive its profile for a --gpu that this machine "
+            "does not have, or name a folder with its weights",
         )
         from transformers import AutoConfig
 

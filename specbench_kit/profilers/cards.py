@@ -106,6 +106,7 @@ def names_a_file(name: str) -> bool:
 
 LISTED = {
     "GPU": "devices",
+    "architecture": "architectures",
     "profile": "profiles",
     "deployment": "deployments",
     "software": "software",

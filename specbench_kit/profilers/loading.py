@@ -1,5 +1,6 @@
 """Latency profiles on disk: bundled ones, the user's own, and those in any TOML file."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from functools import cache
@@ -29,7 +30,8 @@ def data_folder() -> Path:
 
 
 def load(name: str, *, model_hash: str | None = None) -> Profile:
-    """Return the profile of that name, or the one in a .toml file.
+    """Return the profile of that name, the one in a .toml file, or the one that is derived for a
+    name such as `MODEL@GPU` or `MODEL@2xGPU`.
 
     Raise SkitError if it was measured with a model whose hash is not `model_hash`; None accepts
     every model.
@@ -38,8 +40,10 @@ def load(name: str, *, model_hash: str | None = None) -> Profile:
         profile = read(Path(name).expanduser())
     else:
         profiles = all_profiles()
+        if name not in profiles and (derived := _derived(name)):
+            return derived
         if name not in profiles:
-            raise cards.unknown_name("profile", name, profiles, ", or give a .toml file")
+            raise cards.unknown_name("profile", name, profiles, HINT)
         entry = profiles[name]
         if isinstance(entry, SkitError):
             raise entry
@@ -50,6 +54,31 @@ def load(name: str, *, model_hash: str | None = None) -> Profile:
             "profile this one with 'skit profile-verifier' or 'skit profile-drafter'"
         )
     return profile
+
+
+HINT = (
+    ", or give a .toml file, or an architecture and a device card, as in qwen3-32b@h100 or "
+    "eagle3:llama3.3-70b@4xh100"
+)
+
+
+def _derived(name: str) -> Profile | None:
+    """Return the profile of a model on a card, or on several that share it, from measured kernels
+    where the kit has them, else from the data sheet; None if the name states no card.
+    """
+    from specbench_kit.profilers.derived_run import shared_profile
+    from specbench_kit.profilers.devices import find_device
+    from specbench_kit.profilers.subject import find_subject
+    from specbench_kit.profilers.variants import VARIANTS, split_variant
+
+    match = re.fullmatch(r"(.+)@(?:([1-9]\d{0,2})x)?([^@]+)", name)
+    if match is None:
+        return None
+    variant = split_variant(match[1])
+    role: Role = "drafter" if variant and VARIANTS[variant[0]].drafts else "verifier"
+    return shared_profile(
+        find_device(match[3]), int(match[2] or 1), find_subject(match[1], "target"), role
+    )
 
 
 def all_profiles() -> dict[str, Profile | SkitError]:

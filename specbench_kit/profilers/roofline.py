@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from specbench_kit.core.errors import require
 from specbench_kit.decoding.latency import BatchSums, RoundedModel, Row, sums_of
 from specbench_kit.profilers import workload
-from specbench_kit.profilers.architectures import Architecture, bundled_architectures
+from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.base import COEFFICIENTS, LOOKED_UP, Form, Profile, terms
 from specbench_kit.profilers.devices import (
     BYTES,
@@ -28,6 +28,7 @@ from specbench_kit.profilers.devices import (
     bundled_device,
 )
 from specbench_kit.profilers.software import Software
+from specbench_kit.profilers.variants import find_architecture
 from specbench_kit.profilers.workload import Configuration
 
 STEP_RANGE_S = (0.0, 3e-3)
@@ -190,6 +191,15 @@ class Roofline:
     def floor_of(self, sums: BatchSums) -> float:
         """Return the seconds that no implementation undercuts, for a batch with these sums."""
         return max(self.compute_s(sums), self.traffic_s(sums))
+
+    def likely_of(self, sums: BatchSums) -> float:
+        """Return the seconds of the limit where the tokens of a batch need different experts, as they
+        do; `floor_of` has them all need the same ones.
+        """
+        experts = self.architecture.experts
+        missed = 1 - self.architecture.active_experts / experts if experts else 1.0
+        others = experts * (1 - missed**sums.linear) - self.architecture.active_experts
+        return max(self.compute_s(sums), self.traffic_s(sums) + max(0.0, others) * self._expert_s)
 
     def estimate(
         self,
@@ -391,7 +401,7 @@ class LimitVerdict(Struct):
 def roofline_of(profile: Profile) -> Roofline | str:
     """Return the limit of a profile's device and model, or the reason why it is not known."""
     device = profile.device_card or bundled_device(profile.device)
-    shapes = profile.architecture or bundled_architectures().get(profile.model)
+    shapes = profile.architecture or find_architecture(profile.model)
     if shapes is None:
         return (
             f"no architecture card for {profile.model}"
@@ -439,16 +449,18 @@ def judge(profile: Profile) -> LimitVerdict:
     coefficients = {**bounds, **profile.coefficients}
     latency = profile.latency()
     predicted: dict[str, list[tuple[float, float]]] = {}
+    likely: dict[str, list[tuple[float, float]]] = {}
     for configuration in (*domain(profile), *workload.batches()):
         sums = _sums(configuration)
         is_sum = profile.form not in LOOKED_UP
         seconds = sum(terms(profile.form, coefficients, sums)) if is_sum else latency.of_sums(sums)
         predicted.setdefault(configuration.regime, []).append((seconds, roofline.floor_of(sums)))
+        likely.setdefault(configuration.regime, []).append((seconds, roofline.likely_of(sums)))
     regimes = {name: _times_floor(pairs) for name, pairs in predicted.items()}
     slow = {
         name: ratio
-        for name, ratio in regimes.items()
-        if ratio > SLOW and not roofline.device.is_cpu
+        for name, pairs in likely.items()
+        if (ratio := _times_floor(pairs)) > SLOW and not roofline.device.is_cpu
     }
     # Large batches lie beyond what was measured: they tell whether a profile is slow, not whether
     # it is possible.

@@ -171,10 +171,8 @@ class ProfileSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifierProfileSettings(ProfileSettings):
-    """The settings for a target alone, measured on this machine or derived from the data sheet of a
-    device.
-    """
+class DerivableProfileSettings(ProfileSettings):
+    """The options of a profile that is derived where this machine has no such device."""
 
     gpu: Annotated[
         str | None,
@@ -192,34 +190,12 @@ class VerifierProfileSettings(ProfileSettings):
             flag="from",
         ),
     ] = AUTO
-    engine: Annotated[
-        KernelEngine, Option("Serving engine whose kernels were measured.", MODELS)
-    ] = "vllm"
     software: Annotated[
         str,
         Option(
             "Serving software whose speed is assumed: a name from `skit list software`.", MODELS
         ),
     ] = KERNELS
-    cards: Annotated[
-        int,
-        Option(
-            "Number of cards that hold the model of a derived profile (tensor parallel).", MODELS
-        ),
-    ] = 1
-    interconnect: Annotated[
-        str | None,
-        Option(
-            "Interconnect between the --cards: nvlink3, nvlink4, pcie5, pcie4 or pcie3.", MODELS
-        ),
-    ] = None
-    expert_parallel: Annotated[
-        bool,
-        Option(
-            "Give each of the --cards experts of its own, instead of a part of every expert of a mixture.",
-            MODELS,
-        ),
-    ] = False
     host_s: Annotated[
         float | None,
         Option(
@@ -245,6 +221,36 @@ class VerifierProfileSettings(ProfileSettings):
         bool,
         Option("Fail if this machine has no such --gpu, instead of using its data sheet.", MODELS),
     ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifierProfileSettings(DerivableProfileSettings):
+    """The settings for a target alone, measured on this machine or derived from the data sheet of a
+    device.
+    """
+
+    engine: Annotated[
+        KernelEngine, Option("Serving engine whose kernels were measured.", MODELS)
+    ] = "vllm"
+    cards: Annotated[
+        int,
+        Option(
+            "Number of cards that hold the model of a derived profile (tensor parallel).", MODELS
+        ),
+    ] = 1
+    interconnect: Annotated[
+        str | None,
+        Option(
+            "Interconnect between the --cards: nvlink3, nvlink4, pcie5, pcie4 or pcie3.", MODELS
+        ),
+    ] = None
+    expert_parallel: Annotated[
+        bool,
+        Option(
+            "Give each of the --cards experts of its own, instead of a part of every expert of a mixture.",
+            MODELS,
+        ),
+    ] = False
     save_to: Annotated[
         Path | None,
         Option("File to write (.toml); the default is one in your folder of profiles.", OUTPUT),
@@ -252,15 +258,17 @@ class VerifierProfileSettings(ProfileSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrafterProfileSettings(ProfileSettings):
-    """The settings for both models of a pair, measured on this machine."""
+class DrafterProfileSettings(DerivableProfileSettings):
+    """The settings for both models of a pair, measured on this machine or derived from the data sheet
+    of a device.
+    """
 
     draft: Annotated[
         str | None,
         Option(
             "Draft model: 'auto' for the one that belongs to the target, a pair from `skit list models`, a folder, a "
-            "hub id, a .gguf file, or an architecture card with random weights (a name such as qwen3-0.6b, or a .toml "
-            "file).",
+            "hub id, a .gguf file, an architecture card with random weights (a name such as qwen3-0.6b, or a .toml "
+            "file), or with --gpu what is derived from the target: eagle3, mtp, block or 4bit.",
             MODELS,
         ),
     ] = "auto"

@@ -24,6 +24,7 @@ from specbench_kit.profilers.architectures import (
     bundled_architectures,
     read_architecture,
 )
+from specbench_kit.profilers.variants import VARIANTS, find_architecture, split_variant
 
 if TYPE_CHECKING:
     import torch
@@ -47,8 +48,8 @@ class Subject:
 
     @property
     def is_card(self) -> bool:
-        """True if a bundled card of this name has these shapes."""
-        return bundled_architectures().get(self.name) == self.architecture
+        """True if a bundled card of this name has these shapes, or they are derived from one."""
+        return find_architecture(self.name) == self.architecture
 
     def load(self, device: "torch.device", dtype: str) -> "LoadedModel":
         """Return the model in memory, with random weights if it has no source."""
@@ -100,8 +101,12 @@ def random_model(name: str, *, device: "torch.device", dtype: "torch.dtype") -> 
 
 def find_subject(name: str, role: Role) -> Subject:
     """Return a model by its name, folder, file or hub id, or the one that an architecture card
-    describes.
+    describes; with a prefix of `VARIANTS`, what is derived from that model.
     """
+    if parts := split_variant(name):
+        target = find_subject(parts[1], role)
+        derived = VARIANTS[parts[0]].of(require_architecture(target))
+        return Subject(f"{parts[0]}:{target.name}", derived)
     if cards.names_a_file(name):
         path = Path(name).expanduser()
         return Subject(path.stem, read_architecture(path))
@@ -114,13 +119,19 @@ def find_subject(name: str, role: Role) -> Subject:
             return Subject(name.lower(), card)
         if "/" not in name:
             names = ", ".join(f"'{model}'" for model in (BUNDLED, *NAMED_PAIRS))
-            hint = f"; or {names}, a folder, a hub id like owner/name, or a .toml file with a card of your own"
+            hint = f"; or {names}, a folder, a hub id like owner/name, or a .toml file with a card of your own; "
+            hint += f"each also behind {', '.join(f'{prefix}:' for prefix in VARIANTS)}"
             raise cards.unknown_name("architecture", name, bundled_architectures(), hint)
     return _subject_of(locate(name, role))
 
 
 def find_draft_subject(name: str, target: Subject) -> Subject:
-    """Return the draft model of that name; `auto` is the one that belongs to the target."""
+    """Return the draft model of that name; `auto` is the one that belongs to the target, and a
+    prefix of `VARIANTS` alone what is derived from the target.
+    """
+    if variant := VARIANTS.get(name.lower()):
+        shapes = variant.of(require_architecture(target))
+        return Subject(f"{name.lower()}:{target.name}", shapes)
     if name == AUTO and target.source is None:
         raise SkitError(f"no draft model belongs to the architecture '{target.name}': give --draft")
     if name == AUTO and target.source is not None:
