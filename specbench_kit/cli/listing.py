@@ -38,7 +38,8 @@ def list_entries(
         Option(
             "methods, drafters, datasets, models, traces, golden, executors, predictors, profiles, deployments, "
             "devices, architectures, software, engine-costs, systems, schedulers, routers, presets, experiments, "
-            "engines or formats; by default the names of all except drafters, executors and engines, which take seconds to list.",
+            "engines or formats; by default the names of all except drafters, executors and engines, which take "
+            "seconds to list.",
             argument=True,
         ),
     ] = None,

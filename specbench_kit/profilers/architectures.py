@@ -27,6 +27,7 @@ Family = Literal[
     "llama4_text",
     "qwen3_next",
     "qwen3_5_moe_text",
+    "qwen3_5_text",
 ]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 """Model types with gated feed-forward layers, whose work follows from their shapes."""
@@ -75,9 +76,9 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
       `borrowed_tables` says how many of the embeddings and the output layer are the target's, so that they are read
       and not held, and one forward drafts `tokens_per_forward` tokens.
 
-    `weight_bits`, `expert_bits` (those of `weight_bits` by default) and `kv_bits` are set if the layers' matrices, the
-    experts among them, or the KV are quantised. Matrices are multiplied in the dtype all the same, or as `computed_in`
-    says on a device that has units for it.
+    `weight_bits`, `expert_bits` (those of `weight_bits` by default) and `kv_bits` are set if the layers' matrices,
+    the experts among them, or the KV are quantised, `table_bits` if embeddings and output layer are. Matrices are
+    multiplied in the dtype all the same, or as `computed_in` says on a device that has units for it.
     """
 
     family: Family
@@ -114,6 +115,7 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     weight_bits: Bits | None = None
     expert_bits: Bits | None = None
     kv_bits: Bits | None = None
+    table_bits: Bits | None = None
     computed_in: LowPrecision | None = None
 
     def __post_init__(self) -> None:
@@ -338,11 +340,20 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return 4 * self.heads * self.head_dim
 
     def with_weight_bits(
-        self, bits: float | None, computed_in: LowPrecision | None = None
+        self,
+        bits: float | None,
+        computed_in: LowPrecision | None = None,
+        table_bits: float | None = None,
     ) -> "Architecture":
-        """Return the shapes with all matrices of the layers in so many bits."""
+        """Return the shapes with all matrices of the layers in so many bits, and embeddings and output
+        layer in as many of their own, if they are quantised.
+        """
         changed: Architecture = structs.replace(
-            self, weight_bits=bits, expert_bits=None, computed_in=computed_in
+            self,
+            weight_bits=bits,
+            expert_bits=None,
+            computed_in=computed_in,
+            table_bits=table_bits,
         )
         return changed
 

@@ -98,7 +98,7 @@ class Roofline:
         layers = shapes.dense_parameters * self._weight_bytes
         layers += shapes.experts * shapes.expert_parameters * self._expert_weight_bytes
         tables = shapes.head_parameters * shapes.tables_held
-        return round(layers + tables * BYTES[self.dtype])
+        return round(layers + tables * self._table_bytes)
 
     @property
     def kv_token_bytes(self) -> float:
@@ -156,7 +156,7 @@ class Roofline:
         """
         head_s = (
             self.architecture.head_parameters
-            * BYTES[self.dtype]
+            * self._table_bytes
             / self.device.bandwidth_bytes_per_s
         )
         return max(
@@ -316,6 +316,12 @@ class Roofline:
         return BYTES[self.dtype] if bits is None else bits / 8
 
     @property
+    def _table_bytes(self) -> float:
+        """The bytes of one weight of embeddings and output layer."""
+        bits = self.architecture.table_bits
+        return BYTES[self.dtype] if bits is None else bits / 8
+
+    @property
     def _expert_weight_bytes(self) -> float:
         """The bytes of one weight of the experts."""
         bits = self.architecture.expert_bits
@@ -329,7 +335,7 @@ class Roofline:
         shapes = self.architecture
         size = (
             shapes.dense_parameters * self._weight_bytes
-            + shapes.head_parameters * BYTES[self.dtype]
+            + shapes.head_parameters * self._table_bytes
         )
         return size / self.device.bandwidth_bytes_per_s
 

@@ -142,9 +142,13 @@ VARIANTS: dict[str, Variant] = {
     # 4 bits with a scale of 16 bits for every 128 weights, as AWQ and GPTQ store them.
     "4bit": Variant("clone in 4 bits (AWQ, GPTQ)", lambda target: target.with_weight_bits(4.125)),
     # llama.cpp's formats, as its files of 1 to 70 B weights come out on average.
-    "q8_0": Variant("weights in llama.cpp's Q8_0", lambda target: target.with_weight_bits(8.5)),
+    "q8_0": Variant(
+        "weights in llama.cpp's Q8_0", lambda target: target.with_weight_bits(8.5, table_bits=8.5)
+    ),
+    # Q4_K_M keeps the output layer in Q6_K.
     "q4_k_m": Variant(
-        "weights in llama.cpp's Q4_K_M", lambda target: target.with_weight_bits(4.85)
+        "weights in llama.cpp's Q4_K_M",
+        lambda target: target.with_weight_bits(4.85, table_bits=6.56),
     ),
     "fp8": Variant(
         "weights in FP8, multiplied in it", lambda target: target.with_weight_bits(8.0, "float8")

@@ -31,6 +31,7 @@ PUBLISHED = {
     "kimi-k2": Published("1040", "Kimi K2 technical report (arXiv 2507.20534)", "32.6", 2),
     "qwen3-next-80b-a3b": Published("80", "page of Qwen3-Next-80B-A3B-Instruct", "3", 0),
     "qwen3.5-397b-a17b": Published("397", "page of Qwen3.5-397B-A17B", "17", 2),
+    "qwen3.5-27b": Published("27", "page of Qwen3.5-27B", tables=2),
     "qwen3-235b-a22b": Published("235", "page of Qwen3-235B-A22B", "22"),
     "qwen3-30b-a3b": Published("30.5", "page of Qwen3-30B-A3B", "3.3", 2),
     "glm-4.5-air": Published("106", "GLM-4.5 technical report (arXiv 2508.06471)", "12", 0),
