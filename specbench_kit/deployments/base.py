@@ -126,3 +126,8 @@ class Deployment:
     source: str = ""
     predictor_origin: str = ""
     colocated: Endpoint | None = None
+
+    @property
+    def while_speculating(self) -> "Deployment":
+        """The deployment with the target's steps as they are while speculation is switched on."""
+        return replace(self, verifier=self.verifier.while_speculating)

@@ -415,9 +415,7 @@ def with_engine_times(method: Method, deployment: Deployment) -> Deployment:
     """Return the deployment with the target's steps as they are while the method speculates, if it
     does.
     """
-    if not method.uses_drafter:
-        return deployment
-    return replace(deployment, verifier=deployment.verifier.while_speculating)
+    return deployment.while_speculating if method.uses_drafter else deployment
 
 
 def environment(

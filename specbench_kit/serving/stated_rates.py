@@ -5,7 +5,6 @@ refused.
 from collections.abc import Iterator, Sequence
 
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.serving.acceptance_spec import NAME_A_TRACE, parse_rates
 from specbench_kit.serving.drafter_costs import DRAFT_MODEL, costs_of
@@ -19,7 +18,7 @@ def require_effect(
     drafter what it costs.
 
     A server that drafts asks a policy that decides for the whole batch, and `cuts` all other drafts
-    at their method's longest.
+    at the longest that a spec gives its method.
     """
     method = parse_method(spec)
     at_server = drafting == "server"
@@ -32,18 +31,28 @@ def require_effect(
         return
     longest = rates.source(DRAFT_MODEL).typical.longest
 
-    def effects(method: Method) -> tuple[object, ...]:
-        cut_at = min(longest, method.longest_draft or longest) if at_server and cuts else longest
+    def effects(spec: str) -> tuple[object, ...]:
+        method = parse_method(spec)
+        limit = given_limit(spec, acceptance)
+        cut_at = min(longest, limit or longest) if at_server and cuts else longest
         return cut_at, bool(method.drafting.models), costs_of(method).per_token
 
-    without_effect = [
-        option for option, rest in _left_out(spec) if effects(parse_method(rest)) == effects(method)
-    ]
+    without_effect = [option for option, rest in _left_out(spec) if effects(rest) == effects(spec)]
     require(
         not without_effect,
         f"{spec}: {', '.join(without_effect)} changes nothing where {acceptance.partition(':')[0]} rates state what is "
         f"drafted: leave it out, or {NAME_A_TRACE}",
     )
+
+
+def given_limit(spec: str, acceptance: str) -> int | None:
+    """Return the longest draft of a method; where rates state what is drafted, only one that the spec
+    gives: a default would cut what is stated, and nobody would notice.
+    """
+    method = parse_method(spec)
+    if parse_rates(acceptance) is not None and method.draft_limit not in _names(spec):
+        return None
+    return method.longest_draft
 
 
 def _names(spec: str) -> list[str]:

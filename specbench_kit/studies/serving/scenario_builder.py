@@ -55,7 +55,7 @@ from specbench_kit.serving.round_sources import RecordedRounds, RoundSource, iid
 from specbench_kit.serving.scenario import Scenario
 from specbench_kit.serving.schedulers.estimator import EstimatorError, estimate_with_profile
 from specbench_kit.serving.slo import SloMix, parse_slo
-from specbench_kit.serving.stated_rates import require_effect
+from specbench_kit.serving.stated_rates import given_limit, require_effect
 from specbench_kit.serving.traced_drafts import TracedDrafts
 from specbench_kit.studies.serving.settings import GridPoint, ServingSeries, ServingSettings
 from specbench_kit.traces.draft_limits import LoweredOption, fit_spec, lowered_limit
@@ -142,7 +142,9 @@ class ScenarioBuilder:
             estimator=self._estimator_error(point),
             max_batch=settings.max_batch,
             batch_method=self._batch_method(method, point),
-            longest_draft=method.longest_draft,
+            longest_draft=given_limit(series.method, series.acceptance)
+            if series.acceptance
+            else method.longest_draft,
             duration_s=settings.duration_s,
             warmup_s=settings.warmup_s,
             fleet=self._fleet(series),
@@ -182,10 +184,12 @@ class ScenarioBuilder:
         linked = replace(deployment, link=self.network.link(deployment.link))
         if series.serves.drafting == "none":
             return linked
-        from specbench_kit.deployments.placing import colocate, with_engine_times
+        placed = linked.while_speculating if parse_method(series.method).uses_drafter else linked
+        if series.serves.drafting != "server":
+            return placed
+        from specbench_kit.deployments.placing import colocate
 
-        placed = with_engine_times(parse_method(series.method), linked)
-        return colocate(placed) if series.serves.drafting == "server" else placed
+        return colocate(placed)
 
     def _batch_method(self, method: Method, point: GridPoint) -> Method | None:
         """Return the method prepared for a server if it decides for the whole batch, else None."""
