@@ -326,7 +326,7 @@ def _endpoint(table: _ModelTable, folder: Path, label: str, role: Role) -> Endpo
     profile = _profile_of(table, folder, label, role)
     title = table.device
     if title is None:
-        require(table.gpu is not None, f"{label} needs a device, in words")
+        require(table.gpu is not None, f"{label}: device is missing, the words for reports")
         assert table.gpu is not None
         title = find_device(table.gpu).title
         title = f"{table.cards} x {title}" if table.cards > 1 else title

@@ -298,7 +298,7 @@ CHANGES = [
     (
         'profile = "profiles/server.toml"\n',
         "",
-        "[verifier] needs a profile or a table of coefficients, and not both",
+        "[verifier] needs a profile, a table of coefficients, or gpu and model to derive one, and only one of them",
     ),
     ("profiles/server.toml", "nothing", "[verifier]: profile: unknown profile 'nothing'"),
     ("profiles/server.toml", "no.toml", "[verifier]: profile: cannot read"),

@@ -110,3 +110,22 @@ def test_an_overconfident_draft_model_tells_higher_odds_of_the_same_tokens() -> 
     assert claimed / (1 - claimed) == pytest.approx(3 * is_so / (1 - is_so))
     with pytest.raises(SkitError, match="overconfidence must be above 0, not 0"):
         iid(0.5, 1, overconfidence=0.0)
+
+
+def test_a_step_with_prompts_drafts_for_the_others_if_the_server_mixes_them() -> None:
+    """The first forward reads both prompts beside one token each, and the verification has all tokens."""
+    cold = WaitingRound(2, 30, 0, 0.0, 9.0, 1.0, 9.0)
+    part = WaitingRound(3, 90, 10, 0.0, 9.0, 1.0, 9.0)
+    drafts = RoundDrafting(
+        SLOW, lambda _: [RoundDraft(2, 2), RoundDraft(1, 1)], 9, mixes_prompts=True
+    )
+    seconds, drafted = drafts.run([*BATCH, cold, part], {3: 20})
+    first_s = 0.1 + (2 + 30 + 20) * 0.01
+    second_s = 0.1 + 0.01
+    verify_s = 0.35 + (1 + 2 + 1 + 1 + 30 + 20) * 0.001
+    assert seconds == pytest.approx(first_s + second_s + verify_s)
+    assert list(drafted) == [2, 1, 0, 0]
+    only_prompts = RoundDrafting(SLOW, lambda _: [], 9, mixes_prompts=True)
+    seconds, drafted = only_prompts.run([cold], {})
+    assert seconds == pytest.approx(0.1 + 0.3 + 0.35 + 0.03)
+    assert list(drafted) == [0]
