@@ -40,11 +40,11 @@ class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
     """What an engine adds to the forwards of target and drafter; each cost has a range and a source.
 
     A step of the target takes `step_s` more, `layer_s` more per layer and `request_s` per request. While
-    speculation is switched on, whatever a round drafts, `speculating_step_s` and `speculating_request_s` are added,
-    and the step takes the share `speculating_share` longer. Each forward of what drafts takes `draft_model_s`,
-    `head_s` or `block_s` more. `overlap` is the share of the shorter of the host's and the card's time that is
-    hidden. `software` is the card of the engine's kernels; by default they are those of `skit list software` that
-    were measured.
+    speculation is switched on, whatever a round drafts, `speculating_step_s` and `speculating_request_s` are
+    added, and the step takes the share `speculating_share` longer. Each forward of what drafts takes
+    `draft_model_s`, `head_s` or `block_s` more, and `draft_request_s` for each request in it. `overlap` is the
+    share of the shorter of the host's and the card's time that is hidden. `software` is the card of the
+    engine's kernels; by default they are those of `skit list software` that were measured.
     """
 
     title: Text
@@ -54,6 +54,7 @@ class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
     head_s: Seconds
     block_s: Seconds
     sources: dict[str, Text]
+    draft_request_s: Seconds = NOTHING
     software: Text = KERNELS
     layer_s: Seconds = NOTHING
     request_s: Seconds = NOTHING
@@ -84,6 +85,7 @@ class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
                 "draft_model_s",
                 "head_s",
                 "block_s",
+                "draft_request_s",
             )
         }
 
@@ -109,7 +111,8 @@ class EngineCosts(Struct, frozen=True, forbid_unknown_fields=True):
     ) -> LatencyModel:
         """Return the latency of a forward of what drafts, at one end of the costs."""
         launch_s = self.launch_s(launched)[end] + layers * self.layer_s[end]
-        return self._with_host(latency, launch_s, self.request_s[end], label)
+        request_s = self.request_s[end] + self.draft_request_s[end]
+        return self._with_host(latency, launch_s, request_s, label)
 
     def launch_s(self, launched: Launched) -> Seconds:
         """Return what each forward of such a drafter takes longer."""
