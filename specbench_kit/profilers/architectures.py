@@ -394,9 +394,15 @@ def bundled_architectures() -> dict[str, Architecture]:
     }
 
 
+def read_named_architecture(path: Path) -> tuple[str, Architecture]:
+    """Return the card in a TOML file of the user, with its name."""
+    name, content = cards.read_card(path)
+    return name, cards.parse_table(Architecture, content, f"the architecture card {path}")
+
+
 def read_architecture(path: Path) -> Architecture:
     """Return the card in a TOML file of the user."""
-    return cards.parse_table(Architecture, cards.read_toml(path), f"the architecture card {path}")
+    return read_named_architecture(path)[1]
 
 
 def architecture_of_config(config: Any) -> Architecture | None:
