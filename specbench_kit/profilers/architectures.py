@@ -230,6 +230,19 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return (dense * bits + experts * (self.expert_bits or bits)) / (dense + experts)
 
     @property
+    def unusual_parts(self) -> tuple[str, ...]:
+        """What the analytic model of step times was not fitted to, in words; empty for plain decoders
+        and mixtures in 16 bits.
+        """
+        parts = {
+            "latent attention": self.latent_rank,
+            "windows": self.windowed_layers,
+            "linear attention": self.linear_layers,
+            "quantised weights": self.layer_bits,
+        }
+        return tuple(name for name, has in parts.items() if has)
+
+    @property
     def kv_numbers(self) -> int:
         """The number of numbers that are cached of one token in layers that attend to all tokens."""
         return self._full_layers * self._kv_numbers_of_layer

@@ -182,6 +182,13 @@ def test_a_profile_is_named_by_an_architecture_and_a_card() -> None:
         load("qwen3-32b")
 
 
+def test_a_derived_profile_says_what_the_law_was_not_fitted_to() -> None:
+    unusual = "; the analytic model was not fitted to latent attention and quantised weights"
+    assert load("deepseek-v3@8xh200").reference.endswith(unusual)
+    assert load("qwen3-next-80b-a3b@8xh200").reference.endswith("fitted to linear attention")
+    assert load("qwen3-4b@h200").reference.endswith("not measured")
+
+
 def test_a_deployment_of_ones_own_names_such_profiles(tmp_path: Path) -> None:
     path = tmp_path / "head.toml"
     path.write_text(
