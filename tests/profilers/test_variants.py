@@ -80,6 +80,13 @@ def test_an_mtp_layer_is_one_of_the_targets_and_the_tables_are_the_targets() -> 
     assert (hybrid.state_numbers, hybrid.kv_numbers) == (0, 2 * 2 * 256)
 
 
+def test_an_mtp_layer_of_a_target_with_sparse_attention_has_an_indexer() -> None:
+    layer = find_architecture("mtp:glm-5.2")
+    assert layer is not None
+    assert (layer.sparse_layers, layer.index_layers) == (1, 1)
+    assert (layer.kv_numbers, layer.windowed_kv_numbers) == (128, 512 + 64)
+
+
 def test_a_block_drafter_has_five_layers_and_one_forward_for_a_block() -> None:
     """The drafter of DFlash for Qwen3-8B: five of its layers, five of its hidden states, blocks of 16."""
     drafter = find_architecture("block:qwen3-8b")
