@@ -231,3 +231,17 @@ def test_a_mixture_is_not_slow_because_its_tokens_need_different_experts() -> No
     verdict = judge(load("gpt-oss-120b@h100"))
     assert (verdict.kind, verdict.slow) == ("possible", {})
     assert verdict.regimes["memory-bound"] > 5
+
+
+@pytest.mark.parametrize(("target", "shown"), [("gpt-oss-20b", True), ("qwen3-4b", False)])
+def test_a_report_has_the_terms_of_windows_where_a_model_has_some(
+    target: str, shown: bool, tmp_path: Path
+) -> None:
+    done = skit_here(
+        "profile-verifier", "--gpu", "h200", "--target", target, "--from", "data-sheet",
+        "--out", tmp_path, "--save-to", tmp_path / "profile.toml",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (report,) = tmp_path.glob("*/report.md")
+    rows = [row for row in report.read_text().splitlines() if row.startswith("| `windowed kv`")]
+    assert bool(rows) is shown
