@@ -1,32 +1,57 @@
-"""`skit new`: a package of your own to start from."""
+"""`skit new`: a package or a card of your own to start from."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from typing import Annotated, Literal
 
-from specbench_kit.core.errors import SkitError
+from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import Option
 from specbench_kit.runs.folder import write_text
+
+LIKE = "qwen3-8b"
+"""The card that a new one starts from by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewOptions:
-    """The kind and name of the plug-in, and the folder for its package."""
+    """The kind and name of what is written, and the folder for it."""
 
-    kind: Annotated[Literal["method"], Option("Kind of plug-in: method.", argument=True)]
-    name: Annotated[str, Option("Name of the plug-in.", argument=True)]
-    out: Annotated[Path, Option("Folder in which the package's folder is created.")] = Path(".")
+    kind: Annotated[
+        Literal["method", "card"],
+        Option("What to write: method, or card (of an architecture or a device).", argument=True),
+    ]
+    name: Annotated[str, Option("Name of the method or card.", argument=True)]
+    like: Annotated[
+        str,
+        Option(
+            "Architecture or device that a card starts from: a name from `skit list architectures`, of which "
+            "eagle3:qwen3-8b may be one, or from `skit list devices`.",
+        ),
+    ] = LIKE
+    out: Annotated[
+        Path, Option("Folder in which a method's folder or a card's file is created.")
+    ] = Path(".")
 
 
 def new(options: NewOptions) -> None:
-    """Write the package and print the next steps."""
+    """Write the package or the card, and print the next steps."""
     from rich.console import Console
 
     from specbench_kit.cli.common import say
 
     console = Console()
+    if options.kind == "card":
+        path, command = new_card(options.name, options.like, options.out)
+        say(console, f"written: {path}")
+        say(console, f"next: edit its numbers, each of which a comment explains, then: {command}")
+        return
+    require(
+        options.like == LIKE,
+        "--like has no effect: a method starts from one template; leave it out",
+    )
     folder = new_method(options.name, options.out)
     for file in sorted(folder.iterdir()):
         say(console, f"written: {file}")
@@ -140,6 +165,118 @@ def test_a_longest_draft_of_no_token_is_refused():
     with pytest.raises(SkitError, match="longest must be at least 1"):
         skit.bench("$name:longest=0")
 '''
+
+
+ARCHITECTURE_COMMENTS = {
+    "family": "the model type of its configuration, or llama for any plain decoder",
+    "hidden_size": "width of the hidden state",
+    "layers": "number of layers of all kinds",
+    "heads": "query heads of a layer",
+    "kv_heads": "heads of keys and values; 1 with latent attention",
+    "head_dim": "numbers per head, without the rotary part of latent attention",
+    "intermediate_size": "inner size of the dense feed-forward layers",
+    "vocabulary": "words of the output layer",
+    "tied": "true if the embeddings are the output layer",
+    "max_positions": "longest context in tokens",
+    "experts": "experts of a mixture; all layers but dense_layers have them",
+    "active_experts": "experts that a token goes to",
+    "expert_size": "inner size of an expert",
+    "shared_expert_size": "inner size of the expert that every token goes to",
+    "dense_layers": "layers without experts",
+    "latent_rank": "numbers that latent attention caches per token, without the rotary key",
+    "rope_dim": "numbers of the rotary key of latent attention",
+    "value_dim": "numbers of a value per head of latent attention",
+    "query_rank": "inner size of the projection of queries",
+    "window": "tokens that layers with a window attend to",
+    "windowed_layers": "layers with a window",
+    "selected": "tokens that layers with sparse attention attend to",
+    "sparse_layers": "layers with sparse attention",
+    "index_layers": "layers with an indexer of their own, which selects tokens",
+    "index_heads": "heads of an indexer",
+    "index_dim": "numbers of an indexer's key",
+    "linear_layers": "layers with linear attention, which have a state and no KV",
+    "linear_key_heads": "heads of keys there",
+    "linear_value_heads": "heads of values there, each with a state",
+    "linear_key_dim": "numbers of a key there",
+    "linear_value_dim": "numbers of a value there",
+    "linear_convolution": "tokens that the convolution there covers",
+    "gated_attention": "true if the output of attention has a gate as wide as the queries",
+    "beside_layers": "weights of matrices beside the layers, such as the projections of a draft head",
+    "borrowed_tables": "embeddings and output layer that are the target's: 0 to 2",
+    "tokens_per_forward": "tokens that one forward drafts, for block drafters",
+    "weight_bits": "bits of a weight with its scales, where it is quantised",
+    "expert_bits": "bits of a weight of the experts, where they have others",
+    "kv_bits": "bits of a number of KV, where it is quantised",
+    "computed_in": "float8 or float4 if the layers' matrices are multiplied in it",
+}
+"""What each field of an architecture card is, for the file that is written."""
+LARGE = 1e6
+"""The number from which on a card's numbers are written with an exponent."""
+DEVICE_COMMENTS = {
+    "title": "name of the device in reports",
+    "reported": "names by which a driver reports exactly this device",
+    "memory_bytes": "memory in bytes",
+    "bandwidth_bytes_per_s": "memory bandwidth in bytes per second",
+    "peak_flops": "dense peaks in FLOP/s by float32, float16, bfloat16, float8, float4, as far as there are units",
+    "power_w": "largest power draw in watts",
+    "note": "where these numbers are from",
+}
+"""What each field of a device card is, for the file that is written."""
+
+
+def new_card(name: str, like: str, out: Path) -> tuple[Path, str]:
+    """Write a card that starts from the architecture or device `like`; return its file and a command
+    that uses it.
+
+    Raise SkitError if there is no such card, or the file exists.
+    """
+    from specbench_kit.profilers.cards import unknown_name
+    from specbench_kit.profilers.devices import bundled_devices
+    from specbench_kit.profilers.variants import find_architecture
+
+    require(
+        NAME.fullmatch(name.replace(".", "")) is not None,
+        f"'{name}' cannot be a card's name: use lower-case letters, digits, dots and single dashes",
+    )
+    path = out / f"{name}.toml"
+    require(not path.exists(), f"{path} exists already: choose another name or --out")
+    device = next(
+        (card for card in bundled_devices().values() if like.lower() in (card.name, *card.aliases)),
+        None,
+    )
+    if device is not None:
+        # The driver's names stay behind: they are those of the card that this one starts from.
+        given = {field: getattr(device, field) for field in DEVICE_COMMENTS} | {"reported": ()}
+        fields = {field: value for field, value in given.items() if value or field != "power_w"}
+        kind, comments = "Device", DEVICE_COMMENTS
+        command = f"skit profile-verifier --gpu {path} --target {LIKE}"
+    elif shapes := find_architecture(like):
+        fields, kind, comments = shapes.describe(), "Architecture", ARCHITECTURE_COMMENTS
+        command = f"skit profile-verifier --gpu h100 --target {path}"
+    else:
+        raise unknown_name("architecture", like, [], ", or a device of `skit list devices`")
+    write_text(path, _card_text(name, f"{kind} card, which started from {like}", fields, comments))
+    return path, command
+
+
+def _shown(value: object) -> str:
+    """Return a value as TOML writes it, large numbers with an exponent."""
+    import tomli_w
+
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(f'{key} = {_shown(number)}' for key, number in value.items())} }}"
+    if isinstance(value, float) and value >= LARGE:
+        return f"{value:.6g}"
+    return tomli_w.dumps({"value": value}).partition(" = ")[2].strip()
+
+
+def _card_text(
+    name: str, title: str, fields: Mapping[str, object], comments: Mapping[str, str]
+) -> str:
+    """Return a card in the form of the bundled ones, with what each field is."""
+    lines = [f"# {title}", f'["{name}"]']
+    lines += [f"{field} = {_shown(value)}  # {comments[field]}" for field, value in fields.items()]
+    return "\n".join(lines) + "\n"
 
 
 def new_method(name: str, out: Path) -> Path:

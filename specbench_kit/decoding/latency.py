@@ -176,7 +176,7 @@ class RoundedModel(LatencyModel):
     `head_s` per row of logits. Traffic takes `weights_s` per forward, `kv_s` per token of KV that
     is read or written, `state_s` per request whose state of fixed size is read and written, and
     `experts_s` if every expert of a mixture is read; each token leaves an expert out with
-    probability `missed`. Layers that attend to the last `window` tokens alone take
+    probability `missed`. Layers that attend to no more than `window` tokens take
     `windowed_pair_s` and `windowed_kv_s` in place of `pair_s` and `kv_s`: a batch is known by its
     sums, so that the mean context of its requests, and the mean number of tokens before a new one,
     are what the window cuts. Where each of several cards has experts of its own, the

@@ -23,7 +23,9 @@ Family = Literal[
     "gpt_oss",
     "deepseek_v3",
     "glm4_moe",
+    "glm_moe_dsa",
     "minimax_m2",
+    "minimax_m3",
     "llama4_text",
     "qwen3_next",
     "qwen3_5_moe_text",
@@ -37,7 +39,9 @@ MIXTURES: frozenset[Family] = frozenset(
         "gpt_oss",
         "deepseek_v3",
         "glm4_moe",
+        "glm_moe_dsa",
         "minimax_m2",
+        "minimax_m3",
         "llama4_text",
         "qwen3_next",
         "qwen3_5_moe_text",
@@ -46,7 +50,7 @@ MIXTURES: frozenset[Family] = frozenset(
 """The model types whose feed-forward layers are mixtures of experts."""
 BUILT: frozenset[Family] = frozenset({"llama", "mistral", "qwen2", "qwen3", "qwen3_moe"})
 """The model types of which a model with random weights can be built from the shapes alone."""
-UNREADABLE: frozenset[Family] = frozenset({"llama4_text"})
+UNREADABLE: frozenset[Family] = frozenset({"llama4_text", "minimax_m3"})
 """The model types whose configuration does not say all shapes: that of a shared expert, say."""
 Bits = Annotated[float, Meta(ge=1, le=32)]
 """Bits per number in memory; scales of quantised blocks count, so that it need not be whole."""
@@ -69,6 +73,9 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
       heads together. A query has `head_dim` and `rope_dim` numbers per head, a value `value_dim`; `query_rank` is the
       inner size of the projection of queries, 0 if it has none.
     - Windows: `windowed_layers` of the layers attend to the last `window` tokens alone.
+    - Sparse attention: `sparse_layers` of the layers attend to `selected` tokens, which an indexer of `index_heads`
+      heads chooses; `index_layers` of them have one of their own, which caches and reads a key of `index_dim` numbers
+      of every token.
     - Linear attention: `linear_layers` of the layers have no KV but a state of fixed size per request, which each
       forward reads and writes; its shapes are those of a gated delta rule.
     - `gated_attention` doubles the projection of queries, for a gate on the attention's output.
@@ -102,6 +109,11 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     query_rank: Part = 0
     window: Part = 0
     windowed_layers: Part = 0
+    selected: Part = 0
+    sparse_layers: Part = 0
+    index_layers: Part = 0
+    index_heads: Part = 0
+    index_dim: Part = 0
     linear_layers: Part = 0
     linear_key_heads: Part = 0
     linear_value_heads: Part = 0
@@ -141,6 +153,13 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
             )
         if bool(self.window) != bool(self.windowed_layers):
             raise ValueError("window and windowed_layers go together: give both or neither")
+        indexed = (self.sparse_layers, self.index_layers, self.index_heads, self.index_dim)
+        if any((self.selected, *indexed)) and not all((self.selected, *indexed)):
+            raise ValueError(
+                "sparse attention needs selected, sparse_layers, index_layers, index_heads and index_dim"
+            )
+        if self.selected and self.window:
+            raise ValueError("selected and window cannot go together: a model has one of them")
         linear = (
             self.linear_layers,
             self.linear_key_heads,
@@ -151,7 +170,10 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
         )
         if any(linear) and not all(linear):
             raise ValueError("layers with linear attention need all fields that begin with linear_")
-        for parts in (("windowed_layers", "linear_layers"), ("dense_layers",)):
+        for parts in (
+            ("windowed_layers", "sparse_layers", "linear_layers"),
+            ("dense_layers",),
+        ):
             number = sum(getattr(self, name) for name in parts)
             if number > self.layers:
                 raise ValueError(
@@ -181,6 +203,7 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return (
             self._attention_layers * self._attention_parameters
             + self.linear_layers * self._linear_parameters
+            + self.index_layers * self._index_parameters
             + (self.layers - expert_layers) * feed_forward
             + expert_layers * routed
             + self.beside_layers
@@ -232,16 +255,38 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return (dense * bits + experts * (self.expert_bits or bits)) / (dense + experts)
 
     @property
+    def unusual_parts(self) -> tuple[str, ...]:
+        """What the analytic model of step times was not fitted to, in words; empty for plain decoders
+        and mixtures in 16 bits.
+        """
+        parts = {
+            "latent attention": self.latent_rank,
+            "windows": self.windowed_layers,
+            "sparse attention": self.sparse_layers,
+            "linear attention": self.linear_layers,
+            "quantised weights": self.layer_bits,
+        }
+        return tuple(name for name, has in parts.items() if has)
+
+    @property
     def kv_numbers(self) -> int:
-        """The number of numbers that are cached of one token in layers that attend to all tokens."""
-        return self._full_layers * self._kv_numbers_of_layer
+        """The number of numbers that are cached of one token in layers that attend to all tokens,
+        those of indexers included.
+        """
+        indexed = self.index_layers * self.index_dim
+        return self._full_layers * self._kv_numbers_of_layer + indexed
+
+    @property
+    def attended(self) -> int:
+        """The most tokens that layers with a window or a selection attend to; 0 without such layers."""
+        return self.window or self.selected
 
     @property
     def windowed_kv_numbers(self) -> int:
-        """The number of numbers that are cached of one token within the window, in layers that have
-        one.
+        """The number of numbers that are cached of one token, in layers with a window or a
+        selection.
         """
-        return self.windowed_layers * self._kv_numbers_of_layer
+        return (self.windowed_layers + self.sparse_layers) * self._kv_numbers_of_layer
 
     @property
     def state_numbers(self) -> int:
@@ -258,12 +303,15 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
         Latent attention is that of decoding, in which queries are multiplied with what is cached
         (absorbed); prompts that are computed without take fewer.
         """
-        return self._full_layers * self._attention_flops_of_layer
+        indexed = 2 * self.index_layers * self.index_heads * self.index_dim
+        return self._full_layers * self._attention_flops_of_layer + indexed
 
     @property
     def windowed_attention_flops(self) -> int:
-        """The operations of attention for one pair of tokens, in layers with a window."""
-        return self.windowed_layers * self._attention_flops_of_layer
+        """The operations of attention for one pair of tokens, in layers with a window or a
+        selection.
+        """
+        return (self.windowed_layers + self.sparse_layers) * self._attention_flops_of_layer
 
     @property
     def state_flops(self) -> int:
@@ -284,7 +332,7 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     @property
     def _full_layers(self) -> int:
-        return self._attention_layers - self.windowed_layers
+        return self._attention_layers - self.windowed_layers - self.sparse_layers
 
     @property
     def _tables(self) -> int:
@@ -305,6 +353,14 @@ class Architecture(Struct, frozen=True, forbid_unknown_fields=True, omit_default
             return queries + compressed + expanded + self.heads * self.value_dim * self.hidden_size
         queries = self.heads * (3 if self.gated_attention else 2)
         return self.hidden_size * self.head_dim * (queries + 2 * self.kv_heads)
+
+    @property
+    def _index_parameters(self) -> int:
+        """The number of weights in an indexer: queries, of their projection's inner size if there is
+        one, a key, and a weight for each head.
+        """
+        queries = (self.query_rank or self.hidden_size) * self.index_heads * self.index_dim
+        return queries + self.hidden_size * (self.index_dim + self.index_heads)
 
     @property
     def _convolved(self) -> int:
@@ -405,9 +461,15 @@ def bundled_architectures() -> dict[str, Architecture]:
     }
 
 
+def read_named_architecture(path: Path) -> tuple[str, Architecture]:
+    """Return the card in a TOML file of the user, with its name."""
+    name, content = cards.read_card(path)
+    return name, cards.parse_table(Architecture, content, f"the architecture card {path}")
+
+
 def read_architecture(path: Path) -> Architecture:
     """Return the card in a TOML file of the user."""
-    return cards.parse_table(Architecture, cards.read_toml(path), f"the architecture card {path}")
+    return read_named_architecture(path)[1]
 
 
 def architecture_of_config(config: Any) -> Architecture | None:
@@ -444,6 +506,15 @@ def _attention_of(text: Any) -> dict[str, Any]:
         # These model types gate the output of their attention, and no field says so.
         "gated_attention": "linear_attention" in kinds,
     }
+    if selected := _first(text, "index_topk"):
+        indexers = list(getattr(text, "indexer_types", None) or [])
+        shapes |= {
+            "selected": selected,
+            "sparse_layers": text.num_hidden_layers,
+            "index_layers": indexers.count("full") or text.num_hidden_layers,
+            "index_heads": text.index_n_heads,
+            "index_dim": text.index_head_dim,
+        }
     if latent:
         shapes |= {
             "latent_rank": latent,

@@ -42,6 +42,22 @@ def read_toml(path: Path) -> JsonObject:
         raise SkitError(f"{path} is not valid TOML: {error}") from error
 
 
+def read_card(path: Path) -> tuple[str, JsonObject]:
+    """Return the name and the fields of the card in a file of one's own.
+
+    Its fields stand at the top, or below a name in brackets as in the bundled files; without a name
+    it is the file's. Raise SkitError if there are several cards.
+    """
+    content = read_toml(path)
+    named = {name: fields for name, fields in content.items() if isinstance(fields, dict)}
+    if not content or len(named) < len(content):
+        return path.stem, content
+    if len(named) > 1:
+        raise SkitError(f"{path} holds several cards, {', '.join(named)}: keep one in each file")
+    ((name, fields),) = named.items()
+    return name, fields
+
+
 def parse_table(kind: type[T], table: Mapping[str, object], label: str) -> T:
     """Return the record of type `kind`, a dataclass or a struct, that a TOML table holds.
 

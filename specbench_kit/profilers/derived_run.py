@@ -252,12 +252,14 @@ def _by_law(
     low, high = software.on(card.name).spread or (1.0, 1.0)
     together = f", {members} of them over {interconnect.title}" if interconnect else ""
     together += ", each with experts of its own" if ep else ""
+    unusual = " and ".join(shapes.unusual_parts)
+    beyond = f"; the analytic model was not fitted to {unusual}" if unusual else ""
     return _Derivation(
         source="roofline",
         form="rounded",
         model=model,
         coefficients=coefficients,
-        reference=f"derived from the data sheet of {card.title}{together}, not measured",
+        reference=f"derived from the data sheet of {card.title}{together}, not measured{beyond}",
         software=software.name,
         fast=Corner(low, _others(coefficients, asdict(fast))),
         slow=Corner(high, _others(coefficients, asdict(slow))),

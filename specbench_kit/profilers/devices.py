@@ -122,7 +122,8 @@ def find_device(name: str) -> Device:
     """
     if cards.names_a_file(name):
         path = Path(name).expanduser()
-        return parse_device({"name": path.stem, **cards.read_toml(path)}, f"the device card {path}")
+        own, content = cards.read_card(path)
+        return parse_device({"name": own, **content}, f"the device card {path}")
     devices = bundled_devices()
     for card in devices.values():
         if name.lower() in (card.name, *card.aliases):

@@ -112,9 +112,7 @@ class Roofline:
 
     @property
     def windowed_kv_token_bytes(self) -> float:
-        """The size of the keys and values of one token within the window, in layers that have
-        one.
-        """
+        """The size of one token's keys and values, in layers with a window or a selection."""
         return self._kv_bytes(self.architecture.windowed_kv_numbers)
 
     @property
@@ -127,7 +125,8 @@ class Roofline:
 
         Within a window no more than its tokens are held, and states do not grow.
         """
-        window = min(context, self.architecture.window)
+        # What a selection leaves out is held all the same.
+        window = min(context, self.architecture.window or context)
         fixed = self.windowed_kv_token_bytes * window + self.state_bytes
         return self.kv_token_bytes + fixed / context
 
@@ -168,7 +167,7 @@ class Roofline:
         """Return the seconds of all operations at peak; a token attends to itself too."""
         shapes = self.architecture
         flops = self._token_flops * sums.linear + 2 * shapes.head_parameters * sums.logit_rows
-        in_window = min(sums.pairs, shapes.window * sums.linear)
+        in_window = min(sums.pairs, shapes.attended * sums.linear)
         flops += shapes.attention_flops * sums.pairs + shapes.windowed_attention_flops * in_window
         return flops / self._peak
 
@@ -176,7 +175,7 @@ class Roofline:
         """Return the seconds for moving the weights, and the KV and states that are read and
         written, at full bandwidth.
         """
-        in_window = min(sums.cached, self.architecture.window * sums.requests)
+        in_window = min(sums.cached, self.architecture.attended * sums.requests)
         return (
             self.per_forward_s
             + (sums.linear + sums.cached) * self._kv_s
@@ -258,7 +257,7 @@ class Roofline:
             overlap=host.overlap if speed.overlap is None else speed.overlap,
             windowed_pair_s=shapes.windowed_attention_flops * flop_s,
             windowed_kv_s=self._windowed_kv_s / speed.bandwidth,
-            window=float(shapes.window),
+            window=float(shapes.attended),
             state_s=self._state_s / speed.bandwidth,
             narrow=float(speed.narrow),
             narrow_token_s=self._token_flops / (self._peak * speed.narrow_compute)

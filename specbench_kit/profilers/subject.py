@@ -22,7 +22,7 @@ from specbench_kit.profilers.architectures import (
     Architecture,
     architecture_of_config,
     bundled_architectures,
-    read_architecture,
+    read_named_architecture,
 )
 from specbench_kit.profilers.variants import VARIANTS, find_architecture, split_variant
 
@@ -108,8 +108,7 @@ def find_subject(name: str, role: Role) -> Subject:
         derived = VARIANTS[parts[0]].of(require_architecture(target))
         return Subject(f"{parts[0]}:{target.name}", derived)
     if cards.names_a_file(name):
-        path = Path(name).expanduser()
-        return Subject(path.stem, read_architecture(path))
+        return Subject(*read_named_architecture(Path(name).expanduser()))
     name = resolve_target(name) if role == "target" else name
     has_weights = (
         name == BUNDLED or names_pair(name) or gguf_file(name) or Path(name).expanduser().is_dir()

@@ -75,6 +75,8 @@ def mtp(target: Architecture) -> Architecture:
         dense_layers=0,
         window=0,
         windowed_layers=0,
+        sparse_layers=min(1, target.sparse_layers),
+        index_layers=min(1, target.index_layers),
         linear_layers=0,
         linear_key_heads=0,
         linear_value_heads=0,
@@ -195,6 +197,9 @@ def describe_architecture(shapes: Architecture) -> str:
         parts.append(f"{shapes.layer_bits:.4g} bits each")
     layers = f"{shapes.layers} layer{'s' if shapes.layers > 1 else ''}"
     kinds = [f"{shapes.windowed_layers} with a window of {shapes.window:,}"] * bool(shapes.window)
+    kinds += [f"{shapes.sparse_layers} with {shapes.selected:,} selected tokens"] * bool(
+        shapes.selected
+    )
     kinds += [f"{shapes.linear_layers} with a state"] * bool(shapes.linear_layers)
     parts.append(f"{layers} ({', '.join(kinds)})" if kinds else layers)
     if shapes.borrowed_tables:

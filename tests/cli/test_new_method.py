@@ -57,4 +57,6 @@ def test_names_that_cannot_be_are_refused(package: Path) -> None:
     assert error_line(skit_here("new", "method", "My_Rule")).startswith(
         "'My_Rule' cannot be a method's name"
     )
-    assert error_line(skit_here("new", "dataset", "x")) == "kind must be method, not 'dataset'"
+    assert (
+        error_line(skit_here("new", "dataset", "x")) == "kind must be method or card, not 'dataset'"
+    )

@@ -36,6 +36,10 @@ PUBLISHED = {
     "qwen3-30b-a3b": Published("30.5", "page of Qwen3-30B-A3B", "3.3", 2),
     "glm-4.5-air": Published("106", "GLM-4.5 technical report (arXiv 2508.06471)", "12", 0),
     "minimax-m2": Published("229.9", "MiniMax-M2 report", "9.8", 0),
+    "minimax-m3": Published("428", "page of MiniMax-M3", "23", 0),
+    "kimi-k2.5": Published("1040", "Kimi K2 technical report, whose shapes it has", "32.6", 2),
+    "glm-5": Published("744", "GLM-5 technical report (zai-org)", "40", 0),
+    "glm-5.2": Published("744", "page of GLM-5.2, as GLM-5", "40", 0),
     "llama4-scout": Published("109", "page of Llama-4-Scout-17B-16E", "17", 2),
     "gemma3-27b": Published("27", "Gemma 3 technical report (arXiv 2503.19786), without images"),
     "mistral-small-24b": Published("23.6", "page of Mistral-Small-24B-Instruct-2501"),
@@ -83,6 +87,7 @@ READ = {
     "qwen3-next-80b-a3b": ("qwen3_next", {"max_position_embeddings": 262144}),
     "glm-4.5-air": ("glm4_moe", {"head_dim": 128}),
     "minimax-m2": ("minimax_m2", {}),
+    "glm-5": ("glm_moe_dsa", {}),
     "qwen3.5-397b-a17b": (
         "qwen3_5_moe_text",
         {

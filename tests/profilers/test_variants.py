@@ -80,6 +80,13 @@ def test_an_mtp_layer_is_one_of_the_targets_and_the_tables_are_the_targets() -> 
     assert (hybrid.state_numbers, hybrid.kv_numbers) == (0, 2 * 2 * 256)
 
 
+def test_an_mtp_layer_of_a_target_with_sparse_attention_has_an_indexer() -> None:
+    layer = find_architecture("mtp:glm-5.2")
+    assert layer is not None
+    assert (layer.sparse_layers, layer.index_layers) == (1, 1)
+    assert (layer.kv_numbers, layer.windowed_kv_numbers) == (128, 512 + 64)
+
+
 def test_a_block_drafter_has_five_layers_and_one_forward_for_a_block() -> None:
     """The drafter of DFlash for Qwen3-8B: five of its layers, five of its hidden states, blocks of 16."""
     drafter = find_architecture("block:qwen3-8b")
@@ -182,6 +189,13 @@ def test_a_profile_is_named_by_an_architecture_and_a_card() -> None:
         load("qwen3-32b")
 
 
+def test_a_derived_profile_says_what_the_law_was_not_fitted_to() -> None:
+    unusual = "; the analytic model was not fitted to latent attention and quantised weights"
+    assert load("deepseek-v3@8xh200").reference.endswith(unusual)
+    assert load("qwen3-next-80b-a3b@8xh200").reference.endswith("fitted to linear attention")
+    assert load("qwen3-4b@h200").reference.endswith("not measured")
+
+
 def test_a_deployment_of_ones_own_names_such_profiles(tmp_path: Path) -> None:
     path = tmp_path / "head.toml"
     path.write_text(
@@ -217,3 +231,17 @@ def test_a_mixture_is_not_slow_because_its_tokens_need_different_experts() -> No
     verdict = judge(load("gpt-oss-120b@h100"))
     assert (verdict.kind, verdict.slow) == ("possible", {})
     assert verdict.regimes["memory-bound"] > 5
+
+
+@pytest.mark.parametrize(("target", "shown"), [("gpt-oss-20b", True), ("qwen3-4b", False)])
+def test_a_report_has_the_terms_of_windows_where_a_model_has_some(
+    target: str, shown: bool, tmp_path: Path
+) -> None:
+    done = skit_here(
+        "profile-verifier", "--gpu", "h200", "--target", target, "--from", "data-sheet",
+        "--out", tmp_path, "--save-to", tmp_path / "profile.toml",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (report,) = tmp_path.glob("*/report.md")
+    rows = [row for row in report.read_text().splitlines() if row.startswith("| `windowed kv`")]
+    assert bool(rows) is shown

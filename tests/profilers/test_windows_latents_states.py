@@ -69,6 +69,25 @@ def test_of_a_prompt_every_token_attends_to_the_window_alone() -> None:
     assert compute_s == pytest.approx((2 * (4 * 144 * 20 + 40) + pairs) / 16)
 
 
+def test_sparse_attention_reads_what_an_indexer_selects_and_holds_all() -> None:
+    """Three layers attend to 5 tokens, chosen by two indexers of 2 heads with keys of 3 numbers."""
+    shapes = {
+        "selected": 5,
+        "sparse_layers": 3,
+        "index_layers": 2,
+        "index_heads": 2,
+        "index_dim": 3,
+    }
+    sparse = limit(**shapes)
+    assert sparse.architecture.dense_parameters == 4 * 144 + 2 * (4 * 2 * 3 + 4 * (3 + 2))
+    compute_s, traffic_s = both(sparse, sums_of([(1, 20)]))
+    weights = 2 * (sparse.architecture.dense_parameters + 40)
+    moved = weights + 2 * (4 + 2 * 3) * 21 + 3 * 2 * 4 * (5 + 1)
+    assert traffic_s == pytest.approx(moved / 8)
+    assert compute_s == pytest.approx((weights + (16 + 2 * 2 * 2 * 3) * 21 + 3 * 16 * (5 + 1)) / 16)
+    assert sparse.held_token_bytes(20) == 2 * (4 * 4 + 2 * 3)
+
+
 def test_latent_attention_caches_a_latent_and_a_rotary_key_for_all_heads() -> None:
     """Latent of 3, rotary key of 1, values of 2: queries 4 x 2 x 3, down 4 x 4, up 3 x 2 x 4, out 2 x 2 x 4."""
     shapes = {"latent_rank": 3, "rope_dim": 1, "value_dim": 2}
@@ -158,7 +177,8 @@ def test_what_does_not_grow_with_a_request_is_spread_over_a_typical_one() -> Non
 
 BAD = {
     "window = 5": "window and windowed_layers go together",
-    "window = 5\nwindowed_layers = 5": "windowed_layers and linear_layers must be at most the 4 layers, not 5",
+    "window = 5\nwindowed_layers = 5": "and sparse_layers and linear_layers must be at most the 4 layers, not 5",
+    "selected = 5": "sparse attention needs selected, sparse_layers, index_layers",
     "latent_rank = 3": "latent attention needs latent_rank, rope_dim and value_dim",
     "linear_layers = 1": "layers with linear attention need all fields that begin with linear_",
     "dense_layers = 1": "belong to a mixture of experts",
