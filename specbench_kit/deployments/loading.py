@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from math import inf
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Literal
@@ -15,7 +14,7 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.typed_json import Amount, JsonObject, shown
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, RoundedModel
-from specbench_kit.deployments.base import Deployment, Endpoint, Link, Placement
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.description import COEFFICIENTS, MODELS, describe
 from specbench_kit.deployments.fields import (
     Value,
@@ -29,7 +28,7 @@ from specbench_kit.profilers import cards
 from specbench_kit.profilers.base import DEFAULTS
 from specbench_kit.profilers.cards import Size, Text
 from specbench_kit.profilers.devices import bundled_devices
-from specbench_kit.runs.document import HandOver
+from specbench_kit.runs.deployment import HandOver, Link, Placement
 
 LOCAL = "local"
 """The name of this machine as it is: measured, and described by no file."""
@@ -386,9 +385,7 @@ def settable_fields(name: str) -> list[SettableField]:
             values.pop(key, None)
         for key, value in values.items():
             unit = _unit(key.split(".")[-1])
-            if value == inf:
-                # A bandwidth without limit is what a definition has that states none: it cannot be
-                # given.
-                value, unit = None, f"{unit}, by default without limit"
+            if value is None and key.endswith("bytes_per_s"):
+                unit += ", by default without limit"
             found.append(SettableField(f"{section}.{key}", value, unit))
     return found

@@ -17,7 +17,7 @@ from specbench_kit.metrics.statistics import LEVEL, Array, Units, ratio_of_sums,
 from specbench_kit.metrics.summary import add_speedup, own_metrics, whole_run_metrics
 from specbench_kit.metrics.typical import ProcessSpread
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
-from specbench_kit.runs.document import DeploymentDescription
+from specbench_kit.runs.deployment import DeploymentDescription
 
 Rows = Mapping[str, Metrics]
 

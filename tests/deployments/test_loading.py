@@ -9,10 +9,9 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel, InteractionModel
-from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.description import describe, restore
 from specbench_kit.deployments.fields import parse_value
 from specbench_kit.deployments.loading import LIBRARY, LOCAL, bundled, entries, find, load
-from specbench_kit.deployments.restoring import restore
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.devices import find_interconnect
 from specbench_kit.profilers.loading import DERIVED, read

@@ -1,6 +1,7 @@
 """Servers and streams that end in the middle of an answer, and servers that demand TLS."""
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event, Thread
 
@@ -15,14 +16,13 @@ from streaming_server import streaming_server
 from tiny_models import make_requests, outputs, random_prompts
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.base import Link
-from specbench_kit.deployments.description import finite
 from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
 from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.wire import SERVICE
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.runs.deployment import Link
 from specbench_kit.runs.document import RunDescription
 
 REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 30)
@@ -115,7 +115,7 @@ def test_a_shaped_link_takes_its_round_trip_and_says_so() -> None:
         )
     links_s = [round_.link_s for record in records.values() for round_ in record.rounds]
     assert min(links_s) >= 0.03
-    (line,) = setting_cautions(RunDescription.read({"shaped_link": finite(Link(rtt_s=0.03))}))
+    (line,) = setting_cautions(RunDescription.read({"shaped_link": asdict(Link(rtt_s=0.03))}))
     (lost,) = setting_cautions(RunDescription(reconnections=2))
     assert lost.startswith("RECONNECTED: the connection to the server was lost 2 times;")
     assert line.startswith(

@@ -15,7 +15,7 @@ from specbench_kit.core.typed_json import flat
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import SAMPLES, leave_out, load
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.deployments.restoring import restore
+from specbench_kit.deployments.description import restore
 from specbench_kit.models.catalogue import BUNDLED, locate
 from specbench_kit.models.draft_library import AUTO, find_draft
 from specbench_kit.models.named import NAMED_PAIRS, Role
