@@ -26,7 +26,7 @@ from specbench_kit.deployments.fields import (
 )
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.base import DEFAULTS
-from specbench_kit.profilers.cards import Size, Text
+from specbench_kit.profilers.cards import Size, Table, Text
 from specbench_kit.profilers.devices import bundled_devices
 from specbench_kit.runs.deployment import HandOver, Link, Placement
 
@@ -106,7 +106,6 @@ def bundled() -> dict[str, Definition]:
     return {path.stem: Definition(path, path.stem, cards.read_toml(path)) for path in files}
 
 
-Table = Mapping[str, object]
 OWN = "coefficients in the deployment itself"
 OWN_PRICE = "as the deployment says"
 HOST = ("host_s", "host_request_s", "overlap")
@@ -122,17 +121,17 @@ class _DeploymentTable(Struct):
     name: Text
     description: Text
     source: Text
-    drafter: dict[str, object]
-    verifier: dict[str, object]
-    link: dict[str, object] = {}
-    sweep: dict[str, object] = {}
-    colocated: dict[str, object] | None = None
+    drafter: Table
+    verifier: Table
+    link: Table = {}
+    sweep: Table = {}
+    colocated: Table | None = None
 
 
 class _ModelTable(Struct):
     device: Text
     profile: Text | None = None
-    coefficients: dict[str, object] | None = None
+    coefficients: Table | None = None
 
 
 class _EndpointTable(_ModelTable):
@@ -164,7 +163,7 @@ class _DrafterTable(_EndpointTable):
 
 class _VerifierTable(_EndpointTable):
     stages: Size = 1
-    hand_over: dict[str, object] = {}
+    hand_over: Table = {}
 
 
 @dataclass(frozen=True, slots=True)
