@@ -9,9 +9,10 @@ import numpy as np
 from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.cost import headroom
+from specbench_kit.metrics.losslessness import OutputCounts
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import NO_REQUESTS, BesideBaseline, Metrics, RequestGroup
-from specbench_kit.metrics.run_summary import MethodRow, OutputCounts, method_row
+from specbench_kit.metrics.run_summary import MethodRow, method_row
 from specbench_kit.metrics.simultaneous import TableLimits, TypicalFamily
 from specbench_kit.metrics.statistics import LEVEL, Array, Units, ratio_of_sums, units_of
 from specbench_kit.metrics.summary import add_speedup, own_metrics, whole_run_metrics
