@@ -54,7 +54,7 @@ _FORMS = {model: form for form, model in STORED_MODELS.items()}
 def describe(deployment: Deployment) -> JsonObject:
     """Return the content of `deployment` in `run.json`; a bandwidth of null is unlimited."""
     content = asdict(described(deployment))
-    # Files that say nothing of these were written before there were any: null says no more.
+    # What a deployment does not have is left out, as older files, which know nothing of it, do.
     endpoints = [content[role] for role in ENDPOINTS if content[role] is not None]
     for table, name in (*((endpoint, "range") for endpoint in endpoints), (content, "colocated")):
         if table[name] is None:

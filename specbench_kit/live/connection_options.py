@@ -2,7 +2,7 @@
 Imports nothing heavy.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated
@@ -98,7 +98,9 @@ def parse_link(text: str) -> Link:
     has_bandwidth = all(rate is None or rate > 0 for rate in rates)
     if not (0 <= link.rtt_s < inf and 0 <= link.jitter_s < inf and has_bandwidth):
         raise SkitError("--link: times are 0 or more seconds, bandwidths above 0 bytes per second")
-    return link
+    # An infinite bandwidth is one without a limit, which JSON can only state as null.
+    up, down = (None if rate == inf else rate for rate in rates)
+    return replace(link, up_bytes_per_s=up, down_bytes_per_s=down)
 
 
 def host_and_port(address: str) -> tuple[str, int]:

@@ -55,8 +55,8 @@ class Link:
     """The network between drafter and verifier.
 
     A message takes half the round trip, plus or minus the jitter, and its bytes over the bandwidth.
-    The hidden states that `state_bytes` and `draft_bytes` size go to drafters that read the
-    target's, and up with the ids of drafted tokens.
+    A share `loss` of messages is lost, and sent again after `retry_s`, until one arrives. The size
+    of hidden states is for drafters that read the target's.
     """
 
     rtt_s: Annotated[Amount, _doc("seconds of a round trip; a message takes half of it")] = 0.0
