@@ -3,8 +3,9 @@
 from tiny_predictors import PAIR
 
 from specbench_kit.decoding.latency import ContextModel
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.placing import environment
+from specbench_kit.runs.deployment import Link
 
 DEPLOYMENT = Deployment(
     "test",

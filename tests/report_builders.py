@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from msgspec.structs import replace
 
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
@@ -21,7 +21,8 @@ from specbench_kit.metrics.summary import own_metrics, summarise
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison import report as comparison_report
 from specbench_kit.reports.run import report as run_report
-from specbench_kit.runs.document import DeploymentDescription, RunDocument
+from specbench_kit.runs.deployment import DeploymentDescription
+from specbench_kit.runs.document import RunDocument
 from specbench_kit.serving.figures import (
     GroupFigures,
     MissCauses,
@@ -46,10 +47,13 @@ def deployment_description(**changes: object) -> DeploymentDescription:
 
 def priced(server: float, edge: float, placement: str = "edge") -> DeploymentDescription:
     """The deployment `wan` at these prices per hour."""
-    wan = deployment_description(placement=placement)
-    wan.verifier.price_per_hour = server
-    wan.drafter.price_per_hour = edge
-    return wan
+    wan = deployment_description()
+    return replace(
+        wan,
+        placement=placement,
+        verifier=replace(wan.verifier, price_per_hour=server),
+        drafter=replace(wan.drafter, price_per_hour=edge),
+    )
 
 
 def run_summary(content: Mapping[str, object]) -> RunSummary:

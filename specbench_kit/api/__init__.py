@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from specbench_kit.api.result import Result, Study
 from specbench_kit.core.errors import MethodError, require
-from specbench_kit.core.option import from_keywords, options_in, select_fields
+from specbench_kit.core.option import OptionValues, from_keywords, options_in, select_fields
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.without_effect import flag_of, refuse_without_effect
 from specbench_kit.datasets.base import LoadedDataset
@@ -247,7 +247,7 @@ def _settings(
     methods: Names,
     deployment: str | Deployment | None,
     replaced: Sequence[str],
-    options: Mapping[str, object],
+    options: OptionValues,
 ) -> BenchSettings:
     if not isinstance(deployment, Deployment):
         deployment = load_deployment(deployment or "local", replaced)

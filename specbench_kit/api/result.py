@@ -27,6 +27,7 @@ from specbench_kit.reports.comparison.tables import to_csv
 from specbench_kit.reports.document import Figure, Paragraph, caution, plain
 from specbench_kit.reports.sections import headlines, machine
 from specbench_kit.reports.sections.columns import COLUMNS, SPEEDUP, method_table
+from specbench_kit.reports.study import Tables
 from specbench_kit.reports.writing.drawing import draw, safe_svg
 from specbench_kit.studies.kinds import AnyStudy
 
@@ -206,7 +207,7 @@ class Study:
         return list(map(plain, dict.fromkeys(lines)))
 
     @property
-    def tables(self) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def tables(self) -> Tables:
         """The rows of every table by its name, the main one first."""
         return {
             name.removesuffix(".csv"): rows

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from specbench_kit.datasets.base import LoadedDataset
+    from specbench_kit.metrics.run_summary import RunSummary
     from specbench_kit.studies.bench.campaign import Campaign
     from specbench_kit.studies.bench.conclusion import Conclusion
     from specbench_kit.studies.bench.fresh_processes import ProcessOutcome
@@ -233,10 +234,10 @@ def _document(
     from specbench_kit.reports.sections import machine
 
     warnings = machine.warnings(*(conclusion.directory.document for conclusion in conclusions))
-    summaries: dict[str, dict[str, object]] = {}
+    summaries: dict[str, dict[str, RunSummary]] = {}
     for conclusion in conclusions:
-        by_method = summaries.setdefault(conclusion.directory.run["dataset"]["name"], {})
-        by_method[conclusion.summary.method] = conclusion.document
+        by_method = summaries.setdefault(str(conclusion.directory.document.dataset.name), {})
+        by_method[conclusion.summary.method] = conclusion.summary
     return {
         "run_dirs": [str(conclusion.directory.path) for conclusion in conclusions],
         "summary": summaries if len(summaries) > 1 else next(iter(summaries.values())),

@@ -32,6 +32,7 @@ from specbench_kit.core.option import (
     RUN,
     SERVER,
     Given,
+    OptionValues,
     options_in,
     select_fields,
 )
@@ -55,7 +56,7 @@ def apply_config(context: typer.Context, path: Path | str | None) -> Path | str 
     """
     if path is not None and not context.resilient_parsing:
         parameters = {_option_name(parameter): parameter for parameter in context.command.params}
-        context.default_map = read_options(Path(path), parameters)
+        context.default_map = dict(read_options(Path(path), parameters))
     return path
 
 
@@ -94,7 +95,7 @@ def save_config(path: Path, context: typer.Context) -> None:
     write_text(path, tomli_w.dumps(options))
 
 
-def read_options(path: Path, parameters: Mapping[str, Any]) -> dict[str, object]:
+def read_options(path: Path, parameters: Mapping[str, Any]) -> OptionValues:
     """Return the values of an option file by the names of Typer's parameters; `parameters` maps
     option names to them.
 
@@ -416,7 +417,7 @@ class Command(TyperCommand):
         ctx.args = extra
         return extra
 
-    def given_values(self, ctx: Any) -> dict[str, object]:
+    def given_values(self, ctx: Any) -> OptionValues:
         """Return the values of the given options by their names; raise SkitError for options
         without effect.
         """

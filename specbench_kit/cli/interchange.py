@@ -84,24 +84,24 @@ def _import_run(
     from specbench_kit.reports import render_terminal
     from specbench_kit.reports.comparison.terminal import print_run
     from specbench_kit.reports.sections.cautions import foreign_files
-    from specbench_kit.runs.document import RunDescription
     from specbench_kit.studies.interchange.importing import import_file
 
     argv = command_line()
     out = options.out or RESULTS
     conclusion = import_file(options.file, options.name, options.baseline, names, out, argv)
     directory = conclusion.directory
-    render_terminal.show(console, foreign_files(RunDescription.read(directory.run)))
+    document = directory.document
+    render_terminal.show(console, foreign_files(document))
     print_run(console, directory.path)
-    for note in directory.run["imported"]["notes"]:
+    for note in document.imported.notes if document.imported else ():
         say(console, f"note: {note}")
     say_report(console, directory.path)
     if as_json:
-        document = {
+        result = {
             "run_dirs": [str(directory.path)],
-            "summary": {conclusion.summary.method: conclusion.document},
+            "summary": {conclusion.summary.method: conclusion.summary},
         }
-        print_json(document)
+        print_json(result)
 
 
 def export_run(

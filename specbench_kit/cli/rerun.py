@@ -30,7 +30,7 @@ def rerun(
     if as_json:
         document = {
             "run_dirs": [str(folder)],
-            "summary": {result.conclusion.summary.method: result.conclusion.document},
+            "summary": {result.conclusion.summary.method: result.conclusion.summary},
             "differences": result.differences.to_dict(),
         }
         print_json(document)

@@ -1,6 +1,6 @@
 """What `skit train-head` and `skit train-draft` print."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from specbench_kit.datasets.base import LoadedDataset
     from specbench_kit.studies.training.distillation.live import LiveResult
+    from specbench_kit.studies.training.distillation.study import HeldOutAcceptance
 
 PROMPTS_WITHOUT_TIME = 2000
 """Prompts that are answered where neither their number nor the time is limited."""
@@ -70,7 +71,7 @@ def tell_training(
     console: "Console",
     kind: str,
     folder: Path,
-    held_out: Mapping[str, object],
+    held_out: "HeldOutAcceptance",
     live: "LiveResult | None",
 ) -> None:
     """Print what a draft reached, live before anything computed on answers."""
@@ -88,6 +89,6 @@ def tell_training(
     say(console, f"{kind}: {folder}")
 
 
-def print_training(folder: Path, summary: Mapping[str, object]) -> None:
+def print_training(folder: Path, summary: object) -> None:
     """Print the result as one line of JSON."""
     print_json({"run_dirs": [str(folder)], "summary": summary})

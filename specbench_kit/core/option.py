@@ -14,6 +14,8 @@ from specbench_kit.core.errors import SkitError, did_you_mean, require
 T = TypeVar("T")
 S = TypeVar("S")
 
+OptionValues = Mapping[str, object]
+"""Values of options by name, each of the type of its field."""
 RUN = "What to run"
 MODELS = "Models"
 DECODING = "Decoding"
@@ -62,7 +64,7 @@ class Given(Generic[T]):
     """
 
     kind: Callable[..., T]
-    values: Mapping[str, object]
+    values: OptionValues
 
     def make(self, **others: object) -> T:
         """Construct the dataclass from the given options and the `others`, which win over options
@@ -77,7 +79,7 @@ class Given(Generic[T]):
         return kind(**{**self.values, **others})
 
 
-def select_fields(kind: type, values: Mapping[str, object]) -> dict[str, Any]:
+def select_fields(kind: type, values: OptionValues) -> dict[str, Any]:
     """Return the entries of `values` whose names are fields of the dataclass `kind`."""
     names = {field.name for field in fields(kind)}
     return {name: value for name, value in values.items() if name in names}
@@ -94,7 +96,7 @@ def options_in(kind: type) -> Iterator[tuple[Field[object], object, Option]]:
             )
 
 
-def recorded_values(options: object) -> dict[str, object]:
+def recorded_values(options: object) -> OptionValues:
     """Return what `run.json` holds of a dataclass's options, without those that it holds as
     found.
     """
@@ -117,7 +119,7 @@ def recorded_names(kind: type) -> set[str]:
     }
 
 
-def restored_values(kind: type, recorded: Mapping[str, object]) -> dict[str, Any]:
+def restored_values(kind: type, recorded: OptionValues) -> dict[str, Any]:
     """Return the options of the dataclass `kind` that `run.json` holds, as the dataclass takes
     them.
     """
@@ -141,7 +143,7 @@ def inner_type(field_type: object) -> object:
     )
 
 
-def from_keywords(kind: type[T], keywords: Mapping[str, object], **others: object) -> T:
+def from_keywords(kind: type[T], keywords: OptionValues, **others: object) -> T:
     """Construct the dataclass `kind` from keyword arguments, which may be as short as on the
     command line.
 

@@ -70,7 +70,13 @@ FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """First characters of cells that a spreadsheet computes as a formula, or skips to reach one."""
 
 
-def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
+CsvCell = str | float | None
+"""A cell of a table for other programs; None is an empty one."""
+CsvRow = Mapping[str, CsvCell]
+"""A row of such a table: its cells by the names of their columns."""
+
+
+def csv_text(rows: Sequence[CsvRow]) -> str:
     """Return one line per row, below a header with the names of all cells; missing cells stay
     empty.
     """
@@ -83,7 +89,7 @@ def csv_text(rows: Sequence[Mapping[str, object]]) -> str:
     return text.getvalue()
 
 
-def _as_text(value: object) -> object:
+def _as_text(value: CsvCell) -> CsvCell:
     """Return a text that would be a formula with a quote before it, and every other value as it
     is.
     """

@@ -2,13 +2,11 @@
 instead of ignored.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from specbench_kit.core.errors import SkitError
-
-GivenValues = Mapping[str, object]
-"""The values that the user gave, by the names of their fields."""
+from specbench_kit.core.option import OptionValues
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,11 +17,11 @@ class WithoutEffect:
     """
 
     options: tuple[str, ...]
-    case: Callable[[GivenValues], str]
+    case: Callable[[OptionValues], str]
     because: str
 
 
-def beside(name: str, written: str = "") -> Callable[[GivenValues], str]:
+def beside(name: str, written: str = "") -> Callable[[OptionValues], str]:
     """Return the case in which the option `name` is given, whose flag may be `written`
     otherwise.
     """
@@ -31,7 +29,7 @@ def beside(name: str, written: str = "") -> Callable[[GivenValues], str]:
     return lambda given: words if name in given else ""
 
 
-def unless(*names: str) -> Callable[[GivenValues], str]:
+def unless(*names: str) -> Callable[[OptionValues], str]:
     """Return the case in which none of these options is given, or only as an empty value, 0 or
     false.
     """
@@ -40,7 +38,7 @@ def unless(*names: str) -> Callable[[GivenValues], str]:
 
 
 def refuse_without_effect(
-    rules: Sequence[WithoutEffect], given: GivenValues, flag_of: Callable[[str, object], str]
+    rules: Sequence[WithoutEffect], given: OptionValues, flag_of: Callable[[str, object], str]
 ) -> None:
     """Raise SkitError for the first given option that has no effect; `flag_of` returns how it was
     written.

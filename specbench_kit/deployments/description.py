@@ -1,22 +1,33 @@
-"""A deployment as `run.json` holds it: every number that decides its time and its price.
+"""A deployment written to `run.json` and read from it: every number that decides its time and its price.
 
 Times that are derived have a range, and `corners` yields the deployment at its ends.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, fields, replace
 from hashlib import sha256
 from itertools import product
-from math import isinf
+from typing import Literal, TypeVar
 
+from msgspec import Struct
+
+from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, LeapModel, TableModel
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.profilers import base
-from specbench_kit.runs.document import DeploymentDescription
+from specbench_kit.runs.deployment import (
+    DeploymentDescription,
+    DeploymentOf,
+    EndpointDescription,
+    EndpointOf,
+)
 
+D = TypeVar("D")
+E = TypeVar("E")
+L = TypeVar("L")
 MODELS: Mapping[str, type[LatencyModel]] = {
     **base.MODELS,
     "leaps": LeapModel,
@@ -36,29 +47,100 @@ TIMED = ("latency", "stages", "hand_over", "speculating")
 """The parts of an endpoint that its time depends on."""
 STORED_MODELS: Mapping[str, type[LatencyModel]] = {**MODELS, "table": TableModel}
 """The latency models by the form that `run.json` names."""
+OPTIONAL = ("range", "speculating", "speculating_range")
+ENDPOINTS = ("drafter", "verifier", "colocated")
 _FORMS = {model: form for form, model in STORED_MODELS.items()}
 
 
 def describe(deployment: Deployment) -> JsonObject:
     """Return the content of `deployment` in `run.json`; a bandwidth of null is unlimited."""
-    return {
-        "name": deployment.name,
-        "description": deployment.description,
-        "source": deployment.source,
-        "placement": deployment.placement,
-        "predictor_s": deployment.predictor_s,
-        "predictor_origin": deployment.predictor_origin,
-        "cached_prompts": deployment.cached_prompts,
-        "drafter": _endpoint(deployment.drafter),
-        "verifier": _endpoint(deployment.verifier),
-        "link": finite(deployment.link),
-        **({"colocated": _endpoint(deployment.colocated)} if deployment.colocated else {}),
-    }
+    content = asdict(described(deployment))
+    # What a deployment does not have is left out, as older files, which know nothing of it, do.
+    endpoints = [content[role] for role in ENDPOINTS if content[role] is not None]
+    optional = [(endpoint, name) for endpoint in endpoints for name in OPTIONAL]
+    for table, name in (*optional, (content, "colocated")):
+        if table[name] is None:
+            del table[name]
+    return content
 
 
 def described(deployment: Deployment) -> DeploymentDescription:
     """Return a deployment as it is read from `run.json`."""
-    return convert(DeploymentDescription, describe(deployment))
+    return _with_endpoints(DeploymentDescription, deployment, _endpoint_description)
+
+
+def restore(described: JsonObject | DeploymentDescription) -> Deployment:
+    """Return the deployment with every number that decides its time and its price; nothing is read
+    from this machine.
+
+    Raise SkitError if the description is damaged.
+    """
+    try:
+        if not isinstance(described, DeploymentDescription):
+            described = convert(DeploymentDescription, described)
+        return _with_endpoints(Deployment, described, _endpoint)
+    except ValueError as error:
+        raise SkitError(
+            f"the deployment in run.json is damaged: {error}; run the benchmark again"
+        ) from error
+
+
+def _with_endpoints(
+    kind: Callable[..., D], deployment: DeploymentOf[E], endpoint: Callable[[E], object]
+) -> D:
+    """Return a deployment of another kind with the same fields, and endpoints of its kind."""
+    return kind(
+        **{
+            **_values(deployment),
+            "drafter": endpoint(deployment.drafter),
+            "verifier": endpoint(deployment.verifier),
+            "colocated": deployment.colocated and endpoint(deployment.colocated),
+        }
+    )
+
+
+def _with_latencies(
+    kind: Callable[..., D], endpoint: EndpointOf[L], latency: Callable[[L], object]
+) -> D:
+    """Return an endpoint of another kind with the same fields, and latency models of its kind."""
+    ends, busy = endpoint.range, endpoint.speculating_range
+    return kind(
+        **{
+            **_values(endpoint),
+            "latency": latency(endpoint.latency),
+            "range": ends and tuple(map(latency, ends)),
+            "speculating": None if endpoint.speculating is None else latency(endpoint.speculating),
+            "speculating_range": busy and tuple(map(latency, busy)),
+        }
+    )
+
+
+def _values(record: DeploymentOf[E] | EndpointOf[L]) -> dict[str, object]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def _endpoint(described: EndpointDescription) -> Endpoint:
+    return _with_latencies(Endpoint, described, restore_latency)
+
+
+def _endpoint_description(endpoint: Endpoint) -> EndpointDescription:
+    return _with_latencies(EndpointDescription, endpoint, _latency)
+
+
+class _StoredLatency(Struct):
+    form: Literal[
+        "interactions", "context", "work", "served", "rounded", "kernels", "leaps", "table"
+    ]
+
+
+def restore_latency(described: JsonObject) -> LatencyModel:
+    """Return the latency model that an endpoint's field `latency` describes."""
+    model = STORED_MODELS[convert(_StoredLatency, described).form]
+    return convert(model, described)
+
+
+def _latency(model: LatencyModel) -> JsonObject:
+    return {"form": _FORMS[type(model)], **asdict(model)}  # type: ignore[call-overload]
 
 
 def describe_time(deployment: Deployment | None) -> dict[str, object]:
@@ -95,34 +177,6 @@ def _without_zeros(value: object) -> object:
     if not isinstance(value, Mapping):
         return value
     return {name: _without_zeros(field) for name, field in value.items() if field}
-
-
-def _endpoint(endpoint: Endpoint) -> dict[str, object]:
-    return {
-        "device": endpoint.device,
-        "price_per_hour": endpoint.price_per_hour,
-        "power_w": endpoint.power_w,
-        "stages": endpoint.stages,
-        "origin": endpoint.origin,
-        "latency": _latency(endpoint.latency),
-        "hand_over": asdict(endpoint.hand_over),
-        **({"range": list(map(_latency, endpoint.range))} if endpoint.range else {}),
-        **({"speculating": _latency(endpoint.speculating)} if endpoint.speculating else {}),
-        **(
-            {"speculating_range": list(map(_latency, endpoint.speculating_range))}
-            if endpoint.speculating_range
-            else {}
-        ),
-    }
-
-
-def _latency(model: LatencyModel) -> dict[str, object]:
-    return {"form": _FORMS[type(model)], **asdict(model)}  # type: ignore[call-overload]
-
-
-def finite(link: Link) -> dict[str, object]:
-    """Return the fields of a link with null for unlimited, since JSON has no infinity."""
-    return {name: None if isinf(value) else value for name, value in asdict(link).items()}
 
 
 ENDS = ("fast", "slow")

@@ -10,7 +10,7 @@ from threading import Condition, Thread
 from typing import Generic, TypeVar
 
 from specbench_kit.decoding.clock import monotonic_s
-from specbench_kit.deployments.base import Link
+from specbench_kit.runs.deployment import Link
 
 M = TypeVar("M")
 
@@ -21,11 +21,11 @@ class LinkDirection(Thread, Generic[M]):
     """
 
     def __init__(
-        self, link: Link, bytes_per_s: float, name: str, deliver: Callable[[M], None]
+        self, link: Link, bytes_per_s: float | None, name: str, deliver: Callable[[M], None]
     ) -> None:
         super().__init__(name=name, daemon=True)
         self._link = link
-        self._bytes_per_s = bytes_per_s
+        self._bytes_per_s = bytes_per_s or inf
         self._deliver = deliver
         self._random = Random(f"{link.seed}/{name}")
         self._free_s = self._last_arrival_s = 0.0
@@ -36,7 +36,7 @@ class LinkDirection(Thread, Generic[M]):
     def put(self, message: M, size: int) -> None:
         """Send a message of `size` bytes."""
         now_s = monotonic_s()
-        latency_s = self._link.message_s(0, inf, self._random)
+        latency_s = self._link.message_s(0, None, self._random)
         # The bandwidth is shared: a message leaves after those before it. The latency is not, and
         # jitter could let a message overtake, which an ordered stream does not allow.
         self._free_s = max(now_s, self._free_s) + size / self._bytes_per_s

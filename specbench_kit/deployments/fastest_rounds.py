@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from specbench_kit.decoding.drafter import PlannedRound
 from specbench_kit.decoding.latency import Row
-from specbench_kit.deployments.base import TOKEN_BYTES, Link
+from specbench_kit.runs.deployment import Link
 
 UNREAD = 0
 """Stands, where tokens are counted that the draft model has not read, for a prompt that it has not
@@ -89,9 +89,9 @@ class AnswerTimes:
     def _target_cached(self, offset: int) -> int:
         return self.context + offset - 1 if offset else self.target_cached
 
-    def _message_s(self, tokens: int, bytes_per_s: float, more_bytes: float) -> float:
+    def _message_s(self, tokens: int, bytes_per_s: float | None, more_bytes: float) -> float:
         link = self.link
-        seconds = link.rtt_s / 2 + (tokens * TOKEN_BYTES + more_bytes) / bytes_per_s
+        seconds = link.nominal_s(tokens, bytes_per_s, more_bytes)
         if (
             seconds < link.jitter_s
         ):  # no message takes less than no time, so that its mean is above the nominal time

@@ -10,10 +10,10 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.deployments.base import IMPOSSIBLE, Endpoint
 from specbench_kit.profilers import cards, loading
-from specbench_kit.profilers.base import COEFFICIENTS, Profile
+from specbench_kit.profilers.base import COEFFICIENTS, Profile, Role
 from specbench_kit.profilers.devices import Device, bundled_device
 from specbench_kit.profilers.roofline import judge
-from specbench_kit.profilers.software import describe
+from specbench_kit.profilers.software import KERNELS, describe
 
 Value = str | int | float | bool
 
@@ -85,12 +85,15 @@ def replace_fields(content: JsonObject, values: Mapping[str, Value], folder: Pat
     return copy
 
 
-def find_profile(name: str, folder: Path, label: str) -> Profile:
+def find_profile(
+    name: str, folder: Path, label: str, role: Role | None = None, software: str = KERNELS
+) -> Profile:
     """Return the profile of that name, or the one in a .toml file, relative to the deployment's
-    folder.
+    folder; one that is derived has the `role`, at the speed of the `software`.
     """
+    name = str(folder / name) if cards.names_a_file(name) else name
     try:
-        return loading.load(str(folder / name) if cards.names_a_file(name) else name)
+        return loading.load(name, role=role, software=software)
     except SkitError as error:
         raise SkitError(f"{label}: {error}") from error
 

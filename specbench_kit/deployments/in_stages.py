@@ -10,7 +10,7 @@ from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.derived_run import interconnect_of
 from specbench_kit.profilers.devices import BYTES, Device
-from specbench_kit.runs.document import HandOver
+from specbench_kit.runs.deployment import HandOver
 
 
 def in_stages(

@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache, lru_cache
-from math import inf
+from functools import cache
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Literal
@@ -15,7 +14,7 @@ from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.typed_json import Amount, JsonObject, shown
 from specbench_kit.decoding.kernel_latency import KernelModel
 from specbench_kit.decoding.latency import LatencyModel, RoundedModel
-from specbench_kit.deployments.base import Deployment, Endpoint, Link, Placement
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.description import COEFFICIENTS, MODELS, describe
 from specbench_kit.deployments.fields import (
     Value,
@@ -28,8 +27,8 @@ from specbench_kit.deployments.fields import (
 from specbench_kit.deployments.server_scene import names_a_scene, parse_scene
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.base import DEFAULTS, Profile, Role
-from specbench_kit.profilers.cards import Size, Text
-from specbench_kit.profilers.devices import bundled_devices, find_device
+from specbench_kit.profilers.cards import Size, Table, Text
+from specbench_kit.profilers.devices import bundled_devices
 from specbench_kit.profilers.engine_costs import (
     FAST,
     SLOW,
@@ -38,9 +37,8 @@ from specbench_kit.profilers.engine_costs import (
     launched_for,
 )
 from specbench_kit.profilers.roofline import Roofline, roofline_of
-from specbench_kit.profilers.settings import AUTO
 from specbench_kit.profilers.software import KERNELS
-from specbench_kit.runs.document import HandOver
+from specbench_kit.runs.deployment import HandOver, Link, Placement
 
 LOCAL = "local"
 """The name of this machine as it is: measured, and described by no file."""
@@ -122,7 +120,6 @@ def bundled() -> dict[str, Definition]:
     return {path.stem: Definition(path, path.stem, cards.read_toml(path)) for path in files}
 
 
-Table = Mapping[str, object]
 OWN = "coefficients in the deployment itself"
 OWN_PRICE = "as the deployment says"
 HOST = ("host_s", "host_request_s", "overlap")
@@ -138,26 +135,17 @@ class _DeploymentTable(Struct):
     name: Text
     description: Text
     source: Text
-    drafter: dict[str, object]
-    verifier: dict[str, object]
-    link: dict[str, object] = {}
-    sweep: dict[str, object] = {}
-    colocated: dict[str, object] | None = None
+    drafter: Table
+    verifier: Table
+    link: Table = {}
+    sweep: Table = {}
+    colocated: Table | None = None
 
 
 class _ModelTable(Struct):
-    """A model on a device, at the speed of a profile, of coefficients, or as `gpu` and `model` derive
-    it, over so many `cards` that share the model.
-    """
-
-    device: Text | None = None
+    device: Text
     profile: Text | None = None
-    coefficients: dict[str, object] | None = None
-    gpu: Text | None = None
-    model: Text | None = None
-    cards: Size = 1
-    dtype: Text = AUTO
-    software: Text | None = None
+    coefficients: Table | None = None
 
 
 class _EndpointTable(_ModelTable):
@@ -191,7 +179,7 @@ class _DrafterTable(_EndpointTable):
 
 class _VerifierTable(_EndpointTable):
     stages: Size = 1
-    hand_over: dict[str, object] = {}
+    hand_over: Table = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,60 +267,23 @@ def profile_in(table: Table, folder: Path, label: str, role: Role) -> Profile | 
 
 
 def _profile_of(table: _ModelTable, folder: Path, label: str, role: Role) -> Profile | None:
-    given = [
-        name
-        for name, value in (
-            ("profile", table.profile),
-            ("coefficients", table.coefficients),
-            ("gpu and model", table.gpu and table.model),
-        )
-        if value is not None
-    ]
     require(
-        len(given) == 1 and (table.gpu is None) == (table.model is None),
-        f"{label} needs a profile, a table of coefficients, or gpu and model to derive one, and only one of them",
+        (table.profile is None) != (table.coefficients is None),
+        f"{label} needs a profile or a table of coefficients, and not both",
     )
-    if table.coefficients is not None:
+    if table.profile is None:
         return None
-    if table.profile is not None:
-        return find_profile(table.profile, folder, f"{label}: profile")
-    assert table.gpu is not None
-    assert table.model is not None
-    software = table.software
-    if software is None and isinstance(table, _EndpointTable) and table.engine is not None:
-        software = find_engine_costs(table.engine).software
-    return _derived_profile(
-        table.model, table.gpu, table.cards, table.dtype, role, software or KERNELS
-    )
-
-
-@lru_cache(maxsize=256)
-def _derived_profile(
-    model: str, gpu: str, members: int, dtype: str, role: Role, software: str
-) -> Profile:
-    """Return the profile of a model by measured kernels of a card where there are such, else by its
-    data sheet.
-    """
-    # Measured kernels take as long to import as the rest of a deployment.
-    from specbench_kit.profilers.derived_run import shared_profile
-    from specbench_kit.profilers.subject import find_subject
-
-    subject = find_subject(model, "target" if role == "verifier" else "draft")
-    return shared_profile(find_device(gpu), members, subject, role, dtype, software)
+    engine = table.engine if isinstance(table, _EndpointTable) else None
+    software = find_engine_costs(engine).software if engine else KERNELS
+    return find_profile(table.profile, folder, f"{label}: profile", role, software)
 
 
 def _endpoint(table: _ModelTable, folder: Path, label: str, role: Role) -> Endpoint:
     """Return the endpoint with the latency of its profile, or of the coefficients in its place."""
     profile = _profile_of(table, folder, label, role)
-    title = table.device
-    if title is None:
-        require(table.gpu is not None, f"{label}: device is missing, the words for reports")
-        assert table.gpu is not None
-        title = find_device(table.gpu).title
-        title = f"{table.cards} x {title}" if table.cards > 1 else title
     if profile is not None:
         endpoint = Endpoint(
-            title,
+            table.device,
             profile.latency(),
             origin=origin(profile),
             power_w=power_of(profile),
@@ -344,7 +295,7 @@ def _endpoint(table: _ModelTable, folder: Path, label: str, role: Role) -> Endpo
         form, numbers = cards.parse_coefficients(
             COEFFICIENTS, own, f"{label}, coefficients", defaults=defaults
         )
-        endpoint = Endpoint(title, MODELS[form](**numbers), origin=OWN)
+        endpoint = Endpoint(table.device, MODELS[form](**numbers), origin=OWN)
     if isinstance(table, _EndpointTable):
         power_w = endpoint.power_w if table.power_w is None else table.power_w
         endpoint = replace(endpoint, price_per_hour=table.price_per_hour, power_w=power_w)
@@ -455,11 +406,6 @@ UNITS = {
     "device": "text for reports; `profile` says how fast it is",
     "profile": "a name of skit list profiles, or a .toml file",
     "engine": "a name of skit list engine-costs",
-    "gpu": "a name of skit list devices, or a .toml file; with `model` it derives a profile",
-    "model": "an architecture card, or a folder or .toml file with one",
-    "cards": "cards of that kind that share the model",
-    "dtype": "float32, float16 or bfloat16",
-    "software": "a name of skit list software, by default that of the engine's kernels",
     "price_per_hour": "per hour, in any currency",
     "power_w": "W, by default that of the data sheet",
     "host_s": "s per step beside the card, for derived profiles",
@@ -521,9 +467,7 @@ def settable_fields(name: str) -> list[SettableField]:
             values.pop(key, None)
         for key, value in values.items():
             unit = _unit(key.split(".")[-1])
-            if value == inf:
-                # A bandwidth without limit is what a definition has that states none: it cannot be
-                # given.
-                value, unit = None, f"{unit}, by default without limit"
+            if value is None and key.endswith("bytes_per_s"):
+                unit += ", by default without limit"
             found.append(SettableField(f"{section}.{key}", value, unit))
     return found

@@ -7,6 +7,7 @@ drafts at the edge is compared with the same rounds with its draft model on the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 from msgspec import structs
@@ -20,7 +21,7 @@ from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.verification import PendingVerdicts, Verdict, Verifier
 from specbench_kit.deployments.at_ends import TimelinesAtEnd
-from specbench_kit.deployments.base import RECORDED, TOKEN_BYTES, Deployment, Endpoint
+from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
 from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.drafting_work import WorkLog
 from specbench_kit.deployments.single_request_clock import SingleRequestClock
@@ -30,6 +31,7 @@ from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey
 from specbench_kit.profilers.base import Role
 from specbench_kit.profilers.loading import find_measured
+from specbench_kit.runs.deployment import TOKEN_BYTES
 from specbench_kit.runs.document import HiddenStates
 
 
@@ -468,8 +470,8 @@ def link_costs(deployment: Deployment) -> LinkCosts | None:
         jitter_s=link.jitter_s,
         up_bytes=TOKEN_BYTES + link.draft_bytes,
         down_bytes=TOKEN_BYTES,
-        up_bytes_per_s=link.up_bytes_per_s,
-        down_bytes_per_s=link.down_bytes_per_s,
+        up_bytes_per_s=link.up_bytes_per_s or inf,
+        down_bytes_per_s=link.down_bytes_per_s or inf,
     )
 
 

@@ -34,7 +34,6 @@ class ServerScene:
     engine: str = "vllm"
     cards: int = 1
     draft_cards: int | None = None
-    dtype: str = "auto"
 
     def __post_init__(self) -> None:
         require(
@@ -53,25 +52,30 @@ class ServerScene:
         costs = find_engine_costs(self.engine)
         rents = read_prices()
         known = [rents[title] for title in (device.name, *device.aliases) if title in rents]
-        title = f"{self.cards} x {device.title}" if self.cards > 1 else device.title
-        own = {"gpu": self.gpu, "dtype": self.dtype, "engine": self.engine}
+        title = _several(self.cards, device.title)
+        draft_cards = self.draft_cards or self.cards
+        rent = {"price_per_hour": self.cards * known[0].price_per_hour} if known else {}
         return {
-            "name": f"{self.target}-{self.drafter.partition(':')[0]}-{device.name}",
+            "name": f"{self.target}-{self.drafter}-{device.name}".replace(":", "-"),
             "description": f"{self.target} on {title} and {self.drafting} beside it, under {costs.title}.",
             "source": f"Both models' times are derived for the card; the engine's costs: {costs.source}.",
             "drafter": {
-                **own,
-                "model": self.drafting,
-                "cards": self.draft_cards or self.cards,
+                "device": _several(draft_cards, device.title),
+                "profile": f"{self.drafting}@{draft_cards}x{self.gpu}",
+                "engine": self.engine,
                 "placement": "server",
             },
             "verifier": {
-                **own,
-                "model": self.target,
-                "cards": self.cards,
-                **({"price_per_hour": self.cards * known[0].price_per_hour} if known else {}),
+                "device": title,
+                "profile": f"{self.target}@{self.cards}x{self.gpu}",
+                "engine": self.engine,
+                **rent,
             },
         }
+
+
+def _several(cards: int, title: str) -> str:
+    return f"{cards} x {title}" if cards > 1 else title
 
 
 def names_a_scene(name: str) -> bool:

@@ -432,7 +432,7 @@ class Timelines:
         self,
         request: RequestTimeline,
         tokens: int,
-        bytes_per_s: float,
+        bytes_per_s: float | None,
         *,
         more_bytes: float = 0.0,
         typical: bool = True,

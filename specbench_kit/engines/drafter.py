@@ -310,14 +310,16 @@ class RunRecorder:
             return None
         run = self._run
         records = self._run.records()
-        batch_size = int(run.run["config"]["batch_size"])
+        document = run.document
         run.amend(overhead=self.overhead.document(), requests=len(records))
         summary = {
-            "method": run.run["method"],
+            "method": document.method,
             "partial": False,
             "requests": {"planned": len(records), "finished": len(records), "failed": 0},
             "overlaps": False,
-            **summarise_run(RequestGroup(records), None, None, batch_size=batch_size),
+            **summarise_run(
+                RequestGroup(records), None, None, batch_size=document.config.batch_size or 1
+            ),
             "pipeline": None,
             "lossless": None,
         }

@@ -14,11 +14,11 @@ import grpc
 from specbench_kit.core.addresses import is_loopback
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import monotonic_s
-from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.emulated_link import LinkDirection
 from specbench_kit.live.connection_options import host_and_port
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import METHOD, PROTOCOL, Down, Up
+from specbench_kit.runs.deployment import Link
 
 WELCOME_TIMEOUT_S = 20.0
 FAILOVER_TIMEOUT_S = 5.0

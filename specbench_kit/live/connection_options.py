@@ -2,7 +2,7 @@
 Imports nothing heavy.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isfinite
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from typing import Annotated
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.option import SERVER, Option
 from specbench_kit.core.specs import from_options
-from specbench_kit.deployments.base import Link
+from specbench_kit.runs.deployment import Link
 
 TEMPERATURES = 0.01, 100.0
 """Temperatures above 0 that a server takes: at these, the logits of any model stay finite."""
@@ -94,10 +94,13 @@ def parse_link(text: str) -> Link:
         f"modelled deployment is --set link.rtt_s={text}",
     )
     link = from_options("--link", Link, text)
-    has_bandwidth = link.up_bytes_per_s > 0 and link.down_bytes_per_s > 0
+    rates = (link.up_bytes_per_s, link.down_bytes_per_s)
+    has_bandwidth = all(rate is None or rate > 0 for rate in rates)
     if not (0 <= link.rtt_s < inf and 0 <= link.jitter_s < inf and has_bandwidth):
         raise SkitError("--link: times are 0 or more seconds, bandwidths above 0 bytes per second")
-    return link
+    # An infinite bandwidth is one without a limit, which JSON can only state as null.
+    up, down = (None if rate == inf else rate for rate in rates)
+    return replace(link, up_bytes_per_s=up, down_bytes_per_s=down)
 
 
 def host_and_port(address: str) -> tuple[str, int]:

@@ -26,8 +26,7 @@ from specbench_kit.decoding.verification import PendingVerdicts, Verdict
 from specbench_kit.live.engines.base import EngineAdapter, GenerationRequest, ScoringRequest
 from specbench_kit.live.streaming import StreamedRound
 from specbench_kit.metrics.evidence import NoEvidence
-from specbench_kit.metrics.losslessness import CLEARLY_ABOVE, Losslessness
-from specbench_kit.metrics.run_summary import ScoringCost
+from specbench_kit.metrics.losslessness import CLEARLY_ABOVE, Losslessness, ScoringCost
 
 THREADS = 64
 """Requests to the engine at a time."""

@@ -10,7 +10,6 @@ from secrets import token_hex
 from typing import NamedTuple
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.base import Link
 from specbench_kit.live.certificates import read_certified_key, read_roots, system_roots
 from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
 from specbench_kit.live.connection_options import (
@@ -19,6 +18,7 @@ from specbench_kit.live.connection_options import (
     host_and_port,
     read_file,
 )
+from specbench_kit.runs.deployment import Link
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The servers that can verify for a benchmark: a `skit serve`, or another inference engine."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 from specbench_kit.core.errors import SkitError
@@ -10,7 +10,6 @@ from specbench_kit.decoding.clock import MeasuringClock
 from specbench_kit.decoding.drafting.base import DRAFT
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.verification import RemoteVerifier
-from specbench_kit.deployments.description import finite
 from specbench_kit.live.assembly import require_rounds
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.engine_verifier import EngineJudge, EngineStream, EngineVerifier
@@ -163,7 +162,7 @@ class SkitServer:
                 "device": welcome.device,
                 "baseline": "streamed",
             },
-            **({"shaped_link": finite(link)} if link is not None else {}),
+            **({"shaped_link": asdict(link)} if link is not None else {}),
         }
 
     def close(self) -> None:
@@ -247,7 +246,7 @@ class EngineServer:
                 **({"model": self.model} if is_path else {}),
             },
             **({"verification": self.route} if self.route else {}),
-            **({"shaped_link": finite(link)} if link is not None else {}),
+            **({"shaped_link": asdict(link)} if link is not None else {}),
         }
 
     def close(self) -> None:

@@ -26,8 +26,7 @@ from specbench_kit.live.states import from_bytes
 from specbench_kit.live.streaming import StreamedRound
 from specbench_kit.live.wire import RETRYABLE, Down, Status, Up
 from specbench_kit.metrics.evidence import NoEvidence
-from specbench_kit.metrics.losslessness import Losslessness
-from specbench_kit.metrics.run_summary import ScoringCost
+from specbench_kit.metrics.losslessness import Losslessness, ScoringCost
 
 MAX_TRIES = 200
 """How often a round is sent, or a generation begun, at a server that refuses it for the time

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import ClassVar, Literal, NamedTuple, get_args
 
 from specbench_kit.core.errors import require
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.registry import Registry
 from specbench_kit.decoding.drafting.base import Capability, Drafting, parse_drafter
 from specbench_kit.decoding.drawn import Verification
@@ -412,7 +413,7 @@ class Method(ABC):
         """
         return {}
 
-    def chosen_options(self) -> Mapping[str, object]:
+    def chosen_options(self) -> OptionValues:
         """Return the values that a prepared method chose for options that were left to it."""
         return {}
 

@@ -5,6 +5,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from specbench_kit.core.option import OptionValues
 from specbench_kit.methods.base import (
     LONGEST_DRAFT,
     Capability,
@@ -65,7 +66,7 @@ class Oracle(Method):
             object.__setattr__(ready, "chosen", True)
         return ready
 
-    def chosen_options(self) -> Mapping[str, object]:
+    def chosen_options(self) -> OptionValues:
         return {"max_draft": self.max_draft} if self.chosen else {}
 
     def policy(self) -> Policy:

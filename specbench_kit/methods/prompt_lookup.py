@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from types import MappingProxyType
 
+from specbench_kit.core.option import OptionValues
 from specbench_kit.decoding.drafting.base import Drafting
 from specbench_kit.decoding.latency import LatencyModel
 from specbench_kit.methods.base import Capability, Environment, Method, Policy, methods, require
@@ -90,7 +91,7 @@ class PromptLookup(Method):
     def uses(self) -> Mapping[str, object]:
         return {"k_by": self.chosen} if self.chosen else {}
 
-    def chosen_options(self) -> Mapping[str, object]:
+    def chosen_options(self) -> OptionValues:
         return {"k": self.k} if self.chosen else {}
 
     def policy(self) -> Policy:

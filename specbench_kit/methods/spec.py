@@ -7,6 +7,7 @@ from math import isfinite
 from pathlib import Path
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.specs import init_fields, parse_spec
 from specbench_kit.methods.base import Method, methods
 from specbench_kit.runs import provenance
@@ -41,7 +42,7 @@ def known_method(spec: str) -> Method | None:
         return None
 
 
-def resolved_options(spec: str) -> dict[str, object]:
+def resolved_options(spec: str) -> OptionValues:
     """Return every option of a spec's method, as JSON can hold it; the drafter only if it is not
     the default.
     """

@@ -24,7 +24,7 @@ from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import Side, request_seconds, request_tokens
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.statistics import Units
-from specbench_kit.runs.document import DeploymentDescription
+from specbench_kit.runs.deployment import DeploymentDescription
 
 ROUNDING_S = 1e-9
 """Largest difference of two sums of many seconds that counts as zero."""

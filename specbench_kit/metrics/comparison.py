@@ -22,7 +22,12 @@ from specbench_kit.metrics.comparability import (
 )
 from specbench_kit.metrics.cost import device_cost, makespan_s
 from specbench_kit.metrics.latency import inter_token_gaps
-from specbench_kit.metrics.losslessness import KeptVerdicts, OutputVerdict, check_all, count_outputs
+from specbench_kit.metrics.losslessness import (
+    KeptVerdicts,
+    OutputVerdict,
+    check_all,
+    count_outputs,
+)
 from specbench_kit.metrics.result import (
     AcceptedByLength,
     Comparison,
@@ -37,7 +42,6 @@ from specbench_kit.metrics.result import (
 from specbench_kit.metrics.rounds import NO_REQUESTS, RequestGroup, together
 from specbench_kit.metrics.rows import Reference, TableEntry, choose_reference, rows_of
 from specbench_kit.metrics.run_data import BenchmarkRun, placed
-from specbench_kit.metrics.run_summary import OutputCounts
 from specbench_kit.metrics.series import RunSeries, arrange
 from specbench_kit.metrics.statistics import Units, units_of
 from specbench_kit.metrics.verdicts import joint_check
@@ -313,7 +317,7 @@ def _entry(series: RunSeries, part: Sources, *, timed: bool = True) -> TableEntr
     if has_baseline and not run.config.temperature:
         kept = KeptVerdicts(_kept_verdicts(part.by_dataset, has_prefixes=len(series.runs) > 1))
         checks = check_all(part.group.records, part.plain.records, kept)
-        outputs = OutputCounts(**count_outputs(checks), lossy=bool(run.config.lossy))
+        outputs = count_outputs(checks, lossy=bool(run.config.lossy))
     allowed, undecided = joint_check([source.run.summary for source in sources], outputs)
     return TableEntry(
         series.label,

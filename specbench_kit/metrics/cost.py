@@ -6,7 +6,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.paired import request_seconds
 from specbench_kit.metrics.rounds import Metrics, RequestGroup, RoundColumns
 from specbench_kit.metrics.statistics import ratio_of_sums
-from specbench_kit.runs.document import DeploymentDescription
+from specbench_kit.runs.deployment import DeploymentDescription
 
 DRAFTING_PHASES = ("prefill", "draft", "policy")
 

@@ -10,10 +10,12 @@ from math import erfc, exp, sqrt
 from statistics import NormalDist
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
+from specbench_kit.metrics.losslessness import LosslessCounts
+from specbench_kit.metrics.run_summary import SamplingCheck, SamplingTest
 
 LEVEL = 0.001
 """Probability with which the three tests together call a correct rule wrong."""
@@ -129,58 +131,58 @@ class _DistributionPair:
         return torch.bincount(self.classes, values, len(RATIOS) + 1).cpu()
 
 
-def summarise_tally(tally: SamplingTally) -> dict[str, object]:
-    """Return all tests with their power for `summary.json`; `consistent` is None if too little was
-    drawn to tell.
-    """
+def summarise_tally(tally: SamplingTally, *, lossy: bool = False) -> SamplingCheck:
+    """Return all tests with their power; `consistent` is None if too little was drawn to tell."""
+    acceptance = softness = None
     if tally.rule == RESIDUAL:
-        tests = {"acceptance": _acceptance_test(tally), "softness": _softness_test(tally)}
-        tests["tokens"] = _token_test(tally, tally.unmended)
-    else:
-        tests = {"tokens": _token_test(tally, tally.stray)}
-    p_values = [test["p_value"] for test in tests.values() if test["p_value"] is not None]
-    wrong = any(p_value < EACH for p_value in p_values)
+        acceptance, softness = _acceptance_test(tally), _softness_test(tally)
+    tokens = _token_test(tally, tally.unmended if tally.rule == RESIDUAL else tally.stray)
+    tests = [test for test in (acceptance, softness, tokens) if test is not None]
+    wrong = any(test.p_value < EACH for test in tests if test.p_value is not None)
     strong = all(
-        (test["power"] or 0.0) >= WANTED_POWER
-        for name, test in tests.items()
-        if name != "acceptance"
+        (test.power or 0.0) >= WANTED_POWER for test in (softness, tokens) if test is not None
     )
     consistent = False if wrong else True if strong else None
-    return {"rule": tally.rule, "consistent": consistent, "level": LEVEL, **tests}
+    return SamplingCheck(
+        rule=tally.rule,
+        consistent=consistent,
+        level=LEVEL,
+        acceptance=acceptance,
+        softness=softness,
+        tokens=tokens,
+        lossy=lossy,
+    )
 
 
-Test = dict[str, float | None]
-
-
-def _acceptance_test(tally: SamplingTally) -> Test:
+def _acceptance_test(tally: SamplingTally) -> SamplingTest:
     """Compare the accepted tokens with the sum of 1 - total variation; the difference is a
     martingale, so normal.
     """
     spread = sqrt(tally.variance)
     difference = tally.accepted - tally.expected
-    return {
-        "places": tally.judged,
-        "rate": tally.accepted / tally.judged if tally.judged else None,
-        "expected_rate": tally.expected / tally.judged if tally.judged else None,
-        "p_value": erfc(abs(difference) / spread / sqrt(2)) if spread > 0 else None,
-        "power": _normal_power(abs(tally.softened) / spread) if spread > 0 else None,
-    }
+    return SamplingTest(
+        places=tally.judged,
+        rate=tally.accepted / tally.judged if tally.judged else None,
+        expected_rate=tally.expected / tally.judged if tally.judged else None,
+        p_value=erfc(abs(difference) / spread / sqrt(2)) if spread > 0 else None,
+        power=_normal_power(abs(tally.softened) / spread) if spread > 0 else None,
+    )
 
 
-def _softness_test(tally: SamplingTally) -> Test:
+def _softness_test(tally: SamplingTally) -> SamplingTest:
     """Test which drafted tokens were accepted, by the score of the first fault: the most powerful
     test against it.
     """
     spread = sqrt(tally.softness_variance)
-    return {
-        "places": tally.judged,
-        "score": tally.softness / spread if spread else None,
-        "p_value": erfc(abs(tally.softness) / spread / sqrt(2)) if spread else None,
-        "power": _normal_power(spread) if spread else None,
-    }
+    return SamplingTest(
+        places=tally.judged,
+        score=tally.softness / spread if spread else None,
+        p_value=erfc(abs(tally.softness) / spread / sqrt(2)) if spread else None,
+        power=_normal_power(spread) if spread else None,
+    )
 
 
-def _token_test(tally: SamplingTally, fault: Tensor) -> Test:
+def _token_test(tally: SamplingTally, fault: Tensor) -> SamplingTest:
     """Compare committed tokens by class with the target's distribution, by chi-square; power is
     against a fault.
     """
@@ -195,14 +197,14 @@ def _token_test(tally: SamplingTally, fault: Tensor) -> Test:
     statistic, shift = (
         float(sums[large] @ inverse @ sums[large]) for sums in (tally.surplus, fault)
     )
-    return {
-        "drawn": tally.tokens,
-        "classes": len(large),
-        "degrees": degrees,
-        "chi_square": statistic if degrees else None,
-        "p_value": tail(statistic, degrees) if degrees else None,
-        "power": _chi_square_power(shift, degrees) if degrees else None,
-    }
+    return SamplingTest(
+        drawn=tally.tokens,
+        classes=len(large),
+        degrees=degrees,
+        chi_square=statistic if degrees else None,
+        p_value=tail(statistic, degrees) if degrees else None,
+        power=_chi_square_power(shift, degrees) if degrees else None,
+    )
 
 
 def tail(statistic: float, degrees: int) -> float:
@@ -236,10 +238,7 @@ def _chi_square_power(shift: float, degrees: int) -> float:
     return min(power, 1.0)
 
 
-def summarise_match(checks: JsonObject) -> dict[str, object]:
-    """Return the check of outputs that plain decoding draws token for token, for `summary.json`."""
-    return {
-        "rule": "match",
-        "consistent": checks["lossless"],
-        **{k: v for k, v in checks.items() if k != "lossless"},
-    }
+def summarise_match(checks: LosslessCounts) -> SamplingCheck:
+    """Return the check of outputs that plain decoding draws token for token."""
+    counts = {name: value for name, value in structs.asdict(checks).items() if name != "lossless"}
+    return SamplingCheck(rule="match", consistent=checks.lossless, **counts)

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
-from specbench_kit.metrics.losslessness import DivergenceJudge, Losslessness
-from specbench_kit.metrics.run_summary import ScoringCost
+from specbench_kit.metrics.losslessness import DivergenceJudge, Losslessness, ScoringCost
 from specbench_kit.metrics.shapes import RecomputedLogits
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal, Protocol
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct, field, structs
 
+from specbench_kit.core.typed_json import Count
 from specbench_kit.decoding.records import RequestRecord
 
 CLEARLY_ABOVE = 4.0
@@ -86,6 +87,89 @@ class Losslessness(Struct, frozen=True):
     ] = ""
 
 
+class ScoringCost(Struct):
+    """What another process did to judge outputs."""
+
+    outputs: Annotated[int, Meta(description="outputs that were scored")] = 0
+    seconds: Annotated[float, Meta(description="seconds that scoring them took")] = 0.0
+    forwards: Annotated[
+        int,
+        Meta(
+            description="forwards of the target that scoring took; 0 for an engine, which does not say"
+        ),
+    ] = 0
+
+
+class OutputCounts(Struct, kw_only=True):
+    """The numbers of outputs that were compared with the baseline's, token for token, by what was
+    found.
+    """
+
+    compared: Annotated[
+        Count,
+        Meta(description="outputs that were compared: identical, ties, errors and unjudged ones"),
+    ]
+    identical: Annotated[Count, Meta(description="outputs with the baseline's tokens")]
+    ties: Annotated[Count, Meta(description="outputs whose difference is explained by rounding")]
+    errors: Annotated[Count, Meta(description="outputs whose difference rounding does not explain")]
+    unjudged: Annotated[
+        Count, Meta(description="outputs that differ where nothing is known of rounding")
+    ] = 0
+    lossy: Annotated[
+        bool, Meta(description="whether a rule of verification was named that lets outputs differ")
+    ] = False
+
+
+class LosslessCounts(OutputCounts, kw_only=True):
+    """The comparison of all outputs with the baseline's, token for token."""
+
+    lossless: Annotated[
+        bool | None, Meta(description="true without errors, null if it is not known")
+    ] = None
+    prompt_differs: Annotated[
+        Count,
+        Meta(
+            description="later turns of dialogues whose earlier output diverged, which are not compared"
+        ),
+    ] = 0
+    not_compared: Annotated[
+        Count,
+        Meta(
+            description="outputs that cannot be compared: failed in either run, without a baseline, or "
+            "without known tokens"
+        ),
+    ] = 0
+    noise: Annotated[
+        float | None,
+        Meta(
+            description="largest noise of all outputs that were scored, as their divergences define it; null "
+            "if none was"
+        ),
+    ] = None
+    control: Annotated[
+        float | None,
+        Meta(
+            description="largest control of all outputs that were scored, as their divergences define it; "
+            "null if none was"
+        ),
+    ] = None
+    bitwise: Annotated[
+        bool,
+        Meta(
+            description="whether the target's logits do not depend on the shape of a forward, so that no "
+            "difference is rounding"
+        ),
+    ] = False
+    scoring: Annotated[
+        ScoringCost | None,
+        Meta(description="what another process did to judge outputs; null if none did"),
+    ] = None
+    divergences: Annotated[
+        list[Losslessness],
+        Meta(description="the outputs that differ: ties, errors and unjudged ones"),
+    ] = field(default_factory=list)
+
+
 class DivergenceJudge(Protocol):
     """Decides on an output that differs from its baseline's."""
 
@@ -147,40 +231,40 @@ def check_all(
     return [check(record, by_key.get(record.key), judge) for record in records]
 
 
-def summarise_checks(checks: Sequence[Losslessness]) -> dict[str, object]:
-    """Return the counts by verdict and the divergences, for `summary.json`.
+def summarise_checks(checks: Sequence[Losslessness]) -> LosslessCounts:
+    """Return the counts by verdict and the divergences.
 
     `lossless` is True if there are neither errors nor unjudged outputs, False with errors, and None if that is not
     known; `noise` and `control` are the largest that were measured, None if nothing was.
     """
     counts = count_outputs(checks)
-    return {
-        "lossless": False
-        if counts["errors"]
-        else True
-        if counts["compared"] and not counts["unjudged"]
-        else None,
-        **counts,
-        "prompt_differs": sum(c.verdict == "prompt differs" for c in checks),
-        "not_compared": sum(c.verdict == "not compared" for c in checks),
-        "noise": max((c.noise for c in checks if c.noise is not None), default=None),
-        "control": max((c.control for c in checks if c.control is not None), default=None),
-        "divergences": [
-            structs.asdict(c) for c in checks if c.verdict in ("tie", "error", "unjudged")
-        ],
-    }
+    lossless = None
+    if counts.errors:
+        lossless = False
+    elif counts.compared and not counts.unjudged:
+        lossless = True
+    return LosslessCounts(
+        **structs.asdict(counts),
+        lossless=lossless,
+        prompt_differs=sum(c.verdict == "prompt differs" for c in checks),
+        not_compared=sum(c.verdict == "not compared" for c in checks),
+        noise=max((c.noise for c in checks if c.noise is not None), default=None),
+        control=max((c.control for c in checks if c.control is not None), default=None),
+        divergences=[c for c in checks if c.verdict in ("tie", "error", "unjudged")],
+    )
 
 
-def count_outputs(checks: Sequence[Losslessness]) -> dict[str, int]:
+def count_outputs(checks: Sequence[Losslessness], *, lossy: bool = False) -> OutputCounts:
     """Return how many outputs were compared, and with which verdict."""
     verdicts = [c.verdict for c in checks]
     identical, ties, errors, unjudged = (
         verdicts.count(v) for v in ("identical", "tie", "error", "unjudged")
     )
-    return {
-        "compared": identical + ties + errors + unjudged,
-        "identical": identical,
-        "ties": ties,
-        "errors": errors,
-        "unjudged": unjudged,
-    }
+    return OutputCounts(
+        compared=identical + ties + errors + unjudged,
+        identical=identical,
+        ties=ties,
+        errors=errors,
+        unjudged=unjudged,
+        lossy=lossy,
+    )

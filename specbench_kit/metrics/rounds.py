@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.metrics.statistics import Units
-from specbench_kit.runs.document import DeploymentDescription
+from specbench_kit.runs.deployment import DeploymentDescription
 
 Array = NDArray[np.float64]
 Metrics = dict[str, Any]

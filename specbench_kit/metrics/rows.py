@@ -9,15 +9,16 @@ import numpy as np
 from specbench_kit.decoding.records import Records
 from specbench_kit.metrics import derived_range, paired
 from specbench_kit.metrics.cost import headroom
+from specbench_kit.metrics.losslessness import OutputCounts
 from specbench_kit.metrics.paired import Side
 from specbench_kit.metrics.rounds import NO_REQUESTS, BesideBaseline, Metrics, RequestGroup
-from specbench_kit.metrics.run_summary import MethodRow, OutputCounts, method_row
+from specbench_kit.metrics.run_summary import MethodRow, method_row
 from specbench_kit.metrics.simultaneous import TableLimits, TypicalFamily
 from specbench_kit.metrics.statistics import LEVEL, Array, Units, ratio_of_sums, units_of
 from specbench_kit.metrics.summary import add_speedup, own_metrics, whole_run_metrics
 from specbench_kit.metrics.typical import ProcessSpread
 from specbench_kit.metrics.verdicts import FASTER, as_allowed, verdict
-from specbench_kit.runs.document import DeploymentDescription
+from specbench_kit.runs.deployment import DeploymentDescription
 
 Rows = Mapping[str, Metrics]
 

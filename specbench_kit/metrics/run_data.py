@@ -2,10 +2,8 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.gc_paused import gc_paused
@@ -23,8 +21,9 @@ from specbench_kit.metrics.run_summary import (
     typed_summary,
 )
 from specbench_kit.metrics.summary import summarise_run
+from specbench_kit.runs.deployment import DeploymentDescription
 from specbench_kit.runs.directory import RunDirectory
-from specbench_kit.runs.document import DeploymentDescription, RunDocument
+from specbench_kit.runs.document import RunDocument
 
 FILES = ("requests", "baseline")
 
@@ -224,4 +223,4 @@ def placed(deployment: DeploymentDescription | None, method: str) -> DeploymentD
     known = known_class(method)
     if deployment is None or known is None or known.placement is None:
         return deployment
-    return structs.replace(deployment, placement=known.placement)
+    return replace(deployment, placement=known.placement)

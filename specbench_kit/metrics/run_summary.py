@@ -2,14 +2,13 @@
 method in a table.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from specbench_kit.core.plain_text import one_line_texts
 from specbench_kit.core.typed_json import Count, JsonObject, convert
-from specbench_kit.metrics.losslessness import Losslessness
+from specbench_kit.metrics.losslessness import LosslessCounts, OutputCounts
 from specbench_kit.metrics.rounds import Metrics
 from specbench_kit.metrics.vocabulary import (
     DISTRIBUTIONS,
@@ -25,89 +24,6 @@ class RequestCounts(Struct):
     planned: Annotated[int, Meta(description="requests that the run was to decode")]
     finished: Annotated[int, Meta(description="requests that were decoded without an error")]
     failed: Annotated[int, Meta(description="requests that ended in an error")]
-
-
-class ScoringCost(Struct):
-    """What another process did to judge outputs."""
-
-    outputs: Annotated[int, Meta(description="outputs that were scored")] = 0
-    seconds: Annotated[float, Meta(description="seconds that scoring them took")] = 0.0
-    forwards: Annotated[
-        int,
-        Meta(
-            description="forwards of the target that scoring took; 0 for an engine, which does not say"
-        ),
-    ] = 0
-
-
-class OutputCounts(Struct, kw_only=True):
-    """The numbers of outputs that were compared with the baseline's, token for token, by what was
-    found.
-    """
-
-    compared: Annotated[
-        Count,
-        Meta(description="outputs that were compared: identical, ties, errors and unjudged ones"),
-    ]
-    identical: Annotated[Count, Meta(description="outputs with the baseline's tokens")]
-    ties: Annotated[Count, Meta(description="outputs whose difference is explained by rounding")]
-    errors: Annotated[Count, Meta(description="outputs whose difference rounding does not explain")]
-    unjudged: Annotated[
-        Count, Meta(description="outputs that differ where nothing is known of rounding")
-    ] = 0
-    lossy: Annotated[
-        bool, Meta(description="whether a rule of verification was named that lets outputs differ")
-    ] = False
-
-
-class LosslessCounts(OutputCounts, kw_only=True):
-    """The comparison of all outputs with the baseline's, token for token."""
-
-    lossless: Annotated[
-        bool | None, Meta(description="true without errors, null if it is not known")
-    ] = None
-    prompt_differs: Annotated[
-        Count,
-        Meta(
-            description="later turns of dialogues whose earlier output diverged, which are not compared"
-        ),
-    ] = 0
-    not_compared: Annotated[
-        Count,
-        Meta(
-            description="outputs that cannot be compared: failed in either run, without a baseline, or "
-            "without known tokens"
-        ),
-    ] = 0
-    noise: Annotated[
-        float | None,
-        Meta(
-            description="largest noise of all outputs that were scored, as their divergences define it; null "
-            "if none was"
-        ),
-    ] = None
-    control: Annotated[
-        float | None,
-        Meta(
-            description="largest control of all outputs that were scored, as their divergences define it; "
-            "null if none was"
-        ),
-    ] = None
-    bitwise: Annotated[
-        bool,
-        Meta(
-            description="whether the target's logits do not depend on the shape of a forward, so that no "
-            "difference is rounding"
-        ),
-    ] = False
-    scoring: Annotated[
-        ScoringCost | None,
-        Meta(description="what another process did to judge outputs; null if none did"),
-    ] = None
-    divergences: Annotated[
-        list[Losslessness],
-        Meta(description="the outputs that differ: ties, errors and unjudged ones"),
-    ] = field(default_factory=list)
 
 
 class SamplingTest(Struct, kw_only=True):
@@ -237,6 +153,13 @@ class SamplingCheck(LosslessCounts, kw_only=True, omit_defaults=True):
             description="outputs whose difference rounding does not explain; 0 if distributions were tested"
         ),
     ] = 0
+
+
+class OutputVerdicts(NamedTuple):
+    """What was found of a run's outputs; a part that does not apply is None."""
+
+    lossless: LosslessCounts | None = None
+    sampling: SamplingCheck | None = None
 
 
 class PipelineMetrics(Struct):
@@ -390,18 +313,6 @@ def typed_summary(metrics: Metrics, **others: Any) -> RunSummary:
         else None,
         **others,
     )
-
-
-def judged_parts(judged: Mapping[str, object]) -> dict[str, Any]:
-    """Return what judges say of a run's outputs and answers as the summary's typed parts."""
-    types: dict[str, Any] = {
-        "lossless": LosslessCounts,
-        "sampling": SamplingCheck,
-        "exact_match": ExactMatch,
-    }
-    return {
-        name: part if part is None else convert(types[name], part) for name, part in judged.items()
-    }
 
 
 def read_summary(content: JsonObject) -> RunSummary:

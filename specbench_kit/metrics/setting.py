@@ -1,7 +1,8 @@
 """A run's settings in few words: its method, its sampling, its deployment."""
 
 from specbench_kit.core.typed_json import flat
-from specbench_kit.runs.document import LinkDescription, RunConfig, RunDescription
+from specbench_kit.runs.deployment import Link
+from specbench_kit.runs.document import RunConfig, RunDescription
 
 FEW = 1
 """Number of options in a label, unless more were given: tables and legends have little room."""
@@ -64,7 +65,7 @@ def plain_decoding(run: RunDescription) -> str | None:
     """Return how the run's baseline decodes across its link; None if there is no link."""
     if run.server:
         return STREAMED
-    link = run.deployment.link if run.deployment else LinkDescription()
+    link = run.deployment.link if run.deployment else Link()
     crosses = link.rtt_s or link.jitter_s or link.up_bytes_per_s or link.down_bytes_per_s
     return STREAMED if crosses else None
 

@@ -18,7 +18,7 @@ from specbench_kit.metrics.paired import PairedSpeed, Side
 from specbench_kit.metrics.rounds import NO_REQUESTS, KeptMetrics, Metrics, RequestGroup
 from specbench_kit.metrics.simultaneous import TableLimits
 from specbench_kit.metrics.statistics import Units, ratio_of_sums, units_of
-from specbench_kit.runs.document import DeploymentDescription
+from specbench_kit.runs.deployment import DeploymentDescription
 
 
 def summarise(

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from specbench_kit.metrics.run_summary import OutputCounts, RunSummary
+from specbench_kit.metrics.losslessness import OutputCounts
+from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.statistics import FEWEST_UNITS, NO_WIDTH
 
 FASTER = "faster"

@@ -5,9 +5,9 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct, structs
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.papers.experiment import BOUNDS, PREDICTED, Experiment, Published
-from specbench_kit.serving.figures import Interval, look_up
+from specbench_kit.papers.figure_row import FigureRow
+from specbench_kit.serving.figures import Interval
 
 
 class RatioOfRatios(Struct, frozen=True):
@@ -104,7 +104,7 @@ class ComparedNumber(Published, frozen=True, kw_only=True):
         return 0.0 if self.score is None else abs(self.score - 1)
 
 
-def compare_published(experiment: Experiment, rows: Sequence[JsonObject]) -> list[ComparedNumber]:
+def compare_published(experiment: Experiment, rows: Sequence[FigureRow]) -> list[ComparedNumber]:
     """Return every published number with the simulated one and the ratio of both, as reports show
     them.
     """
@@ -194,9 +194,9 @@ def _point(published: Published) -> tuple[str, frozenset[tuple[str, object]]]:
     return published.metric, frozenset(published.where.items())
 
 
-def _simulated(published: Published, rows: Sequence[JsonObject]) -> Interval | None:
+def _simulated(published: Published, rows: Sequence[FigureRow]) -> Interval | None:
     """Return the figure of the first simulated row that has it."""
-    figures = (look_up(row, published.metric) for row in rows if _is_about(row, published))
+    figures = (row.figure(published.metric) for row in rows if _is_about(row, published))
     found = next((figure for figure in figures if figure is not None), None)
     return None if found is None else Interval(found["mean"], found.get("low"), found.get("high"))
 
@@ -232,10 +232,10 @@ def _is_met_without_effect(published: Published, goal: float) -> bool:
     return idle is not None and (published.value == idle or bool(_within(published, idle, goal)))
 
 
-def _is_about(row: JsonObject, published: Published) -> bool:
+def _is_about(row: FigureRow, published: Published) -> bool:
     """Return whether a simulated row is of the series and at the point of a published number."""
-    at_point = all(row.get(axis) == value for axis, value in published.where.items())
-    return row["series"] == published.series and at_point
+    at_point = all(row.point.get(axis) == value for axis, value in published.where.items())
+    return row.series == published.series and at_point
 
 
 def holds(published: Published, simulated: float | None) -> bool | None:

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct, structs
 
 from specbench_kit.core.errors import MOST_SUGGESTED, SkitError, did_you_mean, require
 from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.papers.figure_row import Point
 
 LIBRARY = Path(__file__).with_name("library")
 BOUNDS = ("at least", "at most")
@@ -108,9 +109,7 @@ class Published(Struct, frozen=True):
             "not have it"
         ),
     ]
-    where: Annotated[
-        Mapping[str, object], Meta(description="point of the experiment's grid: value by axis")
-    ] = {}
+    where: Annotated[Point, Meta(description="point of the experiment's grid: value by axis")] = {}
     note: Annotated[str, Meta(description="remark on the number")] = ""
     bound: Annotated[
         str,
@@ -332,7 +331,7 @@ def _with_half_fitted(published: Sequence[Published], options: JsonObject) -> li
     return marked
 
 
-def _is_part(number: Published, figures: Sequence[str], point: Mapping[str, object]) -> bool:
+def _is_part(number: Published, figures: Sequence[str], point: Point) -> bool:
     """Return whether a number is of one of the figures, named `series/metric`, at a point of the
     grid.
     """

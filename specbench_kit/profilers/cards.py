@@ -18,6 +18,8 @@ Size = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Factor = Annotated[float, Meta(gt=0, le=100)]
 """A factor on a time."""
 _UnitShare = Annotated[float, Meta(ge=0, le=1)]
+Table = Mapping[str, object]
+"""A table of a TOML file, before a struct says what it holds."""
 _NOT_SECONDS: dict[str, Any] = {
     "tile": Rate,
     "corner": Annotated[float, Meta(ge=1, le=100)],
@@ -58,7 +60,7 @@ def read_card(path: Path) -> tuple[str, JsonObject]:
     return name, fields
 
 
-def parse_table(kind: type[T], table: Mapping[str, object], label: str) -> T:
+def parse_table(kind: type[T], table: Table, label: str) -> T:
     """Return the record of type `kind`, a dataclass or a struct, that a TOML table holds.
 
     Raise SkitError if a key is unknown or missing, or a value is wrong. The message starts with
@@ -71,7 +73,7 @@ def parse_table(kind: type[T], table: Mapping[str, object], label: str) -> T:
         raise SkitError(f"{label}: {error}") from error
 
 
-def _require_known_keys(table: Mapping[str, object], valid_keys: Sequence[str], label: str) -> None:
+def _require_known_keys(table: Table, valid_keys: Sequence[str], label: str) -> None:
     if unknown_keys := sorted(table.keys() - set(valid_keys)):
         raise SkitError(
             f"{label} has unknown keys: {', '.join(unknown_keys)}; known: {', '.join(valid_keys)}"
@@ -80,7 +82,7 @@ def _require_known_keys(table: Mapping[str, object], valid_keys: Sequence[str], 
 
 def parse_coefficients(
     forms: Mapping[str, Sequence[str]],
-    table: Mapping[str, object],
+    table: Table,
     label: str,
     *,
     not_given: Iterable[str] = (),

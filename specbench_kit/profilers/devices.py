@@ -2,7 +2,6 @@
 model.
 """
 
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from msgspec import Struct, structs
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import Amount, Rate
 from specbench_kit.profilers import cards
-from specbench_kit.profilers.cards import Text
+from specbench_kit.profilers.cards import Table, Text
 
 CPU = "cpu"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -150,7 +149,7 @@ def bundled_devices() -> dict[str, Device]:
     }
 
 
-def parse_device(content: Mapping[str, object], label: str) -> Device:
+def parse_device(content: Table, label: str) -> Device:
     """Return the card that a TOML table holds; `label` names the table in errors."""
     return cards.parse_table(Device, content, label)
 

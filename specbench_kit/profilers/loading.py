@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from specbench_kit.core.typed_json import JsonObject, shown
 from specbench_kit.core.user_data import user_folder
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.base import COEFFICIENTS, DEFAULTS, Form, Profile, Role
+from specbench_kit.profilers.software import KERNELS
 from specbench_kit.runs.folder import write_text
 
 if TYPE_CHECKING:
@@ -29,9 +30,15 @@ def data_folder() -> Path:
     return user_folder("profiles")
 
 
-def load(name: str, *, model_hash: str | None = None) -> Profile:
+def load(
+    name: str,
+    *,
+    model_hash: str | None = None,
+    role: Role | None = None,
+    software: str = KERNELS,
+) -> Profile:
     """Return the profile of that name, the one in a .toml file, or the one that is derived for a
-    name such as `MODEL@GPU` or `MODEL@2xGPU`.
+    name such as `MODEL@GPU` or `MODEL@2xGPU`, in a `role` and at the speed of a `software`.
 
     Raise SkitError if it was measured with a model whose hash is not `model_hash`; None accepts
     every model.
@@ -40,7 +47,7 @@ def load(name: str, *, model_hash: str | None = None) -> Profile:
         profile = read(Path(name).expanduser())
     else:
         profiles = all_profiles()
-        if name not in profiles and (derived := _derived(name)):
+        if name not in profiles and (derived := _derived(name, role, software)):
             return derived
         if name not in profiles:
             raise cards.unknown_name("profile", name, profiles, HINT)
@@ -62,9 +69,12 @@ HINT = (
 )
 
 
-def _derived(name: str) -> Profile | None:
+@lru_cache(maxsize=256)
+def _derived(name: str, role: Role | None, software: str) -> Profile | None:
     """Return the profile of a model on a card, or on several that share it, from measured kernels
     where the kit has them, else from the data sheet; None if the name states no card.
+
+    Without a `role`, a drafter that is derived from a target drafts, and every other model verifies.
     """
     from specbench_kit.profilers.derived_run import shared_profile
     from specbench_kit.profilers.devices import find_device
@@ -75,9 +85,13 @@ def _derived(name: str) -> Profile | None:
     if match is None:
         return None
     variant = split_variant(match[1])
-    role: Role = "drafter" if variant and VARIANTS[variant[0]].drafts else "verifier"
+    drafts = variant is not None and VARIANTS[variant[0]].drafts
     return shared_profile(
-        find_device(match[3]), int(match[2] or 1), find_subject(match[1], "target"), role
+        find_device(match[3]),
+        int(match[2] or 1),
+        find_subject(match[1], "target"),
+        role or ("drafter" if drafts else "verifier"),
+        software=software,
     )
 
 

@@ -51,7 +51,14 @@ from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.steps import measure_statistics
 from specbench_kit.profilers.subject import Subject
 from specbench_kit.profilers.workload import Configuration
-from specbench_kit.runs.folder import to_json, unfinished_folder, unused_folder, write_text
+from specbench_kit.runs.document import ModelDescription
+from specbench_kit.runs.folder import (
+    Defining,
+    to_json,
+    unfinished_folder,
+    unused_folder,
+    write_text,
+)
 from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.runs.machine.probe import Probe, probe_here
 from specbench_kit.runs.machine.watch import LaneTimes, Watch
@@ -64,7 +71,7 @@ class _StartedRun(Struct):
     """The fields of `run.json` that a run reads again when it is resumed."""
 
     started_at: str
-    models: dict[str, dict[str, object]]
+    models: dict[str, ModelDescription]
     workload: dict[str, WorkloadScale]
     machine: list[MachineReadings] = []
 
@@ -72,17 +79,18 @@ class _StartedRun(Struct):
 class _Defined(Struct):
     """The field of `run.json` that holds what a run and its resumption share."""
 
-    defining: dict[str, object] = {}
+    defining: Defining = {}
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedMeasurement:
-    """The folder of a run, the content of its `run.json`, a result per part, and the cost of a stop
-    rule.
+    """The folder of a run, the content of its `run.json`, the workload and the result of each part,
+    and the cost of a stop rule.
     """
 
     folder: Path
     run: JsonObject
+    workload: Mapping[str, WorkloadScale]
     results: Sequence[ProfileResult]
     policy: PolicyCosts = field(default_factory=PolicyCosts)
 
@@ -106,13 +114,17 @@ def run_measured(
             models[part.model] = part.subject.describe(loaded)
             rigs.append(TimingRig(loaded, clock, settings.seed, settings.runs))
         folder, run = _open_folder(settings, profiled, parts, rigs, models)
+        started = convert(_StartedRun, run)
         results = []
         # Loading does not count: the budget is for what a longer one measures better.
         started_s = clock.now_s()
         for number, (part, rig) in enumerate(zip(parts, rigs, strict=True), 1):
-            profile = profile_without_fit(settings, profiled, part, run)
+            weights_hash = started.models[part.model].hash
+            profile = profile_without_fit(
+                settings, profiled, part, started.started_at, weights_hash
+            )
             samples = Samples.open(folder / str(profile.samples))
-            factor = convert(_StartedRun, run).workload[part.role].factor
+            factor = started.workload[part.role].factor
             # The deadline of a part is its share of the budget after the deadline of the part
             # before it.
             deadline_s = started_s + settings.budget_s * number / len(parts)
@@ -131,7 +143,7 @@ def run_measured(
             hashes = [models[role].get("hash") for role in ("target", "draft")]
             pair = PairHashes(*map(str, hashes)) if all(hashes) else None
             policy = measure_policy(min(rig.vocabulary for rig in rigs), str(device), pair)
-    return FinishedMeasurement(folder, run, results, policy)
+    return FinishedMeasurement(folder, run, started.workload, results, policy)
 
 
 def _require_memory(subject: Subject, device: torch.device, dtype: str) -> None:
@@ -180,9 +192,7 @@ def _open_folder(
     return folder, run
 
 
-def _unfinished(
-    out: Path, command: str, defining: Mapping[str, object]
-) -> tuple[Path, dict[str, object]]:
+def _unfinished(out: Path, command: str, defining: Defining) -> tuple[Path, dict[str, object]]:
     """Return the newest folder of such a run that has no summary yet, and the content of its
     `run.json`.
     """
@@ -196,7 +206,7 @@ def _unfinished(
         raise SkitError(f"{path}: {error}; start a new run without --resume") from error
 
 
-def _defining_of(folder: Path) -> dict[str, object]:
+def _defining_of(folder: Path) -> Defining:
     """Return what defines the run of a folder; nothing if its file does not say."""
     try:
         return decode(_Defined, (folder / "run.json").read_bytes()).defining
@@ -210,11 +220,14 @@ def _add_readings(folder: Path, run: dict[str, object], readings: MachineReading
 
 
 def profile_without_fit(
-    settings: ProfileSettings, profiled: ProfiledDevice, part: ProfiledPart, run: JsonObject
+    settings: ProfileSettings,
+    profiled: ProfiledDevice,
+    part: ProfiledPart,
+    started_at: str,
+    weights_hash: str | None,
 ) -> Profile:
-    """Return the profile of a part without its coefficients; `run` is the content of `run.json`."""
+    """Return the profile of a part without its coefficients."""
     assert profiled.device is not None
-    weights_hash = run["models"][part.model].get("hash")
     name = name_profile(part, settings, profiled, weights_hash)
     return Profile(
         name=name,
@@ -225,7 +238,7 @@ def profile_without_fit(
         source="measured",
         form=part.form,
         coefficients={},
-        date=run["started_at"],
+        date=started_at,
         hardware=hardware_text(profiled.device),
         model_hash=weights_hash,
         cores=torch.get_num_threads() if profiled.device.type == "cpu" else 1,

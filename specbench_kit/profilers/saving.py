@@ -22,6 +22,7 @@ from specbench_kit.profilers.parts import (
     ProfiledDevice,
     ProfileResult,
     Steadiness,
+    WorkloadScale,
 )
 from specbench_kit.profilers.roofline import LimitVerdict, judge, roofline_of
 from specbench_kit.profilers.settings import ProfileSettings
@@ -208,7 +209,9 @@ def marked(profile: Profile, disturbed: Sequence[str], *, forced: bool) -> Profi
     return structs.replace(profile, fit=fit)
 
 
-def complete_profile(result: ProfileResult, run: JsonObject, policy: PolicyCosts) -> Profile:
+def complete_profile(
+    result: ProfileResult, workload: WorkloadScale, policy: PolicyCosts
+) -> Profile:
     """Return the profile of a result with its coefficients, and with the quality of the fit if it
     was measured.
     """
@@ -220,7 +223,7 @@ def complete_profile(result: ProfileResult, run: JsonObject, policy: PolicyCosts
     measurement = to_builtins(result.facts)
     facts = {
         **{name: described[name] for name in SAVED},
-        **run["workload"][profile.role],
+        **to_builtins(workload),
         **measurement,
     }
     costs = to_builtins(policy) if profile.role == "drafter" else {}

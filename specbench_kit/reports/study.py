@@ -9,13 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec import to_builtins
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.files import require_readable
-from specbench_kit.core.plain_text import csv_text, one_line_texts
+from specbench_kit.core.plain_text import CsvRow, csv_text, one_line_texts
 from specbench_kit.core.typed_json import JsonObject, convert, with_unknown
 from specbench_kit.reports import render_html, render_markdown
 from specbench_kit.reports.document import Document, Figure
@@ -37,11 +37,22 @@ D = TypeVar("D", bound=RunDescription)
 R = TypeVar("R")
 
 
+Tables = Mapping[str, Sequence[CsvRow]]
+"""The rows of the tables that stand beside a page, by the names of their files."""
+
+
 class Parts(Protocol):
     """Intermediate results, of which none is needed once a study is whole."""
 
     def remove(self) -> None:
         """Remove them."""
+
+
+class StoredFiles(NamedTuple):
+    """The two files of a study as they were parsed, before a type is known that they match."""
+
+    run: JsonObject
+    summary: JsonObject
 
 
 class StudyKind(ABC, Generic[D, R]):
@@ -78,7 +89,7 @@ class StudyKind(ABC, Generic[D, R]):
         """Return the page."""
 
     @abstractmethod
-    def files(self, study: "Study[D, R]") -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: "Study[D, R]") -> Tables:
         """Return the rows of the tables that stand beside the page as CSV, by file name; the main
         one comes first.
         """
@@ -112,12 +123,12 @@ class StudyKind(ABC, Generic[D, R]):
         """Return what the file of the result holds."""
         return to_builtins(result)
 
-    def upgraded(self, run: JsonObject, summary: JsonObject) -> tuple[JsonObject, JsonObject]:
+    def upgraded(self, files: StoredFiles) -> StoredFiles:
         """Return what two files that no version names, as 0.2 wrote them, hold in the present form.
 
         What they lack need not be added where it may be unknown.
         """
-        return run, summary
+        return files
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +209,7 @@ def read(kind: StudyKind[D, R], folder: Path) -> Study[D, R]:
     require_readable(file, version, VERSION)
     try:
         if version == 0:
-            run, summary = kind.upgraded(run, summary)
+            run, summary = kind.upgraded(StoredFiles(run, summary))
             summary = with_unknown(kind.result, summary)
         description = kind.description.read(run)
         file = path

@@ -24,6 +24,7 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.runs.document import RunDocument
 from specbench_kit.runs.folder import (
     KEY_DIGITS,
+    Defining,
     content_hash,
     encode,
     folder_candidates,
@@ -64,7 +65,7 @@ def config_key(run: JsonObject) -> str:
     return content_hash(_defining(run))
 
 
-def _defining(run: JsonObject) -> JsonObject:
+def _defining(run: JsonObject) -> Defining:
     defining = {name: run[name] for name in _DEFINING if name in run}
     if "options" in run:
         defining["method"] = run["method"].partition(":")[0]
@@ -211,11 +212,11 @@ class RunDirectory:
             (self.path / name).mkdir(exist_ok=True)
         return self.path / name
 
-    def write_summary(self, summary: JsonObject) -> None:
+    def write_summary(self, summary: object) -> None:
         """Write `summary.json`; a number that is not finite raises ValueError."""
         self.write_json("summary.json", summary)
 
-    def write_json(self, name: str, content: JsonObject) -> None:
+    def write_json(self, name: str, content: object) -> None:
         """Write the file `name` whole or not at all; a number that is not finite raises
         ValueError.
         """

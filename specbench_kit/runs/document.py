@@ -12,7 +12,8 @@ from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from msgspec import Meta, Struct, field
 
-from specbench_kit.core.typed_json import Amount, Count, JsonObject, Number, Rate, convert
+from specbench_kit.core.typed_json import Count, JsonObject, Number, convert
+from specbench_kit.runs.deployment import DeploymentDescription
 from specbench_kit.runs.machine.limits import MachineReadings
 
 ENVIRONMENT = ("git_commit", "git_dirty", "versions", "platform", "hardware")
@@ -233,129 +234,6 @@ class HardwareDescription(Struct):
     gpu: Annotated[str | None, doc("name of the first GPU; null if there is none")] = None
     gpus: Annotated[int | None, doc("number of GPUs; null if that is not known")] = None
     cuda: Annotated[str | None, doc("version of CUDA; null if torch has none")] = None
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """The transfer between two stages of a pipeline: a latency, and the tokens' hidden states over
-    a bandwidth.
-    """
-
-    latency_s: Annotated[Amount, doc("seconds of a transfer besides its bytes")] = 0.0
-    bytes_per_token: Annotated[Amount, doc("bytes of one token's hidden state")] = 0.0
-    bytes_per_s: Annotated[Rate | None, doc("bandwidth; null is unlimited")] = None
-    per_pass: Annotated[
-        Count, doc("transfers that a pass through all stages pays for; the others take no time")
-    ] = 1
-    prune_s: Annotated[Amount, doc("seconds of pruning the batches in flight, once per step")] = 0.0
-    batching_s: Annotated[
-        Amount, doc("seconds that every request beyond the first adds to a step")
-    ] = 0.0
-
-    def seconds(self, tokens: int) -> float:
-        """Return the seconds of one transfer."""
-        return self.latency_s + (
-            tokens * self.bytes_per_token / self.bytes_per_s if self.bytes_per_s else 0.0
-        )
-
-
-class LinkDescription(Struct):
-    """The network between drafter and verifier."""
-
-    rtt_s: Annotated[float, doc("seconds of a round trip; a message takes half of it")] = 0.0
-    jitter_s: Annotated[
-        float, doc("most seconds that are added to or taken from a message, drawn uniformly")
-    ] = 0.0
-    up_bytes_per_s: Annotated[
-        float | None, doc("bytes per second towards the verifier; null is unlimited")
-    ] = None
-    down_bytes_per_s: Annotated[
-        float | None, doc("bytes per second towards the drafter; null is unlimited")
-    ] = None
-    seed: Annotated[int, doc("seed of jitter and loss")] = 0
-    state_bytes: Annotated[
-        float,
-        doc(
-            "bytes of one token's hidden state in one layer; 0 takes the size of the target that "
-            "runs"
-        ),
-    ] = 0.0
-    draft_bytes: Annotated[float, doc("bytes that are sent with the id of each drafted token")] = (
-        0.0
-    )
-    loss: Annotated[float, doc("share of messages that are lost, and sent again")] = 0.0
-    retry_s: Annotated[float, doc("seconds after which a lost message is sent again")] = 0.0
-
-
-class EndpointDescription(Struct, kw_only=True):
-    """A device that runs one of the models."""
-
-    device: Annotated[str, doc("name of the device")]
-    price_per_hour: Annotated[
-        float,
-        doc(
-            "dollars per hour, of a verifier for the whole run, of a drafter for the time in "
-            "which it works"
-        ),
-    ]
-    power_w: Annotated[float, doc("watts under load; 0 if that is not known")] = 0.0
-    stages: Annotated[
-        int, doc("stages of a pipeline, each of which takes an equal share of the latency")
-    ]
-    origin: Annotated[str, doc("where its latency model comes from")]
-    latency: Annotated[JsonObject, doc("form of its latency model and that form's coefficients")]
-    hand_over: Annotated[HandOver, doc("transfer between two stages")]
-    range: Annotated[
-        tuple[JsonObject, JsonObject] | None,
-        doc(
-            "latency models at the fast and the slow end of a derived latency; null if there is "
-            "none"
-        ),
-    ] = None
-    speculating: Annotated[
-        JsonObject | None,
-        doc(
-            "latency model while speculation is switched on, whatever is drafted; null if that adds "
-            "nothing that is known"
-        ),
-    ] = None
-    speculating_range: Annotated[
-        tuple[JsonObject, JsonObject] | None,
-        doc("latency models at the fast and the slow end of it; null if there is none"),
-    ] = None
-
-
-class DeploymentDescription(Struct, kw_only=True):
-    """The deployment that time is modelled on: every number that decides its time and its price."""
-
-    name: Annotated[str, doc("name of the deployment")]
-    description: Annotated[str, doc("the deployment in words")]
-    source: Annotated[str, doc("where its numbers come from")]
-    placement: Annotated[
-        Literal["edge", "server"],
-        doc("where the drafter is: on a device of each request's own ('edge'), or on the server"),
-    ]
-    predictor_s: Annotated[
-        float | None,
-        doc(
-            "seconds per token that a learned predictor scores, on the drafting device; null if "
-            "that is not known"
-        ),
-    ]
-    predictor_origin: Annotated[str, doc("where those seconds come from")] = ""
-    cached_prompts: Annotated[
-        bool, doc("whether both models have a prompt in KV when its request arrives")
-    ]
-    drafter: Annotated[EndpointDescription, doc("device of the draft model")]
-    verifier: Annotated[EndpointDescription, doc("device of the target")]
-    link: Annotated[LinkDescription, doc("the network between them")]
-    colocated: Annotated[
-        EndpointDescription | None,
-        doc(
-            "draft model on the server, for the comparison with an edge; null if it is as fast as "
-            "the drafter"
-        ),
-    ] = None
 
 
 class DerivedRange(Struct):

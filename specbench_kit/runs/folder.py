@@ -24,23 +24,29 @@ KEY_DIGITS = 8
 """Digits of a run's hash that its folder's name holds."""
 
 
+Defining = Mapping[str, object]
+"""What defines a run: its settings and the hashes of its inputs by name. It is hashed and compared,
+and no value of it is read, so that each may be anything that JSON holds.
+"""
+
+
 class _Started(Struct):
     """The command line of a run, as its `run.json` holds it."""
 
     argv: list[str] = []
 
 
-def content_hash(content: Mapping[str, object]) -> str:
-    """Return the SHA-256 of a JSON object, whatever the order of its keys."""
+def content_hash(content: Defining) -> str:
+    """Return the SHA-256 of what defines a run, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def run_key(defining: Mapping[str, object]) -> str:
+def run_key(defining: Defining) -> str:
     """Return the start of the hash of what defines a run, as its folder's name holds it."""
     return content_hash(defining)[:KEY_DIGITS]
 
 
-def unused_folder(out: Path, command: str, subject: str, defining: Mapping[str, object]) -> Path:
+def unused_folder(out: Path, command: str, subject: str, defining: Defining) -> Path:
     """Return the path of a new folder below `out`, `<utc-time>-<command>-<subject>-<hash>`; it is
     not made yet.
     """
@@ -69,7 +75,7 @@ def folder_candidates(out: Path, *name_parts: str) -> Iterator[Path]:
     yield from (out / f"{name}-{number}" for number in count(2))
 
 
-Unfinished = Mapping[Path, Mapping[str, object]]
+Unfinished = Mapping[Path, Defining]
 """What defines each unfinished run, by its folder."""
 
 
@@ -80,9 +86,9 @@ def _has_summary(folder: Path) -> bool:
 def unfinished_folder(
     out: Path,
     command: str,
-    defining: Mapping[str, object],
+    defining: Defining,
     holding: str,
-    read: Callable[[Path], Mapping[str, object]],
+    read: Callable[[Path], Defining],
     is_whole: Callable[[Path], bool] = _has_summary,
 ) -> Path:
     """Return the newest folder of a command's runs of this kind that holds a file and is not whole.
@@ -133,7 +139,7 @@ NAMED_DIFFERENCES = 3
 
 
 def nothing_to_resume(
-    out: Path, wanted: Mapping[str, object], unfinished: Unfinished, finished: Path | None = None
+    out: Path, wanted: Defining, unfinished: Unfinished, finished: Path | None = None
 ) -> SkitError:
     """Return the error that no unfinished run has the wanted settings.
 
@@ -161,7 +167,7 @@ def nothing_to_resume(
     )
 
 
-def _differences(wanted: Mapping[str, object], defining: Mapping[str, object]) -> list[str]:
+def _differences(wanted: Defining, defining: Defining) -> list[str]:
     """Return in which settings another run differs; other files come last."""
     ours, theirs = flat(json.loads(json.dumps(wanted))), flat(defining)
     names = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]

@@ -2,7 +2,7 @@
 where it ended.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from specbench_kit import __version__
 from specbench_kit.core.errors import Interrupted, SkitError, require
 from specbench_kit.core.foreign_file import StatedFile
 from specbench_kit.core.typed_json import Count, decode
-from specbench_kit.runs.folder import unfinished_folder
+from specbench_kit.runs.folder import Defining, unfinished_folder
 from specbench_kit.runs.line_file import LineFile, lock, reported, unlock
 from specbench_kit.runs.provenance import hash_file
 
@@ -29,7 +29,7 @@ class _Head(Struct, forbid_unknown_fields=True):
     """
 
     kit: str
-    defining: dict[str, object] = {}
+    defining: Defining = {}
 
 
 class _Part(Struct, forbid_unknown_fields=True):
@@ -46,9 +46,9 @@ class KeptParts:
     The same settings ask for the same parts in the same order, so that numbers name them.
     """
 
-    def __init__(self, folder: Path, defining: Mapping[str, object] = {}) -> None:
+    def __init__(self, folder: Path, defining: Defining | None = None) -> None:
         self.folder = folder
-        self._defining = defining
+        self._defining = defining or {}
         self.path = folder / NAME
         self._file = LineFile(self.path, HINT)
         self._results: dict[tuple[int, int], Raw] = {}
@@ -123,7 +123,7 @@ def _line(record: Struct) -> str:
     return msgspec.json.encode(record).decode()
 
 
-def input_hashes(settings: Mapping[str, object]) -> dict[str, str]:
+def input_hashes(settings: Defining) -> dict[str, str]:
     """Return the hash of each file that settings name, so that no run goes on with other data than
     it began with.
     """
@@ -139,14 +139,14 @@ def input_hashes(settings: Mapping[str, object]) -> dict[str, str]:
     return hashes
 
 
-def unfinished_parts(out: Path, command: str, defining: Mapping[str, object]) -> KeptParts:
+def unfinished_parts(out: Path, command: str, defining: Defining) -> KeptParts:
     """Return the parts of the newest unfinished run of a command with these settings; SkitError if
     there is none.
     """
     return KeptParts.resumed(unfinished_folder(out, command, defining, NAME, _defining_of))
 
 
-def _defining_of(folder: Path) -> Mapping[str, object]:
+def _defining_of(folder: Path) -> Defining:
     """Return what defines the study of a folder; nothing if its file does not say."""
     try:
         return decode(_Head, (LineFile(folder / NAME).lines() or [b"{}"])[0]).defining

@@ -15,7 +15,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TypedDict
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.models.gguf import gguf_checksum
@@ -63,7 +63,19 @@ _FOLDERS = re.compile(
 """Matches the folders of a path that leads out of the working directory."""
 
 
-def collect(argv: Sequence[str], *, arithmetic: bool = False) -> dict[str, Any]:
+class Provenance(TypedDict):
+    """The fields of `run.json` that say when a command ran, of which version, and on what."""
+
+    started_at: str
+    argv: list[str]
+    git_commit: str | None
+    git_dirty: bool | None
+    versions: dict[str, str]
+    platform: str
+    hardware: Mapping[str, str | float | None]
+
+
+def collect(argv: Sequence[str], *, arithmetic: bool = False) -> Provenance:
     """Return the provenance fields of `run.json`; none of them names a user, a secret or a folder
     of this machine.
 
@@ -164,7 +176,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def hardware() -> dict[str, object]:
+def hardware() -> dict[str, str | float | None]:
     """Return processor, physical cores, usable CPUs, torch threads, memory in GB (1e9 bytes), and
     GPUs.
     """

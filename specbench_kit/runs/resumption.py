@@ -7,9 +7,10 @@ from msgspec import to_builtins
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.typed_json import JsonObject, flat
 from specbench_kit.runs.document import ENVIRONMENT, Resumption, RunDescription
+from specbench_kit.runs.provenance import Provenance
 
 
-def require_same_environment(name: str, run: JsonObject, environment: JsonObject) -> None:
+def require_same_environment(name: str, run: JsonObject, environment: Provenance) -> None:
     """Raise SkitError if the run `name` was begun with other software or on another machine than
     `environment`.
     """
@@ -46,7 +47,7 @@ def environment_changes(run: JsonObject, environment: JsonObject) -> list[str]:
     ]
 
 
-def resumption_entry(environment: JsonObject, done: int) -> dict[str, object]:
+def resumption_entry(environment: Provenance, done: int) -> dict[str, object]:
     """Return the entry of `resumptions` in `run.json` for a run that is resumed after `done`
     finished requests.
     """

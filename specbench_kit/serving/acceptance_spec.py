@@ -275,7 +275,7 @@ def run_source(folder: Path, deployment: Deployment) -> RoundSource:
     deployment.
     """
     run = RunDirectory.open(folder)
-    return recorded_source(run.records(), parse_method(run.run["method"]), deployment)
+    return recorded_source(run.records(), parse_method(str(run.document.method)), deployment)
 
 
 def recorded_source(

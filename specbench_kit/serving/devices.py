@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench_kit.deployments.base import TOKEN_BYTES
+from specbench_kit.runs.deployment import TOKEN_BYTES
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.execution import Drafted, RoundDraft
 from specbench_kit.serving.fleet import GOLDEN, Fleet

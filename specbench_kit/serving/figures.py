@@ -10,7 +10,6 @@ from typing import Annotated, Any, Generic, TypeVar
 
 from msgspec import Meta, Struct
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.vocabulary import Percentiles
 
 N = TypeVar("N")
@@ -711,7 +710,7 @@ def look_up(row: object, path: str) -> Any:
     return value
 
 
-def mean_of(row: JsonObject, path: str) -> float | None:
+def mean_of(row: object, path: str) -> float | None:
     """Return the mean of the estimate at `path`."""
     mean: float | None = look_up(row, f"{path}.mean")
     return mean

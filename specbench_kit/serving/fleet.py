@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.base import Deployment, Link
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.runs.deployment import Link
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.round_sources import ResponseStarts, RoundArrays, RoundSource
 
@@ -44,8 +46,8 @@ class Fleet:
             self._per_device(links, "jitter_s"),
         )
         self._up, self._down = (
-            self._per_device(links, "up_bytes_per_s"),
-            self._per_device(links, "down_bytes_per_s"),
+            np.array([link.up_bytes_per_s or inf for link in links])[self.kind],
+            np.array([link.down_bytes_per_s or inf for link in links])[self.kind],
         )
         self._loss, self._retry_s = (
             self._per_device(links, "loss"),

@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from specbench_kit.decoding.latency import BatchSums
-from specbench_kit.deployments.base import TOKEN_BYTES
+from specbench_kit.runs.deployment import TOKEN_BYTES
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.devices import Devices
 from specbench_kit.serving.execution import (

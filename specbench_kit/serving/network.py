@@ -11,7 +11,7 @@ import numpy as np
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.foreign_file import FileReading
-from specbench_kit.deployments.base import Link
+from specbench_kit.runs.deployment import Link
 from specbench_kit.serving.arrays import Floats, Integers
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.base import TOKEN_BYTES
+from specbench_kit.runs.deployment import TOKEN_BYTES
 from specbench_kit.serving.arrays import Floats, Integers, Mask
 from specbench_kit.serving.arrivals import NextRequests
 from specbench_kit.serving.counter_rng import CounterRng, Purpose

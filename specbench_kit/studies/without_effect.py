@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from specbench_kit.core.addresses import is_host_and_port
-from specbench_kit.core.without_effect import GivenValues, WithoutEffect, beside, unless
+from specbench_kit.core.option import OptionValues
+from specbench_kit.core.without_effect import WithoutEffect, beside, unless
 
 if TYPE_CHECKING:
     from specbench_kit.papers.experiment import Experiment
@@ -30,11 +31,11 @@ RECORDED = "a trace has its own prompts, models and answers; leave out one of th
 GREEDY = "greedy decoding takes the most likely token; give a --temperature above 0 or leave it out"
 
 
-def _greedily(given: GivenValues) -> str:
+def _greedily(given: OptionValues) -> str:
     return "" if given.get("temperature") else "without --temperature"
 
 
-def _recordless(given: GivenValues) -> str:
+def _recordless(given: OptionValues) -> str:
     """Return that all acceptance is stated, by the options or by the preset that they change."""
     from specbench_kit.serving.options import RECORD
 
@@ -47,29 +48,29 @@ def _recordless(given: GivenValues) -> str:
     return "" if RECORD in acceptance else words
 
 
-def _preset_of(command: str) -> Callable[[GivenValues], str]:
+def _preset_of(command: str) -> Callable[[OptionValues], str]:
     """Return the case in which the preset is one of another command, whose options count."""
 
-    def case(given: GivenValues) -> str:
+    def case(given: OptionValues) -> str:
         is_other = "preset" in given and _experiment(given).command == command
         return f"with --preset {given['preset']}" if is_other else ""
 
     return case
 
 
-def _experiment(given: GivenValues) -> "Experiment":
+def _experiment(given: OptionValues) -> "Experiment":
     from specbench_kit.studies.serving.presets import presets
 
     return presets.get(str(given["preset"]))
 
 
-def _synthetic(given: GivenValues) -> str:
+def _synthetic(given: OptionValues) -> str:
     from specbench_kit.models.catalogue import SYNTHETIC
 
     return "with --target synthetic" if given.get("target") == SYNTHETIC else ""
 
 
-def _files(given: GivenValues) -> str:
+def _files(given: OptionValues) -> str:
     servers: Any = given.get("servers", ())
     # What looks like the address of a server is told so when the settings are read.
     are_files = not any(
@@ -78,20 +79,20 @@ def _files(given: GivenValues) -> str:
     return "with result files" if are_files else ""
 
 
-def _action(action: str) -> Callable[[GivenValues], str]:
+def _action(action: str) -> Callable[[OptionValues], str]:
     """Return the case of one action of a suite."""
     return lambda given: f"with {action}" if given.get("action") == action else ""
 
 
-def _serverless(given: GivenValues) -> str:
+def _serverless(given: OptionValues) -> str:
     return "" if given.get("servers") else "without --server"
 
 
-def _not_run(given: GivenValues) -> str:
+def _not_run(given: OptionValues) -> str:
     return "" if given.get("action") == "run" else f"with {given.get('action')}"
 
 
-def _one_server(given: GivenValues) -> str:
+def _one_server(given: OptionValues) -> str:
     servers: Any = given.get("servers") or ("1",)
     return "with one server" if set(servers) <= {"1"} else ""
 

@@ -8,10 +8,11 @@ import pytest
 
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.runs.deployment import TOKEN_BYTES, Link
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 

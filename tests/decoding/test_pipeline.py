@@ -43,14 +43,14 @@ from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Session
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.assembly import local_loop, pipeline_engine
-from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.methods.base import Child, LevelPolicy
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.latency import inter_token_gaps
 from specbench_kit.metrics.pipeline import expected_steps, published_steps
 from specbench_kit.metrics.rounds import RequestGroup
 from specbench_kit.models.runner import Append, Runner
-from specbench_kit.runs.document import HandOver
+from specbench_kit.runs.deployment import TOKEN_BYTES, HandOver, Link
 
 SPEC = "specpipe:stages=4,width=8,children=4"
 CAPACITY = 256

@@ -30,7 +30,7 @@ from specbench_kit.deployments.pipeline_time import PipelineTime
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.pipeline import expected_steps, time_between_tokens
 from specbench_kit.models.runner import Runner
-from specbench_kit.runs.document import HandOver
+from specbench_kit.runs.deployment import HandOver
 
 # Shares.
 

@@ -4,8 +4,9 @@ import pytest
 from tiny_models import decode, make_requests, make_runner, random_prompts, tiny_llama
 
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.runs.deployment import Link
 
 
 def test_the_second_request_of_a_run_starts_its_own_count() -> None:

@@ -18,7 +18,8 @@ from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.deployments.at_ends import PipelineTimeAtEnd, PipelineTimes
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.pipeline_time import PipelineTime
-from specbench_kit.runs.document import HandOver, HiddenStates
+from specbench_kit.runs.deployment import HandOver
+from specbench_kit.runs.document import HiddenStates
 
 HAND_OVER = HandOver(0.010, prune_s=0.002, batching_s=0.003)
 EDGE = replace(SCENE, verifier=replace(SCENE.verifier, stages=2, hand_over=HAND_OVER))

@@ -15,11 +15,12 @@ from specbench_kit.decoding.drafter import Drafter
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.deployments.base import Deployment, Endpoint, Link, Placement
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.placing import states_on_the_way
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.models.executors.base import Forward
+from specbench_kit.runs.deployment import Link, Placement
 from specbench_kit.runs.document import HiddenStates
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import RequestTrace, TraceHeader

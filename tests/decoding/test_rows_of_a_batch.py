@@ -27,7 +27,7 @@ from specbench_kit.deployments.assembly import local_loop
 from specbench_kit.methods.autoregressive import Autoregressive
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import Padding
-from specbench_kit.runs.document import HandOver
+from specbench_kit.runs.deployment import HandOver
 
 CAPACITY = 64
 

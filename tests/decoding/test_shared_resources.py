@@ -14,12 +14,13 @@ from specbench_kit.decoding.latency import Row, TableModel
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Timeline
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.deployments.base import Deployment, Placement
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.placing import Colocated
 from specbench_kit.deployments.timelines import Timelines
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.runs.deployment import Placement
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import RequestTrace
 

@@ -18,9 +18,10 @@ from specbench_kit.decoding.drafter import Draft, Drafter
 from specbench_kit.decoding.latency import InteractionModel
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.verification import Verdict
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.methods.threshold import Threshold
+from specbench_kit.runs.deployment import Link
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import RequestTrace, TraceHeader
 

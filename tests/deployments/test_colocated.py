@@ -12,14 +12,14 @@ from trace_builders import made_requests, write_trace
 
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
-from specbench_kit.deployments.description import describe, described
+from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.deployments.description import describe, described, restore
 from specbench_kit.deployments.placing import can_be_colocated, colocate
-from specbench_kit.deployments.restoring import restore
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.colocation import Totals, colocation
 from specbench_kit.metrics.statistics import units_of
 from specbench_kit.reports.sections import colocation as wording
+from specbench_kit.runs.deployment import Link
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceFile
 

@@ -7,8 +7,8 @@ import pytest
 
 from specbench_kit.decoding.clock import monotonic_s
 from specbench_kit.deployments import emulated_link
-from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.emulated_link import LinkDirection
+from specbench_kit.runs.deployment import Link
 
 
 @pytest.fixture

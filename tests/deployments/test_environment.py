@@ -7,12 +7,13 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel
-from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint, Link
+from specbench_kit.deployments.base import RECORDED, Deployment, Endpoint
 from specbench_kit.deployments.description import digest
 from specbench_kit.deployments.loading import load
 from specbench_kit.deployments.placing import environment
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.thresholds import LOCAL_DEPLOYMENT, DeploymentKey
+from specbench_kit.runs.deployment import Link
 
 FORM = ContextModel(1e-7, 2e-6, 3e-3)
 PAIR = PairHashes(target="a" * 64, draft="b" * 64)
@@ -87,7 +88,7 @@ def test_the_latency_of_the_target_is_known_where_it_was_measured_or_modelled(ho
     put(home, "verifier", PAIR.target, 1e-6)
     assert environment(PAIR, None, "cpu").verification() == ContextModel(1e-6, 2e-6, 3e-3)
     deployment = Deployment(
-        "there", Endpoint("d", FORM), Endpoint("v", ContextModel(1e-5, 0, 0)), Link(), "edge"
+        "there", Endpoint("d", FORM), Endpoint("v", ContextModel(1e-5, 0, 0)), Link()
     )
     assert environment(PAIR, deployment, "cpu").verification() == ContextModel(1e-5, 0, 0)
 

@@ -13,7 +13,7 @@ from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.base import Profile
 from specbench_kit.profilers.derived_run import interconnect_of
 from specbench_kit.profilers.devices import find_device
-from specbench_kit.runs.document import HandOver
+from specbench_kit.runs.deployment import HandOver
 
 SET = ["verifier.stages=4", "verifier.hand_over.latency_s=0.001", "verifier.hand_over.per_pass=3"]
 

@@ -9,10 +9,9 @@ import pytest
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel, InteractionModel
-from specbench_kit.deployments.description import describe
+from specbench_kit.deployments.description import describe, restore
 from specbench_kit.deployments.fields import parse_value
 from specbench_kit.deployments.loading import LIBRARY, LOCAL, bundled, entries, find, load
-from specbench_kit.deployments.restoring import restore
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.devices import find_interconnect
 from specbench_kit.profilers.loading import DERIVED, read
@@ -298,7 +297,7 @@ CHANGES = [
     (
         'profile = "profiles/server.toml"\n',
         "",
-        "[verifier] needs a profile, a table of coefficients, or gpu and model to derive one, and only one of them",
+        "[verifier] needs a profile or a table of coefficients, and not both",
     ),
     ("profiles/server.toml", "nothing", "[verifier]: profile: unknown profile 'nothing'"),
     ("profiles/server.toml", "no.toml", "[verifier]: profile: cannot read"),

@@ -3,9 +3,8 @@
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.description import corners, describe
+from specbench_kit.deployments.description import corners, describe, restore
 from specbench_kit.deployments.loading import bundled, load
-from specbench_kit.deployments.restoring import restore
 
 STEP = [(5, 512)] * 4
 

@@ -11,7 +11,6 @@ import grpc
 import pytest
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.base import Link
 from specbench_kit.live import connection as connection_module
 from specbench_kit.live.connection import (
     RECONNECT_TIMEOUT_S,
@@ -22,6 +21,7 @@ from specbench_kit.live.connection import (
 )
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.wire import METHOD, Down, Up
+from specbench_kit.runs.deployment import Link
 
 NOBODY = ClientIdentity("", 0)
 AWAY = "away"

@@ -13,7 +13,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.deployments.base import Link
 from specbench_kit.live.assembly import remote_loop, streamed_loop
 from specbench_kit.live.engines import base as base_module
 from specbench_kit.live.engines.base import engines
@@ -22,6 +21,7 @@ from specbench_kit.live.pair import TargetDescription
 from specbench_kit.live.server_address import ServerAddress
 from specbench_kit.live.servers import EngineServer, VerifierSetup
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.runs.deployment import Link
 
 RTT_S = 0.04
 LINK = Link(rtt_s=RTT_S)

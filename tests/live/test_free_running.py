@@ -42,7 +42,6 @@ from specbench_kit.decoding.drafting.look_up import LookUpDistribution
 from specbench_kit.decoding.sampling import RequestRandom, Sampler
 from specbench_kit.decoding.session import Request, Session
 from specbench_kit.decoding.tree import TokenTree
-from specbench_kit.deployments.base import Link
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.free_running import (
     FreeRunningVerifier,
@@ -64,6 +63,7 @@ from specbench_kit.metrics.rounds import NO_REQUESTS, RequestGroup
 from specbench_kit.metrics.statistics import units_of
 from specbench_kit.metrics.summary import own_metrics
 from specbench_kit.models.runner import Runner
+from specbench_kit.runs.deployment import Link
 
 PATIENCE_S = 60
 METHOD = parse_method("decoupled:k=3,in_flight=4")

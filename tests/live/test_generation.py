@@ -21,7 +21,6 @@ from tiny_models import make_requests, outputs, random_prompts
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.deployments.base import Link
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.protocol import verification_pb2 as messages
 from specbench_kit.live.server.admission import ServerLimits
@@ -32,6 +31,7 @@ from specbench_kit.live.server.service import DeviceStream
 from specbench_kit.live.server.sessions import ServerSession
 from specbench_kit.live.wire import Down, Status, Up
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.runs.deployment import Link
 
 PLAIN, CHAIN = parse_method("autoregressive"), parse_method("fixed-k:k=3")
 PROMPTS = random_prompts([5, 9, 17], VOCABULARY)

@@ -11,7 +11,6 @@ from tiny_models import GREEDY
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.deployments.base import Link
 from specbench_kit.live import servers
 from specbench_kit.live.connection_options import ConnectionOptions
 from specbench_kit.live.engine_verifier import EngineJudge, EngineStream, EngineVerifier
@@ -24,6 +23,7 @@ from specbench_kit.live.wire import tokenizer_hash
 from specbench_kit.live.wire_verifier import ScoringJudge, WireStream, WireVerifier
 from specbench_kit.methods.base import SendsAhead
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.runs.deployment import Link
 
 SAMPLED = Sampler(0.8)
 CLOCK: Any = ModelledClock()

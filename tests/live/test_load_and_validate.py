@@ -22,7 +22,7 @@ from tiny_models import plain_greedy
 from trace_builders import write_trace
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.restoring import restore
+from specbench_kit.deployments.description import restore
 from specbench_kit.live.server.admission import ServerLimits
 from specbench_kit.metrics.vocabulary import DistributionValues
 from specbench_kit.reports.study import read

@@ -1,6 +1,8 @@
 """Servers and streams that end in the middle of an answer, and servers that demand TLS."""
 
+import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event, Thread
 
@@ -15,15 +17,16 @@ from streaming_server import streaming_server
 from tiny_models import make_requests, outputs, random_prompts
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.base import Link
-from specbench_kit.deployments.description import finite
 from specbench_kit.live.connection import ClientIdentity, Connection, ConnectionLostError
+from specbench_kit.live.connection_options import parse_link
 from specbench_kit.live.server.listening import ListenAddress
 from specbench_kit.live.server.settings import ServeSettings
 from specbench_kit.live.wire import SERVICE
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.runs.deployment import Link
 from specbench_kit.runs.document import RunDescription
+from specbench_kit.runs.folder import to_json
 
 REQUESTS = make_requests(random_prompts([5, 9], VOCABULARY), 30)
 CHAIN = parse_method("fixed-k:k=3")
@@ -115,9 +118,21 @@ def test_a_shaped_link_takes_its_round_trip_and_says_so() -> None:
         )
     links_s = [round_.link_s for record in records.values() for round_ in record.rounds]
     assert min(links_s) >= 0.03
-    (line,) = setting_cautions(RunDescription.read({"shaped_link": finite(Link(rtt_s=0.03))}))
+    (line,) = setting_cautions(RunDescription.read({"shaped_link": asdict(Link(rtt_s=0.03))}))
     (lost,) = setting_cautions(RunDescription(reconnections=2))
     assert lost.startswith("RECONNECTED: the connection to the server was lost 2 times;")
     assert line.startswith(
         "SHAPED LINK: this machine delayed messages as a link with rtt_s=0.03 would"
     )
+
+
+@pytest.mark.parametrize(("rate", "kept"), [("inf", None), ("1.25e6", 1.25e6)])
+def test_an_infinite_bandwidth_of_a_shaped_link_is_null_in_run_json(
+    rate: str, kept: float | None
+) -> None:
+    link = parse_link(f"rtt_s=0.02,up_bytes_per_s={rate}")
+    assert link == Link(rtt_s=0.02, up_bytes_per_s=kept)
+    assert json.loads(to_json(asdict(link)))["up_bytes_per_s"] == kept
+    for refused in ("0", "-1", "nan"):
+        with pytest.raises(SkitError, match="bandwidths above 0"):
+            parse_link(f"down_bytes_per_s={refused}")

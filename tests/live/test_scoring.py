@@ -151,7 +151,7 @@ def test_without_evidence_a_difference_is_left_open() -> None:
         )
         results, _ = judged(altered, plain, connection)
     summary = summarise_checks(results)
-    assert (summary["unjudged"], summary["errors"], summary["lossless"]) == (1, 0, None)
+    assert (summary.unjudged, summary.errors, summary.lossless) == (1, 0, None)
     assert "the server scores no outputs" in results[0].reason
 
 

@@ -14,7 +14,6 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.clock import ModelledClock
 from specbench_kit.decoding.latency import BatchSums, LatencyModel, TableModel
 from specbench_kit.decoding.policy import Policy
-from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.adaptive_quantised import AdaptiveQuantised, _AdaptivePolicy
 from specbench_kit.methods.base import Latencies, LinkCosts
@@ -24,6 +23,7 @@ from specbench_kit.methods.flexspec import FlexSpec, _FlexSpecPolicy
 from specbench_kit.methods.latency_aware import ServerDecoding
 from specbench_kit.methods.measured_link import MeasuredLink, _MeasuredLinkPolicy
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.runs.deployment import Link
 
 DRAFT, VERIFY = TableModel((1.0,)), TableModel((10.0,))
 """A second per drafted token, and ten per verification of any size."""

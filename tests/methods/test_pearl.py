@@ -19,9 +19,10 @@ from tiny_models import (
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.records import RoundRecord
-from specbench_kit.deployments.base import Deployment, Link
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.runner import Runner
+from specbench_kit.runs.deployment import Link
 
 Runners = tuple[Runner, Runner]
 

@@ -10,11 +10,11 @@ from trace_builders import made_requests, write_trace
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel, LatencyModel, TableModel
-from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import Environment
 from specbench_kit.methods.prompt_lookup import UNKNOWN_LENGTH, PromptLookup
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.runs.deployment import Link
 
 
 def at_cost(per_token: float) -> LatencyModel:

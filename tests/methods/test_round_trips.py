@@ -14,7 +14,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.setting import STREAMED, plain_decoding
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.reports.sections import baseline
-from specbench_kit.runs.document import LinkDescription
+from specbench_kit.runs.deployment import Link
 
 
 def test_only_the_first_streamed_token_waits_for_the_link() -> None:
@@ -49,11 +49,11 @@ def test_it_is_a_method_of_links_and_no_baseline() -> None:
 
 def test_a_report_says_what_its_speedups_are_relative_to() -> None:
     modelled = run_document({"config": {"baseline": True}})
-    modelled.deployment = deployment_description(link=LinkDescription(rtt_s=0.04))
+    modelled.deployment = deployment_description(link=Link(rtt_s=0.04))
     live = run_document({"server": {"baseline": "streamed"}, "config": {"baseline": True}})
     local = run_document({"config": {"baseline": True}})
     pipeline = run_document({})
-    pipeline.deployment = deployment_description(link=LinkDescription())
+    pipeline.deployment = deployment_description(link=Link())
     assert [plain_decoding(run) for run in (modelled, live, local, pipeline)] == [
         STREAMED,
         STREAMED,

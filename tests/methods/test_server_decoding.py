@@ -20,7 +20,7 @@ from tiny_models import (
 
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.base import Latencies, LinkCosts
 from specbench_kit.methods.fixed_k import FixedK
@@ -32,6 +32,7 @@ from specbench_kit.methods.latency_aware import (
     ServerDecoding,
 )
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.runs.deployment import Link
 from specbench_kit.studies.sweep.grid import SyntheticPrompts
 
 LATENCY_AWARE = [

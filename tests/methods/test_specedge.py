@@ -21,11 +21,12 @@ from tiny_predictors import PAIR
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import TableModel
 from specbench_kit.decoding.records import RequestRecord, RoundRecord
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.methods.specedge import FIRST_DEPTH, SpecEdge, _SpecEdgePolicy, calibrated_depth
 from specbench_kit.models.runner import Runner
+from specbench_kit.runs.deployment import Link
 
 Runners = tuple[Runner, Runner]
 

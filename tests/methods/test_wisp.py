@@ -18,7 +18,6 @@ from specbench_kit.decoding.records import RequestRecord, RoundRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.deployments import assembly
 from specbench_kit.deployments.assembly import round_policy
-from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.placing import deployment_key, environment
 from specbench_kit.methods.base import Method
 from specbench_kit.methods.spec import parse_method
@@ -29,6 +28,7 @@ from specbench_kit.predictors.dense import Dense
 from specbench_kit.predictors.library import PairHashes
 from specbench_kit.predictors.thresholds import PUBLISHED_RULE, TunedThreshold
 from specbench_kit.reports.sections.cautions import setting_cautions
+from specbench_kit.runs.deployment import Link
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import TraceHeader

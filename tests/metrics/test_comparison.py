@@ -12,9 +12,9 @@ from run_builders import DRAFTS, in_turn, plain, records_of, write_methods, writ
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
-from specbench_kit.metrics.losslessness import Losslessness
+from specbench_kit.metrics.losslessness import Losslessness, OutputCounts
 from specbench_kit.metrics.run_data import load_runs
-from specbench_kit.metrics.run_summary import OutputCounts, SamplingCheck
+from specbench_kit.metrics.run_summary import SamplingCheck
 from specbench_kit.metrics.summary import summarise
 from specbench_kit.metrics.verdicts import FASTER, NO_DIFFERENCE, SLOWER, TOO_FEW, verdict
 from specbench_kit.metrics.vocabulary import METRICS

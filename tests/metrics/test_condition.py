@@ -8,8 +8,8 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.metrics.comparison import compare
 from specbench_kit.metrics.gate import Condition, require_readable, violations
 from specbench_kit.metrics.latency import PHASES
+from specbench_kit.metrics.losslessness import OutputCounts
 from specbench_kit.metrics.run_data import load_runs
-from specbench_kit.metrics.run_summary import OutputCounts
 
 ROW = make_row(
     speedup=1.2,

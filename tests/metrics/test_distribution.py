@@ -66,40 +66,36 @@ def right() -> SamplingTally:
 
 def test_the_right_rule_is_consistent(right: SamplingTally) -> None:
     summary = summarise_tally(right)
-    assert (summary["rule"], summary["consistent"]) == ("residual", True)
-    assert summary["acceptance"]["places"] == 1500
-    assert summary["acceptance"]["rate"] == pytest.approx(
-        summary["acceptance"]["expected_rate"], abs=0.03
-    )
-    assert min(summary[test]["power"] for test in ("softness", "tokens")) >= 0.8
+    assert (summary.rule, summary.consistent) == ("residual", True)
+    assert summary.acceptance.places == 1500
+    assert summary.acceptance.rate == pytest.approx(summary.acceptance.expected_rate, abs=0.03)
+    assert min(test.power for test in (summary.softness, summary.tokens)) >= 0.8
 
 
 def test_an_extra_token_from_the_wrong_distribution_is_noticed() -> None:
     summary = summarise_tally(
         sampled(1500, lambda ratio: min(1.0, ratio), lambda target, _: target)
     )
-    assert summary["consistent"] is False
-    assert summary["tokens"]["p_value"] < 1e-4
+    assert summary.consistent is False
+    assert summary.tokens.p_value < 1e-4
 
 
 def test_a_softened_acceptance_is_noticed() -> None:
     summary = summarise_tally(sampled(1500, lambda ratio: min(1.0, ratio) ** 0.8, right_extra))
-    assert summary["consistent"] is False
-    assert summary["softness"]["p_value"] < 1e-4
+    assert summary.consistent is False
+    assert summary.softness.p_value < 1e-4
 
 
 def test_of_another_rule_tokens_alone_are_tested(right: SamplingTally) -> None:
     summary = summarise_tally(sampled(1500, lambda ratio: min(1.0, ratio), right_extra, "block"))
-    assert (summary["rule"], summary["consistent"]) == ("block", True)
-    assert summary.keys() == {"rule", "consistent", "level", "tokens"}
-    assert summary["tokens"]["chi_square"] == summarise_tally(right)["tokens"]["chi_square"]
-    assert summary["tokens"]["power"] >= 0.8
+    assert (summary.rule, summary.consistent) == ("block", True)
+    assert (summary.acceptance, summary.softness) == (None, None)
+    assert summary.tokens.chi_square == summarise_tally(right).tokens.chi_square
+    assert summary.tokens.power >= 0.8
     drafts = summarise_tally(sampled(1500, lambda _: 1.0, right_extra, "block"))
-    assert drafts["consistent"] is False
+    assert drafts.consistent is False
     assert (
-        summarise_tally(sampled(20, lambda ratio: min(1.0, ratio), right_extra, "block"))[
-            "consistent"
-        ]
+        summarise_tally(sampled(20, lambda ratio: min(1.0, ratio), right_extra, "block")).consistent
         is None
     )
 
@@ -110,14 +106,13 @@ def test_a_right_rule_seems_wrong_as_often_as_a_p_value_says() -> None:
         sampled(40, lambda ratio: min(1.0, ratio), right_extra, "block", seed)
         for seed in range(100)
     ]
-    assert 1 <= sum(summarise_tally(tally)["tokens"]["p_value"] < 0.05 for tally in tallies) <= 11
+    assert 1 <= sum(summarise_tally(tally).tokens.p_value < 0.05 for tally in tallies) <= 11
 
 
 def test_too_few_tokens_decide_nothing() -> None:
-    assert summarise_tally(SamplingTally())["consistent"] is None
+    assert summarise_tally(SamplingTally()).consistent is None
     assert (
-        summarise_tally(sampled(20, lambda ratio: min(1.0, ratio), right_extra))["consistent"]
-        is None
+        summarise_tally(sampled(20, lambda ratio: min(1.0, ratio), right_extra)).consistent is None
     )
 
 

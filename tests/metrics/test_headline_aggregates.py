@@ -140,5 +140,5 @@ def test_every_repeat_with_an_error_counts() -> None:
     ]
     baseline = [replace(right, repeat=repeat) for repeat in range(3)]
     summary = summarise_checks(check_all(records, baseline, Strict()))
-    assert (summary["errors"], summary["identical"], summary["compared"]) == (2, 1, 3)
-    assert len(summary["divergences"]) == 2
+    assert (summary.errors, summary.identical, summary.compared) == (2, 1, 3)
+    assert len(summary.divergences) == 2

@@ -7,10 +7,9 @@ from msgspec import structs
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import BatchSums, InteractionModel, RoundedModel, sums_of
-from specbench_kit.deployments.description import corners, describe
+from specbench_kit.deployments.description import corners, describe, restore
 from specbench_kit.deployments.loading import find, parse
 from specbench_kit.deployments.placing import with_engine_times
-from specbench_kit.deployments.restoring import restore
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.profilers.derived_run import shared_profile
 from specbench_kit.profilers.devices import find_device

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.runs.deployment import Link
 from specbench_kit.serving.result import SimulationResult
 from specbench_kit.serving.round_sources import iid
 from specbench_kit.serving.scenario import Scenario

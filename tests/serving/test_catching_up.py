@@ -4,7 +4,8 @@ import pytest
 from report_builders import make_record, make_round
 
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.runs.deployment import Link
 from specbench_kit.serving.arrivals import ReplayedArrivals, RequestArrival
 from specbench_kit.serving.round_sources import RecordedRounds
 from specbench_kit.serving.scenario import Scenario

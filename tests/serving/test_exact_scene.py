@@ -6,8 +6,9 @@ import pytest
 from msgspec import structs
 
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.metrics.vocabulary import Percentiles
+from specbench_kit.runs.deployment import Link
 from specbench_kit.serving.arrivals import ReplayedArrivals, RequestArrival
 from specbench_kit.serving.figures import Figures, MissCauses, Real, SteadyState
 from specbench_kit.serving.metrics import compute_metrics, slo_violations

@@ -8,8 +8,8 @@ import pytest
 from scenes import DEPLOYMENT, equal_results, scenario
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.loading import find
+from specbench_kit.runs.deployment import Link
 from specbench_kit.serving.fleet import DeviceKind, Fleet, parse_fleet
 from specbench_kit.serving.memory import KvCapacity, KvMemory
 from specbench_kit.serving.metrics import compute_metrics

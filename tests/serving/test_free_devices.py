@@ -17,9 +17,10 @@ from trace_builders import MAX_DRAFT, made_requests
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.deployments.base import Deployment, Link
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.base import SendsAhead
 from specbench_kit.methods.spec import parse_method
+from specbench_kit.runs.deployment import Link
 from specbench_kit.serving.acceptance_spec import parse_acceptance, recorded_source
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson
 from specbench_kit.serving.execution import DraftTime

@@ -8,8 +8,8 @@ from naive_simulator import Latency, Scene, Simulator
 from nightly import nightly_except
 
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
-from specbench_kit.runs.document import HandOver
+from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.runs.deployment import HandOver, Link
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.metrics import compute_metrics
 from specbench_kit.serving.network import Network

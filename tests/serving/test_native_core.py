@@ -14,7 +14,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel, RoundedModel
 from specbench_kit.deployments.base import Endpoint
 from specbench_kit.methods.spec import parse_method
-from specbench_kit.runs.document import HandOver
+from specbench_kit.runs.deployment import HandOver
 from specbench_kit.serving import native_core
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.drafter_costs import DrafterCosts

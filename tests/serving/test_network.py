@@ -9,7 +9,7 @@ import pytest
 from scenes import DEPLOYMENT, calm, scenario
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.base import Link
+from specbench_kit.runs.deployment import Link
 from specbench_kit.serving.devices import LinkDelays, SharedUplink
 from specbench_kit.serving.link_traces import read_link_trace
 from specbench_kit.serving.metrics import compute_metrics

@@ -10,8 +10,9 @@ from report_builders import serving_figures
 from scenes import DEPLOYMENT
 
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.deployments.base import Endpoint, Link
+from specbench_kit.deployments.base import Endpoint
 from specbench_kit.deployments.loading import find
+from specbench_kit.runs.deployment import Link
 from specbench_kit.serving.arrivals import ReplayedArrivals, RequestArrival
 from specbench_kit.serving.figures import Interval, SimulatedRow
 from specbench_kit.serving.memory import KvCapacity, kv_capacity, verifier_profile

@@ -13,13 +13,13 @@ from scenes import DEPLOYMENT, equal_results, scenario
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import InteractionModel
-from specbench_kit.deployments.base import Endpoint, Link
+from specbench_kit.deployments.base import Endpoint
 from specbench_kit.deployments.fields import find_profile
 from specbench_kit.deployments.loading import find
 from specbench_kit.profilers.derived_run import shared_profile
 from specbench_kit.profilers.devices import find_device
 from specbench_kit.profilers.subject import find_subject
-from specbench_kit.runs.document import HandOver
+from specbench_kit.runs.deployment import HandOver, Link
 from specbench_kit.serving.arrays import Floats, Integers
 from specbench_kit.serving.arrivals import NextRequests, Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.figures import Interval

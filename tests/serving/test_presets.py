@@ -7,6 +7,7 @@ import pytest
 from specbench_kit.core.errors import SkitError
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Published
+from specbench_kit.papers.figure_row import FigureRow
 from specbench_kit.reports.document import Estimate
 from specbench_kit.serving.figures import AXES, Interval
 from specbench_kit.studies.bench.settings import BenchSettings
@@ -77,7 +78,7 @@ def test_capacities_of_table_2() -> None:
 def test_ratios_of_ratios_are_over_the_reference_series() -> None:
     preset = presets.get("wisp-table-2")
     rows = [
-        {"series": series, "slo": "class-1", "capacity": {"mean": mean, "low": None, "high": None}}
+        FigureRow(series, {"slo": "class-1"}, {"capacity": {"mean": mean}})
         for series, mean in ((REPAIRED, 300.0), ("sled", 100.0))
     ]
     pairs = {(pair.series, pair.where["slo"]): pair for pair in compare_published(preset, rows)}
@@ -94,11 +95,8 @@ def test_ratios_of_ratios_are_over_the_reference_series() -> None:
 def test_a_number_that_is_not_at_hand_has_no_ratio() -> None:
     unknown = Published("wisp", "figures.violations.queue_dominant", None, {"devices": 120})
     preset = replace(presets.get("wisp-figure-8"), published=(unknown,))
-    row = {
-        "series": "wisp",
-        "devices": 120,
-        "figures": {"violations": {"queue_dominant": {"mean": 2.0}}},
-    }
+    figures = {"figures": {"violations": {"queue_dominant": {"mean": 2.0}}}}
+    row = FigureRow("wisp", {"devices": 120}, figures)
     pair = compare_published(preset, [row])[-1]
     assert pair.simulated == Interval(2.0)
     assert pair.simulated_over_published is None

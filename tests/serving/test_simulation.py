@@ -18,10 +18,11 @@ from trace_builders import MAX_DRAFT, made_requests
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel, InteractionModel
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.deployments.base import TOKEN_BYTES, Deployment, Endpoint
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.deployments.placing import environment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.predictors.library import PairHashes
+from specbench_kit.runs.deployment import TOKEN_BYTES
 from specbench_kit.serving.arrivals import ClosedLoop, Poisson, ReplayedArrivals, RequestArrival
 from specbench_kit.serving.memory import KvCapacity
 from specbench_kit.serving.metrics import compute_metrics

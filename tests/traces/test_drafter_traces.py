@@ -29,10 +29,11 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT, parse_drafter
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.session import Request
-from specbench_kit.deployments.base import Deployment, Link
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Runner
+from specbench_kit.runs.deployment import Link
 from specbench_kit.traces.recording import DrafterTraceRecorder, Redactor
 from specbench_kit.traces.replay import replay
 from specbench_kit.traces.trace import NO_TOKEN, RequestTrace, TraceFile, TraceHeader

@@ -17,9 +17,9 @@ from specbench_kit.core.plain_text import first_line
 from specbench_kit.core.registry import Registry
 from specbench_kit.core.typed_json import JsonObject, convert, decode, parse
 from specbench_kit.decoding.sampling import Sampler
-from specbench_kit.deployments.base import Link
 from specbench_kit.live.engines.answers import CountedBy, DraftCounts
 from specbench_kit.live.engines.http import API_KEY, ServerClient, ShapedTransport, api_key
+from specbench_kit.runs.deployment import Link
 
 T = TypeVar("T")
 S = TypeVar("S", bound="TokenServer")

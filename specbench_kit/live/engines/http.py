@@ -26,11 +26,11 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.plain_text import first_line, one_line
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.clock import monotonic_s
-from specbench_kit.deployments.base import Link
 from specbench_kit.deployments.emulated_link import LinkDirection
 from specbench_kit.live.engines.event_reader import END, EventReader
 from specbench_kit.live.engines.redirects import RedirectedError, Route
 from specbench_kit.live.engines.wording import shown_words, without_secret
+from specbench_kit.runs.deployment import Link
 
 API_KEY = "SKIT_API_KEY"
 """The environment variable of the key of every server; that of one server has its name at the

@@ -1,12 +1,12 @@
 """A comparison's tables for other programs (CSV) and for papers (LaTeX)."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from specbench_kit.core.plain_text import csv_text
+from specbench_kit.core.plain_text import CsvCell, CsvRow, csv_text
 from specbench_kit.metrics import setting
 from specbench_kit.metrics.result import Comparison, ComparisonTable
 from specbench_kit.metrics.run_summary import MethodRow
@@ -35,7 +35,7 @@ def to_csv(comparison: Comparison) -> str:
     return csv_text(list(map(_rounded, records)))
 
 
-def _rounded(record: Mapping[str, object]) -> dict[str, object]:
+def _rounded(record: CsvRow) -> CsvRow:
     """Return the record with all its numbers to `CSV_DIGITS` significant digits."""
     return {
         name: float(f"{value:.{CSV_DIGITS}g}") if isinstance(value, float) else value
@@ -43,12 +43,10 @@ def _rounded(record: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-def _record(
-    comparison: Comparison, part: ComparisonTable, label: str, row: MethodRow
-) -> dict[str, object]:
+def _record(comparison: Comparison, part: ComparisonTable, label: str, row: MethodRow) -> CsvRow:
     series = next(series for series in comparison.series if series.label == label)
     runs = [run.fields for run in series.runs.values()]
-    record: dict[str, object] = {
+    record: dict[str, CsvCell] = {
         "table": part.kind,
         "name": part.name,
         "method": label,

@@ -6,15 +6,18 @@ from msgspec.structs import astuple
 
 from specbench_kit.metrics.acceptance import DrafterRounds
 from specbench_kit.metrics.latency import PHASES, PROMISE, SCALES
-from specbench_kit.metrics.losslessness import CLEARLY_ABOVE, Losslessness
+from specbench_kit.metrics.losslessness import (
+    CLEARLY_ABOVE,
+    LosslessCounts,
+    Losslessness,
+    ScoringCost,
+)
 from specbench_kit.metrics.result import ExampleOutput, FailedRequest
 from specbench_kit.metrics.run_summary import (
     AnswerCounts,
     BaselineSummary,
-    LosslessCounts,
     PipelineMetrics,
     RunSummary,
-    ScoringCost,
 )
 from specbench_kit.metrics.vocabulary import (
     BASELINE,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from specbench_kit.deployments.base import IMPOSSIBLE, RECORDED
-from specbench_kit.deployments.restoring import restore
+from specbench_kit.deployments.description import restore
 from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.metrics.vocabulary import MetricValues
 from specbench_kit.models.catalogue import shape_of
@@ -12,8 +12,8 @@ from specbench_kit.reports.document import Blocks, Note, caution
 from specbench_kit.reports.sections import machine, wording
 from specbench_kit.reports.sections.profiles import FIVE_TOKENS, STEP
 from specbench_kit.reports.writing.formatting import count, seconds, span
+from specbench_kit.runs.deployment import DeploymentDescription
 from specbench_kit.runs.document import (
-    DeploymentDescription,
     LoweredLimit,
     ModelDescription,
     PredictorUse,

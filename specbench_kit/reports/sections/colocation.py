@@ -10,7 +10,7 @@ from specbench_kit.metrics.vocabulary import BASELINE, MetricValues
 from specbench_kit.reports.document import Blocks, Column, Estimate, Heading, Paragraph, Table, code
 from specbench_kit.reports.sections.columns import estimate_of
 from specbench_kit.reports.writing.formatting import seconds, times
-from specbench_kit.runs.document import DeploymentDescription
+from specbench_kit.runs.deployment import DeploymentDescription
 
 WINDOWS = {
     "rtt_window_s": "beats server-only below",

@@ -1,17 +1,12 @@
 """The section on the deployment that a run's time is modelled on."""
 
-from specbench_kit.deployments.restoring import restore_latency
+from specbench_kit.deployments.description import restore_latency
 from specbench_kit.metrics.run_summary import SentStates
 from specbench_kit.reports.document import Blocks, Heading, Paragraph, code, facts
 from specbench_kit.reports.sections.profiles import UNITS, typical_times
 from specbench_kit.reports.writing.formatting import data, seconds, share, significant
-from specbench_kit.runs.document import (
-    DeploymentDescription,
-    EndpointDescription,
-    HandOver,
-    LinkDescription,
-    RunDescription,
-)
+from specbench_kit.runs.deployment import DeploymentDescription, EndpointDescription, HandOver, Link
+from specbench_kit.runs.document import RunDescription
 
 PLACEMENTS = {
     "edge": "on the edge: every request has a device of its own, and each round crosses the link",
@@ -104,7 +99,7 @@ def _latency(role: str, endpoint: EndpointDescription) -> str:
     return f"{text} ({endpoint.origin})"
 
 
-def _link(link: LinkDescription) -> str:
+def _link(link: Link) -> str:
     """Return round trip, jitter, bandwidths and losses of a link in words."""
     parts = [f"{seconds(link.rtt_s)} round trip" if link.rtt_s else "no delay"]
     if link.jitter_s:

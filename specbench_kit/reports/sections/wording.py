@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from specbench_kit.metrics.run_summary import OutputCounts, RunSummary, SamplingCheck, SamplingTest
+from specbench_kit.metrics.losslessness import OutputCounts
+from specbench_kit.metrics.run_summary import RunSummary, SamplingCheck, SamplingTest
 from specbench_kit.metrics.typical import LASTING
 from specbench_kit.papers.comparison import ComparedNumber
 from specbench_kit.reports.document import Table, code

@@ -1,14 +1,15 @@
 """Two servers side by side as a kind of study."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
-from specbench_kit.core.typed_json import JsonObject, flat
+from specbench_kit.core.plain_text import CsvRow
+from specbench_kit.core.typed_json import flat
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import Document, Figure
-from specbench_kit.reports.study import Study, StudyKind
+from specbench_kit.reports.study import Study, StudyKind, Tables
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.studies.ab import report
 from specbench_kit.studies.ab.report import AbDescription
@@ -50,7 +51,7 @@ class AbKind(StudyKind[AbDescription, AbSummary]):
         """Return the prompts and the lengths."""
         return report.where(study.run)
 
-    def files(self, study: AbStudy) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: AbStudy) -> Tables:
         """Return a row per load and figure, with the ratio of both servers, and a row per load and
         server.
         """
@@ -64,13 +65,13 @@ class AbKind(StudyKind[AbDescription, AbSummary]):
         render_terminal.show(console, report.terminal(study.run, study.result))
 
 
-def _ratios(summary: AbSummary) -> Iterator[JsonObject]:
+def _ratios(summary: AbSummary) -> Iterator[CsvRow]:
     for load in summary.loads:
         for entry in load.comparisons:
             yield {"load": load.load, **flat(to_builtins(entry))}
 
 
-def _servers(summary: AbSummary) -> Iterator[JsonObject]:
+def _servers(summary: AbSummary) -> Iterator[CsvRow]:
     for load in summary.loads:
         for name, figures in load.servers.items():
             yield {"load": load.load, "server": name, **flat(to_builtins(figures))}

@@ -41,6 +41,7 @@ from specbench_kit.runs.line_file import unlock
 from specbench_kit.runs.machine.limits import MachineReadings, read_machine
 from specbench_kit.runs.machine.probe import probe_here
 from specbench_kit.runs.machine.watch import Watch
+from specbench_kit.runs.provenance import Provenance
 from specbench_kit.runs.resumption import require_same_environment, resumption_entry
 from specbench_kit.studies.ab.comparison import Plan, saturation, summarise
 from specbench_kit.studies.ab.figures import Targets
@@ -614,7 +615,7 @@ def _open_store(
     settings: AbSettings,
     dataset: LoadedDataset,
     servers: Sequence[ServerDescription],
-    environment: JsonObject,
+    environment: Provenance,
 ) -> AnswerStore:
     """Make the folder of a new run, or open the one that is resumed."""
     described = [to_builtins(server) for server in servers]
@@ -652,7 +653,7 @@ def _open_store(
 
 
 def _require_same(
-    store: AnswerStore, servers: Sequence[JsonObject], environment: JsonObject
+    store: AnswerStore, servers: Sequence[JsonObject], environment: Provenance
 ) -> None:
     """Raise SkitError if a run was begun in another environment, or with other servers."""
     require_same_environment(store.folder.name, store.run, environment)

@@ -9,8 +9,7 @@ from specbench_kit.core import common_options as common
 from specbench_kit.core.addresses import is_host_and_port
 from specbench_kit.core.durations import require_unit
 from specbench_kit.core.errors import SkitError, require
-from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option, OptionValues
 from specbench_kit.live.engines.address import USAGE, ServerUnderTest, parse_server
 from specbench_kit.metrics.statistics import units_for_a_verdict
 from specbench_kit.serving.number_lists import numbers_of
@@ -263,7 +262,7 @@ class AbSettings(common.DatasetOptions):
             for rate in self.rate
         ]
 
-    def described(self) -> JsonObject:
+    def described(self) -> OptionValues:
         """Return the settings that decide the result, as `run.json` holds them."""
         return {
             "max_new_tokens": self.max_new_tokens,

@@ -25,7 +25,14 @@ from specbench_kit.datasets.base import Prompt
 from specbench_kit.live.engines.answers import AnswerKey, AnswerRecord, CounterChange
 from specbench_kit.reports.study import Study
 from specbench_kit.runs.directory import is_whole, read_object
-from specbench_kit.runs.folder import encode, to_json, unfinished_folder, unused_folder, write_text
+from specbench_kit.runs.folder import (
+    Defining,
+    encode,
+    to_json,
+    unfinished_folder,
+    unused_folder,
+    write_text,
+)
 from specbench_kit.runs.line_file import LineFile, lock, reported, unlock
 from specbench_kit.studies.ab.kind import AB, AbStudy
 from specbench_kit.studies.ab.report import AbDescription
@@ -93,7 +100,7 @@ SCHEMA_VERSION = 1
 HINT = "finished answers are kept; make room, then go on with --resume"
 
 
-def _identity_of(folder: Path) -> JsonObject:
+def _identity_of(folder: Path) -> Defining:
     """Return what defines the run in a folder; nothing if its file is damaged or does not say."""
     with suppress(SkitError):
         return read_object(folder / RUN).get("identity") or {}
@@ -113,7 +120,7 @@ class AnswerStore:
 
     @classmethod
     def create(
-        cls, out: Path, names: tuple[str, ...], dataset: str, run: JsonObject, identity: JsonObject
+        cls, out: Path, names: tuple[str, ...], dataset: str, run: JsonObject, identity: Defining
     ) -> "AnswerStore":
         """Make the folder of a new run, to which this process alone writes from now on."""
         folder = unused_folder(out, "ab", dataset, identity)
@@ -131,7 +138,7 @@ class AnswerStore:
         return cls(folder, names)
 
     @classmethod
-    def resume(cls, out: Path, names: tuple[str, ...], identity: JsonObject) -> "AnswerStore":
+    def resume(cls, out: Path, names: tuple[str, ...], identity: Defining) -> "AnswerStore":
         """Open the newest unfinished run with the same settings, to which this process alone writes
         from now on.
 

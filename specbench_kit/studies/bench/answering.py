@@ -85,18 +85,15 @@ class GoldAnswers:
 
     def judge(
         self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
-    ) -> dict[str, object]:
-        """Return the part `exact_match` of a summary, or nothing if no prompt has a reference
-        answer.
-        """
+    ) -> ExactMatch | None:
+        """Return how many answers match, or None if no prompt has a reference answer."""
         if not self._golds:
-            return {}
+            return None
         rules = dict.fromkeys(ANSWER_RULES[gold.rule].words for gold in self._golds.values())
         target = self.count(baseline) if baseline else None
-        found = ExactMatch(
+        return ExactMatch(
             "; ".join(rules), self.count(records), target, self._draft, self._max_new_tokens
         )
-        return {"exact_match": found}
 
     def count(self, records: Sequence[RequestRecord]) -> AnswerCounts:
         """Count the records that have a reference answer, those that match it, and those that the

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional, Protocol
 
-from msgspec import structs, to_builtins
+from msgspec import structs
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.detail import DetailCollector
 from specbench_kit.decoding.loop import Loop
 from specbench_kit.decoding.records import RequestRecord
@@ -22,7 +21,7 @@ from specbench_kit.metrics.cost import makespan_s
 from specbench_kit.metrics.result import Comparison, RunResult
 from specbench_kit.metrics.rounds import BesideBaseline, RequestGroup
 from specbench_kit.metrics.run_data import BenchmarkRun, measured_summary
-from specbench_kit.metrics.run_summary import RunSummary, judged_parts
+from specbench_kit.metrics.run_summary import ExactMatch, OutputVerdicts, RunSummary
 from specbench_kit.metrics.setting import method_label
 from specbench_kit.reports import render_markdown
 from specbench_kit.reports.comparison.files import ALL, write_reports
@@ -51,8 +50,8 @@ class OutputJudge(Protocol):
         method: Method,
         records: Sequence[RequestRecord],
         baseline: Sequence[RequestRecord],
-    ) -> dict[str, object]:
-        """Return the parts `lossless` and `sampling` of the run's summary."""
+    ) -> OutputVerdicts:
+        """Return what is found of the outputs."""
 
 
 class AnswerJudge(Protocol):
@@ -60,8 +59,8 @@ class AnswerJudge(Protocol):
 
     def judge(
         self, records: Sequence[RequestRecord], baseline: Sequence[RequestRecord]
-    ) -> dict[str, object]:
-        """Return the part `exact_match` of the run's summary, if any."""
+    ) -> ExactMatch | None:
+        """Return how many answers match; None if no prompt has a reference answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +96,6 @@ class Conclusion:
     summary: RunSummary
     requests: RunRequests | None = None
 
-    @property
-    def document(self) -> JsonObject:
-        """The content of `summary.json`."""
-        document: JsonObject = to_builtins(self.summary)
-        return document
-
     def run(self, read: RequestReader | None = None) -> BenchmarkRun:
         """Return the run with its requests, which are read from its files unless they are at
         hand.
@@ -127,7 +120,7 @@ def conclude(
     compares the runs.
     """
     read = read or RequestReader()
-    oracles = (run for run in runs if parse_method(run.run["method"]).needs_reference)
+    oracles = (run for run in runs if parse_method(str(run.document.method)).needs_reference)
     oracle = next((_throughput(run, read(run).records) for run in oracles), None)
     conclusions = []
     formats = ALL if sum(run.has_begun for run in runs) < 2 else MARKDOWN_ONLY
@@ -137,7 +130,7 @@ def conclude(
         conclusions.append(Conclusion(run, summary, requests))
         write_report(conclusions[-1], formats, decode)
     for conclusion in conclusions:  # last, because the summary marks a run as complete
-        conclusion.directory.write_summary(conclusion.document)
+        conclusion.directory.write_summary(conclusion.summary)
     return conclusions
 
 
@@ -168,12 +161,12 @@ def _summarise(
     records = requests.records
     baseline = requests.baseline
     method = parse_method(str(run.method))
-    judged = {
-        **output_judge.judge(run, method, records, baseline),
-        **(answer_judge.judge(records, baseline) if answer_judge else {}),
-    }
+    verdicts = output_judge.judge(run, method, records, baseline)
     return structs.replace(
-        measured_summary(run, requests.group, requests.plain, oracle), **judged_parts(judged)
+        measured_summary(run, requests.group, requests.plain, oracle),
+        lossless=verdicts.lossless,
+        sampling=verdicts.sampling,
+        exact_match=answer_judge.judge(records, baseline) if answer_judge else None,
     )
 
 
@@ -198,7 +191,7 @@ def report_jointly(out: Path, conclusions: Sequence[Conclusion]) -> tuple[Path, 
     read = RequestReader()
     comparison = compare([one.run(read) for one in begun], force=True)
     datasets = "-".join(
-        dict.fromkeys(conclusion.directory.run["dataset"]["name"] for conclusion in conclusions)
+        dict.fromkeys(str(conclusion.directory.document.dataset.name) for conclusion in conclusions)
     )
     folder = unused_folder(
         out, "bench", datasets, {"runs": [one.directory.path.name for one in begun]}

@@ -3,9 +3,7 @@ a replay.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
-
-from msgspec import structs
+from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.drafting.base import DRAFT
@@ -25,7 +23,13 @@ from specbench_kit.metrics.evidence import (
     TokenChoice,
     choice_of,
 )
-from specbench_kit.metrics.losslessness import Losslessness, check_all, summarise_checks
+from specbench_kit.metrics.losslessness import (
+    LosslessCounts,
+    Losslessness,
+    check_all,
+    summarise_checks,
+)
+from specbench_kit.metrics.run_summary import OutputVerdicts
 from specbench_kit.metrics.shapes import RecomputedLogits, single_forward_logits
 from specbench_kit.models.runner import Runner
 from specbench_kit.runs.document import RunConfig, RunDocument
@@ -34,8 +38,6 @@ if TYPE_CHECKING:
     from specbench_kit.models.pair import Pair
 
 Records = Sequence[RequestRecord]
-Verdicts = dict[str, object]
-"""The parts `lossless` and `sampling` of a summary; a part that does not apply is None."""
 
 
 class LocalOutputJudge:
@@ -47,7 +49,7 @@ class LocalOutputJudge:
 
     def judge(
         self, run: RunDocument, method: Method, records: Records, baseline: Records
-    ) -> Verdicts:
+    ) -> OutputVerdicts:
         """Compare the outputs with the baseline, or sampled drafts with the target's
         distribution.
         """
@@ -64,15 +66,15 @@ class LocalOutputJudge:
             rule = "own-distributions" if method.own_distributions else rule
             sampling = (
                 summarise_tally(
-                    self._tally(records, sampler, sampler.of_likeliest(config.draft_top_n), rule)
+                    self._tally(records, sampler, sampler.of_likeliest(config.draft_top_n), rule),
+                    lossy=bool(config.lossy),
                 )
-                | {"lossy": bool(config.lossy)}
                 if by_model
                 else None
             )
-            return {"lossless": None, "sampling": sampling}
+            return OutputVerdicts(sampling=sampling)
         if not baseline:
-            return {"lossless": None, "sampling": None}
+            return OutputVerdicts()
         virtual = config.launch == "virtual"
 
         def choice(record: RequestRecord) -> TokenChoice:
@@ -81,10 +83,9 @@ class LocalOutputJudge:
         exact = virtual and method.pipeline is None
         judge = _DifferentByRule() if config.lossy else ShapeJudge(self._shapes, choice, exact)
         checks = summarise_checks(check_all(records, baseline, judge))
-        return _verdicts(
-            sampler,
-            checks | {"bitwise": virtual and self._shapes.bitwise, "lossy": bool(config.lossy)},
-        )
+        checks.bitwise = virtual and self._shapes.bitwise
+        checks.lossy = bool(config.lossy)
+        return _verdicts(sampler, checks)
 
     def _tally(
         self, records: Records, sampler: Sampler, drafts: Sampler, rule: str
@@ -121,24 +122,23 @@ class ServedOutputJudge:
 
     def judge(
         self, run: RunDocument, method: Method, records: Records, baseline: Records
-    ) -> Verdicts:
+    ) -> OutputVerdicts:
         """Compare the outputs with the baseline; sampled drafts cannot be judged without the
         target's probabilities.
         """
         config = run.config
         sampler = _sampler(config)
         if not baseline or (not sampler.greedy and draws_drafts(method)):
-            return {"lossless": None, "sampling": None}
+            return OutputVerdicts()
         judge = (
             self._make_judge(sampler, config.seed or 0)
             if self._make_judge
             else NoEvidence(self._bitwise)
         )
-        checks = summarise_checks(check_all(records, baseline, judge)) | {"bitwise": self._bitwise}
-        return _verdicts(
-            sampler,
-            checks | ({"scoring": structs.asdict(judge.cost)} if judge.cost.outputs else {}),
-        )
+        checks = summarise_checks(check_all(records, baseline, judge))
+        checks.bitwise = self._bitwise
+        checks.scoring = judge.cost if judge.cost.outputs else None
+        return _verdicts(sampler, checks)
 
 
 class ReplayOutputJudge:
@@ -148,12 +148,12 @@ class ReplayOutputJudge:
 
     def judge(
         self, run: RunDocument, method: Method, records: Records, baseline: Records
-    ) -> Verdicts:
+    ) -> OutputVerdicts:
         """Compare the outputs with the baseline; raise SkitError if they differ."""
         checks = (
             summarise_checks(check_all(records, baseline, _NoDifference())) if baseline else None
         )
-        return {"lossless": checks, "sampling": None}
+        return OutputVerdicts(checks)
 
 
 class _DifferentByRule:
@@ -181,10 +181,10 @@ def draws_drafts(method: Method) -> bool:
     return method.proposal == "sample" and method.pipeline is None and method.drafting.drawn
 
 
-def _verdicts(sampler: Sampler, checks: dict[str, Any]) -> Verdicts:
+def _verdicts(sampler: Sampler, checks: LosslessCounts) -> OutputVerdicts:
     if sampler.greedy:
-        return {"lossless": checks, "sampling": None}
-    return {"lossless": None, "sampling": summarise_match(checks)}
+        return OutputVerdicts(lossless=checks)
+    return OutputVerdicts(sampling=summarise_match(checks))
 
 
 def _sampler(config: RunConfig) -> Sampler:

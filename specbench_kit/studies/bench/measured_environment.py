@@ -34,6 +34,7 @@ from specbench_kit.profilers.measurement import Samples, TimingRig, choose_facto
 from specbench_kit.profilers.parts import (
     ProfiledPart,
     ProfileResult,
+    WorkloadScale,
     find_profiled_device,
     parts_of,
 )
@@ -163,12 +164,11 @@ class MeasuredEnvironment:
             settings.runs,
         )
         factor = choose_factor(rig, part.configurations, AIM_S)
-        run = {
-            "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "models": self._models,
-            "workload": {part.role: {"configurations": len(part.configurations), "factor": factor}},
-        }
-        profile = profile_without_fit(settings, find_profiled_device(settings), part, run)
+        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        weights_hash = self._models[part.model].get("hash")
+        profile = profile_without_fit(
+            settings, find_profiled_device(settings), part, started_at, weights_hash
+        )
         # Profiles of one pair differ by hardware, and a short one must not replace a thorough one
         # of another.
         name = f"{profile.name}-short-{sha256(profile.hardware.encode()).hexdigest()[:NAME_DIGITS]}"
@@ -189,7 +189,8 @@ class MeasuredEnvironment:
             raise SkitError(
                 f"no short latency profile of the {part.role}: {error}; free some memory"
             ) from error
-        completed = complete_profile(ProfileResult(profile, fitted, facts), run, PolicyCosts())
+        workload = WorkloadScale(len(part.configurations), factor)
+        completed = complete_profile(ProfileResult(profile, fitted, facts), workload, PolicyCosts())
         doubts = disturbances(blocks)
         loading.save(
             loading.data_folder() / f"{name}.toml", marked(completed, doubts, forced=False)

@@ -8,7 +8,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.option import recorded_values
+from specbench_kit.core.option import OptionValues, recorded_values
+from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.deployments.description import AS_DRAFTED, describe_range, describe_time
 from specbench_kit.methods.spec import describe_method
@@ -19,6 +20,7 @@ from specbench_kit.models.weights.blocks import read_record
 from specbench_kit.runs import provenance
 from specbench_kit.runs.directory import RunDirectory, find_resumable
 from specbench_kit.runs.line_file import lock, unlock
+from specbench_kit.runs.provenance import Provenance
 from specbench_kit.runs.resumption import require_same_environment
 from specbench_kit.studies.bench.choice import describe_tuning
 from specbench_kit.studies.bench.conversations import Conversation
@@ -45,14 +47,15 @@ def open_runs(
     `join` goes on with those of an earlier process of the same command. Returned with remarks for the user. From now
     on no other process can write to them.
     """
-    described: list[dict[str, object]] = []
+    described: list[JsonObject] = []
     config = _describe_config(settings, bench)
+    conditions = provenance.collect(settings.argv)
     tuning = describe_tuning(settings)
     sizes = {
         spec: bench.loop(method).effective_batch_size for spec, method in bench.methods.items()
     }
     for dataset in datasets:
-        shared = _describe(settings, bench, dataset, config)
+        shared = _describe(settings, bench, dataset, config, conditions)
         for spec, method in bench.methods.items():
             count = count_seen(dataset, method, bench.drafts)
             described.append(
@@ -69,7 +72,7 @@ def open_runs(
         directories = find_resumable(settings.out, described)
     else:
         directories = [RunDirectory.create(settings.out, run) for run in described]
-    notes = take_up(directories, described[0], force=settings.force)
+    notes = take_up(directories, conditions, force=settings.force)
     remaining = iter(directories)
     count = len(bench.methods)
     return [
@@ -82,9 +85,7 @@ def count_turns(dataset: LoadedDataset) -> int:
     return sum(len(prompt.turns) for prompt in dataset.prompts)
 
 
-def take_up(
-    runs: Sequence[RunDirectory], conditions: Mapping[str, object], *, force: bool
-) -> list[str]:
+def take_up(runs: Sequence[RunDirectory], conditions: Provenance, *, force: bool) -> list[str]:
     """Lock interrupted runs and repair their files; return a line for each run that had to be
     repaired.
 
@@ -111,7 +112,7 @@ def release_locks(runs: Sequence[RunDirectory]) -> None:
         unlock(run.path)
 
 
-def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, object]:
+def _describe_config(settings: BenchSettings, bench: Workbench) -> OptionValues:
     target, draft = bench.pair.target, bench.pair.draft
     here = bench.runners.get("target")  # a target on a server has no runner here
     return {
@@ -130,8 +131,12 @@ def _describe_config(settings: BenchSettings, bench: Workbench) -> dict[str, obj
 
 
 def _describe(
-    settings: BenchSettings, bench: Workbench, dataset: LoadedDataset, config: dict[str, object]
-) -> dict[str, object]:
+    settings: BenchSettings,
+    bench: Workbench,
+    dataset: LoadedDataset,
+    config: OptionValues,
+    conditions: Provenance,
+) -> JsonObject:
     """Return the content of `run.json` that all methods share; prompts are hashed as the target
     reads them.
     """
@@ -152,7 +157,7 @@ def _describe(
         "prompts": prompts,
         "sample_reason": dataset.reason,
         **({"left_out": bench.left_out} if bench.left_out else {}),
-        **provenance.collect(settings.argv),
+        **conditions,
     }
 
 

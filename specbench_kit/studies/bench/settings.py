@@ -34,7 +34,7 @@ from specbench_kit.core.without_effect import flag
 from specbench_kit.datasets.answers import ANSWER_RULES, RuleName
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.decoding.lossy import LossyRule, parse_lossy
-from specbench_kit.deployments.base import Deployment, Link
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.live.connection_options import (
     LONGEST_SILENCE_S,
     SHORTEST_SILENCE_S,
@@ -42,6 +42,7 @@ from specbench_kit.live.connection_options import (
     ConnectionOptions,
     parse_link,
 )
+from specbench_kit.runs.deployment import Link
 
 RECORDED_TOGETHER = 8
 """Batch size with which the target answers when another command records a trace first."""

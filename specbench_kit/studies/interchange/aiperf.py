@@ -60,7 +60,7 @@ class AIPerf(Format):
         return trace_of(requests, left_out)
 
     def write(self, run: "RunDirectory") -> str:
-        started_at = run.run.get("started_at")
+        started_at = run.document.started_at
         started_s = datetime.fromisoformat(started_at).timestamp() if started_at else 0.0
         rows = _rows(run.records(), started_s)
         return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)

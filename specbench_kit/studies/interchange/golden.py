@@ -49,16 +49,16 @@ class GoldenLengths(Format):
         )
         interval = interval_of_ratio(accepted, sent)
         bounds = f"{1 + interval[0]:.2f} to {1 + interval[1]:.2f}" if interval else "unknown"
-        dataset = run.run.get("dataset") or {}
-        config = run.run.get("config") or {}
+        document = run.document
+        config = document.config
         target, draft = (
-            (run.run["models"].get(name) or {}).get("name", "unnamed")
-            for name in ("target", "draft")
+            model.name if (model := document.models.get(role)) else "unnamed"
+            for role in ("target", "draft")
         )
         lines = [
-            f"# Measured with specbench-kit, {run.run['method']}, draft model {json.dumps(draft)}.",
-            f"# dataset: {json.dumps(dataset.get('name'))} | requests: {len(records)} | "
-            f"temperature: {config.get('temperature') or 0:g} | output_len: {config.get('max_new_tokens')}",
+            f"# Measured with specbench-kit, {document.method}, draft model {json.dumps(draft)}.",
+            f"# dataset: {json.dumps(document.dataset.name)} | requests: {len(records)} | "
+            f"temperature: {config.temperature or 0:g} | output_len: {config.max_new_tokens}",
             f"# 95% interval over prompts: {bounds}",
             "# Prompts went through the chat template as it is: a model that thinks by itself has thought,",
             "# and its lengths belong under thinking_on.",

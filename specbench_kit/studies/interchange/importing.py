@@ -131,12 +131,12 @@ def import_file(
     failed = sum(record.finish_reason == "error" for record in records)
     summary = typed_summary(
         summarise_run(requests.group, requests.plain if foreign_baseline else None, None),
-        method=str(run.run["method"]),
+        method=str(run.document.method),
         requests=RequestCounts(len(records), len(records) - failed, failed),
     )
     conclusion = Conclusion(run, summary, requests)
     write_report(conclusion)
-    run.write_summary(conclusion.document)
+    run.write_summary(summary)
     return conclusion
 
 

@@ -51,5 +51,4 @@ def load_package(name: str) -> Any:
 
 def title_of(run: "RunDirectory") -> tuple[str, str]:
     """Return the dataset, under which trackers gather runs, and the run's own name."""
-    dataset = run.run.get("dataset") or {}
-    return f"skit-{dataset.get('name') or 'unnamed'}", run.path.resolve().name
+    return f"skit-{run.document.dataset.name or 'unnamed'}", run.path.resolve().name

@@ -29,21 +29,16 @@ class ResultsCard(Format):
 
     def write(self, run: "RunDirectory") -> str:
         numbers = numbers_of(run)
-        dataset = _quoted((run.run.get("dataset") or {}).get("name"))
-        models = [
-            str(model.get("name") or "unnamed")
-            for model in (run.run.get("models") or {}).values()
-            if model
-        ]
-        method = run.run["method"]
-        time = run.run.get("time_kind")
+        document = run.document
+        dataset = _quoted(document.dataset.name)
+        models = [model.name or "unnamed" for model in document.models.values() if model]
         lines = [
             "model-index:",
             f"- name: {_quoted(' + '.join(models))}",
             "  results:",
             "  - task:",
         ]
-        title = _quoted(f"speculative decoding, {method}, {time} time")
+        title = _quoted(f"speculative decoding, {document.method}, {document.time_kind} time")
         lines += ["      type: text-generation", f"      name: {title}"]
         lines += ["    dataset:", f"      type: {dataset}", f"      name: {dataset}"]
         lines.append("    metrics:")

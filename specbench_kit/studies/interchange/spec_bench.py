@@ -19,6 +19,7 @@ from specbench_kit.studies.interchange.base import UNKNOWN, ForeignRun, Format, 
 
 if TYPE_CHECKING:
     from specbench_kit.runs.directory import RunDirectory
+    from specbench_kit.runs.document import RunDocument
 
 LATEST = 2**33
 """Seconds since 1970 beyond which a number is not taken for a time stamp."""
@@ -85,7 +86,12 @@ class SpecBenchAnswers(Format):
         of_repeat = attrgetter("repeat")
         records = sorted(run.records(), key=of_repeat)
         repeats = [dialogues(list(group)) for _, group in groupby(records, of_repeat)]
-        rows = (_row(name, repeats, run) for name in dict.fromkeys(chain.from_iterable(repeats)))
+        document = run.document
+        folder = run.path.resolve().name
+        rows = (
+            _row(name, repeats, document, folder)
+            for name in dict.fromkeys(chain.from_iterable(repeats))
+        )
         return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
@@ -174,17 +180,20 @@ def _rounds(lengths: Sequence[int], tokens: int) -> list[dict[str, object]]:
 
 
 def _row(
-    name: str, repeats: Sequence[Mapping[str, Sequence[RequestRecord]]], run: "RunDirectory"
+    name: str,
+    repeats: Sequence[Mapping[str, Sequence[RequestRecord]]],
+    run: "RunDocument",
+    folder: str,
 ) -> dict[str, object]:
     """Return the line of one question, with a choice for every repeat that holds its dialogue."""
     choices = {index: turns[name] for index, turns in enumerate(repeats) if name in turns}
     first = next(iter(choices.values()))[0]
-    started_at = run.run.get("started_at")
+    started_at = run.started_at
     return {
         "question_id": int(name) if name.isdigit() else name,
         "category": first.category,
-        "answer_id": f"{run.path.resolve().name}/{name}",
-        "model_id": run.run["method"],
+        "answer_id": f"{folder}/{name}",
+        "model_id": run.method,
         "choices": list(starmap(_choice, choices.items())),
         "tstamp": datetime.fromisoformat(started_at).timestamp() if started_at else None,
     }

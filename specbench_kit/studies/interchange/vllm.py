@@ -58,7 +58,8 @@ class VLLM(Format):
                 len(drafts) - bisect(accepted, position) for position in range(longest)
             ],
         }
-        labels = {"engine": "0", "model_name": str(run.run["models"]["target"]["name"])}
+        target = run.document.models.get("target")
+        labels = {"engine": "0", "model_name": str(target and target.name)}
         return "".join(_counter(name, labels, values) for name, values in counters.items())
 
 

@@ -1,15 +1,15 @@
 """A load of a server, and the simulation of a load, as kinds of study."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import to_builtins
 
-from specbench_kit.core.typed_json import JsonObject, flat
+from specbench_kit.core.typed_json import flat
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import Document, Figure, Folded, Heading
-from specbench_kit.reports.study import Study, StudyKind
+from specbench_kit.reports.study import Study, StudyKind, Tables
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.studies.load import report
 from specbench_kit.studies.load.report import LoadDescription, LoadSummary, Validation
@@ -63,7 +63,7 @@ class LoadKind(LoadedKind[LoadSummary]):
         """Return how long rounds take under each load."""
         return [report.round_trips(study.result)]
 
-    def files(self, study: LoadStudy) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: LoadStudy) -> Tables:
         """Return a row per load."""
         return {"load.csv": [flat(to_builtins(row)) for row in study.result.rows]}
 
@@ -94,7 +94,7 @@ class ValidationKind(LoadedKind[Validation]):
         errors = report.error_picture(study.result)
         return [errors] if errors else []
 
-    def files(self, study: ValidationStudy) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: ValidationStudy) -> Tables:
         """Return a row per load."""
         return {"validation.csv": [flat(to_builtins(row)) for row in study.result.rows]}
 

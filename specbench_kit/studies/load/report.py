@@ -33,12 +33,8 @@ from specbench_kit.reports.sections.profiles import score
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, count, seconds, share, significant
 from specbench_kit.reports.writing.palette import COLOURS, GREY, MARKERS
-from specbench_kit.runs.document import (
-    DeploymentDescription,
-    RunConfig,
-    RunDescription,
-    ServerReference,
-)
+from specbench_kit.runs.deployment import DeploymentDescription
+from specbench_kit.runs.document import RunConfig, RunDescription, ServerReference
 from specbench_kit.serving.figures import Figures, Real
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ its profile.
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,8 @@ from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.decoding.clock import read_processor_time
 from specbench_kit.decoding.latency import TableModel
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
-from specbench_kit.deployments.description import describe, finite
+from specbench_kit.deployments.base import Deployment, Endpoint
+from specbench_kit.deployments.description import describe
 from specbench_kit.live.connection import Connection
 from specbench_kit.live.protocol.verification_pb2 import Welcome
 from specbench_kit.live.server_address import ServerAddress
@@ -29,6 +29,7 @@ from specbench_kit.profilers import loading
 from specbench_kit.profilers.base import Profile
 from specbench_kit.reports.study import finish
 from specbench_kit.runs import provenance
+from specbench_kit.runs.deployment import Link
 from specbench_kit.runs.folder import unused_folder
 from specbench_kit.runs.machine.limits import MachineReadings
 from specbench_kit.runs.machine.probe import probe_here
@@ -271,7 +272,7 @@ def _describe(
             "scheduler": welcome.scheduler,
         },
         "deployment": describe(deployment),
-        **({"shaped_link": finite(settings.link)} if settings.link else {}),
+        **({"shaped_link": asdict(settings.link)} if settings.link else {}),
         **lowered_limits([settings.method], trace.header),
         **provenance.collect(settings.argv),
     }

@@ -7,11 +7,10 @@ from typing import Annotated, NamedTuple
 
 from specbench_kit.core.common_options import Out, Seed
 from specbench_kit.core.errors import SkitError
-from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option
+from specbench_kit.core.option import DECODING, OUTPUT, RUN, SERVER, Option, OptionValues
 from specbench_kit.core.slo_names import slo_of_option
-from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.deployments.base import Link
 from specbench_kit.live.connection_options import ConnectionOptions, parse_link
+from specbench_kit.runs.deployment import Link
 from specbench_kit.serving.number_lists import Numbers, numbers_of, parse_devices
 from specbench_kit.serving.options import LOAD
 
@@ -125,7 +124,7 @@ class LoadSettings(ConnectionOptions):
         """The promised speed as results name it."""
         return slo_of_option(self.slo)
 
-    def described(self) -> JsonObject:
+    def described(self) -> OptionValues:
         """Return the settings that decide the result, as `run.json` holds them."""
         return {
             "method": self.method,

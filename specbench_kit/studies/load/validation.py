@@ -8,7 +8,7 @@ import numpy as np
 from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.decoding.latency import ScaledLatency
-from specbench_kit.deployments.restoring import restore
+from specbench_kit.deployments.description import restore
 from specbench_kit.reports.study import Study, command_of, read
 from specbench_kit.serving.network import Network
 from specbench_kit.serving.scenario import Scenario

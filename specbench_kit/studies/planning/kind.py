@@ -1,15 +1,15 @@
 """A plan as a kind of study."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
 from specbench_kit.core.slo_names import slo_in_words
-from specbench_kit.core.typed_json import JsonObject, flat
+from specbench_kit.core.typed_json import flat
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import Document, Figure
-from specbench_kit.reports.study import Study, StudyKind
+from specbench_kit.reports.study import Study, StudyKind, Tables
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import count
 from specbench_kit.studies.planning import report
@@ -50,7 +50,7 @@ class PlanKind(StudyKind[PlanDescription, PlanSummary]):
         summary = study.result
         return f"{count(summary.devices)} devices, {slo_in_words(summary.slo)}, modelled time"
 
-    def files(self, study: PlanStudy) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: PlanStudy) -> Tables:
         """Return a row per way to decode with its cheapest fleet, and one per configuration that
         was simulated.
         """

@@ -44,7 +44,8 @@ from specbench_kit.reports.writing.formatting import (
     times,
 )
 from specbench_kit.reports.writing.palette import BLACK, COLOURS, MARKERS, Style
-from specbench_kit.runs.document import DeploymentDescription, RunConfig, RunDescription
+from specbench_kit.runs.deployment import DeploymentDescription
+from specbench_kit.runs.document import RunConfig, RunDescription
 from specbench_kit.serving.figures import GroupFigures, Interval
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.studies.planning.summary import (

@@ -1,15 +1,15 @@
 """Profiles of a verifier, and of a drafter and its verifier, as kinds of study."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
-from specbench_kit.core.typed_json import JsonObject, flat
+from specbench_kit.core.typed_json import flat
 from specbench_kit.profilers.saving import ProfilingSummary
 from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.sections import headlines
-from specbench_kit.reports.study import Study, StudyKind
+from specbench_kit.reports.study import Study, StudyKind, Tables
 from specbench_kit.studies.profiling import report
 from specbench_kit.studies.profiling.report import ProfilingDescription
 
@@ -47,7 +47,7 @@ class ProfilingKind(StudyKind[ProfilingDescription, ProfilingSummary]):
         """Return the page."""
         return report.build(study.run, study.result)
 
-    def files(self, study: ProfilingStudy) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: ProfilingStudy) -> Tables:
         """Return a row per coefficient of each profile."""
         rows = [
             {

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import to_builtins
+
 from specbench_kit.core.progress import ProgressCallback
 from specbench_kit.profilers.derived_run import derive
 from specbench_kit.profilers.devices import Device
@@ -13,6 +15,7 @@ from specbench_kit.profilers.measured_run import FinishedMeasurement, run_measur
 from specbench_kit.profilers.parts import (
     ProfiledDevice,
     ProfiledPart,
+    WorkloadScale,
     find_profiled_device,
     parts_of,
 )
@@ -70,15 +73,16 @@ def _derive(
         for part in parts
     }
     run = describe_run(settings, device, models, "modelled")
-    run["workload"] = {
-        part.role: {"configurations": len(part.configurations), "factor": 1.0} for part in parts
+    workload: dict[str, WorkloadScale] = {
+        part.role: WorkloadScale(len(part.configurations), 1.0) for part in parts
     }
+    run["workload"] = to_builtins(workload)
     run["device_memory_bytes"] = card.combined(settings.cards).memory_bytes
     results = [derive(settings, device, card, part, run["started_at"]) for part in parts]
     names = "-".join(part.subject.name for part in parts)
     folder = unused_folder(settings.out, settings.command, f"{names}-{card.name}", run["config"])
     write_text(folder / "run.json", to_json(run))
-    return FinishedMeasurement(folder, run, results)
+    return FinishedMeasurement(folder, run, workload, results)
 
 
 def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> ProfilingOutcome:
@@ -91,7 +95,11 @@ def _finish(settings: ProfileSettings, finished: FinishedMeasurement) -> Profili
     policy = finished.policy
     disturbed = disturbances(read_machine(run.get("machine")))
     profiles = [
-        marked(complete_profile(result, run, policy), disturbed, forced=settings.force)
+        marked(
+            complete_profile(result, finished.workload[result.profile.role], policy),
+            disturbed,
+            forced=settings.force,
+        )
         for result in finished.results
     ]
     pairs = list(zip(profiles, finished.results, strict=True))

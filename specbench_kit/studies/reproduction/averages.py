@@ -6,24 +6,21 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.papers.figure_row import FigureRow, Figures
 from specbench_kit.studies.serving.seeds import estimate
 
-Rows = list[JsonObject]
-"""Rows of figures: each has the label of its series, its point of the grid, and figures as
-`{"mean": ...}`.
-"""
+Rows = list[FigureRow]
 
 
 SHARES = ("_rate", "_share")
 """Ends of the names of figures that lie between 0 and 1."""
 
 
-def averaged(draws: Sequence[JsonObject]) -> dict[str, object]:
+def averaged(draws: Sequence[Figures]) -> Figures:
     """Return objects of one shape as one object whose numbers are estimates; omit what is not
     always a number.
     """
-    averages: dict[str, object] = {}
+    averages: dict[str, Figures] = {}
     for name in draws[0]:
         values = [draw[name] for draw in draws]
         if isinstance(values[0], Mapping):
@@ -45,16 +42,22 @@ def over_seeds(rows_by_seed: Sequence[Rows]) -> Rows:
         return rows_by_seed[0]
     of_points: dict[object, Rows] = {}
     for row in (row for rows in rows_by_seed for row in rows):
-        of_points.setdefault(frozenset(_point(row).items()), []).append(row)
+        key = (row.series, frozenset(_point(row).items()))
+        of_points.setdefault(key, []).append(row)
     # Several rows of one seed lie at one point: simulated figures and those derived from them.
-    return [{**_point(rows[0]), **_joined(rows, "")} for rows in of_points.values()]
+    return [
+        FigureRow(rows[0].series, _point(rows[0]), _joined([row.figures for row in rows], ""))
+        for rows in of_points.values()
+    ]
 
 
-def _point(row: JsonObject) -> JsonObject:
-    return {name: value for name, value in row.items() if isinstance(value, str | int | float)}
+def _point(row: FigureRow) -> dict[str, str | float]:
+    return {
+        name: value for name, value in row.point.items() if isinstance(value, str | int | float)
+    }
 
 
-def _joined(trees: Sequence[JsonObject], name: str) -> Mapping[str, object]:
+def _joined(trees: Sequence[Figures], name: str) -> Figures:
     """Return trees of figures as one tree whose numbers are estimates over those trees that have
     them.
     """
@@ -63,7 +66,7 @@ def _joined(trees: Sequence[JsonObject], name: str) -> Mapping[str, object]:
         share = name.endswith(SHARES)
         interval = estimate(list(map(float, means)), 0.0 if share else None, 1.0 if share else None)
         return structs.asdict(interval)
-    branches: dict[str, list[JsonObject]] = {}
+    branches: dict[str, list[Figures]] = {}
     for tree in trees:
         for key, value in tree.items():
             if isinstance(value, Mapping):

@@ -3,7 +3,7 @@ serve many devices.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import numpy as np
@@ -14,10 +14,11 @@ from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.deployments.description import described
-from specbench_kit.metrics.rounds import RequestGroup
+from specbench_kit.metrics.rounds import Metrics, RequestGroup
 from specbench_kit.metrics.run_data import placed
 from specbench_kit.metrics.summary import summarise_run
 from specbench_kit.metrics.vocabulary import BASELINE
+from specbench_kit.papers.figure_row import FigureRow, Figures
 from specbench_kit.serving.options import CapacityRule
 from specbench_kit.serving.parallel import Workers
 from specbench_kit.serving.result import SimulationResult
@@ -38,7 +39,7 @@ class DecodingExperiment(SyntheticPrompts):
 
     series: Mapping[str, DecodedSeries]
 
-    def rows(self) -> Iterator[dict[str, object]]:
+    def rows(self) -> Iterator[FigureRow]:
         """Yield the metrics of every series, with plain decoding on the same deployment as the
         baseline.
         """
@@ -58,7 +59,7 @@ class DecodingExperiment(SyntheticPrompts):
                 placed(described(deployment), series.method),
                 batch_size=self.batch_size,
             )
-            yield {"series": label, **_estimates(summary["overall"])}
+            yield FigureRow(label, {}, _estimates(summary["overall"]))
 
 
 def bench(options: JsonObject, report: CountCallback) -> Rows:
@@ -83,7 +84,7 @@ def _decode_baseline(
     return prompts.decode(BASELINE, series.load_deployment(), series.draft)
 
 
-def _estimates(overall: JsonObject) -> dict[str, dict[str, float]]:
+def _estimates(overall: Metrics) -> Figures:
     """Return all numbers as `{"mean": ...}`; those one level down get joint names, such as
     `tpot_mean`.
     """
@@ -112,10 +113,8 @@ def simulate(options: JsonObject, report: CountCallback) -> Rows:
     rows = flat_rows(simulation_grid.summarise(grid))
     if reference := options.get("slo_of"):
         # Every seed computes its own SLO, which must not keep the rows of seeds apart.
-        rows = [
-            {**row, "slo": f"quantile {reference['quantile']} of {reference['system']}"}
-            for row in rows
-        ]
+        slo = f"quantile {reference['quantile']} of {reference['system']}"
+        rows = [replace(row, point={**row.point, "slo": slo}) for row in rows]
     return rows
 
 
@@ -150,8 +149,7 @@ def capacity(options: JsonObject, report: CountCallback) -> Rows:
     rule = CapacityRule(**{name: value for name, value in options.items() if name in RULE})
     builder = ScenarioBuilder(settings)
     found = capacities.find_capacities(settings, rule, builder, Workers(settings.jobs), report)
-    rows: Rows = to_builtins(found)
-    return rows
+    return list(map(FigureRow.of, to_builtins(found)))
 
 
 def settings_of(options: JsonObject) -> ServingSettings:

@@ -4,16 +4,19 @@ from its rows.
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
+from typing import Literal
+
+from msgspec import Struct
 
 from specbench_kit.core.errors import SkitError, require
 from specbench_kit.core.progress import CountCallback
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.typed_json import JsonObject, convert
 from specbench_kit.deployments.fields import parse_field
 from specbench_kit.papers.experiment import GRID
-from specbench_kit.serving.figures import look_up
+from specbench_kit.papers.figure_row import FigureRow, InputValue, Point, PointValue
 from specbench_kit.studies.reproduction.averages import Rows, over_seeds
 
 ExperimentCommand = Callable[[JsonObject, CountCallback], Rows]
@@ -40,51 +43,115 @@ def estimated_rows_of(
 
 
 def rows_of(command: ExperimentCommand, options: JsonObject, report: CountCallback) -> Rows:
-    """Return the rows of every point of the grid and the figures derived from them.
-
-    Each axis of `options["over"]` has the `key` of the input that it sets and its `values`: a list,
-    or a table of values by the names that they get in the rows.
-    """
+    """Return the rows of every point of the grid and the figures derived from them."""
     command_options = {name: value for name, value in options.items() if name not in GRID}
-    points = list(points_of(options.get("over", {}), command_options))
-    rows: Rows = []
+    derived = derived_of(options)
+    points = list(points_of(derived.over, command_options))
+    grid = GridRows([])
     for done, (names, point_options) in enumerate(points):
         # A single run reports its own progress; a grid reports how many of its runs are done.
         progress = report if len(points) == 1 else lambda _done, _planned: None
-        rows += [{**names, **row} for row in command(point_options, progress)]
+        grid.rows += [
+            replace(row, point={**names, **row.point}) for row in command(point_options, progress)
+        ]
         if len(points) > 1:
             report(done + 1, len(points))
     # Each kind sees the rows of the kinds before it, so that a ratio may use a mean and a pick may
     # use a ratio.
-    derived = GridRows(rows)
-    kinds = {
-        "means": derived.means,
-        "ratios": derived.ratios,
-        "differences": derived.differences,
-        "averages": derived.averages,
-        "picks": derived.picks,
-    }
-    for kind, derive in kinds.items():
-        derived.rows = [*derived.rows, *derive(options.get(kind, {}))]
-    return derived.rows
+    grid.rows += grid.means(derived.means)
+    grid.rows += grid.ratios(derived.ratios)
+    grid.rows += grid.differences(derived.differences)
+    grid.rows += grid.averages(derived.averages)
+    grid.rows += grid.picks(derived.picks)
+    return grid.rows
+
+
+class Axis(Struct, forbid_unknown_fields=True):
+    """An axis of a grid: the `key` of the input that it sets, and its values, or values by the
+    names that they get in the rows.
+    """
+
+    key: str
+    values: list[InputValue] | dict[str, InputValue]
+
+    def value(self, name: InputValue) -> InputValue:
+        """Return the value of that name; a value without one is its own name."""
+        return self.values[str(name)] if isinstance(self.values, dict) else name
 
 
 def points_of(
-    axes: Mapping[str, JsonObject], options: JsonObject
-) -> Iterator[tuple[dict[str, object], JsonObject]]:
+    axes: Mapping[str, Axis], options: JsonObject
+) -> Iterator[tuple[dict[str, PointValue], JsonObject]]:
     """Yield every point of the grid: its value names by axis, and its options."""
-    for names in product(*(axis["values"] for axis in axes.values())):
+    for names in product(*(axis.values for axis in axes.values())):
         point_options = options
         for axis, name in zip(axes.values(), names, strict=True):
-            value = axis["values"][name] if isinstance(axis["values"], Mapping) else name
-            point_options = replace_input(point_options, axis["key"], value)
+            point_options = replace_input(point_options, axis.key, axis.value(name))
         yield dict(zip(axes, names, strict=True)), point_options
 
 
-Specs = Mapping[str, JsonObject]
-"""The arguments of each derived figure, by the label that its row gets."""
-Point = Mapping[str, object]
-"""Values of a grid's axes."""
+class Ratio(Struct, forbid_unknown_fields=True):
+    """The ratio min(`of`) / min(`over`) * `factor`, at every point or between two of them: `at` is
+    the numerator's point, `to` holds the denominator's different axes.
+    """
+
+    of: str | list[str]
+    over: str | list[str]
+    factor: float = 1.0
+    at: dict[str, PointValue] = {}
+    to: dict[str, PointValue] = {}
+
+
+class Difference(Struct, forbid_unknown_fields=True):
+    """The figure `of` less the figure `less`, at every point."""
+
+    of: str
+    less: str
+
+
+class Average(Struct, forbid_unknown_fields=True):
+    """The mean of several figures."""
+
+    of: list[str]
+
+
+class SpanMean(Struct, forbid_unknown_fields=True):
+    """The mean of a figure over the times at which the figure `by` lies `between` two numbers."""
+
+    of: str
+    by: str
+    between: tuple[float, float]
+    at: dict[str, PointValue] = {}
+
+
+class Pick(Struct, forbid_unknown_fields=True):
+    """The `least` or `most` of one or several figures, or where on `axis` that value lies."""
+
+    of: str | list[str]
+    pick: Literal["least", "most"] = "least"
+    axis: str = ""
+    at: dict[str, PointValue] = {}
+
+
+class Derived(Struct):
+    """The grid of an experiment and the figures that are derived from its rows, each by the label
+    that its row gets.
+    """
+
+    over: dict[str, Axis] = {}
+    means: dict[str, SpanMean] = {}
+    ratios: dict[str, Ratio] = {}
+    differences: dict[str, Difference] = {}
+    averages: dict[str, Average] = {}
+    picks: dict[str, Pick] = {}
+
+
+def derived_of(options: JsonObject) -> Derived:
+    """Return the grid and the derived figures among the options of an experiment."""
+    try:
+        return convert(Derived, options)
+    except ValueError as error:
+        raise SkitError(f"the experiment's grid: {error}") from error
 
 
 @dataclass
@@ -93,96 +160,66 @@ class GridRows:
 
     rows: Rows
 
-    def ratios(self, specs: Specs) -> Rows:
-        """Return min(`of`) / min(`over`) * `factor` at every point, or between the two points `at`
-        and `to`.
-        """
-        return [
-            {"series": label, **row} for label, spec in specs.items() for row in self._ratio(**spec)
-        ]
+    def ratios(self, ratios: Mapping[str, Ratio]) -> Rows:
+        """Return the rows of every ratio."""
+        return [row for label, ratio in ratios.items() for row in self._ratio(label, ratio)]
 
-    def differences(self, specs: Specs) -> Rows:
+    def differences(self, differences: Mapping[str, Difference]) -> Rows:
         """Return `of` less `less` at every point, as a gain in points of a speedup is stated."""
         return [
-            {"series": label, **row}
-            for label, spec in specs.items()
-            for row in self._difference(**spec)
+            _figure_row(
+                label, row.point, "difference", value - self._figure(wanted.less, row.point)
+            )
+            for label, wanted in differences.items()
+            for row, value in self._figures(wanted.of, {})
         ]
 
-    def picks(self, specs: Specs) -> Rows:
-        """Return the `least` or `most` of one or several figures, or where on `axis` that value
-        lies.
-        """
-        return [
-            {"series": label, "value": {"mean": self._pick(**spec)}}
-            for label, spec in specs.items()
-        ]
+    def picks(self, picks: Mapping[str, Pick]) -> Rows:
+        """Return the chosen figures, or where they lie."""
+        return [_figure_row(label, {}, "value", self._pick(pick)) for label, pick in picks.items()]
 
-    def averages(self, specs: Specs) -> Rows:
+    def averages(self, averages: Mapping[str, Average]) -> Rows:
         """Return the mean of several figures, as papers state a gain over all of their settings."""
         return [
-            {"series": label, "value": {"mean": self._average(spec["of"])}}
-            for label, spec in specs.items()
+            _figure_row(label, {}, "value", fmean(self._figure(name, {}) for name in average.of))
+            for label, average in averages.items()
         ]
 
-    def means(self, specs: Specs) -> Rows:
-        """Return the mean of a figure over the times at which the figure `by` lies `between` two
-        numbers.
-        """
-        return [
-            {"series": label, "value": {"mean": self._mean(**spec)}}
-            for label, spec in specs.items()
-        ]
+    def means(self, means: Mapping[str, SpanMean]) -> Rows:
+        """Return the means over spans of time."""
+        return [_figure_row(label, {}, "value", self._mean(mean)) for label, mean in means.items()]
 
-    def _ratio(
-        self,
-        of: str | Sequence[str],
-        over: str | Sequence[str],
-        factor: float = 1.0,
-        at: Point | None = None,
-        to: Point | None = None,
-    ) -> Iterator[JsonObject]:
-        """Yield the rows of a ratio: `at` is the numerator's point, `to` holds the denominator's
-        different axes.
-        """
-        first, *alternatives = [of] if isinstance(of, str) else of
-        for row, value in self._figures(first, at or {}):
-            point = _axes(row)
-            numerator = min(
-                [
-                    value,
-                    *(figure for name in alternatives for _, figure in self._figures(name, point)),
-                ]
+    def _ratio(self, label: str, ratio: Ratio) -> Iterator[FigureRow]:
+        first, *alternatives = _names(ratio.of)
+        for row, value in self._figures(first, ratio.at):
+            others = (
+                figure for name in alternatives for _, figure in self._figures(name, row.point)
             )
-            below = [over] if isinstance(over, str) else over
-            denominator = min(self._figure(name, {**point, **(to or {})}) for name in below)
-            yield {**({} if at else point), "ratio": {"mean": factor * numerator / denominator}}
+            numerator = min([value, *others])
+            denominator = min(
+                self._figure(name, {**row.point, **ratio.to}) for name in _names(ratio.over)
+            )
+            point = {} if ratio.at else row.point
+            yield _figure_row(label, point, "ratio", ratio.factor * numerator / denominator)
 
-    def _difference(self, of: str, less: str) -> Iterator[JsonObject]:
-        for row, value in self._figures(of, {}):
-            yield {**_axes(row), "difference": {"mean": value - self._figure(less, _axes(row))}}
+    def _pick(self, wanted: Pick) -> float:
+        figures = [
+            figure for name in _names(wanted.of) for figure in self._figures(name, wanted.at)
+        ]
+        choose = min if wanted.pick == "least" else max
+        row, value = choose(figures, key=lambda figure: figure[1])
+        return float(str(row.point[wanted.axis])) if wanted.axis else value
 
-    def _pick(
-        self, of: str | Sequence[str], pick: str = "least", axis: str = "", at: Point | None = None
-    ) -> float:
-        names = [of] if isinstance(of, str) else of
-        figures = [figure for name in names for figure in self._figures(name, at or {})]
-        row, value = (min if pick == "least" else max)(figures, key=lambda figure: figure[1])
-        return float(row[axis] if axis else value)
-
-    def _average(self, of: Sequence[str]) -> float:
-        return fmean(self._figure(name, {}) for name in of)
-
-    def _mean(self, of: str, by: str, between: Sequence[float], at: Point | None = None) -> float:
-        series, _, metric = of.rpartition("/")
-        low, high = between
+    def _mean(self, wanted: SpanMean) -> float:
+        series, _, metric = wanted.of.rpartition("/")
+        low, high = wanted.between
         values = [
             value
-            for row in self._rows_with(series, metric, at or {})
-            for value, level in zip(look_up(row, metric), look_up(row, by), strict=True)
+            for row in self._rows_with(series, metric, wanted.at)
+            for value, level in zip(row.figure(metric), row.figure(wanted.by), strict=True)
             if value is not None and level is not None and low <= level < high
         ]
-        require(bool(values), f"{of}: {by} never lies between {low} and {high}")
+        require(bool(values), f"{wanted.of}: {wanted.by} never lies between {low:g} and {high:g}")
         return fmean(values)
 
     def _figure(self, name: str, at: Point) -> float:
@@ -190,45 +227,47 @@ class GridRows:
         ((_, value),) = self._figures(name, at)
         return value
 
-    def _figures(self, name: str, at: Point) -> list[tuple[JsonObject, float]]:
+    def _figures(self, name: str, at: Point) -> list[tuple[FigureRow, float]]:
         """Return the rows that have the figure at that point, each with its value."""
         series, _, metric = name.rpartition("/")
         return [
-            (row, float(look_up(row, metric)["mean"]))
-            for row in self._rows_with(series, metric, at)
+            (row, float(row.figure(metric)["mean"])) for row in self._rows_with(series, metric, at)
         ]
 
-    def _rows_with(self, series: str, metric: str, at: Point) -> list[JsonObject]:
+    def _rows_with(self, series: str, metric: str, at: Point) -> Rows:
         rows = [
             row
             for row in self.rows
-            if row["series"] == series and look_up(row, metric) and at.items() <= row.items()
+            if row.series == series and row.figure(metric) and row.lies_at(at)
         ]
         require(bool(rows), f"no figure {series}/{metric} at {dict(at)}")
         return rows
 
 
-def _axes(row: JsonObject) -> JsonObject:
-    """Return the point of the grid at which a row lies."""
-    return {
-        name: entry
-        for name, entry in row.items()
-        if name != "series" and not isinstance(entry, Mapping)
-    }
+def _names(figures: str | Sequence[str]) -> Sequence[str]:
+    return [figures] if isinstance(figures, str) else figures
 
 
-def parse_changes(texts: Sequence[str]) -> dict[str, object]:
+def _figure_row(label: str, point: Point, figure: str, value: float) -> FigureRow:
+    return FigureRow(label, point, {figure: {"mean": value}})
+
+
+Changes = Mapping[str, InputValue]
+"""The inputs that `--set` changes, by name."""
+
+
+def parse_changes(texts: Sequence[str]) -> Changes:
     """Return the inputs that `--set` changes, by name.
 
     A list is written as in TOML, `scheduler=["fcfs", "edf"]`, or an entry at a time, with the name
     given several times: commas cannot part its entries, since they part the options of a scheduler
     too.
     """
-    changes: dict[str, object] = {}
+    changes: dict[str, InputValue] = {}
     for text in texts:
         key, value = parse_field(text)
         entries = _parse_list(value) if isinstance(value, str) else None
-        new = value if entries is None else entries
+        new: InputValue = value if entries is None else entries
         if key in changes:
             new = [*_entries(changes[key]), *_entries(new)]
         changes[key] = new
@@ -250,7 +289,7 @@ def _entries(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-def replace_input(options: JsonObject, key: str, value: object) -> dict[str, object]:
+def replace_input(options: JsonObject, key: str, value: object) -> JsonObject:
     """Return the options with one input replaced.
 
     `key` is an option, `option.key` for a key inside the option's specs, `series.NAME.option` (NAME may be `*`), or

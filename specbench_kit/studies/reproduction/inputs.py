@@ -19,6 +19,8 @@ from specbench_kit.papers.experiment import GRID, SIDES, Assumed, Experiment
 from specbench_kit.serving.options import OWN, CapacityRule, ServingOptions, SimulationOptions
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.reproduction.grid import (
+    Changes,
+    derived_of,
     parse_changes,
     points_of,
     replace_input,
@@ -129,12 +131,10 @@ def inputs_of_series(experiment: Experiment, name: str) -> list[str]:
 
 def _axes(experiment: Experiment) -> set[str]:
     """Return the inputs that the points of the grid set."""
-    return {axis["key"] for axis in experiment.options.get("over", {}).values()}
+    return {axis.key for axis in derived_of(experiment.options).over.values()}
 
 
-def changed_options(
-    experiment: Experiment, options: JsonObject, changes: Mapping[str, object]
-) -> JsonObject:
+def changed_options(experiment: Experiment, options: JsonObject, changes: Changes) -> JsonObject:
     """Return the options with changed inputs; raise SkitError, with what is known, for an input
     that the experiment does not have, that changes nothing, or of a wrong kind.
     """
@@ -233,12 +233,12 @@ def shown_value(value: object) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-def changes_meaning(changes: Mapping[str, object]) -> bool:
+def changes_meaning(changes: Changes) -> bool:
     """Return whether anything but the number of seeds was changed."""
     return any(key != "seeds" for key in changes)
 
 
-def replaced_series(experiment: Experiment, changes: Mapping[str, object]) -> dict[str, str]:
+def replaced_series(experiment: Experiment, changes: Changes) -> dict[str, str]:
     """Return the new names of series that changes made something else, such as another scheduler,
     and of the figures that are derived from these.
     """
@@ -414,7 +414,7 @@ ANOTHER = "another value"
 
 def _require_effect(experiment: Experiment, options: JsonObject, key: str, place: str) -> None:
     """Raise SkitError for an input that every point of the grid sets to a value of its own."""
-    axes = options.get("over", {})
+    axes = derived_of(options).over
     rest = {name: value for name, value in options.items() if name not in GRID}
     before = [point for _, point in points_of(axes, rest)]
     after = [point for _, point in points_of(axes, replace_input(rest, place, ANOTHER))]

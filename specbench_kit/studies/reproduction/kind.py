@@ -1,14 +1,14 @@
 """Published experiments, reproduced, as a kind of study."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
-from specbench_kit.core.typed_json import JsonObject, convert, flat
+from specbench_kit.core.typed_json import convert, flat
 from specbench_kit.reports.document import Document, Figure
-from specbench_kit.reports.study import Study, StudyKind
+from specbench_kit.reports.study import Study, StudyKind, Tables
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.studies.reproduction import report
 from specbench_kit.studies.reproduction.reproduction import (
@@ -55,7 +55,7 @@ class ReproductionKind(StudyKind[RunDescription, ReproductionSummary]):
         """Write the page over all experiments, a page for each paper, and their figures."""
         return report.write(folder, list(study.result.experiments.values()), formats)
 
-    def files(self, study: ReproductionStudy) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: ReproductionStudy) -> Tables:
         """Return a row per published number."""
         rows = [
             {"experiment": name, **flat(to_builtins(pair))}

@@ -18,6 +18,7 @@ from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.decoding.latency import LatencyModel, Row
 from specbench_kit.methods.specedge import calibrated_depth
 from specbench_kit.models.executors.agreement import LEAST, Agreement
+from specbench_kit.papers.figure_row import FigureRow
 from specbench_kit.profilers.architectures import bundled_architectures
 from specbench_kit.profilers.base import MODELS
 from specbench_kit.profilers.devices import find_device
@@ -257,7 +258,7 @@ def law(options: JsonObject, report: CountCallback) -> Rows:
             # Changed inputs may be any numbers: a divisor of zero, or half a level.
             given = ", ".join(f"{key}={value}" for key, value in arguments.items())
             raise SkitError(f"{label}: {name} has no value at {given} ({error})") from error
-        rows.append({"series": label, "value": {"mean": value}})
+        rows.append(FigureRow(label, {}, {"value": {"mean": value}}))
     report(len(rows), len(rows))
     return rows
 
@@ -327,6 +328,6 @@ def profile(options: JsonObject, report: CountCallback) -> Rows:
             described = to_builtins(fitted.describe())
             parts = ("coefficients", "train", "test", "cross_validation", "shares")
             descriptions.append({**{part: described[part] for part in parts}, "widths": widths})
-        rows.append({"series": label, **averaged(descriptions)})
+        rows.append(FigureRow(label, {}, averaged(descriptions)))
     report(len(rows), len(rows))
     return rows

@@ -38,6 +38,7 @@ from specbench_kit.runs.folder import require_writable, to_json, unused_folder, 
 from specbench_kit.serving.figures import Interval
 from specbench_kit.studies.reproduction import grid
 from specbench_kit.studies.reproduction.grid import (
+    Changes,
     ExperimentCommand,
     parse_changes,
     replace_input,
@@ -65,7 +66,7 @@ themselves.
 
 
 def reproduce(
-    experiment: Experiment, report: ProgressCallback, changes: JsonObject, *, sensitivity: bool
+    experiment: Experiment, report: ProgressCallback, changes: Changes, *, sensitivity: bool
 ) -> ReproducedExperiment:
     """Return everything that a report shows; `changes` replace options of the experiment."""
     options = changed_options(experiment, experiment.options, changes)
@@ -204,7 +205,7 @@ def _run(
 
 def _sensitivity(
     experiment: Experiment,
-    changes: JsonObject,
+    changes: Changes,
     ratios: Mapping[str, float],
     report: ProgressCallback,
 ) -> list[MovedInput]:
@@ -283,7 +284,7 @@ class ReproductionOutcome:
 
 def run(
     names: Sequence[str],
-    changes: JsonObject,
+    changes: Changes,
     sensitivity: bool,
     out: Path,
     to: Path | None,
@@ -323,7 +324,7 @@ def run(
 
 
 def _require_same_inputs(
-    folder: Path, results: Mapping[str, ReproducedExperiment], changes: JsonObject
+    folder: Path, results: Mapping[str, ReproducedExperiment], changes: Changes
 ) -> None:
     """Raise SkitError for a folder of results with other inputs: a page would show both as the
     paper's.

@@ -18,6 +18,7 @@ from specbench_kit.core.errors import SkitError
 from specbench_kit.core.progress import CountCallback
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.datasets.loading import load, sample_of
+from specbench_kit.papers.figure_row import FigureRow, Figures
 from specbench_kit.predictors import scoring
 from specbench_kit.predictors.base import Examples, families
 from specbench_kit.predictors.latency import time_scores
@@ -49,18 +50,20 @@ class PredictorExperiment(PredictorOptions):
         """Return a row about the examples and one per series; latencies are measured on this
         machine.
         """
-        rows: Rows = [{"series": "examples", **averaged([self._describe_examples()])}]
+        rows: Rows = [FigureRow("examples", {}, averaged([self._describe_examples()]))]
         for done, (label, entry) in enumerate(self.series.items()):
             report(done, len(self.series))
-            rows.append({"series": label, **averaged([self._evaluate(**entry)])})
+            rows.append(FigureRow(label, {}, averaged([self._evaluate(**entry)])))
         by_library = [bool(entry.get("library")) for entry in self.series.values()]
         for library in (False, True):
             # What a library's call takes is compared with that of another library, a scorer of the
             # kit with its own.
             group = [row for row, own in zip(rows[1:], by_library, strict=True) if own == library]
             for row in group:
-                medians_s = [compared["latency"]["median"]["mean"] for compared in (row, group[0])]
-                row["latency"]["over_first"] = {"mean": medians_s[0] / medians_s[1]}
+                own_s, first_s = (
+                    compared.figure("latency.median.mean") for compared in (row, group[0])
+                )
+                row.figures["latency"]["over_first"] = {"mean": own_s / first_s}
         report(len(self.series), len(self.series))
         return rows
 
@@ -89,7 +92,7 @@ class PredictorExperiment(PredictorOptions):
             split = split_by_prompt(read_offsets(TraceFile(path)), self.seed)
         return {name: extract(part) for name, part in split.parts.items()}
 
-    def _describe_examples(self) -> dict[str, object]:
+    def _describe_examples(self) -> Figures:
         """Return the number of tokens, how many were accepted, and each feature's correlation with
         acceptance.
         """
@@ -106,7 +109,7 @@ class PredictorExperiment(PredictorOptions):
 
     def _evaluate(
         self, family: str, threshold: float | str = 0.5, library: bool = False
-    ) -> dict[str, object]:
+    ) -> Figures:
         """Return the test metrics and the latency of a family that was trained at its best
         hyper-parameters.
         """

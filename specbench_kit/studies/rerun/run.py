@@ -15,7 +15,8 @@ from specbench_kit.core.typed_json import flat
 from specbench_kit.datasets.base import LoadedDataset
 from specbench_kit.datasets.loading import SAMPLES, leave_out, load
 from specbench_kit.decoding.records import RequestRecord
-from specbench_kit.deployments.restoring import restore
+from specbench_kit.deployments.description import restore
+from specbench_kit.metrics.run_summary import RunSummary
 from specbench_kit.models.catalogue import BUNDLED, locate
 from specbench_kit.models.draft_library import AUTO, find_draft
 from specbench_kit.models.named import NAMED_PAIRS, Role
@@ -176,7 +177,7 @@ def rerun(
     else:
         conclusion = _decode(first, settings, options, report)
     second = conclusion.directory
-    differences = compare(first, second, conclusion.document)
+    differences = compare(first, second, conclusion.summary)
     second.amend(rerun_of={"run": first.path.resolve().name, "started_at": first.run["started_at"]})
     second.write_json("rerun.json", differences.to_dict())
     return RerunResult(conclusion, differences)
@@ -214,7 +215,7 @@ def _decode(
         bench.close()
 
 
-def compare(first: RunDirectory, second: RunDirectory, summary: Document) -> Differences:
+def compare(first: RunDirectory, second: RunDirectory, summary: RunSummary) -> Differences:
     """Return the differences between two runs of the same work; `summary` belongs to the second."""
     pairs, missing = _pair(first.records(), second.records())
     baselines, _ = _pair(first.baseline_records(), second.baseline_records())
@@ -227,7 +228,7 @@ def compare(first: RunDirectory, second: RunDirectory, summary: Document) -> Dif
         missing=missing,
         time_ratio=_time_ratio(pairs),
         baseline_time_ratio=_time_ratio(baselines),
-        speedups=(_speedup(first.summary()), _speedup(summary)),
+        speedups=(_speedup(first.summary()), summary.overall.typical_speedup),
         warnings=[
             f"{name}: {line}"
             for name, run in (("before", first), ("now", second))

@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import convert, to_builtins
 
 from specbench_kit.core.errors import SkitError
+from specbench_kit.core.plain_text import CsvRow
 from specbench_kit.core.progress import CountCallback
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.statistics import student
 from specbench_kit.serving.arrays import Floats
 from specbench_kit.serving.figures import (
@@ -322,11 +322,11 @@ def find_capacities(
     ]
 
 
-def table(rows: Sequence[SearchedRow]) -> list[JsonObject]:
+def table(rows: Sequence[SearchedRow]) -> list[CsvRow]:
     """Return one row per row of the summary, and per class if there are several: the capacity, then
     its latencies.
     """
-    lines: list[JsonObject] = []
+    lines: list[CsvRow] = []
     for row in rows:
         place = {"series": row.series, **{axis: row.at(axis) for axis in FIXED_AXES}}
         groups: Mapping[str, ResponseLatencies[Interval] | None] = row.latencies or {ALL: None}

@@ -1,13 +1,12 @@
 """Simulations and searches for capacity as kinds of study."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.study import Study, StudyKind
+from specbench_kit.reports.study import Study, StudyKind, Tables
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.studies.serving import capacity, simulation_grid, wording
 from specbench_kit.studies.serving.plots import pictures
@@ -73,9 +72,7 @@ class SimulationKind(ServingKind[SimulationSummary]):
     command = "simulate"
     result = SimulationSummary
 
-    def files(
-        self, study: Study[ServingDescription, SimulationSummary]
-    ) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: Study[ServingDescription, SimulationSummary]) -> Tables:
         """Return one row per point, and per class if there are several."""
         return {"simulate.csv": simulation_grid.table(study.result.rows)}
 
@@ -86,9 +83,7 @@ class CapacityKind(ServingKind[CapacitySummary]):
     command = "capacity"
     result = CapacitySummary
 
-    def files(
-        self, study: Study[ServingDescription, CapacitySummary]
-    ) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: Study[ServingDescription, CapacitySummary]) -> Tables:
         """Return one row per series and setting, and per class if there are several."""
         return {"capacity.csv": capacity.table(study.result.rows)}
 

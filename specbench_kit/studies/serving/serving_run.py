@@ -23,6 +23,7 @@ from specbench_kit.deployments.description import corners, describe
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.papers.comparison import compare_published
 from specbench_kit.papers.experiment import Experiment
+from specbench_kit.papers.figure_row import FigureRow
 from specbench_kit.reports.study import Study, finish
 from specbench_kit.runs import provenance
 from specbench_kit.runs.folder import slug, unused_folder, write_text
@@ -287,52 +288,51 @@ def _write_timeline(
     write_text(folder / name, json.dumps(trace, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def flat_rows(summary: ServingSummary) -> list[JsonObject]:
+def flat_rows(summary: ServingSummary) -> list[FigureRow]:
     """Return the rows of a summary, and those derived from them, as published experiments name
     their figures.
     """
-    rows: list[JsonObject] = to_builtins(summary.rows)
+    rows = list(map(FigureRow.of, to_builtins(summary.rows)))
     if isinstance(summary, CapacitySummary):
         return rows
-    return [*rows, *to_builtins(summary.against_first), *derived_rows(rows)]
+    against_first = map(FigureRow.of, to_builtins(summary.against_first))
+    return [*rows, *against_first, *derived_rows(rows)]
 
 
-def derived_rows(rows: Sequence[JsonObject]) -> list[JsonObject]:
+def derived_rows(rows: Sequence[FigureRow]) -> list[FigureRow]:
     """Return further rows at the points of simulated ones."""
     return [*fewer_violations(rows), *compute_shares(rows)]
 
 
-def fewer_violations(rows: Sequence[JsonObject]) -> Iterator[JsonObject]:
+def fewer_violations(rows: Sequence[FigureRow]) -> Iterator[FigureRow]:
     """Yield, for every series but the first, how much less often it violates each class's SLO than
     the first does.
     """
     reference = {
-        _point(row): row["figures"]["classes"] for row in rows if row["series"] == rows[0]["series"]
+        tuple(row.point.items()): row.figure("figures.classes")
+        for row in rows
+        if row.series == rows[0].series
     }
     for row in rows:
-        if row["series"] == rows[0]["series"] or _point(row) not in reference:
+        of_first = reference.get(tuple(row.point.items()))
+        if row.series == rows[0].series or of_first is None:
             continue
         classes = {}
-        for name, group in row["figures"]["classes"].items():
-            before = mean_of(reference[_point(row)].get(name, {}), "violation_rate")
+        for name, group in row.figure("figures.classes").items():
+            before = mean_of(of_first.get(name, {}), "violation_rate")
             after = mean_of(group, "violation_rate")
             if before is not None and after is not None:
                 classes[name] = {"fewer_violations": {"mean": before - after}}
-        yield {**row, "figures": {}, "classes": classes}
+        yield replace(row, figures={"classes": classes})
 
 
-def compute_shares(rows: Sequence[JsonObject]) -> Iterator[JsonObject]:
+def compute_shares(rows: Sequence[FigureRow]) -> Iterator[FigureRow]:
     """Yield the share of missed deadlines that is attributed to the batch itself."""
     for row in rows:
-        causes = row["figures"]["violations"]
-        compute = causes["compute_dominant"]["mean"]
-        queue = causes["queue_dominant"]["mean"]
+        compute = row.figure("figures.violations.compute_dominant.mean")
+        queue = row.figure("figures.violations.queue_dominant.mean")
         if compute + queue:
-            yield {**row, "figures": {}, "compute_share": {"mean": compute / (compute + queue)}}
-
-
-def _point(row: JsonObject) -> tuple[tuple[str, object], ...]:
-    return tuple((name, value) for name, value in row.items() if name not in ("series", "figures"))
+            yield replace(row, figures={"compute_share": {"mean": compute / (compute + queue)}})
 
 
 SEARCHED_SERIES = 2

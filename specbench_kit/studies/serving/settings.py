@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.slo_names import slo_of_option
 from specbench_kit.deployments.loading import LOCAL
 from specbench_kit.methods.spec import parse_method
@@ -212,7 +213,7 @@ class ServingSettings(SimulationOptions):
             )
         return points
 
-    def described(self) -> dict[str, object]:
+    def described(self) -> OptionValues:
         """Return all settings that the results depend on, besides models and data."""
         without_effect = {"recording", "out", "argv", "jobs", "backend", "resume"}
         values = {

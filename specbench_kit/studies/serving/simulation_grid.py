@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from msgspec import structs
 
+from specbench_kit.core.plain_text import CsvRow
 from specbench_kit.core.progress import CountCallback
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.vocabulary import Percentiles
 from specbench_kit.serving.figures import (
     AXES,
@@ -240,12 +240,12 @@ def knee(points: Sequence[tuple[float, float]]) -> float | None:
     return knee_x if distance > 0 else None
 
 
-def table(rows: Sequence[SimulatedRow]) -> list[JsonObject]:
+def table(rows: Sequence[SimulatedRow]) -> list[CsvRow]:
     """Return one row per point, and per class if there are several: means with their intervals."""
     return [line for row in rows for line in _table_rows(row)]
 
 
-def _table_rows(row: SimulatedRow) -> Iterator[JsonObject]:
+def _table_rows(row: SimulatedRow) -> Iterator[CsvRow]:
     figures = row.figures
     groups: dict[str, GroupFigures[Interval]] = {"all": figures.overall}
     if len(figures.classes) > 1:

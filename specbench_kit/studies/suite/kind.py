@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta, Struct, field, structs, to_builtins
 
 from specbench_kit.core.errors import require
-from specbench_kit.core.typed_json import JsonObject
+from specbench_kit.core.plain_text import CsvRow
 from specbench_kit.reports.document import Document, Figure
-from specbench_kit.reports.study import Study, StudyKind
+from specbench_kit.reports.study import StoredFiles, Study, StudyKind, Tables
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.studies.suite import report
@@ -141,9 +141,10 @@ class SuiteKind(StudyKind[SuiteDescription, SuiteRun]):
         """Return the scores."""
         return to_builtins(summarise(result.board, [policy.spec for policy in result.policies]))
 
-    def upgraded(self, run: JsonObject, summary: JsonObject) -> tuple[JsonObject, JsonObject]:
+    def upgraded(self, files: StoredFiles) -> StoredFiles:
         """Return files of 0.2, in which `machine` were words and no readings."""
-        return {name: value for name, value in run.items() if name != "machine"}, summary
+        run = {name: value for name, value in files.run.items() if name != "machine"}
+        return files._replace(run=run)
 
     def headline(self, study: SuiteStudy) -> str:
         """Return how the best of the policies that ran did."""
@@ -165,7 +166,7 @@ class SuiteKind(StudyKind[SuiteDescription, SuiteRun]):
         """Return the suite."""
         return f"suite {study.result.outline.name}, recorded pair, modelled"
 
-    def files(self, study: SuiteStudy) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: SuiteStudy) -> Tables:
         """Return a row per policy and cell, and a row per policy and fleet."""
         scores = summarise(study.result.board, [policy.spec for policy in study.result.policies])
         return {
@@ -178,7 +179,7 @@ class SuiteKind(StudyKind[SuiteDescription, SuiteRun]):
         report.print_results(console, study.result)
 
 
-def _rows(scores: Mapping[str, Mapping[str, Struct]], place: str) -> Iterator[JsonObject]:
+def _rows(scores: Mapping[str, Mapping[str, Struct]], place: str) -> Iterator[CsvRow]:
     for spec, by_place in scores.items():
         for name, row in by_place.items():
             cells = {

@@ -15,6 +15,7 @@ from typing import Annotated, NamedTuple
 
 from msgspec import Meta, Struct, field
 
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.typed_json import Count, Number
 from specbench_kit.metrics import paired
 from specbench_kit.metrics.paired import PairedSpeed, Side
@@ -176,7 +177,7 @@ class PolicyResult(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """
 
     spec: str
-    options: dict[str, object]
+    options: OptionValues
     options_sha256: str
     summary: str
     source: str

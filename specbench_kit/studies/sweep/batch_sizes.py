@@ -4,12 +4,11 @@ Its table says up to which batch size each method pays off; its figure has one l
 through its batch sizes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta, Struct, to_builtins
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.methods.base import GROUPS, methods
 from specbench_kit.metrics.result import MANY
 from specbench_kit.metrics.vocabulary import BASELINE
@@ -18,7 +17,7 @@ from specbench_kit.reports.comparison.scene import legend, legend_in, short
 from specbench_kit.reports.document import Blocks, Document, Figure, Paragraph, Table, caution, code
 from specbench_kit.reports.sections.cautions import setting_cautions
 from specbench_kit.reports.sections.wording import time_kind
-from specbench_kit.reports.study import Study, StudyKind
+from specbench_kit.reports.study import StoredFiles, Study, StudyKind, Tables
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.reports.writing.formatting import ABSENT, rate, share, times
 from specbench_kit.reports.writing.palette import BASELINE_STYLE, method_styles
@@ -116,18 +115,17 @@ class BatchSizeKind(StudyKind[RunDescription, BatchSizeSummary]):
         run = study.run
         return f"{run.dataset.name}, {_requests(study.result.places)}, {time_kind(run)}"
 
-    def files(self, study: BatchSizeStudy) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: BatchSizeStudy) -> Tables:
         """Return a row per method and batch size."""
         return {"curves.csv": to_builtins(study.result.places)}
 
-    def upgraded(self, run: JsonObject, summary: JsonObject) -> tuple[JsonObject, JsonObject]:
+    def upgraded(self, files: StoredFiles) -> StoredFiles:
         """Return files of 0.2, in which every size had the same requests, whose number stood in
         `run.json`.
         """
-        return run, {
-            **summary,
-            "places": [{"requests": run["requests"], **point} for point in summary["places"]],
-        }
+        run, summary = files
+        places = [{"requests": run["requests"], **point} for point in summary["places"]]
+        return StoredFiles(run, {**summary, "places": places})
 
     def print(self, console: "Console", study: BatchSizeStudy) -> None:
         """Print the sentence, the table and what limits them."""

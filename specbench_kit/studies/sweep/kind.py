@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
+from specbench_kit.core.plain_text import CsvRow
 from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.metrics.vocabulary import METRICS, MetricValues, PhaseValues
 from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.sections import colocation
-from specbench_kit.reports.study import Study, StudyKind
+from specbench_kit.reports.study import StoredFiles, Study, StudyKind, Tables
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.studies.sweep import report
 from specbench_kit.studies.sweep.axes import with_options
@@ -57,7 +58,7 @@ class SweepKind(StudyKind[SweepDescription, SweepSummary]):
             f"modelled time, {run.dataset.name}, {run.requests} requests, deployment {deployment}"
         )
 
-    def files(self, study: SweepStudy) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: SweepStudy) -> Tables:
         """Return a row per point and method."""
         return {"sweep.csv": [table_row(row) for row in study.result.rows]}
 
@@ -65,16 +66,17 @@ class SweepKind(StudyKind[SweepDescription, SweepSummary]):
         """Print the speedups by point and method, then where each method breaks even."""
         report.print_sweep(console, study.run, study.result)
 
-    def upgraded(self, run: JsonObject, summary: JsonObject) -> tuple[JsonObject, JsonObject]:
+    def upgraded(self, files: StoredFiles) -> StoredFiles:
         """Return files of 0.2, whose rows were those of the table and did not say which method they
         vary.
         """
+        run, summary = files
         axes = summary["axes"]
         rows = [_typed_row(row, axes, list(run["config"]["methods"])) for row in summary["rows"]]
-        return run, {**summary, "rows": rows}
+        return StoredFiles(run, {**summary, "rows": rows})
 
 
-def table_row(row: SweepRow) -> JsonObject:
+def table_row(row: SweepRow) -> CsvRow:
     """Return the row of the table: the values of the point, the method, and its metrics."""
     overall = row.overall
     # What follows from the rounds of one link alone says nothing where another link changes them.

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.option import OptionValues
 from specbench_kit.core.specs import from_options
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.deployments.description import describe
@@ -12,6 +13,7 @@ from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.models.catalogue import SYNTHETIC
 from specbench_kit.models.executors.agreement import Agreement
+from specbench_kit.runs.folder import Defining
 from specbench_kit.studies.bench.settings import RECORDED_TOGETHER, BenchSettings
 from specbench_kit.studies.sweep.axes import (
     DRAFT,
@@ -102,7 +104,7 @@ class SweepSettings(SweepOptions):
         self._require_owners(axes, series)
         return [self._point(values, series, axes) for values in points(axes)]
 
-    def described(self) -> dict[str, object]:
+    def described(self) -> OptionValues:
         """Return everything that determines the results, besides models and data."""
         return {
             "methods": list(self.methods),
@@ -111,7 +113,7 @@ class SweepSettings(SweepOptions):
             "seed": self.seed,
         }
 
-    def defining(self) -> dict[str, object]:
+    def defining(self) -> Defining:
         """Return what tells this sweep from others with the same data, for one that is resumed to
         go on with.
         """

@@ -1,14 +1,14 @@
 """A training of predictors as a kind of study."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
 
-from specbench_kit.core.typed_json import JsonObject, flat
+from specbench_kit.core.typed_json import flat
 from specbench_kit.reports.document import Document, Figure
 from specbench_kit.reports.sections.cautions import setting_cautions
-from specbench_kit.reports.study import Study, StudyKind
+from specbench_kit.reports.study import Study, StudyKind, Tables
 from specbench_kit.studies.training import report, wording
 from specbench_kit.studies.training.wording import TrainingDescription, TrainingSummary
 
@@ -41,7 +41,7 @@ class TrainingKind(StudyKind[TrainingDescription, TrainingSummary]):
         """Return the page."""
         return report.build(study.run, study.result)
 
-    def files(self, study: TrainingStudy) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: TrainingStudy) -> Tables:
         """Return a row per stopping criterion, with its metrics on the test prompts."""
         decoding = study.result.decoding
         return {

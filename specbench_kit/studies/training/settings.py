@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from specbench_kit.core.errors import SkitError, require
+from specbench_kit.core.option import OptionValues
 from specbench_kit.deployments.base import Deployment
 from specbench_kit.predictors.base import Space, families
 from specbench_kit.predictors.search import Budget, changed_spaces
@@ -96,7 +97,7 @@ class PredictorTrainingSettings(TrainingOptions):
         fields = {name: getattr(self, name) for name in shared}
         return BenchSettings(methods=("autoregressive",), batch_size=RECORDED_TOGETHER, **fields)
 
-    def described(self) -> dict[str, object]:
+    def described(self) -> OptionValues:
         """Return everything that determines the results, besides models and data."""
         return {
             "max_draft": self.max_draft,

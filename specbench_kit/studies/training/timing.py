@@ -2,10 +2,13 @@
 predictor.
 """
 
+from math import inf
+
 import numpy as np
 from msgspec import structs
 
-from specbench_kit.deployments.base import TOKEN_BYTES, Deployment
+from specbench_kit.deployments.base import Deployment
+from specbench_kit.runs.deployment import TOKEN_BYTES
 from specbench_kit.studies.training.offsets import Integers, Offsets
 from specbench_kit.studies.training.rounds import (
     PlannedDrafts,
@@ -47,7 +50,11 @@ class Timing(Prices, frozen=True):
             # token.
             link_s=tuple(
                 link.rtt_s
-                + TOKEN_BYTES * (count / link.up_bytes_per_s + (count + 1) / link.down_bytes_per_s)
+                + TOKEN_BYTES
+                * (
+                    count / (link.up_bytes_per_s or inf)
+                    + (count + 1) / (link.down_bytes_per_s or inf)
+                )
                 for count in lengths
                 if served.placement == "edge"
             ),

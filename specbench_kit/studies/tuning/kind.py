@@ -1,13 +1,12 @@
 """A tuning as a kind of study."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from specbench_kit.core.typed_json import JsonObject
 from specbench_kit.reports import render_terminal
 from specbench_kit.reports.document import Document, Figure
-from specbench_kit.reports.study import Study, StudyKind
+from specbench_kit.reports.study import Study, StudyKind, Tables
 from specbench_kit.reports.writing.drawing import Picture
 from specbench_kit.runs.document import RunDescription
 from specbench_kit.studies.tuning import report
@@ -54,7 +53,7 @@ class TuningKind(StudyKind[RunDescription, TuningSummary]):
         requests = f"{tuned.run['requests']} requests, one half for tests"
         return f"{tuned.deployment}, batch of {tuned.batch_size}, {requests}"
 
-    def files(self, study: TuningStudy) -> Mapping[str, Sequence[JsonObject]]:
+    def files(self, study: TuningStudy) -> Tables:
         """Return a row per method, and one per draft where several were compared."""
         rows = []
         for name, choice in study.result.methods.items():

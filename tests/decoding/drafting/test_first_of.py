@@ -37,12 +37,13 @@ from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.sampling import Sampler
 from specbench_kit.decoding.session import Request
 from specbench_kit.deployments.assembly import local_loop
-from specbench_kit.deployments.base import Endpoint, Link
+from specbench_kit.deployments.base import Endpoint
 from specbench_kit.methods.base import Method, Policy
 from specbench_kit.methods.fixed_k import FixedK
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Runner
+from specbench_kit.runs.deployment import Link
 
 VOCABULARY, LENGTH = 12, 60
 TARGET = tiny_llama(0, vocab_size=VOCABULARY)

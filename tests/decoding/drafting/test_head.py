@@ -26,12 +26,13 @@ from transformers import LlamaConfig, PreTrainedModel
 from specbench_kit.core.errors import SkitError
 from specbench_kit.decoding.latency import ContextModel
 from specbench_kit.deployments.assembly import hidden_states
-from specbench_kit.deployments.base import Endpoint, Link
+from specbench_kit.deployments.base import Endpoint
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.base import make_executor
 from specbench_kit.models.heads.config import default_layers
 from specbench_kit.models.heads.files import load_head, save_head
 from specbench_kit.models.runner import Append, Runner
+from specbench_kit.runs.deployment import Link
 from specbench_kit.runs.document import HiddenStates
 from specbench_kit.studies.training.head_training import unroll
 

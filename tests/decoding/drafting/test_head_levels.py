@@ -13,11 +13,12 @@ from specbench_kit.decoding.latency import ContextModel, TableModel
 from specbench_kit.decoding.loop import DecodingSetup
 from specbench_kit.decoding.pipeline.loop import PipelineEngine
 from specbench_kit.deployments.assembly import local_loop
-from specbench_kit.deployments.base import Deployment, Endpoint, Link
+from specbench_kit.deployments.base import Deployment, Endpoint
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.executors.head import expand_logits
 from specbench_kit.models.heads.model import HeadModel
 from specbench_kit.models.runner import Runner
+from specbench_kit.runs.deployment import Link
 from specbench_kit.studies.training.head_training import unroll
 
 PROMPT = [1, 2, 3, 4, 5]

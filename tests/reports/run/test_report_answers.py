@@ -34,9 +34,8 @@ def judged(cut: int, max_new_tokens: int = 128) -> JsonObject:
     for record in [*records, *baseline]:
         is_cut = int(record.request_id.removeprefix("q")) < cut
         record.finish_reason, record.text = ("length", "First, 3") if is_cut else ("eos", "#### 7")
-    return summary_of(records, baseline) | to_builtins(
-        GoldAnswers(PROMPTS, max_new_tokens).judge(records, baseline)
-    )
+    found = GoldAnswers(PROMPTS, max_new_tokens).judge(records, baseline)
+    return summary_of(records, baseline) | {"exact_match": to_builtins(found)}
 
 
 def printed(summary: JsonObject) -> str:
@@ -89,7 +88,7 @@ def test_a_rule_of_the_run_reads_answers_instead_of_the_dataset_s_own() -> None:
     for record in records:
         record.finish_reason, record.text = "eos", "#### 7\nThat is 3 and 4."
     own, strict, flexible = (
-        GoldAnswers(PROMPTS, 128, rule=rule).judge(records, [])["exact_match"]
+        GoldAnswers(PROMPTS, 128, rule=rule).judge(records, [])
         for rule in (None, "strict", "flexible")
     )
     assert [match.method.correct for match in (own, strict, flexible)] == [10, 10, 0]

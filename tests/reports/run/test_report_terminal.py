@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import to_builtins
 from msgspec.structs import replace
 from report_builders import (
     autoregressive_like,
@@ -55,7 +56,7 @@ def one_method(errors: int = 0, method: str = "fixed-k:k=4") -> Any:
         for i, r in enumerate(records)
     ]
     dataset = make_run()["dataset"] | {"source": "sample"}
-    summary = summary_of(records, BASELINE, summarise_checks(checks))
+    summary = summary_of(records, BASELINE, to_builtins(summarise_checks(checks)))
     return comparison_of(
         records, BASELINE, summary, method=method, dataset=dataset, options={"k": 4}
     )

@@ -20,11 +20,12 @@ from specbench_kit.decoding.loop import DecodingSetup, Loop
 from specbench_kit.decoding.records import RequestRecord
 from specbench_kit.decoding.timeline import Span, Timeline
 from specbench_kit.deployments.assembly import local_loop
-from specbench_kit.deployments.base import Deployment, Link
+from specbench_kit.deployments.base import Deployment
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.setting import method_label
 from specbench_kit.models.runner import Runner
 from specbench_kit.reports.timeline.timeline import chrome_trace, write_pictures
+from specbench_kit.runs.deployment import Link
 from specbench_kit.runs.document import RunDescription
 
 SPECEDGE = "specedge:depth=3,budget=8,beams=4,branch=4,proactive_depth=8"

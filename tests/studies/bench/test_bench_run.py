@@ -19,6 +19,7 @@ from specbench_kit.metrics.run_data import load_runs
 from specbench_kit.metrics.run_summary import RequestCounts
 from specbench_kit.reports.sections import cautions, wording
 from specbench_kit.runs.directory import config_key
+from specbench_kit.runs.folder import to_json
 from specbench_kit.studies.bench.campaign import NOTHING_KEPT, Campaign
 from specbench_kit.studies.bench.conclusion import report_jointly
 from specbench_kit.studies.bench.lanes import Progress
@@ -88,7 +89,8 @@ def test_methods_are_compared_with_one_baseline(tiny: TinyPair, tmp_path: Path) 
     assert fixed.baseline.overall.rounds == oracle.baseline.overall.rounds == 48
     assert oracle.overall.acceptance_rate == 1.0
     assert 0 < fixed.overall.accepted < fixed.overall.submitted
-    assert "headroom" in conclusions[0].document["overall"]
+    written = read_object(conclusions[0].directory.path / "summary.json")
+    assert "headroom" in written["overall"]
     first, second = (run.path / "baseline.jsonl" for run in benchmark.runs.values())
     assert first.read_bytes() == second.read_bytes()
 
@@ -130,9 +132,9 @@ def test_drafts_of_few_tokens_are_judged_by_what_they_were_drawn_from(
     benchmark = prepare(few_token_settings)
     benchmark.run(no_report)
     (conclusion,) = benchmark.conclude()
-    acceptance = conclusion.document["sampling"]["acceptance"]
-    assert acceptance["places"] > 50
-    assert acceptance["expected_rate"] < 0.5
+    acceptance = conclusion.summary.sampling.acceptance
+    assert acceptance.places > 50
+    assert acceptance.expected_rate < 0.5
     assert conclusion.summary.sampling.consistent is not False
     assert conclusion.directory.document.config.draft_top_n == 1
 
@@ -352,7 +354,7 @@ def test_the_summary_on_disk_is_the_one_returned(tiny: TinyPair, tmp_path: Path)
     benchmark.run(no_report)
     (conclusion,) = benchmark.conclude()
     assert read_object(conclusion.directory.path / "summary.json") == json.loads(
-        json.dumps(conclusion.document)
+        to_json(conclusion.summary)
     )
 
 

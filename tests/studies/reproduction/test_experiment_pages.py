@@ -14,6 +14,7 @@ from specbench_kit.papers.experiment import (
     experiments,
     worlds,
 )
+from specbench_kit.papers.figure_row import FigureRow
 from specbench_kit.studies.reproduction import report
 from specbench_kit.studies.reproduction.reproduction import outcome_of
 from specbench_kit.studies.reproduction.wording import (
@@ -44,7 +45,7 @@ def test_a_page_without_predictions_shows_what_its_numbers_are_instead(tmp_path:
         },
     )
     rows = [
-        {"series": name, "value": {"mean": mean}}
+        FigureRow(name, {}, {"value": {"mean": mean}})
         for name, mean in (("a", 1.0), ("b", 2.0), ("c", 1.0))
     ]
     report.write(tmp_path, [outcome_of(experiment, compare_published(experiment, rows))])
@@ -80,7 +81,7 @@ def outcome(against: str, ours: dict[str, float]) -> ReproducedExperiment:
             ],
         },
     )
-    rows = [{"series": name, "value": {"mean": mean}} for name, mean in ours.items()]
+    rows = [FigureRow(name, {}, {"value": {"mean": mean}}) for name, mean in ours.items()]
     return outcome_of(experiment, compare_published(experiment, rows))
 
 

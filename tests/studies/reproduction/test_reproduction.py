@@ -37,6 +37,7 @@ from specbench_kit.papers.experiment import (
     in_world,
     worlds,
 )
+from specbench_kit.papers.figure_row import FigureRow
 from specbench_kit.reports.sections.wording import outcome
 from specbench_kit.reports.writing.formatting import significant
 from specbench_kit.studies.reproduction import inputs, laws, report, reproduction, training
@@ -48,7 +49,12 @@ from specbench_kit.studies.reproduction.decoding import (
     settings_of,
 )
 from specbench_kit.studies.reproduction.grid import (
+    Average,
     GridRows,
+    Pick,
+    Ratio,
+    SpanMean,
+    derived_of,
     estimated_rows_of,
     parse_changes,
     points_of,
@@ -206,7 +212,7 @@ def compared(
     }
     experiment = build_experiment("x/y", {**content, "prevented": "No lengths."})
     rows = [
-        {"series": series, "value": {"mean": mean}}
+        FigureRow(series, {}, {"value": {"mean": mean}})
         for series, (_, mean) in pairs.items()
         if mean is not None
     ]
@@ -305,7 +311,7 @@ def test_no_counted_ratio_of_two_systems_would_be_met_by_equal_ones() -> None:
             if number.metric == "ratio" and number.value is not None
         ]
         rows = [
-            {"series": number.series, **number.where, "ratio": {"mean": 1.0}} for number in ratios
+            FigureRow(number.series, number.where, {"ratio": {"mean": 1.0}}) for number in ratios
         ]
         equal = compare_published(replace(experiment, published=tuple(ratios)), rows)
         assert [pair.series for pair in equal if pair.counted and pair.within] == [], name
@@ -327,7 +333,7 @@ def test_a_number_that_is_tried_under_two_assumptions_counts_once() -> None:
     counts = {}
     for late in (5.2, 3.0):
         rows = [
-            {"series": name, "value": {"mean": mean}}
+            FigureRow(name, {}, {"value": {"mean": mean}})
             for name, mean in (("early", 5.1), ("late", late), ("other", 5))
         ]
         result = outcome_of(experiment, compare_published(experiment, rows))
@@ -382,7 +388,7 @@ def test_a_ratio_with_a_fitted_side_is_half_fitted_and_not_counted() -> None:
         "predicted",
     ]
     assert role(compare_published(experiment, [])[2]) == "half fitted: 60 ms, in the numerator"
-    rows = [{"series": "a over b", "ratio": {"mean": 2.0}}]
+    rows = [FigureRow("a over b", {}, {"ratio": {"mean": 2.0}})]
     result = outcome_of(experiment, compare_published(experiment, rows))
     assert (result.compared, result.roles["half fitted"].within) == (0, 1)
     of_table_1 = {
@@ -612,25 +618,21 @@ def test_figures_of_several_seeds_have_an_interval() -> None:
     """Rows are joined by series and point; one that a seed does not have is left out of its figure."""
     rows_by_seed = [
         [
-            {
-                "series": "a",
-                "n": 1,
-                "figures": {"x_rate": {"mean": 0.0}, "t": {"mean": {"mean": 2.0}}, "of": [1, 2]},
-            }
+            FigureRow(
+                "a",
+                {"n": 1},
+                {"x_rate": {"mean": 0.0}, "t": {"mean": {"mean": 2.0}}, "of": [1, 2]},
+            )
         ],
         [
-            {
-                "series": "a",
-                "n": 1,
-                "figures": {"x_rate": {"mean": 0.2}, "t": {"mean": {"mean": 4.0}}},
-            },
-            {"series": "b"},
+            FigureRow("a", {"n": 1}, {"x_rate": {"mean": 0.2}, "t": {"mean": {"mean": 4.0}}}),
+            FigureRow("b", {}, {}),
         ],
     ]
     assert over_seeds(rows_by_seed[:1]) == rows_by_seed[0]
     joined, only_once = over_seeds(rows_by_seed)
-    assert (joined["series"], joined["n"]) == ("a", 1)
-    rate, time = joined["figures"]["x_rate"], joined["figures"]["t"]["mean"]
+    assert (joined.series, joined.point) == ("a", {"n": 1})
+    rate, time = joined.figure("x_rate"), joined.figure("t.mean")
     assert (rate["mean"], rate["low"], rate["high"]) == (
         pytest.approx(0.1),
         0.0,
@@ -638,7 +640,7 @@ def test_figures_of_several_seeds_have_an_interval() -> None:
     )  # cut where a rate ends
     assert time["mean"] == 3.0
     assert time["low"] < 3.0 < time["high"]
-    assert only_once == {"series": "b"}
+    assert only_once == FigureRow("b", {}, {})
 
 
 def test_derived_figures_are_computed_seed_by_seed() -> None:
@@ -647,13 +649,13 @@ def test_derived_figures_are_computed_seed_by_seed() -> None:
     def command(options: Any, _report: Any) -> Any:
         numerator, denominator = ((2.0, 1.0), (6.0, 2.0))[options["seed"]]
         return [
-            {"series": "a", "s": {"mean": numerator}},
-            {"series": "b", "s": {"mean": denominator}},
+            FigureRow("a", {}, {"s": {"mean": numerator}}),
+            FigureRow("b", {}, {"s": {"mean": denominator}}),
         ]
 
     options = {"ratios": {"gain": {"of": "a/s", "over": "b/s"}}}
     rows = estimated_rows_of(command, options, lambda *_: None, seeds=2)
-    (gain,) = (row["ratio"] for row in rows if row["series"] == "gain")
+    (gain,) = (row.figure("ratio") for row in rows if row.series == "gain")
     assert gain["mean"] == 2.5
     assert gain["low"] < 2.5 < gain["high"]
 
@@ -702,7 +704,10 @@ def test_a_page_begins_with_its_claims_and_names_what_is_not_compared(tmp_path: 
             ],
         },
     )
-    rows = [{"series": "a", "value": interval}, {"series": "b", "value": {"mean": 1.0}}]
+    rows = [
+        FigureRow("a", {}, {"value": interval}),
+        FigureRow("b", {}, {"value": {"mean": 1.0}}),
+    ]
     result = outcome_of(experiment, compare_published(experiment, rows))
     report.write(tmp_path, [result])
     page = (tmp_path / "wisp.md").read_text()
@@ -741,7 +746,7 @@ def test_a_lead_over_another_system_is_a_claim_that_follows_from_the_numbers(
         },
     )
     rows = [
-        {"series": series, "capacity": {"mean": mean}}
+        FigureRow(series, {}, {"capacity": {"mean": mean}})
         for series, mean in (("a", 18.0), ("b", 12.0))
     ]
     result = outcome_of(experiment, compare_published(experiment, rows))
@@ -836,28 +841,34 @@ def test_a_deeper_tree_of_the_same_pair_brings_more_tokens() -> None:
 def test_a_fit_to_undisturbed_times_finds_the_published_coefficients() -> None:
     options = {"seeds": 2, "series": {"table 12": {"profile": "wisp-table-12", "noise_s": 0.0}}}
     (row,) = laws.profile(options, lambda *_: None)
-    results = {name: value["mean"] for name, value in row["coefficients"].items()}
+    results = {name: value["mean"] for name, value in row.figures["coefficients"].items()}
     assert results == pytest.approx(
         {"a_s": 33.14e-6, "b_compute_s": 34.5e-9, "b_read_s": 4.62e-6, "c_s": 14.86e-3}
     )
-    assert row["test"]["rmse_s"]["mean"] == pytest.approx(0.0, abs=1e-9)
+    assert row.figure("test.rmse_s.mean") == pytest.approx(0.0, abs=1e-9)
 
 
 def test_missed_promises_are_counted_by_class_and_by_what_kept_them() -> None:
     blamed = {"compute_dominant": {"mean": 1.0}, "queue_dominant": {"mean": 3.0}}
     rates = {"fcfs": 0.5, "wisp": 0.2}
     rows = [
-        {
-            "series": name,
-            "devices": 8,
-            "figures": {"classes": {"1": {"violation_rate": {"mean": rate}}}, "violations": blamed},
-        }
+        FigureRow.of(
+            {
+                "series": name,
+                "devices": 8,
+                "figures": {
+                    "classes": {"1": {"violation_rate": {"mean": rate}}},
+                    "violations": blamed,
+                },
+            }
+        )
         for name, rate in rates.items()
     ]
     (fewer,) = fewer_violations(rows)
-    assert (fewer["series"], fewer["devices"]) == ("wisp", 8)
-    assert fewer["classes"]["1"]["fewer_violations"]["mean"] == pytest.approx(0.3)
-    assert [entry["compute_share"]["mean"] for entry in compute_shares(rows)] == [0.25, 0.25]
+    assert (fewer.series, fewer.point) == ("wisp", {"devices": 8})
+    assert fewer.figure("classes.1.fewer_violations.mean") == pytest.approx(0.3)
+    shares = [entry.figure("compute_share.mean") for entry in compute_shares(rows)]
+    assert shares == [0.25, 0.25]
 
 
 def test_a_predictor_learns_from_a_recorded_pair(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -873,18 +884,18 @@ def test_a_predictor_learns_from_a_recorded_pair(monkeypatch: pytest.MonkeyPatch
     examples, line = training.train(
         {"target": "synthetic", "series": series, **sizes}, lambda *_: None
     )
-    assert examples["accepted_share"]["mean"] == pytest.approx(0.7, abs=0.06)
-    assert examples["correlation"]["confidence"]["mean"] > 0.2
-    assert line["auc"]["mean"] > 0.55
-    assert line["latency"]["over_first"]["mean"] == 1
+    assert examples.figure("accepted_share.mean") == pytest.approx(0.7, abs=0.06)
+    assert examples.figure("correlation.confidence.mean") > 0.2
+    assert line.figure("auc.mean") > 0.55
+    assert line.figure("latency.over_first.mean") == 1
 
 
 def test_a_decoded_series_takes_the_time_of_its_deployment() -> None:
     """Every token drafted is right, so a round of four brings five and lasts as long as its parts."""
     series = {"all right": DecodedSeries("fixed-k:k=4", "specedge", "ranks=1.0")}
     (row,) = DecodingExperiment(series=series, requests=1, prompt_tokens=8, output_tokens=51).rows()
-    assert row["acceptance_length"]["mean"] == pytest.approx(51 / 11)
-    assert row["server_tokens_per_busy_second"]["mean"] == pytest.approx(51 / 11 / 0.0942)
+    assert row.figure("acceptance_length.mean") == pytest.approx(51 / 11)
+    assert row.figure("server_tokens_per_busy_second.mean") == pytest.approx(51 / 11 / 0.0942)
 
 
 def test_a_grid_of_decoded_series_with_ratios_and_picks() -> None:
@@ -905,45 +916,46 @@ def test_a_grid_of_decoded_series_with_ratios_and_picks() -> None:
         "picks": {"longest": {"of": figure, "pick": "most", "axis": "k"}, "least": {"of": figure}},
     }
     two, five, *derived_rows = rows_of(bench, options, lambda *_: None)
-    assert [entry["acceptance_length"]["mean"] for entry in (two, five)] == pytest.approx(
+    assert [entry.figure("acceptance_length.mean") for entry in (two, five)] == pytest.approx(
         [31 / 11, 31 / 6]
     )
     mean = {"mean": pytest.approx(11 / 6)}
     assert derived_rows == [
-        {"series": "itself", "k": 2, "ratio": {"mean": 2.0}},
-        {"series": "itself", "k": 5, "ratio": {"mean": 2.0}},
-        {"series": "5 over 2", "ratio": mean},
-        {"series": "longest", "value": {"mean": 5.0}},
-        {"series": "least", "value": {"mean": pytest.approx(31 / 11)}},
+        FigureRow("itself", {"k": 2}, {"ratio": {"mean": 2.0}}),
+        FigureRow("itself", {"k": 5}, {"ratio": {"mean": 2.0}}),
+        FigureRow("5 over 2", {}, {"ratio": mean}),
+        FigureRow("longest", {}, {"value": {"mean": 5.0}}),
+        FigureRow("least", {}, {"value": {"mean": pytest.approx(31 / 11)}}),
     ]
     with pytest.raises(SkitError, match=r"no figure left/ratio at \{'k': 2\}"):
-        GridRows([{"series": "right", "k": 2}]).picks({"x": {"of": "left/ratio", "at": {"k": 2}}})
+        GridRows([FigureRow("right", {"k": 2}, {})]).picks({"x": Pick("left/ratio", at={"k": 2})})
 
 
 def test_means_over_the_spans_of_a_time_in_which_another_figure_lies() -> None:
     over_time = {"size": [1.0, 12.0, None, 19.0, 20.0], "length": [6.0, 2.0, 9.0, 4.0, 1.0]}
-    mean = {"of": "a/t.length", "by": "t.size", "between": [10, 20]}
-    results = GridRows([{"series": "a", "t": over_time}, {"series": "b"}]).means({"busy": mean})
-    assert results == [{"series": "busy", "value": {"mean": 3.0}}]
+    mean = SpanMean("a/t.length", "t.size", (10, 20))
+    rows = [FigureRow("a", {}, {"t": over_time}), FigureRow("b", {}, {})]
+    assert GridRows(rows).means({"busy": mean}) == [FigureRow("busy", {}, {"value": {"mean": 3.0}})]
 
 
 def test_the_least_of_several_figures_over_another_at_each_place() -> None:
     times = {"a": (4.0, 9.0), "b": (6.0, 8.0), "c": (2.0, 2.0)}
     rows = [
-        {"series": name, "n": n, "s": {"mean": time}}
+        FigureRow(name, {"n": n}, {"s": {"mean": time}})
         for name, series_times in times.items()
         for n, time in enumerate(series_times)
     ]
-    results = GridRows(rows).ratios({"gain": {"of": ["a/s", "b/s"], "over": "c/s"}})
+    results = GridRows(rows).ratios({"gain": Ratio(["a/s", "b/s"], "c/s")})
     assert results == [
-        {"series": "gain", "n": n, "ratio": {"mean": ratio}} for n, ratio in enumerate((2.0, 4.0))
+        FigureRow("gain", {"n": n}, {"ratio": {"mean": ratio}})
+        for n, ratio in enumerate((2.0, 4.0))
     ]
 
 
 def test_the_average_of_several_figures() -> None:
-    rows = [{"series": name, "s": {"mean": mean}} for name, mean in (("a", 1.0), ("b", 3.0))]
-    assert GridRows(rows).averages({"both": {"of": ["a/s", "b/s"]}}) == [
-        {"series": "both", "value": {"mean": 2.0}}
+    rows = [FigureRow(name, {}, {"s": {"mean": mean}}) for name, mean in (("a", 1.0), ("b", 3.0))]
+    assert GridRows(rows).averages({"both": Average(["a/s", "b/s"])}) == [
+        FigureRow("both", {}, {"value": {"mean": 2.0}})
     ]
 
 
@@ -952,7 +964,7 @@ def test_axes_have_values_by_name_and_go_for_every_command() -> None:
     series = {"a": {"law": "speedup", "drafted": 4, "accepted": 1, "draft_cost": 0.25}}
     rows = rows_of(law, {"series": series, "over": {"which": axis}}, lambda *_: None)
     assert rows == [
-        {"which": name, "series": "a", "value": {"mean": x}}
+        FigureRow("a", {"which": name}, {"value": {"mean": x}})
         for name, x in (("few", 1.0), ("many", 2.0))
     ]
 
@@ -1065,7 +1077,7 @@ def test_a_series_with_another_scheduler_is_renamed_and_not_judged() -> None:
     renamed = reproduction._renamed(experiment, names)
     assert renamed.against == names["algorithm 1, late lane"]
     rows = [
-        {"series": number.series, **number.where, number.metric: {"mean": 100.0}}
+        FigureRow(number.series, number.where, {number.metric: {"mean": 100.0}})
         for number in renamed.published
     ]
     described = {"scheduler": inputs.describe_change(experiment, "scheduler", ["fcfs"])}
@@ -1309,8 +1321,8 @@ def test_earlier_results_are_judged_by_the_rules_of_today() -> None:
     """Their simulated numbers stay; roles, counts and words are those of the library."""
     experiment = ALL["specedge/table-1"]
     rows = [
-        {"series": "gain, 14B", "ratio": {"mean": 2.18}},
-        {"series": "server only, 14B", "throughput": {"mean": 31.0}},
+        FigureRow("gain, 14B", {}, {"ratio": {"mean": 2.18}}),
+        FigureRow("server only, 14B", {}, {"throughput": {"mean": 31.0}}),
     ]
     today = outcome_of(experiment, compare_published(experiment, rows))
     today.wall_s = 3.0
@@ -1386,7 +1398,7 @@ def test_the_kit_accepts_the_options_of_every_served_experiment(name: str) -> No
     """All scenarios are built; to run them takes minutes."""
     experiment = ALL[name]
     options = {key: value for key, value in experiment.options.items() if key not in GRID}
-    for _, given in points_of(experiment.options.get("over", {}), options):
+    for _, given in points_of(derived_of(experiment.options).over, options):
         slo = {"slo": [AN_SLO]} if "slo_of" in given else {}
         settings = settings_of(
             {key: value for key, value in given.items() if key != "slo_of"} | slo

@@ -1,5 +1,6 @@
 """What a search for capacity, or a simulation, says first."""
 
+import dataclasses
 from collections.abc import Sequence
 from io import StringIO
 from typing import Any
@@ -344,7 +345,8 @@ def test_what_is_no_speed(name: str) -> None:
 def test_a_device_that_is_taken_to_be_too_fast_is_said_first() -> None:
     fine = deployment_description(name="one")
     origin = "published; IMPOSSIBLE: faster than its device can be; SLOW: 6 times"
-    fast = replace(fine, verifier=replace(fine.verifier, device="A100", origin=origin))
+    verifier = dataclasses.replace(fine.verifier, device="A100", origin=origin)
+    fast = dataclasses.replace(fine, verifier=verifier)
     (line,) = impossible_times(RunDescription(deployments={"one": fast}))
     assert line.startswith(
         "IMPOSSIBLE TIMES: 'one' takes an A100 to be faster than its data sheet allows"

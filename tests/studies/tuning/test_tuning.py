@@ -15,11 +15,11 @@ from trace_builders import MODELS, VERIFY_S, made_requests, write_trace
 
 from specbench_kit import api
 from specbench_kit.core.errors import SkitError
-from specbench_kit.deployments.base import Link
 from specbench_kit.methods.base import methods
 from specbench_kit.methods.spec import parse_method
 from specbench_kit.models.catalogue import BUNDLED_FOLDER
 from specbench_kit.reports.study import Study
+from specbench_kit.runs.deployment import Link
 from specbench_kit.runs.document import RunDescription, TuningUse
 from specbench_kit.runs.provenance import hash_model
 from specbench_kit.studies.bench.choice import chosen

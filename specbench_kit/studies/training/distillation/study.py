@@ -97,6 +97,13 @@ class TimePlan:
         )
 
 
+class HeldOutAcceptance(TypedDict):
+    """The acceptance on answers that were given before and not trained on, by position too."""
+
+    acceptance_length: float
+    acceptance: list[float]
+
+
 class DrafterSummary(TypedDict):
     """What a head or a draft model reached: `held_out` on answers given before, `live` in decoding
     held-out prompts.
@@ -107,7 +114,7 @@ class DrafterSummary(TypedDict):
     steps: int
     parameters: int
     vocabulary: int
-    held_out: dict[str, object]
+    held_out: HeldOutAcceptance
     live: LiveResult | None
 
 
