@@ -12,7 +12,7 @@ from specbench_kit.profilers.architectures import (
 
 
 class Published(NamedTuple):
-    """Billions of weights as a maker prints them, and where.
+    """Billions of weights as a maker prints them, and where; some are as others quote that source.
 
     `tables` says how many of embeddings and output layer the active weights count; makers differ.
     """
