@@ -207,6 +207,7 @@ ARCHITECTURE_COMMENTS = {
     "weight_bits": "bits of a weight with its scales, where it is quantised",
     "expert_bits": "bits of a weight of the experts, where they have others",
     "kv_bits": "bits of a number of KV, where it is quantised",
+    "table_bits": "bits of a weight of embeddings and output layer, where they are quantised",
     "computed_in": "float8 or float4 if the layers' matrices are multiplied in it",
 }
 """What each field of an architecture card is, for the file that is written."""

@@ -111,7 +111,8 @@ Resume = Annotated[bool, Option("Continue the newest unfinished run with these s
 DeploymentName = Annotated[
     str,
     Option(
-        "Hardware and network whose time is reported: a name from `skit list deployments` or a .toml file; 'local' "
+        "Hardware and network whose time is reported: a name from `skit list deployments`, a .toml file, or a server "
+        "in one line, as in server:gpu=h100,target=llama3.1-8b,drafter=eagle3; 'local' "
         "measures this machine.",
         DEPLOYMENT,
         flag="deployment",

@@ -84,7 +84,9 @@ class ServingOptions:
     deployment: Annotated[
         tuple[str, ...],
         Option(
-            f"Deployment: a name from `skit list deployments`, or a .toml file. {EACH}", DEPLOYMENT
+            "Deployment: a name from `skit list deployments`, a .toml file, or a server in one line, as in "
+            f"server:gpu=h100,target=llama3.1-8b,drafter=eagle3. {EACH}",
+            DEPLOYMENT,
         ),
     ] = ("wisp-roofline",)
     fleet: Annotated[

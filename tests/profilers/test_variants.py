@@ -158,7 +158,7 @@ def test_a_name_is_derived_from_any_target(tmp_path: Path) -> None:
     assert find_subject("eagle3:fp8:Llama3.1-8B", "draft").is_card
     target = find_subject("gpt-oss-20b", "target")
     assert find_draft_subject("mtp", target) == find_subject("mtp:gpt-oss-20b", "draft")
-    with pytest.raises(SkitError, match=r"unknown architecture 'gpt-9'.* each also behind eagle3:"):
+    with pytest.raises(SkitError, match=r"unknown architecture 'gpt-9'.* each also behind eagle:"):
         find_subject("eagle3:gpt-9", "draft")
 
 

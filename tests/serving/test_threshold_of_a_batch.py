@@ -1,5 +1,6 @@
 """A simulated server stops all drafts of a batch together if the method does."""
 
+from specbench_kit.serving.figures import look_up
 from specbench_kit.studies.reproduction.decoding import simulate
 
 
@@ -12,13 +13,10 @@ def test_a_batch_stops_where_its_mean_surety_falls_below_the_threshold() -> None
         "label": ["strict", "lax"], "prompt_tokens": 50, "output_tokens": 100,
     }  # fmt: skip
     sent = {
-        entry["series"]: entry
-        for entry in simulate(options, lambda *_: None)
-        if entry.get("figures")
+        row.series: look_up(row.figures, "figures.overall.submitted_per_verify")
+        for row in simulate(options, lambda *_: None)
+        if "figures" in row.figures
     }
-    strict, lax = (
-        sent[name]["figures"]["overall"]["submitted_per_verify"]["mean"]
-        for name in ("strict", "lax")
-    )
+    strict, lax = (sent[name]["mean"] for name in ("strict", "lax"))
     assert 0.9 < strict <= 1
     assert 5.5 < lax <= 6

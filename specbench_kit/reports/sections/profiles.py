@@ -32,6 +32,11 @@ COEFFICIENTS = {
     "windowed_pair_s": ("windowed pair", "pair of tokens within the window"),
     "windowed_kv_s": ("windowed kv", "token of KV within the window that is read or written"),
     "state_s": ("state", "request, for reading and writing its state"),
+    "narrow_token_s": (
+        "narrow",
+        "new token beyond the first, of a step that is computed token by token",
+    ),
+    "wider_s": ("wider", "forward with more new tokens than are computed one by one"),
     "host_request_s": ("request", "request, on the host"),
     "host_s": ("host", "forward, on the host"),
 }

@@ -82,11 +82,24 @@ NUMBERS = {
         "window",
         "the tokens that layers with a window attend to, the last ones, no time",
     ),
+    "narrow": ("narrow", "the most new tokens of a step that are computed one by one, no time"),
     "overlap": ("overlap", "the share of the shorter of host and card that is hidden, no time"),
 }
 """Symbols and meanings of the coefficients that are no seconds."""
-OF_SOME_LAYERS = frozenset({"windowed_pair_s", "windowed_kv_s", "window", "state_s"})
-"""Coefficients of layers that most models have none of, for which they are left out."""
+OF_SOME = frozenset(
+    {
+        "windowed_pair_s",
+        "windowed_kv_s",
+        "window",
+        "state_s",
+        "narrow",
+        "narrow_token_s",
+        "wider_s",
+    }
+)
+"""Coefficients of layers and kernels that most models and engines have none of, for which they are
+left out.
+"""
 DEFINITIONS = (
     "new: tokens that a forward computes, summed over its requests",
     "cached: tokens whose KV is already cached",
@@ -389,7 +402,7 @@ def _derived_table(profile: ProfileSummary) -> Table:
     """Return the coefficients that were derived; those without a symbol are no seconds."""
     rows = []
     for name, value in profile.coefficients.items():
-        if name in OF_SOME_LAYERS and not value:
+        if name in OF_SOME and not value:
             continue
         symbol = wording.SYMBOLS.get(name)
         bound = profile.limits.get(name)

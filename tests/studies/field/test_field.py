@@ -130,7 +130,7 @@ def test_names_find_tables() -> None:
     assert list(find_tables([name])) == [name]
     done = skit_here("reproduce", f"{name}x")
     assert done.returncode == 2
-    assert f"unknown table '{name}x': did you mean '{name}'?" in done.stderr
+    assert f"unknown table '{name}x' (did you mean '{name}'" in done.stderr
     mixed = skit_here("reproduce", name, "wisp")
     assert (
         "wisp: experiments of papers and tables of the field have pages of their own"
