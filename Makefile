@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 COMMA := ,
 
-.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-pair-replayed reference-pair-decoded pair-trace pair-trees long-trace pair-training reference-pair suite-results reproduce wheel policy-page docs docs-test clean
+.PHONY: bench pages test test-fast test-slow test-all test-lowest flaky lint types compiled sanitize protocol mutants benchmark engine-test gpu-check soak reference reference-serving reference-pair-replayed reference-pair-decoded pair-trace pair-trees long-trace pair-training reference-pair suite-results reference-field reproduce wheel policy-page docs docs-test clean
 
 # A real model, or the small bundled pair where the model is out of reach: make bench OPTIONS='--limit 4'. Then policies on
 # the recorded drafts of a larger pair, behind a link.
@@ -262,6 +262,7 @@ pages: $(INSTALLED)
 		$(BIN)/skit report $$(dirname $$result) --format md,csv,svg || exit 1; \
 	done
 	$(BIN)/skit report results/reference/papers --format md
+	$(BIN)/skit report results/reference/field --format md,csv,svg
 
 # What the models have to decode, in the time of a deployment.
 reference-pair-decoded: $(INSTALLED)
@@ -313,6 +314,11 @@ reference-serving: $(INSTALLED)
 
 PAIRS := --target synthetic --draft synthetic:spread=0.5 --deployment specedge \
 	--set draft.ranks=0.3,0.5,0.7,0.9,0.5+0.25+0.12,0.7+0.15+0.08 --set link.rtt_s=0.005,0.05,0.2
+# Tables that others measured on servers, predicted: five minutes.
+reference-field: $(INSTALLED)
+	$(BIN)/skit reproduce field --to results/reference/field
+	rm results/reference/field/*.html results/reference/field/plots/*.png
+
 # The experiments of the papers, published numbers beside ours; the searches for capacity take most of the time.
 reproduce: $(INSTALLED)
 	rm -rf build/reference/policy-map

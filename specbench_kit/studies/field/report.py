@@ -16,7 +16,7 @@ from specbench_kit.reports.document import (
 )
 from specbench_kit.reports.writing.drawing import Picture, logarithmic
 from specbench_kit.reports.writing.formatting import seconds, share, times
-from specbench_kit.reports.writing.palette import COLOURS, GREY, MARKERS
+from specbench_kit.reports.writing.palette import COLOURS, GREY
 from specbench_kit.studies.field.summary import (
     NOTICEABLE,
     RATIOS,
@@ -204,11 +204,7 @@ def _at(table: FieldResult, load: float) -> str:
 
 def pictures(summary: FieldSummary) -> Iterator[Picture]:
     """Yield predictions against measurements of all ratios, and how far each table is off."""
-    ratios = {
-        name: [cell for cell in table.predicted if cell.metric in RATIOS]
-        for name, table in summary.tables.items()
-    }
-    ratios = {name: cells for name, cells in ratios.items() if cells}
+    ratios = [cell for cell in summary.predicted if cell.metric in RATIOS]
     if ratios:
         yield _against(ratios)
     tables = {name: table.predicted for name, table in summary.tables.items() if table.predicted}
@@ -216,44 +212,50 @@ def pictures(summary: FieldSummary) -> Iterator[Picture]:
         yield _by_table(tables)
 
 
-def _against(tables: dict[str, list[FieldCell]]) -> Picture:
+INSIDE, OUTSIDE = COLOURS[0], COLOURS[3]
+
+
+def _against(cells: Sequence[FieldCell]) -> Picture:
     def paint(axes: "Axes") -> None:
-        for number, (name, cells) in enumerate(tables.items()):
-            measured = [cell.measured for cell in cells]
-            predicted = [cell.predicted for cell in cells]
-            below = [max(0.0, cell.predicted - cell.least) for cell in cells]
-            above = [max(0.0, cell.most - cell.predicted) for cell in cells]
+        ends = [value for cell in cells for value in (cell.measured, cell.predicted)]
+        low, high = min(ends) / 1.15, max(ends) * 1.15
+        for inside, colour, marker, label in (
+            (True, INSIDE, "o", "measured within the prediction's range"),
+            (False, OUTSIDE, "x", "outside"),
+        ):
+            chosen = [cell for cell in cells if cell.inside == inside]
             axes.errorbar(
-                measured,
-                predicted,
-                yerr=(below, above),
-                fmt=MARKERS[number // len(COLOURS) % len(MARKERS)],
-                color=COLOURS[number % len(COLOURS)],
+                [cell.measured for cell in chosen],
+                [cell.predicted for cell in chosen],
+                yerr=(
+                    [max(0.0, cell.predicted - cell.least) for cell in chosen],
+                    [max(0.0, cell.most - cell.predicted) for cell in chosen],
+                ),
+                fmt=marker,
+                color=colour,
                 markersize=3.5,
                 elinewidth=0.6,
                 linestyle="none",
-                label=name.partition("/")[2],
+                label=label,
             )
-        ends = [
-            value
-            for cells in tables.values()
-            for cell in cells
-            for value in (cell.measured, cell.predicted)
-        ]
-        low, high = min(ends) / 1.1, max(ends) * 1.1
         axes.plot((low, high), (low, high), color=GREY, linewidth=0.8)
         axes.axhline(1, color=GREY, linewidth=0.5, linestyle=":")
         axes.axvline(1, color=GREY, linewidth=0.5, linestyle=":")
         logarithmic(axes, "x")
         logarithmic(axes, "y")
-        axes.set(xlabel="measured speedup", ylabel="predicted speedup, with its range")
-        axes.legend(fontsize=6, loc="upper left", frameon=False)
+        axes.set(
+            xlabel="measured speedup",
+            ylabel="predicted speedup, with its range",
+            xlim=(low, high),
+            ylim=(low, high),
+        )
+        axes.legend(fontsize=7, loc="upper left", frameon=False)
 
     return Picture(
         "predicted_measured",
         "Speedups: predicted against measured",
-        "Each mark is one measured speedup; bars are the range of what was derived. On the line both agree; left "
-        "of and below the dotted lines speculation loses.",
+        "Each mark is one measured speedup; bars are the range of what was derived. On the line both agree; left of "
+        "and below the dotted lines speculation loses.",
         4.0,
         paint,
     )
@@ -268,7 +270,7 @@ def _by_table(tables: dict[str, list[FieldCell]]) -> Picture:
     def paint(axes: "Axes") -> None:
         for row, name in enumerate(names):
             for cell in tables[name]:
-                colour = COLOURS[0] if cell.inside else COLOURS[3]
+                colour = INSIDE if cell.inside else OUTSIDE
                 axes.plot(
                     cell.ratio, row, marker="o" if cell.inside else "x", color=colour, markersize=4
                 )
