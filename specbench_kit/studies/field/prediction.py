@@ -76,6 +76,7 @@ class TablePrediction:
             inputs=table.inputs,
             cells=cells,
             causes=table.causes,
+            blind=table.blind,
             break_even=self.break_even,
         )
 

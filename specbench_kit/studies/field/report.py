@@ -103,7 +103,7 @@ def build(summary: FieldSummary, figures: Sequence[Figure]) -> Document:
     head: Blocks = [Paragraph(f"**{headline(summary)}**"), *caution(cautions(summary))]
     return Document.of(
         "Measured by others, predicted here",
-        [*head, *figures[:1], Paragraph(ABOUT)],
+        [*head, *figures[:1], *_settled_before(summary), Paragraph(ABOUT)],
         _overview(summary),
         figures[1:],
         *(_section(name, table) for name, table in summary.tables.items()),
@@ -120,12 +120,32 @@ def terminal(summary: FieldSummary) -> Blocks:
     return blocks
 
 
+def _settled_before(summary: FieldSummary) -> Blocks:
+    """Return how the predictions come out that were settled before a number was read, if there are
+    such.
+    """
+    cells = summary.predicted_blind
+    if not cells:
+        return []
+    score = score_of(cells)
+    tables = sum(table.blind and bool(table.predicted) for table in summary.tables.values())
+    return [
+        Paragraph(
+            f"Everything that goes into {tables} of the tables, marked 'blind', was settled before any of their "
+            f"numbers was read: of these {score.cells} numbers {score.inside} ({share(score.share_inside)}) lie inside "
+            f"their ranges, half are off by {share(score.median_off)} at most, and {score.right_signs} of "
+            f"{score.signs} signs come out. The numbers of the others were known while the kit was written, or an "
+            "input was chosen after they were read."
+        )
+    ]
+
+
 def _overview(summary: FieldSummary) -> Blocks:
     rows = []
     for name, table in summary.tables.items():
         cells = table.predicted
         if not cells:
-            rows.append((code(name), table.title, "none predicted", "", "", ""))
+            rows.append((code(name), table.title, "", "none predicted", "", "", ""))
             continue
         score = score_of(cells)
         worst = max(cells, key=lambda cell: cell.off)
@@ -133,13 +153,14 @@ def _overview(summary: FieldSummary) -> Blocks:
             (
                 code(name),
                 table.title,
+                "blind" if table.blind else "",
                 f"{score.inside} of {score.cells}",
                 share(score.median_off),
                 f"{times(worst.ratio)} ({worst.series}, {_at(table, worst.load)})",
                 f"{score.right_signs} of {score.signs}" if score.signs else "",
             )
         )
-    columns = ("table", "what", "inside the range", "off by, median", "worst", "signs")
+    columns = ("table", "what", "predicted", "inside the range", "off by, median", "worst", "signs")
     return [Table(columns, rows)]
 
 

@@ -72,6 +72,12 @@ class FieldResult(Struct):
     inputs: Annotated[list[FieldInput], Meta(description="what went into the prediction")]
     cells: Annotated[list[FieldCell], Meta(description="the numbers")]
     causes: Annotated[list[str], Meta(description="named causes of what does not come out")] = []
+    blind: Annotated[
+        bool,
+        Meta(
+            description="whether everything that went in was settled before a measured number was read"
+        ),
+    ] = False
     break_even: Annotated[
         dict[str, float],
         Meta(
@@ -95,6 +101,11 @@ class FieldSummary(Struct):
     def predicted(self) -> list[FieldCell]:
         """All cells that could have come out differently."""
         return [cell for table in self.tables.values() for cell in table.predicted]
+
+    @property
+    def predicted_blind(self) -> list[FieldCell]:
+        """The cells whose prediction was settled before a number of their table was read."""
+        return [cell for table in self.tables.values() if table.blind for cell in table.predicted]
 
 
 class FieldScore(Struct, frozen=True):

@@ -104,6 +104,12 @@ class FieldTable(Struct, frozen=True, forbid_unknown_fields=True):
     causes: Annotated[
         list[Text], Meta(description="named causes of what does not come out, if any")
     ] = []
+    blind: Annotated[
+        bool,
+        Meta(
+            description="whether everything that goes in was settled before a measured number was read"
+        ),
+    ] = False
 
     def __post_init__(self) -> None:
         if bool(self.requests) == bool(self.rates_per_s):

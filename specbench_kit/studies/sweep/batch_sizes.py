@@ -4,12 +4,14 @@ Its table says up to which batch size each method pays off; its figure has one l
 through its batch sizes.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from msgspec import Meta, Struct, to_builtins
 
 from specbench_kit.methods.base import GROUPS, methods
+from specbench_kit.methods.spec import parse_method
 from specbench_kit.metrics.result import MANY
 from specbench_kit.metrics.vocabulary import BASELINE
 from specbench_kit.reports import render_terminal
@@ -203,6 +205,69 @@ def _table(rows: Sequence[BatchSizePoint], run: RunDescription) -> Blocks:
     return [
         Table(("method", *(f"B = {size}" for size in sizes), "pays off to"), cells),
         Paragraph(text),
+        *_for_vllm(rows),
+    ]
+
+
+class BatchRange(NamedTuple):
+    """The drafted tokens that are fastest for batches from one size to another."""
+
+    smallest: int
+    largest: int
+    tokens: int
+
+
+def schedule(rows: Sequence[BatchSizePoint]) -> list[BatchRange]:
+    """Return the fastest fixed length by batch size, 0 where nothing is drafted; nothing unless two
+    lengths were compared with each other and with plain decoding.
+
+    A batch between two measured sizes has the length of the larger one, where less pays.
+    """
+    lengths = {row.method: fixed_length(row.method) for row in rows}
+    tried = {tokens for tokens in lengths.values() if tokens is not None}
+    if 0 not in tried or len(tried) < 3:
+        return []
+    ranges: list[BatchRange] = []
+    for size in sorted({row.batch_size for row in rows}):
+        there = [row for row in rows if row.batch_size == size and lengths[row.method] is not None]
+        best = lengths[max(there, key=lambda row: row.throughput).method] or 0
+        if ranges and ranges[-1].tokens == best:
+            ranges[-1] = ranges[-1]._replace(largest=size)
+        else:
+            ranges.append(BatchRange(ranges[-1].largest + 1 if ranges else 1, size, best))
+    return ranges
+
+
+def fixed_length(spec: str) -> int | None:
+    """Return the drafted tokens of a spec that drafts as many in every round, 0 for one that drafts
+    none; None for any other method.
+    """
+    if spec == BASELINE:
+        return 0
+    return parse_method(spec).longest_draft if spec.partition(":")[0] == "fixed-k" else None
+
+
+def _for_vllm(rows: Sequence[BatchSizePoint]) -> Blocks:
+    """Return the fastest lengths as vLLM takes them."""
+    ranges = schedule(rows)
+    if not ranges:
+        return []
+    words = ", ".join(
+        f"{one.tokens or 'none'} for {one.smallest}"
+        + (f" to {one.largest}" if one.smallest < one.largest else "")
+        for one in ranges
+    )
+    option = json.dumps(
+        {
+            "num_speculative_tokens": max(1, *(one.tokens for one in ranges)),
+            "num_speculative_tokens_per_batch_size": [list(one) for one in ranges],
+        }
+    )
+    return [
+        Paragraph(
+            f"The fastest number of drafted tokens by requests in a batch: {words}. In vLLM's "
+            f"`--speculative-config`: {code(option)}"
+        )
     ]
 
 
