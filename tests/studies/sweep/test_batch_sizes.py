@@ -142,10 +142,6 @@ def test_a_size_that_was_never_full_is_named(curves: BatchSizeStudy) -> None:
     assert "NEVER FULL" not in (curves.folder / "report.md").read_text()
 
 
-def point(method: str, size: int, throughput: float) -> BatchSizePoint:
-    return BatchSizePoint(method, size, throughput, 0.01, 0.9, 40)
-
-
 def test_the_fastest_lengths_are_given_as_vllm_takes_them() -> None:
     speeds = {
         "autoregressive": (100, 350, 1000, 2000),
@@ -154,16 +150,17 @@ def test_the_fastest_lengths_are_given_as_vllm_takes_them() -> None:
         "threshold": (250, 800, 1300, 2100),
     }
     rows = [
-        point(method, size, speed)
+        row(method, size, speed)
         for method, of_sizes in speeds.items()
         for size, speed in zip((1, 4, 16, 64), of_sizes, strict=True)
     ]
     assert [tuple(one) for one in schedule(rows)] == [(1, 4, 5), (5, 16, 2), (17, 64, 0)]
-    text = render_markdown.render(build(rows, run_document(), ()))
+    about = run_document({"dataset": {"name": "made"}, "requests": 3, "time_kind": "measured"})
+    text = render_markdown.render(build(rows, about, ()))
     assert "5 for 1 to 4, 2 for 5 to 16, none for 17 to 64" in text
     assert '"num_speculative_tokens_per_batch_size": [[1, 4, 5], [5, 16, 2], [17, 64, 0]]' in text
     # One length says nothing of how many tokens to draft.
-    few = [row for row in rows if row.method in ("autoregressive", "fixed-k:k=2")]
+    few = [one for one in rows if one.method in ("autoregressive", "fixed-k:k=2")]
     assert schedule(few) == []
-    assert "speculative-config" not in render_markdown.render(build(few, run_document(), ()))
+    assert "speculative-config" not in render_markdown.render(build(few, about, ()))
     assert [fixed_length(spec) for spec in ("fixed-k", "fixed-k:k=7", "threshold")] == [4, 7, None]
