@@ -37,7 +37,13 @@ def require_effect(
         cut_at = min(longest, limit or longest) if at_server and cuts else longest
         return cut_at, bool(method.drafting.models), costs_of(method).per_token
 
-    without_effect = [option for option, rest in _left_out(spec) if effects(rest) == effects(spec)]
+    # A length that says what the rates say already is no contradiction.
+    repeats = given_limit(spec, acceptance) == longest
+    without_effect = [
+        option
+        for option, rest in _left_out(spec)
+        if effects(rest) == effects(spec) and not (repeats and option == method.draft_limit)
+    ]
     require(
         not without_effect,
         f"{spec}: {', '.join(without_effect)} changes nothing where {acceptance.partition(':')[0]} rates state what is "

@@ -312,11 +312,11 @@ def test_a_server_cuts_drafts_at_the_longest_that_is_given() -> None:
     """Rates state eight tokens: a method's default of four cuts none of them, unless somebody asks for it."""
     drafted = [
         simulate(stated(spec, deployment="vllm-rtx4090")).rounds["submitted"].max()
-        for spec in ("fixed-k", "fixed-k:k=1", "fixed-k:k=4")
+        for spec in ("fixed-k", "fixed-k:k=1", "fixed-k:k=4", "fixed-k:k=8")
     ]
-    assert drafted == [8, 1, 4]
+    assert drafted == [8, 1, 4, 8]
     with pytest.raises(SkitError, match="k changes nothing where iid rates state what is drafted"):
-        stated("fixed-k:k=8", deployment="vllm-rtx4090")
+        stated("fixed-k:k=9", deployment="vllm-rtx4090")
     with pytest.raises(
         SkitError, match="threshold changes nothing where iid rates state what is drafted"
     ):

@@ -13,6 +13,7 @@ from specbench_kit.metrics.statistics import FEWEST_UNITS
 from specbench_kit.metrics.verdicts import NO_DIFFERENCE, TOO_FEW
 from specbench_kit.metrics.vocabulary import TableKind
 from specbench_kit.reports.comparison.wording import (
+    break_even_words,
     cautions,
     decision_words,
     power_words,
@@ -129,7 +130,9 @@ def build(comparison: Comparison, figures: Blocks = (), look: Look = USUAL) -> D
         caution(machine.warnings(*fields), severe=True),
         [
             Paragraph(f"**{headlines.of_comparison(comparison)}**"),
-            *paragraphs(decision_words(comparison), power_words(comparison)),
+            *paragraphs(
+                break_even_words(comparison), decision_words(comparison), power_words(comparison)
+            ),
             *caution(cautions(comparison)),
         ],
         [first] if first else [],

@@ -68,6 +68,7 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
         f"{hidden} more rows in the report" if hidden else "",
         _against_note(comparison),
         marks_note(rows),
+        wording.break_even_words(comparison),
         wording.decision_words(comparison),
         wording.power_words(comparison),
         wording.options_note(comparison, shown),

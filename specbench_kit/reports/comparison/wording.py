@@ -23,7 +23,7 @@ from specbench_kit.reports.sections.cautions import (
     shorter_drafts,
     tuning_cautions,
 )
-from specbench_kit.reports.writing.formatting import count, interval, share, times
+from specbench_kit.reports.writing.formatting import count, interval, share, significant, times
 from specbench_kit.runs.document import LoweredLimit
 
 UNSTEADY = 0.1
@@ -158,6 +158,20 @@ def decision_words(comparison: Comparison) -> str:
         f"Decided after {count(decided.requests)} of {count(decided.planned)} requests: every method is shown to "
         f"differ from the fastest or to lie within {share(decided.share)} of it, and the verdicts hold together "
         f"over {looks} looks."
+    )
+
+
+def break_even_words(comparison: Comparison) -> str:
+    """Return from how many tokens of a round on the fastest method pays, at what its rounds take;
+    nothing of a method without rounds that commit drafts.
+    """
+    row = comparison.overall[comparison.reference]
+    if not row.speedup or row.acceptance_length is None or row.acceptance_length <= 1:
+        return ""
+    even = row.acceptance_length / row.speedup
+    return (
+        f"A round of {code(comparison.reference)} commits {significant(row.acceptance_length)} tokens on average; at "
+        f"what a round takes, speculation pays from {significant(even)} tokens on."
     )
 
 

@@ -13,6 +13,7 @@ from specbench_kit.profilers.architectures import Architecture
 from specbench_kit.profilers.base import Profile, Role
 from specbench_kit.profilers.derived_run import derived_profile
 from specbench_kit.profilers.devices import find_device
+from specbench_kit.profilers.roofline import STEP_RANGE_S
 from specbench_kit.profilers.settings import ProfileSettings
 from specbench_kit.profilers.subject import Subject
 from specbench_kit.traces.replay import prepare_for_replay, replay
@@ -37,8 +38,8 @@ SHAPES: Mapping[str, Mapping[str, int]] = {
 """Qwen2.5-Coder's, from its configurations."""
 
 
-def on_a_t4(size: str, role: Role) -> Profile:
-    """Return the times of a model of the pair on a T4, by the law from its data sheet."""
+def on_a_t4(size: str, role: Role, host_s: float) -> Profile:
+    """Return the times of a model of the pair on a T4, by the law from its data sheet, beside a host."""
     shapes = Architecture(
         family="qwen2",
         kv_heads=2,
@@ -48,7 +49,8 @@ def on_a_t4(size: str, role: Role) -> Profile:
         **SHAPES[size],
     )
     subject = Subject(f"qwen2.5-coder-{size}", shapes)
-    return derived_profile(ProfileSettings(gpu="t4"), find_device("t4"), subject, role)
+    settings = ProfileSettings(gpu="t4", host_s=host_s)
+    return derived_profile(settings, find_device("t4"), subject, role)
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +88,18 @@ def speedup(
 
 
 def test_a_05b_speeds_a_15b_up_on_a_t4(trace: TraceFile, code: list[RequestTrace]) -> None:
-    """FlashSpec reports 1.5x on HumanEval; the range of the kit's times has to hold it, on its own prompts of code."""
-    draft, verify = on_a_t4("0.5b", "drafter"), on_a_t4("1.5b", "verifier")
-    ends = draft.range(), verify.range()
-    assert ends[0] is not None
-    assert ends[1] is not None
-    speedups = [speedup(*models, trace, code) for models in zip(*ends, strict=True)]
+    """FlashSpec reports 1.5x on HumanEval; the range of the kit's times has to hold it, on its own prompts of code.
+
+    What its engine takes on the host is not known: from nothing to what any engine was seen to take.
+    """
+    speedups = []
+    for end, host_s in enumerate(STEP_RANGE_S):
+        ranges = (
+            on_a_t4("0.5b", "drafter", host_s).range(),
+            on_a_t4("1.5b", "verifier", host_s).range(),
+        )
+        draft, verify = (of_model[end] for of_model in ranges if of_model is not None)
+        speedups.append(speedup(draft, verify, trace, code))
     assert min(speedups) > 1
     assert min(speedups) < 1.5 < max(speedups)
 
