@@ -280,6 +280,7 @@ CHANGES_THE_CONCLUSION = (
     "IMPOSSIBLE TIMES",
     "SERVER-ONLY IS FASTER",
     "CONSTANT STEPS",
+    "UNLIKE PROMPTS",
 )
 """How cautions begin that turn a conclusion round; so do ranges over which a verdict does not
 hold.

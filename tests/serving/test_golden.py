@@ -125,6 +125,19 @@ def test_a_report_says_that_a_mean_ranks_no_policies() -> None:
     assert acceptance_cautions(serving_run(*stated[1:])) == []
 
 
+def test_a_report_says_that_one_server_mixes_prompts_and_another_does_not() -> None:
+    plain = {"label": "plain", "system": "centralized", "scheduler": "prefill-first"}
+    drafts = {"label": "drafts", "system": "server", "scheduler": "chunked:tokens=2048"}
+    (line,) = acceptance_cautions(serving_run(plain, drafts))
+    assert line.startswith(
+        "UNLIKE PROMPTS: drafts computes prompts beside running requests, and in plain"
+    )
+    assert acceptance_cautions(serving_run(plain | {"scheduler": "chunked"}, drafts)) == []
+    # Devices that draft send their prompts apart from any running request.
+    edge = {"label": "edge", "system": "wisp", "scheduler": "fcfs"}
+    assert acceptance_cautions(serving_run(edge, drafts)) == []
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [

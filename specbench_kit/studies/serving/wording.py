@@ -38,6 +38,8 @@ from specbench_kit.serving.figures import (
     varied,
 )
 from specbench_kit.serving.golden import golden_curves
+from specbench_kit.serving.schedulers.base import parse_scheduler
+from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving.summary import (
     CapacitySummary,
     SeriesDescription,
@@ -115,7 +117,7 @@ def acceptance_cautions(run: ServingDescription) -> list[str]:
     for entry in run.series:
         if entry.recorded is not None:
             lines += _recorded_cautions(run, entry, entry.recorded)
-    of_models = [*_other_model_cautions(run), *_golden_cautions(run)]
+    of_models = [*_other_model_cautions(run), *_golden_cautions(run), *_prompt_cautions(run)]
     return [*dict.fromkeys(lines), *_fixed_cautions(run), *_colocated_cautions(run), *of_models]
 
 
@@ -232,6 +234,25 @@ def is_same_model(one: str, other: str) -> bool:
         key=len,
     )
     return names[0] in names[1]
+
+
+def _prompt_cautions(run: ServingDescription) -> list[str]:
+    """Return a line if some servers compute prompts beside running requests, and others let all wait
+    for them: that alone makes a third of a speed.
+    """
+    mixes = {
+        entry.label: parse_scheduler(entry.scheduler).mixes_prompts
+        for entry in run.series
+        if systems.get(entry.system).drafting != "edge"
+    }
+    beside = [label for label, is_mixed in mixes.items() if is_mixed]
+    apart = [label for label, is_mixed in mixes.items() if not is_mixed]
+    if not beside or not apart:
+        return []
+    return [
+        f"UNLIKE PROMPTS: {', '.join(beside)} computes prompts beside running requests, and in {', '.join(apart)} all "
+        "requests wait for every prompt, so that they differ by more than drafts: give --scheduler chunked for all."
+    ]
 
 
 def _golden_cautions(run: ServingDescription) -> list[str]:
