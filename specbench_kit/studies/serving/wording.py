@@ -38,7 +38,7 @@ from specbench_kit.serving.figures import (
     varied,
 )
 from specbench_kit.serving.golden import golden_curves
-from specbench_kit.serving.schedulers.base import parse_scheduler
+from specbench_kit.serving.schedulers.base import schedulers
 from specbench_kit.serving.systems.base import systems
 from specbench_kit.studies.serving.summary import (
     CapacitySummary,
@@ -240,10 +240,13 @@ def _prompt_cautions(run: ServingDescription) -> list[str]:
     """Return a line if some servers compute prompts beside running requests, and others let all wait
     for them: that alone makes a third of a speed.
     """
+    # A result may name parts of a package that is not installed here.
+    known, kinds = systems.all(), schedulers.all()
+    named = [(entry, entry.scheduler.partition(":")[0]) for entry in run.series]
     mixes = {
-        entry.label: parse_scheduler(entry.scheduler).mixes_prompts
-        for entry in run.series
-        if systems.get(entry.system).drafting != "edge"
+        entry.label: kinds[name].mixes_prompts
+        for entry, name in named
+        if name in kinds and entry.system in known and known[entry.system].drafting != "edge"
     }
     beside = [label for label, is_mixed in mixes.items() if is_mixed]
     apart = [label for label, is_mixed in mixes.items() if not is_mixed]
