@@ -404,7 +404,7 @@ class SettableField:
 
 UNITS = {
     "device": "text for reports; `profile` says how fast it is",
-    "profile": "a name of skit list profiles, or a .toml file",
+    "profile": "a name of skit list profiles, MODEL@GPU as in qwen3-32b@h100, or a .toml file",
     "engine": "a name of skit list engine-costs",
     "price_per_hour": "per hour, in any currency",
     "power_w": "W, by default that of the data sheet",

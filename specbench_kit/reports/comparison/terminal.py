@@ -57,6 +57,10 @@ def print_run(console: "Console", folder: Path) -> None:
         print_comparison(console, compare(runs, problems=problems))
 
 
+FEW = 5
+"""Rows up to which a screen has room for the break-even, which the report always has."""
+
+
 def print_comparison(console: "Console", comparison: Comparison, look: Look = USUAL) -> None:
     """Print a table with a row per method, what the intervals show, and all cautions."""
     winner = winner_of(comparison)
@@ -68,7 +72,7 @@ def print_comparison(console: "Console", comparison: Comparison, look: Look = US
         f"{hidden} more rows in the report" if hidden else "",
         _against_note(comparison),
         marks_note(rows),
-        wording.break_even_words(comparison),
+        wording.break_even_words(comparison) if len(shown) <= FEW else "",
         wording.decision_words(comparison),
         wording.power_words(comparison),
         wording.options_note(comparison, shown),
