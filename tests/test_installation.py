@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,13 @@ def test_without_a_compiler_a_bench_from_the_wheel_is_lossless(
     text = report.read_text()
     assert "Lossless: 6 of 6 outputs equal autoregressive output token for token" in text
     assert "llama-cpu" in text
+
+
+def test_every_file_of_data_is_a_part_of_a_wheel() -> None:
+    """A table that only a checkout has would be an unknown name to everybody who installs the kit."""
+    package = ROOT / "specbench_kit"
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "setuptools"
+    ]["package-data"]["specbench_kit"]
+    shipped = {path for pattern in patterns for path in package.glob(pattern)}
+    assert {*package.rglob("*.toml")} <= shipped
