@@ -9,23 +9,24 @@ from dataclasses import dataclass
 from specbench_kit.core.errors import require
 from specbench_kit.core.specs import from_options
 from specbench_kit.core.typed_json import JsonObject
-from specbench_kit.profilers.devices import find_device
+from specbench_kit.profilers.devices import Device, find_device
 from specbench_kit.profilers.engine_costs import find_engine_costs
 from specbench_kit.profilers.prices import read_prices
+from specbench_kit.profilers.roofline import Roofline
+from specbench_kit.profilers.subject import find_subject, require_architecture
+from specbench_kit.profilers.variants import VARIANTS
 
 SCENE = "server"
 """What the name of such a deployment begins with."""
-OF_TARGET = ("eagle", "eagle3", "mtp", "block", "4bit")
-"""Drafters whose shapes follow from their target's, so that they need not repeat its name."""
 
 
 @dataclass(frozen=True)
 class ServerScene:
     """A target on `cards` of one kind and a drafter beside it, on as many or on `draft_cards`.
 
-    `drafter` is an architecture card, or one of `OF_TARGET`: an EAGLE or EAGLE-3 head, a layer that predicts
-    several tokens, a block drafter, or the target's own weights in four bits. `engine` names what a serving
-    engine adds to each forward.
+    `drafter` is an architecture card, or what follows from the target: an EAGLE or EAGLE-3 head, a layer that
+    predicts several tokens, a block drafter, or the target's own weights in fewer bits. `engine` names what a
+    serving engine adds to each forward.
     """
 
     gpu: str
@@ -44,11 +45,12 @@ class ServerScene:
     @property
     def drafting(self) -> str:
         """The architecture card of what drafts."""
-        return f"{self.drafter}:{self.target}" if self.drafter in OF_TARGET else self.drafter
+        return f"{self.drafter}:{self.target}" if self.drafter in VARIANTS else self.drafter
 
     def content(self) -> JsonObject:
         """Return what a file of this deployment would hold."""
         device = find_device(self.gpu)
+        self._require_room(device)
         costs = find_engine_costs(self.engine)
         rents = read_prices()
         known = [rents[title] for title in (device.name, *device.aliases) if title in rents]
@@ -72,6 +74,23 @@ class ServerScene:
                 **rent,
             },
         }
+
+    def _require_room(self, device: Device) -> None:
+        """Raise SkitError if the cards cannot hold the weights of both models."""
+        both = [(self.target, self.cards), (self.drafting, self.draft_cards or self.cards)]
+        weights = [
+            Roofline(
+                device, require_architecture(find_subject(name, "target")), device.default_dtype
+            ).weight_bytes
+            / cards
+            for name, cards in both
+        ]
+        require(
+            not device.memory_bytes or sum(weights) < device.memory_bytes,
+            f"{SCENE}: {self.target} and {self.drafting} have {sum(weights) / 1e9:,.0f} GB of weights on each card, "
+            f"and {device.title} holds {device.memory_bytes / 1e9:g} GB: give more cards, as in cards=4, or weights in "
+            f"fewer bits, as in target=4bit:{self.target}",
+        )
 
 
 def _several(cards: int, title: str) -> str:

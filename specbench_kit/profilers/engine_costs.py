@@ -5,7 +5,7 @@ speculation that is switched on, and of launching what drafts.
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -16,19 +16,9 @@ from specbench_kit.decoding.latency import LatencyModel, RoundedModel
 from specbench_kit.profilers import cards
 from specbench_kit.profilers.cards import Text
 from specbench_kit.profilers.software import KERNELS
+from specbench_kit.profilers.variants import VARIANTS, Launched, split_variant
 
 _FILE = Path(__file__).with_name("engine_costs.toml")
-Launched = Literal["draft model", "head", "block"]
-"""What drafts beside a target, by how an engine launches it."""
-_LAUNCHED: dict[str, Launched] = {
-    "eagle": "head",
-    "eagle3": "head",
-    "mtp": "head",
-    "block": "block",
-}
-"""What an engine launches for the drafters that are named after their target, as in
-`eagle3:llama3.1-8b`.
-"""
 FAST, TYPICAL, SLOW = range(3)
 """The places of the least, the typical and the greatest value of a cost."""
 Seconds = tuple[Amount, Amount, Amount]
@@ -144,7 +134,8 @@ def _derived(latency: LatencyModel, label: str) -> RoundedModel | KernelModel:
 
 def launched_for(model: str) -> Launched:
     """Return what an engine launches for a drafter of that name."""
-    return _LAUNCHED.get(model.partition(":")[0], "draft model")
+    variant = split_variant(model)
+    return (VARIANTS[variant[0]].launched if variant else None) or "draft model"
 
 
 def find_engine_costs(name: str) -> EngineCosts:

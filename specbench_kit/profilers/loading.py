@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,6 @@ HINT = (
 )
 
 
-@lru_cache(maxsize=256)
 def _derived(name: str, role: Role | None, software: str) -> Profile | None:
     """Return the profile of a model on a card, or on several that share it, from measured kernels
     where the kit has them, else from the data sheet; None if the name states no card.

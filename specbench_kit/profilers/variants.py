@@ -5,11 +5,14 @@ Their names are those of a target with a prefix, such as `eagle3:llama3.1-8b` or
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from msgspec import structs
 
 from specbench_kit.profilers.architectures import Architecture, Family, bundled_architectures
 
+Launched = Literal["draft model", "head", "block"]
+"""What drafts beside a target, by how an engine launches it."""
 EAGLE3_WORDS = 32000
 """The words that an EAGLE-3 head gives logits for, the most frequent ones of the target's."""
 EAGLE3_STATES = 3
@@ -127,20 +130,25 @@ def _plain_layers(target: Architecture, layers: int, intermediate_size: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A rule that makes an architecture of a target's; `drafts` if the result is a draft model of
-    its own.
+    """A rule that makes an architecture of a target's; `launched` is what drafts beside the target as
+    an engine launches it, None if the result is the target in other bits.
     """
 
     title: str
     of: Callable[[Architecture], Architecture]
-    drafts: bool = False
+    launched: Launched | None = None
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the result drafts for the target."""
+        return self.launched is not None
 
 
 VARIANTS: dict[str, Variant] = {
-    "eagle": Variant("EAGLE head", eagle, drafts=True),
-    "eagle3": Variant("EAGLE-3 head", eagle3, drafts=True),
-    "mtp": Variant("layer for multi-token prediction", mtp, drafts=True),
-    "block": Variant("block drafter", block, drafts=True),
+    "eagle": Variant("EAGLE head", eagle, "head"),
+    "eagle3": Variant("EAGLE-3 head", eagle3, "head"),
+    "mtp": Variant("layer for multi-token prediction", mtp, "head"),
+    "block": Variant("block drafter", block, "block"),
     # 4 bits with a scale of 16 bits for every 128 weights, as AWQ and GPTQ store them.
     "4bit": Variant("clone in 4 bits (AWQ, GPTQ)", lambda target: target.with_weight_bits(4.125)),
     # llama.cpp's formats, as its files of 1 to 70 B weights come out on average.

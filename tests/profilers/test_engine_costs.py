@@ -128,6 +128,7 @@ def test_fields_of_the_host_go_before_those_of_the_engine() -> None:
         ("server:gpu=h1000,target=llama3.1-8b,drafter=eagle3", "unknown GPU 'h1000'"),
         ("server:gpu=h100,target=llama9,drafter=eagle3", "llama9"),
         ("server:gpu=h100,target=llama3.1-8b,drafter=eagle3,cards=0", "cards and draft_cards must"),
+        ("server:gpu=rtx3060,target=llama3.1-405b,drafter=eagle3", "GB of weights on each card"),
     ],
 )
 def test_a_wrong_line_is_told_in_one(spec: str, message: str) -> None:
